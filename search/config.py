@@ -1,0 +1,84 @@
+"""Every knob of the controller, declared once. Pydantic only, so that a job can be checked without torch."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Config(BaseModel):
+    """Base of every configuration: unknown keys are errors, values do not change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Budget(Config):
+    """What a training run may spend; with several caps, whichever is reached first ends it."""
+
+    seconds: PositiveFloat | None = Field(None, description="elapsed seconds on the training clock")
+    steps: int | None = Field(None, gt=0, description="optimizer steps, search included")
+    bytes: int | None = Field(None, gt=0, description="bytes sent by one worker, search included")
+
+    @model_validator(mode="after")
+    def _has_a_cap(self) -> "Budget":
+        if self.seconds is None and self.steps is None and self.bytes is None:
+            raise ValueError("a budget needs at least one of `seconds`, `steps`, `bytes`")
+        return self
+
+
+class FixedConfig(Config):
+    """The user's guess, held constant."""
+
+    kind: Literal["fixed"] = "fixed"
+
+
+class CosineConfig(Config):
+    """The guess annealed to zero over the budget by half a cosine (Loshchilov & Hutter, 2017, eq. 5, one cycle)."""
+
+    kind: Literal["cosine"] = "cosine"
+
+
+class BoConfig(Config):
+    """One wide Bayesian-optimisation search, then a trust region around the incumbent at every stage."""
+
+    kind: Literal["bo"] = "bo"
+    revisit: Literal["stages"] = Field("stages", description="when a later search opens: at every stage")
+    num_stages: int = Field(4, ge=1, le=12, description="commits take 1 : 2 : 4 : ... of the budget")
+    wide_probes: int = Field(7, ge=5, le=16, description="probes of the first, wide search")
+    probes: int = Field(3, ge=2, le=8, description="probes of a later stage, the incumbent among them")
+    wide_decades: PositiveFloat = Field(4.0, le=8, description="decades of learning rate the wide search covers")
+    probe_fraction: PositiveFloat = Field(0.1, le=0.5, description="a probe's share of its stage's commit")
+    max_search_fraction: PositiveFloat = Field(0.20, le=0.9, description="most of the budget that probes may spend")
+    min_probe_steps: int = Field(20, ge=4, description="a probe is not shortened below this")
+    max_up: float = Field(2.0, gt=1, description="most a later stage may multiply the learning rate by")
+    max_down: float = Field(0.25, gt=0, lt=1, description="most a later stage may shrink the learning rate to")
+    max_level_move: float = Field(4.0, gt=1, description="most a later stage may multiply or divide the level by")
+    switch_probability: float = Field(0.95, ge=0.5, lt=1, description="switch only if this sure to be better")
+    min_gain: float = Field(0.002, ge=0, description="and better by this share of the loss")
+    cooldown: float = Field(0.15, ge=0, le=0.5, description="last share of the budget, decayed linearly to 0 "
+                            "(plain optimizers; Schedule-Free needs none)")
+
+
+ControllerConfig = Annotated[BoConfig | FixedConfig | CosineConfig, Field(discriminator="kind")]
+
+#: Kinds that the job language knows and a later release builds; refused by name until then.
+FUTURE_CONTROLLERS = ("off", "schedule", "autolrs", "local", "sobol")
+
+
+class OptimizerTraits(Config):
+    """What the wide search must know of an optimizer kind."""
+
+    centre: float = Field(description="the wide search is centred on guess x centre")
+    pick: float = Field(description="the run uses the search's minimum x pick")
+    cools_down: bool = Field(description="whether the rate must decay at the end of the budget")
+
+
+#: Centres and picks as tuned on small image and text tasks: short probes prefer too high a rate, most of
+#: all under Adam; Schedule-Free (Defazio et al., 2024) wants 10-50x SGD's rate and needs no decay.
+OPTIMIZER_TRAITS: dict[str, OptimizerTraits] = {
+    "sgd": OptimizerTraits(centre=1.0, pick=0.4, cools_down=True),
+    "adamw": OptimizerTraits(centre=1.0, pick=0.4, cools_down=True),
+    "schedulefree_sgd": OptimizerTraits(centre=20.0, pick=1.0, cools_down=False),
+    "schedulefree_adamw": OptimizerTraits(centre=3.0, pick=0.5, cools_down=False),
+}

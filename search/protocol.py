@@ -1,0 +1,30 @@
+"""The one protocol of all strategies: the trial loop knows nothing else about them."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from search.types import Candidate, Decision, Observation, Spent, Values
+
+
+class Strategy(Protocol):
+    """Chooses values stage by stage; the caller trains and reports.
+
+    One stage: `ask` until it returns None, running each candidate from the stage's snapshot and reporting
+    it with `tell`; then `decide`, rewind to the snapshot, and train the commit with `values(spent)` until
+    `decision.commit_until`; then `tell` the commit's observation (`candidate_id=None`), which closes the stage.
+    """
+
+    def ask(self) -> Candidate | None:
+        """Return the next probe of the open stage, or None when the stage has seen enough."""
+
+    def tell(self, observation: Observation) -> None:
+        """Record what a probe or the commit measured."""
+
+    def decide(self) -> Decision:
+        """Choose the open stage's values."""
+
+    def values(self, spent: Spent) -> Values:
+        """Return what the committed line uses at these totals (a cool-down or an annealing applied)."""
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Return the journal as JSON-compatible data; `from_state_dict` replays it."""

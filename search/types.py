@@ -1,0 +1,97 @@
+"""The values that pass between a controller and whoever trains: frozen, and JSON both ways.
+
+Words: a *candidate* is tried as a *probe*; what it measured is an *observation*; the *decision* names the
+values of a stage's *commit*, the steps that stay.
+"""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+ForecastStatus = Literal["ok", "no_progress", "overshoot", "diverged", "too_short"]
+Origin = Literal["guess", "incumbent", "wide", "acquisition", "move", "sobol"]
+
+
+class Value(BaseModel):
+    """Base of the frozen values. NaN and infinity travel as the strings `NaN` and `Infinity`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
+
+
+class Values(Value):
+    """What a controller sets."""
+
+    learning_rate: float
+    level: float | None = Field(None, description="how hard the exchange compresses; None: it has no level")
+
+
+class Spent(Value):
+    """Totals of a training run so far, search included."""
+
+    steps: int = 0
+    bytes: int = Field(0, description="sent by one worker")
+    seconds: float = Field(0.0, description="on the training clock")
+
+
+class Allowance(Value):
+    """What a probe may spend, or the totals at which a commit ends; whichever cap is reached first. None: no cap."""
+
+    steps: int | None = None
+    bytes: int | None = None
+    seconds: float | None = None
+    min_steps: int = Field(1, description="a probe runs at least this many steps, whatever the caps say")
+
+
+class Candidate(Value):
+    """Values to be tried from the stage's snapshot for `allowance`."""
+
+    id: str
+    stage: int
+    values: Values
+    allowance: Allowance
+    origin: Origin
+
+
+class Observation(Value):
+    """What a probe, or a commit, measured. Series have one entry per step."""
+
+    candidate_id: str | None = Field(description="None: the committed line of the open stage")
+    losses: tuple[float, ...]
+    step_seconds: tuple[float, ...]
+    bytes_sent: int = Field(description="by one worker, during this observation")
+    density: float | None = Field(None, description="measured mean share of gradient entries sent")
+    diverged: bool = False
+    spent: Spent = Field(description="the run's totals when this observation ended")
+
+
+class Forecast(Value):
+    """Predicted loss at the horizon."""
+
+    mean: float
+    std: float
+    status: ForecastStatus
+
+
+class ProbeReport(Value):
+    """A probe as its stage's decision saw it."""
+
+    candidate: Candidate
+    forecast: Forecast
+    reward: float | None = Field(description="fall of the log loss over the probe's last half; None: diverged")
+    posterior_mean: float | None = None
+    posterior_std: float | None = None
+
+
+class Decision(Value):
+    """Values of a stage's commit, and why."""
+
+    stage: int
+    values: Values
+    reason: str = Field(description="one sentence for a person")
+    switched: bool
+    probability: float | None = Field(None, description="P(better than the incumbent)")
+    forecast: Forecast | None = Field(None, description="the chosen values' loss at the end of the commit")
+    commit_until: Allowance = Field(description="run totals at which the commit ends")
+    probes: tuple[ProbeReport, ...] = ()
+    search_seconds: float = Field(0.0, description="spent on this stage's probes")
+    search_steps: int = 0

@@ -1,0 +1,41 @@
+"""What a group of workers is told to train, and what it reports back."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+Purpose = Literal["gradient", "parameters", "state", "control", "padding"]
+
+
+class Value(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
+
+
+class Segment(Value):
+    """`num_steps` optimizer steps with a learning rate that goes linearly from one value to another."""
+
+    num_steps: int
+    learning_rate: float
+    final_learning_rate: float | None = None  # of the last step; None: constant
+    level: float | None = None  # density or absolute threshold; None: the exchange has no level
+
+
+class SegmentResult(Value):
+    """One entry per finished step in each series; a segment ends early, on all ranks at once, when it diverges."""
+
+    first_step: int
+    losses: tuple[float, ...]  # mean over the ranks' mini-batches, before the step's update
+    step_seconds: tuple[float, ...]  # slowest rank
+    bytes_sent: tuple[dict[Purpose, int], ...]  # per rank, over the whole segment
+    bytes_dense: int  # what one rank would have sent without compression
+    density: float | None = None  # measured mean share of entries sent; None: dense exchange
+    threshold: float | None = None  # in force at the segment's end
+    diverged: bool = False  # the mean loss or a gradient was not finite; the update was not applied
+
+
+class Evaluation(Value):
+    """The evaluated (for Schedule-Free: averaged) iterate on one data set, in units of the workload's loss."""
+
+    loss: float
+    accuracy: float | None = None
+    num_samples: int
