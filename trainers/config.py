@@ -63,7 +63,7 @@ class ScheduleFreeSgdConfig(Config):
 
     kind: Literal["schedulefree_sgd"] = "schedulefree_sgd"
     learning_rate: LearningRate = 0.1
-    momentum: float = Field(0.9, ge=0, lt=1, description="the interpolation beta")
+    momentum: float = Field(0.9, gt=0, lt=1, description="the interpolation beta")
     weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False)
     warmup_steps: int = Field(0, ge=0, description="linear ramp from the first step")
 
@@ -73,7 +73,7 @@ class ScheduleFreeAdamWConfig(Config):
 
     kind: Literal["schedulefree_adamw"] = "schedulefree_adamw"
     learning_rate: LearningRate = 2.5e-3
-    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.999)
+    betas: tuple[Annotated[float, Field(gt=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.999)
     weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False)
     warmup_steps: int = Field(0, ge=0, description="linear ramp from the first step")
 

@@ -1,0 +1,42 @@
+"""Who may call: users with a key, and a running attempt with a token that is good for its own door only."""
+
+from typing import Annotated
+
+from fastapi import Depends, Request
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+
+from service.control.store import Store
+from service.errors import Unauthorized
+
+_key_scheme = HTTPBearer(auto_error=False, scheme_name="key", description="an API key (`wt_...`)")
+_token_scheme = HTTPBearer(auto_error=False, scheme_name="attempt", description="a running attempt's own token")
+
+
+def get_store(request: Request) -> Store:
+    """Return the store that the app was created with."""
+    store: Store = request.app.state.store
+    return store
+
+
+StoreOf = Annotated[Store, Depends(get_store)]
+
+
+def require_key(
+    store: StoreOf, given: Annotated[HTTPAuthorizationCredentials | None, Depends(_key_scheme)]
+) -> None:
+    """Let only holders of an API key pass. Raises `Unauthorized`."""
+    if given is None:
+        raise Unauthorized("send an API key: `Authorization: Bearer wt_...`; the first one is in the state dir")
+    if not store.check_key(given.credentials):
+        raise Unauthorized("this API key is not known here")
+
+
+def require_token(
+    job: str,
+    number: int,
+    store: StoreOf,
+    given: Annotated[HTTPAuthorizationCredentials | None, Depends(_token_scheme)],
+) -> None:
+    """Let only attempt `number` of `job` pass. Raises `Unauthorized`."""
+    if given is None or not store.check_token(job, number, given.credentials):
+        raise Unauthorized(f"a token of attempt {number} of {job} is required")

@@ -1,0 +1,128 @@
+"""What a Ray Job runs: one attempt of one tuning job, as one Tuner. `python -m service.cluster.entrypoint`."""
+
+import logging
+import os
+import shutil
+import sys
+import tempfile
+from typing import Any
+
+import ray
+from ray import tune
+
+from service.cluster import trial
+from service.cluster.group import RayGroup
+from service.cluster.reporter import Door, LeaseKeeper, Reporter, Stopped, driver_reporter
+from service.records import AttemptBrief, AttemptFinished, Control, ResumePoint
+from service.spec import TrialSpec, Workers
+
+log = logging.getLogger("wiretune.driver")
+
+
+def main() -> int:
+    """Run the attempt that the environment names; the exit status says how it went."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    door = Door.from_environment()
+    brief = door.brief()
+    lease = LeaseKeeper(door, renew_s=brief.renew_s, max_silence_s=brief.max_silence_s, on_loss=_die)
+    reporter = driver_reporter(door, max_silence_s=brief.max_silence_s)
+    try:
+        finished = run(brief)
+        log.info("attempt %d of %s %s %s", brief.number, brief.job_id, finished.outcome, finished.reason)
+        reporter.flush(finished)
+    except Stopped as stopped:
+        log.info("stopped: %s", stopped.reason)
+    finally:
+        lease.close()
+        reporter.close()
+    return 0
+
+
+def _die(stopped: Stopped) -> None:
+    """End the whole attempt at once: Ray ends every process that this one owns."""
+    log.error("attempt ends: %s", stopped.reason)
+    logging.shutdown()
+    os._exit(3)
+
+
+def run(brief: AttemptBrief) -> AttemptFinished:
+    """Train every trial that is not finished yet, as trials of one Tuner."""
+    ray.init(address="auto", namespace=brief.job_id, log_to_driver=False, configure_logging=False)
+    finished = {point.trial_id for point in brief.trials if point.finished}
+    trials = {point.trial_id: spec for point, spec in zip(brief.trials, brief.spec.trials(), strict=True)}
+    todo = [trial_id for trial_id in trials if trial_id not in finished]
+    scratch = tempfile.mkdtemp(prefix="wiretune-tune-")
+    try:
+        results = _tuner(brief, todo, scratch).fit()
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    if results.errors:
+        return AttemptFinished(outcome="failed", reason=_last_line(results.errors[0]))
+    cancelled = any(result.metrics.get("outcome") == Control.CANCEL for result in results)
+    return AttemptFinished(outcome="cancelled" if cancelled else "succeeded")
+
+
+def _tuner(brief: AttemptBrief, todo: list[str], scratch: str) -> tune.Tuner:
+    workers = brief.spec.workers
+    bundle = {"CPU": workers.cpus} | ({"GPU": workers.gpus} if workers.gpus else {})
+    # The head bundle is empty, so that n workers fit n cores: the trial process waits while they train.
+    placement = tune.PlacementGroupFactory([{}] + [bundle] * workers.count, strategy="PACK")
+    trainable = tune.with_resources(train_trial, placement)
+    return tune.Tuner(
+        trainable,
+        param_space={"trial_id": tune.grid_search(todo)},
+        tune_config=tune.TuneConfig(max_concurrent_trials=concurrency(workers, len(todo))),
+        run_config=tune.RunConfig(name=f"{brief.job_id}-a{brief.number}", storage_path=scratch, verbose=0),
+    )
+
+
+def concurrency(workers: Workers, num_trials: int) -> int:
+    """Return all trials if each can have its own cores, else 1: shared cores make elapsed times meaningless."""
+    total = ray.cluster_resources()
+    fits = int(total.get("CPU", 0) // (workers.cpus * workers.count))
+    if workers.gpus:
+        fits = min(fits, int(total.get("GPU", 0) // (workers.gpus * workers.count)))
+    return num_trials if fits >= num_trials else 1
+
+
+def train_trial(config: dict[str, Any]) -> None:
+    """Train one trial, in the process that Tune started for it."""
+    door = Door.from_environment()
+    brief = door.brief()
+    point, spec = _find(brief, config["trial_id"])
+    reporter = Reporter(door, point.trial_id, max_silence_s=brief.max_silence_s)
+    try:
+        with RayGroup(spec.replica, num_workers=spec.workers.count, workers=spec.workers) as group:
+            result = trial.train(
+                spec,
+                group,
+                reporter,
+                trial_id=point.trial_id,
+                storage_url=brief.storage_url,
+                resume=point.resume,
+            )
+        outcome: str = result.outcome
+    except Stopped as stopped:
+        outcome = stopped.control
+    finally:
+        reporter.close()
+    tune.report({"outcome": outcome})
+
+
+def _find(brief: AttemptBrief, trial_id: str) -> tuple[ResumePoint, TrialSpec]:
+    for point, spec in zip(brief.trials, brief.spec.trials(), strict=True):
+        if point.trial_id == trial_id:
+            return point, spec
+    raise ValueError(f"job {brief.job_id} has no trial {trial_id!r}")
+
+
+def _last_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:500] if lines else repr(error)[:500]
+
+
+if __name__ == "__main__":
+    # Imported again by its own name: what Tune pickles must be found by name, not in `__main__`.
+    from service.cluster import entrypoint
+
+    sys.exit(entrypoint.main())

@@ -1,0 +1,136 @@
+"""What a training run has done so far: totals, bill, schedule. One mutable object, saved whole with every checkpoint."""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from search.types import Decision
+from service.records import Bill, ScheduleEntry, Totals
+from trainers.segment import Segment, SegmentResult
+
+
+class Measured(BaseModel):
+    """Consecutive segments as one series: a probe, or a commit so far."""
+
+    model_config = ConfigDict(ser_json_inf_nan="strings")
+
+    losses: list[float] = Field(default_factory=list)
+    step_seconds: list[float] = Field(default_factory=list)
+    bytes_sent: int = 0
+    dense_bytes: int = 0
+    density_sum: float | None = None
+    threshold: float | None = None
+    diverged: bool = False
+
+    def add(self, result: SegmentResult) -> None:
+        """Append a segment."""
+        self.losses.extend(result.losses)
+        self.step_seconds.extend(result.step_seconds)
+        self.bytes_sent += bytes_per_worker(result)
+        self.dense_bytes += result.bytes_dense
+        self.threshold = result.threshold
+        self.diverged = self.diverged or result.diverged
+        if result.density is not None:
+            self.density_sum = (self.density_sum or 0.0) + result.density * len(result.losses)
+
+    @property
+    def density(self) -> float | None:
+        """Mean share of entries sent; None for a dense exchange."""
+        return None if self.density_sum is None else self.density_sum / max(1, len(self.losses))
+
+
+class OpenCommit(BaseModel):
+    """A commit that a checkpoint interrupted."""
+
+    decision: Decision
+    measured: Measured
+
+
+class Progress(BaseModel):
+    """Where a run is. JSON both ways."""
+
+    model_config = ConfigDict(ser_json_inf_nan="strings")
+
+    step: int = Field(0, description="committed steps")
+    steps: int = Field(0, description="all steps, probes included")
+    bytes: int = Field(0, description="sent by one worker, probes included")
+    seconds: float = Field(0.0, description="training clock when this was last written down")
+    bill: Bill = Bill()
+    schedule: list[ScheduleEntry] = Field(default_factory=list)
+
+    def charge(self, result: SegmentResult, *, is_probe: bool) -> None:
+        """Put a segment on the bill."""
+        num_steps, sent = len(result.losses), bytes_per_worker(result)
+        self.steps += num_steps
+        self.bytes += sent
+        purposes = dict(self.bill.bytes_by_purpose)
+        for purpose, count in max(result.bytes_sent, key=lambda rank: sum(rank.values())).items():
+            purposes[purpose] = purposes.get(purpose, 0) + count
+        self._bill(
+            bytes_sent=self.bytes,
+            bytes_search=self.bill.bytes_search + sent * is_probe,
+            bytes_by_purpose=purposes,
+            bytes_dense=self.bill.bytes_dense + result.bytes_dense,
+            steps_search=self.bill.steps_search + num_steps * is_probe,
+        )
+
+    def charge_seconds(self, **seconds: float) -> None:
+        """Add elapsed seconds to lines of the bill, e.g. `charge_seconds(seconds_search=0.4)`."""
+        self._bill(**{line: getattr(self.bill, line) + value for line, value in seconds.items()})
+
+    def charge_warm_up(self, result: SegmentResult) -> None:
+        """Charge the bytes of the discarded steps before the clock; they are neither steps nor seconds."""
+        self.charge(result, is_probe=False)
+        self.steps -= len(result.losses)
+
+    def totals(self) -> Totals:
+        return Totals(steps=self.steps, bytes=self.bytes, seconds=self.seconds)
+
+    def rewind_to(self, earlier: "Progress") -> None:
+        """Forget the committed steps since `earlier`; what they cost stays on the bill."""
+        self.step, self.schedule = earlier.step, list(earlier.schedule)
+
+    def stop_clock(self, seconds: float) -> None:
+        """Write the training clock down."""
+        self.seconds = seconds
+        self._bill(seconds_training=seconds, steps=self.step)
+
+    def _bill(self, **lines: Any) -> None:
+        self.bill = self.bill.model_copy(update=lines)
+
+    def schedule_segment(self, segment: Segment, result: SegmentResult, reason: str) -> None:
+        """Append the committed `segment` to the schedule, joined with the entry before where nothing changed."""
+        last = self.schedule[-1] if self.schedule else None
+        entry = ScheduleEntry(
+            step=result.first_step,
+            num_steps=len(result.losses),
+            learning_rate=segment.learning_rate,
+            final_learning_rate=segment.final_learning_rate,
+            level=segment.level,
+            density=result.density,
+            threshold=result.threshold,
+            reason=reason,
+        )
+        if last is not None and _continues(last, entry):
+            self.schedule[-1] = _joined(last, entry)
+        else:
+            self.schedule.append(entry)
+
+
+def _continues(last: ScheduleEntry, entry: ScheduleEntry) -> bool:
+    fields = ("learning_rate", "level", "reason")
+    constant = last.final_learning_rate is None and entry.final_learning_rate is None
+    return constant and all(getattr(last, field) == getattr(entry, field) for field in fields)
+
+
+def _joined(last: ScheduleEntry, entry: ScheduleEntry) -> ScheduleEntry:
+    num_steps = last.num_steps + entry.num_steps
+    density = None
+    if last.density is not None and entry.density is not None and num_steps:
+        density = (last.density * last.num_steps + entry.density * entry.num_steps) / num_steps
+    return last.model_copy(update={"num_steps": num_steps, "density": density, "threshold": entry.threshold})
+
+
+def bytes_per_worker(result: SegmentResult) -> int:
+    """Return what the busiest rank sent, all purposes together."""
+    return max(sum(rank.values()) for rank in result.bytes_sent)

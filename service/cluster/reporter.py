@@ -1,0 +1,204 @@
+"""The cluster's side of the one door: posts records in order, exactly once, and hears what to do next."""
+
+import json
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+import httpx2
+
+from service.records import (
+    DRIVER_STREAM,
+    Acknowledgement,
+    AnyRecord,
+    AttemptBrief,
+    Batch,
+    Control,
+    Lease,
+)
+
+#: Records leave after at most this long; an idle stream asks for control as often as `IDLE_S`.
+GATHER_S = 0.25
+IDLE_S = 2.0
+MAX_BATCH = 200
+RETRY_S = (0.2, 0.5, 1.0, 2.0, 5.0)
+#: A trial that is further ahead of the API than this waits: memory is bounded.
+MAX_WAITING = 20_000
+
+
+class Stopped(Exception):
+    """The run must end: it was cancelled, another attempt owns the job, or the API was silent for too long."""
+
+    def __init__(self, control: Control, reason: str) -> None:
+        self.control, self.reason = control, reason
+        super().__init__(reason)
+
+
+class Door:
+    """HTTP calls of one attempt, with the attempt's own token."""
+
+    def __init__(self, *, api_url: str, job_id: str, attempt: int, token: str) -> None:
+        self.job_id, self.attempt = job_id, attempt
+        self._http = httpx2.Client(
+            base_url=f"{api_url}/v1/attempts/{job_id}/{attempt}",
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=10.0,
+        )
+
+    @classmethod
+    def from_environment(cls) -> "Door":
+        """Return the door that the reconciler named in this process's environment."""
+        return cls(
+            api_url=os.environ["WIRETUNE_API_URL"],
+            job_id=os.environ["WIRETUNE_JOB"],
+            attempt=int(os.environ["WIRETUNE_ATTEMPT"]),
+            token=os.environ["WIRETUNE_TOKEN"],
+        )
+
+    def brief(self) -> AttemptBrief:
+        """Ask what to do. Raises `Stopped` if this attempt no longer owns the job."""
+        return AttemptBrief.model_validate_json(self._answer("GET", "", None))
+
+    def post(self, batch: Batch) -> Acknowledgement:
+        return self._acknowledged("/records", batch.model_dump_json())
+
+    def renew(self) -> Acknowledgement:
+        return self._acknowledged("/lease", Lease().model_dump_json())
+
+    def _acknowledged(self, path: str, body: str) -> Acknowledgement:
+        return Acknowledgement.model_validate_json(self._answer("POST", path, body))
+
+    def _answer(self, method: str, path: str, body: str | None) -> bytes:
+        response = self._http.request(
+            method, path, content=body, headers={"Content-Type": "application/json"} if body else None
+        )
+        if response.status_code in (401, 404, 409):  # the token dies with its attempt
+            raise Stopped(Control.FENCED, f"this attempt no longer owns the job: {_detail(response)}")
+        response.raise_for_status()
+        return response.content
+
+
+def _detail(response: httpx2.Response) -> str:
+    try:
+        return str(response.json().get("detail", response.status_code))
+    except json.JSONDecodeError:
+        return f"HTTP {response.status_code}"
+
+
+class Reporter:
+    """One stream of records, sent by its own thread while training goes on.
+
+    `report` returns at once; `flush` returns when everything is stored. Both raise `Stopped` once the API has
+    said anything but `run`, or has said nothing for `max_silence_s`.
+    """
+
+    def __init__(self, door: Door, stream: str, *, max_silence_s: float) -> None:
+        self._door, self._stream, self._max_silence_s = door, stream, max_silence_s
+        self._waiting: deque[AnyRecord] = deque()
+        self._sending: tuple[AnyRecord, ...] = ()
+        self._sequence = 0
+        self._stopped: Stopped | None = None
+        self._changed = threading.Condition()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name=f"reporter-{stream}", daemon=True)
+        self._thread.start()
+
+    def report(self, *records: AnyRecord) -> None:
+        """Queue `records`; without any, only check that the run may go on."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped or len(self._waiting) < MAX_WAITING)
+            if self._stopped:
+                raise self._stopped
+            self._waiting.extend(records)
+
+    def flush(self, *records: AnyRecord) -> None:
+        """Queue `records` and wait until they, and all before them, are stored."""
+        self.report(*records)
+        with self._changed:
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._stopped or not (self._waiting or self._sending))
+            if self._stopped:
+                raise self._stopped
+
+    def close(self) -> None:
+        """End the thread; what is still waiting is sent first, if the API answers at all."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join(timeout=15)
+
+    def _run(self) -> None:
+        idle_since = time.monotonic()
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closing or len(self._waiting) >= MAX_BATCH, timeout=GATHER_S)
+                if self._stopped or (self._closing and not self._waiting):
+                    return
+                batch = tuple(self._waiting.popleft() for _ in range(min(MAX_BATCH, len(self._waiting))))
+                self._sending = batch
+            if batch or time.monotonic() - idle_since > IDLE_S:
+                self._deliver(batch)
+                idle_since = time.monotonic()
+
+    def _deliver(self, records: tuple[AnyRecord, ...]) -> None:
+        self._sequence += 1
+        batch = Batch(stream=self._stream, sequence=self._sequence, records=records)
+        stopped = None
+        try:
+            answer = _insist(lambda: self._door.post(batch), for_s=self._max_silence_s)
+            if answer.control is not Control.RUN:
+                stopped = Stopped(answer.control, f"told to {answer.control}")
+        except Stopped as told:
+            stopped = told
+        with self._changed:
+            self._sending, self._stopped = (), stopped
+            self._changed.notify_all()
+
+
+def _insist(call: Callable[[], Acknowledgement], *, for_s: float) -> Acknowledgement:
+    """Repeat `call` while the API is silent, for at most `for_s` seconds."""
+    started, failures = time.monotonic(), 0
+    while True:
+        try:
+            return call()
+        except httpx2.HTTPError as error:
+            silent_s = time.monotonic() - started
+            if silent_s > for_s:
+                raise Stopped(Control.FENCED, f"the API has not answered for {silent_s:.0f} s: {error}") from error
+            time.sleep(RETRY_S[min(failures, len(RETRY_S) - 1)])
+            failures += 1
+
+
+class LeaseKeeper:
+    """Renews the attempt's lease from a timer; calls `on_loss` once when the attempt must die."""
+
+    def __init__(
+        self, door: Door, *, renew_s: float, max_silence_s: float, on_loss: Callable[[Stopped], None]
+    ) -> None:
+        self._door, self._renew_s, self._max_silence_s = door, renew_s, max_silence_s
+        self._on_loss = on_loss
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._done.set()
+        self._thread.join(timeout=15)
+
+    def _run(self) -> None:
+        while not self._done.wait(self._renew_s):
+            try:
+                answer = _insist(self._door.renew, for_s=self._max_silence_s)
+            except Stopped as stopped:
+                self._on_loss(stopped)
+                return
+            if answer.control is Control.FENCED:
+                self._on_loss(Stopped(Control.FENCED, "told to stop: another attempt owns the job"))
+                return
+
+
+def driver_reporter(door: Door, *, max_silence_s: float) -> Reporter:
+    """Return the driver's own stream."""
+    return Reporter(door, DRIVER_STREAM, max_silence_s=max_silence_s)

@@ -1,0 +1,288 @@
+"""The stage loop of one training run: any Group, any Strategy, no Ray. `train` reads top to bottom.
+
+Control never calls upward: the strategy returns candidates and decisions, this module acts on them.
+"""
+
+import time
+from typing import Any, Literal, Protocol
+
+from pydantic import BaseModel, ConfigDict
+
+from search import strategies
+from search.protocol import Strategy
+from search.types import Allowance, Candidate, Observation, Spent, Values
+from service.cluster import chunks, reports
+from service.cluster.checkpoints import Keeper
+from service.cluster.opening import opening_space
+from service.cluster.progress import Measured, OpenCommit, Progress
+from service.records import AnyRecord, Checkpointed, StageClosed, TrialFinished, TrialStarted
+from service.spec import TrialSpec
+from trainers.group import Group
+from trainers.segment import Segment, SegmentResult
+
+STAGE = "stage"  # the snapshot that probes start from
+
+
+class Sink(Protocol):
+    """Where records go. `flush` waits until they are stored; both raise `Stopped` when the run must end."""
+
+    def report(self, *records: AnyRecord) -> None: ...
+    def flush(self, *records: AnyRecord) -> None: ...
+
+
+class Resume(BaseModel):
+    """All that a later attempt needs to go on from a checkpoint."""
+
+    model_config = ConfigDict(ser_json_inf_nan="strings")
+
+    checkpoint: str
+    journal: dict[str, Any]
+    progress: Progress
+    open_commit: OpenCommit | None = None
+
+
+def train(
+    spec: TrialSpec, group: Group, sink: Sink, *, trial_id: str, storage_url: str, resume: dict[str, Any] | None = None
+) -> TrialFinished:
+    """Train one run to the end of its budget, and return what came of it."""
+    run = _Run(spec, group, sink, trial_id=trial_id, storage_url=storage_url)
+    commit = run.begin(Resume.model_validate(resume) if resume else None)
+    while not run.is_over():
+        commit = commit or run.open_stage()
+        if commit.decision.values == run.diverged_values:
+            return run.finish("diverged")  # the strategy has nothing else to offer
+        run.train_commit(commit)
+        run.close_stage(commit)
+        commit = None
+    return run.finish("completed")
+
+
+class _Run:
+    """The run's state, and the few acts it is made of."""
+
+    def __init__(self, spec: TrialSpec, group: Group, sink: Sink, *, trial_id: str, storage_url: str) -> None:
+        self.spec, self.group, self.sink = spec, group, sink
+        self.trial_id = trial_id
+        self.keeper = Keeper(group, f"{storage_url}/{trial_id}", keep=spec.checkpoint.keep)
+        self.strategy: Strategy
+        self.progress = Progress()
+        self.cost: chunks.StepCost | None = None  # of a step with the values in force; None: not known yet
+        self.diverged_values: Values | None = None
+        self._stage_opened = self.progress  # as it was when the stage opened, for a rewind
+        self._clock_zero = time.monotonic()
+        self._saved_s = 0.0
+
+    # -- time and totals ------------------------------------------------------------------------------------
+
+    def seconds(self) -> float:
+        """Return the training clock."""
+        return time.monotonic() - self._clock_zero
+
+    def spent(self) -> Spent:
+        return Spent(steps=self.progress.steps, bytes=self.progress.bytes, seconds=self.seconds())
+
+    def is_over(self) -> bool:
+        whole = chunks.within(Allowance(), self.spec.budget)
+        return chunks.is_reached(whole, self.spent(), self.cost)
+
+    # -- begin and end --------------------------------------------------------------------------------------
+
+    def begin(self, resume: Resume | None) -> OpenCommit | None:
+        """Start at step 0, or go on where a checkpoint stands; returns the commit it interrupted, if any."""
+        self.sink.report(
+            TrialStarted(
+                trial_id=self.trial_id,
+                arm=self.spec.arm,
+                seed=self.spec.seed,
+                backend=self.group.backend,
+                device=self.group.device,
+            )
+        )
+        if resume is None:
+            space, warm_up = opening_space(self.spec, self.group)
+            self.strategy = strategies.build(
+                self.spec.controller, space=space, seed=self.spec.seed, budget=self.spec.budget
+            )
+            self.progress.charge_warm_up(warm_up)
+            self._clock_zero = time.monotonic()
+            self.evaluate()
+            return None
+        self.group.load(resume.checkpoint)
+        self.group.snapshot(STAGE)
+        self.strategy = strategies.restore(resume.journal)
+        self.progress = resume.progress
+        self._stage_opened = self.progress.model_copy(deep=True)
+        self._clock_zero = time.monotonic() - self.progress.seconds
+        self._saved_s = self.progress.seconds
+        return resume.open_commit
+
+    def finish(self, outcome: Literal["completed", "diverged"]) -> TrialFinished:
+        """Stop the clock, evaluate what is kept, export it."""
+        self.progress.stop_clock(self.seconds())
+        evaluation = self.group.evaluate()
+        self.sink.report(
+            *reports.evaluated(self.trial_id, evaluation, self.progress.step, self.progress.seconds)
+        )
+        finished = TrialFinished(
+            trial_id=self.trial_id,
+            outcome=outcome,
+            validation_loss=reports.finite(evaluation.loss),
+            validation_accuracy=reports.finite(evaluation.accuracy),
+            schedule=tuple(self.progress.schedule),
+            bill=self.progress.bill,
+            weights_url=self.keeper.export(),
+        )
+        self.sink.flush(finished)
+        return finished
+
+    # -- a stage --------------------------------------------------------------------------------------------
+
+    def open_stage(self) -> OpenCommit:
+        """Search from a snapshot, decide, and rewind."""
+        started, sent = self.seconds(), self.progress.bytes
+        self.group.snapshot(STAGE)
+        self._stage_opened = self.progress.model_copy(deep=True)
+        probes = []
+        while (candidate := self.strategy.ask()) is not None:
+            probes.append(self._probe(candidate))
+            self.sink.report(reports.probe_done(self.trial_id, probes[-1], None))
+        decision = self.strategy.decide()
+        if probes:
+            self.group.restore(STAGE)
+            self.cost = None
+        self.progress.charge_seconds(seconds_search=self.seconds() - started)
+        self.sink.report(
+            *reports.decided(
+                self.trial_id,
+                decision,
+                probes,
+                first_step=self.progress.step,
+                search_bytes=self.progress.bytes - sent,
+            )
+        )
+        return OpenCommit(decision=decision, measured=Measured())
+
+    def _probe(self, candidate: Candidate) -> reports.Probe:
+        self.group.restore(STAGE)
+        self.cost = None
+        measured, started = Measured(), self.seconds()
+        until = chunks.within(chunks.until_totals(self.spent(), candidate.allowance), self.spec.budget)
+        at_least = self.progress.steps + candidate.allowance.min_steps
+        while not measured.diverged and self._goes_on(until, at_least):
+            missing = at_least - self.progress.steps
+            num_steps = chunks.next_chunk(
+                until, self.spent(), self.cost, most=missing if missing > 0 else chunks.NO_LIMIT
+            )
+            self._push(candidate.values, candidate.values, num_steps, into=measured, is_probe=True)
+        self.strategy.tell(self._observation(measured, candidate.id))
+        return reports.Probe(candidate=candidate, measured=measured, seconds=self.seconds() - started)
+
+    def _goes_on(self, until: Allowance, at_least: int) -> bool:
+        return self.progress.steps < at_least or not chunks.is_reached(until, self.spent(), self.cost)
+
+    def train_commit(self, commit: OpenCommit) -> None:
+        """Train the steps that stay, evaluating and checkpointing on the way."""
+        until = chunks.within(commit.decision.commit_until, self.spec.budget)
+        while not commit.measured.diverged and not chunks.is_reached(until, self.spent(), self.cost):
+            self._commit_chunk(commit, until)
+            if self.progress.step % self.spec.objective.every == 0:
+                self.evaluate()
+            if self.seconds() - self._saved_s >= self.spec.checkpoint.every_seconds:
+                self.sink.flush(self._checkpoint(commit))
+
+    def _commit_chunk(self, commit: OpenCommit, until: Allowance) -> None:
+        every = self.spec.objective.every
+        num_steps = chunks.next_chunk(until, self.spent(), self.cost, most=every - self.progress.step % every)
+        start, started = self.strategy.values(self.spent()), self.seconds()
+        end = self.strategy.values(self._spent_after(num_steps))
+        segment, result = self._push(start, end, num_steps, into=commit.measured, is_probe=False)
+        if result.diverged:
+            return
+        self.progress.step = result.first_step + len(result.losses)
+        self.progress.schedule_segment(segment, result, commit.decision.reason)
+        self.sink.report(
+            *reports.committed(self.trial_id, segment, result, started_s=started, bytes_sent=self.progress.bytes)
+        )
+
+    def _spent_after(self, num_steps: int) -> Spent:
+        spent, cost = self.spent(), self.cost or chunks.StepCost(bytes=0, seconds=0)
+        return Spent(
+            steps=spent.steps + num_steps,
+            bytes=spent.bytes + int(num_steps * cost.bytes),
+            seconds=spent.seconds + num_steps * cost.seconds,
+        )
+
+    def close_stage(self, commit: OpenCommit) -> None:
+        """Tell the strategy, keep the stage (or rewind it if it diverged), and wait until that is stored."""
+        measured = commit.measured
+        self.strategy.tell(self._observation(measured, None))
+        self.cost = self.cost if not measured.diverged else None
+        if measured.diverged:
+            self.diverged_values = commit.decision.values
+            self.group.restore(STAGE)
+            self.progress.rewind_to(self._stage_opened)
+        resume = self._save(None)
+        self.sink.flush(
+            StageClosed(
+                trial_id=self.trial_id,
+                stage=commit.decision.stage,
+                num_steps=0 if measured.diverged else len(measured.losses),
+                density=measured.density,
+                threshold=measured.threshold,
+                totals=self.progress.totals(),
+                resume=resume,
+            )
+        )
+
+    # -- acts -----------------------------------------------------------------------------------------------
+
+    def _push(
+        self, start: Values, end: Values, num_steps: int, *, into: Measured, is_probe: bool
+    ) -> tuple[Segment, SegmentResult]:
+        ramps = end.learning_rate != start.learning_rate
+        segment = Segment(
+            num_steps=num_steps,
+            learning_rate=start.learning_rate,
+            final_learning_rate=end.learning_rate if ramps else None,
+            level=start.level,
+        )
+        result = self.group.run(segment)
+        into.add(result)
+        self.progress.charge(result, is_probe=is_probe)
+        self.cost = chunks.cost_of(result) or self.cost
+        return segment, result
+
+    def _observation(self, measured: Measured, candidate_id: str | None) -> Observation:
+        return Observation(
+            candidate_id=candidate_id,
+            losses=tuple(measured.losses),
+            step_seconds=tuple(measured.step_seconds),
+            bytes_sent=measured.bytes_sent,
+            density=measured.density,
+            diverged=measured.diverged,
+            spent=self.spent(),
+        )
+
+    def evaluate(self) -> None:
+        """Evaluate the committed line, on the clock."""
+        started = self.seconds()
+        evaluation = self.group.evaluate()
+        self.progress.charge_seconds(seconds_evaluation=self.seconds() - started)
+        self.sink.report(*reports.evaluated(self.trial_id, evaluation, self.progress.step, self.seconds()))
+
+    def _checkpoint(self, commit: OpenCommit) -> Checkpointed:
+        return Checkpointed(trial_id=self.trial_id, step=self.progress.step, resume=self._save(commit))
+
+    def _save(self, commit: OpenCommit | None) -> dict[str, Any]:
+        """Write a checkpoint; return what a later attempt needs to go on from it."""
+        started = self.seconds()
+        url = self.keeper.save(self.progress.step)
+        self._saved_s = self.seconds()
+        self.progress.charge_seconds(seconds_checkpoint=self._saved_s - started)
+        self.progress.stop_clock(self._saved_s)
+        return Resume(
+            checkpoint=url,
+            journal=dict(self.strategy.state_dict()),
+            progress=self.progress,
+            open_commit=commit,
+        ).model_dump(mode="json")

@@ -1,0 +1,139 @@
+"""An attempt's life: begun with a lease, renewed by its driver, ended; and what a resumed job forgets."""
+
+from typing import Any
+
+from sqlalchemy import delete, func, select
+from sqlalchemy.orm import Session
+
+from service.control import jobs
+from service.control.models import AttemptRow, JobRow, PointRow, ProbeRow, StageRow, TrialRow
+from service.errors import Fenced
+from service.records import Bill, Control, Totals
+from service.states import JobState
+
+_BACK_OFF_S = 2.0  # doubled by every attempt
+_MAX_BACK_OFF_S = 60.0
+_LIVE = frozenset({JobState.STARTING, JobState.RUNNING, JobState.CANCELLING})
+
+
+def submission_id(job_id: str, number: int) -> str:
+    """Return the Ray Job's id: the same however often it is submitted."""
+    return f"wiretune-{job_id}-a{number}"
+
+
+def begin(session: Session, job: JobRow, *, now: float, lease_s: float) -> AttemptRow:
+    """Start the job's next attempt; drops what its trials reported after their last closed stage."""
+    job.attempt += 1
+    jobs.transition(session, job, JobState.STARTING, now=now)
+    attempt = AttemptRow(
+        job_id=job.id,
+        number=job.attempt,
+        submission_id=submission_id(job.id, job.attempt),
+        began_at=now,
+        lease_expires=now + lease_s,
+    )
+    session.add(attempt)
+    for trial in session.scalars(
+        select(TrialRow).where(TrialRow.job_id == job.id, TrialRow.outcome.is_(None))
+    ):
+        _rewind(session, trial)
+    return attempt
+
+
+def _rewind(session: Session, trial: TrialRow) -> None:
+    """Take the trial back to its last closed stage; what came later will be reported again."""
+    stage = last_closed(session, trial.id)
+    last = -1 if stage is None else stage.stage
+    boundary = -1 if stage is None else stage.first_step + (stage.num_steps or 0)
+    for rows, order in ((StageRow, StageRow.stage), (ProbeRow, ProbeRow.stage)):
+        session.execute(delete(rows).where(rows.trial_id == trial.id, order > last))
+    session.execute(delete(PointRow).where(PointRow.trial_id == trial.id, PointRow.step > boundary))
+    trial.step = max(0, boundary)
+    trial.seconds = 0.0 if stage is None else Totals.model_validate(stage.totals).seconds
+    trial.learning_rate = None if stage is None else stage.learning_rate
+    trial.level = None if stage is None else stage.level
+    trial.validation_loss = _last_value(session, trial.id, "validation_loss")
+    trial.validation_accuracy = _last_value(session, trial.id, "validation_accuracy")
+    trial.bill = partial_bill(session, trial.id)
+
+
+def last_closed(session: Session, trial_id: str) -> StageRow | None:
+    """Return the stage a later attempt goes on from; None: it starts anew."""
+    closed = select(StageRow).where(StageRow.trial_id == trial_id, StageRow.closed)
+    return session.scalars(closed.order_by(StageRow.stage.desc()).limit(1)).first()
+
+
+def _last_value(session: Session, trial_id: str, name: str) -> float | None:
+    points = select(PointRow.value).where(PointRow.trial_id == trial_id, PointRow.name == name)
+    return session.scalars(points.order_by(PointRow.step.desc()).limit(1)).first()
+
+
+def partial_bill(session: Session, trial_id: str) -> dict[str, Any]:
+    """Return the bill of the stages closed so far; the whole one comes with `trial_finished`."""
+    stage = last_closed(session, trial_id)
+    totals = Totals() if stage is None else Totals.model_validate(stage.totals)
+    sums = select(
+        func.coalesce(func.sum(StageRow.search_bytes), 0),
+        func.coalesce(func.sum(StageRow.search_seconds), 0.0),
+        func.coalesce(func.sum(StageRow.search_steps), 0),
+        func.coalesce(func.sum(StageRow.num_steps), 0),
+    ).where(StageRow.trial_id == trial_id, StageRow.closed)
+    search_bytes, search_seconds, search_steps, steps = session.execute(sums).one()
+    bill = Bill(
+        bytes_sent=totals.bytes,
+        bytes_search=search_bytes,
+        seconds_search=search_seconds,
+        seconds_training=totals.seconds,
+        steps=steps,
+        steps_search=search_steps,
+    )
+    return bill.model_dump(mode="json")
+
+
+def require_owner(session: Session, job: JobRow, number: int) -> AttemptRow:
+    """Return attempt `number` if it still owns the job; raises Fenced."""
+    attempt = session.get(AttemptRow, (job.id, number))
+    if attempt is None or number != job.attempt:
+        raise Fenced(f"attempt {number} does not own job `{job.id}`; its last attempt is {job.attempt}")
+    if attempt.ended_at is not None:
+        raise Fenced(f"attempt {number} of job `{job.id}` has ended: {attempt.reason or attempt.outcome}")
+    return attempt
+
+
+def control(job: JobRow) -> Control:
+    """Return what the job's own driver is told."""
+    return Control.CANCEL if job.job_state is JobState.CANCELLING else Control.RUN
+
+
+def end(session: Session, attempt: AttemptRow, *, outcome: str, reason: str, now: float) -> None:
+    """Close the attempt; its writes are refused from now on."""
+    attempt.ended_at, attempt.outcome, attempt.reason = now, outcome, reason
+
+
+def lose(session: Session, job: JobRow, *, reason: str, now: float, max_attempts: int) -> None:
+    """End the current attempt for `reason`: the job waits for its next, fails, or was being cancelled anyway."""
+    if job.job_state not in _LIVE:
+        return
+    attempt = require_owner(session, job, job.attempt)
+    if job.job_state is JobState.CANCELLING:
+        end(session, attempt, outcome="cancelled", reason=reason, now=now)
+        jobs.transition(session, job, JobState.CANCELLED, now=now, reason=job.reason)
+        return
+    end(session, attempt, outcome="failed", reason=reason, now=now)
+    if job.attempt >= max_attempts:
+        jobs.transition(session, job, JobState.FAILED, now=now, reason=reason)
+        return
+    job.not_before = now + min(_MAX_BACK_OFF_S, _BACK_OFF_S * 2 ** (job.attempt - 1))
+    jobs.transition(session, job, JobState.QUEUED, now=now, reason=f"attempt {job.attempt} ended: {reason}")
+
+
+def succeed(session: Session, job: JobRow, *, now: float) -> None:
+    """End the current attempt with the job's result; a job that was being cancelled stays so."""
+    attempt = require_owner(session, job, job.attempt)
+    end(session, attempt, outcome="succeeded", reason="", now=now)
+    if job.job_state is JobState.CANCELLING:
+        jobs.transition(session, job, JobState.CANCELLED, now=now, reason=job.reason)
+        return
+    if job.job_state is JobState.STARTING:  # every trial had finished in an earlier attempt
+        jobs.transition(session, job, JobState.RUNNING, now=now)
+    jobs.transition(session, job, JobState.SUCCEEDED, now=now)

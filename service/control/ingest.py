@@ -1,0 +1,185 @@
+"""Applies what an attempt reports: each batch once, in order, from the job's owner alone."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
+
+from service.control import attempts, jobs
+from service.control.models import AttemptRow, JobRow, PointRow, ProbeRow, StageRow, StreamRow, TrialRow
+from service.errors import Fenced, InvalidJob, OutOfSequence
+from service.problems import Problem
+from service.records import (
+    DRIVER_STREAM,
+    Acknowledgement,
+    AttemptFinished,
+    Batch,
+    Control,
+    MetricPoints,
+    ProbeDone,
+    StageClosed,
+    StageDecided,
+    TrialFinished,
+    TrialStarted,
+)
+from service.states import JobState
+
+#: Series whose newest value the trial's own row repeats.
+_HEADLINES = ("learning_rate", "validation_loss", "validation_accuracy")
+_INSERTS = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ingest:
+    """One batch on its way in."""
+
+    session: Session
+    job: JobRow
+    number: int
+    now: float
+    lease_s: float
+    max_attempts: int
+
+    def take(self, batch: Batch) -> Acknowledgement:
+        """Store `batch` unless it is stored; raises Fenced, OutOfSequence, or InvalidJob for foreign trials."""
+        stream = self._stream(batch.stream)
+        if batch.sequence <= stream.last_sequence:
+            return Acknowledgement(sequence=stream.last_sequence, control=self._control())
+        attempt = attempts.require_owner(self.session, self.job, self.number)
+        if batch.sequence > stream.last_sequence + 1:
+            raise OutOfSequence(
+                f"stream `{batch.stream}` of attempt {self.number} expects batch {stream.last_sequence + 1}, "
+                f"got {batch.sequence}"
+            )
+        self._check_trials(batch)
+        self.session.add(stream)
+        stream.last_sequence = batch.sequence
+        if batch.stream == DRIVER_STREAM:
+            attempt.lease_expires = self.now + self.lease_s
+        for record in batch.records:
+            self._apply(record, attempt)
+        return Acknowledgement(sequence=batch.sequence, control=self._control())
+
+    def _stream(self, name: str) -> StreamRow:
+        stream = self.session.get(StreamRow, (self.job.id, self.number, name))
+        return stream or StreamRow(job_id=self.job.id, number=self.number, stream=name, last_sequence=0)
+
+    def _control(self) -> Control:
+        try:
+            attempts.require_owner(self.session, self.job, self.number)
+        except Fenced:
+            return Control.FENCED
+        return attempts.control(self.job)
+
+    def _check_trials(self, batch: Batch) -> None:
+        known = set(self.session.scalars(select(TrialRow.id).where(TrialRow.job_id == self.job.id)))
+        problems = []
+        if batch.stream not in {DRIVER_STREAM, *known}:
+            problems.append(_foreign("/stream", batch.stream))
+        for index, record in enumerate(batch.records):
+            trial_id = getattr(record, "trial_id", None)
+            if trial_id is not None and trial_id not in known:
+                problems.append(_foreign(f"/records/{index}/trial_id", trial_id))
+            if isinstance(record, MetricPoints) and not (
+                len(record.steps) == len(record.seconds) == len(record.values)
+            ):
+                message = f"`steps`, `seconds` and `values` of `{record.name}` differ in length"
+                problems.append(Problem(pointer=f"/records/{index}", message=message))
+        if problems:
+            raise InvalidJob(problems)
+
+    def _apply(self, record: Any, attempt: AttemptRow) -> None:
+        if isinstance(record, AttemptFinished):
+            self._finish_attempt(record)
+            return
+        trial = self.session.get_one(TrialRow, record.trial_id)
+        match record:
+            case TrialStarted():
+                self._start_trial(trial, record, attempt)
+            case MetricPoints():
+                self._add_points(trial, record)
+            case ProbeDone():
+                self._add_probe(record)
+            case StageDecided():
+                self._decide_stage(trial, record)
+            case StageClosed():
+                self._close_stage(trial, record)
+            case TrialFinished():
+                _finish_trial(trial, record)
+
+    def _start_trial(self, trial: TrialRow, record: TrialStarted, attempt: AttemptRow) -> None:
+        trial.backend, trial.device = record.backend, record.device
+        if self.job.job_state is JobState.STARTING:
+            jobs.transition(self.session, self.job, JobState.RUNNING, now=self.now)
+            attempt.lease_expires = self.now + self.lease_s
+
+    def _add_points(self, trial: TrialRow, record: MetricPoints) -> None:
+        if not record.steps:
+            return
+        insert = _INSERTS[self.session.get_bind().dialect.name](PointRow)
+        newest = {"seconds": insert.excluded.seconds, "value": insert.excluded.value}
+        upsert = insert.on_conflict_do_update(index_elements=["trial_id", "name", "step"], set_=newest)
+        rows = [
+            {"trial_id": trial.id, "name": record.name, "step": step, "seconds": seconds, "value": value}
+            for step, seconds, value in zip(record.steps, record.seconds, record.values, strict=True)
+        ]
+        self.session.connection().execute(upsert, rows)
+        trial.step = max(trial.step, *record.steps)
+        trial.seconds = max(trial.seconds, *record.seconds)
+        if record.name in _HEADLINES:
+            setattr(trial, record.name, record.values[-1])
+
+    def _add_probe(self, record: ProbeDone) -> None:
+        fields = record.model_dump(exclude={"kind"})
+        key = {name: fields[name] for name in ("trial_id", "stage", "probe_id")}
+        row = self.session.scalars(select(ProbeRow).filter_by(**key)).first()
+        if row is None:
+            self.session.add(ProbeRow(**fields))
+            self.session.flush()  # ids are given in order of arrival
+            return
+        for name, value in fields.items():
+            setattr(row, name, value)
+
+    def _decide_stage(self, trial: TrialRow, record: StageDecided) -> None:
+        self.session.merge(StageRow(**record.model_dump(exclude={"kind"}), closed=False))
+        trial.learning_rate, trial.level = record.learning_rate, record.level
+
+    def _close_stage(self, trial: TrialRow, record: StageClosed) -> None:
+        stage = self.session.get(StageRow, (trial.id, record.stage))
+        if stage is None:
+            message = f"stage {record.stage} of `{trial.id}` is closed before it is decided"
+            raise InvalidJob([Problem(pointer="/records", message=message)])
+        for name, value in record.model_dump(mode="json", exclude={"kind", "trial_id", "stage"}).items():
+            setattr(stage, name, value)
+        stage.closed = True
+        self.session.flush()
+        trial.step = stage.first_step + record.num_steps
+        trial.seconds = record.totals.seconds
+        trial.bill = attempts.partial_bill(self.session, trial.id)
+
+    def _finish_attempt(self, record: AttemptFinished) -> None:
+        if record.outcome == "succeeded":
+            attempts.succeed(self.session, self.job, now=self.now)
+            return
+        reason = record.reason or f"the driver reported `{record.outcome}` without a reason"
+        attempts.lose(self.session, self.job, reason=reason, now=self.now, max_attempts=self.max_attempts)
+
+
+def _finish_trial(trial: TrialRow, record: TrialFinished) -> None:
+    trial.outcome = record.outcome
+    trial.validation_loss, trial.validation_accuracy = record.validation_loss, record.validation_accuracy
+    trial.bill = record.bill.model_dump(mode="json")
+    trial.step, trial.seconds = record.bill.steps, record.bill.seconds_training
+    trial.schedule = {"entries": _dumped(record.schedule)}
+    trial.weights_url = record.weights_url
+
+
+def _dumped(entries: Sequence[Any]) -> list[dict[str, Any]]:
+    return [entry.model_dump(mode="json") for entry in entries]
+
+
+def _foreign(pointer: str, trial_id: str) -> Problem:
+    return Problem(pointer=pointer, message=f"`{trial_id}` is no trial of this job", value=trial_id)

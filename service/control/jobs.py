@@ -1,0 +1,94 @@
+"""What happens to a job's row: made, moved from state to state, cancelled. Functions of one open transaction."""
+
+import secrets
+
+from sqlalchemy.orm import Session
+
+from service.control.models import EventRow, IdempotencyRow, JobRow, LabelRow, TrialRow
+from service.errors import IllegalTransition, KeyReused, NotFound
+from service.records import Bill
+from service.spec import JobSpec
+from service.states import RULES, TERMINAL, JobState, may_follow
+
+
+def require(session: Session, job_id: str) -> JobRow:
+    """Return the job's row, locked where the database locks rows; raises NotFound."""
+    job = session.get(JobRow, job_id, with_for_update=True)
+    if job is None:
+        raise NotFound(f"there is no job `{job_id}`")
+    return job
+
+
+def new_id(now: float) -> str:
+    """Return an id that sorts by age: microseconds, then 44 random bits (the idea of RFC 9562's version 7)."""
+    return f"job-{int(now * 1e6):013x}{secrets.randbits(44):011x}"
+
+
+def add(session: Session, spec: JobSpec, *, key: str | None, now: float) -> tuple[JobRow, bool]:
+    """Store a queued job with its trials, or find the one that `key` made; the flag says which: made now."""
+    body = spec.model_dump(mode="json")
+    if key is not None and (known := session.get(IdempotencyRow, key)) is not None:
+        first = require(session, known.job_id)
+        if first.spec != body:
+            raise KeyReused(f"the key made `{first.id}` from another job; send a new key with a new job")
+        return first, False
+    job = JobRow(id=new_id(now), name=spec.name, state=JobState.QUEUED.value, spec=body, created_at=now)
+    session.add(job)
+    session.flush()  # the rows below refer to it
+    session.add_all(LabelRow(job_id=job.id, name=name, value=value) for name, value in spec.labels.items())
+    session.add_all(_trials(job.id, spec))
+    if key is not None:
+        session.add(IdempotencyRow(key=key, job_id=job.id, created_at=now))
+    _enter(session, job, JobState.QUEUED, reason="", now=now)
+    return job, True
+
+
+def _trials(job_id: str, spec: JobSpec) -> list[TrialRow]:
+    bill = Bill().model_dump(mode="json")
+    return [
+        TrialRow(
+            id=f"{job_id}.{trial.arm}.{trial.seed}",
+            job_id=job_id,
+            position=position,
+            arm=trial.arm,
+            seed=trial.seed,
+            bill=bill,
+        )
+        for position, trial in enumerate(spec.trials())
+    ]
+
+
+def transition(session: Session, job: JobRow, to: JobState, *, now: float, reason: str = "") -> None:
+    """Move `job` on, with a new deadline and an event; raises IllegalTransition."""
+    if not may_follow(job.job_state, to):
+        raise IllegalTransition(f"job `{job.id}` is {job.state}; it cannot become {to.value}")
+    _enter(session, job, to, reason=reason, now=now)
+
+
+def _enter(session: Session, job: JobRow, to: JobState, *, reason: str, now: float) -> None:
+    before, job.state, job.reason = job.state, to.value, reason
+    job.version += 1
+    deadline_s = RULES[to].deadline_s
+    job.deadline = None if deadline_s is None else now + deadline_s
+    if to is JobState.RUNNING and job.started_at is None:
+        job.started_at = now
+    if to in TERMINAL:
+        job.finished_at = now
+    payload = {"from": before, "to": to.value, "reason": reason, "attempt": job.attempt}
+    session.add(EventRow(job_id=job.id, seq=job.version, at=now, kind="state", payload=payload))
+
+
+def explain(session: Session, job: JobRow, reason: str, *, now: float) -> None:
+    """Say why the job is still in its state; an event, unless it was said before."""
+    if job.reason == reason:
+        return
+    job.reason = reason
+    job.version += 1
+    payload = {"state": job.state, "reason": reason}
+    session.add(EventRow(job_id=job.id, seq=job.version, at=now, kind="reason", payload=payload))
+
+
+def cancel(session: Session, job: JobRow, *, now: float) -> None:
+    """End a queued job at once; ask the driver of a starting or running one to stop."""
+    to = JobState.CANCELLED if job.job_state is JobState.QUEUED else JobState.CANCELLING
+    transition(session, job, to, now=now, reason="cancelled by the user")

@@ -1,0 +1,50 @@
+"""Secrets: the server's own, users' keys (stored as digests), and attempts' tokens (stored nowhere)."""
+
+import hashlib
+import hmac
+import os
+import secrets
+from pathlib import Path
+
+_PREFIX = "wt_"
+_NUM_BYTES = 32
+
+
+def new_key() -> str:
+    """Return a fresh key for a user."""
+    return _PREFIX + secrets.token_urlsafe(_NUM_BYTES)
+
+
+def digest(key: str) -> str:
+    """Return what is stored of a key. Keys carry 256 random bits, so a plain SHA-256 cannot be guessed back."""
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def server_secret(state_dir: Path) -> bytes:
+    """Return `WIRETUNE_SECRET`, or the secret in the state dir, made on first use and readable by its owner alone."""
+    if given := os.environ.get("WIRETUNE_SECRET"):
+        return given.encode()
+    path = state_dir / "secret"
+    if not path.exists():
+        write_private(path, secrets.token_urlsafe(_NUM_BYTES))
+    return path.read_bytes()
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write `path` so that it is whole or absent, and never readable by others."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+
+
+def attempt_token(secret: bytes, job_id: str, number: int) -> str:
+    """Return the token that lets one attempt report: HMAC-SHA256, derivable again after a crash."""
+    return hmac.new(secret, f"{job_id}|{number}".encode(), hashlib.sha256).hexdigest()
+
+
+def is_attempt_token(secret: bytes, job_id: str, number: int, *, token: str) -> bool:
+    """Whether `token` is the attempt's; takes the same time for every wrong token."""
+    return hmac.compare_digest(attempt_token(secret, job_id, number).encode(), token.encode())

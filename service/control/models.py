@@ -1,0 +1,200 @@
+"""The tables. Times are seconds since the epoch, UTC; JSON columns hold what pydantic dumped."""
+
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, MetaData, UniqueConstraint
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from service.states import JobState
+
+#: Constraints need names that every database agrees on, or a later migration cannot drop them.
+NAMING = {
+    "ix": "ix_%(column_0_label)s",
+    "uq": "uq_%(table_name)s_%(column_0_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_name)s",
+    "pk": "pk_%(table_name)s",
+}
+Json = dict[str, Any]
+
+
+class Base(DeclarativeBase):
+    metadata = MetaData(naming_convention=NAMING)
+    type_annotation_map = {  # noqa: RUF012
+        Json: JSON(none_as_null=True),
+        int: BigInteger().with_variant(
+            Integer(), "sqlite"
+        ),  # bytes; SQLite counts ids in INTEGER columns alone
+    }
+
+
+def _job_key(*, primary_key: bool = False) -> Mapped[str]:
+    return mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=primary_key)
+
+
+def _trial_key() -> Mapped[str]:
+    return mapped_column(ForeignKey("trials.id", ondelete="CASCADE"), primary_key=True)
+
+
+class JobRow(Base):
+    __tablename__ = "jobs"
+    __table_args__ = (Index("ix_jobs_state_id", "state", "id"),)
+
+    id: Mapped[str] = mapped_column(primary_key=True)  # sorts by age
+    name: Mapped[str]
+    state: Mapped[str]
+    reason: Mapped[str] = mapped_column(default="")
+    spec: Mapped[Json]
+    attempt: Mapped[int] = mapped_column(default=0)
+    version: Mapped[int] = mapped_column(default=0)
+    created_at: Mapped[float]
+    started_at: Mapped[float | None]
+    finished_at: Mapped[float | None]
+    deadline: Mapped[float | None]  # of the present state
+    not_before: Mapped[float] = mapped_column(default=0.0)  # back-off of the next attempt
+
+    @property
+    def job_state(self) -> JobState:
+        return JobState(self.state)
+
+
+class LabelRow(Base):
+    __tablename__ = "job_labels"
+    __table_args__ = (Index("ix_job_labels_name_value", "name", "value", "job_id"),)
+
+    job_id: Mapped[str] = _job_key(primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    value: Mapped[str]
+
+
+class AttemptRow(Base):
+    __tablename__ = "attempts"
+
+    job_id: Mapped[str] = _job_key(primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True)
+    submission_id: Mapped[str]
+    began_at: Mapped[float]
+    lease_expires: Mapped[float]
+    ended_at: Mapped[float | None]
+    outcome: Mapped[str | None]
+    reason: Mapped[str] = mapped_column(default="")
+
+
+class StreamRow(Base):
+    """How far a stream of batches got."""
+
+    __tablename__ = "streams"
+
+    job_id: Mapped[str] = _job_key(primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True)
+    stream: Mapped[str] = mapped_column(primary_key=True)
+    last_sequence: Mapped[int]
+
+
+class TrialRow(Base):
+    __tablename__ = "trials"
+    __table_args__ = (Index("ix_trials_job_id", "job_id", "position"),)
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    job_id: Mapped[str] = _job_key()
+    position: Mapped[int]
+    arm: Mapped[str]
+    seed: Mapped[int]
+    outcome: Mapped[str | None]
+    backend: Mapped[str | None]
+    device: Mapped[str | None]
+    step: Mapped[int] = mapped_column(default=0)
+    seconds: Mapped[float] = mapped_column(default=0.0)
+    learning_rate: Mapped[float | None]
+    level: Mapped[float | None]
+    validation_loss: Mapped[float | None]
+    validation_accuracy: Mapped[float | None]
+    bill: Mapped[Json]
+    schedule: Mapped[Json | None]  # {"entries": [...]}, once the trial has finished
+    weights_url: Mapped[str | None]
+
+
+class StageRow(Base):
+    __tablename__ = "stages"
+
+    trial_id: Mapped[str] = _trial_key()
+    stage: Mapped[int] = mapped_column(primary_key=True)
+    first_step: Mapped[int]
+    learning_rate: Mapped[float]
+    level: Mapped[float | None]
+    reason: Mapped[str]
+    switched: Mapped[bool]
+    probability: Mapped[float | None]
+    forecast: Mapped[float | None]
+    forecast_std: Mapped[float | None]
+    search_seconds: Mapped[float]
+    search_steps: Mapped[int]
+    search_bytes: Mapped[int]
+    decision: Mapped[Json]
+    closed: Mapped[bool] = mapped_column(default=False)
+    num_steps: Mapped[int | None]
+    density: Mapped[float | None]
+    threshold: Mapped[float | None]
+    totals: Mapped[Json | None]
+    resume: Mapped[Json | None]
+
+
+class ProbeRow(Base):
+    __tablename__ = "probes"
+    __table_args__ = (UniqueConstraint("trial_id", "stage", "probe_id"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)  # in order of arrival
+    trial_id: Mapped[str] = mapped_column(ForeignKey("trials.id", ondelete="CASCADE"))
+    stage: Mapped[int]
+    probe_id: Mapped[str]
+    learning_rate: Mapped[float]
+    level: Mapped[float | None]
+    origin: Mapped[str]
+    num_steps: Mapped[int]
+    seconds: Mapped[float]
+    bytes_sent: Mapped[int]
+    density: Mapped[float | None]
+    loss: Mapped[float | None]
+    forecast: Mapped[float | None]
+    forecast_std: Mapped[float | None]
+    status: Mapped[str]
+
+
+class PointRow(Base):
+    __tablename__ = "metric_points"
+    __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012  (the key is the row: half the space)
+
+    trial_id: Mapped[str] = _trial_key()
+    name: Mapped[str] = mapped_column(primary_key=True)
+    step: Mapped[int] = mapped_column(primary_key=True)
+    seconds: Mapped[float]
+    value: Mapped[float | None]
+
+
+class EventRow(Base):
+    """Every change of a job's state; `seq` is the job's version after it."""
+
+    __tablename__ = "events"
+
+    job_id: Mapped[str] = _job_key(primary_key=True)
+    seq: Mapped[int] = mapped_column(primary_key=True)
+    at: Mapped[float]
+    kind: Mapped[str]
+    payload: Mapped[Json]
+
+
+class IdempotencyRow(Base):
+    __tablename__ = "idempotency_keys"
+
+    key: Mapped[str] = mapped_column(primary_key=True)
+    job_id: Mapped[str] = _job_key()
+    created_at: Mapped[float]
+
+
+class ApiKeyRow(Base):
+    """A user's key, as its SHA-256."""
+
+    __tablename__ = "api_keys"
+
+    digest: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    created_at: Mapped[float]

@@ -1,0 +1,192 @@
+"""Rows to the public views. Functions of one open session; they write nothing."""
+
+import base64
+import binascii
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from service.control.models import JobRow, LabelRow, PointRow, ProbeRow, StageRow, TrialRow
+from service.control.thinning import thin
+from service.errors import InvalidJob, NotFound
+from service.problems import Problem
+from service.records import Bill, ScheduleEntry
+from service.spec import JobSpec
+from service.states import JobState
+from service.views import JobPage, JobSummary, JobView, ProbeView, ScheduleView, Series, StageView, TrialView
+
+MAX_PAGE = 500
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def _moment_or_none(seconds: float | None) -> datetime | None:
+    return None if seconds is None else _moment(seconds)
+
+
+def require(session: Session, job_id: str) -> JobRow:
+    """Return the job's row; raises NotFound."""
+    job = session.get(JobRow, job_id)
+    if job is None:
+        raise NotFound(f"there is no job `{job_id}`")
+    return job
+
+
+def job_view(job: JobRow) -> JobView:
+    """Return the job as users see it."""
+    spec = JobSpec.model_validate(job.spec)
+    return JobView(
+        id=job.id,
+        name=job.name,
+        state=job.job_state,
+        reason=job.reason,
+        attempt=job.attempt,
+        created_at=_moment(job.created_at),
+        started_at=_moment_or_none(job.started_at),
+        finished_at=_moment_or_none(job.finished_at),
+        version=job.version,
+        labels=spec.labels,
+        spec=spec,
+    )
+
+
+def page(
+    session: Session, *, state: JobState | None, label: tuple[str, str] | None, limit: int, cursor: str | None
+) -> JobPage:
+    """Return up to `limit` jobs, newest first, from behind `cursor`; raises InvalidJob for a bad cursor or limit."""
+    if not 1 <= limit <= MAX_PAGE:
+        raise InvalidJob([Problem(pointer="/limit", message=f"`limit` is from 1 to {MAX_PAGE}", value=limit)])
+    best = select(func.min(TrialRow.validation_loss)).where(TrialRow.job_id == JobRow.id).scalar_subquery()
+    query = select(JobRow, best).order_by(JobRow.id.desc()).limit(limit + 1)
+    if state is not None:
+        query = query.where(JobRow.state == state.value)
+    if label is not None:
+        name, value = label
+        query = query.join(LabelRow).where(LabelRow.name == name, LabelRow.value == value)
+    if cursor is not None:
+        query = query.where(JobRow.id < _decode(cursor))
+    rows = session.execute(query).all()
+    shown = rows[:limit]
+    following = _encode(shown[-1][0].id) if len(rows) > limit else None
+    return JobPage(jobs=tuple(_summary(job, loss) for job, loss in shown), next_cursor=following)
+
+
+def _summary(job: JobRow, best_validation_loss: float | None) -> JobSummary:
+    return JobSummary(
+        id=job.id,
+        name=job.name,
+        state=job.job_state,
+        reason=job.reason,
+        created_at=_moment(job.created_at),
+        finished_at=_moment_or_none(job.finished_at),
+        arms=tuple(arm["name"] for arm in job.spec["arms"]),
+        best_validation_loss=best_validation_loss,
+        labels=job.spec["labels"],
+    )
+
+
+def _encode(job_id: str) -> str:
+    return base64.urlsafe_b64encode(job_id.encode()).decode().rstrip("=")
+
+
+def _decode(cursor: str) -> str:
+    try:
+        job_id = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode(
+            "ascii"
+        )
+    except (binascii.Error, ValueError):
+        job_id = ""
+    if not job_id.startswith("job-"):
+        message = "`cursor` is not one that this service gave out; start again without it"
+        raise InvalidJob([Problem(pointer="/cursor", message=message, value=cursor)])
+    return job_id
+
+
+def trials(session: Session, job_id: str, *, trial_id: str | None = None) -> Sequence[TrialRow]:
+    """Return the job's trials, or the one named, in the job's order; raises NotFound."""
+    require(session, job_id)
+    query = select(TrialRow).where(TrialRow.job_id == job_id).order_by(TrialRow.position)
+    if trial_id is None:
+        return session.scalars(query).all()
+    found = session.scalars(query.where(TrialRow.id == trial_id)).all()
+    if not found:
+        raise NotFound(f"job `{job_id}` has no trial `{trial_id}`")
+    return found
+
+
+def trial_view(trial: TrialRow) -> TrialView:
+    """Return the trial as users see it."""
+    return TrialView(
+        trial_id=trial.id,
+        bill=Bill.model_validate(trial.bill),
+        **_columns(trial, TrialView.model_fields.keys() - {"trial_id", "bill"}),
+    )
+
+
+def stage_views(session: Session, trials: Iterable[TrialRow]) -> tuple[StageView, ...]:
+    """Return the decided stages of `trials`, each with its probes."""
+    return tuple(view for trial in trials for view in _stages_of(session, trial))
+
+
+def _stages_of(session: Session, trial: TrialRow) -> Iterable[StageView]:
+    probes: dict[int, list[ProbeView]] = {}
+    for row in session.scalars(select(ProbeRow).where(ProbeRow.trial_id == trial.id).order_by(ProbeRow.id)):
+        probes.setdefault(row.stage, []).append(ProbeView(**_columns(row, ProbeView.model_fields)))
+    fields = StageView.model_fields.keys() - {"arm", "seed", "probes"}
+    for stage in _decided(session, trial.id):
+        found = tuple(probes.get(stage.stage, ()))
+        yield StageView(arm=trial.arm, seed=trial.seed, probes=found, **_columns(stage, fields))
+
+
+def _decided(session: Session, trial_id: str) -> Iterable[StageRow]:
+    return session.scalars(select(StageRow).where(StageRow.trial_id == trial_id).order_by(StageRow.stage))
+
+
+def _columns(row: object, names: Iterable[str]) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in names}
+
+
+def series(session: Session, trial: TrialRow, name: str, *, max_points: int) -> Series:
+    """Return the trial's series `name`, thinned to `max_points`; empty where nothing was reported."""
+    query = select(PointRow.step, PointRow.seconds, PointRow.value)
+    query = query.where(PointRow.trial_id == trial.id, PointRow.name == name).order_by(PointRow.step)
+    points = session.execute(query).all()
+    kept = [points[index] for index in thin([point.value for point in points], max_points)]
+    return Series(
+        trial_id=trial.id,
+        arm=trial.arm,
+        seed=trial.seed,
+        name=name,
+        steps=tuple(point.step for point in kept),
+        seconds=tuple(point.seconds for point in kept),
+        values=tuple(point.value for point in kept),
+        num_points=len(points),
+    )
+
+
+def schedule_view(session: Session, trial: TrialRow, *, optimizer: str) -> ScheduleView:
+    """Return the trial's schedule: as it finished, or else as its stages were decided so far."""
+    if trial.schedule is not None:
+        entries = [ScheduleEntry.model_validate(entry) for entry in trial.schedule["entries"]]
+    else:
+        entries = [_entry(stage, trial) for stage in _decided(session, trial.id)]
+    return ScheduleView(
+        trial_id=trial.id,
+        arm=trial.arm,
+        seed=trial.seed,
+        optimizer=optimizer,
+        complete=trial.schedule is not None,
+        num_steps=sum(entry.num_steps for entry in entries),
+        entries=tuple(entries),
+    )
+
+
+def _entry(stage: StageRow, trial: TrialRow) -> ScheduleEntry:
+    so_far = max(0, trial.step - stage.first_step) if stage.num_steps is None else stage.num_steps
+    fields = _columns(stage, ("learning_rate", "level", "density", "threshold", "reason"))
+    return ScheduleEntry(step=stage.first_step, num_steps=so_far, **fields)

@@ -1,0 +1,338 @@
+"""The truth about every job. Synchronous: reads in the caller's thread, writes through one writer thread."""
+
+import hmac
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO, TypeVar
+
+from sqlalchemy import Engine, select
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session, sessionmaker
+
+from service.control import attempts, database, jobs, keys, reading
+from service.control.ingest import Ingest
+from service.control.models import ApiKeyRow, AttemptRow, EventRow, JobRow
+from service.control.writer import Writer
+from service.errors import InvalidJob, Unavailable
+from service.problems import Problem
+from service.records import Acknowledgement, AttemptBrief, Batch, ResumePoint
+from service.settings import Settings
+from service.spec import JobSpec
+from service.states import TERMINAL, JobState
+from service.views import JobPage, JobView, ScheduleView, Series, StageView, TrialView
+
+T = TypeVar("T")
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """A job that is not over, as the reconciler sees it. Times are seconds since the epoch."""
+
+    job_id: str
+    state: JobState
+    reason: str
+    spec: JobSpec
+    attempt: int
+    submission_id: str | None  # None: no attempt yet
+    not_before: float
+    deadline: float | None
+    lease_expires: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """A change of a job's state, or of the reason it gives."""
+
+    seq: int
+    at: float
+    kind: str
+    payload: dict[str, object]
+
+
+class Store:
+    """Jobs, attempts, what they reported, and keys. Thread-safe; opened with `Store.open`."""
+
+    def __init__(
+        self, settings: Settings, engine: Engine, *, clock: Clock, lock: IO[str] | None, secret: bytes
+    ) -> None:
+        self.settings = settings
+        self._engine = engine
+        self._clock = clock
+        self._lock = lock
+        self._secret = secret
+        self._sessions = sessionmaker(engine, expire_on_commit=False)
+        self._writer = Writer(self._sessions)
+
+    @classmethod
+    def open(cls, settings: Settings, *, clock: Clock = time.time) -> "Store":
+        """Open the database of `settings`, made and migrated as needed.
+
+        Raises Unavailable where another process serves the same SQLite file, or the database does not answer.
+        """
+        database.prepare_state_dir(settings)
+        url, lock = settings.resolved_database_url, None
+        if database.is_sqlite(url):
+            lock = database.lock(settings.state_dir / "service.lock", purpose="the service's database")
+        try:
+            engine = database.connect(url)
+            database.migrate(engine)
+        except SQLAlchemyError as error:
+            if lock is not None:
+                lock.close()
+            raise Unavailable(f"the database does not open: {error}; check WIRETUNE_DATABASE_URL") from error
+        return cls(settings, engine, clock=clock, lock=lock, secret=keys.server_secret(settings.state_dir))
+
+    def close(self) -> None:
+        """Store what waits and give the database back."""
+        self._writer.close()
+        self._engine.dispose()
+        if self._lock is not None:
+            self._lock.close()
+
+    @contextmanager
+    def _reading(self) -> Iterator[Session]:
+        try:
+            with self._sessions() as session:
+                yield session
+        except SQLAlchemyError as error:
+            raise Unavailable(f"the database does not answer: {error}; try again") from error
+
+    def _on_job(self, job_id: str, change: Callable[[Session, JobRow], T]) -> T:
+        return self._writer.write(lambda session: change(session, jobs.require(session, job_id)))
+
+    # Users
+
+    def add_job(self, spec: JobSpec, *, idempotency_key: str | None = None) -> tuple[JobView, bool]:
+        """Queue a job; the flag says whether it is new. A known key gives its first job again.
+
+        Raises KeyReused when the key made another job.
+        """
+
+        def add(session: Session) -> tuple[JobView, bool]:
+            job, created = jobs.add(session, spec, key=idempotency_key, now=self._clock())
+            return reading.job_view(job), created
+
+        return self._writer.write(add)
+
+    def job(self, job_id: str) -> JobView:
+        """Return one job; raises NotFound."""
+        with self._reading() as session:
+            return reading.job_view(reading.require(session, job_id))
+
+    def jobs(
+        self,
+        *,
+        state: JobState | None = None,
+        label: tuple[str, str] | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> JobPage:
+        """Return a page of jobs, newest first; raises InvalidJob for a cursor or limit it cannot use."""
+        with self._reading() as session:
+            return reading.page(session, state=state, label=label, limit=limit, cursor=cursor)
+
+    def trials(self, job_id: str) -> tuple[TrialView, ...]:
+        """Return the job's trials, in its order."""
+        with self._reading() as session:
+            return tuple(reading.trial_view(trial) for trial in reading.trials(session, job_id))
+
+    def stages(self, job_id: str, *, trial_id: str | None = None) -> tuple[StageView, ...]:
+        """Return the decided stages, trial by trial, each with its probes."""
+        with self._reading() as session:
+            return reading.stage_views(session, reading.trials(session, job_id, trial_id=trial_id))
+
+    def series(
+        self, job_id: str, name: str, *, trial_id: str | None = None, max_points: int = 2000
+    ) -> tuple[Series, ...]:
+        """Return one series per trial, thinned to `max_points`, extremes kept."""
+        if max_points < 2:
+            message = "`max_points` is at least 2"
+            raise InvalidJob([Problem(pointer="/max_points", message=message, value=max_points)])
+        with self._reading() as session:
+            found = reading.trials(session, job_id, trial_id=trial_id)
+            return tuple(reading.series(session, trial, name, max_points=max_points) for trial in found)
+
+    def schedules(
+        self, job_id: str, *, arm: str | None = None, seed: int | None = None
+    ) -> tuple[ScheduleView, ...]:
+        """Return the learned schedules of the trials that match; of an unfinished one, what was decided so far."""
+        with self._reading() as session:
+            spec = JobSpec.model_validate(reading.require(session, job_id).spec)
+            optimizers = {(trial.arm, trial.seed): trial.replica.optimizer.kind for trial in spec.trials()}
+            return tuple(
+                reading.schedule_view(session, trial, optimizer=optimizers[trial.arm, trial.seed])
+                for trial in reading.trials(session, job_id)
+                if arm in (None, trial.arm) and seed in (None, trial.seed)
+            )
+
+    def events(self, job_id: str, *, after: int = 0) -> tuple[Event, ...]:
+        """Return the job's changes of state with a sequence number above `after`."""
+        with self._reading() as session:
+            reading.require(session, job_id)
+            query = select(EventRow).where(EventRow.job_id == job_id, EventRow.seq > after)
+            return tuple(
+                Event(seq=row.seq, at=row.at, kind=row.kind, payload=row.payload)
+                for row in session.scalars(query.order_by(EventRow.seq))
+            )
+
+    def cancel(self, job_id: str) -> JobView:
+        """End a queued job, or have a running one stop; raises IllegalTransition for one that is over or stopping."""
+
+        def cancel(session: Session, job: JobRow) -> JobView:
+            jobs.cancel(session, job, now=self._clock())
+            return reading.job_view(job)
+
+        return self._on_job(job_id, cancel)
+
+    # Keys
+
+    def add_key(self, name: str) -> str:
+        """Return a new key; only its digest is kept, so it cannot be shown again."""
+        key = keys.new_key()
+        row = ApiKeyRow(digest=keys.digest(key), name=name, created_at=self._clock())
+        self._writer.write(lambda session: session.add(row))
+        return key
+
+    def check_key(self, key: str) -> bool:
+        """Whether `key` is a user's."""
+        wanted = keys.digest(key)
+        with self._reading() as session:
+            # The look-up's timing tells of the digest, from which no key can be made.
+            row = session.get(ApiKeyRow, wanted)
+            return row is not None and hmac.compare_digest(row.digest, wanted)
+
+    def token(self, job_id: str, number: int) -> str:
+        """Return the token with which attempt `number` reports."""
+        return keys.attempt_token(self._secret, job_id, number)
+
+    def check_token(self, job_id: str, number: int, token: str) -> bool:
+        """Whether `token` is that attempt's. An attempt that has ended is refused by what it calls (Fenced)."""
+        return keys.is_attempt_token(self._secret, job_id, number, token=token)
+
+    # Attempts, from the cluster's side
+
+    def brief(self, job_id: str, number: int) -> AttemptBrief:
+        """Return what attempt `number` needs to start; raises Fenced when it does not own the job."""
+        settings = self.settings
+        with self._reading() as session:
+            job = reading.require(session, job_id)
+            attempts.require_owner(session, job, number)
+            return AttemptBrief(
+                job_id=job_id,
+                number=number,
+                spec=JobSpec.model_validate(job.spec),
+                storage_url=f"{settings.resolved_storage_url}/{job_id}/attempt-{number}",
+                lease_s=settings.lease_s,
+                renew_s=settings.renew_s,
+                max_silence_s=settings.max_silence_s,
+                control=attempts.control(job),
+                trials=_resume_points(session, job_id),
+            )
+
+    def ingest(self, job_id: str, number: int, batch: Batch) -> Acknowledgement:
+        """Store a batch exactly once; see `Ingest.take` for what is raised."""
+
+        def take(session: Session, job: JobRow) -> Acknowledgement:
+            settings = self.settings
+            ingest = Ingest(
+                session=session,
+                job=job,
+                number=number,
+                now=self._clock(),
+                lease_s=settings.lease_s,
+                max_attempts=settings.max_attempts,
+            )
+            return ingest.take(batch)
+
+        return self._on_job(job_id, take)
+
+    def renew(self, job_id: str, number: int) -> Acknowledgement:
+        """Extend the attempt's lease; raises Fenced. The answer's sequence is 0: nothing was sent."""
+
+        def renew(session: Session, job: JobRow) -> Acknowledgement:
+            attempt = attempts.require_owner(session, job, number)
+            attempt.lease_expires = self._clock() + self.settings.lease_s
+            return Acknowledgement(sequence=0, control=attempts.control(job))
+
+        return self._on_job(job_id, renew)
+
+    # Attempts, from the reconciler's side
+
+    def work(self) -> tuple[Work, ...]:
+        """Return every job that is not over, oldest first."""
+        over = [state.value for state in TERMINAL]
+        query = (
+            select(JobRow, AttemptRow)
+            .outerjoin(AttemptRow, (AttemptRow.job_id == JobRow.id) & (AttemptRow.number == JobRow.attempt))
+            .where(JobRow.state.not_in(over))
+            .order_by(JobRow.id)
+        )
+        with self._reading() as session:
+            return tuple(_work(job, attempt) for job, attempt in session.execute(query))
+
+    def begin_attempt(self, job_id: str) -> Work:
+        """Start the queued job's next attempt; raises IllegalTransition when it is not queued any more."""
+
+        def begin(session: Session, job: JobRow) -> Work:
+            attempt = attempts.begin(session, job, now=self._clock(), lease_s=self.settings.lease_s)
+            return _work(job, attempt)
+
+        return self._on_job(job_id, begin)
+
+    def lose_attempt(self, job_id: str, number: int, *, reason: str) -> JobView:
+        """End attempt `number` for `reason`: the job queues again, fails, or becomes cancelled.
+
+        Does nothing when the attempt has ended by itself, or another has begun.
+        """
+
+        def lose(session: Session, job: JobRow) -> JobView:
+            if job.attempt == number:
+                limit = self.settings.max_attempts
+                attempts.lose(session, job, reason=reason, now=self._clock(), max_attempts=limit)
+            return reading.job_view(job)
+
+        return self._on_job(job_id, lose)
+
+    def fail_queued(self, job_id: str, *, reason: str) -> JobView:
+        """Fail a job that waits for an attempt it cannot get; raises IllegalTransition when it waits no more."""
+
+        def fail(session: Session, job: JobRow) -> JobView:
+            jobs.transition(session, job, JobState.FAILED, now=self._clock(), reason=reason)
+            return reading.job_view(job)
+
+        return self._on_job(job_id, fail)
+
+    def explain(self, job_id: str, *, state: JobState, reason: str) -> None:
+        """Say why the job is still in `state`; nothing if it has left it."""
+
+        def explain(session: Session, job: JobRow) -> None:
+            if job.job_state is state:
+                jobs.explain(session, job, reason, now=self._clock())
+
+        self._on_job(job_id, explain)
+
+
+def _work(job: JobRow, attempt: AttemptRow | None) -> Work:
+    return Work(
+        job_id=job.id,
+        state=job.job_state,
+        reason=job.reason,
+        spec=JobSpec.model_validate(job.spec),
+        attempt=job.attempt,
+        submission_id=None if attempt is None else attempt.submission_id,
+        not_before=job.not_before,
+        deadline=job.deadline,
+        lease_expires=None if attempt is None else attempt.lease_expires,
+    )
+
+
+def _resume_points(session: Session, job_id: str) -> tuple[ResumePoint, ...]:
+    points = []
+    for trial in reading.trials(session, job_id):
+        stage = attempts.last_closed(session, trial.id)
+        resume = None if stage is None else stage.resume
+        points.append(ResumePoint(trial_id=trial.id, finished=trial.outcome is not None, resume=resume))
+    return tuple(points)

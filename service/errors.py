@@ -1,0 +1,69 @@
+"""What a caller can react to. Each error carries its HTTP status and the slug of its problem type.
+
+WiretuneError
+  InvalidJob          422  the job is refused; nothing is stored
+  KeyReused           422  an Idempotency-Key came back with another body
+  Unauthorized        401
+  NotFound            404
+  IllegalTransition   409  the verb does not fit the job's state
+  DoesNotFit          409  more than the cluster can ever place
+  Fenced              409  a later attempt owns the job; the writer must stop
+  OutOfSequence       409  a batch of records is missing before this one
+  Unavailable         503  the database or the storage does not answer; try again
+"""
+
+from collections.abc import Sequence
+
+from service.problems import Problem
+
+
+class WiretuneError(Exception):
+    """Base of all errors that are answered as a problem document."""
+
+    status = 500
+    slug = "internal"
+    title = "Internal error"
+
+
+class InvalidJob(WiretuneError):
+    status, slug, title = 422, "invalid-job", "The job is not valid"
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = list(problems)
+        super().__init__("; ".join(f"{p.pointer or '/'}: {p.message}" for p in self.problems))
+
+
+class KeyReused(WiretuneError):
+    status, slug, title = 422, "idempotency-key-reused", "The Idempotency-Key was used for another job"
+
+
+class Unauthorized(WiretuneError):
+    status, slug, title = 401, "unauthorized", "A valid key is required"
+
+
+class NotFound(WiretuneError):
+    status, slug, title = 404, "not-found", "There is no such thing"
+
+
+class IllegalTransition(WiretuneError):
+    status, slug, title = 409, "illegal-transition", "The job's state does not allow this"
+
+
+class DoesNotFit(WiretuneError):
+    status, slug, title = 409, "does-not-fit", "The cluster can never place this job"
+
+    def __init__(self, message: str, problems: Sequence[Problem] = ()) -> None:
+        self.problems = list(problems)
+        super().__init__(message)
+
+
+class Fenced(WiretuneError):
+    status, slug, title = 409, "fenced", "A later attempt owns the job"
+
+
+class OutOfSequence(WiretuneError):
+    status, slug, title = 409, "out-of-sequence", "A batch before this one has not arrived"
+
+
+class Unavailable(WiretuneError):
+    status, slug, title = 503, "unavailable", "A part of the service does not answer"

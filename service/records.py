@@ -1,0 +1,215 @@
+"""What a running attempt reports, and what it is told: the wire format between cluster and API.
+
+Batches are keyed (attempt, stream, sequence), where a stream is `driver` or a trial's id; a batch that comes
+twice counts once. Every answer carries `control`.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from service.spec import JobSpec
+
+SCHEMA_VERSION = 1
+DRIVER_STREAM = "driver"
+
+
+class Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Control(StrEnum):
+    """What the API tells whoever reports."""
+
+    RUN = "run"
+    CANCEL = "cancel"
+    FENCED = "fenced"  # a later attempt owns the job: stop at once, report nothing more
+
+
+class Totals(Record):
+    """A trial's totals so far, search included."""
+
+    steps: int = 0
+    bytes: int = Field(0, description="sent by one worker")
+    seconds: float = Field(0.0, description="on the training clock")
+
+
+class TrialStarted(Record):
+    kind: Literal["trial_started"] = "trial_started"
+    trial_id: str
+    arm: str
+    seed: int
+    backend: str = Field(description="gloo or nccl")
+    device: str
+
+
+class MetricPoints(Record):
+    """Points of one series of the committed line. A diverged value is null."""
+
+    kind: Literal["metrics"] = "metrics"
+    trial_id: str
+    name: str = Field(description="loss, validation_loss, validation_accuracy, learning_rate, density, bytes_sent, ...")
+    steps: tuple[int, ...] = Field(description="committed steps")
+    seconds: tuple[float, ...] = Field(description="training clock")
+    values: tuple[float | None, ...]
+
+
+class ProbeDone(Record):
+    """A probe; reported when it ends, and again with its forecast when the stage is decided."""
+
+    kind: Literal["probe"] = "probe"
+    trial_id: str
+    stage: int
+    probe_id: str
+    learning_rate: float
+    level: float | None
+    origin: str
+    num_steps: int
+    seconds: float
+    bytes_sent: int
+    density: float | None
+    loss: float | None = Field(description="mean training loss of the last half; null: diverged")
+    forecast: float | None = None
+    forecast_std: float | None = None
+    status: str = "ok"
+
+
+class StageDecided(Record):
+    kind: Literal["stage_decided"] = "stage_decided"
+    trial_id: str
+    stage: int
+    first_step: int = Field(description="committed steps when the stage opened")
+    learning_rate: float
+    level: float | None
+    reason: str
+    switched: bool
+    probability: float | None
+    forecast: float | None
+    forecast_std: float | None
+    search_seconds: float
+    search_steps: int
+    search_bytes: int
+    decision: dict[str, Any] = Field(description="the whole decision, as the controller gave it")
+
+
+class ScheduleEntry(Record):
+    """Values of the committed line from `step` on; the rate goes linearly to `final_learning_rate` if given."""
+
+    step: int
+    num_steps: int
+    learning_rate: float
+    final_learning_rate: float | None = None
+    level: float | None = None
+    density: float | None = Field(None, description="measured mean")
+    threshold: float | None = Field(None, description="in force at the end")
+    reason: str = ""
+
+
+class StageClosed(Record):
+    """The one report that is waited for: from here on a later attempt can go on."""
+
+    kind: Literal["stage_closed"] = "stage_closed"
+    trial_id: str
+    stage: int
+    num_steps: int = Field(description="committed in this stage; 0: it diverged and was rewound")
+    density: float | None
+    threshold: float | None
+    totals: Totals
+    resume: dict[str, Any] = Field(description="what `trial.resume` needs: checkpoint, journal, schedule, bill")
+
+
+class Checkpointed(Record):
+    """A checkpoint inside a commit: a later attempt goes on from here."""
+
+    kind: Literal["checkpoint"] = "checkpoint"
+    trial_id: str
+    step: int = Field(description="committed steps it holds")
+    resume: dict[str, Any]
+
+
+class Bill(Record):
+    """What a trial cost. Bytes are those of one worker unless said otherwise."""
+
+    bytes_sent: int = Field(0, description="search included")
+    bytes_search: int = 0
+    bytes_by_purpose: dict[str, int] = Field(default_factory=dict)
+    bytes_dense: int = Field(0, description="what the same steps would have sent without compression")
+    seconds_search: float = 0.0
+    seconds_training: float = Field(0.0, description="the whole training clock, search included")
+    seconds_evaluation: float = 0.0
+    seconds_checkpoint: float = 0.0
+    steps: int = Field(0, description="committed")
+    steps_search: int = 0
+
+
+class TrialFinished(Record):
+    kind: Literal["trial_finished"] = "trial_finished"
+    trial_id: str
+    outcome: Literal["completed", "diverged"]
+    validation_loss: float | None
+    validation_accuracy: float | None
+    schedule: tuple[ScheduleEntry, ...]
+    bill: Bill
+    weights_url: str | None
+
+
+class AttemptFinished(Record):
+    kind: Literal["attempt_finished"] = "attempt_finished"
+    outcome: Literal["succeeded", "failed", "cancelled"]
+    reason: str = ""
+
+
+AnyRecord = Annotated[
+    TrialStarted
+    | MetricPoints
+    | ProbeDone
+    | StageDecided
+    | StageClosed
+    | Checkpointed
+    | TrialFinished
+    | AttemptFinished,
+    Field(discriminator="kind"),
+]
+
+
+class Batch(Record):
+    """`sequence` counts from 1 within its stream. An empty batch of the driver renews the lease."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    stream: str
+    sequence: int = Field(ge=1)
+    records: tuple[AnyRecord, ...] = ()
+
+
+class Lease(Record):
+    """The driver's heartbeat, with or without records."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+
+
+class Acknowledgement(Record):
+    sequence: int = Field(description="last batch of the stream that is stored")
+    control: Control
+
+
+class ResumePoint(Record):
+    """Where an earlier attempt of a trial got to."""
+
+    trial_id: str
+    finished: bool
+    resume: dict[str, Any] | None
+
+
+class AttemptBrief(Record):
+    """What a fresh attempt asks the API for."""
+
+    job_id: str
+    number: int
+    spec: JobSpec
+    storage_url: str = Field(description="this attempt writes below it, reads anywhere in the job's folder")
+    lease_s: float
+    renew_s: float
+    max_silence_s: float
+    control: Control
+    trials: tuple[ResumePoint, ...] = ()

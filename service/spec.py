@@ -1,0 +1,141 @@
+"""The job, as a user writes it. Every knob is declared beside its component; this page composes them."""
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from search.config import BoConfig, Budget, ControllerConfig
+from trainers.config import (
+    ExchangeConfig,
+    LinkConfig,
+    MeasureLink,
+    NoneConfig,
+    OptimizerConfig,
+    ReplicaConfig,
+    ScheduleFreeSgdConfig,
+    ThresholdConfig,
+    WorkloadConfig,
+)
+
+Name = Annotated[str, Field(min_length=1, max_length=100)]
+Slug = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
+
+
+class Config(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Workers(Config):
+    """The data-parallel workers of one training run."""
+
+    count: int = Field(2, ge=1, le=1024)
+    cpus: float = Field(1.0, gt=0, le=1024, description="per worker")
+    gpus: float = Field(0.0, ge=0, le=64, description="per worker")
+
+
+class Objective(Config):
+    """What is evaluated, and how often on the committed line."""
+
+    metric: Literal["loss"] = "loss"
+    direction: Literal["min"] = "min"
+    on: Literal["validation"] = "validation"
+    every: int = Field(50, ge=1, description="committed steps between evaluations")
+
+
+class Checkpointing(Config):
+    every_seconds: float = Field(60.0, gt=0, description="within a commit; stage starts and ends always are")
+    keep: int = Field(2, ge=1, le=100)
+
+
+class Arm(Config):
+    """A way to choose values; what it sets replaces that part of the job."""
+
+    name: Slug
+    controller: ControllerConfig | None = None
+    exchange: ExchangeConfig | None = None
+    optimizer: OptimizerConfig | None = None
+
+
+class TrialSpec(Config):
+    """One training run: one arm x one seed, with every part resolved."""
+
+    arm: str
+    seed: int
+    controller: ControllerConfig
+    replica: ReplicaConfig
+    workers: Workers
+    budget: Budget
+    objective: Objective
+    checkpoint: Checkpointing
+
+
+class JobSpec(Config):
+    """A job: what to train, over which link, how values are chosen, and what it may spend."""
+
+    name: Name = "unnamed"
+    workload: WorkloadConfig
+    workers: Workers = Workers()
+    optimizer: OptimizerConfig = ScheduleFreeSgdConfig()
+    exchange: ExchangeConfig = NoneConfig()
+    controller: ControllerConfig = BoConfig()
+    arms: tuple[Arm, ...] = Field((Arm(name="tuned"),), min_length=1, max_length=32)
+    seeds: tuple[Annotated[int, Field(ge=0, lt=2**31)], ...] = Field((0,), min_length=1, max_length=100)
+    budget: Budget
+    objective: Objective = Objective()
+    link: LinkConfig = MeasureLink()
+    checkpoint: Checkpointing = Checkpointing()
+    accumulate: int = Field(1, ge=1, le=1024, description="micro-batches per optimizer step")
+    clip: float | None = Field(None, gt=0, allow_inf_nan=False, description="global norm, after aggregation")
+    precision: Literal["float32", "bf16"] = "float32"
+    labels: dict[Slug, Name] = Field(default_factory=dict, max_length=64)
+
+    @model_validator(mode="after")
+    def _arms_and_seeds_are_distinct(self) -> "JobSpec":
+        names = [arm.name for arm in self.arms]
+        if len(set(names)) < len(names):
+            raise ValueError(f"arms need distinct names, got {names}")
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds must be distinct, got {list(self.seeds)}")
+        return self
+
+    @model_validator(mode="after")
+    def _ranges_have_a_searcher(self) -> "JobSpec":
+        for arm in self.arms:
+            exchange, controller = arm.exchange or self.exchange, arm.controller or self.controller
+            searches = isinstance(controller, BoConfig)
+            if isinstance(exchange, ThresholdConfig) and isinstance(exchange.level, tuple) and not searches:
+                raise ValueError(
+                    f"arm `{arm.name}`: `exchange.{exchange.search}` is the range {list(exchange.level)}, but "
+                    f"controller `{controller.kind}` does not search; give one number"
+                )
+        return self
+
+    def trials(self) -> Iterator[TrialSpec]:
+        """Yield the job's training runs, arm by arm, with every override applied."""
+        for arm in self.arms:
+            for seed in self.seeds:
+                yield self._trial(arm, seed)
+
+    def _trial(self, arm: Arm, seed: int) -> TrialSpec:
+        replica = ReplicaConfig(
+            workload=self.workload,
+            optimizer=arm.optimizer or self.optimizer,
+            exchange=arm.exchange or self.exchange,
+            link=self.link,
+            seed=seed,
+            accumulate=self.accumulate,
+            clip=self.clip,
+            precision=self.precision,
+            threads=max(1, int(self.workers.cpus)),
+        )
+        return TrialSpec(
+            arm=arm.name,
+            seed=seed,
+            controller=arm.controller or self.controller,
+            replica=replica,
+            workers=self.workers,
+            budget=self.budget,
+            objective=self.objective,
+            checkpoint=self.checkpoint,
+        )

@@ -1,0 +1,155 @@
+"""What the API answers: the public shape of jobs, trials, stages and series. Client, page and CLI read nothing else."""
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from service.records import Bill, ScheduleEntry
+from service.spec import JobSpec
+from service.states import JobState
+
+
+class View(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ProbeView(View):
+    """A candidate of a stage's search, and what it measured."""
+
+    probe_id: str
+    learning_rate: float
+    level: float | None
+    origin: str
+    num_steps: int
+    seconds: float
+    bytes_sent: int
+    density: float | None
+    loss: float | None = Field(description="mean training loss of the last half; null: diverged")
+    forecast: float | None
+    forecast_std: float | None
+    status: str
+
+
+class StageView(View):
+    """A stage: its probes, what was decided and why, and what the commit did (null while it runs)."""
+
+    trial_id: str
+    arm: str
+    seed: int
+    stage: int
+    first_step: int
+    num_steps: int | None
+    learning_rate: float
+    level: float | None
+    density: float | None
+    threshold: float | None
+    reason: str
+    switched: bool
+    probability: float | None
+    forecast: float | None
+    forecast_std: float | None
+    search_seconds: float
+    search_steps: int
+    search_bytes: int
+    closed: bool
+    probes: tuple[ProbeView, ...]
+
+
+class TrialView(View):
+    """One training run: one arm x one seed."""
+
+    trial_id: str
+    arm: str
+    seed: int
+    outcome: str | None = Field(description="completed, diverged; null: not finished")
+    backend: str | None
+    device: str | None
+    step: int = Field(description="committed steps so far")
+    seconds: float = Field(description="training clock so far")
+    learning_rate: float | None
+    level: float | None
+    validation_loss: float | None
+    validation_accuracy: float | None
+    bill: Bill
+    weights_url: str | None
+
+
+class JobView(View):
+    """A job and where it is."""
+
+    id: str
+    name: str
+    state: JobState
+    reason: str = Field("", description="why it is in this state, for a person")
+    attempt: int = Field(0, description="lives on the cluster so far")
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    version: int = Field(description="grows with every change of state")
+    labels: dict[str, str]
+    spec: JobSpec
+
+
+class JobSummary(View):
+    """A row of the job list."""
+
+    id: str
+    name: str
+    state: JobState
+    reason: str
+    created_at: datetime
+    finished_at: datetime | None
+    arms: tuple[str, ...]
+    best_validation_loss: float | None
+    labels: dict[str, str]
+
+
+class JobPage(View):
+    jobs: tuple[JobSummary, ...]
+    next_cursor: str | None = None
+
+
+class Series(View):
+    """Points of one metric of one trial's committed line, thinned to the number asked for."""
+
+    trial_id: str
+    arm: str
+    seed: int
+    name: str
+    steps: tuple[int, ...]
+    seconds: tuple[float, ...]
+    values: tuple[float | None, ...]
+    num_points: int = Field(description="stored, before thinning")
+
+
+class ScheduleView(View):
+    """The learned schedule of one trial; `format` is that of `search.schedule.Schedule`."""
+
+    format: str = "wiretune.schedule/1"
+    trial_id: str
+    arm: str
+    seed: int
+    optimizer: str
+    complete: bool
+    num_steps: int
+    entries: tuple[ScheduleEntry, ...]
+
+
+class Validated(View):
+    """A dry run's answer: the job with every default filled in."""
+
+    valid: bool = True
+    spec: JobSpec
+    num_trials: int
+    notes: tuple[str, ...] = ()
+
+
+class ProblemDocument(BaseModel):
+    """RFC 9457 problem details."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    errors: list[dict[str, Any]] = Field(default_factory=list)

@@ -1,0 +1,71 @@
+"""Pushes never pass a cap, always move on, and read no clock where none is budgeted."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from search.config import Budget
+from search.types import Allowance, Spent
+from service.cluster.chunks import (
+    CLOCKLESS_CHUNK,
+    FIRST_CHUNK,
+    MAX_CHUNK_S,
+    StepCost,
+    is_reached,
+    next_chunk,
+    until_totals,
+    within,
+)
+
+COST = StepCost(bytes=1000, seconds=0.01)
+
+
+@given(steps=st.integers(1, 10_000), spent=st.integers(0, 9_999), most=st.integers(1, 500))
+def test_a_budget_in_steps_is_spent_to_the_step(steps: int, spent: int, most: int) -> None:
+    until, totals = Allowance(steps=steps), Spent(steps=min(spent, steps))
+
+    if is_reached(until, totals, COST):
+        assert totals.steps == steps
+    else:
+        assert 1 <= next_chunk(until, totals, COST, most=most) <= min(most, steps - totals.steps)
+
+
+@given(cap=st.integers(1, 10**7), step_bytes=st.integers(1, 10**5))
+def test_a_budget_in_bytes_is_never_passed_once_the_cost_is_known(cap: int, step_bytes: int) -> None:
+    cost, totals, until = StepCost(bytes=step_bytes, seconds=0.01), Spent(), Allowance(bytes=cap)
+
+    for _ in range(5):
+        if is_reached(until, totals, cost):
+            break
+        sent = next_chunk(until, totals, cost, most=10**9) * step_bytes
+        totals = Spent(bytes=totals.bytes + sent)
+
+    assert totals.bytes <= cap
+
+
+@given(left=st.floats(0.001, 100), step_s=st.floats(1e-4, 1))
+def test_a_budget_in_seconds_ends_within_half_a_step(left: float, step_s: float) -> None:
+    cost, until = StepCost(bytes=0, seconds=step_s), Allowance(seconds=left)
+
+    if not is_reached(until, Spent(), cost):
+        assert next_chunk(until, Spent(), cost, most=10**9) * step_s <= max(left, MAX_CHUNK_S) + step_s
+
+
+@pytest.mark.parametrize("seconds", [0.0001, 0.5, 60.0])
+def test_without_a_budget_in_seconds_the_step_time_decides_nothing(seconds: float) -> None:
+    cost, until = StepCost(bytes=1000, seconds=seconds), Allowance(steps=100)
+
+    assert next_chunk(until, Spent(seconds=seconds), cost, most=50) == CLOCKLESS_CHUNK
+    assert not is_reached(until, Spent(steps=99, seconds=1e9), cost)
+
+
+def test_the_first_push_is_short_because_its_cost_is_unknown() -> None:
+    assert next_chunk(Allowance(seconds=1e6), Spent(), None, most=10**9) == FIRST_CHUNK
+
+
+def test_a_probe_ends_at_the_earlier_of_its_allowance_and_the_budget() -> None:
+    spent = Spent(steps=90, bytes=500, seconds=2.0)
+
+    until = within(until_totals(spent, Allowance(steps=20, seconds=1.0)), Budget(steps=100))
+
+    assert until == Allowance(steps=100, seconds=3.0)

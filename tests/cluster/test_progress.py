@@ -1,0 +1,73 @@
+"""The bill adds up, and the schedule says what was trained."""
+
+from service.cluster.progress import Measured, Progress
+from trainers.segment import Segment, SegmentResult
+
+
+def _result(first_step: int, num_steps: int, *, sent: int = 100, density: float | None = 0.01) -> SegmentResult:
+    return SegmentResult(
+        first_step=first_step,
+        losses=(1.0,) * num_steps,
+        step_seconds=(0.01,) * num_steps,
+        bytes_sent=({"gradient": sent - 10, "control": 10}, {"gradient": sent - 20, "control": 10}),
+        bytes_dense=1000 * num_steps,
+        density=density,
+        threshold=0.5,
+    )
+
+
+def _segment(num_steps: int, rate: float, final: float | None = None) -> Segment:
+    return Segment(num_steps=num_steps, learning_rate=rate, final_learning_rate=final, level=0.01)
+
+
+def test_the_bill_is_that_of_the_busiest_worker_and_knows_the_searchs_share() -> None:
+    progress = Progress()
+
+    progress.charge(_result(0, 5, sent=100), is_probe=True)
+    progress.charge(_result(0, 10, sent=300), is_probe=False)
+
+    assert progress.bytes == progress.bill.bytes_sent == 400
+    assert progress.bill.bytes_search == 100
+    assert sum(progress.bill.bytes_by_purpose.values()) == 400
+    assert (progress.steps, progress.bill.steps_search, progress.bill.bytes_dense) == (15, 5, 15_000)
+
+
+def test_segments_with_the_same_values_are_one_schedule_entry() -> None:
+    progress = Progress()
+
+    progress.schedule_segment(_segment(10, 0.1), _result(0, 10, density=0.01), "guess")
+    progress.schedule_segment(_segment(30, 0.1), _result(10, 30, density=0.03), "guess")
+    progress.schedule_segment(_segment(5, 0.2), _result(40, 5), "better")
+
+    assert [(e.step, e.num_steps, e.learning_rate) for e in progress.schedule] == [(0, 40, 0.1), (40, 5, 0.2)]
+    assert progress.schedule[0].density == (10 * 0.01 + 30 * 0.03) / 40
+
+
+def test_ramps_stay_apart() -> None:
+    progress = Progress()
+
+    progress.schedule_segment(_segment(10, 0.1, 0.05), _result(0, 10), "cosine")
+    progress.schedule_segment(_segment(10, 0.05, 0.0), _result(10, 10), "cosine")
+
+    assert [e.final_learning_rate for e in progress.schedule] == [0.05, 0.0]
+
+
+def test_a_rewound_stage_leaves_the_schedule_and_stays_on_the_bill() -> None:
+    progress = Progress()
+    opened = progress.model_copy(deep=True)
+    progress.charge(_result(0, 10), is_probe=False)
+    progress.step = 10
+    progress.schedule_segment(_segment(10, 9.0), _result(0, 10), "too high")
+
+    progress.rewind_to(opened)
+
+    assert progress.step == 0 and progress.schedule == []
+    assert progress.bytes == 100
+
+
+def test_progress_survives_json_with_a_diverged_loss() -> None:
+    measured = Measured(losses=[1.0, float("nan"), float("inf")])
+
+    again = Measured.model_validate_json(measured.model_dump_json())
+
+    assert repr(again.losses) == repr(measured.losses)

@@ -1,0 +1,143 @@
+"""The stage loop, with two real spawned workers and no Ray."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from service.cluster import trial
+from service.cluster.reporter import Stopped
+from service.records import (
+    AnyRecord,
+    Checkpointed,
+    Control,
+    MetricPoints,
+    ProbeDone,
+    StageClosed,
+    StageDecided,
+    TrialFinished,
+)
+from service.spec import JobSpec, TrialSpec
+from trainers.group import ProcessGroup
+
+
+class Memory:
+    """Keeps the records; ends the run after `stop_after` closed stages."""
+
+    def __init__(self, stop_after: int | None = None) -> None:
+        self.records: list[AnyRecord] = []
+        self.stop_after = stop_after
+
+    def report(self, *records: AnyRecord) -> None:
+        self.records.extend(records)
+        if self.stop_after is not None and len(self.of(StageClosed)) >= self.stop_after:
+            raise Stopped(Control.CANCEL, "told to cancel")
+
+    flush = report
+
+    def of(self, kind: type) -> list[Any]:
+        return [record for record in self.records if isinstance(record, kind)]
+
+    def losses(self) -> dict[int, float]:
+        series = [record for record in self.of(MetricPoints) if record.name == "loss"]
+        return {step: value for record in series for step, value in zip(record.steps, record.values, strict=True)}
+
+
+def _spec(**changes: Any) -> TrialSpec:
+    job = {
+        "workload": {"kind": "digits-mlp"},
+        "exchange": {"kind": "threshold", "density": [0.003, 0.1]},
+        "controller": {"kind": "bo", "max_search_fraction": 0.5},
+        "budget": {"steps": 900},
+        "objective": {"every": 25},
+    }
+    return next(JobSpec.model_validate(job | changes).trials())
+
+
+FIXED: dict[str, Any] = {"controller": {"kind": "fixed"}, "exchange": {"kind": "none"}, "budget": {"steps": 130}}
+
+
+@pytest.fixture
+def train(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    def run(spec: TrialSpec, sink: Memory | None = None, resume: dict[str, Any] | None = None) -> Memory:
+        sink = sink or Memory()
+        url = f"file://{tmp_path_factory.mktemp('results')}"
+        with ProcessGroup(spec.replica, num_workers=spec.workers.count) as group:
+            trial.train(spec, group, sink, trial_id="job.tuned.0", storage_url=url, resume=resume)
+        return sink
+
+    yield run
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Memory:
+    spec, sink = _spec(), Memory()
+    with ProcessGroup(spec.replica, num_workers=2) as group:
+        url = f"file://{tmp_path_factory.mktemp('undisturbed')}"
+        trial.train(spec, group, sink, trial_id="job.tuned.0", storage_url=url)
+    return sink
+
+
+def test_a_fixed_arm_spends_its_budget_to_the_step_and_reports_every_loss(train: Any) -> None:
+    sink = train(_spec(**FIXED))
+
+    [finished] = sink.of(TrialFinished)
+    assert finished.outcome == "completed"
+    assert sorted(sink.losses()) == list(range(130))
+    assert finished.bill.steps == 130 and finished.bill.steps_search == 0
+    assert [(e.step, e.num_steps) for e in finished.schedule] == [(0, 130)]
+
+
+def test_every_stage_shows_its_search_and_the_incumbent_is_always_probed(undisturbed: Memory) -> None:
+    decided = undisturbed.of(StageDecided)
+    probes = {(p.stage, p.probe_id): p for p in undisturbed.of(ProbeDone)}
+
+    assert len(decided) >= 4
+    assert len([key for key in probes if key[0] == 0]) >= 5
+    for before, stage in zip(decided, decided[1:], strict=False):
+        rates = [p.learning_rate for (number, _), p in probes.items() if number == stage.stage]
+        assert before.learning_rate in rates
+        assert len(rates) >= 3
+    assert all(stage.reason for stage in decided)
+
+
+def test_the_schedule_covers_every_committed_step_once_and_the_bill_adds_up(undisturbed: Memory) -> None:
+    [finished] = undisturbed.of(TrialFinished)
+
+    covered = [step for e in finished.schedule for step in range(e.step, e.step + e.num_steps)]
+    assert covered == list(range(finished.bill.steps)) == sorted(undisturbed.losses())
+    assert finished.bill.steps + finished.bill.steps_search == 900
+    assert sum(finished.bill.bytes_by_purpose.values()) == finished.bill.bytes_sent
+    assert finished.bill.bytes_sent < finished.bill.bytes_dense
+
+
+def test_a_run_that_was_cut_between_stages_goes_on_bit_for_bit(train: Any, undisturbed: Memory) -> None:
+    cut = Memory(stop_after=2)
+    with pytest.raises(Stopped):
+        train(_spec(), cut)
+
+    resumed = train(_spec(), resume=cut.of(StageClosed)[-1].resume)
+
+    assert cut.losses() | resumed.losses() == undisturbed.losses()
+    assert resumed.of(TrialFinished)[0].schedule == undisturbed.of(TrialFinished)[0].schedule
+    assert resumed.of(TrialFinished)[0].validation_loss == undisturbed.of(TrialFinished)[0].validation_loss
+
+
+def test_a_run_goes_on_from_a_checkpoint_inside_a_commit_bit_for_bit(train: Any) -> None:
+    spec = _spec(**FIXED, checkpoint={"every_seconds": 0.01})
+    whole = train(spec)
+
+    middle = whole.of(Checkpointed)[2]
+    resumed = train(spec, resume=middle.resume)
+
+    assert 0 < middle.step < 130
+    assert {s: v for s, v in whole.losses().items() if s >= middle.step} == resumed.losses()
+
+
+def test_a_diverging_arm_ends_as_diverged_with_its_last_good_weights(train: Any) -> None:
+    spec = _spec(**FIXED | {"optimizer": {"kind": "sgd", "learning_rate": 1000.0}})
+
+    [finished] = train(spec).of(TrialFinished)
+
+    assert finished.outcome == "diverged"
+    assert finished.validation_loss is not None and finished.weights_url is not None

@@ -1,0 +1,26 @@
+"""Bytes this rank sent, by purpose."""
+
+from collections.abc import Callable, Mapping
+
+from trainers.segment import Purpose
+
+
+class Ledger:
+    """Counts until somebody takes the count."""
+
+    def __init__(self) -> None:
+        self._bytes: dict[Purpose, int] = {}
+
+    def charge(self, parts: Mapping[Purpose, int], sent: Callable[[int], int]) -> None:
+        """Charge a tensor that holds `parts` (bytes by purpose); `sent` maps its bytes to bytes on the wire."""
+        total = 0
+        for purpose, num_bytes in parts.items():
+            # By differences, so that the purposes add up to what the whole tensor costs.
+            charged = sent(total + num_bytes) - sent(total)
+            self._bytes[purpose] = self._bytes.get(purpose, 0) + charged
+            total += num_bytes
+
+    def take(self) -> dict[Purpose, int]:
+        """Return the bytes by purpose since the last call."""
+        taken, self._bytes = self._bytes, {}
+        return taken

@@ -1,0 +1,45 @@
+"""Which samples a rank sees at a step: a pure function, so that nothing about the data needs to be stored."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@lru_cache(maxsize=2)
+def _permutation(seed: int, epoch: int, num_samples: int) -> Tensor:
+    return torch.from_numpy(np.random.default_rng([seed, epoch]).permutation(num_samples))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampler:
+    """Walks through a fresh permutation per epoch; the last, incomplete step of an epoch is dropped.
+
+    Within a step no sample is seen twice, on whichever rank and in whichever micro-batch.
+    """
+
+    seed: int
+    num_samples: int
+    num_workers: int
+    batch_size: int  # samples per rank and micro-batch
+    accumulate: int = 1  # micro-batches per step
+
+    def __post_init__(self) -> None:
+        if self.step_samples > self.num_samples:
+            raise ValueError(
+                f"`batch_size` {self.batch_size} x `accumulate` {self.accumulate} x {self.num_workers} workers "
+                f"must be at most the {self.num_samples} training samples, got {self.step_samples}"
+            )
+
+    @property
+    def step_samples(self) -> int:
+        """Samples that all ranks together see in a step."""
+        return self.num_workers * self.accumulate * self.batch_size
+
+    def indices(self, step: int, *, rank: int, micro: int = 0) -> Tensor:
+        """Return the samples `(batch_size,)` (int64) of `rank` at `step`, in micro-batch `micro`."""
+        epoch, place = divmod(step, self.num_samples // self.step_samples)
+        start = place * self.step_samples + (rank * self.accumulate + micro) * self.batch_size
+        return _permutation(self.seed, epoch, self.num_samples)[start : start + self.batch_size]
