@@ -9,7 +9,7 @@ from service.control.store import Store
 from service.errors import Unauthorized
 
 _key_scheme = HTTPBearer(auto_error=False, scheme_name="key", description="an API key (`wt_...`)")
-_token_scheme = HTTPBearer(auto_error=False, scheme_name="attempt", description="a running attempt's own token")
+_token_scheme = HTTPBearer(auto_error=False, scheme_name="attempt", description="an attempt's own token")
 
 
 def get_store(request: Request) -> Store:
@@ -26,7 +26,7 @@ def require_key(
 ) -> None:
     """Let only holders of an API key pass. Raises `Unauthorized`."""
     if given is None:
-        raise Unauthorized("send an API key: `Authorization: Bearer wt_...`; the first one is in the state dir")
+        raise Unauthorized("send an API key: `Authorization: Bearer wt_...`; the first is in the state dir")
     if not store.check_key(given.credentials):
         raise Unauthorized("this API key is not known here")
 

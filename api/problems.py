@@ -1,13 +1,15 @@
 """Errors as `application/problem+json` (RFC 9457): one shape for everything that goes wrong."""
 
+import json
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from service.errors import Unauthorized, Unavailable, WiretuneError
@@ -23,10 +25,19 @@ log = logging.getLogger(__name__)
 
 def problem(
     document: ProblemDocument, *, errors: Sequence[Problem] = (), headers: Mapping[str, str] | None = None
-) -> JSONResponse:
+) -> Response:
     """Return `document` with `errors` as a response."""
-    body = document.model_dump() | {"errors": [error.model_dump(mode="json") for error in errors]}
-    return JSONResponse(body, document.status, headers=dict(headers or {}), media_type=MEDIA_TYPE)
+    shown = [{"pointer": e.pointer, "message": e.message, "value": _shown(e.value)} for e in errors]
+    # In ASCII: a refused value may hold what UTF-8 cannot, such as half a surrogate pair.
+    body = json.dumps(document.model_dump() | {"errors": shown}, ensure_ascii=True)
+    return Response(body, document.status, headers=dict(headers or {}), media_type=MEDIA_TYPE)
+
+
+def _shown(value: Any) -> Any:
+    is_plain = (
+        value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
+    )
+    return value if is_plain else str(value)
 
 
 def install(app: FastAPI) -> None:
@@ -37,7 +48,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _answer_unexpected)
 
 
-async def _answer_domain_error(_: Request, error: Exception) -> JSONResponse:
+async def _answer_domain_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, WiretuneError)
     headers = {}
     if isinstance(error, Unauthorized):
@@ -48,22 +59,24 @@ async def _answer_domain_error(_: Request, error: Exception) -> JSONResponse:
     return problem(document, errors=getattr(error, "problems", ()), headers=headers)
 
 
-async def _answer_bad_parameters(_: Request, error: Exception) -> JSONResponse:
+async def _answer_bad_parameters(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     errors = [_parameter_problem(detail) for detail in error.errors()]
     detail = "; ".join(f"{each.pointer}: {each.message}" for each in errors)
     return problem(_document("invalid-request", "The request is not valid", 422, detail), errors=errors)
 
 
-async def _answer_http_error(request: Request, error: Exception) -> JSONResponse:
+async def _answer_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     phrase = HTTPStatus(error.status_code).phrase
     slug = phrase.lower().replace(" ", "-")
-    detail = error.detail if error.detail != phrase else f"{request.method} {request.url.path}: {phrase.lower()}"
+    detail = (
+        error.detail if error.detail != phrase else f"{request.method} {request.url.path}: {phrase.lower()}"
+    )
     return problem(_document(slug, phrase, error.status_code, detail), headers=error.headers)
 
 
-async def _answer_unexpected(request: Request, error: Exception) -> JSONResponse:
+async def _answer_unexpected(request: Request, error: Exception) -> Response:
     log.error("%s %s failed", request.method, request.url.path, exc_info=error)
     detail = "something went wrong inside the service; its log has the details"
     return problem(_document("internal", "Internal error", 500, detail))

@@ -43,14 +43,18 @@ def _path(loc: Sequence[str | int], body: Any, *, keep_last: bool) -> list[str |
     """Drop from `loc` what names a member of a union and not a place in `body`."""
     path: list[str | int] = []
     for index, part in enumerate(loc):
-        if isinstance(body, dict) and part in body:
-            body = body[part]
-        elif isinstance(body, list | tuple) and isinstance(part, int) and part < len(body):
+        if _holds(body, part):
             body = body[part]
         elif not (keep_last and index == len(loc) - 1):
             continue
         path.append(part)
     return path
+
+
+def _holds(body: Any, part: str | int) -> bool:
+    if isinstance(body, dict):
+        return part in body
+    return isinstance(body, list | tuple) and isinstance(part, int) and part < len(body)
 
 
 def _message(detail: ErrorDetails, path: list[str | int], shown: Any) -> str:

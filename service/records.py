@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from service.spec import JobSpec
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION: Literal[1] = 1
 DRIVER_STREAM = "driver"
 
 
@@ -124,7 +124,9 @@ class Checkpointed(Record):
 
     kind: Literal["checkpoint"] = "checkpoint"
     trial_id: str
+    stage: int = Field(description="the open stage")
     step: int = Field(description="committed steps it holds")
+    totals: Totals
     resume: dict[str, Any]
 
 

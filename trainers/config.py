@@ -90,16 +90,20 @@ class NoneConfig(Config):
 
 
 class ThresholdConfig(Config):
-    """Send the entries of gradient + residual whose magnitude reaches a threshold (Sahu et al., NeurIPS 2021).
+    """Send the entries of gradient + residual whose magnitude reaches a threshold (Sahu et al., 2021).
 
-    A pair of numbers is searchable, one number is fixed. With `search: density` (default) the threshold follows
-    from a sampled quantile; with `search: absolute` it is given by `threshold`.
+    A pair of numbers is searchable, one number is fixed. With `search: density` (default) the threshold
+    follows from a sampled quantile; with `search: absolute` it is given by `threshold`.
     """
 
     kind: Literal["threshold"] = "threshold"
     search: Literal["density", "absolute"] = "density"
-    density: Density | tuple[Density, Density] | None = Field(None, description="share of entries sent, in (0, 1]")
-    threshold: Threshold | tuple[Threshold, Threshold] | None = Field(None, description="absolute cut-off, >= 0")
+    density: Density | tuple[Density, Density] | None = Field(
+        None, description="share of entries sent, in (0, 1]"
+    )
+    threshold: Threshold | tuple[Threshold, Threshold] | None = Field(
+        None, description="absolute cut-off, >= 0"
+    )
     hold: Literal["stage", "run"] = Field(
         "stage", description="stage: recalibrate when the measured density leaves 2x of the plan; run: never"
     )

@@ -1,4 +1,4 @@
-"""What one optimizer step costs on the wire, from shapes alone: bytes one rank sends, latency rounds, seconds.
+"""What an optimizer step costs on the wire, from shapes alone: bytes one rank sends, rounds, seconds.
 
 The exchange counts its own bytes with these functions, so a prediction and the bill cannot drift apart.
 Symbols: N workers, d gradient entries. Pure Python.
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from trainers.config import EmulateLink, ExchangeConfig, NoneConfig
 
-#: 32-bit words beside the gradient in every exchange: loss, finite flag, share (dense) or number (sparse) wanted.
+#: 32-bit words beside the gradient in every exchange: loss, finite flag, entries at or above the threshold.
 CONTROL_WORDS = 3
 WORD_BYTES = 4
 #: A sparse entry is an int32 index and a float32 value.
@@ -76,7 +76,11 @@ def prefers_dense(capacity: int, d: int, num_workers: int) -> bool:
 
 
 def step_traffic(
-    shapes: Iterable[Sequence[int]], *, num_workers: int, exchange: ExchangeConfig, density: float | None = None
+    shapes: Iterable[Sequence[int]],
+    *,
+    num_workers: int,
+    exchange: ExchangeConfig,
+    density: float | None = None,
 ) -> Traffic:
     """Return the traffic of one optimizer step.
 

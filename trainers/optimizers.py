@@ -16,7 +16,7 @@ from trainers.config import (
     SgdConfig,
 )
 
-#: State that lives outside tensors: Schedule-Free counts its steps and sums its weights in the parameter group.
+#: State outside tensors: Schedule-Free counts its steps and sums its weights in the parameter group.
 SCALARS = ("lr", "k", "weight_sum", "lr_max", "scheduled_lr", "train_mode")
 
 
@@ -90,7 +90,7 @@ def _build(config: OptimizerConfig, parameters: list[Parameter]) -> torch.optim.
                 parameters, lr=config.learning_rate, betas=config.betas, weight_decay=config.weight_decay
             )
         case ScheduleFreeSgdConfig():
-            optimizer = SGDScheduleFree(
+            optimizer: torch.optim.Optimizer = SGDScheduleFree(
                 parameters,
                 lr=config.learning_rate,
                 momentum=config.momentum,
@@ -100,7 +100,7 @@ def _build(config: OptimizerConfig, parameters: list[Parameter]) -> torch.optim.
             optimizer = AdamWScheduleFree(
                 parameters, lr=config.learning_rate, betas=config.betas, weight_decay=config.weight_decay
             )
-    optimizer.train()  # before z exists this moves nothing
+    optimizer.param_groups[0]["train_mode"] = True  # the package's train(), which has nothing to move yet
     return optimizer
 
 

@@ -29,7 +29,8 @@ class Sampler:
     def __post_init__(self) -> None:
         if self.step_samples > self.num_samples:
             raise ValueError(
-                f"`batch_size` {self.batch_size} x `accumulate` {self.accumulate} x {self.num_workers} workers "
+                f"`batch_size` {self.batch_size} x `accumulate` {self.accumulate} x {self.num_workers} "
+                f"workers "
                 f"must be at most the {self.num_samples} training samples, got {self.step_samples}"
             )
 

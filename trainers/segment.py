@@ -21,7 +21,7 @@ class Segment(Value):
 
 
 class SegmentResult(Value):
-    """One entry per finished step in each series; a segment ends early, on all ranks at once, when it diverges."""
+    """One entry per finished step in each series; it ends early, on all ranks at once, when it diverges."""
 
     first_step: int
     losses: tuple[float, ...]  # mean over the ranks' mini-batches, before the step's update
@@ -34,8 +34,9 @@ class SegmentResult(Value):
 
 
 class Evaluation(Value):
-    """The evaluated (for Schedule-Free: averaged) iterate on one data set, in units of the workload's loss."""
+    """The evaluated (for Schedule-Free: averaged) iterate on one data set, in the workload's units."""
 
     loss: float
     accuracy: float | None = None
     num_samples: int
+    bytes_sent: tuple[dict[Purpose, int], ...] = ()  # per rank

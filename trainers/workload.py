@@ -32,8 +32,11 @@ class Workload(Protocol):
     """A model, a training and a validation set, a loss. Every rank builds its own, and all must be equal."""
 
     batch_size: int  # samples per worker and micro-batch
-    training: Data
-    validation: Data
+
+    @property
+    def training(self) -> Data: ...
+    @property
+    def validation(self) -> Data: ...
 
     def model(self) -> nn.Module:
         """Return a fresh model, initialised from torch's global generator, which the caller has seeded."""
@@ -42,11 +45,11 @@ class Workload(Protocol):
         """Return the loss of a batch, a scalar: the mean over its samples."""
 
     def num_correct(self, outputs: Tensor, targets: Tensor) -> Tensor | None:
-        """Return how many samples of a batch are predicted right, a scalar; None where that has no meaning."""
+        """Return how many samples are predicted right, a scalar; None where that has no meaning."""
 
 
 def seeded_model(workload: Workload, seed: int) -> nn.Module:
-    """Return the model that `seed` stands for: the same on every rank; the global generator is left as it was."""
+    """Return the model of `seed`, the same on every rank; the global generator is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         return workload.model()

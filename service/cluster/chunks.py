@@ -32,7 +32,7 @@ def cost_of(result: SegmentResult) -> StepCost | None:
     seconds = result.step_seconds[1:]
     if not seconds:
         return None
-    sent = bytes_per_worker(result) / len(result.step_seconds)
+    sent = bytes_per_worker(result.bytes_sent) / len(result.step_seconds)
     return StepCost(bytes=sent, seconds=sum(seconds) / len(seconds))
 
 

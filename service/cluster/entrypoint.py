@@ -92,7 +92,7 @@ def train_trial(config: dict[str, Any]) -> None:
     point, spec = _find(brief, config["trial_id"])
     reporter = Reporter(door, point.trial_id, max_silence_s=brief.max_silence_s)
     try:
-        with RayGroup(spec.replica, num_workers=spec.workers.count, workers=spec.workers) as group:
+        with RayGroup(spec.replica, spec.workers) as group:
             result = trial.train(
                 spec,
                 group,

@@ -1,12 +1,13 @@
-"""What a training run has done so far: totals, bill, schedule. One mutable object, saved whole with every checkpoint."""
+"""What a training run has done so far: totals, bill, schedule. One mutable object, saved with every checkpoint."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from search.types import Decision
 from service.records import Bill, ScheduleEntry, Totals
-from trainers.segment import Segment, SegmentResult
+from trainers.segment import Purpose, Segment, SegmentResult
 
 
 class Measured(BaseModel):
@@ -26,7 +27,7 @@ class Measured(BaseModel):
         """Append a segment."""
         self.losses.extend(result.losses)
         self.step_seconds.extend(result.step_seconds)
-        self.bytes_sent += bytes_per_worker(result)
+        self.bytes_sent += bytes_per_worker(result.bytes_sent)
         self.dense_bytes += result.bytes_dense
         self.threshold = result.threshold
         self.diverged = self.diverged or result.diverged
@@ -60,19 +61,22 @@ class Progress(BaseModel):
 
     def charge(self, result: SegmentResult, *, is_probe: bool) -> None:
         """Put a segment on the bill."""
-        num_steps, sent = len(result.losses), bytes_per_worker(result)
+        num_steps, sent = len(result.losses), bytes_per_worker(result.bytes_sent)
         self.steps += num_steps
-        self.bytes += sent
-        purposes = dict(self.bill.bytes_by_purpose)
-        for purpose, count in max(result.bytes_sent, key=lambda rank: sum(rank.values())).items():
-            purposes[purpose] = purposes.get(purpose, 0) + count
+        self.charge_bytes(result.bytes_sent)
         self._bill(
-            bytes_sent=self.bytes,
             bytes_search=self.bill.bytes_search + sent * is_probe,
-            bytes_by_purpose=purposes,
             bytes_dense=self.bill.bytes_dense + result.bytes_dense,
             steps_search=self.bill.steps_search + num_steps * is_probe,
         )
+
+    def charge_bytes(self, bytes_sent: Sequence[Mapping[Purpose, int]]) -> None:
+        """Add what the busiest rank sent."""
+        self.bytes += bytes_per_worker(bytes_sent)
+        purposes = dict(self.bill.bytes_by_purpose)
+        for purpose, count in max(bytes_sent, key=lambda rank: sum(rank.values())).items():
+            purposes[purpose] = purposes.get(purpose, 0) + count
+        self._bill(bytes_sent=self.bytes, bytes_by_purpose=purposes)
 
     def charge_seconds(self, **seconds: float) -> None:
         """Add elapsed seconds to lines of the bill, e.g. `charge_seconds(seconds_search=0.4)`."""
@@ -131,6 +135,6 @@ def _joined(last: ScheduleEntry, entry: ScheduleEntry) -> ScheduleEntry:
     return last.model_copy(update={"num_steps": num_steps, "density": density, "threshold": entry.threshold})
 
 
-def bytes_per_worker(result: SegmentResult) -> int:
+def bytes_per_worker(bytes_sent: Sequence[Mapping[Purpose, int]]) -> int:
     """Return what the busiest rank sent, all purposes together."""
-    return max(sum(rank.values()) for rank in result.bytes_sent)
+    return max(sum(rank.values()) for rank in bytes_sent)

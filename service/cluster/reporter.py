@@ -174,9 +174,7 @@ def _insist(call: Callable[[], Acknowledgement], *, for_s: float) -> Acknowledge
 class LeaseKeeper:
     """Renews the attempt's lease from a timer; calls `on_loss` once when the attempt must die."""
 
-    def __init__(
-        self, door: Door, *, renew_s: float, max_silence_s: float, on_loss: Callable[[Stopped], None]
-    ) -> None:
+    def __init__(self, door: Door, *, renew_s: float, max_silence_s: float, on_loss: Callable[[Stopped], None]) -> None:
         self._door, self._renew_s, self._max_silence_s = door, renew_s, max_silence_s
         self._on_loss = on_loss
         self._done = threading.Event()

@@ -92,7 +92,10 @@ def committed(
         seconds=tuple(seconds),
         values=tuple(finite(loss) for loss in result.losses),
     )
-    return [losses, *(_point(trial_id, name, last, clock, value) for name, value in ends.items() if value is not None)]
+    return [
+        losses,
+        *(_point(trial_id, name, last, clock, value) for name, value in ends.items() if value is not None),
+    ]
 
 
 def evaluated(trial_id: str, evaluation: Evaluation, step: int, seconds: float) -> list[MetricPoints]:

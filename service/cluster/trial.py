@@ -42,7 +42,13 @@ class Resume(BaseModel):
 
 
 def train(
-    spec: TrialSpec, group: Group, sink: Sink, *, trial_id: str, storage_url: str, resume: dict[str, Any] | None = None
+    spec: TrialSpec,
+    group: Group,
+    sink: Sink,
+    *,
+    trial_id: str,
+    storage_url: str,
+    resume: dict[str, Any] | None = None,
 ) -> TrialFinished:
     """Train one run to the end of its budget, and return what came of it."""
     run = _Run(spec, group, sink, trial_id=trial_id, storage_url=storage_url)
@@ -120,9 +126,8 @@ class _Run:
         """Stop the clock, evaluate what is kept, export it."""
         self.progress.stop_clock(self.seconds())
         evaluation = self.group.evaluate()
-        self.sink.report(
-            *reports.evaluated(self.trial_id, evaluation, self.progress.step, self.progress.seconds)
-        )
+        self.progress.charge_bytes(evaluation.bytes_sent)
+        self.sink.report(*reports.evaluated(self.trial_id, evaluation, self.progress.step, self.progress.seconds))
         finished = TrialFinished(
             trial_id=self.trial_id,
             outcome=outcome,
@@ -246,6 +251,7 @@ class _Run:
             final_learning_rate=end.learning_rate if ramps else None,
             level=start.level,
         )
+        self.sink.report()  # hears a cancel
         result = self.group.run(segment)
         into.add(result)
         self.progress.charge(result, is_probe=is_probe)
@@ -267,11 +273,19 @@ class _Run:
         """Evaluate the committed line, on the clock."""
         started = self.seconds()
         evaluation = self.group.evaluate()
+        self.progress.charge_bytes(evaluation.bytes_sent)
         self.progress.charge_seconds(seconds_evaluation=self.seconds() - started)
         self.sink.report(*reports.evaluated(self.trial_id, evaluation, self.progress.step, self.seconds()))
 
     def _checkpoint(self, commit: OpenCommit) -> Checkpointed:
-        return Checkpointed(trial_id=self.trial_id, step=self.progress.step, resume=self._save(commit))
+        resume = self._save(commit)
+        return Checkpointed(
+            trial_id=self.trial_id,
+            stage=commit.decision.stage,
+            step=self.progress.step,
+            totals=self.progress.totals(),
+            resume=resume,
+        )
 
     def _save(self, commit: OpenCommit | None) -> dict[str, Any]:
         """Write a checkpoint; return what a later attempt needs to go on from it."""

@@ -33,9 +33,7 @@ def begin(session: Session, job: JobRow, *, now: float, lease_s: float) -> Attem
         lease_expires=now + lease_s,
     )
     session.add(attempt)
-    for trial in session.scalars(
-        select(TrialRow).where(TrialRow.job_id == job.id, TrialRow.outcome.is_(None))
-    ):
+    for trial in session.scalars(select(TrialRow).where(TrialRow.job_id == job.id, TrialRow.outcome.is_(None))):
         _rewind(session, trial)
     return attempt
 
@@ -111,7 +109,7 @@ def end(session: Session, attempt: AttemptRow, *, outcome: str, reason: str, now
 
 
 def lose(session: Session, job: JobRow, *, reason: str, now: float, max_attempts: int) -> None:
-    """End the current attempt for `reason`: the job waits for its next, fails, or was being cancelled anyway."""
+    """End the current attempt for `reason`: the job queues again, fails, or was being cancelled anyway."""
     if job.job_state not in _LIVE:
         return
     attempt = require_owner(session, job, job.attempt)

@@ -33,9 +33,7 @@ def lock(path: Path, *, purpose: str) -> IO[str]:
         file.seek(0)
         pid = file.read().strip() or "unknown"
         file.close()
-        raise Unavailable(
-            f"{purpose} is in use by process {pid} ({path}); use that one, or stop it"
-        ) from None
+        raise Unavailable(f"{purpose} is in use by process {pid} ({path}); use that one, or stop it") from None
     file.truncate(0)
     file.write(str(os.getpid()))
     file.flush()

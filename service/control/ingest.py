@@ -1,6 +1,6 @@
 """Applies what an attempt reports: each batch once, in order, from the job's owner alone."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from service.control import attempts, jobs
 from service.control.models import AttemptRow, JobRow, PointRow, ProbeRow, StageRow, StreamRow, TrialRow
-from service.errors import Fenced, InvalidJob, OutOfSequence
+from service.errors import InvalidJob, OutOfSequence
 from service.problems import Problem
 from service.records import (
     DRIVER_STREAM,
@@ -29,7 +29,10 @@ from service.states import JobState
 
 #: Series whose newest value the trial's own row repeats.
 _HEADLINES = ("learning_rate", "validation_loss", "validation_accuracy")
-_INSERTS = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+_INSERTS: dict[str, Callable[[type[PointRow]], sqlite.Insert | postgresql.Insert]] = {
+    "sqlite": sqlite.insert,
+    "postgresql": postgresql.insert,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +47,7 @@ class Ingest:
     max_attempts: int
 
     def take(self, batch: Batch) -> Acknowledgement:
-        """Store `batch` unless it is stored; raises Fenced, OutOfSequence, or InvalidJob for foreign trials."""
+        """Store `batch` unless it is stored; raises Fenced, OutOfSequence, InvalidJob (foreign trials)."""
         stream = self._stream(batch.stream)
         if batch.sequence <= stream.last_sequence:
             return Acknowledgement(sequence=stream.last_sequence, control=self._control())
@@ -68,9 +71,7 @@ class Ingest:
         return stream or StreamRow(job_id=self.job.id, number=self.number, stream=name, last_sequence=0)
 
     def _control(self) -> Control:
-        try:
-            attempts.require_owner(self.session, self.job, self.number)
-        except Fenced:
+        if self.number != self.job.attempt:
             return Control.FENCED
         return attempts.control(self.job)
 

@@ -1,4 +1,4 @@
-"""What happens to a job's row: made, moved from state to state, cancelled. Functions of one open transaction."""
+"""What happens to a job's row: made, moved on, cancelled. Functions of one open transaction."""
 
 import secrets
 
@@ -20,7 +20,7 @@ def require(session: Session, job_id: str) -> JobRow:
 
 
 def new_id(now: float) -> str:
-    """Return an id that sorts by age: microseconds, then 44 random bits (the idea of RFC 9562's version 7)."""
+    """Return an id that sorts by age: microseconds, then 44 random bits (as RFC 9562's version 7)."""
     return f"job-{int(now * 1e6):013x}{secrets.randbits(44):011x}"
 
 

@@ -16,12 +16,12 @@ def new_key() -> str:
 
 
 def digest(key: str) -> str:
-    """Return what is stored of a key. Keys carry 256 random bits, so a plain SHA-256 cannot be guessed back."""
+    """Return what is stored of a key; it has 256 random bits, so a plain SHA-256 cannot be guessed back."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 
 def server_secret(state_dir: Path) -> bytes:
-    """Return `WIRETUNE_SECRET`, or the secret in the state dir, made on first use and readable by its owner alone."""
+    """Return `WIRETUNE_SECRET`, or the state dir's secret, made on first use for its owner alone."""
     if given := os.environ.get("WIRETUNE_SECRET"):
         return given.encode()
     path = state_dir / "secret"

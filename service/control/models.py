@@ -21,9 +21,7 @@ class Base(DeclarativeBase):
     metadata = MetaData(naming_convention=NAMING)
     type_annotation_map = {  # noqa: RUF012
         Json: JSON(none_as_null=True),
-        int: BigInteger().with_variant(
-            Integer(), "sqlite"
-        ),  # bytes; SQLite counts ids in INTEGER columns alone
+        int: BigInteger().with_variant(Integer(), "sqlite"),  # SQLite gives ids to INTEGER alone
     }
 
 

@@ -58,7 +58,7 @@ def job_view(job: JobRow) -> JobView:
 def page(
     session: Session, *, state: JobState | None, label: tuple[str, str] | None, limit: int, cursor: str | None
 ) -> JobPage:
-    """Return up to `limit` jobs, newest first, from behind `cursor`; raises InvalidJob for a bad cursor or limit."""
+    """Return up to `limit` jobs, newest first, from behind `cursor`; raises InvalidJob for bad ones."""
     if not 1 <= limit <= MAX_PAGE:
         raise InvalidJob([Problem(pointer="/limit", message=f"`limit` is from 1 to {MAX_PAGE}", value=limit)])
     best = select(func.min(TrialRow.validation_loss)).where(TrialRow.job_id == JobRow.id).scalar_subquery()
@@ -96,9 +96,7 @@ def _encode(job_id: str) -> str:
 
 def _decode(cursor: str) -> str:
     try:
-        job_id = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode(
-            "ascii"
-        )
+        job_id = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode("ascii")
     except (binascii.Error, ValueError):
         job_id = ""
     if not job_id.startswith("job-"):

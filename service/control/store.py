@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, TypeVar
 
+from alembic.util import CommandError
 from sqlalchemy import Engine, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
@@ -79,7 +80,7 @@ class Store:
         try:
             engine = database.connect(url)
             database.migrate(engine)
-        except SQLAlchemyError as error:
+        except (SQLAlchemyError, CommandError) as error:
             if lock is not None:
                 lock.close()
             raise Unavailable(f"the database does not open: {error}; check WIRETUNE_DATABASE_URL") from error
@@ -155,10 +156,8 @@ class Store:
             found = reading.trials(session, job_id, trial_id=trial_id)
             return tuple(reading.series(session, trial, name, max_points=max_points) for trial in found)
 
-    def schedules(
-        self, job_id: str, *, arm: str | None = None, seed: int | None = None
-    ) -> tuple[ScheduleView, ...]:
-        """Return the learned schedules of the trials that match; of an unfinished one, what was decided so far."""
+    def schedules(self, job_id: str, *, arm: str | None = None, seed: int | None = None) -> tuple[ScheduleView, ...]:
+        """Return the learned schedules of the trials that match; of an unfinished one, what is decided."""
         with self._reading() as session:
             spec = JobSpec.model_validate(reading.require(session, job_id).spec)
             optimizers = {(trial.arm, trial.seed): trial.replica.optimizer.kind for trial in spec.trials()}
@@ -179,7 +178,7 @@ class Store:
             )
 
     def cancel(self, job_id: str) -> JobView:
-        """End a queued job, or have a running one stop; raises IllegalTransition for one that is over or stopping."""
+        """End a queued job, or have a running one stop; raises IllegalTransition for any other."""
 
         def cancel(session: Session, job: JobRow) -> JobView:
             jobs.cancel(session, job, now=self._clock())
@@ -209,7 +208,7 @@ class Store:
         return keys.attempt_token(self._secret, job_id, number)
 
     def check_token(self, job_id: str, number: int, token: str) -> bool:
-        """Whether `token` is that attempt's. An attempt that has ended is refused by what it calls (Fenced)."""
+        """Whether `token` is that attempt's. One that has ended is refused by what it calls (Fenced)."""
         return keys.is_attempt_token(self._secret, job_id, number, token=token)
 
     # Attempts, from the cluster's side
@@ -297,7 +296,7 @@ class Store:
         return self._on_job(job_id, lose)
 
     def fail_queued(self, job_id: str, *, reason: str) -> JobView:
-        """Fail a job that waits for an attempt it cannot get; raises IllegalTransition when it waits no more."""
+        """Fail a job that waits for an attempt it cannot get; raises IllegalTransition for any other."""
 
         def fail(session: Session, job: JobRow) -> JobView:
             jobs.transition(session, job, JobState.FAILED, now=self._clock(), reason=reason)

@@ -54,7 +54,7 @@ class Writer:
         self._thread.start()
 
     def write(self, function: Callable[[Session], T]) -> T:
-        """Run `function` in a transaction and return its value once that is on disk; its own error undoes only it.
+        """Run `function` in a transaction and return its value once it is on disk; an error undoes it alone.
 
         Raises Unavailable when the database does not take writes fast enough, or at all.
         """
@@ -64,16 +64,14 @@ class Writer:
         try:
             self._waiting.put(call, timeout=self._timeout_s)
         except queue.Full:
-            raise Unavailable(
-                f"over {self._waiting.maxsize} writes wait for the database; try again"
-            ) from None
+            raise Unavailable(f"over {self._waiting.maxsize} writes wait for the database; try again") from None
         try:
             value: T = call.future.result(self._timeout_s)
         except TimeoutError:
             call.future.cancel()
             raise Unavailable(
-                f"the database took over {self._timeout_s:g} s to store this; it may be stored yet: try again with "
-                "the same idempotency key"
+                f"the database took over {self._timeout_s:g} s to store this; it may be stored yet: try "
+                "again with the same idempotency key"
             ) from None
         return value
 

@@ -1,5 +1,6 @@
 """The stage loop, with two real spawned workers and no Ray."""
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -54,7 +55,11 @@ def _spec(**changes: Any) -> TrialSpec:
     return next(JobSpec.model_validate(job | changes).trials())
 
 
-FIXED: dict[str, Any] = {"controller": {"kind": "fixed"}, "exchange": {"kind": "none"}, "budget": {"steps": 130}}
+FIXED: dict[str, Any] = {
+    "controller": {"kind": "fixed"},
+    "exchange": {"kind": "none"},
+    "budget": {"steps": 130},
+}
 
 
 @pytest.fixture
@@ -94,7 +99,7 @@ def test_every_stage_shows_its_search_and_the_incumbent_is_always_probed(undistu
 
     assert len(decided) >= 4
     assert len([key for key in probes if key[0] == 0]) >= 5
-    for before, stage in zip(decided, decided[1:], strict=False):
+    for before, stage in itertools.pairwise(decided):
         rates = [p.learning_rate for (number, _), p in probes.items() if number == stage.stage]
         assert before.learning_rate in rates
         assert len(rates) >= 3
@@ -124,7 +129,7 @@ def test_a_run_that_was_cut_between_stages_goes_on_bit_for_bit(train: Any, undis
 
 
 def test_a_run_goes_on_from_a_checkpoint_inside_a_commit_bit_for_bit(train: Any) -> None:
-    spec = _spec(**FIXED, checkpoint={"every_seconds": 0.01})
+    spec = _spec(**FIXED, checkpoint={"every_seconds": 0.01, "keep": 100})
     whole = train(spec)
 
     middle = whole.of(Checkpointed)[2]

@@ -39,8 +39,9 @@ class Wire:
         rows = tensor.unsqueeze(0)
         if self.num_workers > 1:
             staged = self._staged(tensor)
-            rows = staged.new_empty(self.num_workers, len(staged))
-            dist.all_gather_into_tensor(rows, staged)
+            flat = staged.new_empty(self.num_workers * len(staged))  # gloo wants one dimension
+            dist.all_gather_single(flat, staged)
+            rows = flat.view(self.num_workers, -1)
         self._account(started, parts, cost.all_gather)
         return rows.to(tensor.device)
 

@@ -1,7 +1,6 @@
 """One flat float32 buffer behind all gradients, with the control words of a dense exchange at its end."""
 
 import torch
-from torch import Tensor
 from torch.nn import Parameter
 
 from trainers import cost
@@ -36,4 +35,4 @@ class GradientBuffer:
     def clip(self, max_norm: float) -> None:
         """Scale the gradient so that its 2-norm is at most `max_norm`."""
         norm = torch.linalg.vector_norm(self.gradient)
-        self.gradient.mul_((max_norm / norm.clamp(min=max_norm)))
+        self.gradient.mul_(max_norm / norm.clamp(min=max_norm))

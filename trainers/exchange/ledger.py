@@ -12,7 +12,7 @@ class Ledger:
         self._bytes: dict[Purpose, int] = {}
 
     def charge(self, parts: Mapping[Purpose, int], sent: Callable[[int], int]) -> None:
-        """Charge a tensor that holds `parts` (bytes by purpose); `sent` maps its bytes to bytes on the wire."""
+        """Charge a tensor of `parts` (bytes by purpose); `sent` maps its bytes to bytes on the wire."""
         total = 0
         for purpose, num_bytes in parts.items():
             # By differences, so that the purposes add up to what the whole tensor costs.

@@ -1,7 +1,7 @@
 """Hard threshold: send what is at least lambda in magnitude (Sahu et al., NeurIPS 2021, section 4).
 
-Here lambda follows from a density by a sampled quantile, or is given. All decisions depend on numbers that every
-rank has seen, so all ranks decide alike.
+Here lambda follows from a density by a sampled quantile, or is given. All decisions depend on numbers that
+every rank has seen, so all ranks decide alike.
 """
 
 from dataclasses import asdict, dataclass, replace
@@ -19,6 +19,8 @@ SAMPLES = 65_536
 DRIFT = 2.0
 #: First capacity, as a share of d, where no density is planned.
 FIRST_CAPACITY = 1 / 64
+#: The smallest normal float32: sends every entry but zeros, where more than the planned share are zero.
+LEAST_THRESHOLD = torch.finfo(torch.float32).tiny
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,9 @@ class ThresholdState:
     level: float | None = None  # that `threshold` was found for
     threshold: float = 0.0
     capacity: int = 0
-    wanted: float | None = None  # share of entries at or above the threshold in the last step; mean over ranks
+    wanted: float | None = (
+        None  # share of entries at or above the threshold in the last step; mean over ranks
+    )
 
 
 class HardThreshold:
@@ -41,14 +45,14 @@ class HardThreshold:
 
     def check_level(self, level: float | None) -> float:
         """Return the level to use: `level`, or the configured one; raises ValueError outside its range."""
-        level = self.config.level if level is None else level
+        wanted = self.config.level if level is None else level
         searches_density = self.config.search == "density"
-        if isinstance(level, tuple):
-            raise ValueError(f"`level` must be given where it is searched, got None for the range {level}")
-        if level < 0 or (searches_density and not 0 < level <= 1):
+        if isinstance(wanted, tuple):
+            raise ValueError(f"`level` must be given where it is searched, got None for the range {wanted}")
+        if wanted < 0 or (searches_density and not 0 < wanted <= 1):
             allowed = "(0, 1] for a density" if searches_density else ">= 0 for a threshold"
-            raise ValueError(f"`level` must be {allowed}, got {level}")
-        return level
+            raise ValueError(f"`level` must be {allowed}, got {wanted}")
+        return wanted
 
     def sends_all(self, level: float) -> bool:
         """Whether `level` asks for dense training."""
@@ -79,6 +83,10 @@ class HardThreshold:
         )
         self.state = replace(self.state, level=threshold, threshold=threshold, capacity=capacity)
 
+    def forget(self, level: float) -> None:
+        """Drop lambda after a dense step that `level` asked for; a sparse level is then calibrated anew."""
+        self.state = ThresholdState(level=level)
+
     def observe(self, *, most_wanted: float, mean_wanted: float) -> None:
         """Size the next payload by the fullest rank's wish; both are numbers of entries."""
         capacity = cost.capacity_for(most_wanted, self.num_elements)
@@ -91,12 +99,8 @@ class HardThreshold:
         self.state = ThresholdState(**scalars)
 
 
-#: The smallest normal float32: sends every entry but zeros, where more than the planned share are zero.
-LEAST_THRESHOLD = torch.finfo(torch.float32).tiny
-
-
 def sampled_threshold(values: Tensor, density: float) -> float:
-    """Return the magnitude that a share `density` of the entries of `values` `(d,)` reaches, from a sample."""
+    """Return the magnitude that a share `density` of `values` `(d,)` reaches, from a sample."""
     # Odd, since a stride that divides a layer's width (mostly even) would only ever meet the same columns.
     stride = max(1, (len(values) // SAMPLES - 1) | 1)
     sample = values[::stride].abs()

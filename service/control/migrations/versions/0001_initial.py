@@ -72,9 +72,7 @@ def _create_job_labels() -> None:
         sa.Column("job_id", sa.String(), nullable=False),
         sa.Column("name", sa.String(), nullable=False),
         sa.Column("value", sa.String(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["job_id"], ["jobs.id"], name=op.f("fk_job_labels_job_id"), ondelete="CASCADE"
-        ),
+        sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_job_labels_job_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("job_id", "name", name=op.f("pk_job_labels")),
     )
     op.create_index("ix_job_labels_name_value", "job_labels", ["name", "value", "job_id"], unique=False)
@@ -157,9 +155,7 @@ def _create_stages() -> None:
         sa.Column("threshold", sa.Double(), nullable=True),
         sa.Column("totals", _JSON, nullable=True),
         sa.Column("resume", _JSON, nullable=True),
-        sa.ForeignKeyConstraint(
-            ["trial_id"], ["trials.id"], name=op.f("fk_stages_trial_id"), ondelete="CASCADE"
-        ),
+        sa.ForeignKeyConstraint(["trial_id"], ["trials.id"], name=op.f("fk_stages_trial_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("trial_id", "stage", name=op.f("pk_stages")),
     )
 
@@ -182,9 +178,7 @@ def _create_probes() -> None:
         sa.Column("forecast", sa.Double(), nullable=True),
         sa.Column("forecast_std", sa.Double(), nullable=True),
         sa.Column("status", sa.String(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["trial_id"], ["trials.id"], name=op.f("fk_probes_trial_id"), ondelete="CASCADE"
-        ),
+        sa.ForeignKeyConstraint(["trial_id"], ["trials.id"], name=op.f("fk_probes_trial_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_probes")),
         sa.UniqueConstraint("trial_id", "stage", "probe_id", name=op.f("uq_probes_trial_id")),
     )
@@ -225,9 +219,7 @@ def _create_idempotency_keys() -> None:
         sa.Column("key", sa.String(), nullable=False),
         sa.Column("job_id", sa.String(), nullable=False),
         sa.Column("created_at", sa.Double(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["job_id"], ["jobs.id"], name=op.f("fk_idempotency_keys_job_id"), ondelete="CASCADE"
-        ),
+        sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_idempotency_keys_job_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("key", name=op.f("pk_idempotency_keys")),
     )
 

@@ -1,0 +1,183 @@
+"""Python client of the HTTP API."""
+
+import time
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import httpx2
+from pydantic import BaseModel, TypeAdapter
+
+from service.problems import Problem
+from service.spec import JobSpec
+from service.states import TERMINAL, JobState
+from service.views import JobPage, JobView, ScheduleView, Series, StageView, TrialView, Validated
+
+T = TypeVar("T")
+Spec = JobSpec | Mapping[str, Any]
+
+POLL_S = 0.5
+#: A watcher outlives a restart of the service that takes no longer than this.
+PATIENCE_S = 20.0
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_TRIALS = TypeAdapter(tuple[TrialView, ...])
+_STAGES = TypeAdapter(tuple[StageView, ...])
+_SERIES = TypeAdapter(tuple[Series, ...])
+
+
+class ApiError(Exception):
+    """The service refused a request; printed, it says why, field by field."""
+
+    def __init__(self, status: int, title: str, *, detail: str, errors: tuple[Problem, ...] = ()) -> None:
+        self.status, self.title, self.detail, self.errors = status, title, detail, errors
+        lines = [f"  {error.pointer or '/'}: {error.message}" for error in errors] or [f"  {detail}"]
+        super().__init__("\n".join([f"{title} (HTTP {status})", *lines]))
+
+
+class Unreachable(Exception):
+    """Nothing answers at the service's URL."""
+
+    def __init__(self, url: str, cause: Exception) -> None:
+        self.url = url
+        super().__init__(f"no Wiretune service answers at {url}: {cause}")
+
+
+class Client:
+    """Calls a Wiretune service. A context manager; every call raises `ApiError` or `Unreachable`.
+
+    Args:
+        url: e.g. `http://127.0.0.1:8470`.
+        key: an API key, `wt_...`.
+        timeout_s: of one request.
+    """
+
+    def __init__(self, url: str, key: str, *, timeout_s: float = 10.0) -> None:
+        self.url = url.rstrip("/")
+        is_local = httpx2.URL(self.url).host in _LOOPBACK
+        self._http = httpx2.Client(
+            base_url=self.url,
+            headers={"Authorization": f"Bearer {key}"},
+            timeout=timeout_s,
+            trust_env=not is_local,  # a proxy of the environment does not lead back to this machine
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._http.close()
+
+    def submit(self, spec: Spec, *, idempotency_key: str | None = None) -> JobView:
+        """Queue a job; with a key, however often this is called with it, one job is made."""
+        headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
+        return JobView.model_validate_json(self._send("POST", "/v1/jobs", json=_plain(spec), headers=headers))
+
+    def validate(self, spec: Spec) -> Validated:
+        """Check a job without queueing it; the answer has every default filled in."""
+        return Validated.model_validate_json(self._send("POST", "/v1/jobs:validate", json=_plain(spec)))
+
+    def jobs(
+        self,
+        *,
+        state: JobState | None = None,
+        label: tuple[str, str] | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> JobPage:
+        """Return a page of jobs, newest first."""
+        params = {
+            "state": state,
+            "label": "=".join(label) if label else None,
+            "limit": limit,
+            "cursor": cursor,
+        }
+        return JobPage.model_validate_json(self._get("/v1/jobs", **params))
+
+    def job(self, job_id: str) -> JobView:
+        """Return one job."""
+        return JobView.model_validate_json(self._get(f"/v1/jobs/{job_id}"))
+
+    def trials(self, job_id: str) -> tuple[TrialView, ...]:
+        """Return the job's trials, in its order."""
+        return _TRIALS.validate_json(self._get(f"/v1/jobs/{job_id}/trials"))
+
+    def stages(self, job_id: str, *, trial: str | None = None) -> tuple[StageView, ...]:
+        """Return the decided stages, trial by trial."""
+        return _STAGES.validate_json(self._get(f"/v1/jobs/{job_id}/stages", trial=trial))
+
+    def metrics(
+        self, job_id: str, name: str, *, trial: str | None = None, max_points: int = 2000
+    ) -> tuple[Series, ...]:
+        """Return a metric's series, one per trial, thinned to `max_points` each."""
+        path = f"/v1/jobs/{job_id}/metrics/{name}"
+        return _SERIES.validate_json(self._get(path, trial=trial, max_points=max_points))
+
+    def schedule(self, job_id: str, *, arm: str | None = None, seed: int | None = None) -> ScheduleView:
+        """Return the learned schedule of one trial; by default of the first arm and seed."""
+        return ScheduleView.model_validate_json(self._get(f"/v1/jobs/{job_id}/schedule", arm=arm, seed=seed))
+
+    def cancel(self, job_id: str) -> JobView:
+        """Ask for the job to be stopped."""
+        return JobView.model_validate_json(self._send("POST", f"/v1/jobs/{job_id}:cancel"))
+
+    def watch(
+        self, job_id: str, *, timeout_s: float | None = None, poll_s: float = POLL_S
+    ) -> Iterator[JobView]:
+        """Yield the job at once and then every `poll_s` seconds, last in its terminal state.
+
+        Raises `TimeoutError` after `timeout_s`, `Unreachable` once the service is silent for `PATIENCE_S`.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        heard = time.monotonic()
+        while True:
+            try:
+                view = self.job(job_id)
+            except Unreachable:
+                if time.monotonic() - heard > PATIENCE_S:
+                    raise
+            else:
+                heard = time.monotonic()
+                yield view
+                if view.state in TERMINAL:
+                    return
+            if deadline is not None and time.monotonic() > deadline:
+                raise TimeoutError(f"job {job_id} was not over after {timeout_s} s")
+            time.sleep(poll_s)
+
+    def wait(self, job_id: str, *, timeout_s: float | None = None, poll_s: float = POLL_S) -> JobView:
+        """Return the job once it is over. Raises `TimeoutError` after `timeout_s`."""
+        *_, last = self.watch(job_id, timeout_s=timeout_s, poll_s=poll_s)
+        return last
+
+    def _get(self, path: str, **params: Any) -> bytes:
+        return self._send(
+            "GET", path, params={name: value for name, value in params.items() if value is not None}
+        )
+
+    def _send(self, method: str, path: str, **options: Any) -> bytes:
+        try:
+            response = self._http.request(method, path, **options)
+        except httpx2.HTTPError as error:
+            raise Unreachable(self.url, error) from error
+        if response.is_success:
+            return response.content
+        raise _refusal(response)
+
+
+def _plain(spec: Spec) -> Any:
+    return spec.model_dump(mode="json") if isinstance(spec, BaseModel) else dict(spec)
+
+
+def _refusal(response: httpx2.Response) -> ApiError:
+    """Return the error of a problem document, or of whatever a proxy put in its place."""
+    if response.headers.get("content-type", "") != "application/problem+json":
+        return ApiError(response.status_code, response.reason_phrase, detail=response.text[:500])
+    document = response.json()
+    errors = tuple(Problem.model_validate(each) for each in document["errors"])
+    return ApiError(response.status_code, document["title"], detail=document["detail"], errors=errors)

@@ -1,0 +1,27 @@
+"""How figures are written for people."""
+
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+def size(num_bytes: float) -> str:
+    """Return bytes in decimal units, as links are measured: `12.3 MB`."""
+    for unit in _UNITS:
+        if num_bytes < 1000 or unit == _UNITS[-1]:
+            break
+        num_bytes /= 1000
+    return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
+
+
+def share(fraction: float | None) -> str:
+    """Return a share in per cent, to two digits: `0.93%`."""
+    return "-" if fraction is None else f"{100 * fraction:.2g}%"
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """Return `value` to so many significant digits; a dash for none."""
+    return "-" if value is None else f"{value:.{digits}g}"
+
+
+def loss(value: float | None) -> str:
+    """Return a loss; a dash where there is none."""
+    return "-" if value is None else f"{value:.4f}"

@@ -1,0 +1,111 @@
+"""`/v1/jobs`: submit, look, cancel."""
+
+from collections.abc import Callable
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+
+from api import bodies
+from api.auth import StoreOf, require_key
+from api.openapi import CHANGING, CREATING, EXAMPLE_JOB, READING, body, refusals
+from service.errors import DoesNotFit
+from service.problems import Problem
+from service.spec import JobSpec
+from service.states import JobState
+from service.views import JobPage, JobView, Validated
+
+router = APIRouter(prefix="/v1", tags=["jobs"], dependencies=[Depends(require_key)])
+
+#: What of a job the cluster can never place; nothing where that is not known.
+Misfits = Callable[[JobSpec], list[Problem]]
+JobBody = Annotated[JobSpec, Depends(bodies.job_spec)]
+_JOB_BODY = body("JobSpec", example=EXAMPLE_JOB, media_types=("application/json", "application/yaml"))
+
+
+def get_misfits(request: Request) -> Misfits:
+    """Return the capacity check that the app was created with."""
+    misfits: Misfits = request.app.state.misfits
+    return misfits
+
+
+MisfitsOf = Annotated[Misfits, Depends(get_misfits)]
+
+
+@router.post(
+    "/jobs", status_code=202, operation_id="createJob", responses=refusals(*CREATING), openapi_extra=_JOB_BODY
+)
+def create_job(
+    spec: JobBody,
+    store: StoreOf,
+    misfits: MisfitsOf,
+    response: Response,
+    idempotency_key: Annotated[str | None, Header(min_length=1, max_length=200)] = None,
+) -> JobView:
+    """Queue a job. The same `Idempotency-Key` with the same job gives the first job again."""
+    _check_capacity(spec, misfits)
+    view, _ = store.add_job(spec, idempotency_key=idempotency_key)
+    response.headers["Location"] = f"/v1/jobs/{view.id}"
+    return view
+
+
+@router.post(
+    "/jobs:validate", operation_id="validateJob", responses=refusals(*CREATING), openapi_extra=_JOB_BODY
+)
+def validate_job(spec: JobBody, misfits: MisfitsOf) -> Validated:
+    """Check a job without queueing it; the answer has every default filled in."""
+    _check_capacity(spec, misfits)
+    num_trials = len(spec.arms) * len(spec.seeds)
+    return Validated(spec=spec, num_trials=num_trials, notes=_notes(spec, num_trials))
+
+
+@router.get("/jobs", operation_id="listJobs", responses=refusals(*READING))
+def list_jobs(
+    store: StoreOf,
+    state: JobState | None = None,
+    label: Annotated[str | None, Query(pattern=r"^[^=]+=.*$", description="name=value")] = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+    cursor: Annotated[
+        str | None, Query(max_length=200, description="`next_cursor` of the page before")
+    ] = None,
+) -> JobPage:
+    """Return jobs, newest first."""
+    name, _, value = (label or "").partition("=")
+    return store.jobs(state=state, label=(name, value) if label else None, limit=limit, cursor=cursor)
+
+
+@router.get(
+    "/jobs/{job}",
+    operation_id="getJob",
+    response_model=JobView,
+    responses={304: {"description": "unchanged since `If-None-Match`"}, **refusals(*READING)},
+)
+def get_job(
+    job: str, store: StoreOf, response: Response, if_none_match: Annotated[str | None, Header()] = None
+) -> JobView | Response:
+    """Return one job. `ETag` changes with every change of its state."""
+    view = store.job(job)
+    etag = f'"{view.version}"'
+    known = {tag.strip().removeprefix("W/") for tag in (if_none_match or "").split(",")}
+    if known & {etag, "*"}:
+        return Response(status_code=304, headers={"ETag": etag})
+    response.headers["ETag"] = etag
+    return view
+
+
+@router.post("/jobs/{job}:cancel", status_code=202, operation_id="cancelJob", responses=refusals(*CHANGING))
+def cancel_job(job: str, store: StoreOf) -> JobView:
+    """Stop a job: a queued one at once, a running one as soon as its driver has heard of it."""
+    return store.cancel(job)
+
+
+def _check_capacity(spec: JobSpec, misfits: Misfits) -> None:
+    problems = misfits(spec)
+    if problems:
+        raise DoesNotFit("; ".join(problem.message for problem in problems), problems)
+
+
+def _notes(spec: JobSpec, num_trials: int) -> tuple[str, ...]:
+    if num_trials == 1:
+        return ()
+    count = f"{num_trials} trials ({len(spec.arms)} arms x {len(spec.seeds)} seeds)"
+    return (f"{count}, each with the whole budget",)

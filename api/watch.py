@@ -1,0 +1,132 @@
+"""A job's progress as lines of text, from the public API alone."""
+
+from collections.abc import Iterator
+
+from api import figures
+from api.client import Client
+from service.spec import JobSpec
+from service.states import JobState
+from service.views import JobView, ProbeView, StageView, TrialView
+
+#: Training seconds between two lines about a trial that decides nothing.
+QUIET_S = 5.0
+
+
+class Progress:
+    """What of a job was already told; each call of `lines` tells the rest."""
+
+    def __init__(self, client: Client, job_id: str) -> None:
+        self._client, self._job_id = client, job_id
+        self._told: set[tuple[str, ...]] = set()
+        self._next_line_s: dict[str, float] = {}
+        self.summary = "queued"
+
+    def lines(self, job: JobView) -> Iterator[str]:
+        """Yield what is new about `job` since the last call."""
+        if self._is_new("state", job.state, job.reason, str(job.attempt)):
+            yield _state_line(job)
+        if job.state in (JobState.QUEUED, JobState.STARTING) and job.attempt <= 1:
+            self.summary = job.state
+            return
+        trials = self._client.trials(self._job_id)
+        stages = self._client.stages(self._job_id)
+        for trial in trials:
+            own = [stage for stage in stages if stage.trial_id == trial.trial_id]
+            yield from self._trial_lines(trial, own, job.spec)
+        self.summary = _summary(trials) or job.state
+
+    def _is_new(self, *what: str) -> bool:
+        is_new = what not in self._told
+        self._told.add(what)
+        return is_new
+
+    def _trial_lines(self, trial: TrialView, stages: list[StageView], spec: JobSpec) -> Iterator[str]:
+        name = trial_name(trial, spec)
+        if trial.backend and self._is_new("started", trial.trial_id):
+            yield f"{name}: training on {trial.device} over {trial.backend}"
+        for stage in stages:
+            if self._is_new("decided", trial.trial_id, str(stage.stage), stage.reason):
+                yield from _decision_lines(name, stage, level_name(spec, trial.arm))
+            if stage.closed and self._is_new("closed", trial.trial_id, str(stage.stage)):
+                yield _closed_line(name, stage, trial)
+        if trial.outcome is not None:
+            if self._is_new("finished", trial.trial_id):
+                yield _finished_line(name, trial)
+        elif trial.seconds >= self._next_line_s.setdefault(trial.trial_id, QUIET_S):
+            self._next_line_s[trial.trial_id] = trial.seconds + QUIET_S
+            yield f"{name}: {_where(trial)}"
+
+
+def trial_name(trial: TrialView, spec: JobSpec) -> str:
+    """Return the arm's name, with the seed where there are several."""
+    return trial.arm if len(spec.seeds) == 1 else f"{trial.arm} seed {trial.seed}"
+
+
+def level_name(spec: JobSpec, arm: str) -> str:
+    """Return what the arm's level is: `density` or `threshold`."""
+    found = next(each for each in spec.arms if each.name == arm)
+    exchange = found.exchange or spec.exchange
+    return "threshold" if getattr(exchange, "search", "") == "absolute" else "density"
+
+
+def _state_line(job: JobView) -> str:
+    attempt = f", attempt {job.attempt}" if job.attempt > 1 else ""
+    reason = f": {job.reason}" if job.reason else ""
+    return f"{job.id} is {job.state}{attempt}{reason}"
+
+
+def _decision_lines(name: str, stage: StageView, level: str) -> Iterator[str]:
+    if stage.probes:
+        yield (
+            f"{name}: stage {stage.stage} searched {stage.search_seconds:.1f} s, {stage.search_steps} steps, "
+            f"{figures.size(stage.search_bytes)}"
+        )
+    for probe in stage.probes:
+        yield f"    probe {_probe(probe, level)}"
+    verb = "takes" if stage.switched or not stage.probes else "keeps"
+    values = _values(stage.learning_rate, stage.level, level)
+    yield f"{name}: stage {stage.stage} {verb} {values}: {stage.reason}"
+
+
+def _probe(probe: ProbeView, level: str) -> str:
+    text = f"{_values(probe.learning_rate, probe.level, level)}, loss {figures.loss(probe.loss)}"
+    if probe.forecast is not None:
+        text += f", forecast {figures.loss(probe.forecast)}"
+        text += f" ± {figures.number(probe.forecast_std, 2)}" if probe.forecast_std is not None else ""
+    return text if probe.status == "ok" else f"{text} ({probe.status.replace('_', ' ')})"
+
+
+def _values(learning_rate: float, level: float | None, name: str) -> str:
+    text = f"lr {figures.number(learning_rate)}"
+    if level is None:
+        return text
+    return f"{text}, {name} {figures.share(level) if name == 'density' else figures.number(level)}"
+
+
+def _closed_line(name: str, stage: StageView, trial: TrialView) -> str:
+    if stage.num_steps == 0:
+        return f"{name}: stage {stage.stage} diverged and was rewound"
+    density = "" if stage.density is None else f" at density {figures.share(stage.density)}"
+    sent = f"; sent {figures.size(trial.bill.bytes_sent)} so far" if trial.bill.bytes_sent else ""
+    return f"{name}: stage {stage.stage} committed {stage.num_steps} steps{density}{sent}"
+
+
+def _finished_line(name: str, trial: TrialView) -> str:
+    bill = trial.bill
+    sent = f"sent {figures.size(bill.bytes_sent)}"
+    if bill.bytes_sent < bill.bytes_dense:
+        saved = bill.bytes_dense - bill.bytes_sent
+        sent += f", saved {figures.size(saved)} ({figures.share(saved / bill.bytes_dense)})"
+    return f"{name}: {trial.outcome} after {_where(trial)}; {sent}"
+
+
+def _where(trial: TrialView) -> str:
+    text = f"{trial.step} steps, {trial.seconds:.1f} s, validation loss {figures.loss(trial.validation_loss)}"
+    if trial.validation_accuracy is None:
+        return text
+    return f"{text}, accuracy {100 * trial.validation_accuracy:.1f}%"
+
+
+def _summary(trials: tuple[TrialView, ...]) -> str:
+    live = next((trial for trial in trials if trial.backend and trial.outcome is None), None)
+    return "" if live is None else f"{live.arm}: {_where(live)}"

@@ -1,0 +1,60 @@
+"""The one place that maximises an acquisition: over a discrete cloud, so that an answer takes milliseconds."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from botorch.acquisition.logei import qLogNoisyExpectedImprovement
+from botorch.sampling.normal import SobolQMCNormalSampler
+from numpy.typing import NDArray
+
+from search.surrogate import Surrogate, one_thread
+
+Array = NDArray[np.float64]
+Allowed = Callable[[Array], NDArray[np.bool_]]
+
+NUM_SOBOL = 512
+NUM_LOCAL = 64
+#: Standard deviation of the local cloud, as a share of the bounds' width.
+LOCAL_WIDTH = 0.05
+NUM_SAMPLES = 64
+
+
+def sobol_points(num_points: int, bounds: Array, *, seed: int) -> Array:
+    """Return scrambled Sobol points `(num_points, d)` within `bounds` `(2, d)`: lower row, upper row."""
+    engine = torch.quasirandom.SobolEngine(bounds.shape[1], scramble=True, seed=seed)
+    unit = engine.draw(num_points, dtype=torch.float64).numpy()
+    return np.asarray(bounds[0] + unit * (bounds[1] - bounds[0]))
+
+
+def next_point(
+    surrogate: Surrogate, bounds: Array, *, pending: Array, allowed: Allowed, seed: int
+) -> Array | None:
+    """Return the point `(d,)` within `bounds` `(2, d)` that promises the most, or None if none is allowed.
+
+    Maximises qLogNoisyExpectedImprovement (Ament et al., 2023) over 512 Sobol points and 64 around the best
+    mean. Points that still run are `pending` `(p, d)`; `allowed` maps a cloud `(m, d)` to a mask `(m,)`.
+    """
+    cloud = _cloud(surrogate, bounds, seed)
+    cloud = cloud[allowed(cloud)]
+    if not len(cloud):
+        return None
+    with one_thread(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        acquisition = qLogNoisyExpectedImprovement(
+            surrogate.model,
+            X_baseline=surrogate.points,
+            sampler=SobolQMCNormalSampler(torch.Size([NUM_SAMPLES]), seed=seed),
+            X_pending=torch.as_tensor(pending, dtype=torch.float64) if len(pending) else None,
+            prune_baseline=False,
+        )
+        worth = acquisition(torch.as_tensor(cloud, dtype=torch.float64).unsqueeze(1))
+    return np.asarray(cloud[int(worth.argmax())])
+
+
+def _cloud(surrogate: Surrogate, bounds: Array, seed: int) -> Array:
+    known = surrogate.points.numpy()
+    best = np.clip(known[int(surrogate.mean(known).argmax())], bounds[0], bounds[1])
+    spread = LOCAL_WIDTH * (bounds[1] - bounds[0])
+    local = best + spread * np.random.default_rng(seed).standard_normal((NUM_LOCAL, bounds.shape[1]))
+    return np.concatenate([sobol_points(NUM_SOBOL, bounds, seed=seed), np.clip(local, bounds[0], bounds[1])])

@@ -1,0 +1,88 @@
+"""The strategies that do not search: the user's guess, held constant or annealed."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from search import spending
+from search.config import Budget
+from search.space import SearchSpace
+from search.types import Allowance, Candidate, Decision, Observation, Spent, Values
+
+
+class Fixed:
+    """The guess, held constant: a `search.protocol.Strategy` of a single stage."""
+
+    kind: ClassVar[str] = "fixed"
+    reason: ClassVar[str] = "the guess, held constant"
+
+    def __init__(self, space: SearchSpace, budget: Budget) -> None:
+        self._space = space
+        self._budget = budget
+        self._num_closed = 0
+
+    def ask(self) -> Candidate | None:
+        """Return None: nothing is probed."""
+        return None
+
+    def tell(self, observation: Observation) -> None:
+        """Close the stage; what was measured changes nothing.
+
+        Raises:
+            ValueError: `observation` is a probe's.
+        """
+        if observation.candidate_id is not None:
+            raise ValueError(
+                f"`candidate_id` must be None: nothing was asked, got {observation.candidate_id!r}."
+            )
+        self._num_closed += 1
+
+    def decide(self) -> Decision:
+        """Return the guess, until the budget's end."""
+        budget = self._budget
+        return Decision(
+            stage=self._num_closed,
+            values=self._guess(),
+            reason=self.reason,
+            switched=False,
+            commit_until=Allowance(steps=budget.steps, bytes=budget.bytes, seconds=budget.seconds),
+        )
+
+    def values(self, spent: Spent) -> Values:
+        """Return the guess."""
+        return self._guess()
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Return the state as JSON-compatible data."""
+        return {
+            "kind": self.kind,
+            "space": self._space.model_dump(mode="json"),
+            "budget": self._budget.model_dump(mode="json"),
+            "num_closed": self._num_closed,
+        }
+
+    @classmethod
+    def from_state_dict(cls, state: Mapping[str, Any]) -> "Fixed":
+        """Restore from `state_dict`'s answer."""
+        restored = cls(SearchSpace.model_validate(state["space"]), Budget.model_validate(state["budget"]))
+        restored._num_closed = state["num_closed"]
+        return restored
+
+    def _guess(self) -> Values:
+        guess = self._space.guess
+        return (
+            guess if guess.level is not None else guess.model_copy(update={"level": self._space.level_start})
+        )
+
+
+class Cosine(Fixed):
+    """The guess x (1 + cos(pi f)) / 2, f the fraction of the budget spent (Loshchilov & Hutter, 2017, eq. 5)."""
+
+    kind: ClassVar[str] = "cosine"
+    reason: ClassVar[str] = "the guess, annealed to zero by half a cosine over the budget"
+
+    def values(self, spent: Spent) -> Values:
+        """Return the annealed guess; 0 at the budget's end."""
+        guess = self._guess()
+        factor = 0.5 * (1 + math.cos(math.pi * spending.fraction_spent(self._budget, spent)))
+        return guess.model_copy(update={"learning_rate": guess.learning_rate * factor})

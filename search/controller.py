@@ -1,0 +1,231 @@
+"""The controller: one wide search, then a trust region around the incumbent at every stage.
+
+It is a fold over its journal: what was asked, told and decided. What the journal holds is applied as it stands
+and never computed again, so a restored controller stands by what was acted upon, whatever the machine.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from search import spending
+from search.config import OPTIMIZER_TRAITS, BoConfig, Budget
+from search.decision import DIVERGED_FACTOR, bounding_box, choose
+from search.evidence import committed_level, level_losses, relative_to, stage_level
+from search.probe_costs import StepCosts, cooldown_factor, is_in_cooldown, probe_allowance
+from search.proposals import propose
+from search.reports import forecast_of, probe_reports
+from search.space import SearchSpace
+from search.stage import Problem, Stage
+from search.types import Candidate, Decision, Observation, Spent, Values
+
+FORMAT = "wiretune.controller/1"
+
+
+class Controller:
+    """A `search.protocol.Strategy`. Several candidates may be asked for before the first is told."""
+
+    def __init__(self, space: SearchSpace, config: BoConfig, seed: int, *, budget: Budget) -> None:
+        """Begin a run at its first step.
+
+        Raises:
+            ValueError: `space` names an unknown optimizer, or a range that is empty or not positive.
+        """
+        _check(space)
+        self._problem = Problem(space=space, config=config, budget=budget, seed=seed)
+        self._stage = Stage(index=0, incumbent=self._problem.opening)
+        self._costs = StepCosts()
+        self._spent, self._search = Spent(), Spent()
+        self._journal: list[dict[str, Any]] = []
+
+    # -- the protocol -------------------------------------------------------------------------------------------
+
+    def ask(self) -> Candidate | None:
+        """Return the next probe of the open stage, or None when the stage has seen enough.
+
+        Raises:
+            ValueError: the stage is decided and its commit is not told yet.
+        """
+        stage = self._stage
+        if stage.decision is not None:
+            raise ValueError(f"stage {stage.index} is decided: `tell` its commit before the next `ask`.")
+        candidate = None if stage.is_complete else self._next_candidate()
+        if candidate is not None:
+            self._write("ask", candidate)
+            self._apply_ask(candidate)
+        elif not stage.pending:  # a probe that still runs may yet open another one
+            stage.is_complete = True
+        return candidate
+
+    def tell(self, observation: Observation) -> None:
+        """Record what a probe, or the commit, measured; a commit closes the stage.
+
+        Raises:
+            ValueError: no such probe is running, or no commit is.
+        """
+        if observation.candidate_id is None:
+            if self._stage.decision is None:
+                raise ValueError(f"stage {self._stage.index} has no commit yet: `decide` first.")
+            # a commit can be long; only its end is ever read
+            end = level_losses(observation.losses)
+            observation = observation.model_copy(update={"losses": end, "step_seconds": ()})
+        elif all(candidate.id != observation.candidate_id for candidate in self._stage.pending):
+            running = [candidate.id for candidate in self._stage.pending]
+            raise ValueError(f"`candidate_id` must be one of {running}, got {observation.candidate_id!r}.")
+        self._write("tell", observation)
+        self._apply_tell(observation)
+
+    def decide(self) -> Decision:
+        """Choose the open stage's values; asked again, the answer is the same."""
+        if self._stage.decision is None:
+            self._stage.decision = self._decide()
+            self._write("decide", self._stage.decision)
+        return self._stage.decision
+
+    def values(self, spent: Spent) -> Values:
+        """Return what the committed line uses at these totals: a plain optimizer's rate ends at 0."""
+        decision = self._stage.decision
+        chosen = self._stage.incumbent if decision is None else decision.values
+        factor = cooldown_factor(self._problem, spent)
+        return Values(learning_rate=chosen.learning_rate * factor, level=chosen.level)
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Return the journal as JSON-compatible data."""
+        problem = self._problem
+        return {
+            "format": FORMAT,
+            "kind": problem.config.kind,
+            "config": _to_json(problem.config),
+            "space": _to_json(problem.space),
+            "budget": _to_json(problem.budget),
+            "seed": problem.seed,
+            "events": list(self._journal),
+        }
+
+    @classmethod
+    def from_state_dict(cls, state: Mapping[str, Any]) -> "Controller":
+        """Restore a controller from `state_dict`'s answer.
+
+        Raises:
+            ValueError: `state` has another format.
+        """
+        if state.get("format") != FORMAT:
+            raise ValueError(f"`format` must be {FORMAT!r}, got {state.get('format')!r}.")
+        controller = cls(
+            SearchSpace.model_validate(state["space"]),
+            BoConfig.model_validate(state["config"]),
+            state["seed"],
+            budget=Budget.model_validate(state["budget"]),
+        )
+        for event in state["events"]:
+            controller._replay(event)
+        return controller
+
+    # -- the fold -----------------------------------------------------------------------------------------------
+
+    def _write(self, what: str, value: BaseModel) -> None:
+        self._journal.append({what: _to_json(value)})
+
+    def _replay(self, event: dict[str, Any]) -> None:
+        self._journal.append(event)
+        if "ask" in event:
+            self._apply_ask(Candidate.model_validate(event["ask"]))
+        elif "tell" in event:
+            self._apply_tell(Observation.model_validate(event["tell"]))
+        else:
+            self._stage.decision = Decision.model_validate(event["decide"])
+
+    def _apply_ask(self, candidate: Candidate) -> None:
+        self._stage.candidates.append(candidate)
+
+    def _apply_tell(self, observation: Observation) -> None:
+        before, self._spent = self._spent, observation.spent
+        if observation.candidate_id is None:
+            self._stage = self._next_stage(observation)
+            return
+        self._search = spending.plus(self._search, spending.minus(observation.spent, before))
+        self._stage.observations[observation.candidate_id] = observation
+        values = next(c.values for c in self._stage.candidates if c.id == observation.candidate_id)
+        self._costs.record(self._problem, values, observation)
+
+    def _next_stage(self, commit: Observation) -> Stage:
+        stage, decision = self._stage, self._stage.decision
+        assert decision is not None
+        incumbent, barred, note = decision.values, stage.barred, ""
+        start = stage_level(stage)
+        if commit.diverged:
+            rate = max(self._problem.space.min_learning_rate, incumbent.learning_rate * DIVERGED_FACTOR)
+            note = f"{incumbent.learning_rate:.3g} diverged on the committed line, so the incumbent is now {rate:.3g}"
+            barred = (*barred, incumbent)
+            incumbent = Values(learning_rate=rate, level=incumbent.level)
+        probed = [probe.candidate.values for probe in stage.probes]
+        level = None if commit.diverged else committed_level(commit.losses)
+        return Stage(
+            index=stage.index + 1,
+            incumbent=incumbent,
+            opened=commit.spent,
+            search_before=self._search,
+            level=level if level is not None else start,
+            initial=stage.initial if stage.initial is not None else start,
+            previous=relative_to(incumbent, stage, bounding_box(self._problem, [*probed, incumbent])),
+            barred=barred,
+            note=note,
+        )
+
+    # -- what is new --------------------------------------------------------------------------------------------
+
+    def _next_candidate(self) -> Candidate | None:
+        problem, stage = self._problem, self._stage
+        if is_in_cooldown(problem, self._spent):
+            return None
+        proposal = propose(problem, stage)
+        if proposal is None:
+            return None
+        values, origin = proposal
+        allowance = probe_allowance(
+            problem, stage, self._costs, values=values, search=self._search, spent=self._spent
+        )
+        if allowance is None:
+            return None
+        number = f"{stage.index}-{len(stage.candidates)}"
+        return Candidate(id=number, stage=stage.index, values=values, allowance=allowance, origin=origin)
+
+    def _decide(self) -> Decision:
+        problem, stage = self._problem, self._stage
+        choice = choose(problem, stage)
+        shares = problem.shares(stage.index)
+        part = shares[0] / sum(shares)
+        commit = spending.scale(spending.remaining(problem.budget, self._spent), part)
+        reports = probe_reports(problem, stage, commit=commit, choice=choice)
+        search = spending.minus(self._search, stage.search_before)
+        return Decision(
+            stage=stage.index,
+            values=choice.values,
+            reason=choice.reason,
+            switched=choice.values != stage.incumbent,
+            probability=choice.probability,
+            forecast=forecast_of(choice.values, reports),
+            commit_until=spending.commit_end(problem.budget, self._spent, shares),
+            probes=reports,
+            search_seconds=search.seconds,
+            search_steps=search.steps,
+        )
+
+
+def _to_json(value: BaseModel) -> Any:
+    # by way of text: NaN and infinity become strings, as strict JSON wants
+    return json.loads(value.model_dump_json())
+
+
+def _check(space: SearchSpace) -> None:
+    if space.optimizer not in OPTIMIZER_TRAITS:
+        raise ValueError(f"`optimizer` must be one of {sorted(OPTIMIZER_TRAITS)}, got {space.optimizer!r}.")
+    low, high = space.min_learning_rate, space.max_learning_rate
+    if not low <= space.guess.learning_rate <= high:
+        raise ValueError(
+            f"`guess.learning_rate` must be in [{low:g}, {high:g}], got {space.guess.learning_rate:g}."
+        )
+    if space.level_range is not None and not 0 < space.level_range[0] < space.level_range[1]:
+        raise ValueError(f"`level_range` must be (low, high) with 0 < low < high, got {space.level_range}.")

@@ -1,0 +1,239 @@
+"""What a stage's probes decide, and why: pure functions."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search.config import BoConfig
+from search.evidence import Evidence, diverged_values, evidence, scores
+from search.space import Box
+from search.stage import Problem, Score, Stage, is_barred
+from search.surrogate import NOISE_FLOOR
+from search.types import Values
+
+Array = NDArray[np.float64]
+
+#: What an incumbent that diverged on the committed line is multiplied by.
+DIVERGED_FACTOR = 0.25
+#: What the incumbent is multiplied by when every probe diverged.
+ALL_DIVERGED_FACTOR = 0.5
+#: Grid on which the wide search's posterior mean is maximised: steps of 4 decades / 200, about 5 %.
+GRID = (201, 17)
+
+
+class Choice(NamedTuple):
+    """A stage's outcome; the posterior of each finite probe by its index among the stage's probes."""
+
+    values: Values
+    reason: str
+    probability: float | None = None
+    posterior: dict[int, tuple[float, float]] = {}  # noqa: RUF012  (never mutated)
+
+
+class Verdict(NamedTuple):
+    """Which of the compared values wins, and by how much over the incumbent (index 0)."""
+
+    winner: int
+    probability: float
+    gain: float
+
+
+def trust_region(problem: Problem, incumbent: Values, *, may_rise: bool) -> Box:
+    """Return where a later stage looks: a factor around `incumbent`, within the space."""
+    config, space = problem.config, problem.space
+    rate = incumbent.learning_rate
+    high = min(space.max_learning_rate, rate * (config.max_up if may_rise else 1.0))
+    low = max(space.min_learning_rate, rate * config.max_down)
+    if space.level_range is None or incumbent.level is None:
+        return Box(learning_rate=(min(low, high), high))
+    bottom, top = space.level_range
+    levels = (
+        max(bottom, incumbent.level / config.max_level_move),
+        min(top, incumbent.level * config.max_level_move),
+    )
+    return Box(learning_rate=(min(low, high), high), level=levels)
+
+
+def bounding_box(problem: Problem, values: Sequence[Values], region: Box | None = None) -> Box:
+    """Return the smallest box of learning rates around `values` and `region`, over the whole range of levels."""
+    rates = [value.learning_rate for value in values] + list(region.learning_rate if region else ())
+    low, high = min(rates), max(rates)
+    if high < 1.01 * low:
+        low, high = low / 2, high * 2  # a cube needs a width
+    return Box(learning_rate=(low, high), level=problem.space.level_range)
+
+
+def compare(means: Array, covariance: Array) -> Verdict:
+    """Judge the values with the largest of the posterior `means` `(m,)` against those at index 0."""
+    winner = int(np.argmax(means))
+    if winner == 0:
+        return Verdict(winner=0, probability=0.5, gain=0.0)
+    gain = float(means[winner] - means[0])
+    variance = float(covariance[winner, winner] + covariance[0, 0] - 2 * covariance[winner, 0])
+    probability = 0.5 * math.erfc(-gain / math.sqrt(2 * max(variance, 1e-18)))
+    return Verdict(winner=winner, probability=probability, gain=gain)
+
+
+def may_switch(verdict: Verdict, config: BoConfig) -> bool:
+    """Whether the winner is surely enough, and enough, better than the incumbent."""
+    return (
+        verdict.winner != 0
+        and verdict.probability >= config.switch_probability
+        and verdict.gain >= config.min_gain
+    )
+
+
+def choose(problem: Problem, stage: Stage) -> Choice:
+    """Choose the open stage's values from its finished probes."""
+    choice = _choose(problem, stage)
+    return choice._replace(reason=f"{choice.reason}; {stage.note}") if stage.note else choice
+
+
+def _choose(problem: Problem, stage: Stage) -> Choice:
+    if not stage.probes:
+        return Choice(stage.incumbent, f"{_name(stage.incumbent)} stays: there is no room for probes")
+    if all(score.reward is None for score in scores(stage)):
+        return _choose_after_divergence(problem, stage)
+    return _choose_wide(problem, stage) if stage.index == 0 else _choose_local(problem, stage)
+
+
+def _choose_after_divergence(problem: Problem, stage: Stage) -> Choice:
+    tried = [probe.candidate.values.learning_rate for probe in stage.probes]
+    start = min(stage.incumbent.learning_rate, *tried) if stage.index == 0 else stage.incumbent.learning_rate
+    rate = max(problem.space.min_learning_rate, start * ALL_DIVERGED_FACTOR)
+    values = Values(learning_rate=rate, level=stage.incumbent.level)
+    reason = f"{_name(values)}, half of {_number(start)}: all {len(tried)} probes diverged"
+    return Choice(values, reason)
+
+
+# -- a later stage ----------------------------------------------------------------------------------------------
+
+
+def _choose_local(problem: Problem, stage: Stage) -> Choice:
+    found = scores(stage)
+    order = [index for index, score in enumerate(found) if score.reward is not None]
+    means, covariance = _believe(problem, evidence(stage), [found[index] for index in order])
+    posterior = {
+        index: (float(means[row]), math.sqrt(max(0.0, float(covariance[row, row]))))
+        for row, index in enumerate(order)
+    }
+    verdict = compare(means, covariance)
+    winner = order[verdict.winner]
+    if found[0].reward is None:
+        values = found[order[int(np.argmax(means))]].values
+        reason = f"{_name(values)} replaces the incumbent {_name(stage.incumbent)}, whose probe diverged"
+        return Choice(values, reason, None, posterior)
+    if may_switch(verdict, problem.config):
+        return Choice(
+            found[winner].values, _switch_reason(stage, 0, winner, verdict), verdict.probability, posterior
+        )
+    return Choice(
+        stage.incumbent, _keep_reason(problem, stage, winner, verdict), verdict.probability, posterior
+    )
+
+
+def _believe(problem: Problem, known: Evidence, finite: Sequence[Score]) -> tuple[Array, Array]:
+    """Return mean `(m,)` and covariance `(m, m)` of the rewards of the `finite` scores, by GP if there are enough."""
+    box = bounding_box(problem, known.values)
+    surrogate = known.surrogate(box)
+    if surrogate is not None:
+        return surrogate.joint(np.array([box.to_unit(score.values) for score in finite]))
+    rewards = known.rewards[: len(finite)]  # the stage's own come first
+    floor = (NOISE_FLOOR * float(np.std(rewards))) ** 2
+    return rewards, np.diag(np.maximum(known.variances[: len(finite)], floor))
+
+
+def _switch_reason(stage: Stage, loser: int, winner: int, verdict: Verdict) -> str:
+    probes = stage.probes
+    return (
+        f"{_name(probes[winner].candidate.values)} beats the incumbent {_name(probes[loser].candidate.values)} "
+        f"with P={verdict.probability:.2f} (loss {_tail(stage, winner)} against {_tail(stage, loser)} after the probe)"
+    )
+
+
+def _keep_reason(problem: Problem, stage: Stage, winner: int, verdict: Verdict) -> str:
+    name = _name(stage.incumbent)
+    if verdict.winner == 0:
+        return f"{name} stays: none of {len(stage.probes) - 1} others did better (loss {_tail(stage, 0)} after the probe)"
+    rival = _name(stage.probes[winner].candidate.values)
+    if verdict.probability < problem.config.switch_probability:
+        return f"{name} stays: {rival} is better only with P={verdict.probability:.2f}, less than {problem.config.switch_probability:g}"
+    return f"{name} stays: {rival} gains only {100 * verdict.gain:.2g} %, less than {100 * problem.config.min_gain:g} %"
+
+
+# -- the wide search --------------------------------------------------------------------------------------------
+
+
+def _choose_wide(problem: Problem, stage: Stage) -> Choice:
+    best, how, posterior = wide_best(problem, stage)
+    space, factor = problem.space, problem.traits.pick
+    rate = min(space.max_learning_rate, max(space.min_learning_rate, best.learning_rate * factor))
+    values = Values(learning_rate=rate, level=best.level)
+    rates = [probe.candidate.values.learning_rate for probe in stage.probes]
+    share = "" if factor == 1 else f" x {factor:g}"
+    reason = (
+        f"{_name(values)}: {how} {_number(best.learning_rate)}{share}, from {len(rates)} probes "
+        f"between {_number(min(rates))} and {_number(max(rates))}"
+    )
+    return Choice(values, reason, None, posterior)
+
+
+def wide_best(problem: Problem, stage: Stage) -> tuple[Values, str, dict[int, tuple[float, float]]]:
+    """Return the values with the highest posterior mean inside the probed range, how, and the probes' posterior.
+
+    Interpolated over log learning rate (and log level): the grid's best probe would jump by a cell between
+    seeds. With fewer than 4 finite probes it is the best probe.
+    """
+    found = scores(stage)
+    finite = [(index, score) for index, score in enumerate(found) if score.reward is not None]
+    known = evidence(stage)
+    box = bounding_box(problem, known.values)
+    surrogate = known.surrogate(box)
+    if surrogate is None:
+        best = max(finite, key=lambda item: item[1].reward or -math.inf)[1].values
+        return best, "the best probe's", {}
+    at, covariance = surrogate.joint(np.array([box.to_unit(score.values) for _, score in finite]))
+    posterior = {
+        index: (float(at[row]), math.sqrt(max(0.0, float(covariance[row, row]))))
+        for row, (index, _) in enumerate(finite)
+    }
+    points = _grid(problem, [score.values for _, score in finite], box, diverged_values(stage))
+    if not points:
+        return finite[int(np.argmax(at))][1].values, "the best probe's", posterior
+    means = surrogate.mean(np.array([box.to_unit(values) for values in points]))
+    return points[int(np.argmax(means))], "the interpolated minimum at", posterior
+
+
+def _grid(problem: Problem, finite: Sequence[Values], box: Box, diverged: tuple[Values, ...]) -> list[Values]:
+    rates = [values.learning_rate for values in finite]
+    levels: list[float | None] = [finite[0].level]
+    if box.level is not None:
+        tried = [values.level for values in finite if values.level is not None]
+        levels = [float(level) for level in np.geomspace(min(tried), max(tried), GRID[1])]
+    cells = [
+        Values(learning_rate=float(rate), level=level)
+        for rate in np.geomspace(min(rates), max(rates), GRID[0])
+        for level in levels
+    ]
+    return [values for values in cells if not is_barred(values, diverged)]
+
+
+# -- words ------------------------------------------------------------------------------------------------------
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}"
+
+
+def _name(values: Values) -> str:
+    level = "" if values.level is None else f" at level {_number(values.level)}"
+    return f"{_number(values.learning_rate)}{level}"
+
+
+def _tail(stage: Stage, index: int) -> str:
+    losses = stage.probes[index].observation.losses
+    half = losses[len(losses) // 2 :]
+    return _number(sum(half) / len(half))

@@ -1,0 +1,169 @@
+"""From losses to what a surrogate can learn from: rewards, their variances, and a place for what diverged."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search.forecast import LARGEST, has_diverged, standard_error
+from search.space import Box
+from search.stage import Probe, Score, Stage
+from search.surrogate import MIN_POINTS, Surrogate
+from search.types import Observation, Values
+
+Array = NDArray[np.float64]
+
+#: Losses of a fresh run that tell where it starts: they are the same in all probes, up to the first updates.
+OPENING_LOSSES = 5
+#: Committed losses whose median is a stage's starting level.
+MIN_LEVEL_LOSSES, MAX_LEVEL_LOSSES = 20, 200
+#: Below this share of the run's first loss a rise is never called a divergence.
+TOLERANCE = 0.7
+#: How much of the rewards' spread an older stage's reward may have drifted by.
+DRIFT = 0.5
+
+
+def level_losses(losses: Sequence[float]) -> tuple[float, ...]:
+    """Return the committed losses that `committed_level` reads: the last fifth, within 20 and 200."""
+    count = min(MAX_LEVEL_LOSSES, max(MIN_LEVEL_LOSSES, len(losses) // 5))
+    return tuple(losses[-count:])
+
+
+def committed_level(losses: Sequence[float]) -> float | None:
+    """Return the level that a commit ended at, or None if no loss of its end is usable."""
+    return _median(level_losses(losses))
+
+
+def opening_level(observations: Sequence[Observation]) -> float | None:
+    """Return the level of a stage whose probes are all that is known: the median of their first losses."""
+    return _median([loss for observation in observations for loss in observation.losses[:OPENING_LOSSES]])
+
+
+def _median(losses: Sequence[float]) -> float | None:
+    usable = [loss for loss in losses if abs(loss) < LARGEST]
+    return float(np.median(usable)) if usable else None
+
+
+def stage_level(stage: Stage) -> float | None:
+    """Return the loss at which `stage` started."""
+    return (
+        stage.level
+        if stage.level is not None
+        else opening_level([probe.observation for probe in stage.probes])
+    )
+
+
+def is_diverged(observation: Observation, *, level: float | None, initial: float | None) -> bool:
+    """Whether a probe blew up, by its trainer's word or by its curve."""
+    tolerance = TOLERANCE * abs(initial if initial is not None else level or 0.0)
+    return observation.diverged or has_diverged(observation.losses, level=level, tolerance=tolerance)
+
+
+def scores(stage: Stage) -> tuple[Score, ...]:
+    """Return what each finished probe of `stage` is worth, in their order.
+
+    The reward is ln L0 - ln(mean loss of the probe's last half), L0 the stage's starting level: comparable
+    between stages. Where a loss is not positive, (L0 - tail) / |L0| stands in for it. Probes of equal length
+    saw the same batches, so their variance is that of the paired difference to the first of them.
+    """
+    level = stage_level(stage)
+    probes = stage.probes
+    usable = {
+        index: _last_half(probe.observation)
+        for index, probe in enumerate(probes)
+        if level is not None and not is_diverged(probe.observation, level=level, initial=stage.initial)
+    }
+    if level is None or not usable:
+        return tuple(Score(probe.candidate.values, None, 0.0) for probe in probes)
+    control = next(iter(usable.values()))
+    tails = {index: float(half.mean()) for index, half in usable.items()}
+    is_positive = level > 0 and min(tails.values()) > 0
+    return tuple(
+        _score(probe, usable[index], control, level=level, is_positive=is_positive)
+        if index in usable
+        else Score(probe.candidate.values, None, 0.0)
+        for index, probe in enumerate(probes)
+    )
+
+
+def _score(probe: Probe, half: Array, control: Array, *, level: float, is_positive: bool) -> Score:
+    tail = float(half.mean())
+    is_paired = half is not control and len(half) == len(control)
+    error = standard_error(half - control) if is_paired else standard_error(half)
+    if half is control:
+        error = 0.0  # the others carry the noise of the difference
+    unit = tail if is_positive else abs(level) or 1.0
+    reward = math.log(level / tail) if is_positive else (level - tail) / unit
+    return Score(probe.candidate.values, reward, (error / unit) ** 2)
+
+
+def _last_half(observation: Observation) -> Array:
+    losses = np.asarray(observation.losses, dtype=np.float64)
+    return losses[len(losses) // 2 :]
+
+
+def relative_to(chosen: Values, stage: Stage, box: Box) -> tuple[Score, ...]:
+    """Return the finite scores of `stage` relative to that of the probe nearest to `chosen`, with added drift.
+
+    Scores of an earlier stage inform the next one, but the landscape has moved: their variance grows by
+    (0.5 x their standard deviation)^2.
+    """
+    finite = [(score, score.reward) for score in scores(stage) if score.reward is not None]
+    if not finite:
+        return ()
+    target = np.asarray(box.to_unit(chosen))
+    distances = [np.linalg.norm(np.asarray(box.to_unit(score.values)) - target) for score, _ in finite]
+    origin = finite[int(np.argmin(distances))][1]
+    drift = (DRIFT * float(np.std([reward for _, reward in finite]))) ** 2
+    return tuple(Score(score.values, reward - origin, score.variance + drift) for score, reward in finite)
+
+
+class Evidence(NamedTuple):
+    """Data for a surrogate: values, rewards `(n,)` and variances `(n,)`; what diverged is in with a low reward."""
+
+    values: list[Values]
+    rewards: Array
+    variances: Array
+    num_finite: int
+
+    def surrogate(self, box: Box) -> Surrogate | None:
+        """Return a surrogate over `box`, or None if there is too little to learn from."""
+        if self.num_finite < MIN_POINTS:
+            return None
+        points = np.array([box.to_unit(values) for values in self.values])
+        return Surrogate(points, self.rewards, self.variances)
+
+
+def evidence(stage: Stage) -> Evidence:
+    """Return what this stage's probes and the stage before say, rewards relative to this stage's first finite one.
+
+    A diverged probe gets the lowest finite reward less half of the spread, with a large variance: a huge
+    number would flatten everything else.
+    """
+    current = scores(stage)
+    origin = next((score.reward for score in current if score.reward is not None), 0.0)
+    rows = [
+        (score.values, score.reward - origin, score.variance) for score in current if score.reward is not None
+    ]
+    rows += [
+        (score.values, score.reward, score.variance) for score in stage.previous if score.reward is not None
+    ]
+    num_finite = len(rows)
+    diverged = [score.values for score in current if score.reward is None]
+    if rows:
+        finite = np.array([reward for _, reward, _ in rows])
+        spread = max(float(np.ptp(finite)) / 2, float(finite.std()), 0.01)
+        rows += [(values, float(finite.min()) - spread, (0.5 * spread) ** 2) for values in diverged]
+    return Evidence(
+        values=[values for values, _, _ in rows],
+        rewards=np.array([reward for _, reward, _ in rows]),
+        variances=np.array([variance for _, _, variance in rows]),
+        num_finite=num_finite,
+    )
+
+
+def diverged_values(stage: Stage) -> tuple[Values, ...]:
+    """Return all values that may not be tried again in `stage`."""
+    return stage.barred + tuple(score.values for score in scores(stage) if score.reward is None)

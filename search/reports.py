@@ -1,0 +1,73 @@
+"""What a decision tells people: every probe's forecast at the end of the commit, and the decision's own."""
+
+import math
+from collections.abc import Sequence
+
+from search import spending
+from search.decision import Choice
+from search.evidence import scores, stage_level
+from search.forecast import forecast_loss
+from search.spending import Amounts
+from search.stage import Probe, Problem, Score, Stage
+from search.types import Forecast, ProbeReport, Values
+
+#: Horizon of a commit whose steps cost nothing that the budget caps.
+LONGEST_COMMIT = 1e7
+#: A probe this near, as a factor of the learning rate, forecasts for values that were not probed themselves.
+NEAR_RATE = 10**0.5
+
+
+def probe_reports(
+    problem: Problem, stage: Stage, *, commit: Amounts, choice: Choice
+) -> tuple[ProbeReport, ...]:
+    """Return a report of each finished probe of `stage`; `commit` is what the stage's commit may spend."""
+    level = stage_level(stage)
+    reports = []
+    for index, (probe, score) in enumerate(zip(stage.probes, scores(stage), strict=True)):
+        mean, std = choice.posterior.get(index, (None, None))
+        forecast = _forecast(probe, score, horizon=_horizon(problem, probe, commit), level=level)
+        reports.append(
+            ProbeReport(
+                candidate=probe.candidate,
+                forecast=forecast,
+                reward=score.reward,
+                posterior_mean=mean,
+                posterior_std=std,
+            )
+        )
+    return tuple(reports)
+
+
+def forecast_of(values: Values, reports: Sequence[ProbeReport]) -> Forecast | None:
+    """Return the forecast of the probe nearest to `values`, or None if none is near."""
+    finite = [report for report in reports if report.reward is not None]
+    if not finite:
+        return None
+    nearest = min(finite, key=lambda report: _distance(values, report.candidate.values))
+    rates = sorted((values.learning_rate, nearest.candidate.values.learning_rate))
+    return nearest.forecast if rates[1] <= NEAR_RATE * rates[0] else None
+
+
+def _distance(first: Values, second: Values) -> float:
+    rates = abs(math.log(first.learning_rate / second.learning_rate))
+    if first.level is None or second.level is None:
+        return rates
+    return math.hypot(rates, math.log(first.level / second.level))
+
+
+def _horizon(problem: Problem, probe: Probe, commit: Amounts) -> float:
+    num_losses = len(probe.observation.losses)
+    if not num_losses:
+        return 1.0
+    steps = spending.num_steps(commit, spending.step_cost(problem.budget, probe.observation))
+    return max(float(num_losses), min(steps, LONGEST_COMMIT))
+
+
+def _forecast(probe: Probe, score: Score, *, horizon: float, level: float | None) -> Forecast:
+    losses = probe.observation.losses or (math.nan,)  # it diverged in its first step
+    forecast = forecast_loss(losses, horizon, level=level)
+    if score.reward is None:
+        return forecast.model_copy(update={"status": "diverged"})
+    if forecast.status == "diverged":  # the score tolerates a rise that is small beside the run's first loss
+        return forecast.model_copy(update={"status": "overshoot"})
+    return forecast

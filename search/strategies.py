@@ -1,0 +1,45 @@
+"""From a configuration, or from a journal, to the strategy it means."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from search.baselines import Cosine, Fixed
+from search.config import BoConfig, Budget, ControllerConfig
+from search.controller import Controller
+from search.protocol import Strategy
+from search.space import SearchSpace
+
+
+def _controller(config: ControllerConfig, space: SearchSpace, seed: int, budget: Budget) -> Strategy:
+    assert isinstance(config, BoConfig)
+    return Controller(space, config, seed, budget=budget)
+
+
+_BUILDERS: dict[str, Callable[[ControllerConfig, SearchSpace, int, Budget], Strategy]] = {
+    "bo": _controller,
+    "fixed": lambda config, space, seed, budget: Fixed(space, budget),
+    "cosine": lambda config, space, seed, budget: Cosine(space, budget),
+}
+
+_RESTORERS: dict[str, Callable[[Mapping[str, Any]], Strategy]] = {
+    "bo": Controller.from_state_dict,
+    "fixed": Fixed.from_state_dict,
+    "cosine": Cosine.from_state_dict,
+}
+
+
+def build(config: ControllerConfig, *, space: SearchSpace, seed: int, budget: Budget) -> Strategy:
+    """Return a strategy at the first step of a run."""
+    return _BUILDERS[config.kind](config, space, seed, budget)
+
+
+def restore(state: Mapping[str, Any]) -> Strategy:
+    """Return the strategy whose `state_dict` gave `state`.
+
+    Raises:
+        ValueError: no strategy has its `kind`.
+    """
+    restorer = _RESTORERS.get(state.get("kind", ""))
+    if restorer is None:
+        raise ValueError(f"`kind` must be one of {sorted(_RESTORERS)}, got {state.get('kind')!r}.")
+    return restorer(state)

@@ -1,0 +1,86 @@
+"""A Gaussian process over the unit cube: what the probes so far say about every point.
+
+Symbols: X the points `(n, d)`, y their rewards `(n,)` (higher is better), Yvar the variances of y.
+"""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from botorch.exceptions.warnings import BotorchWarning, OptimizationWarning
+from botorch.models import SingleTaskGP
+from botorch.optim.fit import fit_gpytorch_mll_scipy
+from gpytorch.mlls import ExactMarginalLogLikelihood
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+#: With fewer finite points a Gaussian process says less than a space-filling design.
+MIN_POINTS = 4
+MAX_FIT_ITERATIONS = 40
+#: Noise is at least this share of the rewards' spread: probes never agree to the last digit.
+NOISE_FLOOR = 0.02
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Run torch on one thread inside: with matrices this small, threads only cost time. Restored on exit."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+class Surrogate:
+    """A fitted Gaussian process; the same data give the same bits.
+
+    `model` works on standardised rewards: (y - `centre`) / `spread`.
+    """
+
+    def __init__(self, points: Array, rewards: Array, variances: Array) -> None:
+        """Fit to `points` `(n, d)` in the unit cube, `rewards` `(n,)` and their `variances` `(n,)`, n >= 4.
+
+        BoTorch's defaults: RBF kernel with one length scale per axis, and a log-normal prior on it that grows
+        with sqrt(d) (Hvarfner et al., 2024).
+
+        Raises:
+            ValueError: fewer than 4 points, or a reward that is not finite.
+        """
+        if len(points) < MIN_POINTS or not np.all(np.isfinite(rewards)):
+            raise ValueError(
+                f"`rewards` must be at least {MIN_POINTS} finite numbers, got {rewards.tolist()}."
+            )
+        self.centre = float(rewards.mean())
+        self.spread = float(rewards.std(ddof=1)) or 1.0
+        self.points = torch.as_tensor(points, dtype=torch.float64)
+        noise = np.maximum(variances / self.spread**2, NOISE_FLOOR**2)
+        with one_thread(), warnings.catch_warnings():
+            # a constant reward is legal here, and so is a fit that the iteration limit ends
+            warnings.simplefilter("ignore", BotorchWarning)
+            warnings.simplefilter("ignore", OptimizationWarning)
+            self.model = SingleTaskGP(
+                self.points,
+                torch.as_tensor((rewards - self.centre) / self.spread, dtype=torch.float64).unsqueeze(-1),
+                torch.as_tensor(noise, dtype=torch.float64).unsqueeze(-1),
+                outcome_transform=None,
+            )
+            likelihood = ExactMarginalLogLikelihood(self.model.likelihood, self.model)
+            fit_gpytorch_mll_scipy(likelihood, options={"maxiter": MAX_FIT_ITERATIONS})
+        self.model.eval()
+
+    def mean(self, points: Array) -> Array:
+        """Return the posterior means `(m,)` of the rewards at `points` `(m, d)`."""
+        with one_thread(), torch.no_grad():
+            posterior = self.model.posterior(torch.as_tensor(points, dtype=torch.float64))
+            return self.centre + self.spread * np.asarray(posterior.mean.squeeze(-1).numpy())
+
+    def joint(self, points: Array) -> tuple[Array, Array]:
+        """Return the posterior means `(m,)` and covariance `(m, m)` of the noise-free rewards at `points` `(m, d)`."""
+        with one_thread(), torch.no_grad():
+            posterior = self.model.posterior(torch.as_tensor(points, dtype=torch.float64))
+            mean = self.centre + self.spread * np.asarray(posterior.mean.squeeze(-1).numpy())
+            return mean, self.spread**2 * np.asarray(posterior.distribution.covariance_matrix.numpy())

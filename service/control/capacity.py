@@ -1,0 +1,73 @@
+"""What a cluster can hold. Pure arithmetic over its nodes, as placement groups see them."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from service.problems import Problem
+from service.spec import JobSpec, Workers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """One machine's logical resources."""
+
+    cpus: float
+    gpus: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demand:
+    """What a job takes while it runs."""
+
+    cpus: float
+    gpus: float
+
+
+def num_placeable(workers: Workers, nodes: Sequence[Node]) -> int:
+    """Return how many such workers the empty cluster holds; a worker does not span nodes."""
+    return sum(_on_node(workers, node) for node in nodes)
+
+
+def _on_node(workers: Workers, node: Node) -> int:
+    by_cpus = math.floor(node.cpus / workers.cpus)
+    return by_cpus if workers.gpus == 0 else min(by_cpus, math.floor(node.gpus / workers.gpus))
+
+
+def misfits(spec: JobSpec, nodes: Sequence[Node]) -> list[Problem]:
+    """Return why the cluster can never place the job; nothing if it can."""
+    workers, problems = spec.workers, []
+    for name, wanted in (("cpus", workers.cpus), ("gpus", workers.gpus)):
+        most = max((getattr(node, name) for node in nodes), default=0.0)
+        if wanted > most:
+            message = f"a worker asks for {wanted:g} {name}; allowed: 0 to {most:g}, the most that a node has"
+            problems.append(Problem(pointer=f"/workers/{name}", message=message, value=wanted))
+    placeable = num_placeable(workers, nodes)
+    if not problems and workers.count > placeable:
+        without_gpus = num_placeable(workers.model_copy(update={"gpus": 0.0}), nodes)
+        limit = "gpus" if placeable < without_gpus else "count"
+        value = workers.gpus if limit == "gpus" else workers.count
+        message = (
+            f"the job asks for {workers.count} workers of {workers.cpus:g} CPUs and {workers.gpus:g} GPUs; "
+            f"allowed: 1 to {placeable}, all that the cluster holds"
+        )
+        problems.append(Problem(pointer=f"/workers/{limit}", message=message, value=value))
+    return problems
+
+
+def demand(spec: JobSpec, nodes: Sequence[Node]) -> Demand:
+    """Return what the job takes: all trials side by side if the cluster holds them, else one at a time."""
+    workers = spec.workers
+    num_trials = len(spec.arms) * len(spec.seeds)
+    num_workers = workers.count * num_trials
+    if num_workers > num_placeable(workers, nodes):
+        num_workers = workers.count
+    return Demand(cpus=num_workers * workers.cpus, gpus=num_workers * workers.gpus)
+
+
+def has_room(spec: JobSpec, running: Sequence[JobSpec], nodes: Sequence[Node]) -> bool:
+    """Whether the job fits beside those that run."""
+    asked, taken = demand(spec, nodes), [demand(other, nodes) for other in running]
+    free_cpus = sum(node.cpus for node in nodes) - sum(other.cpus for other in taken)
+    free_gpus = sum(node.gpus for node in nodes) - sum(other.gpus for other in taken)
+    return asked.cpus <= free_cpus and asked.gpus <= free_gpus

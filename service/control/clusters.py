@@ -1,0 +1,147 @@
+"""Where Ray is: a cluster that somebody runs, or an embedded head that starts with the first job."""
+
+import logging
+import sys
+import threading
+from typing import Protocol
+
+from service.control import embedded
+from service.control.capacity import Node
+from service.control.ray_jobs import RayJobs, RayStatus
+from service.errors import Unavailable
+from service.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+
+class RayApi(Protocol):
+    """What the reconciler asks of Ray; `RayJobs` is the real one."""
+
+    def submit(self, submission_id: str, *, entrypoint: str, env_vars: dict[str, str]) -> None:
+        """Start a driver; one that exists already is a success."""
+
+    def status(self, submission_id: str) -> RayStatus:
+        """Return where a driver is."""
+
+    def stop(self, submission_id: str) -> None:
+        """Have a driver end."""
+
+    def logs(self, submission_id: str) -> str:
+        """Return a driver's output."""
+
+    def nodes(self) -> tuple[Node, ...]:
+        """Return what the cluster holds."""
+
+
+class Cluster(Protocol):
+    """A way to reach Ray."""
+
+    python: str  # the interpreter that drivers run under, as the cluster's nodes name it
+
+    def connect(self) -> RayApi:
+        """Return Ray without waiting for it; raises Unavailable, with a reason, while it is not there."""
+
+    def declared(self) -> tuple[Node, ...] | None:
+        """Return what is known of the nodes before the cluster was ever reached; None: nothing."""
+
+    def rest(self, idle_s: float) -> None:
+        """Take note that no job has needed Ray for `idle_s` seconds."""
+
+    def close(self) -> None:
+        """Let go of Ray for good."""
+
+
+class RemoteCluster:
+    """A cluster that somebody else runs."""
+
+    python = "python"
+
+    def __init__(self, settings: Settings) -> None:
+        path = settings.ray_token_path
+        token = None if path is None else path.read_text().strip()
+        self._ray = RayJobs(settings.ray_address, token)
+
+    def connect(self) -> RayApi:
+        """Return the cluster's Jobs server; nothing is sent yet."""
+        return self._ray
+
+    def declared(self) -> tuple[Node, ...] | None:
+        """Return None: only the cluster knows."""
+        return None
+
+    def rest(self, idle_s: float) -> None:
+        """Do nothing; the cluster is not ours to stop."""
+
+    def close(self) -> None:
+        """Close the connections; the cluster and its jobs go on."""
+        self._ray.close()
+
+
+class EmbeddedCluster:
+    """A head on this machine: started by the first job, in a thread, and stopped when idle or closed."""
+
+    python = sys.executable
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._starter: threading.Thread | None = None
+        self._head: embedded.Head | None = None
+        self._ray: RayJobs | None = None
+        self._failure = ""
+
+    def connect(self) -> RayApi:
+        """Return the head's Jobs server; while there is none, start one and raise Unavailable."""
+        with self._lock:
+            if self._ray is not None and self._head is not None and embedded.is_alive(self._head):
+                return self._ray
+            starter = self._starter
+            if starter is None or not starter.is_alive():
+                self._let_go()
+                self._starter = threading.Thread(target=self._start, name="wiretune-ray-start", daemon=True)
+                self._starter.start()
+            raise Unavailable(self._failure or "Ray is starting on this machine; this takes some ten seconds")
+
+    def _start(self) -> None:
+        try:
+            head = embedded.ensure_head(self._settings)
+        except Unavailable as error:
+            _log.error("%s", error)
+            self._failure = str(error)
+            return
+        with self._lock:
+            self._failure = ""
+            self._head, self._ray = head, RayJobs(head.address, head.token_path.read_text().strip())
+
+    def declared(self) -> tuple[Node, ...] | None:
+        """Return this machine as the settings describe it; None where its GPUs are yet to be found."""
+        if self._settings.num_gpus is None:
+            return None
+        return (Node(cpus=self._settings.num_cpus, gpus=self._settings.num_gpus),)
+
+    def rest(self, idle_s: float) -> None:
+        """Stop the head once it was idle for `embedded_idle_s`."""
+        if self._head is not None and idle_s >= self._settings.embedded_idle_s:
+            self.close()
+
+    def close(self) -> None:
+        """Stop the head and every process of it."""
+        if self._starter is not None:
+            self._starter.join()  # bounded by the start's own timeout
+        with self._lock:
+            had_head = self._head is not None
+            self._let_go()
+        if had_head:
+            embedded.stop_head(self._settings)
+
+    def _let_go(self) -> None:
+        if self._ray is not None:
+            self._ray.close()
+        if self._head is not None:
+            self._head.owner.close()
+        self._ray = self._head = None
+
+
+def cluster_of(settings: Settings) -> Cluster:
+    """Return the cluster that `settings` name."""
+    return RemoteCluster(settings) if settings.ray_address else EmbeddedCluster(settings)

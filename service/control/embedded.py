@@ -1,0 +1,195 @@
+"""The Ray head of a service without a cluster: started, adopted, stopped. The `watchdog` process keeps it."""
+
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from service.control import processes
+from service.control.database import lock
+from service.control.keys import write_private
+from service.control.ray_jobs import RayJobs
+from service.control.watchdog import Launch
+from service.errors import Unavailable
+from service.settings import Settings
+
+_WATCHDOG = "service.control.watchdog"
+_START_S = 90.0
+_STOP_S = 40.0  # the watchdog's two graces, and some
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """A head that answers."""
+
+    address: str  # of the Jobs server
+    token_path: Path
+    pid: int  # of its watchdog
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head(Status):
+    """A head that is ours for as long as `owner` is open."""
+
+    owner: IO[str]
+
+
+def _launch(settings: Settings) -> Launch:
+    folder = settings.state_dir.resolve() / "ray"
+    name = hashlib.sha256(str(folder).encode()).hexdigest()[:8]
+    return Launch(
+        folder=folder,
+        temp_dir=Path(f"/tmp/wt-{name}"),
+        num_cpus=settings.num_cpus,
+        num_gpus=settings.num_gpus,
+        idle_s=settings.embedded_idle_s,
+    )
+
+
+def ensure_head(settings: Settings) -> Head:
+    """Return the running head, adopted from an earlier service or started now (about ten seconds).
+
+    Raises Unavailable, saying where the log is, when another service owns the head or it does not start.
+    """
+    launch = _launch(settings)
+    launch.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    owner = _own(launch)
+    try:
+        pid = _watchdog_pid(launch)
+        if pid is None:
+            _clear(launch)
+            pid = _spawn(launch)
+        status = _await_answer(settings, pid)
+    except BaseException:
+        owner.close()
+        raise
+    return Head(address=status.address, token_path=status.token_path, pid=status.pid, owner=owner)
+
+
+def _await_answer(settings: Settings, pid: int) -> Status:
+    log_path = _launch(settings).log_path
+    found: list[Status] = []
+
+    def settled() -> bool:
+        found.extend(filter(None, [head_status(settings)]))
+        return bool(found) or _is_gone(pid)
+
+    if not processes.wait_until(settled, timeout_s=_START_S, every_s=0.25):
+        stop_head(settings)
+        raise Unavailable(f"Ray did not answer within {_START_S:g} s of its start; its log is {log_path}")
+    if not found:
+        raise Unavailable(f"Ray ended before it answered; its log is {log_path}")
+    return found[0]
+
+
+def head_status(settings: Settings) -> Status | None:
+    """Return the head if it can take jobs; None otherwise."""
+    launch = _launch(settings)
+    pid = _watchdog_pid(launch)
+    if pid is None:
+        return None
+    status = Status(address=_read(launch)["address"], token_path=launch.token_path, pid=pid)
+    ray = RayJobs(status.address, launch.token_path.read_text().strip())
+    try:
+        ray.nodes()
+    except Unavailable:
+        return None
+    finally:
+        ray.close()
+    return status
+
+
+def is_alive(head: Status) -> bool:
+    """Whether the head's watchdog lives; cheap, and asks Ray nothing."""
+    return not _is_gone(head.pid)
+
+
+def stop_head(settings: Settings) -> None:
+    """End the head, its jobs, and every process and temporary file of it; nothing if there is none.
+
+    Raises Unavailable, naming the pid, if it does not end.
+    """
+    launch = _launch(settings)
+    pid = _watchdog_pid(launch)
+    if pid is not None:
+        processes.send(pid, signal.SIGTERM)
+        if not processes.wait_until(lambda: _is_gone(pid), timeout_s=_STOP_S):
+            raise Unavailable(f"Ray's watchdog {pid} did not end within {_STOP_S:g} s; its log is {launch.log_path}")
+    _clear(launch)
+
+
+def _own(launch: Launch) -> IO[str]:
+    """Take the owner's lock; the watchdog looks at it for an instant now and then, hence the patience."""
+    taken: list[IO[str]] = []
+    refusals: list[Unavailable] = []
+
+    def take() -> bool:
+        try:
+            taken.append(lock(launch.owner_path, purpose="the embedded Ray"))
+        except Unavailable as error:
+            refusals.append(error)
+        return bool(taken)
+
+    if not processes.wait_until(take, timeout_s=1.0, every_s=0.05):
+        raise refusals[-1]
+    return taken[0]
+
+
+def _spawn(launch: Launch) -> int:
+    """Start a watchdog in a session of its own and return its pid, once it has said where Ray will be."""
+    write_private(launch.token_path, secrets.token_hex(32))
+    try:
+        launch.temp_dir.mkdir(mode=0o700)
+    except FileExistsError:
+        raise Unavailable(f"{launch.temp_dir} belongs to somebody else; Ray needs it, remove it") from None
+    to_log = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    pid = os.posix_spawn(
+        sys.executable,
+        [sys.executable, "-m", _WATCHDOG, launch.model_dump_json()],
+        os.environ,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(launch.log_path), to_log, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setsid=True,
+    )
+    processes.wait_until(lambda: launch.head_path.exists() or _is_gone(pid), timeout_s=_START_S)
+    return pid
+
+
+def _watchdog_pid(launch: Launch) -> int | None:
+    if not launch.head_path.exists():
+        return None
+    pid = int(_read(launch)["pid"])
+    return None if _is_gone(pid) else pid
+
+
+def _read(launch: Launch) -> dict[str, Any]:
+    head: dict[str, Any] = json.loads(launch.head_path.read_text())
+    return head
+
+
+def _is_gone(pid: int) -> bool:
+    _reap(pid)
+    return not processes.is_running(pid, word=_WATCHDOG)
+
+
+def _reap(pid: int) -> None:
+    try:
+        os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return  # another service's child; the system reaps it
+
+
+def _clear(launch: Launch) -> None:
+    """Remove what a killed watchdog left; Ray itself ends with it."""
+    launch.head_path.unlink(missing_ok=True)
+    if launch.temp_dir.exists() and launch.temp_dir.stat().st_uid == os.getuid():
+        shutil.rmtree(launch.temp_dir, ignore_errors=True)

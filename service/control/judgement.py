@@ -1,0 +1,110 @@
+"""What to do about a job, from what the database and Ray say of it. Pure: the reconciler acts."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from service.control.capacity import Node, has_room, misfits
+from service.control.ray_jobs import RayStatus
+from service.control.store import Work
+from service.states import RULES, JobState
+
+ACTIVE = frozenset({JobState.STARTING, JobState.RUNNING, JobState.CANCELLING})
+_ENDED = frozenset({RayStatus.STOPPED, RayStatus.SUCCEEDED, RayStatus.FAILED, RayStatus.MISSING})
+_SAID = {
+    RayStatus.STOPPED: "its Ray Job was stopped from outside",
+    RayStatus.SUCCEEDED: "its driver ended without a result",
+    RayStatus.FAILED: "its driver failed",
+    RayStatus.MISSING: "Ray does not know its driver any more; the cluster was restarted",
+}
+
+
+class Action(Enum):
+    """What the reconciler does with a job."""
+
+    WAIT = auto()
+    SUBMIT = auto()  # hand the driver to Ray
+    BEGIN = auto()  # start a new attempt
+    STOP = auto()  # have Ray end the driver; the attempt is lost when Ray says that it did
+    LOSE = auto()  # end the attempt
+    FAIL = auto()  # end the job: it cannot get an attempt
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """An action and, for a person, its reason; an empty one leaves the job's reason as it is."""
+
+    action: Action
+    reason: str = ""
+
+
+def judge(work: Work, status: RayStatus, *, now: float, leases_count: bool) -> Verdict:
+    """Return what to do about a job with an attempt.
+
+    Args:
+        work: a starting, running or cancelling job.
+        status: what Ray says of its driver.
+        now: seconds since the epoch.
+        leases_count: whether the service has been up for a whole lease, so that silence is the driver's own.
+    """
+    is_silent = leases_count and work.lease_expires is not None and work.lease_expires < now
+    is_overdue = _is_overdue(work, now=now)
+    is_given_up = is_overdue or (is_silent and work.state is JobState.RUNNING)
+    why = _why(work, is_silent=is_silent, is_overdue=is_overdue)
+    if status is RayStatus.UNREACHABLE:
+        # Nobody answers for the driver: its own lease decides, and the fence stops it if it lives.
+        action = Action.LOSE if is_silent and is_given_up else Action.WAIT
+        return Verdict(action=action, reason=why if action is Action.LOSE else "")
+    if status is RayStatus.MISSING and work.state is JobState.STARTING and not is_overdue:
+        return Verdict(action=Action.SUBMIT)
+    if status in _ENDED:
+        return Verdict(action=Action.LOSE, reason=why or _SAID[status])
+    if is_given_up:
+        return Verdict(action=Action.STOP, reason=why)
+    return Verdict(action=Action.WAIT)
+
+
+def judge_alone(work: Work, *, now: float, leases_count: bool) -> Verdict:
+    """Return what to do about any job while Ray does not answer."""
+    if work.state in ACTIVE:
+        return judge(work, RayStatus.UNREACHABLE, now=now, leases_count=leases_count)
+    if _is_overdue(work, now=now):
+        return Verdict(action=Action.FAIL, reason=RULES[work.state].on_deadline)
+    return Verdict(action=Action.WAIT)
+
+
+def _is_overdue(work: Work, *, now: float) -> bool:
+    return work.deadline is not None and work.deadline < now
+
+
+def _why(work: Work, *, is_silent: bool, is_overdue: bool) -> str:
+    if is_overdue:
+        return RULES[work.state].on_deadline
+    if is_silent and work.state is JobState.RUNNING:
+        return "the driver was silent for longer than its lease; its machine or its network failed"
+    return ""
+
+
+def admit(queued: Iterable[Work], running: Sequence[Work], nodes: Sequence[Node], *, now: float) -> dict[str, Verdict]:
+    """Return what to do about each queued job, oldest first.
+
+    A job waits behind an older one that only lacks free room, so that small jobs cannot starve a large one;
+    it does not wait behind one that backs off, or that this cluster can never hold.
+    """
+    verdicts: dict[str, Verdict] = {}
+    taken = [work.spec for work in running]
+    is_full = False
+    for work in queued:
+        if _is_overdue(work, now=now):
+            verdicts[work.job_id] = Verdict(action=Action.FAIL, reason=RULES[work.state].on_deadline)
+        elif problems := misfits(work.spec, nodes):
+            verdicts[work.job_id] = Verdict(action=Action.WAIT, reason=problems[0].message)
+        elif work.not_before > now:
+            continue
+        elif is_full or not has_room(work.spec, taken, nodes):
+            is_full = True
+            verdicts[work.job_id] = Verdict(action=Action.WAIT, reason="waits for room on the cluster")
+        else:
+            taken.append(work.spec)
+            verdicts[work.job_id] = Verdict(action=Action.BEGIN)
+    return verdicts

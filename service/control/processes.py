@@ -1,0 +1,66 @@
+"""Processes on this machine, read from Linux's /proc."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+_PROC = Path("/proc")
+
+
+def _stat(pid: int) -> tuple[str, int] | None:
+    """Return the state letter and the parent of `pid`; None if it is gone."""
+    try:
+        fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return fields[0], int(fields[1])
+
+
+def is_running(pid: int, *, word: str) -> bool:
+    """Whether `pid` lives and has `word` on its command line: is no stranger that got an old number."""
+    stat = _stat(pid)
+    if stat is None or stat[0] == "Z":
+        return False
+    try:
+        return word.encode() in (_PROC / str(pid) / "cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def descendants(root: int) -> list[int]:
+    """Return every process below `root` that lives, zombies left out."""
+    pids = [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit()]
+    stats = {pid: stat for pid in pids if (stat := _stat(pid)) is not None}
+    below, found = {root}, {root}
+    while found:
+        found = {pid for pid, (_, parent) in stats.items() if parent in below} - below
+        below |= found
+    return [pid for pid in below - {root} if stats[pid][0] != "Z"]
+
+
+def send(pid: int, signal: int) -> None:
+    """Signal `pid`; nothing if it is gone."""
+    try:
+        os.kill(pid, signal)
+    except ProcessLookupError:
+        return
+
+
+def reap() -> None:
+    """Collect our own children that have ended."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0] != 0:
+            pass
+    except ChildProcessError:
+        return
+
+
+def wait_until(condition: Callable[[], bool], *, timeout_s: float, every_s: float = 0.1) -> bool:
+    """Return whether `condition` came true within `timeout_s`."""
+    end = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(every_s)
+    return True

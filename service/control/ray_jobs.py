@@ -1,0 +1,103 @@
+"""Ray's Jobs API over plain HTTP, so that the service need not match Ray's version. Paths as of Ray 2.60."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+import httpx2
+
+from service.control.capacity import Node
+from service.errors import Unavailable
+
+_TIMEOUT_S = 10.0
+
+
+class RayStatus(StrEnum):
+    """What Ray says of a submission; the last two are ours."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    STOPPED = "STOPPED"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    MISSING = "MISSING"  # never submitted, or its head is gone
+    UNREACHABLE = "UNREACHABLE"
+
+
+class RayJobs:
+    """One cluster's Jobs server. Every method raises Unavailable when it does not answer as it should."""
+
+    def __init__(
+        self, address: str, token: str | None = None, *, transport: httpx2.BaseTransport | None = None
+    ) -> None:
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self.address = address
+        self._client = httpx2.Client(
+            base_url=address, headers=headers, timeout=_TIMEOUT_S, transport=transport, trust_env=False
+        )
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def submit(self, submission_id: str, *, entrypoint: str, env_vars: Mapping[str, str]) -> None:
+        """Start a driver. A submission that exists already is a success: the id is the caller's own."""
+        body = {
+            "submission_id": submission_id,
+            "entrypoint": entrypoint,
+            "entrypoint_num_cpus": 0,
+            "runtime_env": {"env_vars": dict(env_vars)},
+        }
+        answer = self._send("POST", "/api/jobs/", json=body)
+        if answer.is_error and "already exists" not in answer.text:
+            raise self._refusal(answer)
+
+    def status(self, submission_id: str) -> RayStatus:
+        """Return where the submission is."""
+        answer = self._send("GET", f"/api/jobs/{submission_id}")
+        if answer.status_code == 404:
+            return RayStatus.MISSING
+        return RayStatus(self._body(answer)["status"])
+
+    def stop(self, submission_id: str) -> None:
+        """Have the driver end: SIGTERM, SIGKILL some seconds later. One that is gone counts as stopped."""
+        answer = self._send("POST", f"/api/jobs/{submission_id}/stop")
+        if answer.is_error and answer.status_code != 404:
+            raise self._refusal(answer)
+
+    def logs(self, submission_id: str) -> str:
+        """Return the driver's output, empty where there is none."""
+        answer = self._send("GET", f"/api/jobs/{submission_id}/logs")
+        return "" if answer.status_code == 404 else str(self._body(answer)["logs"] or "")
+
+    def nodes(self) -> tuple[Node, ...]:
+        """Return the living nodes' logical resources; a new head may have none yet (Unavailable)."""
+        answer = self._body(self._send("GET", "/api/v0/nodes?limit=10000"))
+        rows = answer["data"]["result"]["result"]
+        totals = [row["resources_total"] for row in rows if row["state"] == "ALIVE"]
+        if not totals:
+            raise Unavailable(f"Ray at {self.address} has no living node yet")
+        return tuple(Node(cpus=total.get("CPU", 0.0), gpus=total.get("GPU", 0.0)) for total in totals)
+
+    def total_resources(self) -> dict[str, float]:
+        """Return the cluster's CPUs and GPUs."""
+        nodes = self.nodes()
+        return {"CPU": sum(node.cpus for node in nodes), "GPU": sum(node.gpus for node in nodes)}
+
+    def _send(self, method: str, path: str, **content: Any) -> httpx2.Response:
+        try:
+            answer = self._client.request(method, path, **content)
+        except httpx2.HTTPError as error:
+            raise Unavailable(f"Ray at {self.address} does not answer: {error or type(error).__name__}") from error
+        if answer.status_code in (401, 403):
+            raise Unavailable(f"Ray at {self.address} refuses our token; check WIRETUNE_RAY_TOKEN_PATH")
+        return answer
+
+    def _body(self, answer: httpx2.Response) -> Any:
+        if answer.is_error:
+            raise self._refusal(answer)
+        return answer.json()
+
+    def _refusal(self, answer: httpx2.Response) -> Unavailable:
+        last = answer.text.strip().splitlines()[-1:] or [""]
+        return Unavailable(f"Ray at {self.address} answered {answer.status_code}: {last[0][:300]}")

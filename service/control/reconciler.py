@@ -1,0 +1,175 @@
+"""Brings the cluster in line with the database, its only memory: begins, watches and ends attempts."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from service.control.capacity import Node, misfits
+from service.control.clusters import Cluster, RayApi, cluster_of
+from service.control.judgement import ACTIVE, Action, Verdict, admit, judge, judge_alone
+from service.control.store import Store, Work
+from service.errors import IllegalTransition, Unavailable
+from service.problems import Problem
+from service.settings import Settings
+from service.spec import JobSpec
+from service.states import JobState
+
+_log = logging.getLogger(__name__)
+_NUM_LOG_LINES = 5
+_JOIN_S = 60.0
+
+
+class Reconciler:
+    """A loop over the jobs that are not over. `tick` is one round; `start` runs rounds in a thread."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        *,
+        api_url: str,
+        ray: Cluster | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Drivers reach the API at `api_url`; `ray` defaults to the cluster that `settings` name."""
+        self._store = store
+        self._settings = settings
+        self._api_url = api_url
+        self._cluster = ray or cluster_of(settings)
+        self._clock = clock
+        self._up_since = self._busy_at = clock()
+        self._nodes = self._cluster.declared()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, *, interval_s: float = 1.0) -> None:
+        """Run a round every `interval_s` until `stop`."""
+        self._thread = threading.Thread(target=self._run, args=(interval_s,), name="wiretune-reconciler", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the loop, and the embedded Ray with it; what runs there goes on in a later attempt."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(_JOIN_S)
+        self._cluster.close()
+
+    def _run(self, interval_s: float) -> None:
+        while not self._stopping.wait(interval_s):
+            try:
+                self.tick(self._clock())
+            except Unavailable as error:
+                _log.warning("%s", error)
+            except Exception:  # one bad round must not leave every job without an owner
+                _log.exception("a round of the reconciler failed; the next one follows")
+
+    def misfits(self, spec: JobSpec) -> list[Problem]:
+        """Return why the cluster can never place the job; nothing while the cluster is unknown."""
+        return [] if self._nodes is None else misfits(spec, self._nodes)
+
+    def tick(self, now: float) -> None:
+        """Do one round: look at every job that is not over, once."""
+        jobs = self._store.work()
+        if not jobs:
+            self._cluster.rest(now - self._busy_at)
+            return
+        self._busy_at = now
+        try:
+            ray = self._cluster.connect()
+            self._nodes = ray.nodes()
+        except Unavailable as error:
+            self._without_ray(jobs, str(error), now=now)
+            return
+        self._watch(ray, [work for work in jobs if work.state in ACTIVE], now=now)
+        self._admit(ray, self._store.work(), self._nodes, now=now)
+
+    def _without_ray(self, jobs: Sequence[Work], reason: str, *, now: float) -> None:
+        for work in jobs:
+            verdict = judge_alone(work, now=now, leases_count=self._leases_count(now))
+            if verdict.action is Action.WAIT:
+                self._explain(work, reason)
+            else:
+                self._end(work, verdict)
+
+    def _leases_count(self, now: float) -> bool:
+        return now - self._up_since > self._settings.lease_s
+
+    def _explain(self, work: Work, reason: str) -> None:
+        if work.reason != reason:
+            self._store.explain(work.job_id, state=work.state, reason=reason)
+
+    def _watch(self, ray: RayApi, jobs: Sequence[Work], *, now: float) -> None:
+        for work in jobs:
+            assert work.submission_id is not None
+            try:
+                status = ray.status(work.submission_id)
+                verdict = judge(work, status, now=now, leases_count=self._leases_count(now))
+                self._act(ray, work, verdict)
+            except Unavailable as error:
+                self._explain(work, str(error))
+
+    def _act(self, ray: RayApi, work: Work, verdict: Verdict) -> None:
+        assert work.submission_id is not None
+        if verdict.action is Action.SUBMIT:
+            self._submit(ray, work)
+        elif verdict.action is Action.STOP:
+            ray.stop(work.submission_id)
+            self._explain(work, verdict.reason)
+        elif verdict.action is Action.LOSE:
+            self._lose(ray, work, verdict.reason)
+        elif work.state is not JobState.CANCELLING:
+            self._explain(work, "")  # what was in the way is over
+
+    def _submit(self, ray: RayApi, work: Work) -> None:
+        assert work.submission_id is not None
+        environment = {
+            "WIRETUNE_API_URL": self._settings.api_url or self._api_url,
+            "WIRETUNE_JOB": work.job_id,
+            "WIRETUNE_ATTEMPT": str(work.attempt),
+            "WIRETUNE_TOKEN": self._store.token(work.job_id, work.attempt),
+            "OMP_NUM_THREADS": "1",
+        }
+        entrypoint = f"{self._cluster.python} -m service.cluster.entrypoint"
+        ray.submit(work.submission_id, entrypoint=entrypoint, env_vars=environment)
+        _log.info("submitted %s", work.submission_id)
+
+    def _lose(self, ray: RayApi, work: Work, reason: str) -> None:
+        assert work.submission_id is not None
+        try:
+            lines = ray.logs(work.submission_id).strip().splitlines()
+        except Unavailable:
+            lines = []  # the reason stands without them
+        tail = "\n".join(lines[-_NUM_LOG_LINES:])
+        self._end(work, Verdict(action=Action.LOSE, reason=f"{reason}\n{tail}" if tail else reason))
+
+    def _end(self, work: Work, verdict: Verdict) -> None:
+        if verdict.action is Action.FAIL:
+            self._store.fail_queued(work.job_id, reason=verdict.reason)
+        else:
+            self._store.lose_attempt(work.job_id, work.attempt, reason=verdict.reason)
+        _log.warning("job %s, attempt %d: %s", work.job_id, work.attempt, verdict.reason)
+
+    def _admit(self, ray: RayApi, jobs: Sequence[Work], nodes: Sequence[Node], *, now: float) -> None:
+        queued = [work for work in jobs if work.state is JobState.QUEUED]
+        running = [work for work in jobs if work.state in ACTIVE]
+        verdicts = admit(queued, running, nodes, now=now)
+        for work in queued:
+            if (verdict := verdicts.get(work.job_id)) is None:
+                continue
+            try:
+                self._settle(ray, work, verdict)
+            except IllegalTransition as error:  # cancelled by its user in the meantime
+                _log.info("%s", error)
+
+    def _settle(self, ray: RayApi, work: Work, verdict: Verdict) -> None:
+        if verdict.action is Action.BEGIN:
+            begun = self._store.begin_attempt(work.job_id)
+            try:
+                self._submit(ray, begun)
+            except Unavailable as error:  # the next round submits it again
+                self._explain(begun, str(error))
+        elif verdict.action is Action.FAIL:
+            self._end(work, verdict)
+        else:
+            self._explain(work, verdict.reason)

@@ -1,0 +1,186 @@
+"""Keeps one embedded Ray head: starts it, and ends it without trace when told to or when nobody owns it.
+
+Runs in a session of its own (`python -m service.control.watchdog <launch as JSON>`), so that Ray outlives a
+service that was killed, until the next one adopts it or the idle time is over.
+"""
+
+import ctypes
+import fcntl
+import json
+import logging
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+from pydantic import BaseModel, ConfigDict
+
+from service.control import processes
+from service.control.keys import write_private
+
+_log = logging.getLogger("wiretune.watchdog")
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+_OBJECT_STORE_BYTES = 500_000_000  # snapshots and messages; a small machine's /dev/shm must hold it
+_GRACES_S = {signal.SIGTERM: 3.0, signal.SIGKILL: 15.0}
+_PORTS = (
+    "port",
+    "dashboard-port",
+    "ray-client-server-port",
+    "node-manager-port",
+    "object-manager-port",
+    "dashboard-agent-listen-port",
+    "dashboard-agent-grpc-port",
+    "runtime-env-agent-port",
+    "metrics-export-port",
+)
+
+
+class Launch(BaseModel):
+    """What a head is started with."""
+
+    model_config = ConfigDict(frozen=True)
+
+    folder: Path  # head.json, owner.lock, token, head.log
+    temp_dir: Path  # short: sockets below it have at most 107 characters
+    num_cpus: int
+    num_gpus: int | None
+    idle_s: float
+
+    @property
+    def head_path(self) -> Path:
+        return self.folder / "head.json"
+
+    @property
+    def owner_path(self) -> Path:
+        return self.folder / "owner.lock"
+
+    @property
+    def token_path(self) -> Path:
+        return self.folder / "token"
+
+    @property
+    def log_path(self) -> Path:
+        return self.folder / "head.log"
+
+
+def main(launch: Launch) -> None:
+    """Run the head until a SIGTERM, its own end, or `idle_s` without an owner; leave nothing behind."""
+    told = _Told()
+    signal.signal(signal.SIGTERM, told)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # whatever Ray leaves behind becomes our child, and is found
+    ports = free_ports(len(_PORTS))
+    ray = _start_ray(launch, dict(zip(_PORTS, ports, strict=True)))
+    head = {"pid": os.getpid(), "port": ports[0], "address": f"http://127.0.0.1:{ports[1]}"}
+    write_private(launch.head_path, json.dumps(head))
+    _log.info("Ray head %d starts at %s", ray, head["address"])
+    try:
+        _log.info("ends: %s", _watch(launch, ray, told))
+    finally:
+        _end(launch)
+
+
+class _Told:
+    """Whether a SIGTERM came."""
+
+    def __init__(self) -> None:
+        self.to_end = False
+
+    def __call__(self, _signal: int, _frame: FrameType | None) -> None:
+        self.to_end = True
+
+
+def _watch(launch: Launch, ray: int, told: _Told) -> str:
+    owned_at = time.monotonic()
+    while time.monotonic() - owned_at < launch.idle_s:
+        processes.reap()
+        if told.to_end:
+            return "told to"
+        if not processes.is_running(ray, word="ray"):
+            return "Ray's head ended by itself"
+        if is_owned(launch.owner_path):
+            owned_at = time.monotonic()
+        time.sleep(0.5)
+    return f"no service owned it for {launch.idle_s:g} s"
+
+
+def is_owned(path: Path) -> bool:
+    """Whether a process holds the lock on `path`."""
+    with open(path, "a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def free_ports(count: int) -> list[int]:
+    """Return distinct ports that are free now; all are held until the last is found."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def _start_ray(launch: Launch, ports: dict[str, int]) -> int:
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"]
+    command += ["--min-worker-port=0", "--max-worker-port=0"]  # any free ones; heads would fight over a range
+    command += [f"--{name}={port}" for name, port in ports.items()]
+    command += ["--dashboard-host=127.0.0.1", "--include-dashboard=true", f"--temp-dir={launch.temp_dir}"]
+    command += [f"--num-cpus={launch.num_cpus}", f"--object-store-memory={_OBJECT_STORE_BYTES}"]
+    if launch.num_gpus is not None:
+        command.append(f"--num-gpus={launch.num_gpus}")
+    foreign = [name for name in os.environ if name.startswith(("RAY_", "WIRETUNE_"))]
+    environment = {name: value for name, value in os.environ.items() if name not in foreign} | {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(launch.token_path),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # else 30 s, for the good of Ray Serve
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else a worker without GPUs cannot see a shared one
+        "OMP_NUM_THREADS": "1",
+    }
+    # Ray must not outlive us: nobody would know of it. Nothing else runs in this process when it forks.
+    ray = subprocess.Popen(command, env=environment, preexec_fn=_die_with_parent)
+    return ray.pid
+
+
+def _die_with_parent() -> None:
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option}, {value})")
+
+
+def _end(launch: Launch) -> None:
+    """End all that Ray started, politely and then not, and remove its files."""
+    for number, grace_s in _GRACES_S.items():
+        for pid in processes.descendants(os.getpid()):
+            processes.send(pid, number)
+        if processes.wait_until(_is_childless, timeout_s=grace_s):
+            break
+    left = processes.descendants(os.getpid())
+    if left:
+        _log.error("processes %s did not end; end them by hand", left)
+    shutil.rmtree(launch.temp_dir, ignore_errors=True)
+    launch.head_path.unlink(missing_ok=True)
+
+
+def _is_childless() -> bool:
+    processes.reap()
+    return not processes.descendants(os.getpid())
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    main(Launch.model_validate_json(sys.argv[1]))

@@ -1,0 +1,170 @@
+"""The forecaster: as accurate as it claims on 15 synthetic shapes, and total on anything."""
+
+import math
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from search.forecast import forecast_loss, has_diverged
+
+SEEN, RATIO = 240, 10
+
+
+def _ar_noise(rng, num_points, scale, correlation):
+    noise = rng.normal(0, scale, num_points)
+    for index in range(1, num_points):
+        noise[index] += correlation * noise[index - 1]
+    return noise
+
+
+def _white(scale):
+    return lambda rng, n: rng.normal(0, scale, n)
+
+
+def _spiky(rng, num_points):
+    return rng.normal(0, 0.03, num_points) + (rng.random(num_points) < 0.04) * rng.uniform(1, 3, num_points)
+
+
+# (curve over t, noise, steps seen)
+SHAPES = {
+    "exponential_fast": (lambda t: 1.6 * np.exp(-t / 60) + 0.6, _white(0.05), SEEN),
+    "exponential_slow": (lambda t: 1.6 * np.exp(-t / 400) + 0.6, _white(0.05), SEEN),
+    "exponential_clean": (lambda t: 2.0 * np.exp(-t / 150) + 0.2, _white(0.01), SEEN),
+    "power_half": (lambda t: 2.0 * (1 + t / 20) ** -0.5 + 0.3, _white(0.05), SEEN),
+    "power_quarter": (lambda t: 2.0 * (1 + t / 10) ** -0.25 + 0.2, _white(0.05), SEEN),
+    "power_one": (lambda t: 2.0 / (1 + t / 50) + 0.4, _white(0.1), SEEN),
+    "two_time_scales": (lambda t: np.exp(-t / 20) + np.exp(-t / 500) + 0.3, _white(0.05), SEEN),
+    "plateau": (lambda t: 1.0 + 0 * t, _white(0.05), SEEN),
+    "late_drop": (lambda t: 2.0 - 1.2 / (1 + np.exp(-(t - 600) / 60)), _white(0.05), SEEN),
+    "transient_bump": (
+        lambda t: 1.5 * np.exp(-t / 200) + 0.5 + 0.8 * np.exp(-(((t - 12) / 8) ** 2)), _white(0.05), SEEN,
+    ),
+    "diverging": (lambda t: np.minimum(1.0 + np.exp(t / 50) / 10, 100.0), _white(0.05), SEEN),
+    "spikes": (lambda t: 1.6 * np.exp(-t / 150) + 0.5, _spiky, SEEN),
+    "correlated_noise": (
+        lambda t: 1.6 * np.exp(-t / 150) + 0.5, lambda rng, n: _ar_noise(rng, n, 0.04, 0.7), SEEN,
+    ),
+    "small_scale": (lambda t: 0.01 * (1.5 * np.exp(-t / 150) + 0.5), _white(0.0005), SEEN),
+    "sixteen_points": (lambda t: 1.6 * np.exp(-t / 12) + 0.6, _white(0.02), 16),
+}  # fmt: skip
+
+
+def _case(shape, seed):
+    curve, noise, seen = SHAPES[shape]
+    rng = np.random.default_rng(seed)
+    losses = curve(np.arange(seen)) + noise(rng, seen)
+    return losses.tolist(), RATIO * seen, float(curve(np.array(RATIO * seen)))
+
+
+def test_the_average_of_curves_is_as_accurate_as_measured_on_45_synthetic_series():
+    errors = []
+    for shape in SHAPES:
+        for seed in range(3):
+            losses, horizon, truth = _case(shape, seed)
+            errors.append(abs(forecast_loss(losses, horizon, weight=1.0).mean - truth))
+
+    assert np.median(errors) <= 0.18
+    assert np.quantile(errors, 0.9) <= 2.5
+
+
+@pytest.mark.parametrize("shape", ["exponential_fast", "power_half", "spikes", "correlated_noise"])
+def test_extrapolation_beats_the_last_losses_on_falling_curves(shape):
+    losses, horizon, truth = _case(shape, 0)
+
+    curve_error = abs(forecast_loss(losses, horizon, weight=1.0).mean - truth)
+
+    assert curve_error < abs(np.median(losses[-48:]) - truth)
+
+
+@given(
+    losses=st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=1, max_size=60),
+    ratio=st.floats(1, 1e6),
+    level=st.none() | st.floats(allow_nan=True, allow_infinity=True),
+)
+@settings(max_examples=150, deadline=None)
+def test_any_series_gives_a_finite_forecast(losses, ratio, level):
+    forecast = forecast_loss(losses, len(losses) * ratio, level=level)
+
+    assert math.isfinite(forecast.mean)
+    assert math.isfinite(forecast.std) and forecast.std >= 0
+
+
+@pytest.mark.parametrize("num_points", [1, 2, 3])
+def test_a_handful_of_losses_is_too_short(num_points):
+    assert forecast_loss([2.0, 1.5, 1.4][:num_points], 100).status == "too_short"
+
+
+@pytest.mark.parametrize("num_points", [8, 16])
+def test_a_short_falling_series_is_forecast_to_fall(num_points):
+    losses = [2.0 * 0.9**index for index in range(num_points)]
+
+    forecast = forecast_loss(losses, 10 * num_points, level=2.0)
+
+    assert forecast.status == "ok"
+    assert 0 <= forecast.mean < losses[-1] + 0.1
+
+
+@pytest.mark.parametrize(
+    ("losses", "status"),
+    [
+        ([1.0] * 20 + [math.nan], "diverged"),
+        ([1.0] * 20 + [math.inf], "diverged"),
+        ([1.0 + 0.5 * step for step in range(40)], "diverged"),
+        ([1.0] * 40, "no_progress"),
+        ([1e30] * 40, "diverged"),
+        ([1.8] * 10 + [1.8 - 0.03 * step for step in range(40)], "overshoot"),
+        ([1.0 - 0.01 * step for step in range(40)], "ok"),
+    ],
+)
+def test_the_status_names_what_the_curve_did(losses, status):
+    assert forecast_loss(losses, 400, level=1.0).status == status
+
+
+def test_an_overshoot_gets_no_credit_for_falling_back():
+    losses = [1.8] * 10 + [1.8 - 0.03 * step for step in range(40)]
+
+    assert forecast_loss(losses, 4000, level=1.0, weight=1.0).mean == pytest.approx(np.median(losses[-10:]))
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e30])
+def test_the_forecast_scales_with_the_loss(scale):
+    losses, horizon, _ = _case("exponential_slow", 1)
+
+    plain = forecast_loss(losses, horizon, level=2.2)
+    scaled = forecast_loss([scale * loss for loss in losses], horizon, level=2.2 * scale)
+
+    assert scaled.mean == pytest.approx(scale * plain.mean, rel=1e-6)
+    assert scaled.std == pytest.approx(scale * plain.std, rel=1e-6)
+
+
+def test_positive_losses_never_get_a_negative_forecast():
+    losses = np.linspace(2.0, 0.1, 100).tolist()
+
+    assert forecast_loss(losses, 100_000, level=2.0, weight=1.0).mean >= 0
+
+
+def test_batch_noise_at_a_small_loss_is_not_a_divergence():
+    rng = np.random.default_rng(0)
+    losses = np.exp(rng.normal(math.log(0.03), 1.0, 60)).tolist()
+
+    assert not has_diverged(losses, level=0.01, tolerance=0.7 * 2.3)
+
+
+@pytest.mark.parametrize(("losses", "horizon", "argument"), [([], 10, "losses"), ([1.0] * 8, 7, "horizon")])
+def test_an_impossible_question_names_its_argument(losses, horizon, argument):
+    with pytest.raises(ValueError, match=f"`{argument}`"):
+        forecast_loss(losses, horizon)
+
+
+def test_a_forecast_takes_less_than_15_milliseconds_of_processor_time():
+    losses, horizon, _ = _case("exponential_slow", 0)
+    forecast_loss(losses, horizon)
+
+    started = time.process_time()
+    for _ in range(20):
+        forecast_loss(losses, horizon, level=2.2)
+
+    assert (time.process_time() - started) / 20 < 0.015

@@ -1,0 +1,112 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from trainers.checkpoint import CheckpointError, commit_manifest
+from trainers.config import NoneConfig, OptimizerConfig, ReplicaConfig, SgdConfig, ThresholdConfig
+from trainers.replica import Replica
+from trainers.segment import Segment
+
+MakeConfig = Callable[..., ReplicaConfig]
+SEGMENT = Segment(num_steps=5, learning_rate=0.1)
+
+
+def trained(config: ReplicaConfig) -> Replica:
+    replica = Replica(config, 0, 1, device="cpu")
+    replica.run(SEGMENT)
+    return replica
+
+
+def write(replica: Replica, url: str) -> None:
+    commit_manifest(url, replica.save(url))
+
+
+def test_a_loaded_checkpoint_continues_with_equal_bits(
+    make_config: MakeConfig,
+    tmp_path: Path,
+    optimizer_config: OptimizerConfig,
+    exchange_config: NoneConfig | ThresholdConfig,
+):
+    config = make_config(optimizer=optimizer_config, exchange=exchange_config)
+    original = trained(config)
+    write(original, f"file://{tmp_path}/checkpoint")
+    fresh = Replica(config, 0, 1, device="cpu")
+
+    fresh.load(f"file://{tmp_path}/checkpoint")
+
+    assert fresh.step == 5
+    assert fresh.run(SEGMENT).losses == original.run(SEGMENT).losses
+
+
+def test_any_storage_that_fsspec_reaches_will_do(make_config: MakeConfig):
+    replica = trained(make_config())
+
+    write(replica, "memory://bucket/checkpoint")
+    replica.run(SEGMENT)
+    replica.load("memory://bucket/checkpoint")
+
+    assert replica.step == 5
+
+
+@pytest.mark.parametrize("name", ["shared.safetensors", "rank-0.safetensors"])
+@pytest.mark.parametrize("place", [0.1, 0.9])
+def test_a_flipped_bit_is_found_and_its_file_named(make_config: MakeConfig, tmp_path: Path, name: str, place: float):
+    replica = trained(make_config(exchange=ThresholdConfig(density=0.1)))
+    write(replica, str(tmp_path))
+    content = bytearray((tmp_path / name).read_bytes())
+    content[int(place * len(content))] ^= 1
+    (tmp_path / name).write_bytes(content)
+
+    with pytest.raises(CheckpointError, match=f"{name} is damaged"):
+        replica.load(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["shared.safetensors", "rank-0.safetensors", "manifest.json"])
+def test_a_missing_file_is_named(make_config: MakeConfig, tmp_path: Path, name: str):
+    replica = trained(make_config())
+    write(replica, str(tmp_path))
+    (tmp_path / name).unlink()
+
+    with pytest.raises(CheckpointError, match=f"{name} is missing"):
+        replica.load(str(tmp_path))
+
+
+def test_a_torn_manifest_is_named(make_config: MakeConfig, tmp_path: Path):
+    replica = trained(make_config())
+    write(replica, str(tmp_path))
+    (tmp_path / "manifest.json").write_text((tmp_path / "manifest.json").read_text()[:50])
+
+    with pytest.raises(CheckpointError, match=r"manifest.json is damaged"):
+        replica.load(str(tmp_path))
+
+
+def test_a_refused_checkpoint_changes_nothing(make_config: MakeConfig, tmp_path: Path):
+    replica, untouched = trained(make_config()), trained(make_config())
+    write(replica, str(tmp_path))
+    (tmp_path / "rank-0.safetensors").unlink()
+    for one in (replica, untouched):
+        one.run(SEGMENT)
+
+    with pytest.raises(CheckpointError):
+        replica.load(str(tmp_path))
+
+    assert replica.run(SEGMENT).losses == untouched.run(SEGMENT).losses
+
+
+def test_state_of_another_optimizer_is_refused(make_config: MakeConfig, tmp_path: Path):
+    write(trained(make_config(optimizer=SgdConfig(momentum=0.0))), str(tmp_path))
+
+    with pytest.raises(CheckpointError, match=r"shared.safetensors holds the state of another"):
+        trained(make_config(optimizer=SgdConfig(momentum=0.9))).load(str(tmp_path))
+
+
+def test_a_checkpoint_of_another_number_of_workers_is_refused(make_config: MakeConfig, tmp_path: Path):
+    replica = trained(make_config())
+    write(replica, str(tmp_path))
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest | {"num_workers": 3}))
+
+    with pytest.raises(CheckpointError, match="for 3 workers"):
+        replica.load(str(tmp_path))

@@ -1,0 +1,57 @@
+import pytest
+
+from trainers import cost
+from trainers.config import EmulateLink, NoneConfig, ThresholdConfig
+
+SHAPES = ((100, 10), (24,))  # d = 1024
+
+
+def test_dense_ring_sends_each_byte_less_than_twice():
+    traffic = cost.step_traffic(SHAPES, num_workers=4, exchange=NoneConfig())
+
+    assert traffic == cost.Traffic(bytes=2 * 3 * 4 * (1024 + 3) // 4, rounds=6)
+
+
+def test_sparse_gather_sends_header_and_padded_entries_to_every_peer():
+    exchange = ThresholdConfig(density=0.03125)  # 32 entries, 40 with the margin
+
+    traffic = cost.step_traffic(SHAPES, num_workers=3, exchange=exchange, density=0.03125)
+
+    assert traffic == cost.Traffic(bytes=2 * (3 * 4 + 40 * 8), rounds=2)
+
+
+@pytest.mark.parametrize("num_workers", [2, 3, 8])
+def test_a_step_never_costs_more_than_a_dense_one(num_workers: int):
+    exchange, dense = ThresholdConfig(density=0.5), cost.dense_step(1024, num_workers)
+
+    costs = [
+        cost.step_traffic(SHAPES, num_workers=num_workers, exchange=exchange, density=k / 64).bytes
+        for k in range(1, 65)
+    ]
+
+    assert max(costs) == dense.bytes
+    assert costs == sorted(costs)
+
+
+def test_one_worker_sends_nothing():
+    assert cost.step_traffic(SHAPES, num_workers=1, exchange=NoneConfig()) == cost.Traffic(bytes=0, rounds=0)
+
+
+def test_seconds_add_transfer_and_latency():
+    traffic = cost.Traffic(bytes=1_250_000, rounds=4)
+
+    assert traffic.seconds(EmulateLink(mbps=100, latency_ms=5)) == pytest.approx(0.1 + 0.02)
+
+
+@pytest.mark.parametrize("density", [None, 0.0, 1.5])
+def test_a_density_outside_its_range_is_named(density: float | None):
+    with pytest.raises(ValueError, match=r"`density` must be in \(0, 1\].*got"):
+        cost.step_traffic(SHAPES, num_workers=2, exchange=ThresholdConfig(density=0.1), density=density)
+
+
+@pytest.mark.parametrize(
+    ("compute_s", "transfer_s", "density"),
+    [(0.01, 0.1, 0.025), (10.0, 0.1, 1.0), (1e-6, 10.0, 0.001), (0.1, 0.0, 1.0)],
+)
+def test_link_rule_spends_a_quarter_of_compute_on_sending(compute_s: float, transfer_s: float, density: float):
+    assert cost.link_rule_density(compute_s, transfer_s) == pytest.approx(density)

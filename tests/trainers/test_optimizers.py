@@ -1,0 +1,123 @@
+from collections.abc import Callable
+
+import pytest
+import torch
+from schedulefree import SGDScheduleFree
+from torch import Tensor
+from torch.nn import Parameter
+
+from trainers.config import (
+    AdamWConfig,
+    OptimizerConfig,
+    ScheduleFreeSgdConfig,
+    SgdConfig,
+)
+from trainers.optimizers import Optimizer
+
+START = torch.randn(5, generator=torch.Generator().manual_seed(0))
+
+
+def gradient(step: int) -> Tensor:
+    return torch.randn(5, generator=torch.Generator().manual_seed(100 + step))
+
+
+def steps(optimizer: Optimizer, parameter: Parameter, which: range, *, learning_rate: float = 0.05) -> None:
+    for step in which:
+        parameter.grad = gradient(step)
+        optimizer.set_learning_rate(learning_rate, step)
+        optimizer.step()
+
+
+def fresh(config: OptimizerConfig) -> tuple[Optimizer, Parameter]:
+    parameter = Parameter(START.clone())
+    return Optimizer(config, {"x": parameter}), parameter
+
+
+@pytest.mark.parametrize("before", [0, 3])
+def test_restored_state_continues_with_equal_bits(optimizer_config: OptimizerConfig, before: int):
+    optimizer, parameter = fresh(optimizer_config)
+    steps(optimizer, parameter, range(before))
+    saved = {name: tensor.clone() for name, tensor in optimizer.tensors().items()}
+    scalars, start = optimizer.scalars(), parameter.detach().clone()
+    steps(optimizer, parameter, range(before, 10))
+    expected = parameter.detach().clone()
+
+    with torch.no_grad():
+        parameter.copy_(start)
+        for name, tensor in optimizer.tensors().items():
+            tensor.copy_(saved[name])
+    optimizer.load_scalars(scalars)
+    steps(optimizer, parameter, range(before, 10))
+
+    assert torch.equal(parameter, expected)
+
+
+def test_state_tensors_stay_the_same_objects(optimizer_config: OptimizerConfig):
+    optimizer, parameter = fresh(optimizer_config)
+    before = {name: id(tensor) for name, tensor in optimizer.tensors().items()}
+
+    steps(optimizer, parameter, range(3))
+
+    assert {name: id(tensor) for name, tensor in optimizer.tensors().items()} == before
+
+
+@pytest.mark.parametrize(
+    ("config", "reference"),
+    [
+        (
+            SgdConfig(momentum=0.9, nesterov=True, weight_decay=0.01),
+            lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.01),
+        ),
+        (AdamWConfig(weight_decay=0.01), lambda p: torch.optim.AdamW(p, lr=0.05, weight_decay=0.01)),
+    ],
+)
+def test_state_made_up_front_changes_no_bit(
+    config: OptimizerConfig, reference: Callable[[list[Parameter]], torch.optim.Optimizer]
+):
+    optimizer, parameter = fresh(config)
+    plain = Parameter(START.clone())
+    theirs = reference([plain])
+
+    steps(optimizer, parameter, range(8))
+    for step in range(8):
+        plain.grad = gradient(step)
+        theirs.step()
+
+    assert torch.equal(parameter, plain)
+
+
+def test_our_warmup_is_the_packages_warmup():
+    optimizer, parameter = fresh(ScheduleFreeSgdConfig(warmup_steps=5))
+    plain = Parameter(START.clone())
+    theirs = SGDScheduleFree([plain], lr=0.05, momentum=0.9, warmup_steps=5)
+    theirs.train()
+
+    steps(optimizer, parameter, range(12))
+    for step in range(12):
+        plain.grad = gradient(step)
+        theirs.step()
+    theirs.eval()
+
+    torch.testing.assert_close(optimizer.evaluated()["x"], plain.detach())
+
+
+def test_warmup_ramps_linearly_from_the_first_step(optimizer_config: OptimizerConfig):
+    optimizer, _ = fresh(optimizer_config)  # 5 steps of warm-up
+    rates = []
+
+    for step in range(7):
+        optimizer.set_learning_rate(0.1, step)
+        rates.append(optimizer.scalars()["lr"])
+
+    assert rates == pytest.approx([0.02, 0.04, 0.06, 0.08, 0.1, 0.1, 0.1])
+
+
+def test_looking_at_the_evaluated_iterate_changes_no_bit(optimizer_config: OptimizerConfig):
+    optimizer, parameter = fresh(optimizer_config)
+    steps(optimizer, parameter, range(4))
+    before, scalars = parameter.detach().clone(), optimizer.scalars()
+
+    optimizer.evaluated()
+
+    assert torch.equal(parameter, before)
+    assert optimizer.scalars() == scalars

@@ -1,0 +1,151 @@
+from collections.abc import Callable
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from trainers.config import NoneConfig, OptimizerConfig, ReplicaConfig, ScheduleFreeSgdConfig, ThresholdConfig
+from trainers.replica import Replica
+from trainers.segment import Segment
+
+MakeConfig = Callable[..., ReplicaConfig]
+SEGMENT = Segment(num_steps=6, learning_rate=0.1)
+
+
+def alone(config: ReplicaConfig) -> Replica:
+    return Replica(config, 0, 1, device="cpu")
+
+
+def test_every_restore_leads_to_the_same_losses(
+    make_config: MakeConfig,
+    optimizer_config: OptimizerConfig,
+    exchange_config: NoneConfig | ThresholdConfig,
+):
+    replica = alone(make_config(optimizer=optimizer_config, exchange=exchange_config))
+    replica.run(SEGMENT)
+    replica.snapshot("stage")
+    expected = replica.run(SEGMENT)
+
+    runs = []
+    for _ in range(2):
+        replica.run(Segment(num_steps=3, learning_rate=0.7))
+        replica.evaluate()
+        replica.restore("stage")
+        runs.append(replica.run(SEGMENT))
+
+    assert [run.losses for run in runs] == [expected.losses] * 2
+    assert [run.density for run in runs] == [expected.density] * 2
+
+
+def test_evaluating_changes_no_bit_of_training(make_config: MakeConfig, optimizer_config: OptimizerConfig):
+    watched, unwatched = (alone(make_config(optimizer=optimizer_config)) for _ in range(2))
+
+    for replica in (watched, unwatched):
+        replica.run(SEGMENT)
+    watched.evaluate()
+
+    assert watched.run(SEGMENT).losses == unwatched.run(SEGMENT).losses
+
+
+def test_segments_in_pieces_train_like_one(make_config: MakeConfig, exchange_config: NoneConfig | ThresholdConfig):
+    whole, pieces = (alone(make_config(exchange=exchange_config)) for _ in range(2))
+
+    expected = whole.run(Segment(num_steps=9, learning_rate=0.1)).losses
+    losses = [loss for n in (4, 4, 1) for loss in pieces.run(Segment(num_steps=n, learning_rate=0.1)).losses]
+
+    assert tuple(losses) == expected
+
+
+def test_accumulated_micro_batches_weigh_like_one_batch(make_config: MakeConfig):
+    whole = alone(make_config(workload={"kind": "digits-mlp", "batch_size": 32}))
+    split = alone(make_config(workload={"kind": "digits-mlp", "batch_size": 16}, accumulate=2))
+
+    losses = [replica.run(SEGMENT).losses for replica in (whole, split)]
+
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+def test_a_ramp_is_linear_and_ends_at_its_final_rate(make_config: MakeConfig):
+    ramp, steps = (alone(make_config()) for _ in range(2))
+
+    ramp.run(Segment(num_steps=3, learning_rate=0.1, final_learning_rate=0.3))
+    for rate in (0.1, 0.2, 0.3):
+        steps.run(Segment(num_steps=1, learning_rate=rate))
+
+    assert ramp.run(SEGMENT).losses == pytest.approx(steps.run(SEGMENT).losses, rel=1e-6)
+
+
+def test_a_diverging_step_is_not_applied(make_config: MakeConfig, exchange_config: NoneConfig | ThresholdConfig):
+    replica = alone(make_config(exchange=exchange_config))
+    replica.run(SEGMENT)
+    weight = replica.model.get_parameter("0.weight")
+    handle = weight.register_hook(lambda grad: grad * float("nan"))
+    before = weight.detach().clone()
+
+    result = replica.run(SEGMENT)
+    handle.remove()
+
+    assert (result.diverged, result.losses, replica.step) == (True, (), 6)
+    assert torch.equal(weight, before)
+    assert not replica.run(SEGMENT).diverged
+
+
+def test_an_exploding_rate_ends_the_segment(make_config: MakeConfig):
+    replica = alone(make_config())
+
+    result = replica.run(Segment(num_steps=200, learning_rate=1e30))
+
+    assert result.diverged
+    assert len(result.losses) == len(result.step_seconds) == replica.step < 200
+
+
+def test_dropping_to_bf16_changes_losses_slightly(make_config: MakeConfig):
+    losses = [alone(make_config(precision=p)).run(SEGMENT).losses for p in ("float32", "bf16")]
+
+    assert losses[0] != losses[1]
+    assert losses[0] == pytest.approx(losses[1], rel=0.02)
+
+
+def test_a_tight_clip_slows_training_down(make_config: MakeConfig):
+    falls = []
+    for clip in (None, 0.01):
+        losses = alone(make_config(clip=clip)).run(Segment(num_steps=20, learning_rate=0.1)).losses
+        falls.append(losses[0] - losses[-1])
+
+    assert falls[0] > 5 * falls[1]
+
+
+def test_training_learns_the_digits(make_config: MakeConfig, exchange_config: NoneConfig | ThresholdConfig):
+    optimizer = ScheduleFreeSgdConfig(learning_rate=1.0)
+    replica = alone(make_config(optimizer=optimizer, exchange=exchange_config))
+
+    replica.run(Segment(num_steps=200, learning_rate=1.0))
+    evaluation = replica.evaluate()
+
+    assert evaluation.accuracy is not None
+    assert evaluation.accuracy > 0.9
+    assert evaluation.num_samples == 359
+
+
+def test_training_leaves_the_global_generator_alone(make_config: MakeConfig):
+    replica = alone(make_config())
+    before = torch.random.get_rng_state()
+
+    replica.run(SEGMENT)
+
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_exported_weights_reproduce_the_evaluation(
+    make_config: MakeConfig, tmp_path, optimizer_config: OptimizerConfig
+):
+    replica = alone(make_config(optimizer=optimizer_config))
+    replica.run(Segment(num_steps=30, learning_rate=0.05))
+    evaluation = replica.evaluate()
+
+    replica.export(f"{tmp_path}/deep/weights.safetensors")
+    model = replica.workload.model()
+    model.load_state_dict(load_file(tmp_path / "deep" / "weights.safetensors"))
+    inputs, targets = replica.workload.validation.batch(torch.arange(359))
+
+    assert replica.workload.loss(model(inputs), targets).item() == pytest.approx(evaluation.loss, rel=1e-5)

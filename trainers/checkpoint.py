@@ -1,0 +1,146 @@
+"""Checkpoints on any storage that fsspec reaches: safetensors files, then a manifest of their checksums.
+
+A checkpoint is a folder: `shared.safetensors` (equal on all ranks, written by rank 0),
+`rank-<i>.safetensors` (each rank's own state), `manifest.json`, without which there is no checkpoint.
+Scalars are JSON in a file's metadata.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import fsspec
+from pydantic import BaseModel, ConfigDict, ValidationError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from trainers.snapshot import State, Stateful, load_scalars, scalars_of, tensors_of
+
+MANIFEST = "manifest.json"
+SHARED = "shared.safetensors"
+FORMAT = 1
+
+
+class CheckpointError(Exception):
+    """A checkpoint is missing, damaged or of another training run; the message names the file."""
+
+
+class Shard(BaseModel):
+    """A written file and its checksum."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    sha256: str
+    num_bytes: int
+
+
+class Manifest(BaseModel):
+    """The files of a complete checkpoint."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: int
+    num_workers: int
+    shards: tuple[Shard, ...]
+
+
+def own_name(rank: int) -> str:
+    """Return the name of a rank's own file."""
+    return f"rank-{rank}.safetensors"
+
+
+def save(url: str, state: State, *, rank: int) -> list[Shard]:
+    """Write what `rank` writes of a checkpoint at the folder `url`; `commit_manifest` completes it."""
+    shards = [_write(url, own_name(rank), state.own)]
+    if rank == 0:
+        shards.append(_write(url, SHARED, state.shared))
+    return shards
+
+
+def commit_manifest(url: str, shards: Iterable[Shard]) -> None:
+    """Make the checkpoint at `url` valid: all `shards` of all ranks have been written."""
+    shards = tuple(shards)
+    manifest = Manifest(format=FORMAT, num_workers=len(shards) - 1, shards=shards)
+    write_bytes(f"{url}/{MANIFEST}", manifest.model_dump_json(indent=1).encode())
+
+
+def load(url: str, state: State, *, rank: int, num_workers: int) -> None:
+    """Copy the checkpoint at `url` into the live state of `rank`.
+
+    Raises CheckpointError, before anything has changed, if a file is missing, damaged or does not fit.
+    """
+    shards = {shard.name: shard for shard in _read_manifest(url, num_workers).shards}
+    files = [(state.shared, SHARED), (state.own, own_name(rank))]
+    read = [(parts, *_read(url, shards[name], parts)) for parts, name in files]
+    for parts, tensors, scalars in read:
+        for name, live in tensors_of(parts).items():
+            live.copy_(tensors[name])
+        load_scalars(parts, scalars)
+
+
+def write_bytes(url: str, content: bytes) -> None:
+    """Write a file in one piece, and the folders above it."""
+    fs, path = fsspec.url_to_fs(url)
+    fs.makedirs(fs._parent(path), exist_ok=True)
+    with fs.transaction:  # local files appear under their name only when complete, as on object stores
+        fs.pipe_file(path, content)
+
+
+def weights(tensors: Mapping[str, Tensor]) -> bytes:
+    """Return `tensors` as a safetensors file."""
+    return save_tensors(_on_host(tensors))
+
+
+def _write(url: str, name: str, parts: Mapping[str, Stateful]) -> Shard:
+    content = save_tensors(_on_host(tensors_of(parts)), metadata={"scalars": json.dumps(scalars_of(parts))})
+    write_bytes(f"{url}/{name}", content)
+    return Shard(name=name, sha256=hashlib.sha256(content).hexdigest(), num_bytes=len(content))
+
+
+def _on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+
+
+def _read_manifest(url: str, num_workers: int) -> Manifest:
+    try:
+        manifest = Manifest.model_validate_json(_read_bytes(f"{url}/{MANIFEST}"))
+    except ValidationError as error:
+        raise CheckpointError(f"{url}/{MANIFEST} is damaged: {error}") from error
+    if (manifest.format, manifest.num_workers) != (FORMAT, num_workers):
+        raise CheckpointError(
+            f"{url}/{MANIFEST} is of format {manifest.format} and for {manifest.num_workers} workers; "
+            f"needed are format {FORMAT} and {num_workers} workers"
+        )
+    return manifest
+
+
+def _read(url: str, shard: Shard, parts: Mapping[str, Stateful]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    content = _read_bytes(f"{url}/{shard.name}")
+    if hashlib.sha256(content).hexdigest() != shard.sha256:
+        raise CheckpointError(
+            f"{url}/{shard.name} is damaged: its SHA-256 is not the manifest's {shard.sha256}"
+        )
+    tensors, live = load_tensors(content), tensors_of(parts)
+    saved_shapes = {name: tensor.shape for name, tensor in tensors.items()}
+    if saved_shapes != {name: tensor.shape for name, tensor in live.items()}:
+        raise CheckpointError(f"{url}/{shard.name} holds the state of another model, optimizer or exchange")
+    return tensors, json.loads(_metadata(content)["scalars"])
+
+
+def _read_bytes(url: str) -> bytes:
+    fs, path = fsspec.url_to_fs(url)
+    try:
+        content: bytes = fs.cat_file(path)
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{url} is missing") from error
+    return content
+
+
+def _metadata(content: bytes) -> dict[str, str]:
+    """Return a safetensors file's metadata: the header is JSON after its length, 8 bytes little-endian."""
+    length = int.from_bytes(content[:8], "little")
+    metadata: dict[str, str] = json.loads(content[8 : 8 + length])["__metadata__"]
+    return metadata

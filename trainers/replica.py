@@ -1,0 +1,240 @@
+"""One rank of a data-parallel training run: state, segments, evaluation. Runs under any launcher."""
+
+import math
+import time
+from datetime import timedelta
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.func import functional_call
+
+from trainers import checkpoint, cost
+from trainers.checkpoint import Shard
+from trainers.config import ReplicaConfig
+from trainers.exchange import exchange, pacing
+from trainers.exchange.aggregate import Wire
+from trainers.exchange.buffer import GradientBuffer
+from trainers.exchange.exchange import Exchanged
+from trainers.exchange.ledger import Ledger
+from trainers.optimizers import Optimizer
+from trainers.sampler import Sampler
+from trainers.segment import Evaluation, Segment, SegmentResult
+from trainers.snapshot import RandomState, State, Steps, Tensors
+from trainers.workload import Data, seeded_model
+from trainers.workloads import table
+
+Backend = Literal["auto", "gloo", "nccl"]
+#: Samples per forward pass of an evaluation.
+EVALUATION_BATCH = 1024
+
+
+class Replica:
+    """Rank `rank` of `num_workers`. All ranks must be told the same things in the same order.
+
+    `device` is a torch device, or `auto`: this rank's GPU where there is one, else the CPU.
+    """
+
+    def __init__(self, config: ReplicaConfig, rank: int, num_workers: int, *, device: str = "auto") -> None:
+        self.config, self.rank, self.num_workers = config, rank, num_workers
+        self.device = torch.device(_default_device(rank) if device == "auto" else device)
+        self.workload = table.build(config.workload)
+        self.model = seeded_model(self.workload, config.seed).to(self.device)
+        parameters = dict(self.model.named_parameters())
+        self._buffer = GradientBuffer(list(parameters.values()))
+        self._optimizer = Optimizer(config.optimizer, parameters)
+        self._ledger = Ledger()
+        self._wire = Wire(num_workers, pacing.build(config.link), self._ledger)
+        self._exchange = exchange.build(config.exchange, self._buffer, self._wire)
+        self._sampler = Sampler(
+            seed=config.seed,
+            num_samples=len(self.workload.training),
+            num_workers=num_workers,
+            batch_size=self.workload.batch_size,
+            accumulate=config.accumulate,
+        )
+        self._steps = Steps()
+        # Distinct per rank and job, so that e.g. dropout masks differ; torch mixes the bits.
+        self._random = RandomState(config.seed * 65_536 + rank, self.device)
+        self._state = State(
+            shared={"parameters": Tensors(parameters), "optimizer": self._optimizer, "steps": self._steps},
+            own={
+                "buffers": Tensors(dict(self.model.named_buffers())),
+                "exchange": self._exchange,
+                "random": self._random,
+            },
+        )
+        self.backend = "none"  # until connected
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps taken."""
+        return self._steps.taken
+
+    def connect(self, init_method: str, *, backend: Backend = "auto") -> None:
+        """Set the process up for training, and join the other ranks at `init_method` (a torch URL).
+
+        `auto` is NCCL when each rank has its own GPU of this machine, else gloo.
+        """
+        torch.set_num_threads(self.config.threads)
+        if backend == "auto":
+            has_own_gpu = self.device.type == "cuda" and torch.cuda.device_count() >= self.num_workers
+            backend = "nccl" if has_own_gpu else "gloo"
+        dist.init_process_group(
+            backend,
+            init_method=init_method,
+            rank=self.rank,
+            world_size=self.num_workers,
+            timeout=timedelta(seconds=self.config.collective_timeout_s),
+        )
+        self.backend = backend
+
+    def close(self) -> None:
+        """Leave the other ranks."""
+        dist.destroy_process_group()
+
+    # -- state ----------------------------------------------------------------------------------------------
+
+    def snapshot(self, slot: str) -> None:
+        """Keep a copy of the whole state in memory under the name `slot`."""
+        self._state.snapshot(slot)
+
+    def restore(self, slot: str) -> None:
+        """Go back to the copy in `slot`; KeyError if there is none."""
+        self._state.restore(slot)
+
+    def save(self, url: str) -> list[Shard]:
+        """Write this rank's part of a checkpoint at the folder `url`; `commit_manifest` completes it."""
+        return checkpoint.save(url, self._state, rank=self.rank)
+
+    def load(self, url: str) -> None:
+        """Go back to the checkpoint at the folder `url`; raises CheckpointError if it is damaged."""
+        with torch.no_grad():
+            checkpoint.load(url, self._state, rank=self.rank, num_workers=self.num_workers)
+
+    def export(self, url: str) -> None:
+        """Write the evaluated iterate as the safetensors file `url` (rank 0), under the model's own names."""
+        weights = self._optimizer.evaluated() | self._averaged_buffers()
+        if self.rank == 0:
+            checkpoint.write_bytes(url, checkpoint.weights(weights))
+
+    # -- training -------------------------------------------------------------------------------------------
+
+    def run(self, segment: Segment) -> SegmentResult:
+        """Take the segment's steps; returns this rank's view of them. Losses are means over all ranks."""
+        first_step, sent = self.step, []
+        seconds: list[float] = []
+        diverged = False
+        with self._random.scope():
+            for index in range(segment.num_steps):
+                started = time.monotonic()
+                outcome = self._train_step(_learning_rate(segment, index), segment.level)
+                diverged = outcome.diverged
+                if diverged:
+                    break
+                sent.append(outcome)
+                seconds.append(time.monotonic() - started)
+        return SegmentResult(
+            first_step=first_step,
+            losses=tuple(outcome.loss for outcome in sent),
+            step_seconds=tuple(seconds),
+            bytes_sent=(self._ledger.take(),),
+            bytes_dense=(len(sent) + diverged) * self._dense_bytes(),
+            density=_mean_density(sent),
+            threshold=self._exchange.threshold,
+            diverged=diverged,
+        )
+
+    def _dense_bytes(self) -> int:
+        return cost.dense_step(self._buffer.num_elements, self.num_workers).bytes
+
+    def _train_step(self, learning_rate: float, level: float | None) -> Exchanged:
+        self._optimizer.set_learning_rate(learning_rate, self.step)
+        outcome = self._exchange.step(self._backward(), level)
+        if not outcome.diverged:
+            if self.config.clip is not None:
+                self._buffer.clip(self.config.clip)
+            self._optimizer.step()
+            self._steps.taken += 1
+        return outcome
+
+    def _backward(self) -> Tensor:
+        """Fill the gradient buffer; returns the mean loss `()` of this rank's micro-batches."""
+        self._buffer.zero()
+        total = torch.zeros((), device=self.device)
+        for micro in range(self.config.accumulate):
+            indices = self._sampler.indices(self.step, rank=self.rank, micro=micro)
+            loss = self._loss(self.workload.training, indices) / self.config.accumulate
+            torch.autograd.backward(loss)
+            total += loss.detach()
+        return total
+
+    def _loss(self, data: Data, indices: Tensor) -> Tensor:
+        inputs, targets = (tensor.to(self.device) for tensor in data.batch(indices))
+        with self._autocast():
+            return self.workload.loss(self.model(inputs), targets)
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.config.precision == "bf16")
+
+    # -- evaluation -----------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def evaluate(self) -> Evaluation:
+        """Evaluate on the validation set, shared out among the ranks; does not disturb training."""
+        weights = self._optimizer.evaluated() | self._averaged_buffers()
+        data = self.workload.validation
+        was_training = self.model.training
+        self.model.eval()
+        sums = torch.zeros(2, dtype=torch.float64)  # loss, correct
+        has_accuracy = True
+        for indices in torch.split(torch.arange(self.rank, len(data), self.num_workers), EVALUATION_BATCH):
+            loss, correct = self._evaluate_batch(weights, data, indices)
+            has_accuracy = correct is not None
+            sums += torch.tensor([loss * len(indices), correct or 0.0], dtype=torch.float64)
+        self.model.train(was_training)
+        self._wire.all_reduce_sum(sums, {"control": sums.nbytes})
+        mean_loss, accuracy = (sums / len(data)).tolist()
+        return Evaluation(
+            loss=mean_loss,
+            accuracy=accuracy if has_accuracy else None,
+            num_samples=len(data),
+            bytes_sent=(self._ledger.take(),),
+        )
+
+    def _evaluate_batch(
+        self, weights: dict[str, Tensor], data: Data, indices: Tensor
+    ) -> tuple[float, float | None]:
+        inputs, targets = (tensor.to(self.device) for tensor in data.batch(indices))
+        with self._autocast():
+            outputs = functional_call(self.model, weights, (inputs,))
+            loss = self.workload.loss(outputs, targets)
+        correct = self.workload.num_correct(outputs, targets)
+        return loss.item(), None if correct is None else correct.item()
+
+    def _averaged_buffers(self) -> dict[str, Tensor]:
+        """Return copies of the model's buffers, averaged over the ranks where they are floating-point."""
+        copies = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+        for buffer in copies.values():
+            if buffer.is_floating_point():
+                self._wire.all_reduce_sum(buffer, {"state": buffer.nbytes})
+                buffer.div_(self.num_workers)
+        return copies
+
+
+def _default_device(rank: int) -> str:
+    return f"cuda:{rank % torch.cuda.device_count()}" if torch.cuda.is_available() else "cpu"
+
+
+def _learning_rate(segment: Segment, index: int) -> float:
+    """Return the rate of step `index`: linear from the segment's first to its final value."""
+    final = segment.final_learning_rate
+    if final is None or segment.num_steps == 1:
+        return segment.learning_rate
+    return segment.learning_rate + (final - segment.learning_rate) * index / (segment.num_steps - 1)
+
+
+def _mean_density(steps: list[Exchanged]) -> float | None:
+    densities = [step.density for step in steps if step.density is not None]
+    return math.fsum(densities) / len(densities) if densities else None
