@@ -21,9 +21,7 @@ def get_store(request: Request) -> Store:
 StoreOf = Annotated[Store, Depends(get_store)]
 
 
-def require_key(
-    store: StoreOf, given: Annotated[HTTPAuthorizationCredentials | None, Depends(_key_scheme)]
-) -> None:
+def require_key(store: StoreOf, given: Annotated[HTTPAuthorizationCredentials | None, Depends(_key_scheme)]) -> None:
     """Let only holders of an API key pass. Raises `Unauthorized`."""
     if given is None:
         raise Unauthorized("send an API key: `Authorization: Bearer wt_...`; the first is in the state dir")

@@ -1,6 +1,7 @@
 """`wiretune`: the service and its jobs from a terminal."""
 
 import json
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,6 +53,9 @@ def serve(
     from api.server import PortBusy
     from api.server import serve as serve_until_told  # the other commands need no web stack
 
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for name in ("wiretune", "service"):
+        logging.getLogger(name).setLevel(logging.INFO)
     given = {"host": host, "port": port}
     settings = Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
     with _refusals():
@@ -79,8 +83,7 @@ def demo(
     _run_here(spec, linger_s=DEMO_LINGER_S, json_file=json_file)
     say(
         _console(),
-        f"The page stays up for {DEMO_LINGER_S / 60:.0f} minutes after its last visitor; "
-        "end it with `wiretune stop`.",
+        f"The page stays up for {DEMO_LINGER_S / 60:.0f} minutes after its last visitor; end it with `wiretune stop`.",
     )
 
 
@@ -148,9 +151,7 @@ def export(
     job: JobId,
     arm: Annotated[str | None, typer.Option(help="default: the first")] = None,
     seed: Annotated[int | None, typer.Option(help="default: the first")] = None,
-    out: Annotated[Path, typer.Option(help="where to write it; `-`: standard output")] = Path(
-        "schedule.json"
-    ),
+    out: Annotated[Path, typer.Option(help="where to write it; `-`: standard output")] = Path("schedule.json"),
     url: Url = None,
     key: Key = None,
 ) -> None:
@@ -163,9 +164,7 @@ def export(
         return
     out.write_text(text)
     unfinished = "" if schedule.complete else " (the job is not over: this is the schedule so far)"
-    typer.echo(
-        f"wrote {out}: {schedule.num_steps} steps of arm {schedule.arm}, seed {schedule.seed}{unfinished}"
-    )
+    typer.echo(f"wrote {out}: {schedule.num_steps} steps of arm {schedule.arm}, seed {schedule.seed}{unfinished}")
 
 
 @app.command()

@@ -126,9 +126,7 @@ class Client:
         """Ask for the job to be stopped."""
         return JobView.model_validate_json(self._send("POST", f"/v1/jobs/{job_id}:cancel"))
 
-    def watch(
-        self, job_id: str, *, timeout_s: float | None = None, poll_s: float = POLL_S
-    ) -> Iterator[JobView]:
+    def watch(self, job_id: str, *, timeout_s: float | None = None, poll_s: float = POLL_S) -> Iterator[JobView]:
         """Yield the job at once and then every `poll_s` seconds, last in its terminal state.
 
         Raises `TimeoutError` after `timeout_s`, `Unreachable` once the service is silent for `PATIENCE_S`.
@@ -156,9 +154,7 @@ class Client:
         return last
 
     def _get(self, path: str, **params: Any) -> bytes:
-        return self._send(
-            "GET", path, params={name: value for name, value in params.items() if value is not None}
-        )
+        return self._send("GET", path, params={name: value for name, value in params.items() if value is not None})
 
     def _send(self, method: str, path: str, **options: Any) -> bytes:
         try:

@@ -53,8 +53,7 @@ def refusals(*errors: type[WiretuneError]) -> dict[int | str, dict[str, Any]]:
         titles.setdefault(error.status, []).append(f"{error.title} (`{error.slug}`)")
     schema = {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}
     return {
-        status: {"description": "; ".join(found), "content": {MEDIA_TYPE: schema}}
-        for status, found in titles.items()
+        status: {"description": "; ".join(found), "content": {MEDIA_TYPE: schema}} for status, found in titles.items()
     }
 
 

@@ -34,9 +34,7 @@ def problem(
 
 
 def _shown(value: Any) -> Any:
-    is_plain = (
-        value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
-    )
+    is_plain = value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
     return value if is_plain else str(value)
 
 
@@ -70,9 +68,7 @@ async def _answer_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     phrase = HTTPStatus(error.status_code).phrase
     slug = phrase.lower().replace(" ", "-")
-    detail = (
-        error.detail if error.detail != phrase else f"{request.method} {request.url.path}: {phrase.lower()}"
-    )
+    detail = error.detail if error.detail != phrase else f"{request.method} {request.url.path}: {phrase.lower()}"
     return problem(_document(slug, phrase, error.status_code, detail), headers=error.headers)
 
 

@@ -50,11 +50,7 @@ class TrialReport(BaseModel):
 
 def crossing(first: Series, other: Series) -> Crossing | None:
     """Return when `first` reached the last value of `other`; None where `other` has no value."""
-    ends = [
-        (seconds, value)
-        for seconds, value in zip(other.seconds, other.values, strict=True)
-        if value is not None
-    ]
+    ends = [(seconds, value) for seconds, value in zip(other.seconds, other.values, strict=True) if value is not None]
     if not ends:
         return None
     other_seconds, loss = ends[-1]
@@ -68,9 +64,7 @@ def crossing(first: Series, other: Series) -> Crossing | None:
 
 def reports(client: Client, job: JobView) -> list[TrialReport]:
     """Return one report per trial of a finished job, in its order."""
-    curves = {
-        series.trial_id: series for series in client.metrics(job.id, "validation_loss", max_points=10_000)
-    }
+    curves = {series.trial_id: series for series in client.metrics(job.id, "validation_loss", max_points=10_000)}
     trials = client.trials(job.id)
     firsts = {trial.seed: curves[trial.trial_id] for trial in trials if trial.arm == job.spec.arms[0].name}
     kinds = {(each.arm, each.seed): each.controller.kind for each in job.spec.trials()}
@@ -118,9 +112,7 @@ def schedule_table(report: TrialReport) -> Table:
 def bill_table(found: list[TrialReport], spec: JobSpec) -> Table:
     """Return every trial's bill for a terminal; bytes are one worker's."""
     link = f"emulated {spec.link.mbps:g} Mbit link" if spec.link.mode == "emulate" else "the network as it is"
-    table = _table(
-        f"Bill ({link})", "trial", "sent", "dense", "ratio", "search", "training", "val. loss", "accuracy"
-    )
+    table = _table(f"Bill ({link})", "trial", "sent", "dense", "ratio", "search", "training", "val. loss", "accuracy")
     for report in found:
         bill, accuracy = report.trial.bill, report.trial.validation_accuracy
         table.add_row(

@@ -128,7 +128,7 @@ def _announced(state_dir: Path, url: str) -> Iterator[None]:
     """Let others find this server by `server.json` while it runs."""
     path = state_dir / "server.json"
     write_private(path, json.dumps({"url": url, "pid": os.getpid()}))
-    log.warning("Wiretune is at %s (state in %s); stop it with `wiretune stop`", url, state_dir)
+    log.info("Wiretune is at %s (state in %s); stop it with `wiretune stop`", url, state_dir)
     try:
         yield
     finally:

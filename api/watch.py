@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from api import figures
 from api.client import Client
 from service.spec import JobSpec
-from service.states import JobState
+from service.states import TERMINAL, JobState
 from service.views import JobView, ProbeView, StageView, TrialView
 
 #: Training seconds between two lines about a trial that decides nothing.
@@ -23,8 +23,9 @@ class Progress:
 
     def lines(self, job: JobView) -> Iterator[str]:
         """Yield what is new about `job` since the last call."""
-        if self._is_new("state", job.state, job.reason, str(job.attempt)):
-            yield _state_line(job)
+        state = [_state_line(job)] if self._is_new("state", job.state, job.reason, str(job.attempt)) else []
+        if job.state not in TERMINAL:  # what the trials did comes before the end of all
+            yield from state
         if job.state in (JobState.QUEUED, JobState.STARTING) and job.attempt <= 1:
             self.summary = job.state
             return
@@ -34,6 +35,8 @@ class Progress:
             own = [stage for stage in stages if stage.trial_id == trial.trial_id]
             yield from self._trial_lines(trial, own, job.spec)
         self.summary = _summary(trials) or job.state
+        if job.state in TERMINAL:
+            yield from state
 
     def _is_new(self, *what: str) -> bool:
         is_new = what not in self._told

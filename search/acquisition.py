@@ -1,4 +1,4 @@
-"""The one place that maximises an acquisition: over a discrete cloud, so that an answer takes milliseconds."""
+"""The one place that maximises an acquisition: over a discrete cloud, so that it takes milliseconds."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from botorch.acquisition.logei import qLogNoisyExpectedImprovement
 from botorch.sampling.normal import SobolQMCNormalSampler
 from numpy.typing import NDArray
 
-from search.surrogate import Surrogate, one_thread
+from search.surrogate import Surrogate, quiet_and_single_threaded
 
 Array = NDArray[np.float64]
 Allowed = Callable[[Array], NDArray[np.bool_]]
@@ -22,14 +22,12 @@ NUM_SAMPLES = 64
 
 def sobol_points(num_points: int, bounds: Array, *, seed: int) -> Array:
     """Return scrambled Sobol points `(num_points, d)` within `bounds` `(2, d)`: lower row, upper row."""
-    engine = torch.quasirandom.SobolEngine(bounds.shape[1], scramble=True, seed=seed)
+    engine = torch.quasirandom.SobolEngine(bounds.shape[1], scramble=True, seed=seed)  # type: ignore[no-untyped-call]
     unit = engine.draw(num_points, dtype=torch.float64).numpy()
     return np.asarray(bounds[0] + unit * (bounds[1] - bounds[0]))
 
 
-def next_point(
-    surrogate: Surrogate, bounds: Array, *, pending: Array, allowed: Allowed, seed: int
-) -> Array | None:
+def next_point(surrogate: Surrogate, bounds: Array, *, pending: Array, allowed: Allowed, seed: int) -> Array | None:
     """Return the point `(d,)` within `bounds` `(2, d)` that promises the most, or None if none is allowed.
 
     Maximises qLogNoisyExpectedImprovement (Ament et al., 2023) over 512 Sobol points and 64 around the best
@@ -39,7 +37,7 @@ def next_point(
     cloud = cloud[allowed(cloud)]
     if not len(cloud):
         return None
-    with one_thread(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with quiet_and_single_threaded(), torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         acquisition = qLogNoisyExpectedImprovement(
             surrogate.model,

@@ -32,9 +32,7 @@ class Fixed:
             ValueError: `observation` is a probe's.
         """
         if observation.candidate_id is not None:
-            raise ValueError(
-                f"`candidate_id` must be None: nothing was asked, got {observation.candidate_id!r}."
-            )
+            raise ValueError(f"`candidate_id` must be None: nothing was asked, got {observation.candidate_id!r}.")
         self._num_closed += 1
 
     def decide(self) -> Decision:
@@ -70,9 +68,8 @@ class Fixed:
 
     def _guess(self) -> Values:
         guess = self._space.guess
-        return (
-            guess if guess.level is not None else guess.model_copy(update={"level": self._space.level_start})
-        )
+        level = guess.level if guess.level is not None else self._space.level_start
+        return Values(learning_rate=guess.learning_rate, level=level)
 
 
 class Cosine(Fixed):

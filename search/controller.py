@@ -40,7 +40,7 @@ class Controller:
         self._spent, self._search = Spent(), Spent()
         self._journal: list[dict[str, Any]] = []
 
-    # -- the protocol -------------------------------------------------------------------------------------------
+    # -- the protocol ------------------------------------------------------------------------------
 
     def ask(self) -> Candidate | None:
         """Return the next probe of the open stage, or None when the stage has seen enough.
@@ -123,7 +123,7 @@ class Controller:
             controller._replay(event)
         return controller
 
-    # -- the fold -----------------------------------------------------------------------------------------------
+    # -- the fold ----------------------------------------------------------------------------------
 
     def _write(self, what: str, value: BaseModel) -> None:
         self._journal.append({what: _to_json(value)})
@@ -157,7 +157,7 @@ class Controller:
         start = stage_level(stage)
         if commit.diverged:
             rate = max(self._problem.space.min_learning_rate, incumbent.learning_rate * DIVERGED_FACTOR)
-            note = f"{incumbent.learning_rate:.3g} diverged on the committed line, so the incumbent is now {rate:.3g}"
+            note = f"the stage before diverged at {incumbent.learning_rate:.3g}, so this one starts from {rate:.3g}"
             barred = (*barred, incumbent)
             incumbent = Values(learning_rate=rate, level=incumbent.level)
         probed = [probe.candidate.values for probe in stage.probes]
@@ -174,7 +174,7 @@ class Controller:
             note=note,
         )
 
-    # -- what is new --------------------------------------------------------------------------------------------
+    # -- what is new -------------------------------------------------------------------------------
 
     def _next_candidate(self) -> Candidate | None:
         problem, stage = self._problem, self._stage
@@ -184,9 +184,7 @@ class Controller:
         if proposal is None:
             return None
         values, origin = proposal
-        allowance = probe_allowance(
-            problem, stage, self._costs, values=values, search=self._search, spent=self._spent
-        )
+        allowance = probe_allowance(problem, stage, self._costs, values=values, search=self._search, spent=self._spent)
         if allowance is None:
             return None
         number = f"{stage.index}-{len(stage.candidates)}"
@@ -224,8 +222,6 @@ def _check(space: SearchSpace) -> None:
         raise ValueError(f"`optimizer` must be one of {sorted(OPTIMIZER_TRAITS)}, got {space.optimizer!r}.")
     low, high = space.min_learning_rate, space.max_learning_rate
     if not low <= space.guess.learning_rate <= high:
-        raise ValueError(
-            f"`guess.learning_rate` must be in [{low:g}, {high:g}], got {space.guess.learning_rate:g}."
-        )
+        raise ValueError(f"`guess.learning_rate` must be in [{low:g}, {high:g}], got {space.guess.learning_rate:g}.")
     if space.level_range is not None and not 0 < space.level_range[0] < space.level_range[1]:
         raise ValueError(f"`level_range` must be (low, high) with 0 < low < high, got {space.level_range}.")

@@ -79,11 +79,7 @@ def compare(means: Array, covariance: Array) -> Verdict:
 
 def may_switch(verdict: Verdict, config: BoConfig) -> bool:
     """Whether the winner is surely enough, and enough, better than the incumbent."""
-    return (
-        verdict.winner != 0
-        and verdict.probability >= config.switch_probability
-        and verdict.gain >= config.min_gain
-    )
+    return verdict.winner != 0 and verdict.probability >= config.switch_probability and verdict.gain >= config.min_gain
 
 
 def choose(problem: Problem, stage: Stage) -> Choice:
@@ -109,17 +105,14 @@ def _choose_after_divergence(problem: Problem, stage: Stage) -> Choice:
     return Choice(values, reason)
 
 
-# -- a later stage ----------------------------------------------------------------------------------------------
+# -- a later stage ---------------------------------------------------------------------------------
 
 
 def _choose_local(problem: Problem, stage: Stage) -> Choice:
     found = scores(stage)
     order = [index for index, score in enumerate(found) if score.reward is not None]
     means, covariance = _believe(problem, evidence(stage), [found[index] for index in order])
-    posterior = {
-        index: (float(means[row]), math.sqrt(max(0.0, float(covariance[row, row]))))
-        for row, index in enumerate(order)
-    }
+    posterior = _posterior(order, means, covariance)
     verdict = compare(means, covariance)
     winner = order[verdict.winner]
     if found[0].reward is None:
@@ -127,12 +120,15 @@ def _choose_local(problem: Problem, stage: Stage) -> Choice:
         reason = f"{_name(values)} replaces the incumbent {_name(stage.incumbent)}, whose probe diverged"
         return Choice(values, reason, None, posterior)
     if may_switch(verdict, problem.config):
-        return Choice(
-            found[winner].values, _switch_reason(stage, 0, winner, verdict), verdict.probability, posterior
-        )
-    return Choice(
-        stage.incumbent, _keep_reason(problem, stage, winner, verdict), verdict.probability, posterior
-    )
+        reason = _switch_reason(stage, winner, verdict)
+        return Choice(found[winner].values, reason, verdict.probability, posterior)
+    reason = _keep_reason(problem, stage, winner, verdict)
+    return Choice(stage.incumbent, reason, verdict.probability, posterior)
+
+
+def _posterior(order: Sequence[int], means: Array, covariance: Array) -> dict[int, tuple[float, float]]:
+    stds = np.sqrt(np.maximum(0.0, np.diag(covariance)))
+    return {index: (float(means[row]), float(stds[row])) for row, index in enumerate(order)}
 
 
 def _believe(problem: Problem, known: Evidence, finite: Sequence[Score]) -> tuple[Array, Array]:
@@ -146,25 +142,26 @@ def _believe(problem: Problem, known: Evidence, finite: Sequence[Score]) -> tupl
     return rewards, np.diag(np.maximum(known.variances[: len(finite)], floor))
 
 
-def _switch_reason(stage: Stage, loser: int, winner: int, verdict: Verdict) -> str:
-    probes = stage.probes
-    return (
-        f"{_name(probes[winner].candidate.values)} beats the incumbent {_name(probes[loser].candidate.values)} "
-        f"with P={verdict.probability:.2f} (loss {_tail(stage, winner)} against {_tail(stage, loser)} after the probe)"
-    )
+def _switch_reason(stage: Stage, winner: int, verdict: Verdict) -> str:
+    name = _name(stage.probes[winner].candidate.values)
+    losses = f"loss {_tail(stage, winner)} against {_tail(stage, 0)} after the probe"
+    return f"{name} beats the incumbent {_name(stage.incumbent)} with P={verdict.probability:.2f} ({losses})"
 
 
 def _keep_reason(problem: Problem, stage: Stage, winner: int, verdict: Verdict) -> str:
-    name = _name(stage.incumbent)
+    name, config = _name(stage.incumbent), problem.config
     if verdict.winner == 0:
-        return f"{name} stays: none of {len(stage.probes) - 1} others did better (loss {_tail(stage, 0)} after the probe)"
+        rivals = len(stage.probes) - 1
+        return f"{name} stays: none of {rivals} others did better (loss {_tail(stage, 0)} after the probe)"
     rival = _name(stage.probes[winner].candidate.values)
-    if verdict.probability < problem.config.switch_probability:
-        return f"{name} stays: {rival} is better only with P={verdict.probability:.2f}, less than {problem.config.switch_probability:g}"
-    return f"{name} stays: {rival} gains only {100 * verdict.gain:.2g} %, less than {100 * problem.config.min_gain:g} %"
+    if verdict.probability < config.switch_probability:
+        sure = f"P={verdict.probability:.3f}, less than {config.switch_probability:g}"
+        return f"{name} stays: {rival} is better only with {sure}"
+    gain = f"{100 * verdict.gain:.2g} %, less than {100 * config.min_gain:g} %"
+    return f"{name} stays: {rival} gains only {gain}"
 
 
-# -- the wide search --------------------------------------------------------------------------------------------
+# -- the wide search -------------------------------------------------------------------------------
 
 
 def _choose_wide(problem: Problem, stage: Stage) -> Choice:
@@ -196,10 +193,7 @@ def wide_best(problem: Problem, stage: Stage) -> tuple[Values, str, dict[int, tu
         best = max(finite, key=lambda item: item[1].reward or -math.inf)[1].values
         return best, "the best probe's", {}
     at, covariance = surrogate.joint(np.array([box.to_unit(score.values) for _, score in finite]))
-    posterior = {
-        index: (float(at[row]), math.sqrt(max(0.0, float(covariance[row, row]))))
-        for row, (index, _) in enumerate(finite)
-    }
+    posterior = _posterior([index for index, _ in finite], at, covariance)
     points = _grid(problem, [score.values for _, score in finite], box, diverged_values(stage))
     if not points:
         return finite[int(np.argmax(at))][1].values, "the best probe's", posterior
@@ -221,7 +215,7 @@ def _grid(problem: Problem, finite: Sequence[Values], box: Box, diverged: tuple[
     return [values for values in cells if not is_barred(values, diverged)]
 
 
-# -- words ------------------------------------------------------------------------------------------------------
+# -- words -----------------------------------------------------------------------------------------
 
 
 def _number(value: float) -> str:

@@ -48,11 +48,7 @@ def _median(losses: Sequence[float]) -> float | None:
 
 def stage_level(stage: Stage) -> float | None:
     """Return the loss at which `stage` started."""
-    return (
-        stage.level
-        if stage.level is not None
-        else opening_level([probe.observation for probe in stage.probes])
-    )
+    return stage.level if stage.level is not None else opening_level([probe.observation for probe in stage.probes])
 
 
 def is_diverged(observation: Observation, *, level: float | None, initial: float | None) -> bool:
@@ -144,12 +140,8 @@ def evidence(stage: Stage) -> Evidence:
     """
     current = scores(stage)
     origin = next((score.reward for score in current if score.reward is not None), 0.0)
-    rows = [
-        (score.values, score.reward - origin, score.variance) for score in current if score.reward is not None
-    ]
-    rows += [
-        (score.values, score.reward, score.variance) for score in stage.previous if score.reward is not None
-    ]
+    rows = [(score.values, score.reward - origin, score.variance) for score in current if score.reward is not None]
+    rows += [(score.values, score.reward, score.variance) for score in stage.previous if score.reward is not None]
     num_finite = len(rows)
     diverged = [score.values for score in current if score.reward is None]
     if rows:

@@ -38,8 +38,8 @@ def forecast_loss(
     """Forecast the loss at step `horizon` of a run whose first steps lost `losses`.
 
     The tail (median of the last fifth) moves by the share `weight` towards an average of exponential and power
-    curves (weight 1: the average itself), and never above itself. A curve that overshot `level`, the loss at which the run
-    forked, gets no credit for coming back; one that made no progress is forecast to stay.
+    curves (weight 1: the average itself), and never above itself. A curve that overshot `level`, the loss at
+    which the run forked, gets no credit for coming back; one that made no progress is forecast to stay.
 
     Raises:
         ValueError: `losses` is empty, or `horizon` lies before its end.

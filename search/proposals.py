@@ -31,7 +31,7 @@ def propose(problem: Problem, stage: Stage) -> Proposal | None:
     return _propose_wide(problem, stage) if stage.index == 0 else _propose_local(problem, stage)
 
 
-# -- the wide search --------------------------------------------------------------------------------------------
+# -- the wide search -------------------------------------------------------------------------------
 
 
 def wide_plan(problem: Problem) -> list[Proposal]:
@@ -40,7 +40,7 @@ def wide_plan(problem: Problem) -> list[Proposal]:
     Where the level is searched too it alternates between both sides of the opening level, low next to the
     centre and high beyond, so that rate and level are not confounded.
     """
-    config, space, opening = problem.config, problem.space, problem.opening
+    config, opening = problem.config, problem.opening
     centre = _clip_rate(problem, opening.learning_rate * problem.traits.centre)
     half = 10 ** (config.wide_decades / 2)
     low, high = _clip_rate(problem, centre / half), _clip_rate(problem, centre * half)
@@ -48,9 +48,7 @@ def wide_plan(problem: Problem) -> list[Proposal]:
     rates = [float(rate) for rate in np.geomspace(low, high, num_points)]
     order = sorted(range(num_points), key=lambda index: abs(2 * index - num_points + 1.1))
     levels = _alternating_levels(problem, num_points)
-    plan: list[Proposal] = [
-        (Values(learning_rate=rates[index], level=levels[index]), "wide") for index in order
-    ]
+    plan: list[Proposal] = [(Values(learning_rate=rates[index], level=levels[index]), "wide") for index in order]
     if all(not _within(opening.learning_rate, rate, SAME_RATE) for rate in rates):
         plan.insert(1, (opening, "guess"))
     return plan
@@ -72,10 +70,7 @@ def _propose_wide(problem: Problem, stage: Stage) -> Proposal | None:
     asked = len(stage.candidates)
     if asked < len(plan):
         return plan[asked]
-    planned = [values.learning_rate for values, _ in plan]
-    num_extensions = sum(
-        not min(planned) <= candidate.values.learning_rate <= max(planned) for candidate in stage.candidates
-    )
+    num_extensions = sum(candidate.origin == "wide" for candidate in stage.candidates[len(plan) :])
     if num_extensions < MAX_EXTENSIONS and not stage.pending:
         extension = _extension(problem, stage)
         if extension is not None:
@@ -98,7 +93,7 @@ def _extension(problem: Problem, stage: Stage) -> Values | None:
     return None if _within(rate, best.values.learning_rate, SAME_RATE) else values
 
 
-# -- a later stage ----------------------------------------------------------------------------------------------
+# -- a later stage ---------------------------------------------------------------------------------
 
 
 def _propose_local(problem: Problem, stage: Stage) -> Proposal | None:
@@ -128,7 +123,7 @@ def _move(problem: Problem, stage: Stage, region: Box) -> Proposal | None:
     return None if values is None else (values, "move")
 
 
-# -- common -----------------------------------------------------------------------------------------------------
+# -- common ----------------------------------------------------------------------------------------
 
 
 def _acquire(problem: Problem, stage: Stage, region: Box) -> Proposal | None:
@@ -138,10 +133,8 @@ def _acquire(problem: Problem, stage: Stage, region: Box) -> Proposal | None:
     diverged = diverged_values(stage)
 
     def allowed(cloud: Array) -> NDArray[np.bool_]:
-        values = [outer.from_unit(point, level) for point in cloud]
-        return np.array(
-            [not is_barred(value, diverged) and not _was_tried(stage, value) for value in values], bool
-        )
+        values = [outer.from_unit(point.tolist(), level) for point in cloud]
+        return np.array([not is_barred(value, diverged) and not _was_tried(stage, value) for value in values], bool)
 
     # a function of where the run stands, not of how it got there: a restored controller asks the same
     seed = (problem.seed * 1_000_003 + stage.index * 1_009 + len(stage.candidates)) % 2**31
@@ -149,10 +142,10 @@ def _acquire(problem: Problem, stage: Stage, region: Box) -> Proposal | None:
     if surrogate is None:
         cloud = sobol_points(16, bounds, seed=seed)
         free = cloud[allowed(cloud)]
-        return (outer.from_unit(free[0], level), "sobol") if len(free) else None
+        return (outer.from_unit(free[0].tolist(), level), "sobol") if len(free) else None
     pending = np.array([outer.to_unit(candidate.values) for candidate in stage.pending])
     point = next_point(surrogate, bounds, pending=pending, allowed=allowed, seed=seed)
-    return None if point is None else (outer.from_unit(point, level), "acquisition")
+    return None if point is None else (outer.from_unit(point.tolist(), level), "acquisition")
 
 
 def _outer(problem: Problem, stage: Stage, region: Box) -> Box:

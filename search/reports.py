@@ -17,9 +17,7 @@ LONGEST_COMMIT = 1e7
 NEAR_RATE = 10**0.5
 
 
-def probe_reports(
-    problem: Problem, stage: Stage, *, commit: Amounts, choice: Choice
-) -> tuple[ProbeReport, ...]:
+def probe_reports(problem: Problem, stage: Stage, *, commit: Amounts, choice: Choice) -> tuple[ProbeReport, ...]:
     """Return a report of each finished probe of `stage`; `commit` is what the stage's commit may spend."""
     level = stage_level(stage)
     reports = []

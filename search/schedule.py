@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -36,6 +36,8 @@ class Entry(Value):
 class Schedule(Value):
     """Entries that follow each other without a gap, from step 0 to step `num_steps` - 1."""
 
+    model_config = ConfigDict(extra="ignore")  # an exported file also names its job's trial, arm and seed
+
     format: Literal["wiretune.schedule/1"] = FORMAT
     optimizer: str = Field(description="the optimizer's kind: a rate means nothing without it")
     num_steps: int = Field(gt=0)
@@ -54,7 +56,7 @@ class Schedule(Value):
 
     @classmethod
     def from_json(cls, text: str) -> "Schedule":
-        """Read what `to_json` wrote.
+        """Read what `to_json`, or `wiretune export`, wrote.
 
         Raises:
             ValueError: it is not JSON, has another `format`, or its entries leave a gap.
@@ -93,9 +95,7 @@ class Schedule(Value):
         """
         base = optimizer.param_groups[0]["lr"]
         if not base > 0:
-            raise ValueError(
-                f"`optimizer` must have a positive learning rate in its first group, got {base}."
-            )
+            raise ValueError(f"`optimizer` must have a positive learning rate in its first group, got {base}.")
         announced: list[float | None] = [None]
 
         def factor(step: int) -> float:

@@ -60,8 +60,8 @@ class Stage:
 
     index: int
     incumbent: Values
-    opened: Spent = Spent()
-    search_before: Spent = Spent()
+    opened: Spent = field(default_factory=Spent)
+    search_before: Spent = field(default_factory=Spent)
     level: float | None = None
     initial: float | None = None
     previous: tuple[Score, ...] = ()  # of the stage before, relative to its own choice

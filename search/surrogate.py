@@ -13,6 +13,7 @@ from botorch.exceptions.warnings import BotorchWarning, OptimizationWarning
 from botorch.models import SingleTaskGP
 from botorch.optim.fit import fit_gpytorch_mll_scipy
 from gpytorch.mlls import ExactMarginalLogLikelihood
+from linear_operator.utils.warnings import NumericalWarning
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
@@ -24,13 +25,23 @@ MAX_FIT_ITERATIONS = 40
 NOISE_FLOOR = 0.02
 
 
+#: Said of what is legal here: a constant reward, a fit that the iteration limit ends, points close together.
+EXPECTED_WARNINGS = (BotorchWarning, OptimizationWarning, NumericalWarning)
+
+
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """Run torch on one thread inside: with matrices this small, threads only cost time. Restored on exit."""
+def quiet_and_single_threaded() -> Iterator[None]:
+    """Run torch on one thread inside, and drop warnings about what is legal here; both restored on exit.
+
+    With matrices this small, threads only cost time.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield
+        with warnings.catch_warnings():
+            for category in EXPECTED_WARNINGS:
+                warnings.simplefilter("ignore", category)
+            yield
     finally:
         torch.set_num_threads(threads)
 
@@ -51,17 +62,12 @@ class Surrogate:
             ValueError: fewer than 4 points, or a reward that is not finite.
         """
         if len(points) < MIN_POINTS or not np.all(np.isfinite(rewards)):
-            raise ValueError(
-                f"`rewards` must be at least {MIN_POINTS} finite numbers, got {rewards.tolist()}."
-            )
+            raise ValueError(f"`rewards` must be at least {MIN_POINTS} finite numbers, got {rewards.tolist()}.")
         self.centre = float(rewards.mean())
         self.spread = float(rewards.std(ddof=1)) or 1.0
         self.points = torch.as_tensor(points, dtype=torch.float64)
         noise = np.maximum(variances / self.spread**2, NOISE_FLOOR**2)
-        with one_thread(), warnings.catch_warnings():
-            # a constant reward is legal here, and so is a fit that the iteration limit ends
-            warnings.simplefilter("ignore", BotorchWarning)
-            warnings.simplefilter("ignore", OptimizationWarning)
+        with quiet_and_single_threaded():
             self.model = SingleTaskGP(
                 self.points,
                 torch.as_tensor((rewards - self.centre) / self.spread, dtype=torch.float64).unsqueeze(-1),
@@ -74,13 +80,13 @@ class Surrogate:
 
     def mean(self, points: Array) -> Array:
         """Return the posterior means `(m,)` of the rewards at `points` `(m, d)`."""
-        with one_thread(), torch.no_grad():
+        with quiet_and_single_threaded(), torch.no_grad():
             posterior = self.model.posterior(torch.as_tensor(points, dtype=torch.float64))
             return self.centre + self.spread * np.asarray(posterior.mean.squeeze(-1).numpy())
 
     def joint(self, points: Array) -> tuple[Array, Array]:
-        """Return the posterior means `(m,)` and covariance `(m, m)` of the noise-free rewards at `points` `(m, d)`."""
-        with one_thread(), torch.no_grad():
+        """Return posterior mean `(m,)` and covariance `(m, m)` of the noise-free rewards at `points` `(m, d)`."""
+        with quiet_and_single_threaded(), torch.no_grad():
             posterior = self.model.posterior(torch.as_tensor(points, dtype=torch.float64))
             mean = self.centre + self.spread * np.asarray(posterior.mean.squeeze(-1).numpy())
             return mean, self.spread**2 * np.asarray(posterior.distribution.covariance_matrix.numpy())

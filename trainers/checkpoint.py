@@ -120,9 +120,7 @@ def _read_manifest(url: str, num_workers: int) -> Manifest:
 def _read(url: str, shard: Shard, parts: Mapping[str, Stateful]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     content = _read_bytes(f"{url}/{shard.name}")
     if hashlib.sha256(content).hexdigest() != shard.sha256:
-        raise CheckpointError(
-            f"{url}/{shard.name} is damaged: its SHA-256 is not the manifest's {shard.sha256}"
-        )
+        raise CheckpointError(f"{url}/{shard.name} is damaged: its SHA-256 is not the manifest's {shard.sha256}")
     tensors, live = load_tensors(content), tensors_of(parts)
     saved_shapes = {name: tensor.shape for name, tensor in tensors.items()}
     if saved_shapes != {name: tensor.shape for name, tensor in live.items()}:

@@ -47,6 +47,12 @@ class SgdConfig(Config):
     weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False)
     warmup_steps: int = Field(0, ge=0, description="linear ramp from the first step")
 
+    @model_validator(mode="after")
+    def _nesterov_has_momentum(self) -> "SgdConfig":
+        if self.nesterov and self.momentum == 0:
+            raise ValueError("`nesterov` needs `momentum` > 0, got 0")
+        return self
+
 
 class AdamWConfig(Config):
     """`torch.optim.AdamW`."""
@@ -98,12 +104,8 @@ class ThresholdConfig(Config):
 
     kind: Literal["threshold"] = "threshold"
     search: Literal["density", "absolute"] = "density"
-    density: Density | tuple[Density, Density] | None = Field(
-        None, description="share of entries sent, in (0, 1]"
-    )
-    threshold: Threshold | tuple[Threshold, Threshold] | None = Field(
-        None, description="absolute cut-off, >= 0"
-    )
+    density: Density | tuple[Density, Density] | None = Field(None, description="share of entries sent, in (0, 1]")
+    threshold: Threshold | tuple[Threshold, Threshold] | None = Field(None, description="absolute cut-off, >= 0")
     hold: Literal["stage", "run"] = Field(
         "stage", description="stage: recalibrate when the measured density leaves 2x of the plan; run: never"
     )

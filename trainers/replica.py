@@ -203,9 +203,7 @@ class Replica:
             bytes_sent=(self._ledger.take(),),
         )
 
-    def _evaluate_batch(
-        self, weights: dict[str, Tensor], data: Data, indices: Tensor
-    ) -> tuple[float, float | None]:
+    def _evaluate_batch(self, weights: dict[str, Tensor], data: Data, indices: Tensor) -> tuple[float, float | None]:
         inputs, targets = (tensor.to(self.device) for tensor in data.batch(indices))
         with self._autocast():
             outputs = functional_call(self.model, weights, (inputs,))

@@ -115,9 +115,7 @@ class State:
 
 def tensors_of(parts: Mapping[str, Stateful]) -> dict[str, Tensor]:
     """Return the live tensors of all parts, named `part.name`."""
-    return {
-        f"{part}.{name}": tensor for part, state in parts.items() for name, tensor in state.tensors().items()
-    }
+    return {f"{part}.{name}": tensor for part, state in parts.items() for name, tensor in state.tensors().items()}
 
 
 def scalars_of(parts: Mapping[str, Stateful]) -> dict[str, Any]:

@@ -31,9 +31,7 @@ def get_misfits(request: Request) -> Misfits:
 MisfitsOf = Annotated[Misfits, Depends(get_misfits)]
 
 
-@router.post(
-    "/jobs", status_code=202, operation_id="createJob", responses=refusals(*CREATING), openapi_extra=_JOB_BODY
-)
+@router.post("/jobs", status_code=202, operation_id="createJob", responses=refusals(*CREATING), openapi_extra=_JOB_BODY)
 def create_job(
     spec: JobBody,
     store: StoreOf,
@@ -48,9 +46,7 @@ def create_job(
     return view
 
 
-@router.post(
-    "/jobs:validate", operation_id="validateJob", responses=refusals(*CREATING), openapi_extra=_JOB_BODY
-)
+@router.post("/jobs:validate", operation_id="validateJob", responses=refusals(*CREATING), openapi_extra=_JOB_BODY)
 def validate_job(spec: JobBody, misfits: MisfitsOf) -> Validated:
     """Check a job without queueing it; the answer has every default filled in."""
     _check_capacity(spec, misfits)
@@ -64,9 +60,7 @@ def list_jobs(
     state: JobState | None = None,
     label: Annotated[str | None, Query(pattern=r"^[^=]+=.*$", description="name=value")] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
-    cursor: Annotated[
-        str | None, Query(max_length=200, description="`next_cursor` of the page before")
-    ] = None,
+    cursor: Annotated[str | None, Query(max_length=200, description="`next_cursor` of the page before")] = None,
 ) -> JobPage:
     """Return jobs, newest first."""
     name, _, value = (label or "").partition("=")

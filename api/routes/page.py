@@ -11,7 +11,7 @@ from fastapi.responses import HTMLResponse, Response
 from fastapi.staticfiles import StaticFiles
 
 DASHBOARD = Path(__file__).parent.parent / "dashboard"
-#: Where index.html and reference.html name the chart library.
+#: Where index.html names the chart library.
 _PLACEHOLDER = "{{plotly}}"
 
 router = APIRouter(include_in_schema=False)

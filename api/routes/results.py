@@ -50,9 +50,7 @@ def get_schedule(job: str, store: StoreOf, arm: str | None = None, seed: int | N
     found = store.schedules(job, arm=arm, seed=seed)
     if not found:
         arms = ", ".join(each.name for each in spec.arms)
-        raise NotFound(
-            f"job `{job}` has no arm `{arm}` with seed {seed}; arms: {arms}; seeds: {list(spec.seeds)}"
-        )
+        raise NotFound(f"job `{job}` has no arm `{arm}` with seed {seed}; arms: {arms}; seeds: {list(spec.seeds)}")
     if not found[0].entries:
         raise NotFound(f"job `{job}` has no schedule of arm `{arm}` yet: no stage is decided")
     return found[0]

@@ -56,13 +56,13 @@ def misfits(spec: JobSpec, nodes: Sequence[Node]) -> list[Problem]:
 
 
 def demand(spec: JobSpec, nodes: Sequence[Node]) -> Demand:
-    """Return what the job takes: all trials side by side if the cluster holds them, else one at a time."""
+    """Return what the job takes: all trials side by side if the cluster has as much, else one at a time."""
     workers = spec.workers
+    one = Demand(cpus=workers.count * workers.cpus, gpus=workers.count * workers.gpus)
     num_trials = len(spec.arms) * len(spec.seeds)
-    num_workers = workers.count * num_trials
-    if num_workers > num_placeable(workers, nodes):
-        num_workers = workers.count
-    return Demand(cpus=num_workers * workers.cpus, gpus=num_workers * workers.gpus)
+    together = Demand(cpus=num_trials * one.cpus, gpus=num_trials * one.gpus)
+    has_all = together.cpus <= sum(node.cpus for node in nodes) and together.gpus <= sum(node.gpus for node in nodes)
+    return together if has_all else one
 
 
 def has_room(spec: JobSpec, running: Sequence[JobSpec], nodes: Sequence[Node]) -> bool:

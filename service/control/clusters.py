@@ -1,8 +1,10 @@
 """Where Ray is: a cluster that somebody runs, or an embedded head that starts with the first job."""
 
 import logging
+import math
 import sys
 import threading
+import time
 from typing import Protocol
 
 from service.control import embedded
@@ -12,6 +14,7 @@ from service.errors import Unavailable
 from service.settings import Settings
 
 _log = logging.getLogger(__name__)
+_RETRY_S = 10.0  # after a start that failed
 
 
 class RayApi(Protocol):
@@ -89,6 +92,7 @@ class EmbeddedCluster:
         self._head: embedded.Head | None = None
         self._ray: RayJobs | None = None
         self._failure = ""
+        self._retry_at = 0.0
 
     def connect(self) -> RayApi:
         """Return the head's Jobs server; while there is none, start one and raise Unavailable."""
@@ -96,7 +100,8 @@ class EmbeddedCluster:
             if self._ray is not None and self._head is not None and embedded.is_alive(self._head):
                 return self._ray
             starter = self._starter
-            if starter is None or not starter.is_alive():
+            is_starting = starter is not None and starter.is_alive()
+            if not is_starting and time.monotonic() >= self._retry_at:
                 self._let_go()
                 self._starter = threading.Thread(target=self._start, name="wiretune-ray-start", daemon=True)
                 self._starter.start()
@@ -105,19 +110,18 @@ class EmbeddedCluster:
     def _start(self) -> None:
         try:
             head = embedded.ensure_head(self._settings)
-        except Unavailable as error:
-            _log.error("%s", error)
-            self._failure = str(error)
+        except (Unavailable, OSError) as error:
+            _log.error("Ray did not start: %s", error)
+            self._failure, self._retry_at = f"Ray did not start: {error}", time.monotonic() + _RETRY_S
             return
         with self._lock:
             self._failure = ""
             self._head, self._ray = head, RayJobs(head.address, head.token_path.read_text().strip())
 
     def declared(self) -> tuple[Node, ...] | None:
-        """Return this machine as the settings describe it; None where its GPUs are yet to be found."""
-        if self._settings.num_gpus is None:
-            return None
-        return (Node(cpus=self._settings.num_cpus, gpus=self._settings.num_gpus),)
+        """Return this machine as the settings describe it, with room for any GPUs while Ray has not counted them."""
+        num_gpus = self._settings.num_gpus
+        return (Node(cpus=self._settings.num_cpus, gpus=math.inf if num_gpus is None else num_gpus),)
 
     def rest(self, idle_s: float) -> None:
         """Stop the head once it was idle for `embedded_idle_s`."""

@@ -82,7 +82,7 @@ class Reconciler:
             self._without_ray(jobs, str(error), now=now)
             return
         self._watch(ray, [work for work in jobs if work.state in ACTIVE], now=now)
-        self._admit(ray, self._store.work(), self._nodes, now=now)
+        self._admit(ray, jobs, self._nodes, now=now)
 
     def _without_ray(self, jobs: Sequence[Work], reason: str, *, now: float) -> None:
         for work in jobs:

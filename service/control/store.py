@@ -262,11 +262,11 @@ class Store:
 
     def work(self) -> tuple[Work, ...]:
         """Return every job that is not over, oldest first."""
-        over = [state.value for state in TERMINAL]
+        open_states = [state.value for state in JobState if state not in TERMINAL]
         query = (
             select(JobRow, AttemptRow)
             .outerjoin(AttemptRow, (AttemptRow.job_id == JobRow.id) & (AttemptRow.number == JobRow.attempt))
-            .where(JobRow.state.not_in(over))
+            .where(JobRow.state.in_(open_states))
             .order_by(JobRow.id)
         )
         with self._reading() as session:

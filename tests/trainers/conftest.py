@@ -1,9 +1,10 @@
 """Configurations that several tests share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import torch
 
 from trainers.config import (
     AdamWConfig,
@@ -26,6 +27,15 @@ OPTIMIZERS: dict[str, OptimizerConfig] = {
 EXCHANGES = {"none": NoneConfig(), "threshold": ThresholdConfig(density=0.02)}
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> Iterator[None]:
+    """Two threads that wait for each other on a busy machine take many times as long as one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(params=OPTIMIZERS)
 def optimizer_config(request: pytest.FixtureRequest) -> OptimizerConfig:
     return OPTIMIZERS[request.param]
@@ -41,7 +51,12 @@ def make_config() -> Callable[..., ReplicaConfig]:
     """Build a digits run; keywords override."""
 
     def make(**changes: Any) -> ReplicaConfig:
-        defaults = {"optimizer": OPTIMIZERS["sgd"], "exchange": NoneConfig(), "seed": 3}
-        return ReplicaConfig(workload=DigitsMlp(batch_size=16), **(defaults | changes))
+        defaults = {
+            "workload": DigitsMlp(batch_size=16),
+            "optimizer": OPTIMIZERS["sgd"],
+            "exchange": NoneConfig(),
+            "seed": 3,
+        }
+        return ReplicaConfig(**(defaults | changes))
 
     return make

@@ -23,12 +23,12 @@ def test_a_collective_lasts_at_least_as_long_as_the_link_needs(num_bytes: int):
 
 
 def test_time_already_spent_counts():
-    pacer, traffic = pacing.build(EmulateLink(mbps=1000, latency_ms=100)), Traffic(bytes=0, rounds=1)
+    pacer, traffic = pacing.build(EmulateLink(mbps=1000, latency_ms=1000)), Traffic(bytes=0, rounds=1)
     before = time.monotonic()
 
-    pacer.finish(before - 0.09, traffic)
+    pacer.finish(before - 0.9, traffic)
 
-    assert 0.01 <= time.monotonic() - before < 0.1
+    assert 0.1 <= time.monotonic() - before < 1.0
 
 
 def test_a_measured_link_is_not_slowed_down():

@@ -1,10 +1,18 @@
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from trainers.config import NoneConfig, OptimizerConfig, ReplicaConfig, ScheduleFreeSgdConfig, ThresholdConfig
+from trainers.config import (
+    DigitsMlp,
+    NoneConfig,
+    OptimizerConfig,
+    ReplicaConfig,
+    ScheduleFreeSgdConfig,
+    ThresholdConfig,
+)
 from trainers.replica import Replica
 from trainers.segment import Segment
 
@@ -57,8 +65,8 @@ def test_segments_in_pieces_train_like_one(make_config: MakeConfig, exchange_con
 
 
 def test_accumulated_micro_batches_weigh_like_one_batch(make_config: MakeConfig):
-    whole = alone(make_config(workload={"kind": "digits-mlp", "batch_size": 32}))
-    split = alone(make_config(workload={"kind": "digits-mlp", "batch_size": 16}, accumulate=2))
+    whole = alone(make_config(workload=DigitsMlp(batch_size=32)))
+    split = alone(make_config(workload=DigitsMlp(batch_size=16), accumulate=2))
 
     losses = [replica.run(SEGMENT).losses for replica in (whole, split)]
 
@@ -137,7 +145,7 @@ def test_training_leaves_the_global_generator_alone(make_config: MakeConfig):
 
 
 def test_exported_weights_reproduce_the_evaluation(
-    make_config: MakeConfig, tmp_path, optimizer_config: OptimizerConfig
+    make_config: MakeConfig, tmp_path: Path, optimizer_config: OptimizerConfig
 ):
     replica = alone(make_config(optimizer=optimizer_config))
     replica.run(Segment(num_steps=30, learning_rate=0.05))

@@ -30,9 +30,7 @@ class ThresholdState:
     level: float | None = None  # that `threshold` was found for
     threshold: float = 0.0
     capacity: int = 0
-    wanted: float | None = (
-        None  # share of entries at or above the threshold in the last step; mean over ranks
-    )
+    wanted: float | None = None  # share of entries at or above the threshold in the last step; mean over ranks
 
 
 class HardThreshold:
@@ -78,9 +76,7 @@ class HardThreshold:
 
     def use_absolute(self, threshold: float) -> None:
         """Take the level itself as lambda."""
-        capacity = self.state.capacity or cost.capacity_for(
-            FIRST_CAPACITY * self.num_elements, self.num_elements
-        )
+        capacity = self.state.capacity or cost.capacity_for(FIRST_CAPACITY * self.num_elements, self.num_elements)
         self.state = replace(self.state, level=threshold, threshold=threshold, capacity=capacity)
 
     def forget(self, level: float) -> None:

@@ -1,0 +1,158 @@
+// The only file that knows plotly: data in, a chart out, with the same data as a table beside it.
+
+import { element, table } from "./dom.js";
+
+const COLOURS = ["#2f6fd0", "#d1661c", "#2a8f56", "#a24bb8", "#b8860b", "#c2395b", "#0f8b8d", "#6b6f76"];
+const DASHES = ["solid", "dash", "dot", "dashdot"];
+
+let library = null;
+
+function load() {
+  library ??= new Promise((resolve, reject) => {
+    const source = document.querySelector('meta[name="plotly"]').content;
+    document.head.append(element("script", {
+      src: source,
+      onload: () => resolve(window.Plotly),
+      onerror: () => reject(new Error("the chart library did not load")),
+    }));
+  });
+  return library;
+}
+
+export const colour = (index) => COLOURS[index % COLOURS.length];
+export const dash = (index) => DASHES[index % DASHES.length];
+
+// A panel with a chart and its table; `draw` updates both and keeps the reader's zoom.
+export function panel(title, kind = "") {
+  const chart = element("div", { class: "chart", role: "img", "aria-label": title });
+  const data = element("div", { hidden: "" });
+  const toggle = element("button", { type: "button", "aria-expanded": "false", onclick: flip }, "data table");
+  const body = element("section", { class: `panel ${kind}` },
+    element("div", { class: "panel-head" }, element("h2", {}, title), toggle), chart, data);
+  let drawn = "";
+
+  function flip() {
+    data.hidden = !data.hidden;
+    toggle.setAttribute("aria-expanded", String(!data.hidden));
+  }
+
+  async function draw({ traces, layout, label, columns, rows }) {
+    const dark = matchMedia("(prefers-color-scheme: dark)").matches;
+    const state = JSON.stringify([traces, layout, dark]);
+    if (state === drawn) return;
+    drawn = state;
+    chart.setAttribute("aria-label", `${title}: ${label}`);
+    data.replaceChildren(table(label, columns, rows));
+    const plotly = await load();
+    await plotly.react(chart, traces, themed(layout), { responsive: true, displaylogo: false, displayModeBar: false });
+  }
+
+  return { body, draw };
+}
+
+function themed(layout) {
+  const style = getComputedStyle(document.body);
+  const line = getComputedStyle(document.querySelector("header")).borderBottomColor;
+  const axis = { gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true };
+  const axes = Object.fromEntries(
+    Object.entries(layout).filter(([name]) => /^[xy]axis/.test(name)).map(([name, own]) => [name, { ...axis, ...own }]),
+  );
+  return {
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    font: { color: style.color, family: style.fontFamily, size: 12 },
+    margin: { l: 60, r: 15, t: 10, b: 45 },
+    legend: { orientation: "h", y: -0.22 },
+    uirevision: "keep",
+    ...layout,
+    ...axes,
+  };
+}
+
+// Ticks at 1, 2, 5 or at whole decades, written out: plotly's own crowd a low axis with bare digits.
+function logAxis(values, write) {
+  const known = values.filter((value) => value > 0);
+  if (!known.length) return { type: "log" };
+  const [low, high] = [Math.floor(Math.log10(Math.min(...known))), Math.ceil(Math.log10(Math.max(...known)))];
+  const leads = high - low > 2 ? [1] : [1, 2, 5];
+  const powers = Array.from({ length: high - low + 1 }, (_, at) => low + at);
+  const tickvals = powers.flatMap((power) => leads.map((lead) => Number(`${lead}e${power}`)));
+  return { type: "log", tickvals, ticktext: tickvals.map(write) };
+}
+
+// Loss over the training clock: steps thin, validation bold.
+export function lossChart(training, validation) {
+  const lines = (series, name, width, opacity, mode) => series.filter((each) => each.values.length).map((each) => ({
+    type: "scatter", mode, x: each.seconds, y: each.values, name: `${each.label} ${name}`, opacity,
+    line: { color: colour(each.index), width, dash: mode === "lines" ? "solid" : dash(each.index) }, marker: { size: 5 },
+    hovertemplate: `${each.label} ${name}: %{y:.4f}<br>%{x:.1f} s<extra></extra>`,
+  }));
+  const last = (each) => each.values.findLast((value) => value !== null);
+  const known = validation.filter((each) => last(each) !== undefined);
+  return {
+    traces: [...lines(training, "training", 1, 0.35, "lines"), ...lines(validation, "validation", 2.2, 1, "lines+markers")],
+    layout: { xaxis: { title: { text: "training clock, s" }, rangemode: "tozero" },
+      yaxis: { title: { text: "loss" }, ...logAxis([...training, ...validation].flatMap((each) => each.values), String) } },
+    label: known.map((each) => `${each.label} validation loss now ${last(each).toFixed(4)}`).join("; ") || "no points yet",
+    columns: [["trial", (row) => row[0], ""], ["seconds", (row) => row[1].toFixed(1), "number"],
+      ["step", (row) => String(row[2]), "number"], ["validation loss", (row) => row[3]?.toFixed(4) ?? "diverged", "number"]],
+    rows: validation.flatMap((each) => each.values.map((value, at) => [each.label, each.seconds[at], each.steps[at], value])),
+  };
+}
+
+// Learning rate above, density below, over committed steps; dotted lines where stages begin.
+export function scheduleChart(schedules, boundaries) {
+  const steps = (entries, field) => ({
+    x: entries.flatMap((entry) => [entry.step, entry.step + entry.num_steps]),
+    y: entries.flatMap((entry) => [entry[field], field === "learning_rate" ? entry.final_learning_rate ?? entry[field] : entry[field]]),
+  });
+  const trace = (each, field, axis) => ({
+    type: "scatter", mode: "lines", ...steps(each.entries, field), yaxis: axis, name: each.label,
+    showlegend: axis === "y", line: { color: colour(each.index), width: 2.2, dash: dash(each.index) },
+    hovertemplate: `${each.label}: %{y:.4g}<br>step %{x}<extra></extra>`,
+  });
+  const sparse = schedules.filter((each) => each.entries.some((entry) => entry.density !== null));
+  const shown = schedules.filter((each) => each.entries.length);
+  const values = (found, field) => found.flatMap((each) => each.entries.map((entry) => entry[field]));
+  const rule = (step) => ({ type: "line", x0: step, x1: step, y0: 0, y1: 1, yref: "paper", opacity: 0.5,
+    line: { color: "#888", width: 1, dash: "dot" } });
+  return {
+    traces: [...shown.map((each) => trace(each, "learning_rate", "y")), ...sparse.map((each) => trace(each, "density", "y2"))],
+    layout: { xaxis: { title: { text: "committed steps" }, rangemode: "tozero", anchor: "y2" },
+      yaxis: { title: { text: "learning rate" }, domain: [0.56, 1], ...logAxis(values(shown, "learning_rate"), String) },
+      yaxis2: { title: { text: "density" }, domain: [0, 0.44],
+        ...logAxis(values(sparse, "density"), (value) => `${Number((100 * value).toPrecision(3))}%`) },
+      shapes: boundaries.map(rule) },
+    label: shown.map((each) => `${each.label} now learning rate ${each.entries.at(-1).learning_rate.toPrecision(3)}`).join("; ")
+      || "no stage is decided yet",
+    columns: [["trial", (row) => row.label, ""], ["step", (row) => String(row.step), "number"],
+      ["steps", (row) => String(row.num_steps), "number"],
+      ["learning rate", (row) => row.learning_rate.toPrecision(3), "number"],
+      ["density", (row) => row.density?.toPrecision(3) ?? "dense", "number"],
+      ["threshold", (row) => row.threshold?.toPrecision(3) ?? "–", "number"]],
+    rows: schedules.flatMap((each) => each.entries.map((entry) => ({ label: each.label, ...entry }))),
+  };
+}
+
+// What one worker sent, beside what the same steps would have sent without compression.
+export function bytesChart(trials) {
+  const megabytes = (value) => value / 1e6;
+  const bar = (name, value, fill) => ({
+    type: "bar", name, x: trials.map((each) => each.label), y: trials.map((each) => megabytes(value(each.bill))),
+    marker: { color: fill, pattern: { shape: name === "dense" ? "/" : "" } }, offsetgroup: name === "dense" ? "1" : "0",
+    hovertemplate: `${name}: %{y:.2f} MB<extra></extra>`,
+  });
+  const search = bar("sent while searching", (bill) => bill.bytes_search, COLOURS[1]);
+  return {
+    traces: [bar("sent while training", (bill) => bill.bytes_sent - bill.bytes_search, COLOURS[0]),
+      { ...search, base: trials.map((each) => megabytes(each.bill.bytes_sent - each.bill.bytes_search)) },
+      bar("dense", (bill) => bill.bytes_dense, "#8a8f98")],
+    layout: { barmode: "group", xaxis: { type: "category" }, yaxis: { title: { text: "MB sent by one worker" }, rangemode: "tozero" } },
+    label: trials.map((each) => `${each.label} sent ${megabytes(each.bill.bytes_sent).toFixed(1)} MB, dense `
+      + `${megabytes(each.bill.bytes_dense).toFixed(1)} MB`).join("; "),
+    columns: [["trial", (row) => row.label, ""], ["sent, MB", (row) => megabytes(row.bill.bytes_sent).toFixed(2), "number"],
+      ["of it searching, MB", (row) => megabytes(row.bill.bytes_search).toFixed(2), "number"],
+      ["dense, MB", (row) => megabytes(row.bill.bytes_dense).toFixed(2), "number"]],
+    rows: trials,
+  };
+}

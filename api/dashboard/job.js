@@ -1,0 +1,122 @@
+// One job: where it is, its curves, its schedule, its bill.
+
+import * as api from "./api.js";
+import { bytesChart, lossChart, panel, scheduleChart } from "./charts.js";
+import { age, badge, element, empty, loss, number, seconds, share, size, table } from "./dom.js";
+
+const OVER = ["succeeded", "failed", "cancelled"];
+
+export function jobPage(root, id) {
+  const head = element("div", {});
+  const curves = panel("Loss over the training clock", "wide");
+  const schedule = panel("Learned schedule");
+  const bytes = panel("Bytes");
+  const stages = element("section", { class: "panel wide" });
+  const bill = element("section", { class: "panel wide" });
+  const panels = element("div", { class: "panels", hidden: "" }, curves.body, schedule.body, bytes.body, bill, stages);
+  const waiting = element("div", {}, empty("loading …"));
+  root.replaceChildren(head, waiting, panels);
+  let over = false;
+
+  async function refresh() {
+    const job = await api.job(id);
+    document.title = `${job.name} – Wiretune`;
+    head.replaceChildren(...heading(job));
+    over = OVER.includes(job.state);
+    panels.hidden = job.started_at === null;
+    waiting.replaceChildren(...(panels.hidden ? [element("div", { class: "panel" }, empty(waitingText(job)))] : []));
+    if (!panels.hidden) await drawPanels(job);
+  }
+
+  async function drawPanels(job) {
+    const [trials, decided, validation, training] = await Promise.all([
+      api.trials(id), api.stages(id), api.metric(id, "validation_loss"), api.metric(id, "loss"),
+    ]);
+    const several = job.spec.seeds.length > 1;
+    const known = new Map(trials.map((trial, index) =>
+      [trial.trial_id, { label: several ? `${trial.arm} seed ${trial.seed}` : trial.arm, index }]));
+    const labelled = (each) => ({ ...each, ...known.get(each.trial_id) });
+    const schedules = await Promise.all(trials.map((trial) => api.schedule(id, trial)));
+    const found = schedules.filter((each) => each !== null).map(labelled);
+    const boundaries = decided.filter((stage) => stage.trial_id === trials[0].trial_id && stage.stage > 0);
+    stages.replaceChildren(element("h2", {}, "Stages"), stageTable(decided.map(labelled), job));
+    bill.replaceChildren(element("h2", {}, "Bill"), billTable(trials.map(labelled), job));
+    await curves.draw(lossChart(training.map(labelled), validation.map(labelled)));
+    await schedule.draw(scheduleChart(found, boundaries.map((stage) => stage.first_step)));
+    await bytes.draw(bytesChart(trials.map(labelled)));
+  }
+
+  return { refresh, everyMs: () => (over ? 10000 : 1500) };
+}
+
+function heading(job) {
+  const facts = [
+    ["workload", job.spec.workload.kind],
+    ["workers", String(job.spec.workers.count)],
+    ["link", job.spec.link.mode === "emulate" ? `emulated ${job.spec.link.mbps} Mbit, ${job.spec.link.latency_ms} ms` : "as it is"],
+    ["budget", budget(job.spec.budget)],
+    ["attempt", String(job.attempt)],
+    ["created", age(job.created_at)],
+  ];
+  return [
+    element("div", { class: "title" }, element("h1", {}, job.name), badge(job.state)),
+    element("code", { class: "quiet" }, job.id),
+    job.reason ? element("p", { class: "reason" }, job.reason) : null,
+    element("ul", { class: "facts" }, ...facts.map(([name, value]) =>
+      element("li", {}, element("span", { class: "quiet" }, `${name} `), element("b", {}, value)))),
+  ].filter((each) => each !== null);
+}
+
+function budget(given) {
+  return [
+    given.seconds === null ? null : `${given.seconds} s`,
+    given.steps === null ? null : `${given.steps} steps`,
+    given.bytes === null ? null : size(given.bytes),
+  ].filter((each) => each !== null).join(" or ");
+}
+
+function waitingText(job) {
+  if (OVER.includes(job.state)) return `This job ${job.state === "failed" ? "failed" : `was ${job.state}`} before it trained.`;
+  return job.state === "queued" ? "Waiting for its turn. Charts appear with the first report." : "Starting its workers.";
+}
+
+function stageTable(stages, job) {
+  if (!stages.length) return empty("No stage is decided yet: the first search is under way.");
+  const absolute = (stage) => {
+    const arm = job.spec.arms.find((each) => each.name === stage.arm);
+    return (arm.exchange ?? job.spec.exchange).search === "absolute";
+  };
+  const level = (stage) => (absolute(stage) ? number(stage.level) : share(stage.level));
+  const forecast = (stage) => (stage.forecast === null ? "–" : `${loss(stage.forecast)} ± ${number(stage.forecast_std, 2)}`);
+  const result = (stage) => (stage.num_steps === null ? "runs" : stage.num_steps === 0 ? "rewound" : String(stage.num_steps));
+  return table("What was chosen, and why", [
+    ["trial", (stage) => stage.label, ""],
+    ["stage", (stage) => String(stage.stage), "number"],
+    ["from step", (stage) => String(stage.first_step), "number"],
+    ["committed", result, "number"],
+    ["learning rate", (stage) => number(stage.learning_rate), "number"],
+    ["level", level, "number"],
+    ["measured density", (stage) => share(stage.density), "number"],
+    ["forecast", forecast, "number"],
+    ["probes", (stage) => String(stage.probes.length), "number"],
+    ["search", (stage) => seconds(stage.search_seconds), "number"],
+    ["reason", (stage) => stage.reason, "text"],
+  ], stages);
+}
+
+function billTable(trials, job) {
+  const link = job.spec.link.mode === "emulate" ? `on an emulated ${job.spec.link.mbps} Mbit link` : "on the network as it is";
+  const ratio = (bill) => (bill.bytes_sent && bill.bytes_dense ? `${(bill.bytes_dense / bill.bytes_sent).toFixed(1)}×` : "–");
+  return table(`Bytes of one worker, elapsed seconds, ${link}`, [
+    ["trial", (trial) => trial.label, ""],
+    ["state", (trial) => trial.outcome ?? (trial.backend ? "training" : "waiting"), ""],
+    ["steps", (trial) => String(trial.step), "number"],
+    ["sent", (trial) => size(trial.bill.bytes_sent), "number"],
+    ["dense", (trial) => (trial.bill.bytes_dense ? size(trial.bill.bytes_dense) : "–"), "number"],
+    ["ratio", (trial) => ratio(trial.bill), "number"],
+    ["search", (trial) => seconds(trial.bill.seconds_search), "number"],
+    ["training", (trial) => seconds(trial.seconds), "number"],
+    ["validation loss", (trial) => loss(trial.validation_loss), "number"],
+    ["accuracy", (trial) => (trial.validation_accuracy === null ? "–" : `${(100 * trial.validation_accuracy).toFixed(1)} %`), "number"],
+  ], trials);
+}

@@ -1,0 +1,189 @@
+"""A real store on a temporary SQLite file, the application over it, and a job with two arms that has reported."""
+
+import math
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import uvicorn
+from fastapi.testclient import TestClient
+
+from api.app import create_app
+from api.client import Client
+from api.openapi import EXAMPLE_JOB
+from api.server import bind
+from service.control.store import Store
+from service.records import (
+    AnyRecord,
+    AttemptFinished,
+    Batch,
+    Bill,
+    MetricPoints,
+    ProbeDone,
+    ScheduleEntry,
+    StageClosed,
+    StageDecided,
+    Totals,
+    TrialFinished,
+    TrialStarted,
+)
+from service.settings import Settings
+from service.spec import JobSpec
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    monkeypatch.setenv("WIRETUNE_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.delenv("WIRETUNE_URL", raising=False)
+    monkeypatch.delenv("WIRETUNE_API_KEY", raising=False)
+    return Settings()
+
+
+@pytest.fixture
+def store(settings: Settings) -> Iterator[Store]:
+    opened = Store.open(settings)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def key(store: Store) -> str:
+    return store.add_key("test")
+
+
+@pytest.fixture
+def anonymous(store: Store) -> Iterator[TestClient]:
+    with TestClient(create_app(store), raise_server_exceptions=False) as client:
+        yield client
+
+
+@pytest.fixture
+def http(anonymous: TestClient, key: str) -> TestClient:
+    anonymous.headers["Authorization"] = f"Bearer {key}"
+    return anonymous
+
+
+@pytest.fixture
+def job() -> JobSpec:
+    return JobSpec.model_validate(EXAMPLE_JOB)
+
+
+@pytest.fixture
+def live_url(store: Store) -> Iterator[str]:
+    """The application over a real socket."""
+    with bind("127.0.0.1", 0) as bound:
+        server = uvicorn.Server(uvicorn.Config(create_app(store), log_level="warning", lifespan="off"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
+        thread.start()
+        while not server.started:
+            time.sleep(0.01)
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+        server.should_exit = True
+        thread.join(10)
+
+
+@pytest.fixture
+def client(live_url: str, key: str) -> Iterator[Client]:
+    with Client(live_url, key) as connected:
+        yield connected
+
+
+class Reporting:
+    """Stands where a driver stands: begins the job's attempt and posts what a run would, a batch per call."""
+
+    def __init__(self, store: Store, spec: JobSpec) -> None:
+        self.store, self.spec = store, spec
+        self.job_id = store.add_job(spec)[0].id
+        self.number = store.begin_attempt(self.job_id).attempt
+        self._sequence = 0
+
+    def post(self, *records: AnyRecord) -> None:
+        self._sequence += 1
+        batch = Batch(stream="driver", sequence=self._sequence, records=records)
+        self.store.ingest(self.job_id, self.number, batch)
+
+    def trial(self, arm: str) -> str:
+        return f"{self.job_id}.{arm}.0"
+
+    def start(self, arm: str) -> None:
+        started = TrialStarted(trial_id=self.trial(arm), arm=arm, seed=0, backend="gloo", device="cpu")
+        self.post(started)
+
+    def stage(self, arm: str, stage: int, *, rate: float, density: float | None) -> None:
+        """A stage of 100 steps: two probes and a commit."""
+        trial_id, first = self.trial(arm), 100 * stage
+        probes = [
+            ProbeDone(
+                trial_id=trial_id, stage=stage, probe_id=f"{stage}.{index}", learning_rate=rate * factor,
+                level=density, origin="wide", num_steps=20, seconds=0.4, bytes_sent=40_000, density=density,
+                loss=loss, forecast=None if loss is None else loss / 2, forecast_std=0.02,
+                status="ok" if loss else "diverged",
+            )
+            for index, (factor, loss) in enumerate([(1.0, 0.9), (8.0, None)])
+        ]  # fmt: skip
+        decided = StageDecided(
+            trial_id=trial_id, stage=stage, first_step=first, learning_rate=rate, level=density,
+            reason="the search's minimum, 98% sure to be better", switched=True, probability=0.98,
+            forecast=0.45, forecast_std=0.02, search_seconds=0.8, search_steps=40, search_bytes=80_000, decision={},
+        )  # fmt: skip
+        self.post(*(probes if density else []), decided)
+        self.post(*self._points(trial_id, first, density))
+        totals = Totals(steps=140 * (stage + 1), bytes=400_000 * (stage + 1), seconds=5.0 * (stage + 1))
+        closed = StageClosed(
+            trial_id=trial_id, stage=stage, num_steps=100, density=density, threshold=density and 0.01,
+            totals=totals, resume={},
+        )  # fmt: skip
+        self.post(closed)
+
+    def _points(self, trial_id: str, first: int, density: float | None) -> list[MetricPoints]:
+        pace = 0.05 if density else 0.1  # dense gradients take longer
+        steps = tuple(range(first, first + 100))
+        seconds = tuple(pace * step for step in steps)
+        loss = tuple(2.3 * math.exp(-step / 90) + 0.05 + 0.02 * math.sin(step) for step in steps)
+        series = {"loss": loss, "validation_loss": tuple(value + 0.04 for value in loss)}
+        return [
+            MetricPoints(
+                trial_id=trial_id, name=name, steps=steps[::stride], seconds=seconds[::stride],
+                values=values[::stride],
+            )
+            for (name, values), stride in zip(series.items(), (1, 20), strict=True)
+        ]  # fmt: skip
+
+    def finish_trial(self, arm: str, *, rates: list[float], density: float | None, loss: float) -> None:
+        entries = tuple(
+            ScheduleEntry(
+                step=100 * index, num_steps=100, learning_rate=rate, level=density, density=density,
+                threshold=density and 0.01, reason="the search's minimum",
+            )
+            for index, rate in enumerate(rates)
+        )  # fmt: skip
+        sent = 900_000 if density else 30_000_000
+        bill = Bill(
+            bytes_sent=sent, bytes_search=160_000 if density else 0, bytes_dense=30_000_000, seconds_search=1.6,
+            seconds_training=20.0, steps=100 * len(rates), steps_search=80,
+        )  # fmt: skip
+        self.post(
+            TrialFinished(
+                trial_id=self.trial(arm), outcome="completed", validation_loss=loss, validation_accuracy=0.97,
+                schedule=entries, bill=bill, weights_url=None,
+            )
+        )  # fmt: skip
+
+    def finish(self, outcome: str = "succeeded", reason: str = "") -> None:
+        self.post(AttemptFinished.model_validate({"outcome": outcome, "reason": reason}))
+
+    def run_to_the_end(self) -> None:
+        for arm, density, loss in (("tuned", 0.01, 0.31), ("dense", None, 0.42)):
+            self.start(arm)
+            rates = [2.0, 1.0] if density else [0.1, 0.1]
+            for stage, rate in enumerate(rates):
+                self.stage(arm, stage, rate=rate, density=density)
+            self.finish_trial(arm, rates=rates, density=density, loss=loss)
+        self.finish()
+
+
+@pytest.fixture
+def reporting(store: Store, job: JobSpec) -> Reporting:
+    return Reporting(store, job)

@@ -1,0 +1,172 @@
+"""The command line against the application over a real socket."""
+
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+import yaml
+from rich.console import Console
+from typer.testing import CliRunner
+
+from api import cli, runs
+from api.client import Client
+from api.local import Server
+from api.openapi import EXAMPLE_JOB
+from api.runs import Interrupted, Run
+from service.control.store import Store
+from service.settings import Settings
+from service.spec import JobSpec
+from service.states import JobState
+from tests.api.conftest import Reporting
+
+run_cli = CliRunner()
+
+
+@pytest.fixture
+def job_file(tmp_path: Path) -> Path:
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump(EXAMPLE_JOB))
+    return path
+
+
+@pytest.fixture
+def at(live_url: str, key: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("WIRETUNE_URL", live_url)
+    monkeypatch.setenv("WIRETUNE_API_KEY", key)
+    return live_url
+
+
+@pytest.mark.parametrize("command", ["run", "submit", "validate"])
+def test_a_bad_file_is_refused_with_every_problem(tmp_path: Path, settings: Settings, command: str) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(yaml.safe_dump(EXAMPLE_JOB | {"workers": {"count": 0}, "budget": {}}))
+
+    result = run_cli.invoke(cli.app, [command, str(path)])
+
+    assert result.exit_code == 2
+    assert "/workers/count" in result.stderr and "/budget" in result.stderr
+
+
+@pytest.mark.parametrize(("text", "word"), [("a: [", "line"), ("- 1", "list"), (None, "No such file")])
+def test_what_is_no_job_at_all_is_refused(tmp_path: Path, text: str | None, word: str) -> None:
+    path = tmp_path / "job.yaml"
+    if text is not None:
+        path.write_text(text)
+
+    result = run_cli.invoke(cli.app, ["validate", str(path)])
+
+    assert result.exit_code == 2
+    assert word in result.stderr
+
+
+def test_a_valid_file_is_printed_with_its_defaults(job_file: Path) -> None:
+    result = run_cli.invoke(cli.app, ["validate", str(job_file)])
+
+    assert JobSpec.model_validate_json(result.stdout) == JobSpec.model_validate(EXAMPLE_JOB)
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["show", "job-1"], ["cancel", "job-1"], ["stop"]])
+def test_without_a_service_it_says_so(settings: Settings, arguments: list[str]) -> None:
+    result = run_cli.invoke(cli.app, arguments)
+
+    assert result.exit_code == 1
+    assert "no s" in result.stderr  # no service, no server
+
+
+def test_an_unreachable_service_is_named_with_the_way_to_start_one(settings: Settings) -> None:
+    result = run_cli.invoke(cli.app, ["list", "--url", "http://127.0.0.1:9", "--key", "wt_any"])
+
+    assert result.exit_code == 1
+    assert "127.0.0.1:9" in result.stderr and "wiretune serve" in result.stderr
+
+
+def test_a_job_is_submitted_listed_and_cancelled(at: str, job_file: Path) -> None:
+    job_id = run_cli.invoke(cli.app, ["submit", str(job_file)]).stdout.strip()
+    listed = run_cli.invoke(cli.app, ["list"])
+    cancelled = run_cli.invoke(cli.app, ["cancel", job_id])
+    again = run_cli.invoke(cli.app, ["cancel", job_id])
+
+    assert job_id in listed.stdout and "queued" in listed.stdout
+    assert "cancelled" in cancelled.stdout
+    assert again.exit_code == 2 and "cancelled" in again.stderr
+
+
+@pytest.mark.parametrize("command", ["show", "watch"])
+def test_a_finished_job_shows_its_bill(at: str, reporting: Reporting, command: str) -> None:
+    reporting.run_to_the_end()
+
+    result = run_cli.invoke(cli.app, [command, reporting.job_id])
+
+    assert result.exit_code == 0, result.stderr
+    assert "Bill (emulated 100 Mbit link)" in result.stdout
+    assert "tuned reached the loss at which dense ended" in result.stdout
+
+
+def test_watching_a_failed_job_fails(at: str, reporting: Reporting) -> None:
+    for _ in range(reporting.store.settings.max_attempts):
+        number = reporting.store.job(reporting.job_id).attempt
+        view = reporting.store.lose_attempt(reporting.job_id, number, reason="out of memory")
+        if view.state is JobState.QUEUED:
+            reporting.store.begin_attempt(reporting.job_id)
+
+    result = run_cli.invoke(cli.app, ["watch", reporting.job_id])
+
+    assert result.exit_code == 1
+    assert "out of memory" in result.stderr
+
+
+def test_the_exported_schedule_is_what_was_learned(at: str, reporting: Reporting, tmp_path: Path) -> None:
+    reporting.run_to_the_end()
+    out = tmp_path / "schedule.json"
+
+    result = run_cli.invoke(cli.app, ["export", reporting.job_id, "--arm", "tuned", "--out", str(out)])
+
+    assert result.exit_code == 0, result.stderr
+    written = json.loads(out.read_text())
+    assert written["complete"] and written["num_steps"] == 200
+    assert [entry["learning_rate"] for entry in written["entries"]] == [2.0, 1.0]
+
+
+def test_a_schedule_that_is_not_there_is_not_written(at: str, reporting: Reporting, tmp_path: Path) -> None:
+    out = tmp_path / "schedule.json"
+
+    result = run_cli.invoke(cli.app, ["export", reporting.job_id, "--out", str(out)])
+
+    assert result.exit_code == 2 and not out.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_cancels_its_job_and_leaves_a_server_it_found(
+    live_url: str, key: str, store: Store, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    monkeypatch.setattr(runs, "running_server", lambda settings: Server(live_url, key))
+    monkeypatch.setattr(runs, "stop_server", lambda settings: pytest.fail("it was not ours to stop"))
+    monkeypatch.setattr(
+        runs, "follow", lambda client, job_id, console: os.kill(os.getpid(), number) or client.wait(job_id)
+    )
+    before = signal.getsignal(number)
+
+    with pytest.raises(Interrupted, match="is cancelled"):
+        Run(Settings(), Console(quiet=True)).run(JobSpec.model_validate(EXAMPLE_JOB), at_end=lambda client, view: None)
+
+    assert [job.state for job in store.jobs().jobs] == [JobState.CANCELLED]
+    assert signal.getsignal(number) is before
+
+
+def test_a_followed_job_is_printed_line_by_line_without_a_terminal(
+    live_url: str, key: str, reporting: Reporting, capsys: pytest.CaptureFixture[str]
+) -> None:
+    driver = threading.Thread(target=reporting.run_to_the_end)
+    driver.start()
+
+    with Client(live_url, key) as client:
+        view = runs.follow(client, reporting.job_id, Console(width=40))
+    driver.join()
+
+    printed = capsys.readouterr().out
+    assert view.state is JobState.SUCCEEDED
+    assert "\x1b" not in printed
+    assert "tuned: stage 1 takes lr 1, density 1%: the search's minimum, 98% sure to be better\n" in printed

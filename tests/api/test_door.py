@@ -1,0 +1,104 @@
+"""The cluster's door: what a running attempt may do over HTTP, and nobody else."""
+
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from service.control.store import Store
+from service.records import Batch, MetricPoints
+from tests.api.conftest import Reporting
+
+
+@pytest.fixture
+def door(anonymous: TestClient, store: Store, reporting: Reporting) -> TestClient:
+    token = store.token(reporting.job_id, reporting.number)
+    anonymous.headers["Authorization"] = f"Bearer {token}"
+    anonymous.base_url = anonymous.base_url.join(f"/v1/attempts/{reporting.job_id}/{reporting.number}/")
+    return anonymous
+
+
+def points(trial_id: str, step: int, value: float) -> dict[str, Any]:
+    point = MetricPoints(trial_id=trial_id, name="loss", steps=(step,), seconds=(0.1,), values=(value,))
+    return point.model_dump(mode="json")
+
+
+def batch(trial_id: str, sequence: int, value: float = 1.0) -> dict[str, Any]:
+    return {"stream": trial_id, "sequence": sequence, "records": [points(trial_id, sequence, value)]}
+
+
+@pytest.mark.parametrize("path", ["", "/"])
+def test_an_attempt_learns_what_to_do(door: TestClient, reporting: Reporting, path: str) -> None:
+    brief = door.get(f"http://testserver/v1/attempts/{reporting.job_id}/1{path}").json()
+
+    assert brief["job_id"] == reporting.job_id
+    assert [trial["trial_id"] for trial in brief["trials"]] == [reporting.trial("tuned"), reporting.trial("dense")]
+
+
+def test_a_batch_that_comes_twice_counts_once(door: TestClient, reporting: Reporting, store: Store) -> None:
+    trial_id = reporting.trial("tuned")
+
+    first = door.post("records", json=batch(trial_id, 1, value=1.0)).json()
+    again = door.post("records", json=batch(trial_id, 1, value=9.0)).json()
+
+    assert first == again == {"sequence": 1, "control": "run"}
+    assert store.series(reporting.job_id, "loss", trial_id=trial_id)[0].values == (1.0,)
+
+
+def test_a_gap_between_batches_is_refused(door: TestClient, reporting: Reporting) -> None:
+    response = door.post("records", json=batch(reporting.trial("tuned"), 2))
+
+    assert response.status_code == 409
+    assert response.json()["type"] == "/problems/out-of-sequence"
+
+
+def test_a_heartbeat_brings_the_order_to_stop(door: TestClient, reporting: Reporting, store: Store) -> None:
+    before = door.post("lease", json={"schema_version": 1}).json()
+    store.cancel(reporting.job_id)
+    after = door.post("lease", json={"schema_version": 1}).json()
+
+    assert (before["control"], after["control"]) == ("run", "cancel")
+
+
+def test_an_attempt_that_lost_its_job_is_turned_away(door: TestClient, reporting: Reporting, store: Store) -> None:
+    store.lose_attempt(reporting.job_id, reporting.number, reason="lost")
+
+    answers = [door.post("records", json=batch(reporting.trial("tuned"), 1)), door.post("lease", json={})]
+
+    assert [answer.json()["type"] for answer in answers] == ["/problems/fenced"] * 2
+
+
+def test_a_record_of_the_wrong_shape_is_named(door: TestClient, reporting: Reporting) -> None:
+    sent = batch(reporting.trial("tuned"), 1)
+    del sent["records"][0]["values"]
+
+    response = door.post("records", json=sent)
+
+    assert response.status_code == 422
+    assert [error["pointer"] for error in response.json()["errors"]] == ["/records/0/values"]
+
+
+def test_a_large_batch_gets_through(door: TestClient, reporting: Reporting) -> None:
+    trial_id, count = reporting.trial("tuned"), 60_000
+    record = MetricPoints(
+        trial_id=trial_id, name="loss", steps=tuple(range(count)), seconds=(0.1,) * count, values=(0.123456789,) * count
+    )  # fmt: skip
+    sent = Batch(stream=trial_id, sequence=1, records=(record,)).model_dump_json()
+    assert len(sent) > 2**20
+
+    response = door.post("records", content=sent)
+
+    assert response.status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/attempts/{job}/2", "/v1/attempts/job-1/1"])
+def test_an_attempts_token_opens_nothing_else(door: TestClient, reporting: Reporting, path: str) -> None:
+    response = door.get(f"http://testserver{path.format(job=reporting.job_id)}")
+
+    assert response.status_code == 401
+
+
+def test_a_users_key_does_not_open_the_door(http: TestClient, reporting: Reporting) -> None:
+    response = http.get(f"/v1/attempts/{reporting.job_id}/{reporting.number}")
+
+    assert response.status_code == 401

@@ -1,0 +1,74 @@
+"""The page as it is served; how it looks is for eyes."""
+
+import re
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from api.routes.page import DASHBOARD, plotly_path, plotly_source
+
+SCRIPTS = sorted(DASHBOARD.glob("*.js"))
+
+
+@pytest.mark.parametrize("path", ["/", "/docs"])
+def test_the_page_lets_no_foreign_and_no_inline_script_in(anonymous: TestClient, path: str) -> None:
+    response = anonymous.get(path)
+    policy = dict(part.strip().split(" ", 1) for part in response.headers["content-security-policy"].split(";"))
+
+    assert policy["default-src"] == "'none'"
+    assert policy["script-src"] == "'self'"
+    assert response.headers["x-content-type-options"] == "nosniff"
+    scripts = re.findall(r"<script([^>]*)>(.*?)</script>", response.text, re.DOTALL)
+    assert scripts and all("src=" in attributes and not body.strip() for attributes, body in scripts)
+    assert not re.search(r"\son\w+=", response.text)
+
+
+@pytest.mark.parametrize("path", ["/", "/docs"])
+def test_everything_the_page_names_is_there(anonymous: TestClient, path: str) -> None:
+    named = re.findall(r'(?:src|href|content)="(/[^"]*)"', anonymous.get(path).text)
+
+    assert named
+    assert {anonymous.get(each).status_code for each in named} == {200}
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_scripts_build_no_markup_out_of_text(script: Path) -> None:
+    source = script.read_text()
+
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(", source)
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_scripts_import_what_exists(script: Path) -> None:
+    for names, source in re.findall(r'import (?:\{([^}]*)\}|\* as \w+) from "\./([\w.]+)"', script.read_text()):
+        exported = (DASHBOARD / source).read_text()
+        for name in filter(None, (each.strip() for each in names.split(","))):
+            assert re.search(rf"export (?:async )?(?:function|const|class) {name}\b", exported), (source, name)
+
+
+def test_the_chart_library_is_the_one_of_the_installed_package() -> None:
+    assert plotly_source()[:100].lstrip(b"/*\n ").startswith(b"plotly.js v4")
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "identity"])
+def test_the_chart_library_is_served_whole_and_for_ever(anonymous: TestClient, encoding: str) -> None:
+    response = anonymous.get(plotly_path(), headers={"Accept-Encoding": encoding})
+
+    assert response.content == plotly_source()
+    assert response.headers.get("content-encoding", "identity") == encoding
+    assert "immutable" in response.headers["cache-control"]
+    if encoding == "gzip":
+        assert int(response.headers["content-length"]) < 2_000_000
+
+
+def test_another_content_of_the_chart_library_is_not_found(anonymous: TestClient) -> None:
+    assert anonymous.get("/vendor/plotly-0123456789abcdef.js").status_code == 404
+
+
+def test_static_files_are_asked_for_anew_and_sent_only_when_changed(anonymous: TestClient) -> None:
+    first = anonymous.get("/static/main.js")
+    again = anonymous.get("/static/main.js", headers={"If-None-Match": first.headers["etag"]})
+
+    assert first.headers["cache-control"] == "no-cache"
+    assert again.status_code == 304

@@ -1,0 +1,127 @@
+"""What a person is told about a job while it runs, and at its end."""
+
+import pytest
+from rich.console import Console
+
+from api import report
+from api.client import Client
+from api.demo import demo_job, introduction
+from api.watch import Progress
+from search.config import BoConfig
+from service.views import Series
+from tests.api.conftest import Reporting
+
+
+def told(progress: Progress, client: Client, job_id: str) -> str:
+    return "\n".join(progress.lines(client.job(job_id)))
+
+
+def test_nothing_is_told_twice(client: Client, reporting: Reporting) -> None:
+    progress = Progress(client, reporting.job_id)
+    reporting.start("tuned")
+    reporting.stage("tuned", 0, rate=2.0, density=0.01)
+
+    first, second = (told(progress, client, reporting.job_id) for _ in range(2))
+
+    assert first and not second
+
+
+def test_a_stage_tells_its_probes_its_choice_and_its_reason(client: Client, reporting: Reporting) -> None:
+    reporting.start("tuned")
+    reporting.stage("tuned", 0, rate=2.0, density=0.01)
+
+    lines = told(Progress(client, reporting.job_id), client, reporting.job_id)
+
+    assert "probe lr 2, density 1%, loss 0.9000, forecast 0.4500 ± 0.02" in lines
+    assert "probe lr 16, density 1%, loss - (diverged)" in lines
+    assert "stage 0 takes lr 2, density 1%: the search's minimum, 98% sure to be better" in lines
+    assert "stage 0 committed 100 steps at density 1%; sent 400.0 kB so far" in lines
+
+
+def test_the_end_tells_what_was_saved(client: Client, reporting: Reporting) -> None:
+    reporting.run_to_the_end()
+
+    lines = told(Progress(client, reporting.job_id), client, reporting.job_id)
+
+    assert "is succeeded" in lines
+    assert "tuned: completed" in lines and "sent 900.0 kB, saved 29.1 MB (97%)" in lines
+    assert "dense: completed" in lines and "sent 30.0 MB\n" in lines + "\n"
+
+
+def test_a_failed_job_tells_why(client: Client, reporting: Reporting) -> None:
+    reporting.store.lose_attempt(reporting.job_id, reporting.number, reason="a worker ran out of memory")
+
+    lines = told(Progress(client, reporting.job_id), client, reporting.job_id)
+
+    assert "a worker ran out of memory" in lines
+
+
+def series(*points: tuple[float, float | None]) -> Series:
+    seconds, values = zip(*points, strict=True) if points else ((), ())
+    steps = tuple(range(len(points)))
+    return Series(
+        trial_id="t", arm="a", seed=0, name="validation_loss", steps=steps, seconds=seconds, values=values,
+        num_points=len(points),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("first", "other", "expected"),
+    [
+        (series((1, 0.9), (2, 0.5), (3, 0.2)), series((4, 0.8), (8, 0.5)), (0.5, 2, 8)),
+        (series((1, 0.9), (2, 0.6)), series((4, 0.8), (8, 0.5)), (0.5, None, 8)),
+        (series((1, None), (2, 0.4)), series((4, 0.8), (8, None)), (0.8, 2, 4)),
+        (series(), series((4, 0.8)), (0.8, None, 4)),
+    ],
+)
+def test_a_crossing_is_the_first_time_at_or_below_the_others_last_loss(
+    first: Series, other: Series, expected: tuple[float, float | None, float]
+) -> None:
+    found = report.crossing(first, other)
+
+    assert found is not None
+    assert (found.loss, found.seconds, found.other_seconds) == expected
+
+
+def test_there_is_no_crossing_with_what_was_never_measured() -> None:
+    assert report.crossing(series((1, 0.9)), series((4, None))) is None
+
+
+def test_the_summary_for_scripts_has_the_controllers_arm_on_top(client: Client, reporting: Reporting) -> None:
+    reporting.run_to_the_end()
+
+    summary = report.as_json(report.reports(client, client.job(reporting.job_id)))
+
+    assert summary["controller"] == "bo" and set(summary["arms"]) == {"tuned", "dense"}
+    assert [entry["learning_rate"] for entry in summary["schedule"]] == [2.0, 1.0]
+    assert {"step", "learning_rate", "density", "threshold", "reason"} <= set(summary["schedule"][0])
+    assert summary["bytes_sent"] == 900_000 and summary["bytes_dense"] == 30_000_000
+    assert summary["validation"] == {"loss": 0.31, "accuracy": 0.97}
+    crossing = summary["arms"]["dense"]["crossing"]
+    assert crossing["seconds"] < crossing["other_seconds"]
+
+
+def test_the_printed_report_names_every_arm_and_the_link(client: Client, reporting: Reporting) -> None:
+    reporting.run_to_the_end()
+    job = client.job(reporting.job_id)
+    console = Console(width=160)
+
+    found = report.reports(client, job)
+    with console.capture() as capture:
+        console.print(report.schedule_table(found[0]), report.bill_table(found, job.spec))
+    printed = capture.get()
+
+    assert "emulated 100 Mbit link" in printed
+    assert "33.3x" in printed and "900.0 kB" in printed and "97.0%" in printed
+    assert any("tuned reached the loss at which dense ended" in line for line in report.crossing_lines(found))
+
+
+@pytest.mark.parametrize("seconds", [5.0, 40.0])
+def test_the_demonstration_compares_a_searching_arm_with_a_dense_one(seconds: float) -> None:
+    spec = demo_job(seconds)
+    tuned, dense = spec.trials()
+
+    assert isinstance(tuned.controller, BoConfig) and tuned.replica.exchange.kind == "threshold"
+    assert dense.controller.kind == "fixed" and dense.replica.exchange.kind == "none"
+    assert tuned.budget == dense.budget and tuned.budget.seconds == seconds
+    assert f"{seconds:g} s of training per arm" in introduction(spec)[0]

@@ -1,0 +1,301 @@
+"""The HTTP routes over a real store."""
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pytest
+import yaml
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from starlette.routing import Mount
+
+from api.app import create_app
+from api.bodies import MAX_JOB_BYTES
+from api.openapi import EXAMPLE_JOB
+from service.control.store import Store
+from service.errors import Unavailable
+from service.problems import Problem
+from service.spec import JobSpec
+
+OPEN_PATHS = {"/", "/docs", "/healthz", "/readyz", "/openapi.json", "/vendor/{name}", "/static/main.js"}
+
+
+def calls(routes: Iterable[Any]) -> Iterator[tuple[str, str]]:
+    """Every method and path that is served, hidden ones and those of included routers too."""
+    for route in routes:
+        if hasattr(route, "original_router"):
+            yield from calls(route.original_router.routes)
+        elif isinstance(route, Mount):
+            yield "GET", f"{route.path}/main.js"
+        else:
+            yield from ((method, route.path) for method in route.methods)
+
+
+def refused(response: Any, status: int, slug: str) -> dict[str, Any]:
+    """The problem document of a refusal."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    document: dict[str, Any] = response.json()
+    assert document["type"] == f"/problems/{slug}" and document["status"] == status
+    assert document["title"] and document["detail"]
+    return document
+
+
+def test_everything_but_health_and_page_is_closed_without_a_key(anonymous: TestClient) -> None:
+    app: FastAPI = anonymous.app  # type: ignore[assignment]
+    closed = [call for call in calls(app.routes) if call[1] not in OPEN_PATHS]
+    assert len(closed) >= 13
+
+    answers = {
+        (method, path): anonymous.request(method, path.format(job="job-1", number=1, name="loss"))
+        for method, path in closed
+    }
+
+    for answer in answers.values():
+        refused(answer, 401, "unauthorized")
+        assert answer.headers["www-authenticate"].startswith("Bearer")
+
+
+@pytest.mark.parametrize("key", ["", "wt_wrong", "é".encode("latin-1").decode("latin-1")])
+def test_a_wrong_key_is_refused(anonymous: TestClient, key: str) -> None:
+    response = anonymous.get("/v1/jobs", headers={"Authorization": f"Bearer {key}".encode()})
+
+    refused(response, 401, "unauthorized")
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/", "/docs", "/openapi.json", "/static/main.js"])
+def test_health_and_page_need_no_key(anonymous: TestClient, path: str) -> None:
+    assert anonymous.get(path).status_code == 200
+
+
+def test_a_submitted_job_is_found_where_the_answer_says(http: TestClient) -> None:
+    response = http.post("/v1/jobs", json=EXAMPLE_JOB)
+
+    assert response.status_code == 202
+    assert http.get(response.headers["location"]).json() == response.json()
+    assert response.json()["state"] == "queued"
+
+
+def test_yaml_and_json_make_the_same_job(http: TestClient) -> None:
+    headers = {"Content-Type": "application/yaml"}
+    by_yaml = http.post("/v1/jobs", content=yaml.safe_dump(EXAMPLE_JOB), headers=headers)
+    by_json = http.post("/v1/jobs", json=EXAMPLE_JOB)
+
+    assert by_yaml.json()["spec"] == by_json.json()["spec"]
+
+
+def test_one_idempotency_key_makes_one_job(http: TestClient) -> None:
+    answers = [http.post("/v1/jobs", json=EXAMPLE_JOB, headers={"Idempotency-Key": "once"}) for _ in range(3)]
+
+    assert len({answer.json()["id"] for answer in answers}) == 1
+    assert len(http.get("/v1/jobs").json()["jobs"]) == 1
+
+
+def test_an_idempotency_key_is_refused_for_another_job(http: TestClient) -> None:
+    headers = {"Idempotency-Key": "once"}
+    http.post("/v1/jobs", json=EXAMPLE_JOB, headers=headers)
+
+    response = http.post("/v1/jobs", json=EXAMPLE_JOB | {"name": "another"}, headers=headers)
+
+    refused(response, 422, "idempotency-key-reused")
+
+
+def test_a_bad_job_is_refused_with_every_problem_and_its_pointer(http: TestClient) -> None:
+    bad = EXAMPLE_JOB | {"workers": {"count": 0, "cpu": 1}, "budget": {}, "exchange": {"kind": "treshold"}}
+
+    document = refused(http.post("/v1/jobs", json=bad), 422, "invalid-job")
+
+    found = {error["pointer"]: error for error in document["errors"]}
+    assert set(found) == {"/workers/count", "/workers/cpu", "/budget", "/exchange/kind"}
+    assert found["/workers/count"]["value"] == 0
+    assert "threshold" in found["/exchange/kind"]["message"]
+    assert http.get("/v1/jobs").json()["jobs"] == []
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (b"", "application/json"),
+        (b'{"name":', "application/json"),
+        (b"[1]", "application/json"),
+        (b"\xff\xfe", "application/json"),
+        (b'{"a": NaN}', "application/json"),
+        (b"[" * 5000, "application/json"),
+        (b"a: [", "application/yaml"),
+        (b"\x00", "application/yaml"),
+        (b'{"budget": {"seconds": 1e999}}', "application/json"),
+        (b"budget: {seconds: .inf}\nname: 2026-01-01", "application/yaml"),
+        (b'name: "\\ud800"', "application/yaml"),
+        (b"name: !!binary /w==", "application/yaml"),
+    ],
+)
+def test_any_broken_body_is_refused_and_none_breaks_the_service(http: TestClient, body: bytes, kind: str) -> None:
+    response = http.post("/v1/jobs", content=body, headers={"Content-Type": kind})
+
+    document = refused(response, 422, "invalid-job")
+    assert document["errors"]
+
+
+def test_a_body_that_unfolds_without_end_is_refused_at_once(http: TestClient) -> None:
+    levels = [f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]" for level in range(1, 60)]
+    bomb = "\n".join(["a0: &a0 [x]", *levels])
+
+    response = http.post("/v1/jobs", content=bomb, headers={"Content-Type": "application/yaml"})
+
+    refused(response, 422, "invalid-job")
+
+
+def test_a_body_over_the_limit_is_refused(http: TestClient) -> None:
+    response = http.post("/v1/jobs", content=b" " * (MAX_JOB_BYTES + 1))
+
+    refused(response, 413, "request-entity-too-large")
+
+
+def test_a_dry_run_fills_in_the_defaults_and_stores_nothing(http: TestClient) -> None:
+    answer = http.post("/v1/jobs:validate", json=EXAMPLE_JOB).json()
+
+    assert answer["spec"] == json.loads(JobSpec.model_validate(EXAMPLE_JOB).model_dump_json())
+    assert answer["num_trials"] == 2
+    assert http.get("/v1/jobs").json()["jobs"] == []
+
+
+@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/jobs:validate"])
+def test_a_job_larger_than_the_cluster_is_refused(store: Store, key: str, path: str) -> None:
+    problem = Problem(pointer="/workers/count", message="at most 1", value=2)
+    client = TestClient(create_app(store, misfits=lambda spec: [problem]), headers={"Authorization": f"Bearer {key}"})
+
+    document = refused(client.post(path, json=EXAMPLE_JOB), 409, "does-not-fit")
+
+    assert document["errors"] == [problem.model_dump()]
+
+
+def test_pages_show_every_job_once_newest_first(http: TestClient) -> None:
+    made = [http.post("/v1/jobs", json=EXAMPLE_JOB).json()["id"] for _ in range(5)]
+
+    seen, cursor = [], None
+    while True:
+        parameters = {"limit": 2} | ({"cursor": cursor} if cursor else {})
+        page = http.get("/v1/jobs", params=parameters).json()
+        seen += [job["id"] for job in page["jobs"]]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+
+    assert seen == made[::-1]
+
+
+def test_jobs_are_found_by_state_and_label(http: TestClient) -> None:
+    wanted = http.post("/v1/jobs", json=EXAMPLE_JOB | {"labels": {"team": "a=b"}}).json()["id"]
+    other = http.post("/v1/jobs", json=EXAMPLE_JOB).json()["id"]
+    http.post(f"/v1/jobs/{other}:cancel")
+
+    by_label = http.get("/v1/jobs", params={"label": "team=a=b"}).json()["jobs"]
+    by_state = http.get("/v1/jobs", params={"state": "cancelled"}).json()["jobs"]
+
+    assert [job["id"] for job in by_label] == [wanted]
+    assert [job["id"] for job in by_state] == [other]
+
+
+@pytest.mark.parametrize(
+    ("query", "pointers"),
+    [
+        ("limit=0", ["/limit"]),
+        ("limit=501&label=x", ["/label", "/limit"]),
+        ("state=asleep", ["/state"]),
+        ("cursor=%00", ["/cursor"]),
+    ],
+)
+def test_bad_parameters_are_named(http: TestClient, query: str, pointers: list[str]) -> None:
+    response = http.get(f"/v1/jobs?{query}")
+
+    assert response.status_code == 422
+    assert sorted(error["pointer"] for error in response.json()["errors"]) == pointers
+
+
+def test_an_unchanged_job_is_not_sent_again(http: TestClient) -> None:
+    url = http.post("/v1/jobs", json=EXAMPLE_JOB).headers["location"]
+    etag = http.get(url).headers["etag"]
+
+    unchanged = http.get(url, headers={"If-None-Match": etag})
+    http.post(f"{url}:cancel")
+    changed = http.get(url, headers={"If-None-Match": etag})
+
+    assert unchanged.status_code == 304 and not unchanged.content
+    assert changed.status_code == 200 and changed.headers["etag"] != etag
+
+
+def test_a_job_that_is_over_cannot_be_cancelled(http: TestClient) -> None:
+    url = http.post("/v1/jobs", json=EXAMPLE_JOB).headers["location"]
+
+    assert http.post(f"{url}:cancel").json()["state"] == "cancelled"
+    document = refused(http.post(f"{url}:cancel"), 409, "illegal-transition")
+
+    assert "cancelled" in document["detail"]
+
+
+@pytest.mark.parametrize("path", ["", "/trials", "/stages", "/metrics/loss", "/schedule"])
+def test_an_unknown_job_is_not_found(http: TestClient, path: str) -> None:
+    refused(http.get(f"/v1/jobs/job-nowhere{path}"), 404, "not-found")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "slug"),
+    [
+        ("GET", "/v1/nothing", 404, "not-found"),
+        ("DELETE", "/v1/jobs", 405, "method-not-allowed"),
+        ("GET", "/static/none.js", 404, "not-found"),
+        ("GET", "/static/../app.py", 404, "not-found"),
+    ],
+)
+def test_what_is_not_there_is_a_problem_document_too(
+    http: TestClient, method: str, path: str, status: int, slug: str
+) -> None:
+    refused(http.request(method, path), status, slug)
+
+
+def test_a_silent_database_is_answered_with_when_to_come_back(
+    http: TestClient, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(*args: object, **options: object) -> None:
+        raise Unavailable("the database does not answer")
+
+    monkeypatch.setattr(store, "jobs", silent)
+
+    for path in ("/v1/jobs", "/readyz"):
+        response = http.get(path)
+        refused(response, 503, "unavailable")
+        assert int(response.headers["retry-after"]) >= 1
+    assert http.get("/healthz").status_code == 200
+
+
+def test_an_unexpected_error_tells_nothing_of_the_inside(
+    http: TestClient, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: object, **options: object) -> None:
+        raise KeyError("a secret of the inside")
+
+    monkeypatch.setattr(store, "jobs", broken)
+
+    response = http.get("/v1/jobs")
+
+    assert "secret" not in response.text
+    refused(response, 500, "internal")
+
+
+def test_openapi_names_every_operation_once_and_defines_what_it_refers_to(anonymous: TestClient) -> None:
+    document = anonymous.get("/openapi.json").json()
+    operations = [operation for methods in document["paths"].values() for operation in methods.values()]
+    references = {text.split('"')[0] for text in json.dumps(document).split('"#/components/schemas/')[1:]}
+
+    assert document["openapi"].startswith("3.1")
+    names = [operation["operationId"] for operation in operations]
+    assert len(set(names)) == len(names)
+    assert references <= set(document["components"]["schemas"])
+    for operation in operations:
+        if operation["tags"] != ["health"]:
+            assert "401" in operation["responses"], operation["operationId"]
+
+
+def test_the_example_of_the_documentation_is_a_valid_job() -> None:
+    assert len(list(JobSpec.model_validate(EXAMPLE_JOB).trials())) == 2

@@ -1,0 +1,143 @@
+"""A store on a fresh database, a clock that the test turns, and jobs in every state."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.control.store import Store
+from service.records import AttemptFinished, Batch, StageClosed, StageDecided, Totals, TrialStarted
+from service.settings import Settings
+from service.spec import JobSpec
+from service.states import JobState
+
+
+class Clock:
+    """Seconds since the epoch, turned by hand; every look takes a millisecond."""
+
+    def __init__(self) -> None:
+        self.now = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        self.now += 0.001
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(state_dir=tmp_path / "state", max_attempts=2)
+
+
+@pytest.fixture
+def store(settings: Settings, clock: Clock) -> Iterator[Store]:
+    store = Store.open(settings, clock=clock)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def make_spec() -> Callable[..., JobSpec]:
+    def make(**changes: Any) -> JobSpec:
+        return JobSpec.model_validate({"workload": {"kind": "digits-mlp"}, "budget": {"steps": 100}} | changes)
+
+    return make
+
+
+@pytest.fixture
+def spec(make_spec: Callable[..., JobSpec]) -> JobSpec:
+    return make_spec()
+
+
+class Driver:
+    """Reports as one attempt of a job does: numbered batches per stream."""
+
+    def __init__(self, store: Store, job_id: str, number: int) -> None:
+        self.store, self.job_id, self.number = store, job_id, number
+        self.trial_id = store.trials(job_id)[0].trial_id
+        self._sequences: dict[str, int] = {}
+
+    def send(self, *records: Any, stream: str = "driver") -> Any:
+        self._sequences[stream] = self._sequences.get(stream, 0) + 1
+        batch = Batch(stream=stream, sequence=self._sequences[stream], records=records)
+        return self.store.ingest(self.job_id, self.number, batch)
+
+    def start(self) -> None:
+        self.send(TrialStarted(trial_id=self.trial_id, arm="tuned", seed=0, backend="gloo", device="cpu"))
+
+    def decide(self, stage: int, *, first_step: int, **values: Any) -> None:
+        fields: dict[str, Any] = {
+            "learning_rate": 0.1,
+            "level": None,
+            "reason": "the best of three",
+            "switched": False,
+            "probability": None,
+            "forecast": None,
+            "forecast_std": None,
+            "search_seconds": 1.0,
+            "search_steps": 10,
+            "search_bytes": 1000,
+            "decision": {},
+        }
+        record = StageDecided(trial_id=self.trial_id, stage=stage, first_step=first_step, **(fields | values))
+        self.send(record, stream=self.trial_id)
+
+    def close(self, stage: int, *, num_steps: int, totals: Totals, resume: dict[str, Any]) -> None:
+        closed = StageClosed(
+            trial_id=self.trial_id,
+            stage=stage,
+            num_steps=num_steps,
+            density=None,
+            threshold=None,
+            totals=totals,
+            resume=resume,
+        )
+        self.send(closed, stream=self.trial_id)
+
+
+@pytest.fixture
+def begin(store: Store) -> Callable[[str], Driver]:
+    def begin(job_id: str) -> Driver:
+        return Driver(store, job_id, store.begin_attempt(job_id).attempt)
+
+    return begin
+
+
+@pytest.fixture
+def driver(store: Store, spec: JobSpec, begin: Callable[[str], Driver]) -> Driver:
+    """The driver of a running job."""
+    driver = begin(store.add_job(spec)[0].id)
+    driver.start()
+    return driver
+
+
+@pytest.fixture
+def job_in(store: Store, spec: JobSpec, begin: Callable[[str], Driver]) -> Callable[[JobState], str]:
+    """Return the id of a job brought to a state by the store's own verbs."""
+
+    def job_in(state: JobState) -> str:
+        job_id = store.add_job(spec)[0].id
+        if state is JobState.QUEUED:
+            return job_id
+        if state is JobState.CANCELLED:
+            return store.cancel(job_id).id
+        driver = begin(job_id)
+        if state is JobState.STARTING:
+            return job_id
+        driver.start()
+        if state is JobState.SUCCEEDED:
+            driver.send(AttemptFinished(outcome="succeeded"))
+        elif state is JobState.CANCELLING:
+            store.cancel(job_id)
+        elif state is JobState.FAILED:
+            store.lose_attempt(job_id, 1, reason="lost")
+            begin(job_id)
+            store.lose_attempt(job_id, 2, reason="lost")
+        return job_id
+
+    return job_in

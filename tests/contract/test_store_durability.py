@@ -1,0 +1,115 @@
+"""What survives: a restart, a killed process, a second opener."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from service.control.store import Store
+from service.errors import Unavailable
+from service.settings import Settings
+
+ADD_JOBS = """
+import sys
+from pathlib import Path
+from service.control.store import Store
+from service.settings import Settings
+from service.spec import JobSpec
+store = Store.open(Settings(state_dir=Path(sys.argv[1])))
+spec = JobSpec.model_validate({"workload": {"kind": "digits-mlp"}, "budget": {"steps": 1}})
+while True:
+    print(store.add_job(spec)[0].id, flush=True)
+"""
+
+
+def test_a_closed_store_reopens_with_everything(settings, clock, spec):
+    store = Store.open(settings, clock=clock)
+    job, _ = store.add_job(spec, idempotency_key="k")
+    key, token = store.add_key("ci"), store.token(job.id, 1)
+    store.close()
+
+    reopened = Store.open(settings, clock=clock)
+
+    try:
+        assert reopened.job(job.id) == job
+        assert reopened.add_job(spec, idempotency_key="k") == (job, False)
+        assert reopened.check_key(key)
+        assert reopened.check_token(job.id, 1, token)
+    finally:
+        reopened.close()
+
+
+def test_a_second_opener_is_refused_with_the_pid_of_the_first(store, settings):
+    with pytest.raises(Unavailable, match=str(os.getpid())):
+        Store.open(settings)
+
+
+def test_every_acknowledged_job_survives_a_kill(tmp_path):
+    command = [sys.executable, "-c", ADD_JOBS, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        acknowledged = [process.stdout.readline().strip() for _ in range(25)]
+        process.send_signal(signal.SIGKILL)
+        acknowledged += process.stdout.read().split()
+
+    store = Store.open(Settings(state_dir=tmp_path))
+
+    try:
+        assert len(acknowledged) >= 25
+        assert set(acknowledged) <= {work.job_id for work in store.work()}
+    finally:
+        store.close()
+
+
+def test_a_database_that_cannot_be_opened_says_which_variable_to_check(tmp_path):
+    settings = Settings(state_dir=tmp_path, database_url=f"sqlite:///{tmp_path}/missing/folder/jobs.db")
+
+    with pytest.raises(Unavailable, match="WIRETUNE_DATABASE_URL"):
+        Store.open(settings)
+
+
+def test_a_closed_store_refuses_writes(settings, spec):
+    store = Store.open(settings)
+    store.close()
+
+    with pytest.raises(Unavailable, match="closed"):
+        store.add_job(spec)
+
+
+def test_keys_are_checked_and_not_kept(store, settings):
+    key = store.add_key("ci")
+    store.close()
+
+    assert key.startswith("wt_")
+    assert key.encode() not in (settings.state_dir / "wiretune.db").read_bytes()
+
+
+def test_a_key_that_was_never_given_out_is_refused(store):
+    assert store.check_key(store.add_key("ci"))
+    assert not store.check_key("wt_made-up")
+
+
+def test_a_token_is_good_for_its_own_attempt_alone(store):
+    token = store.token("job-1", 1)
+
+    assert store.check_token("job-1", 1, token)
+    assert not store.check_token("job-1", 2, token)
+    assert not store.check_token("job-2", 1, token)
+    assert not store.check_token("job-1", 1, "")
+
+
+def test_the_secret_is_for_its_owner_alone(store, settings):
+    assert (settings.state_dir / "secret").stat().st_mode & 0o777 == 0o600
+
+
+def test_an_operators_secret_replaces_the_made_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("WIRETUNE_SECRET", "shared by all replicas")
+    stores = [Store.open(Settings(state_dir=tmp_path / name)) for name in ("one", "two")]
+
+    try:
+        assert stores[1].check_token("job-1", 1, stores[0].token("job-1", 1))
+    finally:
+        for store in stores:
+            store.close()

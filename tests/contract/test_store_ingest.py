@@ -1,0 +1,351 @@
+"""What the store promises attempts: each batch once, in order, from the owner alone."""
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import HealthCheck, given, strategies
+from hypothesis import settings as hypothesis_settings
+
+from service.errors import Fenced, IllegalTransition, InvalidJob, NotFound, OutOfSequence
+from service.records import (
+    AttemptFinished,
+    Batch,
+    Bill,
+    Control,
+    MetricPoints,
+    ProbeDone,
+    ScheduleEntry,
+    Totals,
+    TrialFinished,
+)
+from service.states import JobState
+
+
+def points(trial_id, steps, values=None):
+    steps = tuple(steps)
+    return MetricPoints(
+        trial_id=trial_id,
+        name="loss",
+        steps=steps,
+        seconds=tuple(float(step) for step in steps),
+        values=tuple(values or (1.0 / (step + 1) for step in steps)),
+    )
+
+
+def finished(trial_id, **changes):
+    fields = {
+        "outcome": "completed",
+        "validation_loss": 0.5,
+        "validation_accuracy": 0.9,
+        "schedule": (ScheduleEntry(step=0, num_steps=30, learning_rate=0.1),),
+        "bill": Bill(bytes_sent=900, steps=30, seconds_training=3.0),
+        "weights_url": "file:///w",
+    }
+    return TrialFinished(trial_id=trial_id, **(fields | changes))
+
+
+@given(seed=strategies.integers(0, 2**32))
+@hypothesis_settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None
+)
+def test_batches_count_once_whatever_is_repeated_early_or_late(store, make_spec, begin, seed):
+    chance = random.Random(seed)
+    driver = begin(store.add_job(make_spec())[0].id)
+    driver.start()
+    trial = driver.trial_id
+    batches = [Batch(stream=trial, sequence=n + 1, records=(points(trial, [n]),)) for n in range(6)]
+    arrivals = [chance.randrange(6) for _ in range(20)] + list(range(6))
+
+    stored = 0
+    for index in arrivals:
+        if index > stored:
+            with pytest.raises(OutOfSequence, match=f"expects batch {stored + 1}"):
+                store.ingest(driver.job_id, 1, batches[index])
+            continue
+        stored = max(stored, index + 1)
+        assert store.ingest(driver.job_id, 1, batches[index]).sequence == stored
+
+    (series,) = store.series(driver.job_id, "loss")
+    assert series.steps == tuple(range(6))
+
+
+def test_a_repeated_batch_changes_nothing(store, driver):
+    batch = Batch(stream=driver.trial_id, sequence=1, records=(points(driver.trial_id, [0, 1]),))
+    store.ingest(driver.job_id, 1, batch)
+    other = batch.model_copy(update={"records": (points(driver.trial_id, [0, 1], [7.0, 7.0]),)})
+
+    acknowledged = store.ingest(driver.job_id, 1, other)
+
+    assert acknowledged.sequence == 1
+    assert store.series(driver.job_id, "loss")[0].values == (1.0, 0.5)
+
+
+def test_streams_are_counted_apart(store, driver):
+    store.ingest(driver.job_id, 1, Batch(stream=driver.trial_id, sequence=1))
+
+    assert driver.send().sequence == 2
+
+
+def test_threads_that_report_at_once_lose_nothing(store, make_spec, begin):
+    drivers = [begin(store.add_job(make_spec())[0].id) for _ in range(8)]
+
+    def report(driver):
+        driver.start()
+        for step in range(20):
+            driver.send(points(driver.trial_id, [step]), stream=driver.trial_id)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(report, drivers))
+
+    for driver in drivers:
+        assert store.series(driver.job_id, "loss")[0].steps == tuple(range(20))
+
+
+def test_the_first_trial_that_starts_makes_the_job_run(store, spec, begin):
+    driver = begin(store.add_job(spec)[0].id)
+    assert store.job(driver.job_id).state is JobState.STARTING
+
+    driver.start()
+
+    job = store.job(driver.job_id)
+    assert (job.state, job.attempt) == (JobState.RUNNING, 1)
+    assert job.started_at is not None
+
+
+@pytest.mark.parametrize("stale", ["brief", "renew", "ingest"])
+def test_a_superseded_attempt_is_fenced(store, driver, begin, stale):
+    store.lose_attempt(driver.job_id, 1, reason="lost")
+    begin(driver.job_id)
+    arguments = (Batch(stream="driver", sequence=2),) if stale == "ingest" else ()
+
+    with pytest.raises(Fenced, match="last attempt is 2"):
+        getattr(store, stale)(driver.job_id, 1, *arguments)
+
+
+def test_a_fenced_batch_leaves_no_trace(store, driver, begin):
+    store.lose_attempt(driver.job_id, 1, reason="lost")
+    begin(driver.job_id)
+
+    with pytest.raises(Fenced):
+        driver.send(points(driver.trial_id, [5]), stream=driver.trial_id)
+
+    assert store.series(driver.job_id, "loss")[0].steps == ()
+
+
+def test_an_ended_attempt_is_fenced_but_its_last_batch_may_repeat(store, driver):
+    driver.send(AttemptFinished(outcome="succeeded"))
+
+    assert store.ingest(driver.job_id, 1, Batch(stream="driver", sequence=2)).sequence == 2
+    with pytest.raises(Fenced):
+        driver.send()
+
+
+def test_a_trial_of_another_job_is_refused_with_its_place(store, driver, spec):
+    foreign = store.trials(store.add_job(spec)[0].id)[0].trial_id
+
+    with pytest.raises(InvalidJob) as refusal:
+        driver.send(points(driver.trial_id, [0]), points(foreign, [0]))
+
+    assert [problem.pointer for problem in refusal.value.problems] == ["/records/1/trial_id"]
+    assert store.series(driver.job_id, "loss")[0].steps == ()
+
+
+def test_an_unknown_stream_is_refused(store, driver):
+    with pytest.raises(InvalidJob) as refusal:
+        driver.send(stream="elsewhere")
+
+    assert [problem.pointer for problem in refusal.value.problems] == ["/stream"]
+
+
+def test_series_of_uneven_length_are_refused(driver):
+    uneven = MetricPoints(trial_id=driver.trial_id, name="loss", steps=(0, 1), seconds=(0.0,), values=(1.0,))
+
+    with pytest.raises(InvalidJob, match="differ in length"):
+        driver.send(uneven)
+
+
+def test_the_driver_is_told_to_cancel(store, driver):
+    assert driver.send().control is Control.RUN
+
+    store.cancel(driver.job_id)
+
+    assert driver.send().control is Control.CANCEL
+    assert store.renew(driver.job_id, 1).control is Control.CANCEL
+    assert store.brief(driver.job_id, 1).control is Control.CANCEL
+
+
+@pytest.mark.parametrize("outcome", ["succeeded", "failed", "cancelled"])
+def test_a_job_that_was_being_cancelled_is_cancelled_however_its_driver_ends(store, driver, outcome):
+    store.cancel(driver.job_id)
+
+    driver.send(AttemptFinished(outcome=outcome))
+
+    assert store.job(driver.job_id).state is JobState.CANCELLED
+
+
+def test_a_failed_attempt_queues_the_job_with_a_back_off_until_none_is_left(store, driver, begin, clock):
+    driver.send(AttemptFinished(outcome="failed", reason="out of memory"))
+
+    (work,) = store.work()
+    assert work.state is JobState.QUEUED
+    assert work.not_before > clock.now
+    assert "out of memory" in work.reason
+
+    begin(driver.job_id).send(AttemptFinished(outcome="failed", reason="again"))
+
+    job = store.job(driver.job_id)
+    assert (job.state, job.reason) == (JobState.FAILED, "again")
+
+
+def test_a_driver_with_nothing_left_to_train_may_succeed_at_once(store, spec, begin):
+    driver = begin(store.add_job(spec)[0].id)
+
+    driver.send(AttemptFinished(outcome="succeeded"))
+
+    assert store.job(driver.job_id).state is JobState.SUCCEEDED
+
+
+def test_only_the_driver_renews_the_lease(store, driver, clock):
+    (before,) = store.work()
+    clock.now += 5
+
+    driver.send(points(driver.trial_id, [0]), stream=driver.trial_id)
+    (after_trial,) = store.work()
+    driver.send()
+    (after_driver,) = store.work()
+
+    assert after_trial.lease_expires == before.lease_expires
+    assert after_driver.lease_expires == pytest.approx(before.lease_expires + 5, abs=0.1)
+
+
+def test_a_new_attempt_goes_on_from_the_last_closed_stage(store, driver, begin):
+    driver.decide(0, first_step=0)
+    driver.send(points(driver.trial_id, range(10)), stream=driver.trial_id)
+    driver.close(0, num_steps=10, totals=Totals(steps=20, bytes=500, seconds=9.0), resume={"at": 10})
+    driver.decide(1, first_step=10, learning_rate=0.7)
+    driver.send(points(driver.trial_id, range(10, 15)), stream=driver.trial_id)
+    store.lose_attempt(driver.job_id, 1, reason="lost")
+
+    begin(driver.job_id)
+
+    (trial,) = store.trials(driver.job_id)
+    (point,) = store.brief(driver.job_id, 2).trials
+    assert (point.finished, point.resume) == (False, {"at": 10})
+    assert [stage.stage for stage in store.stages(driver.job_id)] == [0]
+    assert max(store.series(driver.job_id, "loss")[0].steps) <= 10
+    assert (trial.step, trial.seconds, trial.learning_rate) == (10, 9.0, 0.1)
+    assert trial.bill.bytes_sent == 500
+
+
+def test_a_new_attempt_without_a_closed_stage_starts_anew(store, driver, begin):
+    driver.decide(0, first_step=0)
+    driver.send(points(driver.trial_id, range(3)), stream=driver.trial_id)
+    store.lose_attempt(driver.job_id, 1, reason="lost")
+
+    begin(driver.job_id)
+
+    assert store.brief(driver.job_id, 2).trials[0].resume is None
+    assert store.stages(driver.job_id) == ()
+    assert store.series(driver.job_id, "loss")[0].num_points == 0
+
+
+def test_a_finished_trial_is_left_alone_by_later_attempts(store, driver, begin):
+    driver.send(points(driver.trial_id, range(3)), finished(driver.trial_id), stream=driver.trial_id)
+    store.lose_attempt(driver.job_id, 1, reason="lost")
+
+    begin(driver.job_id)
+
+    assert store.brief(driver.job_id, 2).trials[0].finished
+    assert store.series(driver.job_id, "loss")[0].num_points == 3
+
+
+def test_a_brief_names_a_folder_of_the_attempts_own(store, driver):
+    assert store.brief(driver.job_id, 1).storage_url.endswith(f"/{driver.job_id}/attempt-1")
+
+
+def test_a_stage_closed_before_it_was_decided_is_refused(driver):
+    with pytest.raises(InvalidJob, match="before it is decided"):
+        driver.close(0, num_steps=1, totals=Totals(), resume={})
+
+
+def test_a_stage_shows_its_probes_in_order_of_arrival(store, driver):
+    for name, rate in (("b", 0.1), ("a", 0.2)):
+        probe = ProbeDone(
+            trial_id=driver.trial_id,
+            stage=0,
+            probe_id=name,
+            learning_rate=rate,
+            level=None,
+            origin="wide",
+            num_steps=20,
+            seconds=1.0,
+            bytes_sent=2**40,
+            density=None,
+            loss=None,
+        )
+        driver.send(probe, stream=driver.trial_id)
+    driver.decide(0, first_step=0)
+
+    (stage,) = store.stages(driver.job_id)
+
+    assert [(probe.probe_id, probe.learning_rate) for probe in stage.probes] == [("b", 0.1), ("a", 0.2)]
+    assert stage.probes[0].bytes_sent == 2**40
+    assert not stage.closed
+
+
+def test_a_schedule_follows_the_stages_until_the_trial_gives_its_own(store, driver):
+    driver.decide(0, first_step=0, learning_rate=0.3)
+    driver.close(0, num_steps=12, totals=Totals(), resume={})
+    (so_far,) = store.schedules(driver.job_id)
+    driver.send(finished(driver.trial_id), stream=driver.trial_id)
+    (complete,) = store.schedules(driver.job_id, arm="tuned", seed=0)
+
+    assert (so_far.complete, so_far.num_steps, so_far.entries[0].learning_rate) == (False, 12, 0.3)
+    assert (complete.complete, complete.num_steps, complete.optimizer) == (True, 30, "schedulefree_sgd")
+    assert store.schedules(driver.job_id, arm="other") == ()
+
+
+def test_a_finished_trial_shows_its_result(store, driver):
+    driver.send(finished(driver.trial_id), stream=driver.trial_id)
+
+    (trial,) = store.trials(driver.job_id)
+    assert (trial.outcome, trial.validation_loss, trial.bill.bytes_sent) == ("completed", 0.5, 900)
+    assert store.jobs().jobs[0].best_validation_loss == 0.5
+
+
+def test_a_thinned_series_keeps_both_ends_and_the_extremes(store, driver):
+    values = [1.0] * 1000
+    values[333], values[777] = 99.0, -99.0
+    driver.send(points(driver.trial_id, range(1000), values), stream=driver.trial_id)
+
+    (series,) = store.series(driver.job_id, "loss", max_points=50)
+
+    assert len(series.steps) <= 50
+    assert (series.steps[0], series.steps[-1], series.num_points) == (0, 999, 1000)
+    assert {99.0, -99.0} <= set(series.values)
+
+
+def test_a_diverged_value_survives_as_missing(store, driver):
+    driver.send(points(driver.trial_id, range(2), [1.0, None]), stream=driver.trial_id)
+
+    assert store.series(driver.job_id, "loss")[0].values == (1.0, None)
+
+
+def test_an_unknown_series_is_empty_and_an_unknown_trial_is_not_found(store, driver):
+    assert store.series(driver.job_id, "nothing")[0].values == ()
+    with pytest.raises(NotFound, match="no trial"):
+        store.series(driver.job_id, "loss", trial_id="elsewhere")
+
+
+def test_losing_an_attempt_twice_ends_it_once(store, driver):
+    first = store.lose_attempt(driver.job_id, 1, reason="lost")
+
+    assert store.lose_attempt(driver.job_id, 1, reason="lost again") == first
+
+
+def test_a_job_that_is_not_queued_begins_no_attempt(store, driver):
+    with pytest.raises(IllegalTransition):
+        store.begin_attempt(driver.job_id)
+
+    assert store.job(driver.job_id).attempt == 1

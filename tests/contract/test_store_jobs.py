@@ -1,0 +1,168 @@
+"""What the store promises users: idempotency, legal transitions, complete pages."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from sqlalchemy.orm import Session
+
+from service.control import jobs
+from service.errors import IllegalTransition, InvalidJob, KeyReused, NotFound
+from service.states import RULES, TERMINAL, JobState, may_follow
+
+STATES = list(JobState)
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_every_state_is_reached_by_the_stores_own_verbs(store, job_in, state):
+    assert store.job(job_in(state)).state is state
+
+
+def test_a_job_comes_back_as_it_was_posted(store, make_spec):
+    spec = make_spec(name="a name", labels={"team": "demo"}, seeds=[0, 1], arms=[{"name": "a"}, {"name": "b"}])
+
+    job, created = store.add_job(spec)
+
+    assert created
+    assert store.job(job.id) == job
+    assert job.spec == spec
+    assert [(trial.arm, trial.seed) for trial in store.trials(job.id)] == [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
+
+
+def test_the_same_key_and_job_make_one_job(store, spec):
+    first, created = store.add_job(spec, idempotency_key="k")
+    again, created_again = store.add_job(spec, idempotency_key="k")
+
+    assert (created, created_again) == (True, False)
+    assert again == first
+    assert len(store.jobs().jobs) == 1
+
+
+def test_a_key_with_another_job_is_refused_and_stores_nothing(store, make_spec):
+    store.add_job(make_spec(name="one"), idempotency_key="k")
+
+    with pytest.raises(KeyReused):
+        store.add_job(make_spec(name="two"), idempotency_key="k")
+
+    assert [job.name for job in store.jobs().jobs] == ["one"]
+
+
+@pytest.mark.parametrize("following", STATES)
+@pytest.mark.parametrize("current", STATES)
+def test_a_transition_is_allowed_exactly_where_the_table_allows_it(store, job_in, clock, current, following):
+    job_id = job_in(current)
+
+    def move(session: Session) -> None:
+        jobs.transition(session, jobs.require(session, job_id), following, now=clock())
+
+    before = store.job(job_id)
+    if may_follow(current, following):
+        store._writer.write(move)
+        assert store.job(job_id).state is following
+        assert store.job(job_id).version == before.version + 1
+    else:
+        with pytest.raises(IllegalTransition, match=current.value):
+            store._writer.write(move)
+        assert store.job(job_id) == before
+
+
+@pytest.mark.parametrize("state", [JobState.STARTING, JobState.RUNNING])
+def test_cancel_asks_the_driver_of_a_live_job(store, job_in, state):
+    assert store.cancel(job_in(state)).state is JobState.CANCELLING
+
+
+def test_cancel_ends_a_queued_job_at_once(store, job_in):
+    assert store.cancel(job_in(JobState.QUEUED)).state is JobState.CANCELLED
+
+
+@pytest.mark.parametrize("state", sorted({*TERMINAL, JobState.CANCELLING}))
+def test_cancel_is_refused_where_it_means_nothing(store, job_in, state):
+    with pytest.raises(IllegalTransition, match=state):
+        store.cancel(job_in(state))
+
+
+def test_every_change_of_state_is_an_event(store, job_in):
+    events = store.events(job_in(JobState.SUCCEEDED))
+
+    assert [event.payload["to"] for event in events] == ["queued", "starting", "running", "succeeded"]
+    assert [event.seq for event in events] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_the_deadline_of_a_state_is_that_of_the_table(store, job_in, clock, state):
+    job_id = job_in(state)
+    work = {work.job_id: work for work in store.work()}
+
+    deadline_s = RULES[state].deadline_s
+    if state in TERMINAL:
+        assert job_id not in work
+    elif deadline_s is None:
+        assert work[job_id].deadline is None
+    else:
+        assert work[job_id].deadline == pytest.approx(clock.now + deadline_s, abs=1.0)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 7, 100])
+def test_pages_hold_every_job_once_newest_first(store, make_spec, limit):
+    added = [store.add_job(make_spec(name=f"job {number}"))[0].id for number in range(7)]
+
+    found, cursor = [], None
+    while True:
+        page = store.jobs(limit=limit, cursor=cursor)
+        found += [job.id for job in page.jobs]
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+
+    assert found == added[::-1]
+
+
+def test_a_page_is_not_shifted_by_jobs_added_meanwhile(store, make_spec):
+    old = [store.add_job(make_spec())[0].id for _ in range(4)]
+    first = store.jobs(limit=2)
+    store.add_job(make_spec())
+
+    second = store.jobs(limit=2, cursor=first.next_cursor)
+
+    assert [job.id for job in (*first.jobs, *second.jobs)] == old[::-1]
+
+
+def test_jobs_are_found_by_state_and_by_label(store, make_spec):
+    red, blue = (store.add_job(make_spec(labels={"team": team}))[0].id for team in ("red", "blue"))
+    store.cancel(blue)
+
+    assert [job.id for job in store.jobs(label=("team", "red")).jobs] == [red]
+    assert [job.id for job in store.jobs(state=JobState.CANCELLED).jobs] == [blue]
+    assert store.jobs(state=JobState.QUEUED, label=("team", "blue")).jobs == ()
+
+
+@pytest.mark.parametrize("cursor", ["", "%%%", "bm9uc2Vuc2U", "é"])
+def test_a_cursor_from_elsewhere_is_refused_by_name(store, cursor):
+    with pytest.raises(InvalidJob) as refusal:
+        store.jobs(cursor=cursor)
+
+    assert [problem.pointer for problem in refusal.value.problems] == ["/cursor"]
+
+
+@pytest.mark.parametrize("read", ["job", "trials", "stages", "schedules", "cancel", "events"])
+def test_an_unknown_job_is_not_found(store, read):
+    with pytest.raises(NotFound, match="job-0"):
+        getattr(store, read)("job-0")
+
+
+def test_jobs_added_from_many_threads_are_all_there(store, make_spec):
+    def add(number: int) -> str:
+        return store.add_job(make_spec(name=f"job {number}"), idempotency_key=f"key {number % 40}")[0].id
+
+    with ThreadPoolExecutor(8) as pool:
+        unique = set(pool.map(add, range(40)))
+
+    assert {job.id for job in store.jobs(limit=100).jobs} == unique
+    assert len(unique) == 40
+
+
+def test_one_key_from_many_threads_makes_one_job(store, spec):
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: store.add_job(spec, idempotency_key="k"), range(16)))
+
+    assert len({job.id for job, _ in answers}) == 1
+    assert sum(created for _, created in answers) == 1

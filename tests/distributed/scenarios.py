@@ -1,0 +1,181 @@
+"""What one rank of a real gloo group does in a test; run as `python scenarios.py FOLDER RANK NUM_WORKERS NAME...`.
+
+Each scenario returns what this rank saw, as JSON.
+"""
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from trainers.config import (
+    DigitsMlp,
+    ExchangeConfig,
+    NoneConfig,
+    ReplicaConfig,
+    ScheduleFreeSgdConfig,
+    SgdConfig,
+    ThresholdConfig,
+)
+from trainers.exchange import exchange as exchanges
+from trainers.exchange.aggregate import Wire
+from trainers.exchange.buffer import GradientBuffer
+from trainers.exchange.ledger import Ledger
+from trainers.exchange.pacing import Unpaced
+from trainers.replica import Replica
+from trainers.segment import Segment
+
+D = 2000
+LOSS = torch.tensor(1.5)
+
+
+class Bench:
+    """An exchange over made-up gradients."""
+
+    def __init__(self, config: ExchangeConfig, num_workers: int) -> None:
+        self.num_workers = num_workers
+        self.buffer = GradientBuffer([Parameter(torch.zeros(D))])
+        self.ledger = Ledger()
+        self.exchange = exchanges.build(config, self.buffer, Wire(num_workers, Unpaced(), self.ledger))
+        self.given = torch.zeros(D, dtype=torch.float64)  # sum of this rank's gradients
+        self.received = torch.zeros(D, dtype=torch.float64)  # sum over the steps of what the ranks sent
+
+    def step(self, gradient: Tensor, level: float) -> exchanges.Exchanged:
+        self.given += gradient
+        self.buffer.zero()
+        self.buffer.gradient.copy_(gradient)
+        outcome = self.exchange.step(LOSS, level)
+        self.received += self.buffer.gradient.double() * self.num_workers
+        return outcome
+
+    def report(self) -> dict[str, Any]:
+        residual = self.exchange.tensors().get("residual", torch.zeros(D))
+        return {
+            "given": self.given.tolist(),
+            "received": self.received.tolist(),
+            "residual": residual.tolist(),
+            "bits": digest([self.buffer.gradient]),
+        }
+
+
+def digest(tensors: list[Tensor]) -> str:
+    return hashlib.sha256(b"".join(tensor.detach().numpy().tobytes() for tensor in tensors)).hexdigest()
+
+
+def gradients(rank: int, step: int) -> Tensor:
+    """Return gradients whose scale drifts, so that densities do."""
+    generator = torch.Generator().manual_seed(1000 * rank + step)
+    return torch.randn(D, generator=generator) * (1.0 + step / 10)
+
+
+def conservation(rank: int, num_workers: int) -> dict[str, Any]:
+    """50 steps over changing levels, a dense one among them."""
+    bench = Bench(ThresholdConfig(density=(0.01, 1.0)), num_workers)
+    densities = [
+        bench.step(gradients(rank, step), level).density
+        for step, level in enumerate([0.02] * 15 + [0.1] * 15 + [1.0] * 3 + [0.05] * 17)
+    ]
+    return bench.report() | {"densities": densities}
+
+
+def overflow(rank: int, num_workers: int) -> dict[str, Any]:
+    """A payload that is far too small, every third step."""
+    bench = Bench(ThresholdConfig(density=0.05, hold="run"), num_workers)
+    sent, capacities = [], []
+    for step in range(12):
+        if step % 3 == 1:
+            bench.exchange.load_scalars(bench.exchange.scalars() | {"capacity": 16})
+        sent.append((bench.step(gradients(rank, step), 0.05).density or 0.0) * D)
+        capacities.append(bench.exchange.scalars()["capacity"])
+    return bench.report() | {"sent": sent, "capacities": capacities}
+
+
+def dense_limits(rank: int, num_workers: int) -> dict[str, Any]:
+    """The bits of ten aggregated gradients, by exchange."""
+    benches = {
+        "none": (Bench(NoneConfig(), num_workers), 1.0),
+        "threshold 0": (Bench(ThresholdConfig(search="absolute", threshold=0.0), num_workers), 0.0),
+        "density 1": (Bench(ThresholdConfig(density=1.0), num_workers), 1.0),
+    }
+    bits: dict[str, list[str]] = {name: [] for name in benches}
+    for step in range(10):
+        for name, (bench, level) in benches.items():
+            bench.step(gradients(rank, step), level)
+            bits[name].append(digest([bench.buffer.gradient]))
+    return bits
+
+
+def bad_gradient(rank: int, num_workers: int) -> dict[str, Any]:
+    """One rank's gradient, or loss, is not finite at the fourth step, first or later of its level."""
+    outcomes = {}
+    for name, level, config in (
+        ("none", 1.0, NoneConfig()),
+        ("sparse", 0.02, ThresholdConfig(density=(0.01, 1.0))),
+        ("calibrating", 0.3, ThresholdConfig(density=(0.01, 1.0))),
+        ("dense", 1.0, ThresholdConfig(density=(0.01, 1.0))),
+    ):
+        bench = Bench(config, num_workers)
+        for step in range(3):
+            bench.step(gradients(rank, step), 0.02)
+        before = bench.report()["residual"]
+        bad = gradients(rank, 3)
+        bad[7] = float("inf") if rank == num_workers - 1 else bad[7]
+        diverged = bench.step(bad, level).diverged
+        outcomes[name] = {
+            "diverged": diverged,
+            "residual kept": bench.report()["residual"] == before,
+            "goes on": not bench.step(gradients(rank, 4), level).diverged,
+        }
+    return outcomes
+
+
+def early_stop(rank: int, num_workers: int) -> dict[str, Any]:
+    """A replica of which one rank's gradient is NaN from the sixth step on."""
+    replica = _replica(rank, num_workers, NoneConfig() if num_workers == 4 else ThresholdConfig(density=0.02))
+    if rank == 0:
+        weight = replica.model.get_parameter("2.weight")
+        weight.register_hook(lambda grad: grad * float("nan") if replica.step == 5 else grad)
+    first = replica.run(Segment(num_steps=20, learning_rate=0.1))
+    before = digest(list(replica.model.parameters()))
+    again = replica.run(Segment(num_steps=20, learning_rate=0.1))
+    return {
+        "losses": [first.losses, again.losses],
+        "diverged": [first.diverged, again.diverged],
+        "unchanged": digest(list(replica.model.parameters())) == before,
+    }
+
+
+def equal_parameters(rank: int, num_workers: int) -> dict[str, Any]:
+    """Parameters after training, sparse and then dense."""
+    replica = _replica(rank, num_workers, ThresholdConfig(density=(0.01, 1.0)))
+    losses = [replica.run(Segment(num_steps=15, learning_rate=0.5, level=level)).losses for level in (0.02, 1.0)]
+    return {"bits": digest(list(replica.model.parameters())), "losses": losses}
+
+
+def _replica(rank: int, num_workers: int, exchange: ExchangeConfig) -> Replica:
+    optimizer = SgdConfig() if isinstance(exchange, NoneConfig) else ScheduleFreeSgdConfig(learning_rate=0.5)
+    config = ReplicaConfig(workload=DigitsMlp(), optimizer=optimizer, exchange=exchange)
+    return Replica(config, rank, num_workers, device="cpu")
+
+
+SCENARIOS = {
+    scenario.__name__: scenario
+    for scenario in (conservation, overflow, dense_limits, bad_gradient, early_stop, equal_parameters)
+}
+
+
+def main(folder: Path, rank: int, num_workers: int, names: list[str]) -> None:
+    peers = _replica(rank, num_workers, NoneConfig())
+    peers.connect(f"file://{folder}/rendezvous")
+    results = {name: SCENARIOS[name](rank, num_workers) for name in names}
+    (folder / f"{rank}.json").write_text(json.dumps(results))
+    peers.close()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])

@@ -1,0 +1,218 @@
+"""A group of real processes as one object."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from multiprocessing.connection import wait
+from pathlib import Path
+
+import pytest
+
+from trainers import cost
+from trainers.config import (
+    DigitsMlp,
+    EmulateLink,
+    NoneConfig,
+    OptimizerConfig,
+    ReplicaConfig,
+    ScheduleFreeSgdConfig,
+    SgdConfig,
+    ThresholdConfig,
+)
+from trainers.group import Group, ProcessGroup, WorkerLost
+from trainers.segment import Segment, SegmentResult
+
+D = 64 * 512 + 512 + 512 * 512 + 512 + 512 * 10 + 10
+SGD = SgdConfig(learning_rate=0.1, warmup_steps=3)
+SCHEDULE_FREE = ScheduleFreeSgdConfig(learning_rate=0.5, warmup_steps=3)
+DENSE, SPARSE = NoneConfig(), ThresholdConfig(density=(0.005, 1.0))
+
+
+def config(optimizer: OptimizerConfig, exchange: NoneConfig | ThresholdConfig, **changes: object) -> ReplicaConfig:
+    return ReplicaConfig(workload=DigitsMlp(), optimizer=optimizer, exchange=exchange, **changes)
+
+
+@pytest.fixture(scope="module")
+def dense_sgd() -> Iterator[Group]:
+    with ProcessGroup(config(SGD, DENSE), 2, device="cpu") as group:
+        group.snapshot("start")
+        yield group
+
+
+@pytest.fixture(scope="module")
+def sparse_sgd() -> Iterator[Group]:
+    with ProcessGroup(config(SGD, SPARSE), 2, device="cpu") as group:
+        group.snapshot("start")
+        yield group
+
+
+@pytest.fixture(scope="module")
+def dense_schedule_free() -> Iterator[Group]:
+    with ProcessGroup(config(SCHEDULE_FREE, DENSE), 2, device="cpu") as group:
+        group.snapshot("start")
+        yield group
+
+
+@pytest.fixture(scope="module")
+def sparse_schedule_free() -> Iterator[Group]:
+    with ProcessGroup(config(SCHEDULE_FREE, SPARSE), 2, device="cpu") as group:
+        group.snapshot("start")
+        yield group
+
+
+@pytest.fixture(params=["dense_sgd", "sparse_sgd", "dense_schedule_free", "sparse_schedule_free"])
+def group(request: pytest.FixtureRequest) -> Group:
+    group: Group = request.getfixturevalue(request.param)
+    group.restore("start")
+    return group
+
+
+def train(group: Group, num_steps: int, *, level: float = 0.02) -> SegmentResult:
+    learning_rate = group.config.optimizer.learning_rate
+    return group.run(Segment(num_steps=num_steps, learning_rate=learning_rate, level=level))
+
+
+def test_every_restore_leads_to_the_same_losses(group: Group):
+    train(group, 5)
+    group.snapshot("stage")
+    expected = train(group, 8)
+
+    runs = []
+    for _ in range(2):
+        train(group, 3, level=0.1)
+        group.restore("stage")
+        runs.append(train(group, 8))
+
+    assert [run.losses for run in runs] == [expected.losses] * 2
+    assert [run.bytes_sent for run in runs] == [expected.bytes_sent] * 2
+
+
+def test_a_fresh_group_continues_a_checkpoint_with_equal_bits(sparse_schedule_free: Group, tmp_path: Path):
+    sparse_schedule_free.restore("start")
+    train(sparse_schedule_free, 6)
+    sparse_schedule_free.save(f"{tmp_path}/checkpoint")
+    expected, evaluation = train(sparse_schedule_free, 8), sparse_schedule_free.evaluate()
+
+    with ProcessGroup(sparse_schedule_free.config, 2, device="cpu") as fresh:
+        fresh.load(f"{tmp_path}/checkpoint")
+        continued = train(fresh, 8)
+        evaluated = fresh.evaluate()
+
+    assert (continued.first_step, continued.losses) == (6, expected.losses)
+    assert evaluated == evaluation
+
+
+def test_density_one_trains_like_the_dense_exchange_bit_for_bit(dense_sgd: Group, sparse_sgd: Group):
+    for group in (dense_sgd, sparse_sgd):
+        group.restore("start")
+
+    assert train(sparse_sgd, 15, level=1.0).losses == train(dense_sgd, 15).losses
+
+
+def test_a_dense_step_sends_what_was_predicted(dense_sgd: Group):
+    result = train(dense_sgd, 4)
+
+    totals = [sum(rank.values()) for rank in result.bytes_sent]
+
+    assert totals == [4 * cost.dense_step(D, 2).bytes] * 2 == [result.bytes_dense] * 2
+
+
+def test_a_sparse_segment_is_billed_for_entries_padding_and_control(sparse_sgd: Group):
+    sparse_sgd.restore("start")
+    train(sparse_sgd, 20)
+
+    result = train(sparse_sgd, 10)
+
+    entries = sum(rank["gradient"] for rank in result.bytes_sent) / 2 / cost.ENTRY_BYTES
+    assert result.density == pytest.approx(entries / 10 / D)
+    assert all(rank["padding"] % cost.ENTRY_BYTES == 0 < rank["control"] for rank in result.bytes_sent)
+    assert sum(result.bytes_sent[0].values()) < 0.2 * result.bytes_dense
+
+
+@pytest.mark.parametrize("density", [0.005, 0.05])
+def test_measured_density_stays_within_twice_the_plan(sparse_schedule_free: Group, density: float):
+    sparse_schedule_free.restore("start")
+    train(sparse_schedule_free, 15, level=density)
+
+    measured = train(sparse_schedule_free, 20, level=density).density
+
+    assert measured is not None
+    assert density / 2 <= measured <= density * 2
+
+
+def test_an_emulated_link_is_felt_in_real_time():
+    link = EmulateLink(mbps=1000, latency_ms=2)
+    with ProcessGroup(config(SGD, DENSE, link=link), 2, device="cpu") as group:
+        seconds = train(group, 10).step_seconds
+
+    assert min(seconds) >= cost.dense_step(D, 2).seconds(link) > 0.013
+
+
+def test_a_worker_killed_while_idle_is_named():
+    with ProcessGroup(config(SGD, DENSE), 2, device="cpu") as group:
+        os.kill(group.pids[1], signal.SIGKILL)
+
+        with pytest.raises(WorkerLost, match=r"worker 1 is lost: .*exit code -9"):
+            train(group, 5)
+
+
+def test_a_worker_killed_while_training_is_named_and_its_group_ended():
+    link = EmulateLink(mbps=1000, latency_ms=50)
+    with ProcessGroup(config(SGD, DENSE, link=link), 3, device="cpu") as group:
+        ends = [os.pidfd_open(pid) for pid in group.pids]
+        train(group, 1)
+        threading.Timer(0.3, os.kill, (group.pids[2], signal.SIGKILL)).start()
+
+        with pytest.raises(WorkerLost, match=r"worker 2 is lost: .*exit code -9"):
+            train(group, 1000)
+
+    assert sorted(wait(ends, timeout=0)) == sorted(ends)
+
+
+def test_a_silent_worker_is_given_up_after_the_timeout():
+    with ProcessGroup(config(SGD, DENSE), 2, device="cpu") as group:
+        os.kill(group.pids[1], signal.SIGSTOP)
+
+        with pytest.raises(WorkerLost, match=r"worker 1 is lost: no answer within 3 s"):
+            group.call("snapshot", "stage", timeout_s=3.0)
+
+
+def test_a_failure_carries_its_traceback():
+    too_large = config(SGD, DENSE).model_copy(update={"accumulate": 1000})
+
+    with pytest.raises(WorkerLost, match=r"(?s)worker \d is lost: Traceback.*`batch_size` 32 x `accumulate` 1000"):
+        ProcessGroup(too_large, 2, device="cpu")
+
+
+PARENT = """
+import sys
+from trainers.config import DigitsMlp, EmulateLink, NoneConfig, ReplicaConfig, SgdConfig
+from trainers.group import ProcessGroup
+from trainers.segment import Segment
+
+if __name__ == "__main__":
+    config = ReplicaConfig(
+        workload=DigitsMlp(), optimizer=SgdConfig(), exchange=NoneConfig(), link=EmulateLink(mbps=1000, latency_ms=50)
+    )
+    group = ProcessGroup(config, 2, device="cpu")
+    print(*group.pids, flush=True)
+    group.run(Segment(num_steps=1000, learning_rate=0.1))
+"""
+
+
+def test_workers_do_not_outlive_the_process_that_made_them(tmp_path: Path):
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        ends = [os.pidfd_open(int(pid)) for pid in parent.stdout.readline().split()]
+        parent.kill()
+
+    gone = []
+    while len(gone) < 2 and (ready := wait([end for end in ends if end not in gone], timeout=10)):
+        gone += ready
+
+    assert sorted(gone) == sorted(ends)

@@ -1,0 +1,126 @@
+"""A job's way through the real service: REST, database, Ray Job, Tune trial, worker actors, and back.
+
+The service is that of docker-compose.yml, its commands run as host processes.
+"""
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.nn.functional import cross_entropy
+
+from api.client import ApiError
+from search.schedule import Schedule
+from service.states import JobState
+from service.views import JobView
+from trainers.config import DigitsMlp
+from trainers.workload import seeded_model
+from trainers.workloads import table
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
+
+JOB: dict[str, Any] = {
+    "name": "end to end",
+    "workload": {"kind": "digits-mlp"},
+    "exchange": {"kind": "threshold", "density": [0.003, 0.1]},
+    "controller": {"kind": "bo", "max_search_fraction": 0.5},
+    "arms": [{"name": "tuned"}, {"name": "dense", "controller": {"kind": "fixed"}, "exchange": {"kind": "none"}}],
+    "budget": {"steps": 600},
+}
+ENDLESS: dict[str, Any] = {"name": "endless", "workload": {"kind": "digits-mlp"}, "budget": {"seconds": 3600}}
+
+
+@pytest.fixture(scope="module")
+def finished(cluster: Any) -> JobView:
+    with cluster.client() as client:
+        job = client.submit(JOB)
+        view: JobView = client.wait(job.id, timeout_s=240)
+    assert view.state is JobState.SUCCEEDED, view.reason
+    return view
+
+
+def test_a_job_goes_from_rest_to_a_learned_schedule(cluster: Any, finished: JobView) -> None:
+    with cluster.client() as client:
+        trials = {trial.arm: trial for trial in client.trials(finished.id)}
+        stages = [stage for stage in client.stages(finished.id) if stage.arm == "tuned"]
+        schedule = Schedule.from_json(client.schedule(finished.id).model_dump_json())
+
+    assert [trial.outcome for trial in trials.values()] == ["completed", "completed"]
+    assert len(stages) >= 4 and all(stage.reason and stage.closed for stage in stages)
+    assert schedule.num_steps == trials["tuned"].bill.steps
+    assert trials["tuned"].bill.steps + trials["tuned"].bill.steps_search == 600
+    assert trials["dense"].bill.bytes_sent >= trials["dense"].bill.bytes_dense
+
+
+def test_the_exported_weights_are_those_whose_loss_was_reported(cluster: Any, finished: JobView) -> None:
+    with cluster.client() as client:
+        trial = client.trials(finished.id)[0]
+    assert trial.weights_url is not None and trial.validation_loss is not None
+    workload = table.build(DigitsMlp())
+    model = seeded_model(workload, seed=0)
+
+    model.load_state_dict(load_file(trial.weights_url.removeprefix("file://")))
+    inputs, targets = workload.validation.batch(torch.arange(len(workload.validation)))
+
+    assert cross_entropy(model(inputs), targets).item() == pytest.approx(trial.validation_loss, rel=1e-5)
+
+
+def test_every_committed_steps_loss_is_stored_once(cluster: Any, finished: JobView) -> None:
+    with cluster.client() as client:
+        for series in client.metrics(finished.id, "loss", max_points=5000):
+            assert series.steps == tuple(range(len(series.steps)))
+        bills = [trial.bill.steps for trial in client.trials(finished.id)]
+        stored = [series.num_points for series in client.metrics(finished.id, "loss")]
+
+    assert stored == bills
+
+
+def test_a_cancelled_job_leaves_no_process_and_gives_its_cores_back(cluster: Any, eventually: Any) -> None:
+    with cluster.client() as client:
+        job = client.submit(ENDLESS)
+        eventually("running", lambda: client.job(job.id).state is JobState.RUNNING, within_s=60)
+
+        client.cancel(job.id)
+
+        assert client.wait(job.id, timeout_s=60).state is JobState.CANCELLED
+        eventually("no worker is left", lambda: not _pids("ray::RankActor"), within_s=20)
+
+
+def test_a_job_whose_driver_is_killed_goes_on_and_gives_the_same_weights(
+    cluster: Any, finished: JobView, eventually: Any
+) -> None:
+    with cluster.client() as client:
+        job = client.submit(JOB)
+        eventually("a closed stage", lambda: any(s.closed for s in client.stages(job.id)), within_s=90)
+
+        for pid in _pids("service.cluster.entrypoint"):
+            os.kill(pid, signal.SIGKILL)
+        view = client.wait(job.id, timeout_s=240)
+
+        assert (view.state, view.attempt) == (JobState.SUCCEEDED, 2), view.reason
+        first, second = (client.trials(each)[0] for each in (finished.id, job.id))
+        assert Path(_file(first)).read_bytes() == Path(_file(second)).read_bytes()
+        assert client.schedule(job.id).entries == client.schedule(finished.id).entries
+
+
+def test_more_workers_than_the_cluster_can_ever_place_are_refused(cluster: Any) -> None:
+    with cluster.client() as client, pytest.raises(ApiError) as refused:
+        client.submit(ENDLESS | {"workers": {"count": 500}})
+
+    assert refused.value.status == 409
+    assert refused.value.errors[0]["pointer"] == "/workers/count"
+    assert refused.value.errors[0]["value"] == 500
+
+
+def _file(trial: Any) -> str:
+    return str(trial.weights_url).removeprefix("file://")
+
+
+def _pids(words: str) -> list[int]:
+    found = subprocess.run(["pgrep", "-f", words], capture_output=True, text=True, check=False)
+    return [int(pid) for pid in found.stdout.split()]

@@ -1,0 +1,123 @@
+"""A simulated training run: losses that depend on the learning rate, levels that change what a step costs."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from search.config import Budget
+from search.protocol import Strategy
+from search.types import Allowance, Candidate, Decision, Observation, Spent, Values
+
+
+@dataclass
+class SimulatedRun:
+    """Noisy quadratic loss: it decays at the rate lr / best, and blows up above 10 x best.
+
+    The noise of a step depends on the step alone, so probes from one snapshot are paired.
+    """
+
+    budget: Budget
+    best: float = 0.1
+    noise: float = 0.02
+    seconds_per_step: Callable[[Values], float] = lambda values: 0.01
+    bytes_per_step: Callable[[Values], int] = lambda values: 1000
+    spent: Spent = field(default_factory=Spent)
+    excess: float = 2.0  # above the loss that no training removes
+    step: int = 0
+    history: list[tuple[Candidate, Observation]] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
+    searched: Spent = field(default_factory=Spent)
+
+    def train(self, strategy: Strategy) -> "SimulatedRun":
+        """Train to the end of the budget, as a trial does."""
+        while not self.is_over():
+            self.run_stage(strategy)
+        return self
+
+    def run_stage(self, strategy: Strategy) -> Decision:
+        self.search(strategy)
+        return self.commit(strategy)
+
+    def search(self, strategy: Strategy) -> None:
+        before = self.spent
+        while (candidate := strategy.ask()) is not None:
+            observation = self.probe(candidate)
+            self.history.append((candidate, observation))
+            strategy.tell(observation)
+        self.searched = Spent(
+            steps=self.searched.steps + self.spent.steps - before.steps,
+            bytes=self.searched.bytes + self.spent.bytes - before.bytes,
+            seconds=self.searched.seconds + self.spent.seconds - before.seconds,
+        )
+
+    def commit(self, strategy: Strategy) -> Decision:
+        decision = strategy.decide()
+        self.decisions.append(decision)
+        losses, _ = self.steps(lambda: strategy.values(self.spent), until=decision.commit_until)
+        strategy.tell(self.observation(None, losses, decision.values))
+        return decision
+
+    def probe(self, candidate: Candidate) -> Observation:
+        snapshot = self.excess, self.step
+        allowed, spent = candidate.allowance, self.spent
+        until = Allowance(
+            steps=None if allowed.steps is None else spent.steps + allowed.steps,
+            bytes=None if allowed.bytes is None else spent.bytes + allowed.bytes,
+            seconds=None if allowed.seconds is None else spent.seconds + allowed.seconds,
+        )
+        losses, diverged = self.steps(lambda: candidate.values, until=until, at_least=allowed.min_steps)
+        self.excess, self.step = snapshot
+        return self.observation(candidate.id, losses, candidate.values, diverged=diverged)
+
+    def observation(
+        self, candidate_id: str | None, losses: list[float], values: Values, *, diverged: bool = False
+    ) -> Observation:
+        return Observation(
+            candidate_id=candidate_id,
+            losses=tuple(losses),
+            step_seconds=(self.seconds_per_step(values),) * len(losses),
+            bytes_sent=self.bytes_per_step(values) * len(losses),
+            diverged=diverged,
+            spent=self.spent,
+        )
+
+    def steps(self, values: Callable[[], Values], *, until: Allowance, at_least: int = 0) -> tuple[list[float], bool]:
+        losses: list[float] = []
+        whole = Allowance(steps=self.budget.steps, bytes=self.budget.bytes, seconds=self.budget.seconds)
+        while len(losses) < at_least or not (_is_reached(until, self.spent) or _is_reached(whole, self.spent)):
+            now = values()
+            losses.append(self._step(now))
+            if not losses[-1] < 100:
+                return losses, True
+        return losses, False
+
+    def _step(self, values: Values) -> float:
+        shock = float(np.random.default_rng(self.step).normal(0, self.noise))
+        loss = 0.3 + self.excess * math.exp(shock)
+        ratio = values.learning_rate / self.best
+        # steepest descent at `best`, unstable from 4 x best on
+        self.excess *= 1 - 0.02 * ratio * (1 - ratio / 4) * 4 / 3
+        self.step += 1
+        self.spent = Spent(
+            steps=self.spent.steps + 1,
+            bytes=self.spent.bytes + self.bytes_per_step(values),
+            seconds=self.spent.seconds + self.seconds_per_step(values),
+        )
+        return loss
+
+    def is_over(self) -> bool:
+        budget = self.budget
+        return _is_reached(Allowance(steps=budget.steps, bytes=budget.bytes, seconds=budget.seconds), self.spent)
+
+
+def _is_reached(until: Allowance, spent: Spent) -> bool:
+    caps = [(until.steps, spent.steps), (until.bytes, spent.bytes), (until.seconds, spent.seconds)]
+    return any(cap is not None and total >= cap for cap, total in caps)
+
+
+@pytest.fixture(scope="session")
+def simulated_run() -> type[SimulatedRun]:
+    return SimulatedRun

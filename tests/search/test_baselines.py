@@ -1,0 +1,72 @@
+"""The strategies that do not search, and the table that builds and restores all of them."""
+
+import json
+
+import pytest
+
+from search import strategies
+from search.baselines import Cosine, Fixed
+from search.config import BoConfig, Budget, CosineConfig, FixedConfig
+from search.controller import Controller
+from search.space import SearchSpace
+from search.types import Observation, Spent, Values
+
+SPACE = SearchSpace(optimizer="sgd", guess=Values(learning_rate=0.2, level=0.01))
+BUDGET = Budget(steps=100, seconds=10.0)
+
+
+@pytest.mark.parametrize("kind", [Fixed, Cosine])
+def test_a_baseline_asks_nothing_and_commits_the_whole_budget(kind):
+    strategy = kind(SPACE, BUDGET)
+    decision = strategy.decide()
+
+    assert strategy.ask() is None
+    assert decision.values == SPACE.guess
+    assert (decision.commit_until.steps, decision.commit_until.seconds) == (100, 10.0)
+
+
+@pytest.mark.parametrize("steps", [0, 50, 100])
+def test_fixed_never_changes_the_guess(steps):
+    assert Fixed(SPACE, BUDGET).values(Spent(steps=steps)) == SPACE.guess
+
+
+@pytest.mark.parametrize(
+    ("spent", "factor"),
+    [(Spent(), 1.0), (Spent(steps=50), 0.5), (Spent(seconds=5.0, steps=10), 0.5), (Spent(steps=100), 0.0)],
+)
+def test_cosine_follows_the_cap_that_is_nearest(spent, factor):
+    values = Cosine(SPACE, BUDGET).values(spent)
+
+    assert values.learning_rate == pytest.approx(0.2 * factor)
+    assert values.level == 0.01
+
+
+def test_a_probe_told_to_a_baseline_is_refused():
+    observation = Observation(candidate_id="0-0", losses=(), step_seconds=(), bytes_sent=0, spent=Spent())
+
+    with pytest.raises(ValueError, match="`candidate_id`"):
+        Fixed(SPACE, BUDGET).tell(observation)
+
+
+@pytest.mark.parametrize(
+    ("config", "kind"), [(FixedConfig(), Fixed), (CosineConfig(), Cosine), (BoConfig(), Controller)]
+)
+def test_what_is_built_is_restored_as_the_same_kind(config, kind):
+    built = strategies.build(config, space=SPACE, seed=0, budget=BUDGET)
+
+    restored = strategies.restore(json.loads(json.dumps(dict(built.state_dict()))))
+
+    assert type(built) is type(restored) is kind
+    assert restored.state_dict() == built.state_dict()
+
+
+def test_a_closed_stage_is_counted_through_a_restart():
+    strategy = Fixed(SPACE, BUDGET)
+    strategy.tell(Observation(candidate_id=None, losses=(), step_seconds=(), bytes_sent=0, spent=Spent()))
+
+    assert strategies.restore(strategy.state_dict()).decide().stage == 1
+
+
+def test_an_unknown_kind_is_refused_by_name():
+    with pytest.raises(ValueError, match=r"`kind`.*'magic'"):
+        strategies.restore({"kind": "magic"})

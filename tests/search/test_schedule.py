@@ -1,0 +1,82 @@
+"""The learned schedule: a file, and the same values again in plain torch."""
+
+import json
+
+import pytest
+import torch
+
+from search.schedule import Entry, Schedule
+
+
+@pytest.fixture
+def schedule():
+    return Schedule(
+        optimizer="sgd",
+        num_steps=10,
+        entries=(
+            Entry(step=0, num_steps=4, learning_rate=0.1, level=0.01, density=0.012, reason="first"),
+            Entry(step=4, num_steps=1, learning_rate=0.05, level=0.01),
+            Entry(step=5, num_steps=5, learning_rate=0.2, final_learning_rate=0.0, level=0.03, threshold=1e-3),
+        ),
+    )
+
+
+RATES = [0.1, 0.1, 0.1, 0.1, 0.05, 0.2, 0.15, 0.1, 0.05, 0.0]
+
+
+def test_json_both_ways_is_the_identity(schedule):
+    assert Schedule.from_json(schedule.to_json()) == schedule
+    assert json.loads(schedule.to_json())["format"] == "wiretune.schedule/1"
+
+
+def test_rates_and_levels_are_those_of_the_entries(schedule):
+    assert [schedule.learning_rate_at(step) for step in range(10)] == pytest.approx(RATES)
+    assert [schedule.level_at(step) for step in (0, 4, 5, 9)] == [0.01, 0.01, 0.03, 0.03]
+
+
+def test_after_its_end_the_last_rate_goes_on(schedule):
+    assert schedule.learning_rate_at(25) == 0.0
+
+
+def test_torch_replays_the_schedule_and_keeps_the_ratio_of_groups(schedule):
+    first, second = (torch.nn.Parameter(torch.ones(1)) for _ in range(2))
+    optimizer = torch.optim.SGD([{"params": [first], "lr": 0.7}, {"params": [second], "lr": 1.4}])
+    levels = []
+    scheduler = schedule.scheduler(optimizer, on_level=levels.append)
+    used = []
+    for _ in range(10):
+        used.append([group["lr"] for group in optimizer.param_groups])
+        optimizer.step()
+        scheduler.step()
+
+    assert [rates[0] for rates in used] == pytest.approx(RATES)
+    assert [rates[1] for rates in used] == pytest.approx([2 * rate for rate in RATES])
+    assert levels == [0.01, 0.03]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": "wiretune.schedule/9"}, "format"),
+        ({"num_steps": 11}, "`num_steps` must be 10"),
+        ({"entries": [{"step": 3, "num_steps": 10, "learning_rate": 0.1}]}, r"`entries\[0\].step` must be 0"),
+        ({"entries": []}, "entries"),
+    ],
+)
+def test_a_broken_file_is_refused_with_what_is_wrong(schedule, change, message):
+    text = json.dumps(json.loads(schedule.to_json()) | change)
+
+    with pytest.raises(ValueError, match=message):
+        Schedule.from_json(text)
+
+
+def test_a_negative_step_is_refused(schedule):
+    with pytest.raises(ValueError, match="`step` must be at least 0, got -1"):
+        schedule.learning_rate_at(-1)
+
+
+def test_an_optimizer_without_a_rate_is_refused(schedule):
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.0)
+
+    with pytest.raises(ValueError, match="`optimizer`"):
+        schedule.scheduler(optimizer)

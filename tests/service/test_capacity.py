@@ -1,0 +1,51 @@
+"""A job is refused exactly where placement could never succeed."""
+
+import pytest
+
+from service.control.capacity import Node, demand, has_room, misfits
+from service.spec import JobSpec
+
+TWO_CORES = [Node(cpus=2)]
+GPU_PAIR = [Node(cpus=8, gpus=2), Node(cpus=8)]
+
+
+def spec(*, arms=1, **workers):
+    body = {"workload": {"kind": "digits-mlp"}, "budget": {"steps": 1}, "workers": workers}
+    return JobSpec.model_validate(body | {"arms": [{"name": f"arm{number}"} for number in range(arms)]})
+
+
+@pytest.mark.parametrize(
+    ("workers", "nodes", "pointer", "value", "allowed"),
+    [
+        ({"count": 3}, TWO_CORES, "/workers/count", 3, "1 to 2"),
+        ({"count": 1, "cpus": 3}, TWO_CORES, "/workers/cpus", 3, "0 to 2"),
+        ({"count": 1, "gpus": 1}, TWO_CORES, "/workers/gpus", 1, "0 to 0"),
+        ({"count": 3, "gpus": 1}, GPU_PAIR, "/workers/gpus", 1, "1 to 2"),
+        ({"count": 3, "cpus": 5}, GPU_PAIR, "/workers/count", 3, "1 to 2"),  # a worker does not span nodes
+    ],
+)
+def test_a_misfit_names_the_field_the_value_and_what_is_allowed(workers, nodes, pointer, value, allowed):
+    (problem,) = misfits(spec(**workers), nodes)
+
+    assert (problem.pointer, problem.value) == (pointer, value)
+    assert f"allowed: {allowed}" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("workers", "nodes"),
+    [({"count": 2}, TWO_CORES), ({"count": 2, "gpus": 1}, GPU_PAIR), ({"count": 8, "gpus": 0.25}, GPU_PAIR)],
+)
+def test_what_can_be_placed_is_no_misfit(workers, nodes):
+    assert misfits(spec(**workers), nodes) == []
+
+
+def test_trials_count_together_only_where_all_run_side_by_side():
+    assert demand(spec(count=2, arms=2), [Node(cpus=4)]).cpus == 4
+    assert demand(spec(count=2, arms=2), [Node(cpus=3)]).cpus == 2
+
+
+def test_a_job_has_room_beside_others_up_to_the_last_core():
+    nodes = [Node(cpus=4)]
+
+    assert has_room(spec(count=2), [spec(count=2)], nodes)
+    assert not has_room(spec(count=2), [spec(count=2), spec(count=1)], nodes)

@@ -1,0 +1,125 @@
+"""The embedded Ray starts when it is needed, beside the reconciler's rounds, and is let go of when it is not."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from service.control import clusters, embedded
+from service.control.capacity import Node
+from service.control.clusters import EmbeddedCluster, RemoteCluster, cluster_of
+from service.control.database import lock
+from service.errors import Unavailable
+from service.settings import Settings
+
+
+class Heads:
+    """Stands for the processes behind `embedded`: what was started, what lives."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.failure = folder, None
+        self.num_started, self.num_stopped, self.is_alive = 0, 0, False
+
+    def ensure_head(self, settings):
+        self.num_started += 1
+        if self.failure:
+            raise Unavailable(self.failure)
+        self.is_alive = True
+        token_path = self.folder / "token"
+        token_path.write_text("secret")
+        owner = lock(self.folder / "owner.lock", purpose="the test")
+        return embedded.Head(address="http://127.0.0.1:1", token_path=token_path, pid=1, owner=owner)
+
+    def stop_head(self, settings):
+        self.num_stopped += 1
+        self.is_alive = False
+
+
+@pytest.fixture
+def heads(tmp_path, monkeypatch):
+    heads = Heads(tmp_path)
+    monkeypatch.setattr(embedded, "ensure_head", heads.ensure_head)
+    monkeypatch.setattr(embedded, "stop_head", heads.stop_head)
+    monkeypatch.setattr(embedded, "is_alive", lambda _: heads.is_alive)
+    return heads
+
+
+@pytest.fixture
+def cluster(tmp_path, heads):
+    cluster = EmbeddedCluster(Settings(state_dir=tmp_path, num_cpus=3))
+    yield cluster
+    cluster.close()
+
+
+def start(cluster):
+    with pytest.raises(Unavailable):
+        cluster.connect()
+    cluster._starter.join(5.0)
+
+
+def test_the_first_call_starts_a_head_and_does_not_wait_for_it(cluster, heads):
+    with pytest.raises(Unavailable, match="starting"):
+        cluster.connect()
+    cluster._starter.join(5.0)
+
+    assert cluster.connect() is cluster.connect()
+    assert heads.num_started == 1
+
+
+def test_a_head_that_died_is_replaced(cluster, heads):
+    start(cluster)
+    heads.is_alive = False
+
+    start(cluster)
+
+    assert heads.num_started == 2
+    assert cluster.connect() is not None
+
+
+def test_a_start_that_failed_says_why_and_is_not_repeated_at_once(cluster, heads):
+    heads.failure = "see the log"
+    start(cluster)
+
+    with pytest.raises(Unavailable, match="see the log"):
+        cluster.connect()
+
+    assert heads.num_started == 1
+
+
+@pytest.mark.parametrize(("idle_s", "num_stopped"), [(119, 0), (120, 1)])
+def test_an_idle_head_is_stopped_after_its_time(cluster, heads, idle_s, num_stopped):
+    start(cluster)
+
+    cluster.rest(idle_s)
+
+    assert heads.num_stopped == num_stopped
+
+
+def test_a_close_stops_the_head_once(cluster, heads):
+    start(cluster)
+
+    cluster.close()
+    cluster.close()
+
+    assert heads.num_stopped == 1
+
+
+def test_cores_are_known_before_the_start_and_gpus_are_not(cluster):
+    assert cluster.declared() == (Node(cpus=3, gpus=math.inf),)
+
+
+def test_a_remote_cluster_is_used_with_its_token_and_never_stopped(tmp_path, heads):
+    token_path = tmp_path / "token"
+    token_path.write_text("secret\n")
+    cluster = cluster_of(Settings(state_dir=tmp_path, ray_address="http://head:8265", ray_token_path=token_path))
+
+    cluster.rest(1e9)
+    cluster.close()
+
+    assert isinstance(cluster, RemoteCluster)
+    assert cluster.declared() is None
+    assert (heads.num_started, heads.num_stopped) == (0, 0)
+
+
+def test_a_service_without_an_address_gets_an_embedded_one(tmp_path):
+    assert isinstance(clusters.cluster_of(Settings(state_dir=tmp_path)), EmbeddedCluster)

@@ -1,0 +1,100 @@
+"""The embedded Ray starts, is adopted, and leaves nothing."""
+
+import os
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from service.control import embedded, processes
+from service.control.database import lock
+from service.control.ray_jobs import RayJobs, RayStatus
+from service.control.watchdog import free_ports, is_owned
+from service.errors import Unavailable
+from service.settings import Settings
+
+
+def test_a_lock_is_seen_while_its_holder_has_it(tmp_path):
+    path = tmp_path / "owner.lock"
+    with lock(path, purpose="the test"):
+        assert is_owned(path)
+        with pytest.raises(Unavailable, match=str(os.getpid())):
+            lock(path, purpose="the test")
+
+    assert not is_owned(path)
+
+
+def test_ports_are_distinct():
+    assert len(set(free_ports(20))) == 20
+
+
+def test_a_number_that_went_to_a_stranger_is_not_taken_for_ours():
+    assert processes.is_running(os.getpid(), word="pytest")
+    assert not processes.is_running(os.getpid(), word="service.control.watchdog")
+
+
+def test_no_head_is_no_status_and_nothing_to_stop(tmp_path):
+    settings = Settings(state_dir=tmp_path)
+
+    embedded.stop_head(settings)
+
+    assert embedded.head_status(settings) is None
+
+
+@pytest.mark.ray
+def test_a_head_starts_runs_a_job_is_adopted_and_leaves_nothing():
+    with tempfile.TemporaryDirectory() as state_dir:
+        settings = Settings(state_dir=Path(state_dir), num_cpus=2, num_gpus=0)
+        head = embedded.ensure_head(settings)
+        ray = RayJobs(head.address, head.token_path.read_text())
+        try:
+            processes.wait_until(lambda: _submits(ray), timeout_s=30)
+            processes.wait_until(lambda: ray.status("one") is RayStatus.SUCCEEDED, timeout_s=30)
+            assert "hello from 7" in ray.logs("one")
+            assert ray.total_resources() == {"CPU": 2, "GPU": 0}
+
+            head.owner.close()
+            adopted = embedded.ensure_head(settings)
+            family = processes.descendants(head.pid)
+            assert adopted.pid == head.pid
+            adopted.owner.close()
+        finally:
+            ray.close()
+            embedded.stop_head(settings)
+
+        assert len(family) > 3
+        assert [pid for pid in [head.pid, *family] if processes.is_running(pid, word="")] == []
+        assert embedded.head_status(settings) is None
+        assert not embedded._launch(settings).temp_dir.exists()
+
+
+def _submits(ray: RayJobs) -> bool:
+    code = "import os; print('hello from', os.environ['NUMBER'])"
+    try:
+        ray.submit("one", entrypoint=f'{sys.executable} -c "{code}"', env_vars={"NUMBER": "7"})
+    except Unavailable:  # Ray's job agent comes up last
+        return False
+    return True
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("end", ["nobody owns it", "its watchdog is killed"])
+def test_a_head_does_not_outlive_its_owner_or_its_watchdog(end):
+    with tempfile.TemporaryDirectory() as state_dir:
+        settings = Settings(state_dir=Path(state_dir), num_cpus=2, num_gpus=0, embedded_idle_s=1.0)
+        head = embedded.ensure_head(settings)
+        family = processes.descendants(head.pid)
+        try:
+            if end == "nobody owns it":
+                head.owner.close()
+            else:
+                os.kill(head.pid, signal.SIGKILL)
+
+            assert processes.wait_until(
+                lambda: not any(processes.is_running(pid, word="") for pid in family), timeout_s=40
+            )
+        finally:
+            head.owner.close()
+            embedded.stop_head(settings)

@@ -1,0 +1,135 @@
+"""What is done about a job follows from its row and from Ray alone."""
+
+import pytest
+
+from service.control.capacity import Node
+from service.control.judgement import Action, admit, judge, judge_alone
+from service.control.ray_jobs import RayStatus
+from service.control.store import Work
+from service.spec import JobSpec
+from service.states import RULES, JobState
+
+NOW = 1000.0
+S, R = JobState, RayStatus
+ENDED = [R.STOPPED, R.SUCCEEDED, R.FAILED]
+ALIVE = [R.PENDING, R.RUNNING]
+
+
+def work(state, *, job_id="job-1", count=1, not_before=0.0, deadline=None, lease_expires=NOW + 10):
+    body = {"workload": {"kind": "digits-mlp"}, "budget": {"steps": 1}, "workers": {"count": count}}
+    return Work(
+        job_id=job_id,
+        state=state,
+        reason="",
+        spec=JobSpec.model_validate(body),
+        attempt=1,
+        submission_id="wiretune-job-1-a1",
+        not_before=not_before,
+        deadline=deadline,
+        lease_expires=lease_expires,
+    )
+
+
+def action(work, status, *, leases_count=True):
+    return judge(work, status, now=NOW, leases_count=leases_count).action
+
+
+@pytest.mark.parametrize("status", ALIVE)
+@pytest.mark.parametrize("state", [S.STARTING, S.RUNNING, S.CANCELLING])
+def test_a_driver_that_reports_in_time_is_left_alone(state, status):
+    assert action(work(state, deadline=NOW + 1), status) is Action.WAIT
+
+
+@pytest.mark.parametrize("status", ENDED)
+@pytest.mark.parametrize("state", [S.STARTING, S.RUNNING, S.CANCELLING])
+def test_an_attempt_whose_driver_ended_is_lost_with_a_reason(state, status):
+    verdict = judge(work(state), status, now=NOW, leases_count=True)
+
+    assert verdict.action is Action.LOSE
+    assert "driver" in verdict.reason or "Ray Job" in verdict.reason
+
+
+def test_a_driver_that_never_reached_ray_is_submitted_again():
+    assert action(work(S.STARTING), R.MISSING) is Action.SUBMIT
+
+
+@pytest.mark.parametrize("state", [S.RUNNING, S.CANCELLING])
+def test_a_driver_that_ray_forgot_is_lost(state):
+    assert action(work(state), R.MISSING) is Action.LOSE
+
+
+@pytest.mark.parametrize("status", ALIVE)
+def test_a_silent_driver_is_stopped(status):
+    verdict = judge(work(S.RUNNING, lease_expires=NOW - 1), status, now=NOW, leases_count=True)
+
+    assert verdict.action is Action.STOP
+    assert "lease" in verdict.reason
+
+
+def test_no_lease_is_judged_before_the_service_was_up_for_one():
+    assert action(work(S.RUNNING, lease_expires=NOW - 1), R.RUNNING, leases_count=False) is Action.WAIT
+
+
+def test_a_starting_driver_has_until_its_deadline_not_its_lease():
+    assert action(work(S.STARTING, lease_expires=NOW - 1, deadline=NOW + 1), R.PENDING) is Action.WAIT
+
+
+@pytest.mark.parametrize("state", [S.STARTING, S.CANCELLING])
+def test_a_driver_past_its_deadline_is_stopped_for_the_tables_reason(state):
+    verdict = judge(work(state, deadline=NOW - 1), R.RUNNING, now=NOW, leases_count=True)
+
+    assert (verdict.action, verdict.reason) == (Action.STOP, RULES[state].on_deadline)
+
+
+def test_a_driver_stopped_past_its_deadline_is_lost_for_the_same_reason():
+    verdict = judge(work(S.STARTING, deadline=NOW - 1), R.STOPPED, now=NOW, leases_count=True)
+
+    assert (verdict.action, verdict.reason) == (Action.LOSE, RULES[S.STARTING].on_deadline)
+
+
+@pytest.mark.parametrize(
+    ("job", "expected"),
+    [
+        (work(S.RUNNING), Action.WAIT),
+        (work(S.RUNNING, lease_expires=NOW - 1), Action.LOSE),
+        (work(S.CANCELLING, lease_expires=NOW - 1, deadline=NOW + 1), Action.WAIT),
+        (work(S.CANCELLING, lease_expires=NOW - 1, deadline=NOW - 1), Action.LOSE),
+        (work(S.STARTING, lease_expires=NOW + 1, deadline=NOW - 1), Action.WAIT),
+        (work(S.QUEUED, deadline=NOW + 1), Action.WAIT),
+        (work(S.QUEUED, deadline=NOW - 1), Action.FAIL),
+    ],
+)
+def test_without_ray_only_silence_and_deadlines_decide(job, expected):
+    assert judge_alone(job, now=NOW, leases_count=True).action is expected
+
+
+def test_jobs_begin_oldest_first_while_there_is_room():
+    queued = [work(S.QUEUED, job_id=name) for name in ("old", "middle", "young")]
+
+    verdicts = admit(queued, [], [Node(cpus=2)], now=NOW)
+
+    assert [verdicts[name].action for name in ("old", "middle", "young")] == [Action.BEGIN, Action.BEGIN, Action.WAIT]
+
+
+def test_a_small_job_does_not_overtake_a_large_one_that_waits():
+    queued = [work(S.QUEUED, job_id="large", count=2), work(S.QUEUED, job_id="small")]
+
+    verdicts = admit(queued, [work(S.RUNNING)], [Node(cpus=2)], now=NOW)
+
+    assert {verdict.action for verdict in verdicts.values()} == {Action.WAIT}
+
+
+@pytest.mark.parametrize("stuck", [{"count": 9}, {"not_before": NOW + 1}])
+def test_a_job_that_cannot_begin_now_holds_up_nobody(stuck):
+    queued = [work(S.QUEUED, job_id="stuck", **stuck), work(S.QUEUED, job_id="ready")]
+
+    verdicts = admit(queued, [], [Node(cpus=2)], now=NOW)
+
+    assert verdicts["ready"].action is Action.BEGIN
+    assert "stuck" not in verdicts or verdicts["stuck"].action is Action.WAIT
+
+
+def test_a_job_that_waited_too_long_fails_with_advice():
+    verdict = admit([work(S.QUEUED, deadline=NOW - 1)], [], [Node(cpus=2)], now=NOW)["job-1"]
+
+    assert (verdict.action, verdict.reason) == (Action.FAIL, RULES[S.QUEUED].on_deadline)

@@ -1,0 +1,69 @@
+"""The migrations and the models describe one schema."""
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Engine, inspect
+
+from service.control.database import connect, migrate
+from service.control.models import Base
+from service.control.store import Store
+from service.errors import Unavailable
+from service.settings import Settings
+
+
+@pytest.fixture
+def engine(tmp_path):
+    engine = connect(f"sqlite:///{tmp_path}/jobs.db")
+    yield engine
+    engine.dispose()
+
+
+def differences(engine: Engine) -> list[object]:
+    with engine.connect() as connection:
+        return compare_metadata(MigrationContext.configure(connection), Base.metadata)
+
+
+def test_a_migrated_database_is_what_the_models_say(engine):
+    migrate(engine)
+
+    assert differences(engine) == []
+
+
+def test_migrating_twice_changes_nothing(engine):
+    migrate(engine)
+    migrate(engine)
+
+    assert differences(engine) == []
+
+
+def test_the_way_down_leaves_nothing_and_the_way_up_works_again(engine):
+    migrate(engine)
+
+    migrate(engine, revision="base")
+    assert set(inspect(engine).get_table_names()) <= {"alembic_version"}
+
+    migrate(engine)
+    assert differences(engine) == []
+
+
+def test_a_database_of_a_later_release_is_refused_and_left_alone(tmp_path):
+    settings = Settings(state_dir=tmp_path)
+    Store.open(settings).close()
+    engine = connect(settings.resolved_database_url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    engine.dispose()
+
+    with pytest.raises(Unavailable, match="9999"):
+        Store.open(settings)
+
+
+def test_commits_reach_the_disk_and_foreign_keys_hold(engine):
+    with engine.connect() as connection:
+        pragmas = {name: connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in _PRAGMAS}
+
+    assert pragmas == _PRAGMAS
+
+
+_PRAGMAS = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}

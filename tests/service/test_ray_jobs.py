@@ -1,0 +1,106 @@
+"""Ray's answers become ours."""
+
+import json
+
+import httpx2
+import pytest
+
+from service.control.capacity import Node
+from service.control.ray_jobs import RayJobs, RayStatus
+from service.errors import Unavailable
+
+
+@pytest.fixture
+def ray():
+    """Return a client whose server gives one answer, and the requests it got."""
+    clients = []
+
+    def ray(answer):
+        requests = []
+
+        def handle(request):
+            requests.append(request)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        clients.append(RayJobs("http://ray:8265", "secret", transport=httpx2.MockTransport(handle)))
+        return clients[-1], requests
+
+    yield ray
+    for client in clients:
+        client.close()
+
+
+def submit(client):
+    client.submit("wiretune-job-1-a1", entrypoint="python -m x", env_vars={"WIRETUNE_JOB": "job-1"})
+
+
+def test_a_submission_carries_the_token_and_asks_for_no_cpus_of_its_own(ray):
+    client, (requests) = ray(httpx2.Response(200, json={}))
+
+    submit(client)
+
+    (request,) = requests
+    body = json.loads(request.content)
+    assert (request.method, request.url.path) == ("POST", "/api/jobs/")
+    assert request.headers["authorization"] == "Bearer secret"
+    assert body["submission_id"] == "wiretune-job-1-a1"
+    assert body["entrypoint_num_cpus"] == 0
+    assert body["runtime_env"] == {"env_vars": {"WIRETUNE_JOB": "job-1"}}
+
+
+@pytest.mark.parametrize("status_code", [400, 500])
+def test_a_submission_that_exists_is_a_success(ray, status_code):
+    client, _ = ray(httpx2.Response(status_code, text="ValueError: Job with submission_id x already exists."))
+
+    submit(client)
+
+
+def test_a_refused_submission_says_why(ray):
+    client, _ = ray(httpx2.Response(500, text="No available agent to submit job, please try again later."))
+
+    with pytest.raises(Unavailable, match="No available agent"):
+        submit(client)
+
+
+@pytest.mark.parametrize("status", ["PENDING", "RUNNING", "STOPPED", "SUCCEEDED", "FAILED"])
+def test_a_status_is_rays_own(ray, status):
+    client, _ = ray(httpx2.Response(200, json={"status": status}))
+
+    assert client.status("x") == status
+
+
+def test_an_unknown_submission_is_missing_has_no_logs_and_counts_as_stopped(ray):
+    client, _ = ray(httpx2.Response(404, text="Job x does not exist"))
+
+    assert client.status("x") is RayStatus.MISSING
+    assert client.logs("x") == ""
+    client.stop("x")
+
+
+def test_only_living_nodes_count(ray):
+    rows = [
+        {"state": "ALIVE", "resources_total": {"CPU": 2.0, "memory": "3 GiB"}},
+        {"state": "ALIVE", "resources_total": {"CPU": 8.0, "GPU": 1.0}},
+        {"state": "DEAD", "resources_total": {"CPU": 64.0}},
+    ]
+    client, _ = ray(httpx2.Response(200, json={"data": {"result": {"result": rows}}}))
+
+    assert client.nodes() == (Node(cpus=2), Node(cpus=8, gpus=1))
+    assert client.total_resources() == {"CPU": 10, "GPU": 1}
+
+
+@pytest.mark.parametrize("status_code", [401, 403])
+def test_a_refused_token_names_the_variable_to_check(ray, status_code):
+    client, _ = ray(httpx2.Response(status_code))
+
+    with pytest.raises(Unavailable, match="WIRETUNE_RAY_TOKEN_PATH"):
+        client.nodes()
+
+
+def test_a_silent_server_is_unavailable_by_its_address(ray):
+    client, _ = ray(httpx2.ConnectError("connection refused"))
+
+    with pytest.raises(Unavailable, match="http://ray:8265 does not answer: connection refused"):
+        client.status("x")

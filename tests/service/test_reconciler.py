@@ -1,0 +1,332 @@
+"""A job is brought from the queue to its end, whatever Ray does."""
+
+import sys
+
+import pytest
+
+from service.control.capacity import Node
+from service.control.ray_jobs import RayStatus
+from service.control.reconciler import Reconciler
+from service.control.store import Store
+from service.errors import Unavailable
+from service.records import AttemptFinished, Batch, TrialStarted
+from service.settings import Settings
+from service.spec import JobSpec
+from service.states import RULES, JobState
+
+
+class FakeRay:
+    """A cluster in memory that keeps the rules of Ray's Jobs API."""
+
+    def __init__(self, *, cpus=2):
+        self.jobs, self.environments, self.entrypoints, self.stopped = {}, {}, {}, []
+        self.cpus, self.output = cpus, ""
+
+    def submit(self, submission_id, *, entrypoint, env_vars):
+        self.jobs.setdefault(submission_id, RayStatus.RUNNING)
+        self.environments[submission_id], self.entrypoints[submission_id] = env_vars, entrypoint
+
+    def status(self, submission_id):
+        return self.jobs.get(submission_id, RayStatus.MISSING)
+
+    def stop(self, submission_id):
+        self.stopped.append(submission_id)
+        self.jobs[submission_id] = RayStatus.STOPPED
+
+    def logs(self, submission_id):
+        return self.output
+
+    def nodes(self):
+        return (Node(cpus=self.cpus),)
+
+
+class FakeCluster:
+    python = sys.executable
+
+    def __init__(self, ray):
+        self.ray, self.failure, self.rested, self.closed = ray, None, [], False
+
+    def connect(self):
+        if self.failure:
+            raise Unavailable(self.failure)
+        return self.ray
+
+    def declared(self):
+        return None
+
+    def rest(self, idle_s):
+        self.rested.append(idle_s)
+
+    def close(self):
+        self.closed = True
+
+
+class Clock:
+    """Seconds since the epoch, turned by hand; every look takes a millisecond, so that jobs have an order."""
+
+    now = 1_800_000_000.0
+
+    def __call__(self):
+        self.now += 1e-3
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return Settings(state_dir=tmp_path, max_attempts=2)
+
+
+@pytest.fixture
+def store(settings, clock):
+    store = Store.open(settings, clock=clock)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def cluster():
+    return FakeCluster(FakeRay())
+
+
+@pytest.fixture
+def tick(store, settings, cluster, clock):
+    """Run a round after so many seconds."""
+    reconciler = Reconciler(store, settings, api_url="http://127.0.0.1:8470", ray=cluster, clock=clock)
+
+    def tick(after_s=1.0):
+        clock.now += after_s
+        reconciler.tick(clock.now)
+
+    return tick
+
+
+@pytest.fixture
+def add(store):
+    def add(count=1):
+        body = {"workload": {"kind": "digits-mlp"}, "budget": {"steps": 1}, "workers": {"count": count}}
+        return store.add_job(JobSpec.model_validate(body))[0].id
+
+    return add
+
+
+def report(store, job_id, number, sequence, *records):
+    return store.ingest(job_id, number, Batch(stream="driver", sequence=sequence, records=records))
+
+
+def start(store, job_id, number=1):
+    trial_id = store.trials(job_id)[0].trial_id
+    started = TrialStarted(trial_id=trial_id, arm="tuned", seed=0, backend="gloo", device="cpu")
+    report(store, job_id, number, 1, started)
+
+
+def test_a_queued_job_is_submitted_with_what_its_driver_needs(store, cluster, tick, add):
+    job_id = add()
+
+    tick()
+
+    name = f"wiretune-{job_id}-a1"
+    environment = cluster.ray.environments[name]
+    assert store.job(job_id).state is JobState.STARTING
+    assert cluster.ray.entrypoints[name] == f"{sys.executable} -m service.cluster.entrypoint"
+    assert environment["WIRETUNE_API_URL"] == "http://127.0.0.1:8470"
+    assert (environment["WIRETUNE_JOB"], environment["WIRETUNE_ATTEMPT"]) == (job_id, "1")
+    assert store.check_token(job_id, 1, environment["WIRETUNE_TOKEN"])
+
+
+def test_a_job_that_reports_to_the_end_succeeds_and_the_next_one_begins(store, tick, add):
+    first, second = add(count=2), add(count=2)
+    tick()
+    start(store, first)
+    tick()
+    assert store.job(second).state is JobState.QUEUED
+
+    report(store, first, 1, 2, AttemptFinished(outcome="succeeded"))
+    tick()
+
+    assert store.job(first).state is JobState.SUCCEEDED
+    assert store.job(second).state is JobState.STARTING
+
+
+def test_a_crash_between_begin_and_submit_is_made_good(store, cluster, tick, add):
+    job_id = add()
+    store.begin_attempt(job_id)
+
+    tick()
+
+    assert list(cluster.ray.jobs) == [f"wiretune-{job_id}-a1"]
+
+
+def test_a_failed_driver_gets_a_second_attempt_and_then_fails_with_its_last_words(store, cluster, tick, add):
+    job_id = add()
+    tick()
+    start(store, job_id)
+    cluster.ray.output = "\n".join(f"line {number}" for number in range(20))
+    cluster.ray.jobs[f"wiretune-{job_id}-a1"] = RayStatus.FAILED
+    tick()
+    assert store.job(job_id).state is JobState.QUEUED
+    tick(60)
+    assert store.job(job_id).attempt == 2
+
+    cluster.ray.jobs[f"wiretune-{job_id}-a2"] = RayStatus.FAILED
+    tick()
+
+    job = store.job(job_id)
+    assert job.state is JobState.FAILED
+    assert "line 19" in job.reason
+    assert "line 14" not in job.reason
+
+
+def test_a_back_off_is_waited_out(store, cluster, tick, add):
+    job_id = add()
+    tick()
+    cluster.ray.jobs[f"wiretune-{job_id}-a1"] = RayStatus.FAILED
+    tick()
+
+    tick(0.5)
+    assert store.job(job_id).attempt == 1
+
+    tick(5)
+    assert store.job(job_id).attempt == 2
+
+
+def test_a_silent_driver_is_stopped_and_replaced(store, cluster, tick, add):
+    job_id = add()
+    tick(20)
+    start(store, job_id)
+
+    tick(16)
+    assert cluster.ray.stopped == [f"wiretune-{job_id}-a1"]
+
+    tick()
+    assert store.job(job_id).state is JobState.QUEUED
+
+
+def test_after_its_own_start_the_service_waits_a_lease_before_it_judges(store, settings, cluster, clock, add):
+    job_id = add()
+    store.begin_attempt(job_id)
+    cluster.ray.submit(f"wiretune-{job_id}-a1", entrypoint="", env_vars={})
+    start(store, job_id)
+    clock.now += 3600  # the service was down
+    reconciler = Reconciler(store, settings, api_url="http://x", ray=cluster, clock=clock)
+
+    clock.now += settings.lease_s - 1
+    reconciler.tick(clock.now)
+    assert store.job(job_id).state is JobState.RUNNING
+
+    clock.now += 2
+    reconciler.tick(clock.now)
+    assert cluster.ray.stopped == [f"wiretune-{job_id}-a1"]
+
+
+def test_a_driver_without_a_first_report_is_given_up_with_advice(store, cluster, tick, add):
+    job_id = add()
+    tick()
+
+    tick(301)
+    tick()
+
+    assert cluster.ray.stopped == [f"wiretune-{job_id}-a1"]
+    assert RULES[JobState.STARTING].on_deadline in store.job(job_id).reason
+
+
+def test_a_cancelled_job_ends_when_its_driver_does(store, cluster, tick, add):
+    job_id = add()
+    tick()
+    start(store, job_id)
+    store.cancel(job_id)
+    cluster.ray.jobs[f"wiretune-{job_id}-a1"] = RayStatus.SUCCEEDED
+
+    tick()
+
+    job = store.job(job_id)
+    assert (job.state, job.reason) == (JobState.CANCELLED, "cancelled by the user")
+
+
+def test_a_driver_that_ignores_a_cancel_is_stopped_after_its_deadline(store, cluster, tick, add):
+    job_id = add()
+    tick()
+    start(store, job_id)
+    store.cancel(job_id)
+    tick()
+    assert cluster.ray.stopped == []
+
+    tick(31)
+    tick()
+
+    assert cluster.ray.stopped == [f"wiretune-{job_id}-a1"]
+    assert store.job(job_id).state is JobState.CANCELLED
+
+
+def test_without_ray_jobs_wait_and_say_why(store, cluster, tick, add):
+    job_id = add()
+    cluster.failure = "Ray at http://ray:8265 does not answer"
+
+    tick()
+    waiting = store.job(job_id)
+    cluster.failure = None
+    tick()
+
+    assert (waiting.state, waiting.reason) == (JobState.QUEUED, "Ray at http://ray:8265 does not answer")
+    assert (store.job(job_id).state, store.job(job_id).reason) == (JobState.STARTING, "")
+
+
+def test_a_running_job_outlives_a_silent_ray_as_long_as_it_reports(store, cluster, tick, add):
+    job_id = add()
+    tick()
+    start(store, job_id)
+    cluster.failure = "away"
+    for sequence in range(2, 6):
+        tick(10)
+        report(store, job_id, 1, sequence)
+
+    assert store.job(job_id).state is JobState.RUNNING
+
+    cluster.failure = None
+    tick()
+    assert store.job(job_id).reason == ""
+
+
+def test_a_job_that_the_cluster_can_never_hold_says_so_and_lets_others_pass(store, tick, add):
+    large, small = add(count=5), add(count=1)
+
+    tick()
+
+    assert "allowed: 1 to 2" in store.job(large).reason
+    assert store.job(small).state is JobState.STARTING
+
+
+def test_an_idle_cluster_is_told_how_long(cluster, tick, store, add):
+    job_id = add()
+    tick()
+    start(store, job_id)
+    report(store, job_id, 1, 2, AttemptFinished(outcome="succeeded"))
+
+    tick(10)
+    tick(20)
+
+    assert cluster.rested == pytest.approx([10.0, 30.0], abs=0.1)
+
+
+def test_what_does_not_fit_is_known_once_the_cluster_was_seen(store, settings, cluster, clock, add):
+    reconciler = Reconciler(store, settings, api_url="http://x", ray=cluster, clock=clock)
+    spec = store.job(add(count=5)).spec
+    assert reconciler.misfits(spec) == []
+
+    reconciler.tick(clock.now)
+
+    assert [problem.pointer for problem in reconciler.misfits(spec)] == ["/workers/count"]
+
+
+def test_stop_ends_the_thread_and_lets_go_of_ray(store, settings, cluster):
+    reconciler = Reconciler(store, settings, api_url="http://x", ray=cluster)
+    reconciler.start(interval_s=0.01)
+
+    reconciler.stop()
+
+    assert cluster.closed
+    assert not reconciler._thread.is_alive()

@@ -1,0 +1,25 @@
+"""The table of states is sound."""
+
+import pytest
+
+from service.states import RULES, TERMINAL, JobState
+
+
+@pytest.mark.parametrize("state", list(JobState))
+def test_every_state_has_a_rule_and_leads_to_an_end(state):
+    reached, following = {state}, {state}
+    while following:
+        following = {after for before in following for after in RULES[before].next} - reached
+        reached |= following
+
+    assert reached & TERMINAL
+
+
+@pytest.mark.parametrize("state", sorted(set(JobState) - TERMINAL))
+def test_a_state_that_does_not_end_has_an_owner(state):
+    assert RULES[state].owner != "nobody"
+
+
+@pytest.mark.parametrize("state", [state for state in JobState if RULES[state].deadline_s is not None])
+def test_a_deadline_says_what_to_do(state):
+    assert len(RULES[state].on_deadline) > 20

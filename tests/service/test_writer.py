@@ -1,0 +1,119 @@
+"""One transaction for many, and an error for its cause alone."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from sqlalchemy import event, select
+from sqlalchemy.orm import sessionmaker
+
+from service.control.database import connect, migrate
+from service.control.models import ApiKeyRow
+from service.control.writer import Writer
+from service.errors import Unavailable
+
+
+@pytest.fixture
+def engine(tmp_path):
+    engine = connect(f"sqlite:///{tmp_path}/jobs.db")
+    migrate(engine)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def writer(engine):
+    writer = Writer(sessionmaker(engine), timeout_s=5.0)
+    yield writer
+    writer.close()
+
+
+def add(name):
+    return lambda session: session.add(ApiKeyRow(digest=name, name=name, created_at=0.0))
+
+
+def stored(engine):
+    with engine.connect() as connection:
+        return set(connection.scalars(select(ApiKeyRow.digest)))
+
+
+def occupy(writer, pool):
+    """Hold the writer in a call until the returned event is set."""
+    entered, release = threading.Event(), threading.Event()
+
+    def hold(_session):
+        entered.set()
+        release.wait(5.0)
+
+    pool.submit(writer.write, hold)
+    assert entered.wait(5.0)
+    return release
+
+
+def test_what_waits_is_stored_in_one_commit(engine, writer):
+    commits = []
+    with ThreadPoolExecutor(20) as pool:
+        release = occupy(writer, pool)
+        waiting = [pool.submit(writer.write, add(f"k{number}")) for number in range(16)]
+        while writer._waiting.qsize() < 16:
+            threading.Event().wait(0.001)
+        event.listen(engine, "commit", commits.append)
+        release.set()
+        for future in waiting:
+            future.result(5.0)
+
+    assert stored(engine) == {f"k{number}" for number in range(16)}
+    assert len(commits) == 1
+
+
+def test_an_error_is_its_callers_and_undoes_its_own_changes_alone(engine, writer):
+    def add_then_fail(session):
+        add("bad")(session)
+        session.flush()
+        raise ZeroDivisionError
+
+    with ThreadPoolExecutor(4) as pool:
+        release = occupy(writer, pool)
+        good, bad = pool.submit(writer.write, add("good")), pool.submit(writer.write, add_then_fail)
+        release.set()
+        good.result(5.0)
+        with pytest.raises(ZeroDivisionError):
+            bad.result(5.0)
+
+    assert stored(engine) == {"good"}
+
+
+def test_a_writer_that_is_too_slow_says_so_and_drops_what_has_not_begun(engine):
+    writer = Writer(sessionmaker(engine), timeout_s=0.2)
+    with ThreadPoolExecutor(1) as pool:
+        release = occupy(writer, pool)
+        with pytest.raises(Unavailable, match="try again"):
+            writer.write(add("late"))
+        release.set()
+    writer.close()
+
+    assert stored(engine) == set()
+
+
+def test_a_full_queue_is_refused(engine):
+    writer = Writer(sessionmaker(engine), timeout_s=0.3, max_waiting=1)
+    with ThreadPoolExecutor(2) as pool:
+        release = occupy(writer, pool)
+        writer._waiting.put_nowait(None)
+        with pytest.raises(Unavailable, match="wait for the database"):
+            writer.write(add("one too many"))
+        release.set()
+
+
+def test_what_waits_is_stored_before_the_writer_closes(engine):
+    writer = Writer(sessionmaker(engine), timeout_s=5.0)
+    with ThreadPoolExecutor(2) as pool:
+        release = occupy(writer, pool)
+        waiting = pool.submit(writer.write, add("last"))
+        while writer._waiting.empty():
+            threading.Event().wait(0.001)
+        release.set()
+        writer.close()
+        waiting.result(5.0)
+
+    assert stored(engine) == {"last"}
