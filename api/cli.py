@@ -80,11 +80,10 @@ def demo(
     spec = demo_job(seconds)
     for line in introduction(spec):
         say(_console(), line)
-    _run_here(spec, linger_s=DEMO_LINGER_S, json_file=json_file)
-    say(
-        _console(),
-        f"The page stays up for {DEMO_LINGER_S / 60:.0f} minutes after its last visitor; end it with `wiretune stop`.",
-    )
+    page = _run_here(spec, linger_s=DEMO_LINGER_S, json_file=json_file)
+    minutes = f"{DEMO_LINGER_S / 60:.0f} minutes"
+    say(_console(), f"page: {page}")
+    say(_console(), f"A service started here stays up for {minutes} after its last visitor; `wiretune stop` ends it.")
 
 
 @app.command()
@@ -174,7 +173,9 @@ def stop() -> None:
         typer.echo(stop_server(Settings()))
 
 
-def _run_here(spec: JobSpec, *, linger_s: float | None = None, json_file: Path | None = None) -> None:
+def _run_here(spec: JobSpec, *, linger_s: float | None = None, json_file: Path | None = None) -> str:
+    """Run `spec` on this machine's server and print its report; return the address of its page."""
+
     def at_end(client: Client, view: JobView) -> None:
         found = _end(client, view)
         if json_file is not None:
@@ -183,9 +184,11 @@ def _run_here(spec: JobSpec, *, linger_s: float | None = None, json_file: Path |
 
     with _refusals():
         try:
-            Run(Settings(), _console(), linger_s=linger_s).run(spec, at_end=at_end)
+            here = Run(Settings(), _console(), linger_s=linger_s)
+            here.run(spec, at_end=at_end)
         except Interrupted as error:
             _fail(str(error), code=INTERRUPTED)
+    return here.page
 
 
 def _end(client: Client, view: JobView) -> list[TrialReport]:

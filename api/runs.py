@@ -38,6 +38,7 @@ class Run:
     def __init__(self, settings: Settings, console: Console, *, linger_s: float | None = None) -> None:
         self._settings, self._console, self._linger_s = settings, console, linger_s
         self._started = False
+        self.page = ""  # the job's, once it is queued
         self._job: tuple[Server, str] | None = None
 
     def run(self, spec: JobSpec, *, at_end: AtEnd) -> JobView:
@@ -68,7 +69,8 @@ class Run:
         with Client(server.url, server.key) as client:
             job = client.submit(spec, idempotency_key=str(uuid.uuid4()))
             self._job = server, job.id
-            self._say(f"page: {page_url(server, job.id)}")
+            self.page = page_url(server, job.id)
+            self._say(f"page: {self.page}")
             view = follow(client, job.id, self._console)
             at_end(client, view)
         return view

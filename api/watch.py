@@ -93,6 +93,8 @@ def _decision_lines(name: str, stage: StageView, level: str) -> Iterator[str]:
 
 def _probe(probe: ProbeView, level: str) -> str:
     text = f"{_values(probe.learning_rate, probe.level, level)}, loss {figures.loss(probe.loss)}"
+    if probe.loss is None:
+        return f"{text} ({probe.status})"
     if probe.forecast is not None:
         text += f", forecast {figures.loss(probe.forecast)}"
         text += f" ± {figures.number(probe.forecast_std, 2)}" if probe.forecast_std is not None else ""

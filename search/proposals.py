@@ -11,6 +11,7 @@ from search.evidence import diverged_values, evidence, scores
 from search.space import Box
 from search.spending import fraction_spent
 from search.stage import Problem, Stage, is_barred
+from search.surrogate import MIN_POINTS
 from search.types import Origin, Values
 
 Array = NDArray[np.float64]
@@ -104,7 +105,7 @@ def _propose_local(problem: Problem, stage: Stage) -> Proposal | None:
         return None
     may_rise = fraction_spent(problem.budget, stage.opened) < LAST_RISE
     region = trust_region(problem, stage.incumbent, may_rise=may_rise)
-    if evidence(stage).surrogate(_outer(problem, stage, region)) is None:
+    if evidence(stage).num_finite < MIN_POINTS:
         return _move(problem, stage, region)
     return _acquire(problem, stage, region)
 

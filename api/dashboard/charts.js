@@ -69,12 +69,13 @@ function themed(layout) {
   };
 }
 
-// Ticks at 1, 2, 5 or at whole decades, written out: plotly's own crowd a low axis with bare digits.
+// Ticks as fine as the range asks for, written out: plotly's own crowd a low axis with bare digits.
 function logAxis(values, write) {
   const known = values.filter((value) => value > 0);
   if (!known.length) return { type: "log" };
   const [low, high] = [Math.floor(Math.log10(Math.min(...known))), Math.ceil(Math.log10(Math.max(...known)))];
-  const leads = high - low > 2 ? [1] : [1, 2, 5];
+  const decades = Math.log10(Math.max(...known) / Math.min(...known));
+  const leads = decades > 2 ? [1] : decades > 0.7 ? [1, 2, 5] : [1, 1.5, 2, 3, 4, 5, 6, 8];
   const powers = Array.from({ length: high - low + 1 }, (_, at) => low + at);
   const tickvals = powers.flatMap((power) => leads.map((lead) => Number(`${lead}e${power}`)));
   return { type: "log", tickvals, ticktext: tickvals.map(write) };

@@ -22,7 +22,7 @@ def submission_id(job_id: str, number: int) -> str:
 
 
 def begin(session: Session, job: JobRow, *, now: float, lease_s: float) -> AttemptRow:
-    """Start the job's next attempt; drops what its trials reported after their last closed stage."""
+    """Start the job's next attempt; drops what its trials reported after their last checkpoint."""
     job.attempt += 1
     jobs.transition(session, job, JobState.STARTING, now=now)
     attempt = AttemptRow(
@@ -39,10 +39,10 @@ def begin(session: Session, job: JobRow, *, now: float, lease_s: float) -> Attem
 
 
 def _rewind(session: Session, trial: TrialRow) -> None:
-    """Take the trial back to its last closed stage; what came later will be reported again."""
-    stage = last_closed(session, trial.id)
+    """Take the trial back to where it can go on; what came later will be reported again."""
+    stage = last_resumable(session, trial.id)
     last = -1 if stage is None else stage.stage
-    boundary = -1 if stage is None else stage.first_step + (stage.num_steps or 0)
+    boundary = -1 if stage is None or stage.resume_step is None else stage.resume_step
     for rows, order in ((StageRow, StageRow.stage), (ProbeRow, ProbeRow.stage)):
         session.execute(delete(rows).where(rows.trial_id == trial.id, order > last))
     session.execute(delete(PointRow).where(PointRow.trial_id == trial.id, PointRow.step > boundary))
@@ -55,10 +55,10 @@ def _rewind(session: Session, trial: TrialRow) -> None:
     trial.bill = partial_bill(session, trial.id)
 
 
-def last_closed(session: Session, trial_id: str) -> StageRow | None:
-    """Return the stage a later attempt goes on from; None: it starts anew."""
-    closed = select(StageRow).where(StageRow.trial_id == trial_id, StageRow.closed)
-    return session.scalars(closed.order_by(StageRow.stage.desc()).limit(1)).first()
+def last_resumable(session: Session, trial_id: str) -> StageRow | None:
+    """Return the stage a later attempt goes on from, closed or checkpointed; None: it starts anew."""
+    resumable = select(StageRow).where(StageRow.trial_id == trial_id, StageRow.resume_step.is_not(None))
+    return session.scalars(resumable.order_by(StageRow.stage.desc()).limit(1)).first()
 
 
 def _last_value(session: Session, trial_id: str, name: str) -> float | None:
@@ -67,22 +67,21 @@ def _last_value(session: Session, trial_id: str, name: str) -> float | None:
 
 
 def partial_bill(session: Session, trial_id: str) -> dict[str, Any]:
-    """Return the bill of the stages closed so far; the whole one comes with `trial_finished`."""
-    stage = last_closed(session, trial_id)
+    """Return the bill up to the last checkpoint; the whole one comes with `trial_finished`."""
+    stage = last_resumable(session, trial_id)
     totals = Totals() if stage is None else Totals.model_validate(stage.totals)
     sums = select(
         func.coalesce(func.sum(StageRow.search_bytes), 0),
         func.coalesce(func.sum(StageRow.search_seconds), 0.0),
         func.coalesce(func.sum(StageRow.search_steps), 0),
-        func.coalesce(func.sum(StageRow.num_steps), 0),
-    ).where(StageRow.trial_id == trial_id, StageRow.closed)
-    search_bytes, search_seconds, search_steps, steps = session.execute(sums).one()
+    ).where(StageRow.trial_id == trial_id, StageRow.resume_step.is_not(None))
+    search_bytes, search_seconds, search_steps = session.execute(sums).one()
     bill = Bill(
         bytes_sent=totals.bytes,
         bytes_search=search_bytes,
         seconds_search=search_seconds,
         seconds_training=totals.seconds,
-        steps=steps,
+        steps=0 if stage is None else stage.resume_step or 0,
         steps_search=search_steps,
     )
     return bill.model_dump(mode="json")

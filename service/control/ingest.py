@@ -17,6 +17,7 @@ from service.records import (
     Acknowledgement,
     AttemptFinished,
     Batch,
+    Checkpointed,
     Control,
     MetricPoints,
     ProbeDone,
@@ -108,6 +109,8 @@ class Ingest:
                 self._decide_stage(trial, record)
             case StageClosed():
                 self._close_stage(trial, record)
+            case Checkpointed():
+                self._checkpoint(trial, record)
             case TrialFinished():
                 _finish_trial(trial, record)
 
@@ -149,16 +152,28 @@ class Ingest:
         trial.learning_rate, trial.level = record.learning_rate, record.level
 
     def _close_stage(self, trial: TrialRow, record: StageClosed) -> None:
-        stage = self.session.get(StageRow, (trial.id, record.stage))
-        if stage is None:
-            message = f"stage {record.stage} of `{trial.id}` is closed before it is decided"
-            raise InvalidJob([Problem(pointer="/records", message=message)])
+        stage = self._decided(trial, record.stage)
         for name, value in record.model_dump(mode="json", exclude={"kind", "trial_id", "stage"}).items():
             setattr(stage, name, value)
         stage.closed = True
+        self._reach(trial, stage, stage.first_step + record.num_steps, record.totals.seconds)
+
+    def _checkpoint(self, trial: TrialRow, record: Checkpointed) -> None:
+        stage = self._decided(trial, record.stage)
+        stage.resume, stage.totals = record.resume, record.totals.model_dump(mode="json")
+        self._reach(trial, stage, record.step, record.totals.seconds)
+
+    def _decided(self, trial: TrialRow, number: int) -> StageRow:
+        stage = self.session.get(StageRow, (trial.id, number))
+        if stage is None:
+            message = f"stage {number} of `{trial.id}` is kept before it is decided"
+            raise InvalidJob([Problem(pointer="/records", message=message)])
+        return stage
+
+    def _reach(self, trial: TrialRow, stage: StageRow, step: int, seconds: float) -> None:
+        stage.resume_step = step
         self.session.flush()
-        trial.step = stage.first_step + record.num_steps
-        trial.seconds = record.totals.seconds
+        trial.step, trial.seconds = step, seconds
         trial.bill = attempts.partial_bill(self.session, trial.id)
 
     def _finish_attempt(self, record: AttemptFinished) -> None:

@@ -134,6 +134,7 @@ class StageRow(Base):
     threshold: Mapped[float | None]
     totals: Mapped[Json | None]
     resume: Mapped[Json | None]
+    resume_step: Mapped[int | None]  # committed steps that `resume` holds
 
 
 class ProbeRow(Base):

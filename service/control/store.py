@@ -331,7 +331,7 @@ def _work(job: JobRow, attempt: AttemptRow | None) -> Work:
 def _resume_points(session: Session, job_id: str) -> tuple[ResumePoint, ...]:
     points = []
     for trial in reading.trials(session, job_id):
-        stage = attempts.last_closed(session, trial.id)
+        stage = attempts.last_resumable(session, trial.id)
         resume = None if stage is None else stage.resume
         points.append(ResumePoint(trial_id=trial.id, finished=trial.outcome is not None, resume=resume))
     return tuple(points)

@@ -11,6 +11,7 @@ from service.errors import Fenced, IllegalTransition, InvalidJob, NotFound, OutO
 from service.records import (
     AttemptFinished,
     Batch,
+    Checkpointed,
     Bill,
     Control,
     MetricPoints,
@@ -236,6 +237,22 @@ def test_a_new_attempt_goes_on_from_the_last_closed_stage(store, driver, begin):
     assert max(store.series(driver.job_id, "loss")[0].steps) <= 10
     assert (trial.step, trial.seconds, trial.learning_rate) == (10, 9.0, 0.1)
     assert trial.bill.bytes_sent == 500
+
+
+def test_a_new_attempt_goes_on_from_a_checkpoint_inside_an_open_stage(store, driver, begin):
+    driver.decide(0, first_step=0)
+    driver.send(points(driver.trial_id, range(20)), stream=driver.trial_id)
+    totals = Totals(steps=30, bytes=700, seconds=4.0)
+    kept = Checkpointed(trial_id=driver.trial_id, stage=0, step=12, totals=totals, resume={"at": 12})
+    driver.send(kept, stream=driver.trial_id)
+    store.lose_attempt(driver.job_id, 1, reason="lost")
+
+    begin(driver.job_id)
+
+    (trial,), (stage,) = store.trials(driver.job_id), store.stages(driver.job_id)
+    assert store.brief(driver.job_id, 2).trials[0].resume == {"at": 12}
+    assert (trial.step, trial.seconds, trial.bill.steps, stage.closed) == (12, 4.0, 12, False)
+    assert max(store.series(driver.job_id, "loss")[0].steps) <= 12
 
 
 def test_a_new_attempt_without_a_closed_stage_starts_anew(store, driver, begin):

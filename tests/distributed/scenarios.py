@@ -170,6 +170,7 @@ SCENARIOS = {
 
 
 def main(folder: Path, rank: int, num_workers: int, names: list[str]) -> None:
+    torch.set_num_threads(1)  # the ranks share the machine with each other
     peers = _replica(rank, num_workers, NoneConfig())
     peers.connect(f"file://{folder}/rendezvous")
     results = {name: SCENARIOS[name](rank, num_workers) for name in names}
