@@ -67,6 +67,9 @@ class Door:
     def renew(self) -> Acknowledgement:
         return self._acknowledged("/lease", Lease().model_dump_json())
 
+    def close(self) -> None:
+        self._http.close()
+
     def _acknowledged(self, path: str, body: str) -> Acknowledgement:
         return Acknowledgement.model_validate_json(self._answer("POST", path, body))
 

@@ -1,0 +1,163 @@
+"""Records arrive once and in order, whatever the API does; a word from it ends the run."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from service.cluster.reporter import Door, LeaseKeeper, Reporter, Stopped
+from service.records import Control, MetricPoints
+
+STREAM = "job.tuned.0"
+
+
+class Api:
+    """A real HTTP server that stores batches as the API does, and can be told to fail."""
+
+    def __init__(self) -> None:
+        self.batches: list[dict[str, Any]] = []
+        self.leases = 0
+        self.control = Control.RUN
+        self.lose_answers = 0  # of this many requests: taken, but the caller hears nothing
+        self.refuse = 0  # answer this many requests with 503
+        self.status = 200
+        api = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                api.answer(self, body)
+
+            def log_message(self, *args: Any) -> None:
+                return
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
+        self.thread.start()
+
+    def answer(self, handler: BaseHTTPRequestHandler, body: dict[str, Any]) -> None:
+        if self.refuse:
+            self.refuse -= 1
+            handler.send_error(503)
+            return
+        if handler.path.endswith("/lease"):
+            self.leases += 1
+        elif body["sequence"] == len(self.batches) + 1:  # what was stored already counts once
+            self.batches.append(body)
+        if self.lose_answers:
+            self.lose_answers -= 1
+            handler.connection.close()
+            return
+        payload = json.dumps({"sequence": body.get("sequence", 0), "control": self.control}).encode()
+        handler.send_response(self.status)
+        handler.send_header("Content-Length", str(len(payload)))
+        handler.end_headers()
+        handler.wfile.write(payload)
+
+    @property
+    def steps(self) -> list[int]:
+        return [step for batch in self.batches for record in batch["records"] for step in record["steps"]]
+
+
+@pytest.fixture
+def api() -> Iterator[Api]:
+    api = Api()
+    yield api
+    api.server.shutdown()
+    api.server.server_close()
+    api.thread.join()
+
+
+@pytest.fixture
+def door(api: Api) -> Iterator[Door]:
+    door = Door(api_url=f"http://127.0.0.1:{api.server.server_port}", job_id="job", attempt=1, token="secret")
+    yield door
+    door.close()
+
+
+@pytest.fixture
+def start(door: Door) -> Iterator[Callable[..., Reporter]]:
+    started: list[Reporter] = []
+
+    def start(max_silence_s: float = 30.0) -> Reporter:
+        started.append(Reporter(door, STREAM, max_silence_s=max_silence_s))
+        return started[-1]
+
+    yield start
+    for reporter in started:
+        reporter.close()
+
+
+def _point(step: int) -> MetricPoints:
+    return MetricPoints(trial_id=STREAM, name="loss", steps=(step,), seconds=(0.1,), values=(1.0,))
+
+
+def test_records_arrive_in_order(api: Api, start: Callable[..., Reporter]) -> None:
+    reporter = start()
+
+    for step in range(500):
+        reporter.report(_point(step))
+    reporter.flush()
+
+    assert api.steps == list(range(500))
+    assert [batch["sequence"] for batch in api.batches] == list(range(1, len(api.batches) + 1))
+
+
+@pytest.mark.parametrize("fault", ["lose_answers", "refuse"])
+def test_records_arrive_once_when_the_api_fails(api: Api, start: Callable[..., Reporter], fault: str) -> None:
+    setattr(api, fault, 2)
+    reporter = start()
+
+    for step in range(20):
+        reporter.flush(_point(step))
+
+    assert api.steps == list(range(20))
+
+
+def test_a_cancel_ends_the_run_at_its_next_report(api: Api, start: Callable[..., Reporter]) -> None:
+    reporter = start()
+    api.control = Control.CANCEL
+
+    with pytest.raises(Stopped) as stopped:
+        reporter.flush(_point(0))
+    with pytest.raises(Stopped):
+        reporter.report()
+
+    assert stopped.value.control is Control.CANCEL
+
+
+def test_a_fenced_writer_stops(api: Api, start: Callable[..., Reporter]) -> None:
+    api.status = 409
+
+    with pytest.raises(Stopped, match="no longer owns the job") as stopped:
+        start().flush(_point(0))
+
+    assert stopped.value.control is Control.FENCED
+
+
+def test_an_api_that_stays_silent_ends_the_run(api: Api, start: Callable[..., Reporter]) -> None:
+    api.refuse = 10**6
+
+    with pytest.raises(Stopped, match="has not answered for"):
+        start(max_silence_s=0.5).flush(_point(0))
+
+
+def test_the_lease_is_renewed_and_its_loss_is_told_once(api: Api, door: Door) -> None:
+    lost: list[Stopped] = []
+    is_lost = threading.Event()
+
+    def on_loss(stopped: Stopped) -> None:
+        lost.append(stopped)
+        is_lost.set()
+
+    keeper = LeaseKeeper(door, renew_s=0.01, max_silence_s=5, on_loss=on_loss)
+    while api.leases < 3:
+        assert not is_lost.wait(0.01)
+    api.status = 409
+
+    assert is_lost.wait(5)
+    keeper.close()
+    assert len(lost) == 1
