@@ -4,7 +4,7 @@ from search.config import BoConfig, Budget, FixedConfig
 from service.spec import Arm, JobSpec, Objective, Workers
 from trainers.config import DigitsMlp, EmulateLink, NoneConfig, ScheduleFreeSgdConfig, ThresholdConfig
 
-DEFAULT_SECONDS = 20.0
+DEFAULT_SECONDS = 24.0
 MAX_SEARCH_FRACTION = 0.45
 
 

@@ -1,6 +1,6 @@
 """How long the controller thinks before a probe, by the number of probes it has seen.
 
-    python benchmarks/ask_latency.py
+python benchmarks/ask_latency.py
 """
 
 import math

@@ -1,6 +1,6 @@
 """Select and scatter-add of the sparse exchange, as a ratio to a memory copy in the same run.
 
-    python benchmarks/exchange_kernels.py
+python benchmarks/exchange_kernels.py
 """
 
 import statistics
@@ -26,24 +26,29 @@ def milliseconds(act: Callable[[], object]) -> float:
     return statistics.median(runs)
 
 
+def measure(numel: int) -> dict[str, float]:
+    """Return milliseconds of each kernel on `numel` entries."""
+    values = torch.randn(numel, generator=torch.Generator().manual_seed(0))
+    out = torch.zeros_like(values)
+    threshold = sampled_threshold(values, DENSITY)
+    hits = select(values, threshold)
+    sent = values[hits]
+    return {
+        "copy": milliseconds(lambda: out.copy_(values)),
+        "sampled threshold": milliseconds(lambda: sampled_threshold(values, DENSITY)),
+        "select": milliseconds(lambda: select(values, threshold)),
+        "scatter-add": milliseconds(lambda: scatter_add(out, hits, sent)),
+        "torch.topk": milliseconds(lambda: torch.topk(values.abs(), len(hits))),
+    }
+
+
 def main() -> None:
     torch.set_num_threads(1)
     print(f"density {DENSITY:.0%}, one thread, median of {RUNS}; in brackets: times a copy of the same size")
     for numel in (301_066, 5_000_000):
-        values = torch.randn(numel, generator=torch.Generator().manual_seed(0))
-        out = torch.zeros_like(values)
-        threshold = sampled_threshold(values, DENSITY)
-        hits = select(values, threshold)
-        sent = values[hits]
-        acts: dict[str, Callable[[], object]] = {
-            "copy": lambda: out.copy_(values),
-            "sampled threshold": lambda: sampled_threshold(values, DENSITY),
-            "select": lambda: select(values, threshold),
-            "scatter-add": lambda: scatter_add(out, hits, sent),
-            "torch.topk": lambda: torch.topk(values.abs(), len(hits)),
-        }
-        times = {name: milliseconds(act) for name, act in acts.items()}
-        print(f"{numel:>9} entries: " + ", ".join(f"{n} {t:.2f} ms ({t / times['copy']:.1f}x)" for n, t in times.items()))
+        times = measure(numel)
+        columns = (f"{name} {time_ms:.2f} ms ({time_ms / times['copy']:.1f}x)" for name, time_ms in times.items())
+        print(f"{numel:>9} entries: {', '.join(columns)}")
 
 
 if __name__ == "__main__":

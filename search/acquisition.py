@@ -8,7 +8,7 @@ from botorch.acquisition.logei import qLogNoisyExpectedImprovement
 from botorch.sampling.normal import SobolQMCNormalSampler
 from numpy.typing import NDArray
 
-from search.surrogate import Surrogate, quiet_and_single_threaded
+from search.surrogate import MIN_POINTS, Surrogate, quiet_and_single_threaded
 
 Array = NDArray[np.float64]
 Allowed = Callable[[Array], NDArray[np.bool_]]
@@ -48,6 +48,15 @@ def next_point(surrogate: Surrogate, bounds: Array, *, pending: Array, allowed: 
         )
         worth = acquisition(torch.as_tensor(cloud, dtype=torch.float64).unsqueeze(1))
     return np.asarray(cloud[int(worth.argmax())])
+
+
+def warm_up() -> None:
+    """Fit and ask once, on nothing: a process's first time loads libraries for some tenths of a second."""
+    bounds = np.array([[0.0, 0.0], [1.0, 1.0]])
+    points = sobol_points(2 * MIN_POINTS, bounds, seed=0)
+    surrogate = Surrogate(points, points.sum(axis=1), np.full(len(points), 0.01))
+    next_point(surrogate, bounds, pending=points[:1], allowed=lambda cloud: np.ones(len(cloud), bool), seed=0)
+    surrogate.joint(points)
 
 
 def _cloud(surrogate: Surrogate, bounds: Array, seed: int) -> Array:

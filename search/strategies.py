@@ -1,8 +1,9 @@
-"""From a configuration, or from a journal, to the strategy it means."""
+"""From a configuration, or from a journal, to the strategy it means, ready to answer without delay."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from search.acquisition import warm_up
 from search.baselines import Cosine, Fixed
 from search.config import BoConfig, Budget, ControllerConfig
 from search.controller import Controller
@@ -12,7 +13,13 @@ from search.space import SearchSpace
 
 def _controller(config: ControllerConfig, space: SearchSpace, seed: int, budget: Budget) -> Strategy:
     assert isinstance(config, BoConfig)
+    warm_up()
     return Controller(space, config, seed, budget=budget)
+
+
+def _restored(state: Mapping[str, Any]) -> Strategy:
+    warm_up()
+    return Controller.from_state_dict(state)
 
 
 _BUILDERS: dict[str, Callable[[ControllerConfig, SearchSpace, int, Budget], Strategy]] = {
@@ -22,7 +29,7 @@ _BUILDERS: dict[str, Callable[[ControllerConfig, SearchSpace, int, Budget], Stra
 }
 
 _RESTORERS: dict[str, Callable[[Mapping[str, Any]], Strategy]] = {
-    "bo": Controller.from_state_dict,
+    "bo": _restored,
     "fixed": Fixed.from_state_dict,
     "cosine": Cosine.from_state_dict,
 }

@@ -13,6 +13,7 @@ from botorch.exceptions.warnings import BotorchWarning, OptimizationWarning
 from botorch.models import SingleTaskGP
 from botorch.optim.fit import fit_gpytorch_mll_scipy
 from gpytorch.mlls import ExactMarginalLogLikelihood
+from gpytorch.settings import skip_posterior_variances
 from linear_operator.utils.warnings import NumericalWarning
 from numpy.typing import NDArray
 
@@ -80,7 +81,8 @@ class Surrogate:
 
     def mean(self, points: Array) -> Array:
         """Return the posterior means `(m,)` of the rewards at `points` `(m, d)`."""
-        with quiet_and_single_threaded(), torch.no_grad():
+        # a grid has thousands of points: their covariance would take a tenth of a second
+        with quiet_and_single_threaded(), torch.no_grad(), skip_posterior_variances():
             posterior = self.model.posterior(torch.as_tensor(points, dtype=torch.float64))
             return self.centre + self.spread * np.asarray(posterior.mean.squeeze(-1).numpy())
 

@@ -24,10 +24,24 @@ class Problem(BaseModel):
 
 def problems_of(error: ValidationError, body: Any) -> list[Problem]:
     """Return every problem of `body`, each with the JSON pointer of the field at fault."""
-    return [_problem(detail, body) for detail in error.errors(include_url=False)]
+    details = error.errors(include_url=False)
+    found = [_problem(detail, body) for detail in details]
+    # Of `number or pair` the form that was not meant complains too: only about the type.
+    return [
+        problem
+        for problem, detail in zip(found, details, strict=True)
+        if not (detail["type"].endswith("_type") and _says_more(found, problem))
+    ]
+
+
+def _says_more(found: Sequence[Problem], problem: Problem) -> bool:
+    return any(other is not problem and f"{other.pointer}/".startswith(f"{problem.pointer}/") for other in found)
 
 
 def _problem(detail: ErrorDetails, body: Any) -> Problem:
+    if detail["type"] == "job":  # a check across fields, which knows its own place
+        context = detail["ctx"]
+        return Problem(pointer=context["pointer"], message=context["message"], value=context["value"])
     given = detail["input"]
     missing = detail["type"] == "missing"
     shown = None if missing or isinstance(given, dict | list | tuple) else given
@@ -58,7 +72,7 @@ def _holds(body: Any, part: str | int) -> bool:
 
 
 def _message(detail: ErrorDetails, path: list[str | int], shown: Any) -> str:
-    kind, field, context = detail["type"], path[-1] if path else "job", detail.get("ctx", {})
+    kind, field, context = detail["type"], _name(path), detail.get("ctx", {})
     if kind == "union_tag_invalid":
         return _unknown_word(shown, context["expected_tags"])
     if kind == "literal_error":
@@ -67,10 +81,18 @@ def _message(detail: ErrorDetails, path: list[str | int], shown: Any) -> str:
         return f"`{field}` is not available in this version" if field in FUTURE else f"there is no field `{field}`"
     if kind == "missing":
         return f"`{field}` is required"
+    if kind in ("model_type", "model_attributes_type", "dict_type"):
+        return f"`{field}` must be an object with named fields"
     text = detail["msg"].removeprefix("Value error, ").removeprefix("Input ")
     if text.startswith("should"):
         text = f"`{field}` {text}"
     return text if shown is None or "got " in text else f"{text}, got {shown!r}"
+
+
+def _name(path: list[str | int]) -> str:
+    if not path:
+        return "job"
+    return f"{path[-2]}[{path[-1]}]" if isinstance(path[-1], int) and len(path) > 1 else str(path[-1])
 
 
 def _unknown_word(word: Any, expected: str) -> str:

@@ -33,6 +33,7 @@ class Totals(Record):
     steps: int = 0
     bytes: int = Field(0, description="sent by one worker")
     seconds: float = Field(0.0, description="on the training clock")
+    bytes_dense: int = Field(0, description="what the same steps would have sent without compression")
 
 
 class TrialStarted(Record):

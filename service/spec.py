@@ -4,9 +4,11 @@ from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from search.config import BoConfig, Budget, ControllerConfig
 from trainers.config import (
+    WORKLOAD_SAMPLES,
     ExchangeConfig,
     LinkConfig,
     MeasureLink,
@@ -94,20 +96,36 @@ class JobSpec(Config):
     def _arms_and_seeds_are_distinct(self) -> "JobSpec":
         names = [arm.name for arm in self.arms]
         if len(set(names)) < len(names):
-            raise ValueError(f"arms need distinct names, got {names}")
+            raise _refusal("/arms", names, f"arms need distinct names, got {names}")
         if len(set(self.seeds)) < len(self.seeds):
-            raise ValueError(f"seeds must be distinct, got {list(self.seeds)}")
+            raise _refusal("/seeds", list(self.seeds), f"seeds must be distinct, got {list(self.seeds)}")
+        return self
+
+    @model_validator(mode="after")
+    def _a_step_fits_the_data(self) -> "JobSpec":
+        samples, batch_size = WORKLOAD_SAMPLES[self.workload.kind], self.workload.batch_size
+        most = samples // (batch_size * self.accumulate)
+        if self.workers.count > most:
+            raise _refusal(
+                "/workers/count",
+                self.workers.count,
+                f"`count` must be in [1, {most}], got {self.workers.count}: a step takes {batch_size} samples x "
+                f"{self.accumulate} micro-batches per worker, and `{self.workload.kind}` has {samples}",
+            )
         return self
 
     @model_validator(mode="after")
     def _ranges_have_a_searcher(self) -> "JobSpec":
-        for arm in self.arms:
+        for index, arm in enumerate(self.arms):
             exchange, controller = arm.exchange or self.exchange, arm.controller or self.controller
             searches = isinstance(controller, BoConfig)
             if isinstance(exchange, ThresholdConfig) and isinstance(exchange.level, tuple) and not searches:
-                raise ValueError(
-                    f"arm `{arm.name}`: `exchange.{exchange.search}` is the range {list(exchange.level)}, but "
-                    f"controller `{controller.kind}` does not search; give one number"
+                pointer = f"/arms/{index}/exchange" if arm.exchange else f"/exchange/{exchange.search}"
+                raise _refusal(
+                    pointer,
+                    list(exchange.level),
+                    f"a range needs a controller that searches, and that of arm `{arm.name}` is "
+                    f"`{controller.kind}`: give one number, got {list(exchange.level)}",
                 )
         return self
 
@@ -139,3 +157,8 @@ class JobSpec(Config):
             objective=self.objective,
             checkpoint=self.checkpoint,
         )
+
+
+def _refusal(pointer: str, value: object, message: str) -> PydanticCustomError:
+    """Return an error about fields that are fine one by one; `service.problems` reads the pointer."""
+    return PydanticCustomError("job", "{message}", {"message": message, "pointer": pointer, "value": value})

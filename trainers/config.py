@@ -36,6 +36,9 @@ WORKLOAD_SHAPES: dict[str, tuple[tuple[int, ...], ...]] = {
     "digits-mlp": ((512, 64), (512,), (512, 512), (512,), (10, 512), (10,)),
 }
 
+#: Training samples of the built-in workloads; a test compares them with the data.
+WORKLOAD_SAMPLES: dict[str, int] = {"digits-mlp": 1438}
+
 
 class SgdConfig(Config):
     """`torch.optim.SGD`."""

@@ -88,7 +88,7 @@ class Progress(BaseModel):
         self.steps -= len(result.losses)
 
     def totals(self) -> Totals:
-        return Totals(steps=self.steps, bytes=self.bytes, seconds=self.seconds)
+        return Totals(steps=self.steps, bytes=self.bytes, seconds=self.seconds, bytes_dense=self.bill.bytes_dense)
 
     def rewind_to(self, earlier: "Progress") -> None:
         """Forget the committed steps since `earlier`; what they cost stays on the bill."""

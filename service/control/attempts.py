@@ -78,6 +78,7 @@ def partial_bill(session: Session, trial_id: str) -> dict[str, Any]:
     search_bytes, search_seconds, search_steps = session.execute(sums).one()
     bill = Bill(
         bytes_sent=totals.bytes,
+        bytes_dense=totals.bytes_dense,
         bytes_search=search_bytes,
         seconds_search=search_seconds,
         seconds_training=totals.seconds,

@@ -11,8 +11,8 @@ from service.errors import Fenced, IllegalTransition, InvalidJob, NotFound, OutO
 from service.records import (
     AttemptFinished,
     Batch,
-    Checkpointed,
     Bill,
+    Checkpointed,
     Control,
     MetricPoints,
     ProbeDone,

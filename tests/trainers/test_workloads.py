@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from trainers.config import WORKLOAD_SHAPES, DigitsMlp
+from trainers.config import WORKLOAD_SAMPLES, WORKLOAD_SHAPES, DigitsMlp
 from trainers.workload import Workload, seeded_model
 from trainers.workloads import table
 
@@ -10,6 +10,11 @@ CONFIGS = {"digits-mlp": DigitsMlp()}
 
 def test_every_declared_workload_can_be_built():
     assert set(table.BUILTIN) == set(WORKLOAD_SHAPES) == set(CONFIGS)
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_declared_samples_are_the_datas(kind: str):
+    assert len(table.build(CONFIGS[kind]).training) == WORKLOAD_SAMPLES[kind]
 
 
 @pytest.fixture(scope="module", params=CONFIGS)

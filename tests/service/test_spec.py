@@ -1,0 +1,91 @@
+"""A refused job names every problem at once: where, what was given, what is allowed."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from service.problems import Problem, problems_of
+from service.spec import JobSpec
+
+JOB: dict[str, Any] = {"workload": {"kind": "digits-mlp"}, "budget": {"seconds": 10}}
+RANGE = {"kind": "threshold", "density": [0.003, 0.1]}
+
+
+def refused(changes: dict[str, Any]) -> dict[str, Problem]:
+    body = JOB | changes
+    with pytest.raises(ValidationError) as error:
+        JobSpec.model_validate(body)
+    return {problem.pointer: problem for problem in problems_of(error.value, body)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer", "value", "allowed"),
+    [
+        ({"workload": {"kind": "mnist"}}, "/workload/kind", "mnist", "digits-mlp"),
+        ({"exchange": {"kind": "zip"}}, "/exchange/kind", "zip", "none, threshold"),
+        ({"optimizer": {"kind": "sdg"}}, "/optimizer/kind", "sdg", "did you mean `sgd`"),
+        ({"optimizer": {"kind": "sgd", "learning_rate": 0}}, "/optimizer/learning_rate", 0, "greater than 0"),
+        ({"optimizer": {"kind": "sgd", "learning_rate": -1.5}}, "/optimizer/learning_rate", -1.5, "greater than 0"),
+        ({"exchange": {"kind": "threshold", "density": 1.5}}, "/exchange/density", 1.5, "less than or equal to 1"),
+        ({"exchange": {"kind": "threshold", "density": [0.1, 0.003]}}, "/exchange", None, "low < high"),
+        ({"workers": {"count": 0}}, "/workers/count", 0, "greater than or equal to 1"),
+        ({"workers": {"count": 45}}, "/workers/count", 45, "[1, 44]"),
+        ({"budget": {"seconds": -1}}, "/budget/seconds", -1, "greater than 0"),
+        ({"budget": {}}, "/budget", None, "at least one of `seconds`, `steps`, `bytes`"),
+        ({"link": {"mode": "emulate"}}, "/link/mbps", None, "required"),
+        ({"seeds": [1, 1]}, "/seeds", [1, 1], "distinct"),
+        ({"arms": [{"name": "a"}, {"name": "a"}]}, "/arms", ["a", "a"], "distinct"),
+        ({"exchange": RANGE, "controller": {"kind": "fixed"}}, "/exchange/density", [0.003, 0.1], "one number"),
+        ({"budgets": 3}, "/budgets", 3, "there is no field"),
+    ],
+)
+def test_a_bad_value_is_named_with_its_place_and_what_is_allowed(
+    changes: dict[str, Any], pointer: str, value: object, allowed: str
+) -> None:
+    problem = refused(changes)[pointer]
+
+    assert problem.value == value
+    assert allowed in problem.message
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer"),
+    [
+        ({"exchange": {"kind": "powersgd"}}, "/exchange/kind"),
+        ({"controller": {"kind": "autolrs"}}, "/controller/kind"),
+        ({"controller": {"kind": "bo", "revisit": "events"}}, "/controller/revisit"),
+        ({"optimizer": {"kind": "lars"}}, "/optimizer/kind"),
+        ({"workload": {"kind": "stdlib-lm"}}, "/workload/kind"),
+        ({"workload": {"kind": "digits-mlp", "factory": "mine:workload"}}, "/workload/factory"),
+    ],
+)
+def test_what_a_later_version_builds_is_refused_by_name(changes: dict[str, Any], pointer: str) -> None:
+    assert "not available in this version" in refused(changes)[pointer].message
+
+
+def test_every_problem_is_named_at_once() -> None:
+    found = refused({"workers": {"count": 0}, "optimizer": {"kind": "x"}, "link": {"mode": "y"}, "seeds": []})
+
+    assert set(found) == {"/workers/count", "/optimizer/kind", "/link/mode", "/seeds"}
+
+
+def test_an_arm_replaces_its_parts_of_the_job_and_keeps_the_rest() -> None:
+    spec = JobSpec.model_validate(
+        JOB
+        | {
+            "exchange": RANGE,
+            "seeds": [3, 4],
+            "arms": [
+                {"name": "tuned"},
+                {"name": "dense", "controller": {"kind": "fixed"}, "exchange": {"kind": "none"}},
+            ],
+        }
+    )
+
+    trials = list(spec.trials())
+
+    assert [(trial.arm, trial.seed) for trial in trials] == [("tuned", 3), ("tuned", 4), ("dense", 3), ("dense", 4)]
+    assert [trial.replica.exchange.kind for trial in trials] == ["threshold", "threshold", "none", "none"]
+    assert {trial.replica.optimizer.learning_rate for trial in trials} == {0.1}
+    assert [trial.replica.seed for trial in trials] == [3, 4, 3, 4]
