@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from api import figures
 from api.client import Client
+from service.records import Bill
 from service.spec import JobSpec
 from service.states import TERMINAL, JobState
 from service.views import JobView, ProbeView, StageView, TrialView
@@ -112,17 +113,18 @@ def _closed_line(name: str, stage: StageView, trial: TrialView) -> str:
     if stage.num_steps == 0:
         return f"{name}: stage {stage.stage} diverged and was rewound"
     density = "" if stage.density is None else f" at density {figures.share(stage.density)}"
-    sent = f"; sent {figures.size(trial.bill.bytes_sent)} so far" if trial.bill.bytes_sent else ""
-    return f"{name}: stage {stage.stage} committed {stage.num_steps} steps{density}{sent}"
+    return f"{name}: stage {stage.stage} committed {stage.num_steps} steps{density}; so far {_sent(trial.bill)}"
 
 
 def _finished_line(name: str, trial: TrialView) -> str:
-    bill = trial.bill
+    return f"{name}: {trial.outcome} after {_where(trial)}; {_sent(trial.bill)}"
+
+
+def _sent(bill: Bill) -> str:
+    """Return a worker's traffic, and what that saves against dense gradients."""
     sent = f"sent {figures.size(bill.bytes_sent)}"
-    if bill.bytes_sent < bill.bytes_dense:
-        saved = bill.bytes_dense - bill.bytes_sent
-        sent += f", saved {figures.size(saved)} ({figures.share(saved / bill.bytes_dense)})"
-    return f"{name}: {trial.outcome} after {_where(trial)}; {sent}"
+    saved = bill.bytes_dense - bill.bytes_sent
+    return sent if saved <= 0 else f"{sent}, saved {figures.size(saved)} ({figures.share(saved / bill.bytes_dense)})"
 
 
 def _where(trial: TrialView) -> str:

@@ -32,6 +32,7 @@ def main() -> int:
         reporter.flush(finished)
     except Stopped as stopped:
         log.info("stopped: %s", stopped.reason)
+        return 1
     finally:
         lease.close()
         reporter.close()
@@ -58,8 +59,16 @@ def run(brief: AttemptBrief) -> AttemptFinished:
         shutil.rmtree(scratch, ignore_errors=True)
     if results.errors:
         return AttemptFinished(outcome="failed", reason=_last_line(results.errors[0]))
-    cancelled = any(result.metrics.get("outcome") == Control.CANCEL for result in results)
-    return AttemptFinished(outcome="cancelled" if cancelled else "succeeded")
+    return outcome_of([result.metrics["outcome"] for result in results])
+
+
+def outcome_of(trials: list[str]) -> AttemptFinished:
+    """Return how the attempt ended, from how its trials did."""
+    if Control.CANCEL in trials:
+        return AttemptFinished(outcome="cancelled", reason="cancelled by a user")
+    if Control.FENCED in trials:
+        return AttemptFinished(outcome="failed", reason="a trial lost touch with the API")
+    return AttemptFinished(outcome="succeeded")
 
 
 def _tuner(brief: AttemptBrief, todo: list[str], scratch: str) -> tune.Tuner:
@@ -89,6 +98,9 @@ def train_trial(config: dict[str, Any]) -> None:
     """Train one trial, in the process that Tune started for it."""
     door = Door.from_environment()
     brief = door.brief()
+    if brief.control is not Control.RUN:  # cancelled while an earlier trial ran
+        tune.report({"outcome": brief.control})
+        return
     point, spec = _find(brief, config["trial_id"])
     reporter = Reporter(door, point.trial_id, max_silence_s=brief.max_silence_s)
     try:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import TypeVar
 
 import httpx2
 
@@ -24,8 +25,13 @@ GATHER_S = 0.25
 IDLE_S = 2.0
 MAX_BATCH = 200
 RETRY_S = (0.2, 0.5, 1.0, 2.0, 5.0)
+#: How long a fresh process asks for its brief: the API may be restarting.
+BRIEF_S = 60.0
 #: A trial that is further ahead of the API than this waits: memory is bounded.
 MAX_WAITING = 20_000
+
+
+Answer = TypeVar("Answer")
 
 
 class Stopped(Exception):
@@ -58,8 +64,9 @@ class Door:
         )
 
     def brief(self) -> AttemptBrief:
-        """Ask what to do. Raises `Stopped` if this attempt no longer owns the job."""
-        return AttemptBrief.model_validate_json(self._answer("GET", "", None))
+        """Ask what to do. Raises `Stopped` if this attempt no longer owns the job, or the API stays silent."""
+        answer = _insist(lambda: self._answer("GET", "", None), for_s=BRIEF_S)
+        return AttemptBrief.model_validate_json(answer)
 
     def post(self, batch: Batch) -> Acknowledgement:
         return self._acknowledged("/records", batch.model_dump_json())
@@ -77,8 +84,8 @@ class Door:
         response = self._http.request(
             method, path, content=body, headers={"Content-Type": "application/json"} if body else None
         )
-        if response.status_code in (401, 404, 409):  # the token dies with its attempt
-            raise Stopped(Control.FENCED, f"this attempt no longer owns the job: {_detail(response)}")
+        if response.is_client_error:  # asking again would not help; the token dies with its attempt
+            raise Stopped(Control.FENCED, f"the API refuses this attempt: {_detail(response)}")
         response.raise_for_status()
         return response.content
 
@@ -111,9 +118,7 @@ class Reporter:
     def report(self, *records: AnyRecord) -> None:
         """Queue `records`; without any, only check that the run may go on."""
         with self._changed:
-            self._changed.wait_for(lambda: self._stopped or len(self._waiting) < MAX_WAITING)
-            if self._stopped:
-                raise self._stopped
+            self._wait_for(lambda: len(self._waiting) < MAX_WAITING)
             self._waiting.extend(records)
 
     def flush(self, *records: AnyRecord) -> None:
@@ -121,9 +126,16 @@ class Reporter:
         self.report(*records)
         with self._changed:
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._stopped or not (self._waiting or self._sending))
-            if self._stopped:
-                raise self._stopped
+            self._wait_for(lambda: not (self._waiting or self._sending))
+
+    def _wait_for(self, is_so: Callable[[], bool]) -> None:
+        """Wait, holding the lock; the sending thread ends the wait, at the latest after `max_silence_s`."""
+        while not (self._stopped or is_so()):
+            self._changed.wait(timeout=1.0)
+            if not self._thread.is_alive():
+                raise RuntimeError(f"the thread that reports `{self._stream}` has died; see the log")
+        if self._stopped:
+            raise self._stopped
 
     def close(self) -> None:
         """End the thread; what is still waiting is sent first, if the API answers at all."""
@@ -160,7 +172,7 @@ class Reporter:
             self._changed.notify_all()
 
 
-def _insist(call: Callable[[], Acknowledgement], *, for_s: float) -> Acknowledgement:
+def _insist(call: Callable[[], Answer], *, for_s: float) -> Answer:
     """Repeat `call` while the API is silent, for at most `for_s` seconds."""
     started, failures = time.monotonic(), 0
     while True:

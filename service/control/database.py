@@ -79,3 +79,8 @@ def migrate(engine: Engine, *, revision: str = "head") -> None:
             command.downgrade(config, revision)
         else:
             command.upgrade(config, revision)
+
+
+def said(error: Exception) -> str:
+    """Return the database's own words, without the statement and its parameters: those are for the log."""
+    return str(getattr(error, "orig", None) or error)

@@ -83,7 +83,8 @@ class Store:
         except (SQLAlchemyError, CommandError) as error:
             if lock is not None:
                 lock.close()
-            raise Unavailable(f"the database does not open: {error}; check WIRETUNE_DATABASE_URL") from error
+            said = database.said(error)
+            raise Unavailable(f"the database does not open: {said}; check WIRETUNE_DATABASE_URL") from error
         return cls(settings, engine, clock=clock, lock=lock, secret=keys.server_secret(settings.state_dir))
 
     def close(self) -> None:
@@ -99,7 +100,7 @@ class Store:
             with self._sessions() as session:
                 yield session
         except SQLAlchemyError as error:
-            raise Unavailable(f"the database does not answer: {error}; try again") from error
+            raise Unavailable(f"the database does not answer: {database.said(error)}; try again") from error
 
     def _on_job(self, job_id: str, change: Callable[[Session, JobRow], T]) -> T:
         return self._writer.write(lambda session: change(session, jobs.require(session, job_id)))

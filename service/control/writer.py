@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
+from service.control.database import said
 from service.errors import Unavailable
 
 _log = logging.getLogger(__name__)
@@ -111,7 +112,7 @@ class Writer:
         except SQLAlchemyError as error:
             _log.error("a group of %d writes was not stored: %s", len(calls), error)
             for call in calls:
-                unavailable = Unavailable(f"the database did not store this: {error}; try again")
+                unavailable = Unavailable(f"the database did not store this: {said(error)}; try again")
                 unavailable.__cause__ = error
                 call.future.set_exception(unavailable)
             return

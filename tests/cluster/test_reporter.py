@@ -132,7 +132,7 @@ def test_a_cancel_ends_the_run_at_its_next_report(api: Api, start: Callable[...,
 def test_a_fenced_writer_stops(api: Api, start: Callable[..., Reporter]) -> None:
     api.status = 409
 
-    with pytest.raises(Stopped, match="no longer owns the job") as stopped:
+    with pytest.raises(Stopped, match="refuses this attempt") as stopped:
         start().flush(_point(0))
 
     assert stopped.value.control is Control.FENCED
