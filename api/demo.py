@@ -14,7 +14,7 @@ def demo_job(seconds: float = DEFAULT_SECONDS) -> JobSpec:
         name="demo: digits over a slow link",
         workload=DigitsMlp(),
         workers=Workers(count=2, cpus=1),
-        optimizer=ScheduleFreeSgdConfig(learning_rate=0.1),
+        optimizer=ScheduleFreeSgdConfig(learning_rate=0.1, weight_decay=1e-3),
         exchange=ThresholdConfig(density=(0.003, 0.1)),
         controller=BoConfig(revisit="stages", num_stages=4, max_search_fraction=MAX_SEARCH_FRACTION),
         arms=(
