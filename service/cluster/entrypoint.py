@@ -48,6 +48,8 @@ def _die(stopped: Stopped) -> None:
 
 def run(brief: AttemptBrief) -> AttemptFinished:
     """Train every trial that is not finished yet, as trials of one Tuner."""
+    if brief.control is not Control.RUN:  # cancelled before this driver had started
+        return outcome_of([brief.control])
     ray.init(address="auto", namespace=brief.job_id, log_to_driver=False, configure_logging=False)
     finished = {point.trial_id for point in brief.trials if point.finished}
     trials = {point.trial_id: spec for point, spec in zip(brief.trials, brief.spec.trials(), strict=True)}

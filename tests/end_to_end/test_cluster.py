@@ -91,12 +91,13 @@ def test_a_cancelled_job_leaves_no_process_and_gives_its_cores_back(cluster: Any
         eventually("no worker is left", lambda: not _pids("ray::RankActor"), within_s=20)
 
 
+@pytest.mark.parametrize("at_step", [60, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 30, 120, 200, 250))])
 def test_a_job_whose_driver_is_killed_goes_on_and_gives_the_same_weights(
-    cluster: Any, finished: JobView, eventually: Any
+    cluster: Any, finished: JobView, eventually: Any, at_step: int
 ) -> None:
     with cluster.client() as client:
         job = client.submit(JOB)
-        eventually("a closed stage", lambda: any(s.closed for s in client.stages(job.id)), within_s=90)
+        eventually("committed steps", lambda: client.trials(job.id)[0].step >= at_step, within_s=90)
 
         for pid in _pids("service.cluster.entrypoint"):
             os.kill(pid, signal.SIGKILL)
