@@ -27,15 +27,6 @@ class Control(StrEnum):
     FENCED = "fenced"  # a later attempt owns the job: stop at once, report nothing more
 
 
-class Totals(Record):
-    """A trial's totals so far, search included."""
-
-    steps: int = 0
-    bytes: int = Field(0, description="sent by one worker")
-    seconds: float = Field(0.0, description="on the training clock")
-    bytes_dense: int = Field(0, description="what the same steps would have sent without compression")
-
-
 class TrialStarted(Record):
     kind: Literal["trial_started"] = "trial_started"
     trial_id: str
@@ -107,30 +98,6 @@ class ScheduleEntry(Record):
     reason: str = ""
 
 
-class StageClosed(Record):
-    """The one report that is waited for: from here on a later attempt can go on."""
-
-    kind: Literal["stage_closed"] = "stage_closed"
-    trial_id: str
-    stage: int
-    num_steps: int = Field(description="committed in this stage; 0: it diverged and was rewound")
-    density: float | None
-    threshold: float | None
-    totals: Totals
-    resume: dict[str, Any] = Field(description="what `trial.resume` needs: checkpoint, journal, schedule, bill")
-
-
-class Checkpointed(Record):
-    """A checkpoint inside a commit: a later attempt goes on from here."""
-
-    kind: Literal["checkpoint"] = "checkpoint"
-    trial_id: str
-    stage: int = Field(description="the open stage")
-    step: int = Field(description="committed steps it holds")
-    totals: Totals
-    resume: dict[str, Any]
-
-
 class Bill(Record):
     """What a trial cost. Bytes are those of one worker unless said otherwise."""
 
@@ -144,6 +111,30 @@ class Bill(Record):
     seconds_checkpoint: float = 0.0
     steps: int = Field(0, description="committed")
     steps_search: int = 0
+
+
+class StageClosed(Record):
+    """The one report that is waited for: from here on a later attempt can go on."""
+
+    kind: Literal["stage_closed"] = "stage_closed"
+    trial_id: str
+    stage: int
+    num_steps: int = Field(description="committed in this stage; 0: it diverged and was rewound")
+    density: float | None
+    threshold: float | None
+    bill: Bill = Field(description="so far, search included")
+    resume: dict[str, Any] = Field(description="what `trial.resume` needs: checkpoint, journal, schedule, bill")
+
+
+class Checkpointed(Record):
+    """A checkpoint inside a commit: a later attempt goes on from here."""
+
+    kind: Literal["checkpoint"] = "checkpoint"
+    trial_id: str
+    stage: int = Field(description="the open stage")
+    step: int = Field(description="committed steps it holds")
+    bill: Bill = Field(description="so far, search included")
+    resume: dict[str, Any]
 
 
 class TrialFinished(Record):

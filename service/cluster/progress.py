@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from search.types import Decision
-from service.records import Bill, ScheduleEntry, Totals
+from service.records import Bill, ScheduleEntry
 from trainers.segment import Purpose, Segment, SegmentResult
 
 
@@ -86,9 +86,6 @@ class Progress(BaseModel):
         """Charge the bytes of the discarded steps before the clock; they are neither steps nor seconds."""
         self.charge(result, is_probe=False)
         self.steps -= len(result.losses)
-
-    def totals(self) -> Totals:
-        return Totals(steps=self.steps, bytes=self.bytes, seconds=self.seconds, bytes_dense=self.bill.bytes_dense)
 
     def rewind_to(self, earlier: "Progress") -> None:
         """Forget the committed steps since `earlier`; what they cost stays on the bill."""

@@ -234,7 +234,7 @@ class _Run:
                 num_steps=0 if measured.diverged else len(measured.losses),
                 density=measured.density,
                 threshold=measured.threshold,
-                totals=self.progress.totals(),
+                bill=self.progress.bill,
                 resume=resume,
             )
         )
@@ -283,7 +283,7 @@ class _Run:
             trial_id=self.trial_id,
             stage=commit.decision.stage,
             step=self.progress.step,
-            totals=self.progress.totals(),
+            bill=self.progress.bill,
             resume=resume,
         )
 
