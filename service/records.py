@@ -119,6 +119,7 @@ class StageClosed(Record):
     kind: Literal["stage_closed"] = "stage_closed"
     trial_id: str
     stage: int
+    step: int = Field(description="committed steps after it")
     num_steps: int = Field(description="committed in this stage; 0: it diverged and was rewound")
     density: float | None
     threshold: float | None

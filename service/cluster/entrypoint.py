@@ -50,10 +50,10 @@ def run(brief: AttemptBrief) -> AttemptFinished:
     """Train every trial that is not finished yet, as trials of one Tuner."""
     if brief.control is not Control.RUN:  # cancelled before this driver had started
         return outcome_of([brief.control])
+    todo = [point.trial_id for point in brief.trials if not point.finished]
+    if not todo:  # the attempt before this one died with its last word on its lips
+        return outcome_of([])
     ray.init(address="auto", namespace=brief.job_id, log_to_driver=False, configure_logging=False)
-    finished = {point.trial_id for point in brief.trials if point.finished}
-    trials = {point.trial_id: spec for point, spec in zip(brief.trials, brief.spec.trials(), strict=True)}
-    todo = [trial_id for trial_id in trials if trial_id not in finished]
     scratch = tempfile.mkdtemp(prefix="wiretune-tune-")
     try:
         results = _tuner(brief, todo, scratch).fit()

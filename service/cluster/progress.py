@@ -11,24 +11,25 @@ from trainers.segment import Purpose, Segment, SegmentResult
 
 
 class Measured(BaseModel):
-    """Consecutive segments as one series: a probe, or a commit so far."""
+    """Consecutive segments as one series: a probe, or a commit so far. The series end with the last `limit` steps."""
 
     model_config = ConfigDict(ser_json_inf_nan="strings")
 
+    limit: int | None = None
+    num_steps: int = 0
     losses: list[float] = Field(default_factory=list)
     step_seconds: list[float] = Field(default_factory=list)
     bytes_sent: int = 0
-    dense_bytes: int = 0
     density_sum: float | None = None
     threshold: float | None = None
     diverged: bool = False
 
     def add(self, result: SegmentResult) -> None:
         """Append a segment."""
-        self.losses.extend(result.losses)
-        self.step_seconds.extend(result.step_seconds)
+        self.num_steps += len(result.losses)
+        self.losses = [*self.losses, *result.losses][-(self.limit or 0) :]
+        self.step_seconds = [*self.step_seconds, *result.step_seconds][-(self.limit or 0) :]
         self.bytes_sent += bytes_per_worker(result.bytes_sent)
-        self.dense_bytes += result.bytes_dense
         self.threshold = result.threshold
         self.diverged = self.diverged or result.diverged
         if result.density is not None:
@@ -37,14 +38,18 @@ class Measured(BaseModel):
     @property
     def density(self) -> float | None:
         """Mean share of entries sent; None for a dense exchange."""
-        return None if self.density_sum is None else self.density_sum / max(1, len(self.losses))
+        return None if self.density_sum is None else self.density_sum / max(1, self.num_steps)
+
+
+#: Losses of a commit that are kept: its end is all that a strategy reads, and a commit can be long.
+COMMIT_LOSSES = 200
 
 
 class OpenCommit(BaseModel):
-    """A commit that a checkpoint interrupted."""
+    """A commit under way."""
 
     decision: Decision
-    measured: Measured
+    measured: Measured = Field(default_factory=lambda: Measured(limit=COMMIT_LOSSES))
 
 
 class Progress(BaseModel):

@@ -30,15 +30,26 @@ class Sink(Protocol):
     def flush(self, *records: AnyRecord) -> None: ...
 
 
+class StageStart(BaseModel):
+    """Where a diverged commit is rewound to."""
+
+    checkpoint: str
+    progress: Progress
+
+
 class Resume(BaseModel):
-    """All that a later attempt needs to go on from a checkpoint."""
+    """All that a later attempt needs to go on from a checkpoint as if nothing had happened."""
 
     model_config = ConfigDict(ser_json_inf_nan="strings")
 
     checkpoint: str
+    checkpoints: list[str]  # all that are still on storage, oldest first
+    stage: StageStart
     journal: dict[str, Any]
     progress: Progress
-    open_commit: OpenCommit | None = None
+    cost: chunks.StepCost | None
+    diverged_values: Values | None
+    open_commit: OpenCommit | None  # None: the stage is closed
 
 
 def train(
@@ -53,7 +64,7 @@ def train(
     """Train one run to the end of its budget, and return what came of it."""
     run = _Run(spec, group, sink, trial_id=trial_id, storage_url=storage_url)
     commit = run.begin(Resume.model_validate(resume) if resume else None)
-    while not run.is_over():
+    while commit is not None or not run.is_over():
         commit = commit or run.open_stage()
         if commit.decision.values == run.diverged_values:
             return run.finish("diverged")  # the strategy has nothing else to offer
@@ -74,7 +85,7 @@ class _Run:
         self.progress = Progress()
         self.cost: chunks.StepCost | None = None  # of a step with the values in force; None: not known yet
         self.diverged_values: Values | None = None
-        self._stage_opened = self.progress  # as it was when the stage opened, for a rewind
+        self._stage: StageStart
         self._clock_zero = time.monotonic()
         self._saved_s = 0.0
 
@@ -110,17 +121,25 @@ class _Run:
                 self.spec.controller, space=space, seed=self.spec.seed, budget=self.spec.budget
             )
             self.progress.charge_warm_up(warm_up)
+            self._stage = StageStart(checkpoint=self.keeper.save(0), progress=self.progress)
             self._clock_zero = time.monotonic()
             self.evaluate()
             return None
-        self.group.load(resume.checkpoint)
-        self.group.snapshot(STAGE)
-        self.strategy = strategies.restore(resume.journal)
-        self.progress = resume.progress
-        self._stage_opened = self.progress.model_copy(deep=True)
-        self._clock_zero = time.monotonic() - self.progress.seconds
-        self._saved_s = self.progress.seconds
+        self._go_on(resume)
         return resume.open_commit
+
+    def _go_on(self, resume: Resume) -> None:
+        self._stage = resume.stage
+        if resume.open_commit is not None:
+            self.group.load(resume.stage.checkpoint)
+            self.group.snapshot(STAGE)
+        self.group.load(resume.checkpoint)
+        self.keeper.saved = resume.checkpoints
+        self.strategy = strategies.restore(resume.journal)
+        self.progress, self.cost = resume.progress, resume.cost
+        self.diverged_values = resume.diverged_values
+        self._saved_s = self.progress.seconds
+        self._clock_zero = time.monotonic() - self.progress.seconds
 
     def finish(self, outcome: Literal["completed", "diverged"]) -> TrialFinished:
         """Stop the clock, evaluate what is kept, export it."""
@@ -146,7 +165,7 @@ class _Run:
         """Search from a snapshot, decide, and rewind."""
         started, sent = self.seconds(), self.progress.bytes
         self.group.snapshot(STAGE)
-        self._stage_opened = self.progress.model_copy(deep=True)
+        self._stage = StageStart(checkpoint=self._stage.checkpoint, progress=self.progress.model_copy(deep=True))
         probes = []
         while (candidate := self.strategy.ask()) is not None:
             probes.append(self._probe(candidate))
@@ -165,7 +184,7 @@ class _Run:
                 search_bytes=self.progress.bytes - sent,
             )
         )
-        return OpenCommit(decision=decision, measured=Measured())
+        return OpenCommit(decision=decision)
 
     def _probe(self, candidate: Candidate) -> reports.Probe:
         self.group.restore(STAGE)
@@ -188,8 +207,10 @@ class _Run:
     def train_commit(self, commit: OpenCommit) -> None:
         """Train the steps that stay, evaluating and checkpointing on the way."""
         until = chunks.within(commit.decision.commit_until, self.spec.budget)
-        while not commit.measured.diverged and not chunks.is_reached(until, self.spent(), self.cost):
+        while not chunks.is_reached(until, self.spent(), self.cost):
             self._commit_chunk(commit, until)
+            if commit.measured.diverged:
+                return  # what follows is of states that stay
             if self.progress.step % self.spec.objective.every == 0:
                 self.evaluate()
             if self.seconds() - self._saved_s >= self.spec.checkpoint.every_seconds:
@@ -199,7 +220,7 @@ class _Run:
         every = self.spec.objective.every
         num_steps = chunks.next_chunk(until, self.spent(), self.cost, most=every - self.progress.step % every)
         start, started = self.strategy.values(self.spent()), self.seconds()
-        end = self.strategy.values(self._spent_after(num_steps))
+        end = self.strategy.values(self._spent_after(num_steps - 1))  # what its last step uses
         segment, result = self._push(start, end, num_steps, into=commit.measured, is_probe=False)
         if result.diverged:
             return
@@ -225,13 +246,14 @@ class _Run:
         if measured.diverged:
             self.diverged_values = commit.decision.values
             self.group.restore(STAGE)
-            self.progress.rewind_to(self._stage_opened)
+            self.progress.rewind_to(self._stage.progress)
         resume = self._save(None)
         self.sink.flush(
             StageClosed(
                 trial_id=self.trial_id,
                 stage=commit.decision.stage,
-                num_steps=0 if measured.diverged else len(measured.losses),
+                step=self.progress.step,
+                num_steps=0 if measured.diverged else measured.num_steps,
                 density=measured.density,
                 threshold=measured.threshold,
                 bill=self.progress.bill,
@@ -288,15 +310,21 @@ class _Run:
         )
 
     def _save(self, commit: OpenCommit | None) -> dict[str, Any]:
-        """Write a checkpoint; return what a later attempt needs to go on from it."""
+        """Write a checkpoint; return what a later attempt needs to go on from it. `commit` is the open one."""
         started = self.seconds()
-        url = self.keeper.save(self.progress.step)
+        url = self.keeper.save(self.progress.step, needed=[self._stage.checkpoint])
         self._saved_s = self.seconds()
         self.progress.charge_seconds(seconds_checkpoint=self._saved_s - started)
         self.progress.stop_clock(self._saved_s)
+        if commit is None:
+            self._stage = StageStart(checkpoint=url, progress=self.progress)
         return Resume(
             checkpoint=url,
+            checkpoints=self.keeper.saved,
+            stage=self._stage,
             journal=dict(self.strategy.state_dict()),
             progress=self.progress,
+            cost=self.cost,
+            diverged_values=self.diverged_values,
             open_commit=commit,
         ).model_dump(mode="json")

@@ -1,0 +1,73 @@
+"""A group whose training is arithmetic, so that a run's every turn can be tried in milliseconds."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import fsspec
+import pytest
+
+from trainers.config import DigitsMlp, NoneConfig, ReplicaConfig, SgdConfig
+from trainers.group import REPLY_S, Group
+from trainers.segment import Evaluation, Segment, SegmentResult
+
+
+class ArithmeticGroup(Group):
+    """Its state is the rates it has trained with; a rate above `limit` diverges after `patience` steps in a row."""
+
+    def __init__(self, *, limit: float = 50.0, patience: int = 7) -> None:
+        self.config = ReplicaConfig(workload=DigitsMlp(), optimizer=SgdConfig(), exchange=NoneConfig())
+        self.num_workers, self.backend, self.device = 2, "gloo", "cpu"
+        self.limit, self.patience = limit, patience
+        self.rates: list[float] = []
+        self.slots: dict[str, list[float]] = {}
+
+    def call(self, method: str, *args: Any, timeout_s: float = REPLY_S) -> list[Any]:
+        raise AssertionError(f"{method} is not asked of this group")
+
+    def run(self, segment: Segment) -> SegmentResult:
+        first, final = len(self.rates), segment.final_learning_rate or segment.learning_rate
+        losses = []
+        for index in range(segment.num_steps):
+            share = index / max(1, segment.num_steps - 1)
+            self.rates.append(segment.learning_rate + share * (final - segment.learning_rate))
+            if len(self.rates) > self.patience and min(self.rates[-self.patience :]) > self.limit:
+                break
+            losses.append(2.0 / (1.0 + 0.01 * sum(min(rate / 3, 3 / rate) for rate in self.rates if rate)))
+        return SegmentResult(
+            first_step=first,
+            losses=tuple(losses),
+            step_seconds=(0.001,) * len(losses),
+            bytes_sent=({"gradient": 1000 * segment.num_steps + 17 * first},) * 2,
+            bytes_dense=5000 * segment.num_steps,
+            diverged=len(losses) < segment.num_steps,
+        )
+
+    def snapshot(self, slot: str) -> None:
+        self.slots[slot] = list(self.rates)
+
+    def restore(self, slot: str) -> None:
+        self.rates = list(self.slots[slot])
+
+    def evaluate(self) -> Evaluation:
+        return Evaluation(loss=sum(self.rates), accuracy=0.5, num_samples=10, bytes_sent=({"control": 8},) * 2)
+
+    def save(self, url: str) -> None:
+        with fsspec.open(f"{url}/state.json", "w", auto_mkdir=True) as file:
+            json.dump(self.rates, file)
+
+    def load(self, url: str) -> None:
+        with fsspec.open(f"{url}/state.json") as file:
+            self.rates = json.load(file)
+
+    def export(self, url: str) -> str:
+        self.save(url.removesuffix(".safetensors"))
+        return url
+
+    def close(self) -> None:
+        return
+
+
+@pytest.fixture
+def arithmetic_group() -> Callable[..., ArithmeticGroup]:
+    return ArithmeticGroup

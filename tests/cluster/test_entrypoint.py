@@ -1,0 +1,45 @@
+"""How an attempt ends follows from how its trials did."""
+
+import pytest
+
+from service.cluster.entrypoint import outcome_of, run
+from service.records import AttemptBrief, Control, ResumePoint
+from service.spec import JobSpec
+
+
+def _brief(*, finished: bool, control: Control = Control.RUN) -> AttemptBrief:
+    spec = JobSpec.model_validate({"workload": {"kind": "digits-mlp"}, "budget": {"steps": 10}})
+    return AttemptBrief(
+        job_id="job",
+        number=2,
+        spec=spec,
+        storage_url="file:///nowhere",
+        lease_s=15,
+        renew_s=5,
+        max_silence_s=600,
+        control=control,
+        trials=(ResumePoint(trial_id="job.tuned.0", finished=finished, resume=None),),
+    )
+
+
+@pytest.mark.parametrize(
+    ("trials", "outcome"),
+    [
+        (["completed", "completed"], "succeeded"),
+        (["completed", "diverged"], "succeeded"),
+        (["completed", "cancel"], "cancelled"),
+        (["fenced", "completed"], "failed"),
+        (["fenced", "cancel"], "cancelled"),
+        ([], "succeeded"),
+    ],
+)
+def test_an_attempts_outcome_is_that_of_its_trials(trials: list[str], outcome: str) -> None:
+    assert outcome_of(trials).outcome == outcome
+
+
+def test_an_attempt_with_nothing_left_to_train_succeeds_without_ray() -> None:
+    assert run(_brief(finished=True)).outcome == "succeeded"
+
+
+def test_an_attempt_that_is_cancelled_before_it_starts_trains_nothing() -> None:
+    assert run(_brief(finished=False, control=Control.CANCEL)).outcome == "cancelled"

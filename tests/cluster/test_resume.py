@@ -1,0 +1,134 @@
+"""Whatever the moment a run is cut off, it ends as if nothing had happened; budgets here read no clock."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.cluster import trial
+from service.records import AnyRecord, Checkpointed, MetricPoints, StageClosed, TrialFinished
+from service.spec import JobSpec, TrialSpec
+
+ARMS: dict[str, dict[str, Any]] = {
+    "fixed": {"controller": {"kind": "fixed"}},
+    "fixed that diverges": {"controller": {"kind": "fixed"}, "optimizer": {"kind": "sgd", "learning_rate": 60}},
+    "cosine": {"controller": {"kind": "cosine"}, "optimizer": {"kind": "sgd", "learning_rate": 0.5}},
+    "bo with a cool-down": {"controller": {"kind": "bo", "max_search_fraction": 0.5}, "optimizer": {"kind": "sgd"}},
+    "bo that diverges": {
+        "controller": {"kind": "bo", "max_search_fraction": 0.5, "probe_fraction": 0.01, "min_probe_steps": 4},
+        "optimizer": {"kind": "schedulefree_sgd", "learning_rate": 3.0},
+    },
+}
+BUDGETS: dict[str, dict[str, int]] = {"steps": {"steps": 700}, "bytes": {"bytes": 800_000}}
+
+
+class Memory:
+    """Keeps the records; `watch` sees each that is waited for."""
+
+    def __init__(self, watch: Callable[[AnyRecord], None] = lambda record: None) -> None:
+        self.records: list[AnyRecord] = []
+        self.watch = watch
+
+    def report(self, *records: AnyRecord) -> None:
+        self.records.extend(records)
+
+    def flush(self, *records: AnyRecord) -> None:
+        self.report(*records)
+        for record in records:
+            self.watch(record)
+
+    def of(self, *kinds: type) -> list[Any]:
+        return [record for record in self.records if isinstance(record, kinds)]
+
+
+def _spec(arm: str, budget: str, *, keep: int) -> TrialSpec:
+    checkpoint = {"every_seconds": 1e-9, "keep": keep}  # after every push
+    job = {"workload": {"kind": "digits-mlp"}, "budget": BUDGETS[budget], "checkpoint": checkpoint, **ARMS[arm]}
+    return next(JobSpec.model_validate(job | {"objective": {"every": 30}}).trials())
+
+
+@pytest.fixture
+def train(tmp_path: Path, arithmetic_group: Callable[..., Any]) -> Callable[..., Memory]:
+    attempts = iter(range(10**6))
+
+    def train(spec: TrialSpec, sink: Memory | None = None, resume: dict[str, Any] | None = None) -> Memory:
+        sink, url = sink or Memory(), f"file://{tmp_path}/attempt-{next(attempts)}"
+        limit = 1.5 if spec.controller.kind == "bo" and spec.replica.optimizer.kind != "sgd" else 50.0
+        group = arithmetic_group(limit=limit, patience=60 if limit == 1.5 else 7)
+        trial.train(spec, group, sink, trial_id="job.tuned.0", storage_url=url, resume=resume)
+        return sink
+
+    return train
+
+
+def _end(sink: Memory) -> tuple[Any, ...]:
+    [finished] = sink.of(TrialFinished)
+    bill = finished.bill
+    spent = (bill.bytes_sent, bill.bytes_search, bill.steps, bill.steps_search)
+    return finished.outcome, finished.validation_loss, finished.schedule, spent
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize("arm", ARMS)
+def test_a_run_cut_off_at_any_checkpoint_ends_like_the_undisturbed_one(
+    train: Callable[..., Memory], arm: str, budget: str
+) -> None:
+    spec = _spec(arm, budget, keep=100)
+    whole = train(spec)
+    points = whole.of(Checkpointed, StageClosed)
+
+    ends = [_end(train(spec, resume=point.resume)) for point in points[:: max(1, len(points) // 6)]]
+
+    assert len(ends) >= 2
+    assert ends == [_end(whole)] * len(ends)
+
+
+def test_the_arm_that_is_meant_to_diverge_in_a_commit_does(train: Callable[..., Memory]) -> None:
+    closed = train(_spec("bo that diverges", "steps", keep=1)).of(StageClosed)
+
+    assert any(stage.num_steps == 0 for stage in closed)
+    assert sum(stage.num_steps for stage in closed) == closed[-1].step
+
+
+def test_a_fixed_arm_that_diverges_keeps_nothing_of_the_commit(train: Callable[..., Memory]) -> None:
+    sink = train(_spec("fixed that diverges", "steps", keep=1))
+
+    outcome, loss, schedule, _ = _end(sink)
+    assert (outcome, loss, schedule) == ("diverged", 0.0, ())
+
+
+@pytest.mark.parametrize("every", [1, 5, 30])
+def test_a_diverged_state_is_never_evaluated(train: Callable[..., Memory], every: int) -> None:
+    spec = _spec("fixed that diverges", "steps", keep=1)
+    sink = train(spec.model_copy(update={"objective": spec.objective.model_copy(update={"every": every})}))
+
+    evaluated = [record for record in sink.of(MetricPoints) if record.name == "validation_loss"]
+    assert all(point.values == (60.0 * point.steps[0],) for point in evaluated)
+
+
+@pytest.mark.parametrize("arm", ["cosine", "bo that diverges"])
+def test_what_a_later_attempt_would_load_is_on_storage_and_old_checkpoints_are_not(
+    train: Callable[..., Memory], arm: str
+) -> None:
+    def watch(record: AnyRecord) -> None:
+        if isinstance(record, Checkpointed | StageClosed):
+            resume = trial.Resume.model_validate(record.resume)
+            kept = {_folder(url) for url in resume.checkpoints}
+            assert {_folder(resume.checkpoint), _folder(resume.stage.checkpoint)} <= kept
+            assert all(folder.is_dir() for folder in kept)
+            assert len(kept) <= 2 + 1 + 1  # keep, the newest, the stage's start
+
+    spec = _spec(arm, "steps", keep=2)
+    first = train(spec, Memory(watch))
+    middle = first.of(Checkpointed)[-1]
+
+    second = train(spec, Memory(watch), middle.resume)
+
+    inherited = {_folder(url) for url in trial.Resume.model_validate(middle.resume).checkpoints}
+    left = {_folder(url) for url in trial.Resume.model_validate(second.of(StageClosed)[-1].resume).checkpoints}
+    assert all(folder.is_dir() == (folder in left) for folder in inherited)
+
+
+def _folder(url: str) -> Path:
+    return Path(url.removeprefix("file://"))
