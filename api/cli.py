@@ -2,12 +2,14 @@
 
 import json
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
+from pydantic import ValidationError
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -20,7 +22,7 @@ from api.local import LocalServerError, running_server, stop_server
 from api.report import TrialReport
 from api.runs import Interrupted, Run, follow, say
 from service.errors import InvalidJob, WiretuneError
-from service.settings import Settings
+from service.settings import Settings, refusals_of
 from service.spec import JobSpec
 from service.states import JobState
 from service.views import JobView
@@ -41,10 +43,23 @@ Url = Annotated[str | None, typer.Option(envvar="WIRETUNE_URL", help="default: t
 Key = Annotated[str | None, typer.Option(envvar="WIRETUNE_API_KEY", help="an API key", show_envvar=True)]
 
 
+def _require_writable(path: Path | None) -> Path | None:
+    """Exit with 2 where no file can be written at `path`: before a job has run for it, not after."""
+    if path is None or path == Path("-"):
+        return path
+    if path.is_dir():
+        _fail(f"cannot write {path}: it is a folder")
+    if not path.parent.is_dir():
+        _fail(f"cannot write {path}: there is no folder {path.parent}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        _fail(f"cannot write {path}: permission denied")
+    return path
+
+
 @app.command()
 def serve(
     host: Annotated[str | None, typer.Option(help="address to bind (WIRETUNE_HOST)")] = None,
-    port: Annotated[int | None, typer.Option(help="port; 0: any free one (WIRETUNE_PORT)")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="port; 0: any free one (WIRETUNE_PORT)")] = None,
     linger: Annotated[
         float | None, typer.Option(help="end after so many seconds without a request or an active job")
     ] = None,
@@ -53,11 +68,8 @@ def serve(
     from api.server import PortBusy
     from api.server import serve as serve_until_told  # the other commands need no web stack
 
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    for name in ("wiretune", "service"):
-        logging.getLogger(name).setLevel(logging.INFO)
-    given = {"host": host, "port": port}
-    settings = Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+    configure_logging()
+    settings = _settings(host=host, port=port)
     with _refusals():
         try:
             serve_until_told(settings, linger_s=linger)
@@ -73,7 +85,9 @@ def run(job: JobFile) -> None:
 
 @app.command()
 def demo(
-    json_file: Annotated[Path | None, typer.Option("--json", help="write the result here")] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="write the result here", callback=_require_writable)
+    ] = None,
     seconds: Annotated[float, typer.Option(help="training seconds per arm", min=1)] = DEFAULT_SECONDS,
 ) -> None:
     """Show a real job: tuned and dense arms on an emulated slow link."""
@@ -150,7 +164,9 @@ def export(
     job: JobId,
     arm: Annotated[str | None, typer.Option(help="default: the first")] = None,
     seed: Annotated[int | None, typer.Option(help="default: the first")] = None,
-    out: Annotated[Path, typer.Option(help="where to write it; `-`: standard output")] = Path("schedule.json"),
+    out: Annotated[
+        Path, typer.Option(help="where to write it; `-`: standard output", callback=_require_writable)
+    ] = Path("schedule.json"),
     url: Url = None,
     key: Key = None,
 ) -> None:
@@ -170,7 +186,7 @@ def export(
 def stop() -> None:
     """Stop the service of this machine, and with it its Ray and all workers."""
     with _refusals():
-        typer.echo(stop_server(Settings()))
+        typer.echo(stop_server(_settings()))
 
 
 def _run_here(spec: JobSpec, *, linger_s: float | None = None, json_file: Path | None = None) -> str:
@@ -184,7 +200,7 @@ def _run_here(spec: JobSpec, *, linger_s: float | None = None, json_file: Path |
 
     with _refusals():
         try:
-            here = Run(Settings(), _console(), linger_s=linger_s)
+            here = Run(_settings(), _console(), linger_s=linger_s)
             here.run(spec, at_end=at_end)
         except Interrupted as error:
             _fail(str(error), code=INTERRUPTED)
@@ -232,12 +248,29 @@ def _read(path: Path) -> JobSpec:
         _fail("\n".join(lines))
 
 
+def configure_logging() -> None:
+    """Log what the service does; of the requests it makes itself, only what goes wrong."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for name in ("wiretune", "service"):
+        logging.getLogger(name).setLevel(logging.INFO)
+    for name in ("httpx2", "httpcore2"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _settings(**given: str | int | None) -> Settings:
+    """Return the settings of the environment and of options; prints every problem of them and exits with 2."""
+    try:
+        return Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+    except ValidationError as error:
+        _fail("\n".join(refusals_of(error)))
+
+
 @contextmanager
 def _client(url: str | None, key: str | None) -> Iterator[Client]:
     """Give a client of the service asked for, or of the one running here."""
     with _refusals():
         if url is None:
-            server = running_server(Settings())
+            server = running_server(_settings())
             if server is None:
                 _fail(f"no service is running here; {_HOW_TO_REACH_ONE}", code=FAILED)
             url, key = server.url, key or server.key

@@ -31,10 +31,12 @@ def demo_job(seconds: float = DEFAULT_SECONDS) -> JobSpec:
 def introduction(spec: JobSpec) -> list[str]:
     """Return what a reader should know before the first line of progress."""
     seconds = spec.budget.seconds
+    num_cores = len(spec.arms) * spec.workers.count * spec.workers.cpus
     assert seconds is not None and spec.link.mode == "emulate"
     return [
         f"Demo: handwritten digits, {spec.workers.count} workers, emulated {spec.link.mbps:g} Mbit link, "
-        f"{seconds:g} s of training per arm, one arm after the other.",
+        f"{seconds:g} s of training per arm; the arms run side by side where there are {num_cores:g} cores, "
+        "else one after the other.",
         "  tuned: a Bayesian-optimisation controller picks learning rate and gradient density as it trains.",
         "  dense: the same guess of the learning rate, held, with uncompressed gradients.",
         f"  Probes may take up to {MAX_SEARCH_FRACTION:.0%} of so short a run; a long one needs far less, "

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import httpx2
 
 from service.control import embedded, processes
+from service.control.database import prepare_state_dir
 from service.settings import Settings
 
 START_S = 60.0
@@ -36,19 +37,19 @@ class LocalServerError(Exception):
 def running_server(settings: Settings) -> Server | None:
     """Return the server that serves the state dir, if one is up and answers."""
     found = _announced(settings.state_dir)
-    if found is None or not _is_alive(found[1]) or not _answers(found[0]):
+    if found is None or not _answers(found.url):
         return None
-    return Server(found[0], (settings.state_dir / "api_key").read_text().strip())
+    return Server(found.url, (settings.state_dir / "api_key").read_text().strip())
 
 
 def start_server(settings: Settings, *, linger_s: float | None = None) -> Server:
-    """Start a server of its own session and return once it answers. Raises `LocalServerError`.
+    """Start a server of its own session and return once it answers. Raises `LocalServerError`, `Unavailable`.
 
     Args:
         settings: handed on; where no port was asked for and the usual one is taken, any free one is used.
         linger_s: the server ends by itself after so long without a request and without an active job.
     """
-    settings.state_dir.mkdir(parents=True, exist_ok=True)
+    prepare_state_dir(settings)
     log = settings.state_dir / "server.log"
     with log.open("ab") as output:
         # Not the caller's pipes: whoever reads them would wait for as long as the server lives.
@@ -87,36 +88,47 @@ def _await_answer(settings: Settings, process: "subprocess.Popen[bytes]", log: P
 
 
 def stop_server(settings: Settings) -> str:
-    """End the state dir's server, and with it its Ray and all workers; return what was ended.
+    """End the state dir's server, busy or not, and with it its Ray and all workers; return what was ended.
 
     Raises `LocalServerError` if no server runs.
     """
-    server, found = running_server(settings), _announced(settings.state_dir)
-    if server is None or found is None:
+    found = _announced(settings.state_dir)
+    if found is None:
         raise LocalServerError(f"no server of {settings.state_dir} is running")
-    pid = found[1]
-    processes.send(pid, signal.SIGTERM)
-    if _ends(pid):
-        return f"stopped the service at {server.url} (process {pid}), its Ray and all workers"
-    processes.send(pid, signal.SIGKILL)
-    _ends(pid)
+    processes.send(found.pid, signal.SIGTERM)
+    if _ends(found):
+        return f"stopped the service at {found.url} (process {found.pid}), its Ray and all workers"
+    processes.send(found.pid, signal.SIGKILL)
+    _ends(found)
     embedded.stop_head(settings)
-    return f"the service at {server.url} (process {pid}) did not stop within {STOP_S:.0f} s and was killed"
+    return f"the service at {found.url} (process {found.pid}) did not stop within {STOP_S:.0f} s and was killed"
 
 
-def _announced(state_dir: Path) -> tuple[str, int] | None:
+class _Announced(NamedTuple):
+    """What `server.json` says. After a crash, its pid may be a stranger's; the time of its start is not."""
+
+    url: str
+    pid: int
+    started_at: int  # ticks since the boot
+
+
+def _announced(state_dir: Path) -> _Announced | None:
+    """Return the server of the state dir, if its process lives; whether it answers is another question."""
+    path = state_dir / "server.json"
     try:
-        content = json.loads((state_dir / "server.json").read_text())
-    except FileNotFoundError:
+        found = _Announced(**json.loads(path.read_text()))
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    return content["url"], content["pid"]
+    except PermissionError as error:
+        raise LocalServerError(f"cannot read {path}: {error.strerror}; check WIRETUNE_STATE_DIR") from error
+    return found if _is_alive(found) else None
 
 
-def _is_alive(pid: int) -> bool:
-    child = _children.get(pid)
+def _is_alive(server: _Announced) -> bool:
+    child = _children.get(server.pid)
     if child is not None:
         return child.poll() is None
-    return processes.is_running(pid, word="serve")
+    return processes.is_running(server.pid, word="serve") and processes.started_at(server.pid) == server.started_at
 
 
 def _answers(url: str) -> bool:
@@ -126,11 +138,11 @@ def _answers(url: str) -> bool:
         return False
 
 
-def _ends(pid: int) -> bool:
-    """Whether the server `pid` ends in time; a child of ours is waited for."""
-    has_ended = processes.wait_until(lambda: not _is_alive(pid), timeout_s=STOP_S, every_s=_POLL_S)
+def _ends(server: _Announced) -> bool:
+    """Whether the server ends in time; a child of ours is waited for."""
+    has_ended = processes.wait_until(lambda: not _is_alive(server), timeout_s=STOP_S, every_s=_POLL_S)
     if has_ended:
-        _children.pop(pid, None)
+        _children.pop(server.pid, None)
     return has_ended
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import uvicorn
 
 from api.app import create_app
+from service.control import processes
 from service.control.keys import write_private
 from service.control.reconciler import Reconciler
 from service.control.store import Store
@@ -127,7 +128,7 @@ def ensure_key(store: Store, state_dir: Path) -> str:
 def _announced(state_dir: Path, url: str) -> Iterator[None]:
     """Let others find this server by `server.json` while it runs."""
     path = state_dir / "server.json"
-    write_private(path, json.dumps({"url": url, "pid": os.getpid()}))
+    write_private(path, json.dumps({"url": url, "pid": os.getpid(), "started_at": processes.started_at(os.getpid())}))
     log.info("Wiretune is at %s (state in %s); stop it with `wiretune stop`", url, state_dir)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Train with a learned schedule in plain torch: no Wiretune service, no Ray.
+"""Train with a learned schedule in plain torch, on one machine with dense gradients: no Wiretune service, no Ray.
 
 wiretune export JOB --out schedule.json
 python examples/replay_schedule.py schedule.json
@@ -8,29 +8,67 @@ import sys
 from pathlib import Path
 
 import torch
+from schedulefree import AdamWScheduleFree, SGDScheduleFree
 from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+from torch import Tensor, nn
 
 from search.schedule import Schedule
+
+BATCH_SIZE = 64  # of a step: 2 workers x 32
+#: A schedule names its optimizer and its rates; these are the other knobs of the job it was learned by.
+OPTIMIZERS = {
+    "sgd": lambda parameters, rate: torch.optim.SGD(parameters, lr=rate, momentum=0.9),
+    "adamw": lambda parameters, rate: torch.optim.AdamW(parameters, lr=rate, weight_decay=0.01),
+    "schedulefree_sgd": lambda parameters, rate: SGDScheduleFree(parameters, lr=rate, momentum=0.9),
+    "schedulefree_adamw": lambda parameters, rate: AdamWScheduleFree(parameters, lr=rate),
+}
 
 
 def main(path: Path) -> None:
     schedule = Schedule.from_json(path.read_text())
-    digits = load_digits()
-    inputs = torch.tensor(digits.data, dtype=torch.float32) / 16
-    targets = torch.tensor(digits.target)
-    model = torch.nn.Sequential(torch.nn.Linear(64, 512), torch.nn.ReLU(), torch.nn.Linear(512, 10))
-    optimizer = torch.optim.SGD(model.parameters(), lr=schedule.learning_rate_at(0), momentum=0.9)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
+    optimizer = OPTIMIZERS[schedule.optimizer](model.parameters(), schedule.learning_rate_at(0))
+    inputs, held_out_inputs, targets, held_out_targets = digits()
+    train(model, optimizer=optimizer, schedule=schedule, inputs=inputs, targets=targets)
+    accuracy = evaluate(model, optimizer=optimizer, inputs=held_out_inputs, targets=held_out_targets)
+    print(f"{schedule.num_steps} steps of {schedule.optimizer}: held-out accuracy {accuracy:.4f}")
+
+
+def digits() -> list[Tensor]:
+    """Return inputs to train with and to hold out, then their targets."""
+    pixels, labels = load_digits(return_X_y=True)
+    inputs, targets = torch.tensor(pixels / 16, dtype=torch.float32), torch.tensor(labels)
+    return train_test_split(inputs, targets, test_size=0.2, stratify=labels, random_state=0)
+
+
+def train(
+    model: nn.Module, *, optimizer: torch.optim.Optimizer, schedule: Schedule, inputs: Tensor, targets: Tensor
+) -> None:
     scheduler = schedule.scheduler(optimizer)
-    generator = torch.Generator().manual_seed(0)
+    if is_schedule_free(optimizer):
+        optimizer.train()  # the weights become those that gradients are taken at
     for step in range(schedule.num_steps):
-        batch = torch.randint(len(inputs), (64,), generator=generator)
-        loss = torch.nn.functional.cross_entropy(model(inputs[batch]), targets[batch])
+        batch = torch.randint(len(inputs), (BATCH_SIZE,))
+        loss = nn.functional.cross_entropy(model(inputs[batch]), targets[batch])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        scheduler.step()
         if step % 100 == 0:
             print(f"step {step}: loss {loss.item():.4f}, learning rate {scheduler.get_last_lr()[0]:.4g}")
+        scheduler.step()
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, *, optimizer: torch.optim.Optimizer, inputs: Tensor, targets: Tensor) -> float:
+    if is_schedule_free(optimizer):
+        optimizer.eval()  # the weights become the average, which is the result
+    return (model(inputs).argmax(dim=1) == targets).float().mean().item()
+
+
+def is_schedule_free(optimizer: torch.optim.Optimizer) -> bool:
+    return isinstance(optimizer, (SGDScheduleFree, AdamWScheduleFree))
 
 
 if __name__ == "__main__":

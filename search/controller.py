@@ -1,7 +1,8 @@
 """The controller: one wide search, then a trust region around the incumbent at every stage.
 
 It is a fold over its journal: what was asked, told and decided. What the journal holds is applied as it stands
-and never computed again, so a restored controller stands by what was acted upon, whatever the machine.
+and never computed again, so a restored controller stands by what was acted upon, whatever the machine. Of what it
+is told it keeps a reading, in the journal and in memory alike: both decide from the same numbers.
 """
 
 import json
@@ -11,17 +12,18 @@ from typing import Any
 from pydantic import BaseModel
 
 from search import spending
+from search.closing import next_stage
 from search.config import OPTIMIZER_TRAITS, BoConfig, Budget
-from search.decision import DIVERGED_FACTOR, bounding_box, choose
-from search.evidence import committed_level, level_losses, relative_to, stage_level
+from search.decision import choose
 from search.probe_costs import StepCosts, cooldown_factor, is_in_cooldown, probe_allowance
 from search.proposals import propose
+from search.reading import Ending, Reading
 from search.reports import forecast_of, probe_reports
 from search.space import SearchSpace
 from search.stage import Problem, Stage
 from search.types import Candidate, Decision, Observation, Spent, Values
 
-FORMAT = "wiretune.controller/1"
+FORMAT = "wiretune.controller/2"
 
 
 class Controller:
@@ -68,14 +70,16 @@ class Controller:
         if observation.candidate_id is None:
             if self._stage.decision is None:
                 raise ValueError(f"stage {self._stage.index} has no commit yet: `decide` first.")
-            # a commit can be long; only its end is ever read
-            end = level_losses(observation.losses)
-            observation = observation.model_copy(update={"losses": end, "step_seconds": ()})
-        elif all(candidate.id != observation.candidate_id for candidate in self._stage.pending):
-            running = [candidate.id for candidate in self._stage.pending]
+            ending = Ending.of(observation)
+            self._write("close", ending)
+            self._apply_close(ending)
+            return
+        running = [candidate.id for candidate in self._stage.pending]
+        if observation.candidate_id not in running:
             raise ValueError(f"`candidate_id` must be one of {running}, got {observation.candidate_id!r}.")
-        self._write("tell", observation)
-        self._apply_tell(observation)
+        reading = Reading.of(observation)
+        self._write("tell", reading)
+        self._apply_tell(reading)
 
     def decide(self) -> Decision:
         """Choose the open stage's values; asked again, the answer is the same."""
@@ -133,46 +137,25 @@ class Controller:
         if "ask" in event:
             self._apply_ask(Candidate.model_validate(event["ask"]))
         elif "tell" in event:
-            self._apply_tell(Observation.model_validate(event["tell"]))
+            self._apply_tell(Reading.model_validate(event["tell"]))
+        elif "close" in event:
+            self._apply_close(Ending.model_validate(event["close"]))
         else:
             self._stage.decision = Decision.model_validate(event["decide"])
 
     def _apply_ask(self, candidate: Candidate) -> None:
         self._stage.candidates.append(candidate)
 
-    def _apply_tell(self, observation: Observation) -> None:
-        before, self._spent = self._spent, observation.spent
-        if observation.candidate_id is None:
-            self._stage = self._next_stage(observation)
-            return
-        self._search = spending.plus(self._search, spending.minus(observation.spent, before))
-        self._stage.observations[observation.candidate_id] = observation
-        values = next(c.values for c in self._stage.candidates if c.id == observation.candidate_id)
-        self._costs.record(self._problem, values, observation)
+    def _apply_tell(self, reading: Reading) -> None:
+        before, self._spent = self._spent, reading.spent
+        self._search = spending.plus(self._search, spending.minus(reading.spent, before))
+        self._stage.readings[reading.candidate_id] = reading
+        values = next(c.values for c in self._stage.candidates if c.id == reading.candidate_id)
+        self._costs.record(self._problem, values, reading)
 
-    def _next_stage(self, commit: Observation) -> Stage:
-        stage, decision = self._stage, self._stage.decision
-        assert decision is not None
-        incumbent, barred, note = decision.values, stage.barred, ""
-        start = stage_level(stage)
-        if commit.diverged:
-            rate = max(self._problem.space.min_learning_rate, incumbent.learning_rate * DIVERGED_FACTOR)
-            note = f"the stage before diverged at {incumbent.learning_rate:.3g}, so this one starts from {rate:.3g}"
-            barred = (*barred, incumbent)
-            incumbent = Values(learning_rate=rate, level=incumbent.level)
-        probed = [probe.candidate.values for probe in stage.probes]
-        level = None if commit.diverged else committed_level(commit.losses)
-        return Stage(
-            index=stage.index + 1,
-            incumbent=incumbent,
-            opened=commit.spent,
-            search_before=self._search,
-            level=level if level is not None else start,
-            initial=stage.initial if stage.initial is not None else start,
-            previous=relative_to(incumbent, stage, bounding_box(self._problem, [*probed, incumbent])),
-            barred=barred,
-            note=note,
-        )
+    def _apply_close(self, ending: Ending) -> None:
+        self._spent = ending.spent
+        self._stage = next_stage(self._problem, self._stage, ending, search=self._search)
 
     # -- what is new -------------------------------------------------------------------------------
 

@@ -228,6 +228,6 @@ def _name(values: Values) -> str:
 
 
 def _tail(stage: Stage, index: int) -> str:
-    losses = stage.probes[index].observation.losses
+    losses = stage.probes[index].reading.losses
     half = losses[len(losses) // 2 :]
     return _number(sum(half) / len(half))

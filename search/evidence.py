@@ -7,54 +7,35 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from search.forecast import LARGEST, has_diverged, standard_error
+from search.forecast import has_diverged, standard_error
+from search.reading import Reading, usable_median
 from search.space import Box
 from search.stage import Probe, Score, Stage
 from search.surrogate import MIN_POINTS, Surrogate
-from search.types import Observation, Values
+from search.types import Values
 
 Array = NDArray[np.float64]
 
-#: Losses of a fresh run that tell where it starts: they are the same in all probes, up to the first updates.
-OPENING_LOSSES = 5
-#: Committed losses whose median is a stage's starting level.
-MIN_LEVEL_LOSSES, MAX_LEVEL_LOSSES = 20, 200
 #: Below this share of the run's first loss a rise is never called a divergence.
 TOLERANCE = 0.7
 #: How much of the rewards' spread an older stage's reward may have drifted by.
 DRIFT = 0.5
 
 
-def level_losses(losses: Sequence[float]) -> tuple[float, ...]:
-    """Return the committed losses that `committed_level` reads: the last fifth, within 20 and 200."""
-    count = min(MAX_LEVEL_LOSSES, max(MIN_LEVEL_LOSSES, len(losses) // 5))
-    return tuple(losses[-count:])
-
-
-def committed_level(losses: Sequence[float]) -> float | None:
-    """Return the level that a commit ended at, or None if no loss of its end is usable."""
-    return _median(level_losses(losses))
-
-
-def opening_level(observations: Sequence[Observation]) -> float | None:
+def opening_level(readings: Sequence[Reading]) -> float | None:
     """Return the level of a stage whose probes are all that is known: the median of their first losses."""
-    return _median([loss for observation in observations for loss in observation.losses[:OPENING_LOSSES]])
-
-
-def _median(losses: Sequence[float]) -> float | None:
-    usable = [loss for loss in losses if abs(loss) < LARGEST]
-    return float(np.median(usable)) if usable else None
+    return usable_median([loss for reading in readings for loss in reading.opening])
 
 
 def stage_level(stage: Stage) -> float | None:
     """Return the loss at which `stage` started."""
-    return stage.level if stage.level is not None else opening_level([probe.observation for probe in stage.probes])
+    return stage.level if stage.level is not None else opening_level([probe.reading for probe in stage.probes])
 
 
-def is_diverged(observation: Observation, *, level: float | None, initial: float | None) -> bool:
+def is_diverged(reading: Reading, *, level: float | None, initial: float | None) -> bool:
     """Whether a probe blew up, by its trainer's word or by its curve."""
     tolerance = TOLERANCE * abs(initial if initial is not None else level or 0.0)
-    return observation.diverged or has_diverged(observation.losses, level=level, tolerance=tolerance)
+    return reading.diverged or has_diverged(reading.losses, level=level, tolerance=tolerance)
 
 
 def scores(stage: Stage) -> tuple[Score, ...]:
@@ -67,14 +48,14 @@ def scores(stage: Stage) -> tuple[Score, ...]:
     level = stage_level(stage)
     probes = stage.probes
     usable = {
-        index: _last_half(probe.observation)
+        index: _Half(probe.reading.num_steps, _last_half(probe.reading))
         for index, probe in enumerate(probes)
-        if level is not None and not is_diverged(probe.observation, level=level, initial=stage.initial)
+        if level is not None and not is_diverged(probe.reading, level=level, initial=stage.initial)
     }
     if level is None or not usable:
         return tuple(Score(probe.candidate.values, None, 0.0) for probe in probes)
     control = next(iter(usable.values()))
-    tails = {index: float(half.mean()) for index, half in usable.items()}
+    tails = {index: float(half.losses.mean()) for index, half in usable.items()}
     is_positive = level > 0 and min(tails.values()) > 0
     return tuple(
         _score(probe, usable[index], control, level=level, is_positive=is_positive)
@@ -84,10 +65,15 @@ def scores(stage: Stage) -> tuple[Score, ...]:
     )
 
 
-def _score(probe: Probe, half: Array, control: Array, *, level: float, is_positive: bool) -> Score:
-    tail = float(half.mean())
-    is_paired = half is not control and len(half) == len(control)
-    error = standard_error(half - control) if is_paired else standard_error(half)
+class _Half(NamedTuple):
+    num_steps: int  # of the whole probe
+    losses: Array
+
+
+def _score(probe: Probe, half: _Half, control: _Half, *, level: float, is_positive: bool) -> Score:
+    tail = float(half.losses.mean())
+    is_paired = half is not control and half.num_steps == control.num_steps
+    error = standard_error(half.losses - control.losses if is_paired else half.losses)
     if half is control:
         error = 0.0  # the others carry the noise of the difference
     unit = tail if is_positive else abs(level) or 1.0
@@ -95,8 +81,8 @@ def _score(probe: Probe, half: Array, control: Array, *, level: float, is_positi
     return Score(probe.candidate.values, reward, (error / unit) ** 2)
 
 
-def _last_half(observation: Observation) -> Array:
-    losses = np.asarray(observation.losses, dtype=np.float64)
+def _last_half(reading: Reading) -> Array:
+    losses = np.asarray(reading.losses, dtype=np.float64)
     return losses[len(losses) // 2 :]
 
 

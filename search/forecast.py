@@ -42,12 +42,17 @@ def forecast_loss(
     which the run forked, gets no credit for coming back; one that made no progress is forecast to stay.
 
     Raises:
-        ValueError: `losses` is empty, or `horizon` lies before its end.
+        ValueError: `losses` is empty, `horizon` lies before its end, `momentum` is not in [0, 1), or `weight` not
+            in [0, 1].
     """
     if len(losses) == 0:
         raise ValueError("`losses` must hold at least 1 loss, got 0.")
     if not horizon >= len(losses):
         raise ValueError(f"`horizon` must be at least the {len(losses)} steps seen, got {horizon}.")
+    if not 0 <= momentum < 1:
+        raise ValueError(f"`momentum` must be in [0, 1), got {momentum}.")
+    if not 0 <= weight <= 1:
+        raise ValueError(f"`weight` must be in [0, 1], got {weight}.")
     values = np.asarray(losses, dtype=np.float64)
     if not _is_usable(values) or not (level is None or math.isfinite(level)):
         return _hopeless(values, level)

@@ -3,9 +3,10 @@
 import math
 
 from search import spending
+from search.reading import Reading
 from search.spending import Amounts
 from search.stage import Problem, Stage
-from search.types import Allowance, Observation, Spent, Values
+from search.types import Allowance, Spent, Values
 
 #: The wide search's share of the budget (of which each of its probes gets an equal part).
 WIDE_SHARE = 0.08
@@ -17,9 +18,9 @@ class StepCosts:
     def __init__(self) -> None:
         self._by_level: dict[float | None, Amounts] = {}
 
-    def record(self, problem: Problem, values: Values, observation: Observation) -> None:
-        if observation.losses:
-            self._by_level[values.level] = spending.step_cost(problem.budget, observation)
+    def record(self, problem: Problem, values: Values, reading: Reading) -> None:
+        if reading.num_steps:
+            self._by_level[values.level] = spending.step_cost(problem.budget, reading)
 
     def of(self, values: Values) -> Amounts | None:
         """Return the cost of a step with `values`, that of the nearest level; None before the first step."""

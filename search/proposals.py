@@ -103,7 +103,7 @@ def _propose_local(problem: Problem, stage: Stage) -> Proposal | None:
         return stage.incumbent, "incumbent"
     if asked >= problem.config.probes:
         return None
-    may_rise = fraction_spent(problem.budget, stage.opened) < LAST_RISE
+    may_rise = stage.may_rise and fraction_spent(problem.budget, stage.opened) < LAST_RISE
     region = trust_region(problem, stage.incumbent, may_rise=may_rise)
     if evidence(stage).num_finite < MIN_POINTS:
         return _move(problem, stage, region)

@@ -54,16 +54,22 @@ def _distance(first: Values, second: Values) -> float:
 
 
 def _horizon(problem: Problem, probe: Probe, commit: Amounts) -> float:
-    num_losses = len(probe.observation.losses)
-    if not num_losses:
+    """Return how many of the probe's steps the commit is long, or 1 if the probe finished none."""
+    num_steps = probe.reading.num_steps
+    if not num_steps:
         return 1.0
-    steps = spending.num_steps(commit, spending.step_cost(problem.budget, probe.observation))
-    return max(float(num_losses), min(steps, LONGEST_COMMIT))
+    steps = spending.num_steps(commit, spending.step_cost(problem.budget, probe.reading))
+    return max(float(num_steps), min(steps, LONGEST_COMMIT))
 
 
 def _forecast(probe: Probe, score: Score, *, horizon: float, level: float | None) -> Forecast:
-    losses = probe.observation.losses or (math.nan,)  # it diverged in its first step
-    forecast = forecast_loss(losses, horizon, level=level)
+    reading = probe.reading
+    if reading.losses:
+        # the forecast counts in points of the curve; rounding must not put the horizon before its end
+        points = max(float(len(reading.losses)), horizon / reading.steps_per_point)
+        forecast = forecast_loss(reading.losses, points, level=level)
+    else:
+        forecast = forecast_loss((math.nan,), 1.0, level=level)  # it diverged in its first step
     if score.reward is None:
         return forecast.model_copy(update={"status": "diverged"})
     if forecast.status == "diverged":  # the score tolerates a rise that is small beside the run's first loss

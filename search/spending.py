@@ -6,7 +6,8 @@
 from collections.abc import Mapping, Sequence
 
 from search.config import Budget
-from search.types import Allowance, Observation, Spent
+from search.reading import Reading
+from search.types import Allowance, Spent
 
 UNITS = ("seconds", "steps", "bytes")
 Amounts = Mapping[str, float]
@@ -75,14 +76,12 @@ def plus(first: Spent, second: Spent) -> Spent:
     )
 
 
-def step_cost(budget: Budget, observation: Observation) -> Amounts:
-    """Return what a step of `observation`, which has losses, cost on average; its first tenth may calibrate."""
-    num_steps = len(observation.losses)
-    timed = observation.step_seconds[len(observation.step_seconds) // 10 :]
+def step_cost(budget: Budget, reading: Reading) -> Amounts:
+    """Return what a step of `reading`, which has some, cost on average."""
     cost = {
         "steps": 1.0,
-        "bytes": observation.bytes_sent / num_steps,
-        "seconds": sum(timed) / len(timed) if timed else 0.0,
+        "bytes": reading.bytes_sent / reading.num_steps,
+        "seconds": reading.step_seconds or 0.0,
     }
     return {unit: cost[unit] for unit in caps(budget)}
 

@@ -4,8 +4,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from search.config import OPTIMIZER_TRAITS, BoConfig, Budget, OptimizerTraits
+from search.reading import Reading
 from search.space import SearchSpace
-from search.types import Candidate, Decision, Observation, Spent, Values
+from search.types import Candidate, Decision, Spent, Values
 
 #: A rate that diverged bars those at or above this share of it ...
 BARRED_SHARE = 0.7
@@ -43,7 +44,7 @@ class Problem:
 
 class Probe(NamedTuple):
     candidate: Candidate
-    observation: Observation
+    reading: Reading
 
 
 class Score(NamedTuple):
@@ -66,8 +67,9 @@ class Stage:
     initial: float | None = None
     previous: tuple[Score, ...] = ()  # of the stage before, relative to its own choice
     barred: tuple[Values, ...] = ()  # diverged on the committed line
+    may_rise: bool = True  # False: a commit diverged, and none has met its forecast since
     candidates: list[Candidate] = field(default_factory=list)
-    observations: dict[str, Observation] = field(default_factory=dict)
+    readings: dict[str, Reading] = field(default_factory=dict)
     note: str = ""  # why the incumbent is not what the stage before used
     is_complete: bool = False
     decision: Decision | None = None
@@ -75,12 +77,12 @@ class Stage:
     @property
     def probes(self) -> list[Probe]:
         """The finished probes, in the order in which they were asked for."""
-        done = [candidate for candidate in self.candidates if candidate.id in self.observations]
-        return [Probe(candidate, self.observations[candidate.id]) for candidate in done]
+        done = [candidate for candidate in self.candidates if candidate.id in self.readings]
+        return [Probe(candidate, self.readings[candidate.id]) for candidate in done]
 
     @property
     def pending(self) -> list[Candidate]:
-        return [candidate for candidate in self.candidates if candidate.id not in self.observations]
+        return [candidate for candidate in self.candidates if candidate.id not in self.readings]
 
 
 def is_barred(values: Values, diverged: tuple[Values, ...]) -> bool:

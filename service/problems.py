@@ -8,7 +8,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from search.config import FUTURE_CONTROLLERS
-from trainers.config import FUTURE_EXCHANGES, FUTURE_OPTIMIZERS, FUTURE_WORKLOADS
+from trainers.config import FUTURE_EXCHANGES, FUTURE_OPTIMIZERS, FUTURE_WORKLOADS, Fault
 
 #: Words of the job language that this version refuses by name.
 FUTURE = {*FUTURE_CONTROLLERS, *FUTURE_EXCHANGES, *FUTURE_OPTIMIZERS, *FUTURE_WORKLOADS, "events", "factory"}
@@ -25,12 +25,11 @@ class Problem(BaseModel):
 def problems_of(error: ValidationError, body: Any) -> list[Problem]:
     """Return every problem of `body`, each with the JSON pointer of the field at fault."""
     details = error.errors(include_url=False)
-    found = [_problem(detail, body) for detail in details]
+    found = [(detail, problem) for detail in details for problem in _problems(detail, body)]
+    problems = [problem for _, problem in found]
     # Of `number or pair` the form that was not meant complains too: only about the type.
     return [
-        problem
-        for problem, detail in zip(found, details, strict=True)
-        if not (detail["type"].endswith("_type") and _says_more(found, problem))
+        problem for detail, problem in found if not (detail["type"].endswith("_type") and _says_more(problems, problem))
     ]
 
 
@@ -38,10 +37,15 @@ def _says_more(found: Sequence[Problem], problem: Problem) -> bool:
     return any(other is not problem and f"{other.pointer}/".startswith(f"{problem.pointer}/") for other in found)
 
 
+def _problems(detail: ErrorDetails, body: Any) -> list[Problem]:
+    if detail["type"] != "faults":
+        return [_problem(detail, body)]
+    place = _pointer(_path(detail["loc"], body, keep_last=False))
+    faults: list[Fault] = detail["ctx"]["faults"]  # of a check across fields, which knows the fields at fault
+    return [Problem(pointer=place + fault.pointer, message=fault.message, value=fault.value) for fault in faults]
+
+
 def _problem(detail: ErrorDetails, body: Any) -> Problem:
-    if detail["type"] == "job":  # a check across fields, which knows its own place
-        context = detail["ctx"]
-        return Problem(pointer=context["pointer"], message=context["message"], value=context["value"])
     given = detail["input"]
     missing = detail["type"] == "missing"
     shown = None if missing or isinstance(given, dict | list | tuple) else given
@@ -49,20 +53,30 @@ def _problem(detail: ErrorDetails, body: Any) -> Problem:
     if detail["type"] == "union_tag_invalid":
         path.append("kind" if "kind" in detail["ctx"]["discriminator"] else "mode")
         shown = detail["ctx"]["tag"]
-    pointer = "".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in path)
-    return Problem(pointer=pointer, message=_message(detail, path, shown), value=shown)
+    return Problem(pointer=_pointer(path), message=_message(detail, path, shown), value=shown)
+
+
+def _pointer(path: Sequence[str | int]) -> str:
+    return "".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in path)
 
 
 def _path(loc: Sequence[str | int], body: Any, *, keep_last: bool) -> list[str | int]:
     """Drop from `loc` what names a member of a union and not a place in `body`."""
     path: list[str | int] = []
+    is_member_named = False  # by its tag, once: a field of the member may have the same name
     for index, part in enumerate(loc):
-        if _holds(body, part):
-            body = body[part]
-        elif not (keep_last and index == len(loc) - 1):
-            continue
-        path.append(part)
+        if not is_member_named and _is_tag(body, part):
+            is_member_named = True
+        elif _holds(body, part):
+            body, is_member_named = body[part], False
+            path.append(part)
+        elif keep_last and index == len(loc) - 1:
+            path.append(part)
     return path
+
+
+def _is_tag(body: Any, part: str | int) -> bool:
+    return isinstance(body, dict) and part in (body.get("kind"), body.get("mode"))
 
 
 def _holds(body: Any, part: str | int) -> bool:

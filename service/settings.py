@@ -1,10 +1,17 @@
 """What an operator sets, from `WIRETUNE_*` variables; the defaults need nothing."""
 
+import math
 import os
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+_LOOPBACK = ("localhost", "::1")
+_KINDS = {"integer": "an integer", "number": "a number", "string": "text"}
+_BOUNDS = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to"}
 
 
 class Settings(BaseSettings):
@@ -23,10 +30,39 @@ class Settings(BaseSettings):
     num_cpus: int = Field(max(2, os.cpu_count() or 2), ge=1, description="logical CPUs of the embedded Ray")
     num_gpus: int | None = Field(None, ge=0, description="GPUs of the embedded Ray; unset: those found")
     lease_s: float = Field(15.0, gt=0, description="an attempt silent for longer has lost its job")
-    renew_s: float = Field(5.0, gt=0, description="how often a driver renews its lease")
+    renew_s: float = Field(5.0, gt=0, description="how often a driver renews its lease; below half of `lease_s`")
     max_silence_s: float = Field(600.0, gt=0, description="a driver stops by itself after so long without the API")
     max_attempts: int = Field(3, ge=1, le=100, description="lives of a job on the cluster before it fails")
     embedded_idle_s: float = Field(120.0, gt=0, description="an embedded Ray without an owner ends after this")
+
+    @field_validator("state_dir")
+    @classmethod
+    def _make_absolute(cls, state_dir: Path) -> Path:
+        # Every process of the service derives places from it, and each has a working directory of its own.
+        try:
+            return state_dir.expanduser().resolve()
+        except RuntimeError as error:
+            raise ValueError(f"`state_dir` is {state_dir}, in a home that does not exist; allowed: a path") from error
+
+    @field_validator("api_url")
+    @classmethod
+    def _require_a_way_back(cls, api_url: str, info: ValidationInfo) -> str:
+        ray_address = info.data.get("ray_address", "")
+        host = urlsplit(ray_address).hostname or ""
+        if ray_address and not api_url and host not in _LOOPBACK and not host.startswith("127."):
+            raise ValueError(
+                f"`api_url` is empty while `ray_address` is {ray_address}; "
+                "required: the URL at which the cluster's nodes reach this API"
+            )
+        return api_url
+
+    @field_validator("renew_s")
+    @classmethod
+    def _leave_room_for_a_lost_renewal(cls, renew_s: float, info: ValidationInfo) -> float:
+        most = info.data.get("lease_s", math.inf) / 2
+        if renew_s >= most:
+            raise ValueError(f"`renew_s` is {renew_s:g}; allowed: above 0 and below {most:g}, half of `lease_s`")
+        return renew_s
 
     @property
     def resolved_database_url(self) -> str:
@@ -35,3 +71,23 @@ class Settings(BaseSettings):
     @property
     def resolved_storage_url(self) -> str:
         return self.storage_url or f"file://{self.state_dir / 'results'}"
+
+
+def refusals_of(error: ValidationError) -> list[str]:
+    """Return a line per variable at fault in `error` of `Settings()`: its name, its value, what is allowed."""
+    return [_refusal(detail) for detail in error.errors(include_url=False)]
+
+
+def _refusal(detail: ErrorDetails) -> str:
+    name = str(detail["loc"][0])
+    variable = f"WIRETUNE_{name.upper()}"
+    if detail["type"] == "value_error":  # one of our own, which says all of it
+        return f"{variable}: {detail['msg'].removeprefix('Value error, ')}"
+    return f"{variable} is {detail['input']!r}; allowed: {_allowed(name)}"
+
+
+def _allowed(name: str) -> str:
+    schema = Settings.model_json_schema()["properties"][name]
+    schema = schema.get("anyOf", [schema])[0]  # the other form is null: unset
+    bounds = (f"{word} {schema[bound]:g}" for bound, word in _BOUNDS.items() if bound in schema)
+    return " ".join([_KINDS[schema["type"]], *bounds])

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from search.config import BoConfig, Budget, ControllerConfig
 from trainers.config import (
     WORKLOAD_SAMPLES,
     ExchangeConfig,
+    Fault,
     LinkConfig,
     MeasureLink,
     NoneConfig,
@@ -18,6 +18,7 @@ from trainers.config import (
     ScheduleFreeSgdConfig,
     ThresholdConfig,
     WorkloadConfig,
+    refusal,
 )
 
 Name = Annotated[str, Field(min_length=1, max_length=100)]
@@ -33,7 +34,14 @@ class Workers(Config):
 
     count: int = Field(2, ge=1, le=1024)
     cpus: float = Field(1.0, gt=0, le=1024, description="per worker")
-    gpus: float = Field(0.0, ge=0, le=64, description="per worker")
+    gpus: float = Field(0.0, ge=0, le=64, description="per worker; several are whole ones")
+
+    @field_validator("gpus")
+    @classmethod
+    def _only_one_gpu_is_shared(cls, gpus: float) -> float:
+        if gpus > 1 and not gpus.is_integer():
+            raise ValueError(f"`gpus` must be in [0, 1], or a whole number up to 64, got {gpus:g}")
+        return gpus
 
 
 class Objective(Config):
@@ -93,41 +101,42 @@ class JobSpec(Config):
     labels: dict[Slug, Name] = Field(default_factory=dict, max_length=64)
 
     @model_validator(mode="after")
-    def _arms_and_seeds_are_distinct(self) -> "JobSpec":
-        names = [arm.name for arm in self.arms]
-        if len(set(names)) < len(names):
-            raise _refusal("/arms", names, f"arms need distinct names, got {names}")
-        if len(set(self.seeds)) < len(self.seeds):
-            raise _refusal("/seeds", list(self.seeds), f"seeds must be distinct, got {list(self.seeds)}")
+    def _parts_fit_together(self) -> "JobSpec":
+        faults = [*self._repeated(), *self._steps_beyond_the_data(), *self._ranges_without_a_searcher()]
+        if faults:
+            raise refusal(faults)
         return self
 
-    @model_validator(mode="after")
-    def _a_step_fits_the_data(self) -> "JobSpec":
+    def _repeated(self) -> Iterator[Fault]:
+        names = [arm.name for arm in self.arms]
+        if len(set(names)) < len(names):
+            yield Fault("/arms", names, f"arms need distinct names, got {names}")
+        if len(set(self.seeds)) < len(self.seeds):
+            yield Fault("/seeds", list(self.seeds), f"seeds must be distinct, got {list(self.seeds)}")
+
+    def _steps_beyond_the_data(self) -> Iterator[Fault]:
         samples, batch_size = WORKLOAD_SAMPLES[self.workload.kind], self.workload.batch_size
         most = samples // (batch_size * self.accumulate)
         if self.workers.count > most:
-            raise _refusal(
+            yield Fault(
                 "/workers/count",
                 self.workers.count,
                 f"`count` must be in [1, {most}], got {self.workers.count}: a step takes {batch_size} samples x "
                 f"{self.accumulate} micro-batches per worker, and `{self.workload.kind}` has {samples}",
             )
-        return self
 
-    @model_validator(mode="after")
-    def _ranges_have_a_searcher(self) -> "JobSpec":
+    def _ranges_without_a_searcher(self) -> Iterator[Fault]:
         for index, arm in enumerate(self.arms):
             exchange, controller = arm.exchange or self.exchange, arm.controller or self.controller
             searches = isinstance(controller, BoConfig)
             if isinstance(exchange, ThresholdConfig) and isinstance(exchange.level, tuple) and not searches:
-                pointer = f"/arms/{index}/exchange" if arm.exchange else f"/exchange/{exchange.search}"
-                raise _refusal(
-                    pointer,
+                place = f"/arms/{index}/exchange" if arm.exchange else "/exchange"
+                yield Fault(
+                    f"{place}/{exchange.level_name}",
                     list(exchange.level),
                     f"a range needs a controller that searches, and that of arm `{arm.name}` is "
                     f"`{controller.kind}`: give one number, got {list(exchange.level)}",
                 )
-        return self
 
     def trials(self) -> Iterator[TrialSpec]:
         """Yield the job's training runs, arm by arm, with every override applied."""
@@ -157,8 +166,3 @@ class JobSpec(Config):
             objective=self.objective,
             checkpoint=self.checkpoint,
         )
-
-
-def _refusal(pointer: str, value: object, message: str) -> PydanticCustomError:
-    """Return an error about fields that are fine one by one; `service.problems` reads the pointer."""
-    return PydanticCustomError("job", "{message}", {"message": message, "pointer": pointer, "value": value})

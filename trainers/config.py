@@ -1,8 +1,9 @@
 """Every knob of training, declared once. Pydantic only, so that a job can be checked without torch."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 
 class Config(BaseModel):
@@ -13,13 +14,21 @@ class Config(BaseModel):
 
 Density = Annotated[float, Field(gt=0, le=1)]
 Threshold = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-LearningRate = Annotated[float, Field(gt=0, le=1e3, allow_inf_nan=False)]
+LearningRate = Annotated[float, Field(ge=1e-8, le=1e3, allow_inf_nan=False)]
 
 
-def _check_order(name: str, pair: tuple[float, float]) -> None:
-    low, high = pair
-    if not low < high:
-        raise ValueError(f"`{name}` must be [low, high] with low < high, got [{low}, {high}]")
+class Fault(NamedTuple):
+    """A field that is fine by itself and does not fit the others."""
+
+    pointer: str  # RFC 6901, from the model that checked on
+    value: object
+    message: str
+
+
+def refusal(faults: list[Fault]) -> PydanticCustomError:
+    """Return the error of a check across fields, which names all `faults` at once."""
+    message = "; ".join(fault.message for fault in faults)
+    return PydanticCustomError("faults", "{message}", {"message": message, "faults": faults})
 
 
 class DigitsMlp(Config):
@@ -53,7 +62,7 @@ class SgdConfig(Config):
     @model_validator(mode="after")
     def _nesterov_has_momentum(self) -> "SgdConfig":
         if self.nesterov and self.momentum == 0:
-            raise ValueError("`nesterov` needs `momentum` > 0, got 0")
+            raise refusal([Fault("/momentum", self.momentum, "`nesterov` needs `momentum` > 0, got 0")])
         return self
 
 
@@ -115,16 +124,25 @@ class ThresholdConfig(Config):
 
     @model_validator(mode="after")
     def _level_is_given(self) -> "ThresholdConfig":
-        wanted, other = ("density", "threshold") if self.search == "density" else ("threshold", "density")
-        if getattr(self, wanted) is None:
-            raise ValueError(f"`search: {self.search}` needs `{wanted}`: a number, or a pair [low, high]")
-        if getattr(self, other) is not None:
-            raise ValueError(f"`{other}` has no effect with `search: {self.search}`; leave it out")
-        if isinstance(self.level, tuple):
-            _check_order(wanted, self.level)
-            if self.level[0] <= 0:
-                raise ValueError(f"`{wanted}` is searched on a log scale: its lower bound must be > 0")
+        wanted, other = self.level_name, "threshold" if self.search == "density" else "density"
+        given, extra = getattr(self, wanted), getattr(self, other)
+        faults = []
+        if given is None:
+            message = f"`search: {self.search}` needs `{wanted}`: a number, or a pair [low, high]"
+            faults.append(Fault(f"/{wanted}", None, message))
+        elif isinstance(given, tuple):
+            faults += _faults_of_pair(wanted, given)
+        if extra is not None:
+            message = f"`{other}` has no effect with `search: {self.search}`; leave it out"
+            faults.append(Fault(f"/{other}", extra, message))
+        if faults:
+            raise refusal(faults)
         return self
+
+    @property
+    def level_name(self) -> Literal["density", "threshold"]:
+        """Which field gives the level."""
+        return "density" if self.search == "density" else "threshold"
 
     @property
     def level(self) -> float | tuple[float, float]:
@@ -132,6 +150,17 @@ class ThresholdConfig(Config):
         level = self.density if self.search == "density" else self.threshold
         assert level is not None
         return level
+
+
+def _faults_of_pair(name: str, pair: tuple[float, float]) -> list[Fault]:
+    low, high = pair
+    if not low < high:
+        message = f"`{name}` must be [low, high] with low < high, got [{low}, {high}]"
+    elif low <= 0:
+        message = f"`{name}` is searched on a log scale: its lower bound must be > 0, got [{low}, {high}]"
+    else:
+        return []
+    return [Fault(f"/{name}", list(pair), message)]
 
 
 ExchangeConfig = Annotated[NoneConfig | ThresholdConfig, Field(discriminator="kind")]
@@ -155,7 +184,7 @@ class EmulateLink(Config):
     """Pace every collective in real time as a full-duplex link of this rate and latency would."""
 
     mode: Literal["emulate"] = "emulate"
-    mbps: float = Field(gt=0, allow_inf_nan=False, description="megabits per second, each way")
+    mbps: float = Field(ge=0.001, le=1e6, allow_inf_nan=False, description="megabits per second, each way")
     latency_ms: float = Field(0.0, ge=0, le=10_000, description="milliseconds per round of a collective")
 
 

@@ -22,6 +22,7 @@ log = logging.getLogger("wiretune.driver")
 def main() -> int:
     """Run the attempt that the environment names; the exit status says how it went."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    logging.getLogger("httpx2").setLevel(logging.WARNING)  # it tells of every request
     door = Door.from_environment()
     brief = door.brief()
     lease = LeaseKeeper(door, renew_s=brief.renew_s, max_silence_s=brief.max_silence_s, on_loss=_die)
@@ -70,7 +71,9 @@ def outcome_of(trials: list[str]) -> AttemptFinished:
         return AttemptFinished(outcome="cancelled", reason="cancelled by a user")
     if Control.FENCED in trials:
         return AttemptFinished(outcome="failed", reason="a trial lost touch with the API")
-    return AttemptFinished(outcome="succeeded")
+    num_diverged = trials.count("diverged")
+    reason = f"{num_diverged} of {len(trials)} trials diverged" if num_diverged else ""
+    return AttemptFinished(outcome="succeeded", reason=reason)
 
 
 def _tuner(brief: AttemptBrief, todo: list[str], scratch: str) -> tune.Tuner:

@@ -128,6 +128,11 @@ class Reporter:
             self._changed.notify_all()
             self._wait_for(lambda: not (self._waiting or self._sending))
 
+    def is_clear(self) -> bool:
+        """Whether all that was reported is stored."""
+        with self._changed:
+            return not (self._waiting or self._sending)
+
     def _wait_for(self, is_so: Callable[[], bool]) -> None:
         """Wait, holding the lock; the sending thread ends the wait, at the latest after `max_silence_s`."""
         while not (self._stopped or is_so()):

@@ -1,14 +1,12 @@
 """An attempt's life: begun with a lease, renewed by its driver, ended; and what a resumed job forgets."""
 
-from typing import Any
-
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, or_, select
 from sqlalchemy.orm import Session
 
 from service.control import jobs
 from service.control.models import AttemptRow, JobRow, PointRow, ProbeRow, StageRow, TrialRow
 from service.errors import Fenced
-from service.records import Bill, Control, Totals
+from service.records import Bill, Control
 from service.states import JobState
 
 _BACK_OFF_S = 2.0  # doubled by every attempt
@@ -24,7 +22,7 @@ def submission_id(job_id: str, number: int) -> str:
 def begin(session: Session, job: JobRow, *, now: float, lease_s: float) -> AttemptRow:
     """Start the job's next attempt; drops what its trials reported after their last checkpoint."""
     job.attempt += 1
-    jobs.transition(session, job, JobState.STARTING, now=now)
+    jobs.transition(job, JobState.STARTING, now=now)
     attempt = AttemptRow(
         job_id=job.id,
         number=job.attempt,
@@ -42,17 +40,33 @@ def _rewind(session: Session, trial: TrialRow) -> None:
     """Take the trial back to where it can go on; what came later will be reported again."""
     stage = last_resumable(session, trial.id)
     last = -1 if stage is None else stage.stage
-    boundary = -1 if stage is None or stage.resume_step is None else stage.resume_step
     for rows, order in ((StageRow, StageRow.stage), (ProbeRow, ProbeRow.stage)):
         session.execute(delete(rows).where(rows.trial_id == trial.id, order > last))
-    session.execute(delete(PointRow).where(PointRow.trial_id == trial.id, PointRow.step > boundary))
-    trial.step = max(0, boundary)
-    trial.seconds = 0.0 if stage is None else Totals.model_validate(stage.totals).seconds
-    trial.learning_rate = None if stage is None else stage.learning_rate
+    if stage is None or stage.resume_step is None:
+        forget_beyond(session, trial, -1)
+        keep(trial, 0, Bill())
+    else:
+        forget_beyond(session, trial, stage.resume_step)
+        keep(trial, stage.resume_step, Bill.model_validate(stage.bill))
+
+
+def forget_beyond(session: Session, trial: TrialRow, step: int) -> None:
+    """Delete what was measured beyond `step` committed steps; the trial's row shows what remains."""
+    is_evaluation = PointRow.name.startswith("validation_", autoescape=True)  # made after its step, not during it
+    beyond = or_(PointRow.step > step, (PointRow.step == step) & ~is_evaluation)
+    session.execute(delete(PointRow).where(PointRow.trial_id == trial.id, beyond))
+    committed = select(StageRow).where(StageRow.trial_id == trial.id, StageRow.num_steps.is_distinct_from(0))
+    stage = session.scalars(committed.order_by(StageRow.stage.desc()).limit(1)).first()
+    rate = _last_value(session, trial.id, "learning_rate")  # of a ramp, where it got to
+    trial.learning_rate = stage.learning_rate if rate is None and stage is not None else rate
     trial.level = None if stage is None else stage.level
     trial.validation_loss = _last_value(session, trial.id, "validation_loss")
     trial.validation_accuracy = _last_value(session, trial.id, "validation_accuracy")
-    trial.bill = partial_bill(session, trial.id)
+
+
+def keep(trial: TrialRow, step: int, bill: Bill) -> None:
+    """Note that the trial holds `step` committed steps, at the cost of `bill`."""
+    trial.step, trial.seconds, trial.bill = step, bill.seconds_training, bill.model_dump(mode="json")
 
 
 def last_resumable(session: Session, trial_id: str) -> StageRow | None:
@@ -64,28 +78,6 @@ def last_resumable(session: Session, trial_id: str) -> StageRow | None:
 def _last_value(session: Session, trial_id: str, name: str) -> float | None:
     points = select(PointRow.value).where(PointRow.trial_id == trial_id, PointRow.name == name)
     return session.scalars(points.order_by(PointRow.step.desc()).limit(1)).first()
-
-
-def partial_bill(session: Session, trial_id: str) -> dict[str, Any]:
-    """Return the bill up to the last checkpoint; the whole one comes with `trial_finished`."""
-    stage = last_resumable(session, trial_id)
-    totals = Totals() if stage is None else Totals.model_validate(stage.totals)
-    sums = select(
-        func.coalesce(func.sum(StageRow.search_bytes), 0),
-        func.coalesce(func.sum(StageRow.search_seconds), 0.0),
-        func.coalesce(func.sum(StageRow.search_steps), 0),
-    ).where(StageRow.trial_id == trial_id, StageRow.resume_step.is_not(None))
-    search_bytes, search_seconds, search_steps = session.execute(sums).one()
-    bill = Bill(
-        bytes_sent=totals.bytes,
-        bytes_dense=totals.bytes_dense,
-        bytes_search=search_bytes,
-        seconds_search=search_seconds,
-        seconds_training=totals.seconds,
-        steps=0 if stage is None else stage.resume_step or 0,
-        steps_search=search_steps,
-    )
-    return bill.model_dump(mode="json")
 
 
 def require_owner(session: Session, job: JobRow, number: int) -> AttemptRow:
@@ -115,14 +107,14 @@ def lose(session: Session, job: JobRow, *, reason: str, now: float, max_attempts
     attempt = require_owner(session, job, job.attempt)
     if job.job_state is JobState.CANCELLING:
         end(session, attempt, outcome="cancelled", reason=reason, now=now)
-        jobs.transition(session, job, JobState.CANCELLED, now=now, reason=job.reason)
+        jobs.transition(job, JobState.CANCELLED, now=now, reason=job.reason)
         return
     end(session, attempt, outcome="failed", reason=reason, now=now)
     if job.attempt >= max_attempts:
-        jobs.transition(session, job, JobState.FAILED, now=now, reason=reason)
+        jobs.transition(job, JobState.FAILED, now=now, reason=reason)
         return
     job.not_before = now + min(_MAX_BACK_OFF_S, _BACK_OFF_S * 2 ** (job.attempt - 1))
-    jobs.transition(session, job, JobState.QUEUED, now=now, reason=f"attempt {job.attempt} ended: {reason}")
+    jobs.transition(job, JobState.QUEUED, now=now, reason=f"attempt {job.attempt} ended: {reason}")
 
 
 def succeed(session: Session, job: JobRow, *, now: float) -> None:
@@ -130,8 +122,8 @@ def succeed(session: Session, job: JobRow, *, now: float) -> None:
     attempt = require_owner(session, job, job.attempt)
     end(session, attempt, outcome="succeeded", reason="", now=now)
     if job.job_state is JobState.CANCELLING:
-        jobs.transition(session, job, JobState.CANCELLED, now=now, reason=job.reason)
+        jobs.transition(job, JobState.CANCELLED, now=now, reason=job.reason)
         return
     if job.job_state is JobState.STARTING:  # every trial had finished in an earlier attempt
-        jobs.transition(session, job, JobState.RUNNING, now=now)
-    jobs.transition(session, job, JobState.SUCCEEDED, now=now)
+        jobs.transition(job, JobState.RUNNING, now=now)
+    jobs.transition(job, JobState.SUCCEEDED, now=now)

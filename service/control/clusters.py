@@ -5,6 +5,7 @@ import math
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Protocol
 
 from service.control import embedded
@@ -45,7 +46,7 @@ class Cluster(Protocol):
         """Return Ray without waiting for it; raises Unavailable, with a reason, while it is not there."""
 
     def declared(self) -> tuple[Node, ...] | None:
-        """Return what is known of the nodes before the cluster was ever reached; None: nothing."""
+        """Return what the nodes are known to hold without asking them; None: nothing."""
 
     def rest(self, idle_s: float) -> None:
         """Take note that no job has needed Ray for `idle_s` seconds."""
@@ -60,9 +61,8 @@ class RemoteCluster:
     python = "python"
 
     def __init__(self, settings: Settings) -> None:
-        path = settings.ray_token_path
-        token = None if path is None else path.read_text().strip()
-        self._ray = RayJobs(settings.ray_address, token)
+        """Raises Unavailable where the token's file cannot be read."""
+        self._ray = RayJobs(settings.ray_address, _token(settings.ray_token_path))
 
     def connect(self) -> RayApi:
         """Return the cluster's Jobs server; nothing is sent yet."""
@@ -146,6 +146,13 @@ class EmbeddedCluster:
         self._ray = self._head = None
 
 
+def _token(path: Path | None) -> str | None:
+    try:
+        return None if path is None else path.read_text().strip()
+    except OSError as error:
+        raise Unavailable(f"cannot read {path}: {error.strerror}; check WIRETUNE_RAY_TOKEN_PATH") from error
+
+
 def cluster_of(settings: Settings) -> Cluster:
-    """Return the cluster that `settings` name."""
+    """Return the cluster that `settings` name; raises Unavailable where they name a token that is not there."""
     return RemoteCluster(settings) if settings.ray_address else EmbeddedCluster(settings)

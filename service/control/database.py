@@ -8,17 +8,26 @@ from typing import IO, Any
 from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from service.errors import Unavailable
 from service.settings import Settings
 
 _MIGRATIONS = Path(__file__).parent / "migrations"
 _BUSY_TIMEOUT_MS = 10_000
+_BACKENDS = ("sqlite", "postgresql")
+_ALLOWED = "allowed: sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME"
 
 
 def prepare_state_dir(settings: Settings) -> None:
-    """Create the state dir, readable by its owner alone."""
-    settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    """Create the state dir, readable by its owner alone; raises Unavailable where we may not."""
+    folder = settings.state_dir
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise Unavailable(f"cannot make the folder {folder}: {error.strerror}; check WIRETUNE_STATE_DIR") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise Unavailable(f"cannot write into the folder {folder}; check WIRETUNE_STATE_DIR")
 
 
 def lock(path: Path, *, purpose: str) -> IO[str]:
@@ -41,18 +50,36 @@ def lock(path: Path, *, purpose: str) -> IO[str]:
 
 
 def is_sqlite(url: str) -> bool:
-    """Whether `url` names a SQLite file, which one process at a time may serve."""
-    return make_url(url).get_backend_name() == "sqlite"
+    """Whether `url` names a SQLite file, which one process at a time may serve; raises Unavailable for no known URL."""
+    try:
+        backend = make_url(url).get_backend_name()
+    except (ArgumentError, ValueError) as error:  # the latter for a port that is no number
+        raise Unavailable(f"WIRETUNE_DATABASE_URL is no database's URL; {_ALLOWED}") from error
+    if backend not in _BACKENDS:
+        raise Unavailable(f"WIRETUNE_DATABASE_URL names a database of kind `{backend}`; {_ALLOWED}")
+    return backend == "sqlite"
 
 
 def connect(url: str) -> Engine:
-    """Return an engine for `url` (SQLite or PostgreSQL), with the durability the API promises."""
+    """Return an engine for `url` (SQLite or PostgreSQL), with the durability the API promises.
+
+    Raises Unavailable where the URL's driver is not installed.
+    """
     if not is_sqlite(url):
-        return create_engine(url, pool_pre_ping=True)
-    engine = create_engine(url, connect_args={"timeout": _BUSY_TIMEOUT_MS / 1000, "check_same_thread": False})
+        return _engine(url, pool_pre_ping=True)
+    engine = _engine(url, connect_args={"timeout": _BUSY_TIMEOUT_MS / 1000, "check_same_thread": False})
     event.listen(engine, "connect", _configure_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
     return engine
+
+
+def _engine(url: str, **options: Any) -> Engine:
+    try:
+        return create_engine(url, **options)
+    except (ImportError, NoSuchModuleError) as error:
+        driver = make_url(url).drivername
+        message = f"the driver of `{driver}` in WIRETUNE_DATABASE_URL is not installed: {error}"
+        raise Unavailable(f"{message}; `pip install 'wiretune[postgres]'` brings that of `postgresql`") from error
 
 
 def _configure_sqlite(connection: Any, _record: Any) -> None:

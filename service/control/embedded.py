@@ -41,7 +41,7 @@ class Head(Status):
 
 
 def _launch(settings: Settings) -> Launch:
-    folder = settings.state_dir.resolve() / "ray"
+    folder = settings.state_dir / "ray"
     name = hashlib.sha256(str(folder).encode()).hexdigest()[:8]
     return Launch(
         folder=folder,

@@ -117,7 +117,7 @@ class Ingest:
     def _start_trial(self, trial: TrialRow, record: TrialStarted, attempt: AttemptRow) -> None:
         trial.backend, trial.device = record.backend, record.device
         if self.job.job_state is JobState.STARTING:
-            jobs.transition(self.session, self.job, JobState.RUNNING, now=self.now)
+            jobs.transition(self.job, JobState.RUNNING, now=self.now)
             attempt.lease_expires = self.now + self.lease_s
 
     def _add_points(self, trial: TrialRow, record: MetricPoints) -> None:
@@ -153,15 +153,14 @@ class Ingest:
 
     def _close_stage(self, trial: TrialRow, record: StageClosed) -> None:
         stage = self._decided(trial, record.stage)
-        for name, value in record.model_dump(mode="json", exclude={"kind", "trial_id", "stage"}).items():
-            setattr(stage, name, value)
-        stage.closed = True
-        self._reach(trial, stage, stage.first_step + record.num_steps, record.totals.seconds)
+        stage.closed, stage.num_steps = True, record.num_steps
+        stage.density, stage.threshold = record.density, record.threshold
+        if record.num_steps == 0:
+            attempts.forget_beyond(self.session, trial, record.step)
+        _keep(trial, stage, record)
 
     def _checkpoint(self, trial: TrialRow, record: Checkpointed) -> None:
-        stage = self._decided(trial, record.stage)
-        stage.resume, stage.totals = record.resume, record.totals.model_dump(mode="json")
-        self._reach(trial, stage, record.step, record.totals.seconds)
+        _keep(trial, self._decided(trial, record.stage), record)
 
     def _decided(self, trial: TrialRow, number: int) -> StageRow:
         stage = self.session.get(StageRow, (trial.id, number))
@@ -170,18 +169,19 @@ class Ingest:
             raise InvalidJob([Problem(pointer="/records", message=message)])
         return stage
 
-    def _reach(self, trial: TrialRow, stage: StageRow, step: int, seconds: float) -> None:
-        stage.resume_step = step
-        self.session.flush()
-        trial.step, trial.seconds = step, seconds
-        trial.bill = attempts.partial_bill(self.session, trial.id)
-
     def _finish_attempt(self, record: AttemptFinished) -> None:
         if record.outcome == "succeeded":
             attempts.succeed(self.session, self.job, now=self.now)
             return
         reason = record.reason or f"the driver reported `{record.outcome}` without a reason"
         attempts.lose(self.session, self.job, reason=reason, now=self.now, max_attempts=self.max_attempts)
+
+
+def _keep(trial: TrialRow, stage: StageRow, record: StageClosed | Checkpointed) -> None:
+    """A later attempt goes on from here."""
+    stage.resume, stage.resume_step = record.resume, record.step
+    stage.bill = record.bill.model_dump(mode="json")
+    attempts.keep(trial, record.step, record.bill)
 
 
 def _finish_trial(trial: TrialRow, record: TrialFinished) -> None:

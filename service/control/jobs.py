@@ -4,7 +4,7 @@ import secrets
 
 from sqlalchemy.orm import Session
 
-from service.control.models import EventRow, IdempotencyRow, JobRow, LabelRow, TrialRow
+from service.control.models import IdempotencyRow, JobRow, LabelRow, TrialRow
 from service.errors import IllegalTransition, KeyReused, NotFound
 from service.records import Bill
 from service.spec import JobSpec
@@ -39,7 +39,7 @@ def add(session: Session, spec: JobSpec, *, key: str | None, now: float) -> tupl
     session.add_all(_trials(job.id, spec))
     if key is not None:
         session.add(IdempotencyRow(key=key, job_id=job.id, created_at=now))
-    _enter(session, job, JobState.QUEUED, reason="", now=now)
+    _enter(job, JobState.QUEUED, reason="", now=now)
     return job, True
 
 
@@ -58,15 +58,15 @@ def _trials(job_id: str, spec: JobSpec) -> list[TrialRow]:
     ]
 
 
-def transition(session: Session, job: JobRow, to: JobState, *, now: float, reason: str = "") -> None:
-    """Move `job` on, with a new deadline and an event; raises IllegalTransition."""
+def transition(job: JobRow, to: JobState, *, now: float, reason: str = "") -> None:
+    """Move `job` on, with a new deadline; raises IllegalTransition."""
     if not may_follow(job.job_state, to):
         raise IllegalTransition(f"job `{job.id}` is {job.state}; it cannot become {to.value}")
-    _enter(session, job, to, reason=reason, now=now)
+    _enter(job, to, reason=reason, now=now)
 
 
-def _enter(session: Session, job: JobRow, to: JobState, *, reason: str, now: float) -> None:
-    before, job.state, job.reason = job.state, to.value, reason
+def _enter(job: JobRow, to: JobState, *, reason: str, now: float) -> None:
+    job.state, job.reason = to.value, reason
     job.version += 1
     deadline_s = RULES[to].deadline_s
     job.deadline = None if deadline_s is None else now + deadline_s
@@ -74,21 +74,16 @@ def _enter(session: Session, job: JobRow, to: JobState, *, reason: str, now: flo
         job.started_at = now
     if to in TERMINAL:
         job.finished_at = now
-    payload = {"from": before, "to": to.value, "reason": reason, "attempt": job.attempt}
-    session.add(EventRow(job_id=job.id, seq=job.version, at=now, kind="state", payload=payload))
 
 
-def explain(session: Session, job: JobRow, reason: str, *, now: float) -> None:
-    """Say why the job is still in its state; an event, unless it was said before."""
-    if job.reason == reason:
-        return
-    job.reason = reason
-    job.version += 1
-    payload = {"state": job.state, "reason": reason}
-    session.add(EventRow(job_id=job.id, seq=job.version, at=now, kind="reason", payload=payload))
+def explain(job: JobRow, reason: str) -> None:
+    """Say why the job is still in its state; a new version of it, unless it was said before."""
+    if job.reason != reason:
+        job.reason = reason
+        job.version += 1
 
 
-def cancel(session: Session, job: JobRow, *, now: float) -> None:
+def cancel(job: JobRow, *, now: float) -> None:
     """End a queued job at once; ask the driver of a starting or running one to stop."""
     to = JobState.CANCELLED if job.job_state is JobState.QUEUED else JobState.CANCELLING
-    transition(session, job, to, now=now, reason="cancelled by the user")
+    transition(job, to, now=now, reason="cancelled by the user")

@@ -132,7 +132,7 @@ class StageRow(Base):
     num_steps: Mapped[int | None]
     density: Mapped[float | None]
     threshold: Mapped[float | None]
-    totals: Mapped[Json | None]
+    bill: Mapped[Json | None]  # the trial's, up to what `resume` holds
     resume: Mapped[Json | None]
     resume_step: Mapped[int | None]  # committed steps that `resume` holds
 
@@ -167,18 +167,6 @@ class PointRow(Base):
     step: Mapped[int] = mapped_column(primary_key=True)
     seconds: Mapped[float]
     value: Mapped[float | None]
-
-
-class EventRow(Base):
-    """Every change of a job's state; `seq` is the job's version after it."""
-
-    __tablename__ = "events"
-
-    job_id: Mapped[str] = _job_key(primary_key=True)
-    seq: Mapped[int] = mapped_column(primary_key=True)
-    at: Mapped[float]
-    kind: Mapped[str]
-    payload: Mapped[Json]
 
 
 class IdempotencyRow(Base):

@@ -28,6 +28,14 @@ def is_running(pid: int, *, word: str) -> bool:
         return False
 
 
+def started_at(pid: int) -> int | None:
+    """Return when `pid` started, in ticks since the boot; None if it is gone. With it, a number names one process."""
+    try:
+        return int((_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[19])
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
 def descendants(root: int) -> list[int]:
     """Return every process below `root` that lives, zombies left out."""
     pids = [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit()]

@@ -79,11 +79,6 @@ class RayJobs:
             raise Unavailable(f"Ray at {self.address} has no living node yet")
         return tuple(Node(cpus=total.get("CPU", 0.0), gpus=total.get("GPU", 0.0)) for total in totals)
 
-    def total_resources(self) -> dict[str, float]:
-        """Return the cluster's CPUs and GPUs."""
-        nodes = self.nodes()
-        return {"CPU": sum(node.cpus for node in nodes), "GPU": sum(node.gpus for node in nodes)}
-
     def _send(self, method: str, path: str, **content: Any) -> httpx2.Response:
         try:
             answer = self._client.request(method, path, **content)

@@ -172,7 +172,7 @@ def schedule_view(session: Session, trial: TrialRow, *, optimizer: str) -> Sched
     if trial.schedule is not None:
         entries = [ScheduleEntry.model_validate(entry) for entry in trial.schedule["entries"]]
     else:
-        entries = [_entry(stage, trial) for stage in _decided(session, trial.id)]
+        entries = [_entry(stage, trial) for stage in _decided(session, trial.id) if stage.num_steps != 0]
     return ScheduleView(
         trial_id=trial.id,
         arm=trial.arm,

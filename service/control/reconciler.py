@@ -18,6 +18,7 @@ from service.states import JobState
 _log = logging.getLogger(__name__)
 _NUM_LOG_LINES = 5
 _JOIN_S = 60.0
+_LOOK_S = 10.0  # between two looks at a cluster without work
 
 
 class Reconciler:
@@ -40,6 +41,7 @@ class Reconciler:
         self._clock = clock
         self._up_since = self._busy_at = clock()
         self._nodes = self._cluster.declared()
+        self._look_at = self._up_since
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -56,13 +58,14 @@ class Reconciler:
         self._cluster.close()
 
     def _run(self, interval_s: float) -> None:
-        while not self._stopping.wait(interval_s):
+        while not self._stopping.is_set():
             try:
                 self.tick(self._clock())
             except Unavailable as error:
                 _log.warning("%s", error)
             except Exception:  # one bad round must not leave every job without an owner
                 _log.exception("a round of the reconciler failed; the next one follows")
+            self._stopping.wait(interval_s)
 
     def misfits(self, spec: JobSpec) -> list[Problem]:
         """Return why the cluster can never place the job; nothing while the cluster is unknown."""
@@ -73,6 +76,7 @@ class Reconciler:
         jobs = self._store.work()
         if not jobs:
             self._cluster.rest(now - self._busy_at)
+            self._look(now)
             return
         self._busy_at = now
         try:
@@ -83,6 +87,13 @@ class Reconciler:
             return
         self._watch(ray, [work for work in jobs if work.state in ACTIVE], now=now)
         self._admit(ray, jobs, self._nodes, now=now)
+
+    def _look(self, now: float) -> None:
+        """Ask a cluster that nobody declared what it holds, so that the first job, too, is refused if it never fits."""
+        if self._cluster.declared() is not None or now < self._look_at:
+            return
+        self._look_at = now + _LOOK_S
+        self._nodes = self._cluster.connect().nodes()
 
     def _without_ray(self, jobs: Sequence[Work], reason: str, *, now: float) -> None:
         for work in jobs:

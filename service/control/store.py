@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from service.control import attempts, database, jobs, keys, reading
 from service.control.ingest import Ingest
-from service.control.models import ApiKeyRow, AttemptRow, EventRow, JobRow
+from service.control.models import ApiKeyRow, AttemptRow, JobRow
 from service.control.writer import Writer
 from service.errors import InvalidJob, Unavailable
 from service.problems import Problem
@@ -43,16 +43,6 @@ class Work:
     lease_expires: float | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Event:
-    """A change of a job's state, or of the reason it gives."""
-
-    seq: int
-    at: float
-    kind: str
-    payload: dict[str, object]
-
-
 class Store:
     """Jobs, attempts, what they reported, and keys. Thread-safe; opened with `Store.open`."""
 
@@ -71,14 +61,15 @@ class Store:
     def open(cls, settings: Settings, *, clock: Clock = time.time) -> "Store":
         """Open the database of `settings`, made and migrated as needed.
 
-        Raises Unavailable where another process serves the same SQLite file, or the database does not answer.
+        Raises Unavailable where another process serves the same SQLite file, the database does not answer, or the
+        settings name none that can be used.
         """
         database.prepare_state_dir(settings)
         url, lock = settings.resolved_database_url, None
+        engine = database.connect(url)
         if database.is_sqlite(url):
             lock = database.lock(settings.state_dir / "service.lock", purpose="the service's database")
         try:
-            engine = database.connect(url)
             database.migrate(engine)
         except (SQLAlchemyError, CommandError) as error:
             if lock is not None:
@@ -168,21 +159,11 @@ class Store:
                 if arm in (None, trial.arm) and seed in (None, trial.seed)
             )
 
-    def events(self, job_id: str, *, after: int = 0) -> tuple[Event, ...]:
-        """Return the job's changes of state with a sequence number above `after`."""
-        with self._reading() as session:
-            reading.require(session, job_id)
-            query = select(EventRow).where(EventRow.job_id == job_id, EventRow.seq > after)
-            return tuple(
-                Event(seq=row.seq, at=row.at, kind=row.kind, payload=row.payload)
-                for row in session.scalars(query.order_by(EventRow.seq))
-            )
-
     def cancel(self, job_id: str) -> JobView:
         """End a queued job, or have a running one stop; raises IllegalTransition for any other."""
 
-        def cancel(session: Session, job: JobRow) -> JobView:
-            jobs.cancel(session, job, now=self._clock())
+        def cancel(_: Session, job: JobRow) -> JobView:
+            jobs.cancel(job, now=self._clock())
             return reading.job_view(job)
 
         return self._on_job(job_id, cancel)
@@ -299,8 +280,8 @@ class Store:
     def fail_queued(self, job_id: str, *, reason: str) -> JobView:
         """Fail a job that waits for an attempt it cannot get; raises IllegalTransition for any other."""
 
-        def fail(session: Session, job: JobRow) -> JobView:
-            jobs.transition(session, job, JobState.FAILED, now=self._clock(), reason=reason)
+        def fail(_: Session, job: JobRow) -> JobView:
+            jobs.transition(job, JobState.FAILED, now=self._clock(), reason=reason)
             return reading.job_view(job)
 
         return self._on_job(job_id, fail)
@@ -308,9 +289,9 @@ class Store:
     def explain(self, job_id: str, *, state: JobState, reason: str) -> None:
         """Say why the job is still in `state`; nothing if it has left it."""
 
-        def explain(session: Session, job: JobRow) -> None:
+        def explain(_: Session, job: JobRow) -> None:
             if job.job_state is state:
-                jobs.explain(session, job, reason, now=self._clock())
+                jobs.explain(job, reason)
 
         self._on_job(job_id, explain)
 

@@ -112,9 +112,7 @@ class Writer:
         except SQLAlchemyError as error:
             _log.error("a group of %d writes was not stored: %s", len(calls), error)
             for call in calls:
-                unavailable = Unavailable(f"the database did not store this: {said(error)}; try again")
-                unavailable.__cause__ = error
-                call.future.set_exception(unavailable)
+                call.future.set_exception(_not_stored(error))
             return
         for outcome in outcomes:
             if outcome.error is None:
@@ -127,5 +125,14 @@ def _run_one(session: Session, call: _Call) -> _Outcome:
     try:
         with session.begin_nested():
             return _Outcome(call, value=call.function(session))
+    except SQLAlchemyError as error:
+        _log.error("a write was not stored: %s", error)
+        return _Outcome(call, error=_not_stored(error))
     except Exception as error:  # it is the caller's: raised there, and must not end the group
         return _Outcome(call, error=error)
+
+
+def _not_stored(error: SQLAlchemyError) -> Unavailable:
+    unavailable = Unavailable(f"the database did not store this: {said(error)}; try again")
+    unavailable.__cause__ = error
+    return unavailable

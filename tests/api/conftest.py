@@ -25,7 +25,6 @@ from service.records import (
     ScheduleEntry,
     StageClosed,
     StageDecided,
-    Totals,
     TrialFinished,
     TrialStarted,
 )
@@ -130,10 +129,11 @@ class Reporting:
         )  # fmt: skip
         self.post(*(probes if density else []), decided)
         self.post(*self._points(trial_id, first, density))
-        totals = Totals(steps=140 * (stage + 1), bytes=400_000 * (stage + 1), seconds=5.0 * (stage + 1))
+        spent = stage + 1
+        bill = Bill(bytes_sent=400_000 * spent, seconds_training=5.0 * spent, steps=100 * spent)
         closed = StageClosed(
-            trial_id=trial_id, stage=stage, num_steps=100, density=density, threshold=density and 0.01,
-            totals=totals, resume={},
+            trial_id=trial_id, stage=stage, step=first + 100, num_steps=100, density=density,
+            threshold=density and 0.01, bill=bill, resume={},
         )  # fmt: skip
         self.post(closed)
 

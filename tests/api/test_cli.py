@@ -1,6 +1,7 @@
 """The command line against the application over a real socket."""
 
 import json
+import logging
 import os
 import signal
 import threading
@@ -136,6 +137,73 @@ def test_a_schedule_that_is_not_there_is_not_written(at: str, reporting: Reporti
     result = run_cli.invoke(cli.app, ["export", reporting.job_id, "--out", str(out)])
 
     assert result.exit_code == 2 and not out.exists()
+
+
+@pytest.mark.parametrize("arguments", [["serve"], ["demo"], ["list"], ["stop"]])
+def test_a_setting_that_cannot_be_is_refused_by_its_variable(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    monkeypatch.setenv("WIRETUNE_PORT", "abc")
+
+    result = run_cli.invoke(cli.app, arguments)
+
+    assert result.exit_code == 2
+    assert result.stderr == "WIRETUNE_PORT is 'abc'; allowed: an integer from 0 to 65535\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("DATABASE_URL", "nonsense"), ("STATE_DIR", "/dev/null/state"), ("RAY_TOKEN_PATH", "/dev/null/token")],
+)
+def test_a_service_that_cannot_start_says_which_variable_to_check(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv("WIRETUNE_RAY_ADDRESS", "http://127.0.0.1:9")
+    monkeypatch.setenv("WIRETUNE_PORT", "0")
+    monkeypatch.setenv(f"WIRETUNE_{name}", value)
+
+    result = run_cli.invoke(cli.app, ["serve"])
+
+    assert (result.exit_code, type(result.exception)) == (1, SystemExit)
+    assert f"WIRETUNE_{name}" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["run", "demo"])
+def test_a_state_dir_that_cannot_be_made_starts_nothing(
+    job_file: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setenv("WIRETUNE_STATE_DIR", "/dev/null/state")
+
+    result = run_cli.invoke(cli.app, [command, *([str(job_file)] if command == "run" else [])])
+
+    assert (result.exit_code, type(result.exception)) == (1, SystemExit)
+    assert "WIRETUNE_STATE_DIR" in result.stderr
+
+
+@pytest.mark.parametrize("command", [["demo", "--json"], ["export", "job-1", "--out"]])
+@pytest.mark.parametrize(
+    ("place", "said"), [("missing/out.json", "no folder"), (".", "is a folder"), ("file/out.json", "no folder")]
+)
+def test_a_result_that_could_not_be_written_is_refused_before_anything_runs(
+    settings: Settings, tmp_path: Path, command: list[str], place: str, said: str
+) -> None:
+    (tmp_path / "file").touch()
+
+    result = run_cli.invoke(cli.app, [*command, str(tmp_path / place)])
+
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert not settings.state_dir.exists()
+
+
+def test_of_its_own_requests_the_service_logs_only_what_goes_wrong(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    cli.configure_logging()
+
+    assert not logging.getLogger("httpx2").isEnabledFor(logging.INFO)
+    assert not logging.getLogger("httpcore2").isEnabledFor(logging.INFO)
+    assert logging.getLogger("service.control.reconciler").isEnabledFor(logging.INFO)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

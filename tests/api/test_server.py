@@ -1,9 +1,10 @@
 """The server as a process: found, started, stopped; ports, keys, and how long it lingers."""
 
 import json
+import signal
 import subprocess
 import sys
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 from typer.testing import CliRunner
@@ -12,6 +13,7 @@ from api import cli
 from api.client import Client
 from api.local import LocalServerError, running_server, start_server, stop_server
 from api.server import Linger, PortBusy, bind, ensure_key
+from service.control import processes
 from service.control.store import Store
 from service.settings import Settings
 from service.spec import JobSpec
@@ -39,11 +41,51 @@ def test_a_server_that_cannot_start_shows_its_log(settings: Settings, store: Sto
         start_server(settings.model_copy(update={"port": 0}))
 
 
-def test_what_a_dead_server_left_is_not_taken_for_a_server(settings: Settings, tmp_path: Path) -> None:
+@pytest.fixture
+def silent(settings: Settings) -> Iterator["subprocess.Popen[bytes]"]:
+    """A process that is announced as the state dir's server, and never answers."""
+    settings.state_dir.mkdir()
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "serve"])
+    announce(settings, process.pid, processes.started_at(process.pid))
+    yield process
+    process.kill()
+    process.wait()
+
+
+def announce(settings: Settings, pid: int, started_at: int | None) -> None:
+    content = {"url": "http://127.0.0.1:9", "pid": pid, "started_at": started_at}
+    (settings.state_dir / "server.json").write_text(json.dumps(content))
+
+
+def test_a_live_server_that_is_too_busy_to_answer_is_stopped(
+    settings: Settings, silent: "subprocess.Popen[bytes]"
+) -> None:
+    found = running_server(settings)
+
+    told = stop_server(settings)
+
+    assert found is None
+    assert f"process {silent.pid}" in told and "stopped" in told
+    assert silent.wait(5) == -signal.SIGTERM
+
+
+def test_a_stranger_with_the_pid_of_a_dead_server_is_left_alone(
+    settings: Settings, silent: "subprocess.Popen[bytes]"
+) -> None:
+    started_at = processes.started_at(silent.pid)
+    assert started_at is not None
+    announce(settings, silent.pid, started_at - 1)
+
+    with pytest.raises(LocalServerError, match="running"):
+        stop_server(settings)
+
+    assert silent.poll() is None
+
+
+def test_what_a_dead_server_left_is_not_taken_for_a_server(settings: Settings) -> None:
     settings.state_dir.mkdir()
     done = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
-    content = {"url": "http://127.0.0.1:9", "pid": int(done.stdout)}
-    (settings.state_dir / "server.json").write_text(json.dumps(content))
+    announce(settings, int(done.stdout), 1)
 
     assert running_server(settings) is None
     with pytest.raises(LocalServerError, match="running"):

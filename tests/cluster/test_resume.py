@@ -24,7 +24,7 @@ BUDGETS: dict[str, dict[str, int]] = {"steps": {"steps": 700}, "bytes": {"bytes"
 
 
 class Memory:
-    """Keeps the records; `watch` sees each that is waited for."""
+    """Keeps the records; `watch` sees each."""
 
     def __init__(self, watch: Callable[[AnyRecord], None] = lambda record: None) -> None:
         self.records: list[AnyRecord] = []
@@ -32,11 +32,13 @@ class Memory:
 
     def report(self, *records: AnyRecord) -> None:
         self.records.extend(records)
-
-    def flush(self, *records: AnyRecord) -> None:
-        self.report(*records)
         for record in records:
             self.watch(record)
+
+    flush = report
+
+    def is_clear(self) -> bool:
+        return True
 
     def of(self, *kinds: type) -> list[Any]:
         return [record for record in self.records if isinstance(record, kinds)]

@@ -36,6 +36,9 @@ class Memory:
 
     flush = report
 
+    def is_clear(self) -> bool:
+        return True
+
     def of(self, kind: type) -> list[Any]:
         return [record for record in self.records if isinstance(record, kind)]
 

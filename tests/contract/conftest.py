@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from service.control.store import Store
-from service.records import AttemptFinished, Batch, StageClosed, StageDecided, Totals, TrialStarted
+from service.records import AttemptFinished, Batch, Bill, StageClosed, StageDecided, TrialStarted
 from service.settings import Settings
 from service.spec import JobSpec
 from service.states import JobState
@@ -87,14 +87,15 @@ class Driver:
         record = StageDecided(trial_id=self.trial_id, stage=stage, first_step=first_step, **(fields | values))
         self.send(record, stream=self.trial_id)
 
-    def close(self, stage: int, *, num_steps: int, totals: Totals, resume: dict[str, Any]) -> None:
+    def close(self, stage: int, *, step: int, num_steps: int, bill: Bill, resume: dict[str, Any]) -> None:
         closed = StageClosed(
             trial_id=self.trial_id,
             stage=stage,
+            step=step,
             num_steps=num_steps,
             density=None,
             threshold=None,
-            totals=totals,
+            bill=bill,
             resume=resume,
         )
         self.send(closed, stream=self.trial_id)

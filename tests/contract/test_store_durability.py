@@ -70,6 +70,31 @@ def test_a_database_that_cannot_be_opened_says_which_variable_to_check(tmp_path)
         Store.open(settings)
 
 
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("nonsense", "no database's URL; allowed: sqlite:///FILE or postgresql://"),
+        ("postgresql://user:secret@host:port/jobs", "no database's URL"),
+        ("mysql://host/jobs", "kind `mysql`; allowed: sqlite"),
+        ("postgresql+pg8000://user:secret@host/jobs", r"driver of `postgresql\+pg8000` .* is not installed"),
+        ("sqlite+nothing:///jobs.db", r"driver of `sqlite\+nothing` .* is not installed"),
+    ],
+)
+def test_a_database_that_cannot_be_used_is_refused_by_its_variable_without_its_password(tmp_path, url, said):
+    with pytest.raises(Unavailable, match=said) as refusal:
+        Store.open(Settings(state_dir=tmp_path, database_url=url))
+
+    assert "WIRETUNE_DATABASE_URL" in str(refusal.value)
+    assert "secret" not in str(refusal.value)
+
+
+def test_a_state_dir_that_cannot_be_made_is_refused_by_its_variable(tmp_path):
+    (tmp_path / "file").touch()
+
+    with pytest.raises(Unavailable, match=r"file/state: Not a directory; check WIRETUNE_STATE_DIR"):
+        Store.open(Settings(state_dir=tmp_path / "file" / "state"))
+
+
 def test_a_closed_store_refuses_writes(settings, spec):
     store = Store.open(settings)
     store.close()

@@ -41,6 +41,20 @@ def test_cosine_follows_the_cap_that_is_nearest(spent, factor):
     assert values.level == 0.01
 
 
+@pytest.mark.parametrize("config", [CosineConfig(), BoConfig()])
+def test_annealed_rates_are_a_function_of_what_is_spent_alone(config):
+    asked = [0, 95, 30, 100, 90, 30]
+    strategy = strategies.build(config, space=SPACE, seed=0, budget=BUDGET)
+
+    rates = [strategy.values(Spent(steps=steps)).learning_rate for steps in asked]
+
+    assert rates == [
+        strategies.build(config, space=SPACE, seed=0, budget=BUDGET).values(Spent(steps=steps)).learning_rate
+        for steps in asked
+    ]
+    assert rates[1] < rates[4] < rates[0]
+
+
 def test_a_probe_told_to_a_baseline_is_refused():
     observation = Observation(candidate_id="0-0", losses=(), step_seconds=(), bytes_sent=0, spent=Spent())
 

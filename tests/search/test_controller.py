@@ -160,14 +160,15 @@ def test_without_room_the_incumbent_stays_and_the_reason_says_so(simulated_run):
 
 
 class _Recorder:
-    """A controller, and its journal before every `tell`."""
+    """A controller, what it was told, and its journal before every `tell`."""
 
     def __init__(self, controller):
-        self.controller, self.states = controller, []
+        self.controller, self.states, self.told = controller, [], []
         self.ask, self.decide, self.values = controller.ask, controller.decide, controller.values
 
     def tell(self, observation):
         self.states.append(json.dumps(dict(self.controller.state_dict()), allow_nan=False))
+        self.told.append(observation)
         self.controller.tell(observation)
 
 
@@ -175,22 +176,52 @@ class _Recorder:
 def recorded(simulated_run):
     recorder = _Recorder(_controller(space=LEVELS))
     simulated_run(STEPS, noise=0.05).train(recorder)
-    return recorder.states, recorder.controller.state_dict()["events"]
+    return recorder
 
 
-@pytest.mark.parametrize("told", [0, 5, 9, 14])
-def test_a_restored_controller_goes_on_bit_for_bit(recorded, told):
-    states, events = recorded
-    restored = strategies.restore(json.loads(states[told]))
+def _assert_goes_on_alike(recorded, told):
+    state, observations = json.loads(recorded.states[told]), iter(recorded.told[told:])
+    restored = strategies.restore(state)
 
-    for event in events[len(json.loads(states[told])["events"]) :][:8]:
-        if "tell" in event:
-            restored.tell(Observation.model_validate(event["tell"]))
+    for event in recorded.controller.state_dict()["events"][len(state["events"]) :][:8]:
+        if "tell" in event or "close" in event:
+            restored.tell(next(observations))
         elif "ask" in event:
             assert json.loads(restored.ask().model_dump_json()) == event["ask"]
         else:
             assert restored.ask() is None
             assert json.loads(restored.decide().model_dump_json()) == event["decide"]
+
+
+@pytest.mark.parametrize("told", [0, 5, 9, 14])
+def test_a_restored_controller_goes_on_bit_for_bit(recorded, told):
+    _assert_goes_on_alike(recorded, told)
+
+
+@pytest.fixture(scope="module")
+def long_probes():
+    budget = Budget(steps=10**9)
+    recorder = _Recorder(_controller(budget=budget, wide_probes=10, probes=8, space=LEVELS))
+    rng, num_probes = np.random.default_rng(0), 0
+    while num_probes < 20:
+        candidate = recorder.ask()
+        if candidate is None:
+            recorder.decide()
+            recorder.tell(_observe(None, rng.normal(1.0, 0.1, 50_000).tolist(), steps=10**8))
+            continue
+        num_probes += 1
+        losses = np.linspace(2.0, 1.9 - 0.01 * num_probes, 50_000) + rng.normal(0, 0.1, 50_000)
+        recorder.tell(_observe(candidate, losses.tolist(), steps=50_000 * num_probes))
+    return recorder
+
+
+def test_20_probes_of_50000_steps_make_a_journal_below_500_kb(long_probes):
+    assert len(json.dumps(dict(long_probes.controller.state_dict()))) < 500_000
+
+
+@pytest.mark.parametrize("told", [6, 10, 14])
+def test_with_long_probes_too_a_restored_controller_goes_on_bit_for_bit(long_probes, told):
+    _assert_goes_on_alike(long_probes, told)
 
 
 def test_several_candidates_may_run_at_once():
@@ -254,6 +285,34 @@ def test_a_committed_line_that_diverged_is_cut_to_a_quarter(simulated_run):
     assert later[0] == pytest.approx(used / 4)
     assert max(later) < 0.7 * used
     assert "diverged" in controller.decide().reason
+
+
+def _search(controller, steps):
+    """Tell probes that fall the faster the higher their rate; return the rates asked for, and the totals then."""
+    rates = []
+    while (candidate := controller.ask()) is not None:
+        steps += 20
+        rates.append(candidate.values.learning_rate)
+        fall = 0.005 * (5 + math.log10(rates[-1]))
+        controller.tell(_observe(candidate, [2.0 * math.exp(-fall * step) for step in range(20)], steps=steps))
+    return rates, steps
+
+
+@pytest.mark.parametrize(("stds", "rises"), [(0.0, True), (1.9, True), (2.1, False)])
+def test_after_a_divergence_no_rate_rises_until_a_commit_meets_its_forecast(stds, rises):
+    controller = _controller(0.01, budget=Budget(steps=100_000), probes=6)
+    _, steps = _search(controller, 0)
+    controller.decide()
+    controller.tell(_observe(None, [2.0, 50.0], steps=steps + 2, diverged=True))
+    after_divergence, steps = _search(controller, steps)
+    decision = controller.decide()
+    end = decision.forecast.mean + stds * decision.forecast.std
+    controller.tell(_observe(None, [end] * 100, steps=steps + 100))
+    later, _ = _search(_through_json(controller), steps + 100)
+
+    assert max(after_divergence) <= after_divergence[0] * (1 + 1e-9)
+    assert later[0] == decision.values.learning_rate
+    assert (max(later) > 1.2 * later[0]) is rises
 
 
 def test_a_diverged_probe_bars_rates_like_it(simulated_run):

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from schedulefree import AdamWScheduleFree, SGDScheduleFree
 
 from search.schedule import Entry, Schedule
 
@@ -52,6 +53,21 @@ def test_torch_replays_the_schedule_and_keeps_the_ratio_of_groups(schedule):
     assert [rates[0] for rates in used] == pytest.approx(RATES)
     assert [rates[1] for rates in used] == pytest.approx([2 * rate for rate in RATES])
     assert levels == [0.01, 0.03]
+
+
+@pytest.mark.parametrize("kind", [SGDScheduleFree, AdamWScheduleFree])
+def test_torch_replays_the_schedule_with_schedule_free_optimizers(schedule, kind):
+    parameter = torch.nn.Parameter(torch.ones(1))
+    optimizer = kind([parameter], lr=schedule.learning_rate_at(0))
+    scheduler, used = schedule.scheduler(optimizer), []
+    optimizer.train()
+    for _ in range(10):
+        parameter.grad = torch.ones(1)
+        optimizer.step()
+        used.append(optimizer.param_groups[0]["scheduled_lr"])
+        scheduler.step()
+
+    assert used == pytest.approx(RATES)
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def test_cores_are_known_before_the_start_and_gpus_are_not(cluster):
 def test_a_remote_cluster_is_used_with_its_token_and_never_stopped(tmp_path, heads):
     token_path = tmp_path / "token"
     token_path.write_text("secret\n")
-    cluster = cluster_of(Settings(state_dir=tmp_path, ray_address="http://head:8265", ray_token_path=token_path))
+    cluster = cluster_of(Settings(state_dir=tmp_path, ray_address="http://127.0.0.1:8265", ray_token_path=token_path))
 
     cluster.rest(1e9)
     cluster.close()
@@ -119,6 +119,13 @@ def test_a_remote_cluster_is_used_with_its_token_and_never_stopped(tmp_path, hea
     assert isinstance(cluster, RemoteCluster)
     assert cluster.declared() is None
     assert (heads.num_started, heads.num_stopped) == (0, 0)
+
+
+def test_a_token_that_cannot_be_read_names_the_file_and_the_variable(tmp_path):
+    settings = Settings(state_dir=tmp_path, ray_address="http://127.0.0.1:8265", ray_token_path=tmp_path / "missing")
+
+    with pytest.raises(Unavailable, match=r"missing: No such file.*WIRETUNE_RAY_TOKEN_PATH"):
+        cluster_of(settings)
 
 
 def test_a_service_without_an_address_gets_an_embedded_one(tmp_path):

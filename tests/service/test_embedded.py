@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from service.control import embedded, processes
+from service.control.capacity import Node
 from service.control.database import lock
 from service.control.ray_jobs import RayJobs, RayStatus
 from service.control.watchdog import free_ports, is_owned
@@ -53,7 +54,7 @@ def test_a_head_starts_runs_a_job_is_adopted_and_leaves_nothing():
             processes.wait_until(lambda: _submits(ray), timeout_s=30)
             processes.wait_until(lambda: ray.status("one") is RayStatus.SUCCEEDED, timeout_s=30)
             assert "hello from 7" in ray.logs("one")
-            assert ray.total_resources() == {"CPU": 2, "GPU": 0}
+            assert ray.nodes() == (Node(cpus=2),)
 
             head.owner.close()
             adopted = embedded.ensure_head(settings)

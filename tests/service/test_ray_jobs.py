@@ -88,7 +88,6 @@ def test_only_living_nodes_count(ray):
     client, _ = ray(httpx2.Response(200, json={"data": {"result": {"result": rows}}}))
 
     assert client.nodes() == (Node(cpus=2), Node(cpus=8, gpus=1))
-    assert client.total_resources() == {"CPU": 10, "GPU": 1}
 
 
 @pytest.mark.parametrize("status_code", [401, 403])

@@ -45,14 +45,16 @@ class FakeCluster:
 
     def __init__(self, ray):
         self.ray, self.failure, self.rested, self.closed = ray, None, [], False
+        self.nodes, self.num_connected = None, 0
 
     def connect(self):
+        self.num_connected += 1
         if self.failure:
             raise Unavailable(self.failure)
         return self.ray
 
     def declared(self):
-        return None
+        return self.nodes
 
     def rest(self, idle_s):
         self.rested.append(idle_s)
@@ -106,10 +108,18 @@ def tick(store, settings, cluster, clock):
 
 
 @pytest.fixture
-def add(store):
-    def add(count=1):
+def make_spec():
+    def make(count=1):
         body = {"workload": {"kind": "digits-mlp"}, "budget": {"steps": 1}, "workers": {"count": count}}
-        return store.add_job(JobSpec.model_validate(body))[0].id
+        return JobSpec.model_validate(body)
+
+    return make
+
+
+@pytest.fixture
+def add(store, make_spec):
+    def add(count=1):
+        return store.add_job(make_spec(count))[0].id
 
     return add
 
@@ -320,6 +330,40 @@ def test_what_does_not_fit_is_known_once_the_cluster_was_seen(store, settings, c
     reconciler.tick(clock.now)
 
     assert [problem.pointer for problem in reconciler.misfits(spec)] == ["/workers/count"]
+
+
+def test_the_first_job_can_be_refused_because_an_idle_cluster_is_looked_at(store, settings, cluster, clock, make_spec):
+    reconciler = Reconciler(store, settings, api_url="http://x", ray=cluster, clock=clock)
+    cluster.failure = "Ray at http://ray:8265 does not answer"
+    with pytest.raises(Unavailable, match="does not answer"):
+        reconciler.tick(clock.now)
+    assert reconciler.misfits(make_spec(count=5)) == []
+
+    cluster.failure = None
+    for after_s in (1, 5, 10, 11, 19):
+        reconciler.tick(clock.now + after_s)
+
+    assert cluster.num_connected == 2
+    assert [problem.pointer for problem in reconciler.misfits(make_spec(count=5))] == ["/workers/count"]
+
+
+def test_a_cluster_that_grew_while_idle_takes_what_it_could_not_hold_before(store, settings, cluster, clock, make_spec):
+    reconciler = Reconciler(store, settings, api_url="http://x", ray=cluster, clock=clock)
+    reconciler.tick(clock.now)
+    assert reconciler.misfits(make_spec(count=5)) != []
+
+    cluster.ray.cpus = 8
+    reconciler.tick(clock.now + 11)
+
+    assert reconciler.misfits(make_spec(count=5)) == []
+
+
+def test_a_declared_cluster_is_not_started_by_looking_at_it(store, settings, cluster, clock):
+    cluster.nodes = (Node(cpus=2),)
+
+    Reconciler(store, settings, api_url="http://x", ray=cluster, clock=clock).tick(clock.now)
+
+    assert cluster.num_connected == 0
 
 
 def test_stop_ends_the_thread_and_lets_go_of_ray(store, settings, cluster):

@@ -5,11 +5,16 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from search.config import BoConfig
+from search.controller import Controller
+from search.space import SearchSpace
+from search.types import Values
 from service.problems import Problem, problems_of
 from service.spec import JobSpec
 
 JOB: dict[str, Any] = {"workload": {"kind": "digits-mlp"}, "budget": {"seconds": 10}}
 RANGE = {"kind": "threshold", "density": [0.003, 0.1]}
+ABSOLUTE = {"kind": "threshold", "search": "absolute"}
 
 
 def refused(changes: dict[str, Any]) -> dict[str, Problem]:
@@ -25,12 +30,35 @@ def refused(changes: dict[str, Any]) -> dict[str, Problem]:
         ({"workload": {"kind": "mnist"}}, "/workload/kind", "mnist", "digits-mlp"),
         ({"exchange": {"kind": "zip"}}, "/exchange/kind", "zip", "none, threshold"),
         ({"optimizer": {"kind": "sdg"}}, "/optimizer/kind", "sdg", "did you mean `sgd`"),
-        ({"optimizer": {"kind": "sgd", "learning_rate": 0}}, "/optimizer/learning_rate", 0, "greater than 0"),
-        ({"optimizer": {"kind": "sgd", "learning_rate": -1.5}}, "/optimizer/learning_rate", -1.5, "greater than 0"),
+        ({"optimizer": {"kind": "sgd", "learning_rate": 0}}, "/optimizer/learning_rate", 0, "equal to 0.00000001"),
+        ({"optimizer": {"kind": "sgd", "learning_rate": 1e-9}}, "/optimizer/learning_rate", 1e-9, "0.00000001"),
+        ({"optimizer": {"kind": "sgd", "momentum": 0, "nesterov": True}}, "/optimizer/momentum", 0, "> 0"),
         ({"exchange": {"kind": "threshold", "density": 1.5}}, "/exchange/density", 1.5, "less than or equal to 1"),
-        ({"exchange": {"kind": "threshold", "density": [0.1, 0.003]}}, "/exchange", None, "low < high"),
+        ({"exchange": {"kind": "threshold", "density": [0.1, 0.003]}}, "/exchange/density", [0.1, 0.003], "low < high"),
+        ({"exchange": ABSOLUTE | {"threshold": [2, 1]}}, "/exchange/threshold", [2, 1], "low < high"),
+        ({"exchange": ABSOLUTE | {"threshold": [0, 1]}}, "/exchange/threshold", [0, 1], "must be > 0"),
+        ({"exchange": ABSOLUTE | {"threshold": -1}}, "/exchange/threshold", -1, "equal to 0"),
+        ({"exchange": {"kind": "threshold", "density": 2, "threshold": 1}}, "/exchange/density", 2, "equal to 1"),
+        ({"exchange": {"kind": "threshold"}}, "/exchange/density", None, "needs `density`"),
+        ({"exchange": ABSOLUTE}, "/exchange/threshold", None, "needs `threshold`"),
+        ({"exchange": RANGE | {"threshold": 0.5}}, "/exchange/threshold", 0.5, "no effect"),
+        (
+            {"arms": [{"name": "a"}, {"name": "b", "exchange": RANGE | {"density": [0.1, 0.003]}}]},
+            "/arms/1/exchange/density",
+            [0.1, 0.003],
+            "low < high",
+        ),
+        (
+            {"arms": [{"name": "a", "exchange": RANGE, "controller": {"kind": "cosine"}}]},
+            "/arms/0/exchange/density",
+            [0.003, 0.1],
+            "one number",
+        ),
         ({"workers": {"count": 0}}, "/workers/count", 0, "greater than or equal to 1"),
         ({"workers": {"count": 45}}, "/workers/count", 45, "[1, 44]"),
+        ({"workers": {"gpus": 1.5}}, "/workers/gpus", 1.5, "whole number"),
+        ({"link": {"mode": "emulate", "mbps": 1e-300}}, "/link/mbps", 1e-300, "equal to 0.001"),
+        ({"link": {"mode": "emulate", "mbps": 1e7}}, "/link/mbps", 1e7, "equal to 1000000"),
         ({"budget": {"seconds": -1}}, "/budget/seconds", -1, "greater than 0"),
         ({"budget": {}}, "/budget", None, "at least one of `seconds`, `steps`, `bytes`"),
         ({"link": {"mode": "emulate"}}, "/link/mbps", None, "required"),
@@ -68,6 +96,41 @@ def test_every_problem_is_named_at_once() -> None:
     found = refused({"workers": {"count": 0}, "optimizer": {"kind": "x"}, "link": {"mode": "y"}, "seeds": []})
 
     assert set(found) == {"/workers/count", "/optimizer/kind", "/link/mode", "/seeds"}
+
+
+def test_all_that_does_not_fit_together_is_named_at_once() -> None:
+    found = refused(
+        {
+            "arms": [{"name": "a"}, {"name": "a"}],
+            "seeds": [1, 1],
+            "workers": {"count": 45},
+            "exchange": RANGE,
+            "controller": {"kind": "fixed"},
+        }
+    )
+
+    assert set(found) == {"/arms", "/seeds", "/workers/count", "/exchange/density"}
+
+
+def test_all_that_does_not_fit_in_a_part_is_named_at_once() -> None:
+    found = refused({"exchange": {"kind": "threshold", "threshold": 0.5}})
+
+    assert set(found) == {"/exchange/density", "/exchange/threshold"}
+
+
+@pytest.mark.parametrize("gpus", [0, 0.25, 1, 3])
+def test_one_gpu_may_be_shared_and_several_are_whole(gpus: float) -> None:
+    assert JobSpec.model_validate(JOB | {"workers": {"gpus": gpus}}).workers.gpus == gpus
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "schedulefree_sgd", "schedulefree_adamw"])
+def test_the_lowest_rate_that_is_accepted_opens_a_search(optimizer: str) -> None:
+    spec = JobSpec.model_validate(JOB | {"optimizer": {"kind": optimizer, "learning_rate": 1e-8}})
+    space = SearchSpace(optimizer=optimizer, guess=Values(learning_rate=spec.optimizer.learning_rate))
+
+    candidate = Controller(space, BoConfig(), 0, budget=spec.budget).ask()
+
+    assert candidate is not None and candidate.values.learning_rate >= 1e-8
 
 
 def test_an_arm_replaces_its_parts_of_the_job_and_keeps_the_rest() -> None:

@@ -83,6 +83,34 @@ def test_an_error_is_its_callers_and_undoes_its_own_changes_alone(engine, writer
     assert stored(engine) == {"good"}
 
 
+def test_a_locked_file_refuses_in_the_databases_own_words_and_the_next_write_passes(engine, writer):
+    other = connect(str(engine.url))
+    with other.connect() as holder:
+        holder.exec_driver_sql("CREATE TABLE held (id INTEGER)")  # takes the write lock
+        with pytest.raises(Unavailable, match="did not store this: database is locked; try again") as refusal:
+            writer.write(
+                lambda session: [session.connection().exec_driver_sql("PRAGMA busy_timeout = 1"), add("a")(session)]
+            )
+    other.dispose()
+    writer.write(add("b"))
+
+    assert "INSERT" not in str(refusal.value)
+    assert stored(engine) == {"b"}
+
+
+def test_a_write_that_breaks_a_rule_of_the_schema_is_refused_alone(engine, writer):
+    writer.write(add("taken"))
+    with ThreadPoolExecutor(3) as pool:
+        release = occupy(writer, pool)
+        bad, good = pool.submit(writer.write, add("taken")), pool.submit(writer.write, add("good"))
+        release.set()
+        good.result(5.0)
+        with pytest.raises(Unavailable, match="UNIQUE"):
+            bad.result(5.0)
+
+    assert stored(engine) == {"taken", "good"}
+
+
 def test_a_writer_that_is_too_slow_says_so_and_drops_what_has_not_begun(engine):
     writer = Writer(sessionmaker(engine), timeout_s=0.2)
     with ThreadPoolExecutor(1) as pool:

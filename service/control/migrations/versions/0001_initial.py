@@ -24,7 +24,6 @@ def upgrade() -> None:
     _create_stages()
     _create_probes()
     _create_metric_points()
-    _create_events()
     _create_idempotency_keys()
     _create_api_keys()
 
@@ -33,7 +32,6 @@ def downgrade() -> None:
     for table in (
         "api_keys",
         "idempotency_keys",
-        "events",
         "metric_points",
         "probes",
         "stages",
@@ -153,7 +151,7 @@ def _create_stages() -> None:
         sa.Column("num_steps", _INT, nullable=True),
         sa.Column("density", sa.Double(), nullable=True),
         sa.Column("threshold", sa.Double(), nullable=True),
-        sa.Column("totals", _JSON, nullable=True),
+        sa.Column("bill", _JSON, nullable=True),
         sa.Column("resume", _JSON, nullable=True),
         sa.Column("resume_step", sa.Integer(), nullable=True),
         sa.ForeignKeyConstraint(["trial_id"], ["trials.id"], name=op.f("fk_stages_trial_id"), ondelete="CASCADE"),
@@ -198,19 +196,6 @@ def _create_metric_points() -> None:
         ),
         sa.PrimaryKeyConstraint("trial_id", "name", "step", name=op.f("pk_metric_points")),
         sqlite_with_rowid=False,
-    )
-
-
-def _create_events() -> None:
-    op.create_table(
-        "events",
-        sa.Column("job_id", sa.String(), nullable=False),
-        sa.Column("seq", _INT, nullable=False),
-        sa.Column("at", sa.Double(), nullable=False),
-        sa.Column("kind", sa.String(), nullable=False),
-        sa.Column("payload", _JSON, nullable=False),
-        sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_events_job_id"), ondelete="CASCADE"),
-        sa.PrimaryKeyConstraint("job_id", "seq", name=op.f("pk_events")),
     )
 
 

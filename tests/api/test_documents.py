@@ -1,0 +1,41 @@
+"""Jobs as text: YAML 1.2, nothing said twice, and every job of the documentation is a valid one."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from api.documents import checked, parse_yaml
+from service.errors import InvalidJob
+from service.spec import JobSpec
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCKS = [(page.name, block) for page in PAGES for block in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.S)]
+FILES = [(path.name, path.read_text()) for path in sorted((ROOT / "examples" / "jobs").glob("*.yaml"))]
+
+
+@pytest.mark.parametrize(("name", "text"), BLOCKS + FILES)
+def test_every_job_of_the_documentation_is_valid(name: str, text: str) -> None:
+    assert checked(JobSpec, parse_yaml(text.encode()))
+
+
+def test_the_documentation_shows_jobs() -> None:
+    assert len(BLOCKS) >= 2 and len(FILES) >= 1
+
+
+def test_words_and_numbers_are_those_of_yaml_1_2() -> None:
+    assert parse_yaml(b"{on: yes, bytes: 1e9, rate: 1e-3, really: true}") == {
+        "on": "yes",
+        "bytes": 1e9,
+        "rate": 1e-3,
+        "really": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [(b"a: 1\na: 2", "duplicate key"), (b"a: [", "line 1, column 5"), (b"", "got nothing")]
+)
+def test_unreadable_text_is_refused_with_its_place(text: bytes, said: str) -> None:
+    with pytest.raises(InvalidJob, match=said):
+        checked(JobSpec, parse_yaml(text))

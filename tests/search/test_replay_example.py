@@ -1,0 +1,25 @@
+"""The example that trains with a learned schedule does so, with every optimizer that a schedule may name."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+from search.config import OPTIMIZER_TRAITS
+from search.schedule import Entry, Schedule
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "replay_schedule.py"
+RATES = {"sgd": 0.1, "adamw": 1e-3, "schedulefree_sgd": 1.0, "schedulefree_adamw": 2.5e-3}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZER_TRAITS)
+def test_the_example_trains_to_a_good_held_out_accuracy(tmp_path, capsys, optimizer):
+    entry = Entry(step=0, num_steps=120, learning_rate=RATES[optimizer], final_learning_rate=RATES[optimizer] / 2)
+    path = tmp_path / "schedule.json"
+    path.write_text(Schedule(optimizer=optimizer, num_steps=120, entries=(entry,)).to_json())
+
+    runpy.run_path(str(EXAMPLE))["main"](path)
+
+    accuracy = re.search(rf"120 steps of {optimizer}: held-out accuracy (\S+)", capsys.readouterr().out)
+    assert accuracy is not None and float(accuracy[1]) > 0.9

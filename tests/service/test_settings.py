@@ -1,0 +1,61 @@
+"""Settings that cannot work are refused at the start, each by its variable."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from service.settings import Settings, refusals_of
+
+
+@pytest.mark.parametrize("given", ["state", "./state", "~/state"])
+def test_the_state_dir_is_one_place_for_every_working_directory(given, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("WIRETUNE_STATE_DIR", given)
+
+    settings = Settings()
+
+    assert settings.state_dir == tmp_path / "state"
+    assert settings.resolved_storage_url == f"file://{tmp_path}/state/results"
+    assert settings.resolved_database_url == f"sqlite:///{tmp_path}/state/wiretune.db"
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"PORT": "abc"}, "WIRETUNE_PORT is 'abc'; allowed: an integer from 0 to 65535"),
+        ({"PORT": "70000"}, "WIRETUNE_PORT is '70000'; allowed: an integer from 0 to 65535"),
+        ({"NUM_GPUS": "-1"}, "WIRETUNE_NUM_GPUS is '-1'; allowed: an integer from 0"),
+        ({"MAX_SILENCE_S": "0"}, "WIRETUNE_MAX_SILENCE_S is '0'; allowed: a number above 0"),
+        ({"RENEW_S": "7.5"}, "WIRETUNE_RENEW_S: `renew_s` is 7.5; allowed: above 0 and below 7.5, half of `lease_s`"),
+        ({"LEASE_S": "8"}, "WIRETUNE_RENEW_S: `renew_s` is 5; allowed: above 0 and below 4, half of `lease_s`"),
+        ({"STATE_DIR": "~nobody-has-this-name/x"}, "WIRETUNE_STATE_DIR: `state_dir` is ~nobody-has-this-name/x"),
+        (
+            {"RAY_ADDRESS": "http://head:8265"},
+            "WIRETUNE_API_URL: `api_url` is empty while `ray_address` is http://head",
+        ),
+    ],
+)
+def test_a_refusal_names_the_variable_its_value_and_what_is_allowed(variables, said, monkeypatch):
+    for name, value in variables.items():
+        monkeypatch.setenv(f"WIRETUNE_{name}", value)
+
+    with pytest.raises(ValidationError) as refusal:
+        Settings()
+
+    (line,) = refusals_of(refusal.value)
+    assert line.startswith(said)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"ray_address": "http://127.0.0.1:8265"},
+        {"ray_address": "http://localhost:8265"},
+        {"ray_address": "http://[::1]:8265"},
+        {"ray_address": "http://head:8265", "api_url": "http://api:8470"},
+    ],
+)
+def test_a_cluster_that_can_reach_the_api_needs_no_more(given, tmp_path: Path):
+    assert Settings(state_dir=tmp_path, **given).ray_address == given["ray_address"]
