@@ -1,6 +1,7 @@
 """The end of a job: learned schedules, the bill, and who reached which loss first."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 from pydantic import BaseModel
@@ -93,20 +94,27 @@ def _schedule(client: Client, job_id: str, trial: TrialView) -> tuple[ScheduleEn
 
 
 def schedule_table(report: TrialReport) -> Table:
-    """Return the learned schedule for a terminal."""
+    """Return the learned schedule for a terminal; a stage's ramps are one row."""
     table = _table(f"Schedule of {report.name}", "steps", "learning rate", "density", "threshold", "reason")
-    for entry in report.schedule:
-        rate = figures.number(entry.learning_rate)
-        if entry.final_learning_rate is not None:
-            rate += f" -> {figures.number(entry.final_learning_rate)}"
+    for _, group in groupby(report.schedule, key=lambda entry: (entry.reason, entry.level)):
+        entries = list(group)
+        first, last = entries[0], entries[-1]
+        final = last.learning_rate if last.final_learning_rate is None else last.final_learning_rate
+        rate = figures.number(first.learning_rate)
         table.add_row(
-            f"{entry.step}-{entry.step + entry.num_steps}",
-            rate,
-            figures.share(entry.density),
-            figures.number(entry.threshold),
-            entry.reason,
+            f"{first.step}-{last.step + last.num_steps}",
+            rate if final == first.learning_rate else f"{rate} -> {figures.number(final)}",
+            figures.share(_mean_density(entries)),
+            figures.number(last.threshold),
+            first.reason,
         )
     return table
+
+
+def _mean_density(entries: Sequence[ScheduleEntry]) -> float | None:
+    known = [(entry.density, entry.num_steps) for entry in entries if entry.density is not None]
+    total = sum(num_steps for _, num_steps in known)
+    return sum(density * num_steps for density, num_steps in known) / total if total else None
 
 
 def bill_table(found: list[TrialReport], spec: JobSpec) -> Table:

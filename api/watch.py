@@ -52,7 +52,7 @@ class Progress:
             if self._is_new("decided", trial.trial_id, str(stage.stage), stage.reason):
                 yield from _decision_lines(name, stage, level_name(spec, trial.arm))
             if stage.closed and self._is_new("closed", trial.trial_id, str(stage.stage)):
-                yield _closed_line(name, stage, trial)
+                yield _closed_line(name, stage)
         if trial.outcome is not None:
             if self._is_new("finished", trial.trial_id):
                 yield _finished_line(name, trial)
@@ -109,11 +109,12 @@ def _values(learning_rate: float, level: float | None, name: str) -> str:
     return f"{text}, {name} {figures.share(level) if name == 'density' else figures.number(level)}"
 
 
-def _closed_line(name: str, stage: StageView, trial: TrialView) -> str:
+def _closed_line(name: str, stage: StageView) -> str:
     if stage.num_steps == 0:
-        return f"{name}: stage {stage.stage} diverged and was rewound"
+        return f"{name}: stage {stage.stage} kept no steps: it diverged and was rewound, or its share was under a step"
     density = "" if stage.density is None else f" at density {figures.share(stage.density)}"
-    return f"{name}: stage {stage.stage} committed {stage.num_steps} steps{density}; so far {_sent(trial.bill)}"
+    so_far = "" if stage.bill is None else f"; so far {_sent(stage.bill)}"
+    return f"{name}: stage {stage.stage} committed {stage.num_steps} steps{density}{so_far}"
 
 
 def _finished_line(name: str, trial: TrialView) -> str:

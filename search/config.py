@@ -2,8 +2,17 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+
+def _whole(given: object) -> object:
+    if isinstance(given, bool):
+        raise ValueError(f"should be a whole number, got {given}")
+    return given
+
+
+#: A whole number above 0; `true` is none, 1e9 is one.
+Count = Annotated[int, BeforeValidator(_whole), Field(gt=0)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -16,9 +25,9 @@ class Config(BaseModel):
 class Budget(Config):
     """What a training run may spend; with several caps, whichever is reached first ends it."""
 
-    seconds: PositiveFloat | None = Field(None, description="elapsed seconds on the training clock")
-    steps: int | None = Field(None, gt=0, description="optimizer steps, search included")
-    bytes: int | None = Field(None, gt=0, description="bytes sent by one worker, search included")
+    seconds: PositiveFloat | None = Field(None, ge=0.01, le=1e9, description="elapsed seconds on the training clock")
+    steps: Count | None = Field(None, le=10**12, description="optimizer steps, search included")
+    bytes: Count | None = Field(None, le=10**18, description="bytes sent by one worker, search included")
 
     @model_validator(mode="after")
     def _has_a_cap(self) -> "Budget":

@@ -8,7 +8,7 @@ from search.forecast import LARGEST
 from search.types import Observation, Spent, Value
 
 #: Longer curves are kept as means of blocks: as many points as a forecast tells apart.
-MAX_POINTS = 100000
+MAX_POINTS = 400
 #: Losses of a fresh run that tell where it starts: they are the same in all probes, up to the first updates.
 OPENING_LOSSES = 5
 #: Committed losses whose median is the level that a commit ended at.

@@ -27,10 +27,13 @@ def problems_of(error: ValidationError, body: Any) -> list[Problem]:
     details = error.errors(include_url=False)
     found = [(detail, problem) for detail in details for problem in _problems(detail, body)]
     problems = [problem for _, problem in found]
-    # Of `number or pair` the form that was not meant complains too: only about the type.
-    return [
-        problem for detail, problem in found if not (detail["type"].endswith("_type") and _says_more(problems, problem))
-    ]
+    return [problem for detail, problem in found if not (_is_an_echo(detail) and _says_more(problems, problem))]
+
+
+def _is_an_echo(detail: ErrorDetails) -> bool:
+    """Whether the problem may only follow from another one: in `number or pair` the form that was not meant
+    complains about the type, and a list whose items are refused is too short."""
+    return detail["type"].endswith("_type") or detail["type"] == "too_short"
 
 
 def _says_more(found: Sequence[Problem], problem: Problem) -> bool:
@@ -53,6 +56,8 @@ def _problem(detail: ErrorDetails, body: Any) -> Problem:
     if detail["type"] == "union_tag_invalid":
         path.append("kind" if "kind" in detail["ctx"]["discriminator"] else "mode")
         shown = detail["ctx"]["tag"]
+    if detail["type"] == "union_tag_not_found":
+        path.append(detail["ctx"]["discriminator"].strip("'"))
     return Problem(pointer=_pointer(path), message=_message(detail, path, shown), value=shown)
 
 
@@ -93,8 +98,10 @@ def _message(detail: ErrorDetails, path: list[str | int], shown: Any) -> str:
         return _unknown_word(shown, context["expected"])
     if kind == "extra_forbidden":
         return f"`{field}` is not available in this version" if field in FUTURE else f"there is no field `{field}`"
-    if kind == "missing":
+    if kind in ("missing", "union_tag_not_found"):
         return f"`{field}` is required"
+    if kind == "too_short":
+        return f"`{field}` needs at least {context['min_length']} items, got {context['actual_length']}"
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         return f"`{field}` must be an object with named fields"
     text = detail["msg"].removeprefix("Value error, ").removeprefix("Input ")

@@ -53,6 +53,7 @@ class StageView(View):
     search_steps: int
     search_bytes: int
     closed: bool
+    bill: Bill | None = Field(description="the trial's, when the stage closed; null: not kept yet")
     probes: tuple[ProbeView, ...]
 
 
@@ -101,7 +102,7 @@ class JobSummary(View):
     created_at: datetime
     finished_at: datetime | None
     arms: tuple[str, ...]
-    best_validation_loss: float | None
+    best_validation_loss: float | None = Field(description="the lowest that any of its trials reported")
     labels: dict[str, str]
 
 

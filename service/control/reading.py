@@ -61,7 +61,8 @@ def page(
     """Return up to `limit` jobs, newest first, from behind `cursor`; raises InvalidJob for bad ones."""
     if not 1 <= limit <= MAX_PAGE:
         raise InvalidJob([Problem(pointer="/limit", message=f"`limit` is from 1 to {MAX_PAGE}", value=limit)])
-    best = select(func.min(TrialRow.validation_loss)).where(TrialRow.job_id == JobRow.id).scalar_subquery()
+    reported = select(func.min(PointRow.value)).join(TrialRow, TrialRow.id == PointRow.trial_id)
+    best = reported.where(TrialRow.job_id == JobRow.id, PointRow.name == "validation_loss").scalar_subquery()
     query = select(JobRow, best).order_by(JobRow.id.desc()).limit(limit + 1)
     if state is not None:
         query = query.where(JobRow.state == state.value)

@@ -441,3 +441,25 @@ def test_a_job_that_is_not_queued_begins_no_attempt(store, driver):
         store.begin_attempt(driver.job_id)
 
     assert store.job(driver.job_id).attempt == 1
+
+
+def test_the_best_loss_is_the_lowest_reported_not_the_last(store, driver):
+    losses = MetricPoints(
+        trial_id=driver.trial_id,
+        name="validation_loss",
+        steps=(0, 10, 20),
+        seconds=(0.0, 1.0, 2.0),
+        values=(0.3, 0.1, 0.2),
+    )
+    driver.send(losses, stream=driver.trial_id)
+
+    (summary,), (trial,) = store.jobs().jobs, store.trials(driver.job_id)
+    assert (summary.best_validation_loss, trial.validation_loss) == (0.1, 0.2)
+
+
+def test_a_closed_stage_keeps_the_bill_of_its_own_end(store, driver):
+    for stage, sent in enumerate((500, 900)):
+        driver.decide(stage, first_step=10 * stage)
+        driver.close(stage, num_steps=10, step=10 * (stage + 1), bill=Bill(bytes_sent=sent), resume={})
+
+    assert [stage.bill.bytes_sent for stage in store.stages(driver.job_id)] == [500, 900]

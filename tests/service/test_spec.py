@@ -59,7 +59,7 @@ def refused(changes: dict[str, Any]) -> dict[str, Problem]:
         ({"workers": {"gpus": 1.5}}, "/workers/gpus", 1.5, "whole number"),
         ({"link": {"mode": "emulate", "mbps": 1e-300}}, "/link/mbps", 1e-300, "equal to 0.001"),
         ({"link": {"mode": "emulate", "mbps": 1e7}}, "/link/mbps", 1e7, "equal to 1000000"),
-        ({"budget": {"seconds": -1}}, "/budget/seconds", -1, "greater than 0"),
+        ({"budget": {"seconds": -1}}, "/budget/seconds", -1, "greater than or equal to 0.01"),
         ({"budget": {}}, "/budget", None, "at least one of `seconds`, `steps`, `bytes`"),
         ({"link": {"mode": "emulate"}}, "/link/mbps", None, "required"),
         ({"seeds": [1, 1]}, "/seeds", [1, 1], "distinct"),
@@ -152,3 +152,24 @@ def test_an_arm_replaces_its_parts_of_the_job_and_keeps_the_rest() -> None:
     assert [trial.replica.exchange.kind for trial in trials] == ["threshold", "threshold", "none", "none"]
     assert {trial.replica.optimizer.learning_rate for trial in trials} == {0.1}
     assert [trial.replica.seed for trial in trials] == [3, 4, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer", "said"),
+    [
+        ({"optimizer": {"learning_rate": 0.2}}, "/optimizer/kind", "`kind` is required"),
+        ({"link": {"mbps": 10}}, "/link/mode", "`mode` is required"),
+        ({"arms": []}, "/arms", "at least 1 items, got 0"),
+        ({"budget": {"steps": True}}, "/budget/steps", "whole number"),
+        ({"budget": {"seconds": 1e308}}, "/budget/seconds", "less than or equal to"),
+    ],
+)
+def test_a_problem_is_told_in_the_jobs_own_words(changes: dict[str, Any], pointer: str, said: str) -> None:
+    found = refused(changes)
+
+    assert set(found) == {pointer}
+    assert said in found[pointer].message
+
+
+def test_an_item_that_is_refused_does_not_make_its_list_too_short() -> None:
+    assert set(refused({"arms": [{"name": "bad name!"}]})) == {"/arms/0/name"}
