@@ -62,8 +62,9 @@ def page(
     if not 1 <= limit <= MAX_PAGE:
         raise InvalidJob([Problem(pointer="/limit", message=f"`limit` is from 1 to {MAX_PAGE}", value=limit)])
     reported = select(func.min(PointRow.value)).join(TrialRow, TrialRow.id == PointRow.trial_id)
-    best = reported.where(TrialRow.job_id == JobRow.id, PointRow.name == "validation_loss").scalar_subquery()
-    query = select(JobRow, best).order_by(JobRow.id.desc()).limit(limit + 1)
+    reported = reported.where(TrialRow.job_id == JobRow.id, PointRow.name == "validation_loss")
+    final = select(func.min(TrialRow.validation_loss)).where(TrialRow.job_id == JobRow.id)
+    query = select(JobRow, reported.scalar_subquery(), final.scalar_subquery()).order_by(JobRow.id.desc()).limit(limit + 1)
     if state is not None:
         query = query.where(JobRow.state == state.value)
     if label is not None:
@@ -74,10 +75,10 @@ def page(
     rows = session.execute(query).all()
     shown = rows[:limit]
     following = _encode(shown[-1][0].id) if len(rows) > limit else None
-    return JobPage(jobs=tuple(_summary(job, loss) for job, loss in shown), next_cursor=following)
+    return JobPage(jobs=tuple(_summary(job, losses) for job, *losses in shown), next_cursor=following)
 
 
-def _summary(job: JobRow, best_validation_loss: float | None) -> JobSummary:
+def _summary(job: JobRow, losses: Iterable[float | None]) -> JobSummary:
     return JobSummary(
         id=job.id,
         name=job.name,
@@ -86,7 +87,7 @@ def _summary(job: JobRow, best_validation_loss: float | None) -> JobSummary:
         created_at=_moment(job.created_at),
         finished_at=_moment_or_none(job.finished_at),
         arms=tuple(arm["name"] for arm in job.spec["arms"]),
-        best_validation_loss=best_validation_loss,
+        best_validation_loss=min((loss for loss in losses if loss is not None), default=None),
         labels=job.spec["labels"],
     )
 
