@@ -64,7 +64,9 @@ def page(
     reported = select(func.min(PointRow.value)).join(TrialRow, TrialRow.id == PointRow.trial_id)
     reported = reported.where(TrialRow.job_id == JobRow.id, PointRow.name == "validation_loss")
     final = select(func.min(TrialRow.validation_loss)).where(TrialRow.job_id == JobRow.id)
-    query = select(JobRow, reported.scalar_subquery(), final.scalar_subquery()).order_by(JobRow.id.desc()).limit(limit + 1)
+    query = (
+        select(JobRow, reported.scalar_subquery(), final.scalar_subquery()).order_by(JobRow.id.desc()).limit(limit + 1)
+    )
     if state is not None:
         query = query.where(JobRow.state == state.value)
     if label is not None:

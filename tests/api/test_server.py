@@ -45,11 +45,14 @@ def test_a_server_that_cannot_start_shows_its_log(settings: Settings, store: Sto
 def silent(settings: Settings) -> Iterator["subprocess.Popen[bytes]"]:
     """A process that is announced as the state dir's server, and never answers."""
     settings.state_dir.mkdir()
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "serve"])
+    program = "import time; print('up', flush=True); time.sleep(60)"
+    process = subprocess.Popen([sys.executable, "-c", program, "serve"], stdout=subprocess.PIPE)
+    assert process.stdout is not None and process.stdout.readline() == b"up\n"  # it has its own command line by now
     announce(settings, process.pid, processes.started_at(process.pid))
     yield process
     process.kill()
     process.wait()
+    process.stdout.close()
 
 
 def announce(settings: Settings, pid: int, started_at: int | None) -> None:
