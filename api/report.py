@@ -44,7 +44,7 @@ class TrialReport(BaseModel):
             "seconds_search": bill.seconds_search,
             "seconds_training": bill.seconds_training,
             "steps": bill.steps,
-            "validation": {"loss": self.trial.validation_loss, "accuracy": self.trial.validation_accuracy},
+            "validation": {"loss": self.trial.validation_loss, **self.trial.validation_metrics},
             "crossing": None if self.overtaken is None else self.overtaken.model_dump(),
         }
 
@@ -120,9 +120,10 @@ def _mean_density(entries: Sequence[ScheduleEntry]) -> float | None:
 def bill_table(found: list[TrialReport], spec: JobSpec) -> Table:
     """Return every trial's bill for a terminal; bytes are one worker's."""
     link = f"emulated {spec.link.mbps:g} Mbit link" if spec.link.mode == "emulate" else "the network as it is"
-    table = _table(f"Bill ({link})", "trial", "sent", "dense", "ratio", "search", "training", "val. loss", "accuracy")
+    metrics = sorted({name for report in found for name in report.trial.metric_directions})
+    table = _table(f"Bill ({link})", "trial", "sent", "dense", "ratio", "search", "training", "val. loss", *metrics)
     for report in found:
-        bill, accuracy = report.trial.bill, report.trial.validation_accuracy
+        bill = report.trial.bill
         table.add_row(
             report.name,
             figures.size(bill.bytes_sent),
@@ -131,7 +132,7 @@ def bill_table(found: list[TrialReport], spec: JobSpec) -> Table:
             f"{bill.seconds_search:.1f} s",
             f"{bill.seconds_training:.1f} s",
             figures.loss(report.trial.validation_loss),
-            "-" if accuracy is None else f"{100 * accuracy:.1f}%",
+            *(figures.loss(report.trial.validation_metrics.get(name)) for name in metrics),
         )
     return table
 

@@ -130,9 +130,7 @@ def _sent(bill: Bill) -> str:
 
 def _where(trial: TrialView) -> str:
     text = f"{trial.step} steps, {trial.seconds:.1f} s, validation loss {figures.loss(trial.validation_loss)}"
-    if trial.validation_accuracy is None:
-        return text
-    return f"{text}, accuracy {100 * trial.validation_accuracy:.1f}%"
+    return ", ".join([text, *(f"{name} {figures.loss(value)}" for name, value in trial.validation_metrics.items())])
 
 
 def _summary(trials: tuple[TrialView, ...]) -> str:

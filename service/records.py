@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from service.spec import JobSpec
 
 SCHEMA_VERSION: Literal[1] = 1
+Direction = Literal["min", "max"]
 DRIVER_STREAM = "driver"
 
 
@@ -34,6 +35,9 @@ class TrialStarted(Record):
     seed: int
     backend: str = Field(description="gloo or nccl")
     device: str
+    metrics: dict[str, Direction] = Field(
+        default_factory=dict, description="the workload's own, and which way is better"
+    )
 
 
 class MetricPoints(Record):
@@ -41,7 +45,7 @@ class MetricPoints(Record):
 
     kind: Literal["metrics"] = "metrics"
     trial_id: str
-    name: str = Field(description="loss, validation_loss, validation_accuracy, learning_rate, density, bytes_sent, ...")
+    name: str = Field(description="loss, validation_loss, validation_<metric>, learning_rate, density, bytes_sent, ...")
     steps: tuple[int, ...] = Field(description="committed steps")
     seconds: tuple[float, ...] = Field(description="training clock")
     values: tuple[float | None, ...]
@@ -143,7 +147,7 @@ class TrialFinished(Record):
     trial_id: str
     outcome: Literal["completed", "diverged"]
     validation_loss: float | None
-    validation_accuracy: float | None
+    validation_metrics: dict[str, float | None] = Field(default_factory=dict)
     schedule: tuple[ScheduleEntry, ...]
     bill: Bill
     weights_url: str | None

@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.records import Bill, ScheduleEntry
+from service.records import Bill, Direction, ScheduleEntry
 from service.spec import JobSpec
 from service.states import JobState
 
@@ -71,7 +71,8 @@ class TrialView(View):
     learning_rate: float | None
     level: float | None
     validation_loss: float | None
-    validation_accuracy: float | None
+    validation_metrics: dict[str, float | None] = Field(description="the workload's own, on the validation set")
+    metric_directions: dict[str, Direction] = Field(description="which way each of them is better")
     bill: Bill
     weights_url: str | None
 

@@ -198,7 +198,7 @@ class Replica:
         mean_loss, accuracy = (sums / len(data)).tolist()
         return Evaluation(
             loss=mean_loss,
-            accuracy=accuracy if has_accuracy else None,
+            metrics={"accuracy": accuracy} if has_accuracy else {},
             num_samples=len(data),
             bytes_sent=(self._ledger.take(),),
         )

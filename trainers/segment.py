@@ -2,9 +2,10 @@
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 Purpose = Literal["gradient", "parameters", "state", "control", "padding"]
+Direction = Literal["min", "max"]
 
 
 class Value(BaseModel):
@@ -37,6 +38,6 @@ class Evaluation(Value):
     """The evaluated (for Schedule-Free: averaged) iterate on one data set, in the workload's units."""
 
     loss: float
-    accuracy: float | None = None
+    metrics: dict[str, float] = Field(default_factory=dict)  # the workload's own, each a mean over the samples
     num_samples: int
     bytes_sent: tuple[dict[Purpose, int], ...] = ()  # per rank

@@ -104,6 +104,10 @@ function stageTable(stages, job) {
   ], stages);
 }
 
+function metricNames(trials) {
+  return [...new Set(trials.flatMap((trial) => Object.keys(trial.metric_directions)))].sort();
+}
+
 function billTable(trials, job) {
   const link = job.spec.link.mode === "emulate" ? `on an emulated ${job.spec.link.mbps} Mbit link` : "on the network as it is";
   const ratio = (bill) => (bill.bytes_sent && bill.bytes_dense ? `${(bill.bytes_dense / bill.bytes_sent).toFixed(1)}×` : "–");
@@ -117,6 +121,6 @@ function billTable(trials, job) {
     ["search", (trial) => seconds(trial.bill.seconds_search), "number"],
     ["training", (trial) => seconds(trial.seconds), "number"],
     ["validation loss", (trial) => loss(trial.validation_loss), "number"],
-    ["accuracy", (trial) => (trial.validation_accuracy === null ? "–" : `${(100 * trial.validation_accuracy).toFixed(1)} %`), "number"],
+    ...metricNames(trials).map((name) => [name, (trial) => loss(trial.validation_metrics[name] ?? null), "number"]),
   ], trials);
 }

@@ -100,8 +100,8 @@ def committed(
 
 def evaluated(trial_id: str, evaluation: Evaluation, step: int, seconds: float) -> list[MetricPoints]:
     """Return an evaluation's points, at `step` committed steps."""
-    values = {"validation_loss": evaluation.loss, "validation_accuracy": evaluation.accuracy}
-    return [_point(trial_id, name, step, seconds, value) for name, value in values.items() if value is not None]
+    values = {"loss": evaluation.loss} | evaluation.metrics
+    return [_point(trial_id, f"validation_{name}", step, seconds, value) for name, value in values.items()]
 
 
 def _point(trial_id: str, name: str, step: int, seconds: float, value: float) -> MetricPoints:

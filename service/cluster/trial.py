@@ -153,7 +153,7 @@ class _Run:
             trial_id=self.trial_id,
             outcome=outcome,
             validation_loss=reports.finite(evaluation.loss),
-            validation_accuracy=reports.finite(evaluation.accuracy),
+            validation_metrics={name: reports.finite(value) for name, value in evaluation.metrics.items()},
             schedule=tuple(self.progress.schedule),
             bill=self.progress.bill,
             weights_url=self.keeper.export(),

@@ -61,7 +61,9 @@ def forget_beyond(session: Session, trial: TrialRow, step: int) -> None:
     trial.learning_rate = stage.learning_rate if rate is None and stage is not None else rate
     trial.level = None if stage is None else stage.level
     trial.validation_loss = _last_value(session, trial.id, "validation_loss")
-    trial.validation_accuracy = _last_value(session, trial.id, "validation_accuracy")
+    trial.validation_metrics = {
+        name: _last_value(session, trial.id, f"validation_{name}") for name in trial.metric_directions
+    }
 
 
 def keep(trial: TrialRow, step: int, bill: Bill) -> None:

@@ -29,7 +29,7 @@ from service.records import (
 from service.states import JobState
 
 #: Series whose newest value the trial's own row repeats.
-_HEADLINES = ("learning_rate", "validation_loss", "validation_accuracy")
+_HEADLINES = ("learning_rate", "validation_loss")
 _INSERTS: dict[str, Callable[[type[PointRow]], sqlite.Insert | postgresql.Insert]] = {
     "sqlite": sqlite.insert,
     "postgresql": postgresql.insert,
@@ -115,7 +115,7 @@ class Ingest:
                 _finish_trial(trial, record)
 
     def _start_trial(self, trial: TrialRow, record: TrialStarted, attempt: AttemptRow) -> None:
-        trial.backend, trial.device = record.backend, record.device
+        trial.backend, trial.device, trial.metric_directions = record.backend, record.device, dict(record.metrics)
         if self.job.job_state is JobState.STARTING:
             jobs.transition(self.job, JobState.RUNNING, now=self.now)
             attempt.lease_expires = self.now + self.lease_s
@@ -135,6 +135,9 @@ class Ingest:
         trial.seconds = max(trial.seconds, *record.seconds)
         if record.name in _HEADLINES:
             setattr(trial, record.name, record.values[-1])
+        metric = record.name.removeprefix("validation_")
+        if metric in trial.metric_directions:
+            trial.validation_metrics = {**trial.validation_metrics, metric: record.values[-1]}
 
     def _add_probe(self, record: ProbeDone) -> None:
         fields = record.model_dump(exclude={"kind"})
@@ -186,7 +189,7 @@ def _keep(trial: TrialRow, stage: StageRow, record: StageClosed | Checkpointed) 
 
 def _finish_trial(trial: TrialRow, record: TrialFinished) -> None:
     trial.outcome = record.outcome
-    trial.validation_loss, trial.validation_accuracy = record.validation_loss, record.validation_accuracy
+    trial.validation_loss, trial.validation_metrics = record.validation_loss, dict(record.validation_metrics)
     trial.bill = record.bill.model_dump(mode="json")
     trial.step, trial.seconds = record.bill.steps, record.bill.seconds_training
     trial.schedule = {"entries": _dumped(record.schedule)}

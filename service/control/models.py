@@ -105,7 +105,8 @@ class TrialRow(Base):
     learning_rate: Mapped[float | None]
     level: Mapped[float | None]
     validation_loss: Mapped[float | None]
-    validation_accuracy: Mapped[float | None]
+    validation_metrics: Mapped[Json] = mapped_column(default=dict)  # by name, the newest values
+    metric_directions: Mapped[Json] = mapped_column(default=dict)
     bill: Mapped[Json]
     schedule: Mapped[Json | None]  # {"entries": [...]}, once the trial has finished
     weights_url: Mapped[str | None]

@@ -107,7 +107,9 @@ class Reporting:
         return f"{self.job_id}.{arm}.0"
 
     def start(self, arm: str) -> None:
-        started = TrialStarted(trial_id=self.trial(arm), arm=arm, seed=0, backend="gloo", device="cpu")
+        started = TrialStarted(
+            trial_id=self.trial(arm), arm=arm, seed=0, backend="gloo", device="cpu", metrics={"accuracy": "max"}
+        )
         self.post(started)
 
     def stage(self, arm: str, stage: int, *, rate: float, density: float | None) -> None:
@@ -166,7 +168,7 @@ class Reporting:
         )  # fmt: skip
         self.post(
             TrialFinished(
-                trial_id=self.trial(arm), outcome="completed", validation_loss=loss, validation_accuracy=0.97,
+                trial_id=self.trial(arm), outcome="completed", validation_loss=loss, validation_metrics={"accuracy": 0.97},
                 schedule=entries, bill=bill, weights_url=None,
             )
         )  # fmt: skip

@@ -112,7 +112,7 @@ def test_the_printed_report_names_every_arm_and_the_link(client: Client, reporti
     printed = capture.get()
 
     assert "emulated 100 Mbit link" in printed
-    assert "33.3x" in printed and "900.0 kB" in printed and "97.0%" in printed
+    assert "33.3x" in printed and "900.0 kB" in printed and "0.9700" in printed
     assert any("tuned reached the loss at which dense ended" in line for line in report.crossing_lines(found))
 
 

@@ -50,7 +50,9 @@ class ArithmeticGroup(Group):
         self.rates = list(self.slots[slot])
 
     def evaluate(self) -> Evaluation:
-        return Evaluation(loss=sum(self.rates), accuracy=0.5, num_samples=10, bytes_sent=({"control": 8},) * 2)
+        return Evaluation(
+            loss=sum(self.rates), metrics={"accuracy": 0.5}, num_samples=10, bytes_sent=({"control": 8},) * 2
+        )
 
     def save(self, url: str) -> None:
         with fsspec.open(f"{url}/state.json", "w", auto_mkdir=True) as file:

@@ -68,7 +68,11 @@ class Driver:
         return self.store.ingest(self.job_id, self.number, batch)
 
     def start(self) -> None:
-        self.send(TrialStarted(trial_id=self.trial_id, arm="tuned", seed=0, backend="gloo", device="cpu"))
+        self.send(
+            TrialStarted(
+                trial_id=self.trial_id, arm="tuned", seed=0, backend="gloo", device="cpu", metrics={"accuracy": "max"}
+            )
+        )
 
     def decide(self, stage: int, *, first_step: int, **values: Any) -> None:
         fields: dict[str, Any] = {

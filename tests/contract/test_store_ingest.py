@@ -51,7 +51,7 @@ def finished(trial_id, **changes):
     fields = {
         "outcome": "completed",
         "validation_loss": 0.5,
-        "validation_accuracy": 0.9,
+        "validation_metrics": {"accuracy": 0.9},
         "schedule": (ScheduleEntry(step=0, num_steps=30, learning_rate=0.1),),
         "bill": Bill(bytes_sent=900, steps=30, seconds_training=3.0),
         "weights_url": "file:///w",
@@ -291,13 +291,13 @@ def diverged(driver):
 
 def shown(store, job_id):
     (trial,) = store.trials(job_id)
-    return trial.step, trial.learning_rate, trial.level, trial.validation_loss, trial.validation_accuracy
+    return trial.step, trial.learning_rate, trial.level, trial.validation_loss, trial.validation_metrics
 
 
 def test_a_rewound_commit_leaves_only_its_cost_behind(store, diverged):
     series = {name: store.series(diverged.job_id, name)[0].steps for name in ("loss", "validation_loss")}
     (trial,) = store.trials(diverged.job_id)
-    assert shown(store, diverged.job_id) == (10, 0.1, 0.01, 0.25, 0.75)
+    assert shown(store, diverged.job_id) == (10, 0.1, 0.01, 0.25, {"accuracy": 0.75})
     assert series == {"loss": tuple(range(10)), "validation_loss": (10,)}
     assert (trial.bill.bytes_sent, trial.seconds) == (800, 11.0)
     assert [entry.step for entry in store.schedules(diverged.job_id)[0].entries] == [0]
@@ -309,7 +309,7 @@ def test_a_new_attempt_goes_on_from_where_a_diverged_stage_was_rewound_to(store,
     begin(diverged.job_id)
 
     assert store.brief(diverged.job_id, 2).trials[0].resume == {"again": 10}
-    assert shown(store, diverged.job_id) == (10, 0.1, 0.01, 0.25, 0.75)
+    assert shown(store, diverged.job_id) == (10, 0.1, 0.01, 0.25, {"accuracy": 0.75})
     assert store.trials(diverged.job_id)[0].bill.bytes_sent == 800
 
 

@@ -3,10 +3,10 @@
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Engine, inspect
+from sqlalchemy import Engine, inspect, select
 
 from service.control.database import connect, migrate
-from service.control.models import Base
+from service.control.models import Base, PointRow, TrialRow
 from service.control.store import Store
 from service.errors import Unavailable
 from service.settings import Settings
@@ -67,3 +67,27 @@ def test_commits_reach_the_disk_and_foreign_keys_hold(engine):
 
 
 _PRAGMAS = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}
+
+
+def test_the_accuracy_of_old_trials_becomes_a_metric_and_their_stages_stay(engine):
+    migrate(engine, revision="0001")
+    with engine.begin() as connection:
+        connection.exec_driver_sql(
+            "insert into jobs (id, name, state, reason, spec, attempt, version, created_at, not_before) "
+            "values ('job-1', 'old', 'succeeded', '', '{}', 1, 1, 0, 0)"
+        )
+        connection.exec_driver_sql(
+            "insert into trials (id, job_id, position, arm, seed, step, seconds, validation_accuracy, bill) "
+            "values ('job-1-0', 'job-1', 0, 'tuned', 0, 10, 1.0, 0.75, '{}')"
+        )
+        connection.exec_driver_sql(
+            "insert into metric_points (trial_id, name, step, seconds, value) values ('job-1-0', 'loss', 0, 0.1, 2.0)"
+        )
+
+    migrate(engine)
+
+    with engine.connect() as connection:
+        (trial,) = connection.execute(select(TrialRow.validation_metrics, TrialRow.metric_directions)).all()
+        points = connection.execute(select(PointRow.value)).scalars().all()
+    assert trial == ({"accuracy": 0.75}, {"accuracy": "max"})
+    assert points == [2.0]

@@ -130,8 +130,7 @@ def test_training_learns_the_digits(make_config: MakeConfig, exchange_config: No
     replica.run(Segment(num_steps=200, learning_rate=1.0))
     evaluation = replica.evaluate()
 
-    assert evaluation.accuracy is not None
-    assert evaluation.accuracy > 0.9
+    assert evaluation.metrics["accuracy"] > 0.9
     assert evaluation.num_samples == 359
 
 
