@@ -14,6 +14,7 @@ from trainers.config import (
     MeasureLink,
     NoneConfig,
     OptimizerConfig,
+    OwnWorkload,
     ReplicaConfig,
     ScheduleFreeSgdConfig,
     ThresholdConfig,
@@ -115,6 +116,8 @@ class JobSpec(Config):
             yield Fault("/seeds", list(self.seeds), f"seeds must be distinct, got {list(self.seeds)}")
 
     def _steps_beyond_the_data(self) -> Iterator[Fault]:
+        if isinstance(self.workload, OwnWorkload):
+            return  # the workers find out
         samples, batch_size = WORKLOAD_SAMPLES[self.workload.kind], self.workload.batch_size
         most = samples // (batch_size * self.accumulate)
         if self.workers.count > most:

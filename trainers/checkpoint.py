@@ -12,15 +12,16 @@ from typing import Any
 
 import fsspec
 from pydantic import BaseModel, ConfigDict, ValidationError
+from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from trainers.snapshot import State, Stateful, load_scalars, scalars_of, tensors_of
+from trainers.snapshot import State, Stateful, fit, load_scalars, scalars_of, tensors_of
 
 MANIFEST = "manifest.json"
 SHARED = "shared.safetensors"
-FORMAT = 1
+FORMAT = 2
 
 
 class CheckpointError(Exception):
@@ -89,6 +90,15 @@ def write_bytes(url: str, content: bytes) -> None:
         fs.pipe_file(path, content)
 
 
+def read_tensors(url: str) -> dict[str, Tensor]:
+    """Return the tensors of the safetensors file `url`; raises CheckpointError if it is missing or is none."""
+    try:
+        tensors: dict[str, Tensor] = load_tensors(_read_bytes(url))
+    except SafetensorError as error:
+        raise CheckpointError(f"{url} is not a safetensors file: {error}") from error
+    return tensors
+
+
 def weights(tensors: Mapping[str, Tensor]) -> bytes:
     """Return `tensors` as a safetensors file."""
     return save_tensors(_on_host(tensors))
@@ -121,7 +131,9 @@ def _read(url: str, shard: Shard, parts: Mapping[str, Stateful]) -> tuple[dict[s
     content = _read_bytes(f"{url}/{shard.name}")
     if hashlib.sha256(content).hexdigest() != shard.sha256:
         raise CheckpointError(f"{url}/{shard.name} is damaged: its SHA-256 is not the manifest's {shard.sha256}")
-    tensors, live = load_tensors(content), tensors_of(parts)
+    tensors = load_tensors(content)
+    fit(parts, tensors)
+    live = tensors_of(parts)
     saved_shapes = {name: tensor.shape for name, tensor in tensors.items()}
     if saved_shapes != {name: tensor.shape for name, tensor in live.items()}:
         raise CheckpointError(f"{url}/{shard.name} holds the state of another model, optimizer or exchange")
@@ -132,7 +144,7 @@ def _read_bytes(url: str) -> bytes:
     fs, path = fsspec.url_to_fs(url)
     try:
         content: bytes = fs.cat_file(path)
-    except FileNotFoundError as error:
+    except (FileNotFoundError, IsADirectoryError) as error:
         raise CheckpointError(f"{url} is missing") from error
     return content
 

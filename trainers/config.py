@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, JsonValue, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 
@@ -31,14 +31,42 @@ def refusal(faults: list[Fault]) -> PydanticCustomError:
     return PydanticCustomError("faults", "{message}", {"message": message, "faults": faults})
 
 
-class DigitsMlp(Config):
+class WorkloadBase(Config):
+    """What every workload can be given."""
+
+    weights: str | None = Field(
+        None, max_length=1000, description="safetensors file to start from, a path or fsspec URL"
+    )
+
+
+class DigitsMlp(WorkloadBase):
     """scikit-learn's handwritten digits (1,797 scans of 8x8) and a 64-512-512-10 perceptron."""
 
     kind: Literal["digits-mlp"] = "digits-mlp"
     batch_size: int = Field(32, ge=1, le=1024, description="samples per worker and step")
 
 
-WorkloadConfig = DigitsMlp  # a discriminated union as soon as there are two
+class OwnWorkload(WorkloadBase):
+    """The user's own `trainers.workload.Workload`, as a factory in a module that the workers can import."""
+
+    kind: Literal["own"] = "own"
+    factory: str = Field(
+        pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$", description="package.module:name"
+    )
+    params: dict[str, JsonValue] = Field(default_factory=dict, description="keyword arguments of the factory")
+    path: str | None = Field(None, description="folder to import from first; `wiretune run` fills in its own")
+
+
+def _kind_of(workload: object) -> str | None:
+    """A factory needs no `kind` beside it."""
+    if isinstance(workload, dict):
+        return workload.get("kind", "own" if "factory" in workload else None)
+    return getattr(workload, "kind", None)
+
+
+WorkloadConfig = Annotated[
+    Annotated[DigitsMlp, Tag("digits-mlp")] | Annotated[OwnWorkload, Tag("own")], Discriminator(_kind_of)
+]
 
 #: Parameter shapes of the built-in workloads, in the model's own order; a test compares them with the models.
 WORKLOAD_SHAPES: dict[str, tuple[tuple[int, ...], ...]] = {
@@ -96,8 +124,17 @@ class ScheduleFreeAdamWConfig(Config):
     warmup_steps: int = Field(0, ge=0, description="linear ramp from the first step")
 
 
+class OwnOptimizerConfig(Config):
+    """The workload's own `optimizer`; the learning rate multiplies the rates of its parameter groups."""
+
+    kind: Literal["own"] = "own"
+    learning_rate: LearningRate = 1.0
+    warmup_steps: int = Field(0, ge=0, description="linear ramp from the first step")
+
+
 OptimizerConfig = Annotated[
-    SgdConfig | AdamWConfig | ScheduleFreeSgdConfig | ScheduleFreeAdamWConfig, Field(discriminator="kind")
+    SgdConfig | AdamWConfig | ScheduleFreeSgdConfig | ScheduleFreeAdamWConfig | OwnOptimizerConfig,
+    Field(discriminator="kind"),
 ]
 
 

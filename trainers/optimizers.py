@@ -1,62 +1,87 @@
-"""The four optimizers behind one face: rate with warm-up, complete state, and the iterate to evaluate."""
+"""The optimizers behind one face: rates with warm-up, complete state, and the iterate to evaluate."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from schedulefree import AdamWScheduleFree, SGDScheduleFree
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import Parameter
 
 from trainers.config import (
     AdamWConfig,
     OptimizerConfig,
+    OwnOptimizerConfig,
     ScheduleFreeAdamWConfig,
     ScheduleFreeSgdConfig,
     SgdConfig,
 )
+from trainers.workload import Workload, WorkloadError
 
-#: State outside tensors: Schedule-Free counts its steps and sums its weights in the parameter group.
-SCALARS = ("lr", "k", "weight_sum", "lr_max", "scheduled_lr", "train_mode")
+Group = dict[str, Any]  # a torch parameter group
 
 
 class Optimizer:
     """Steps parameters by the gradients in their `.grad`. Mutable: parameters, state tensors, scalars.
 
-    All state tensors exist from the start, so that a snapshot taken before the first step is complete.
+    Of our own kinds, all state tensors exist from the start, so that a snapshot taken before the first step is
+    complete; a user's optimizer makes its own at its first step, and `fit` unmakes them.
     """
 
-    def __init__(self, config: OptimizerConfig, parameters: Mapping[str, Parameter]) -> None:
+    def __init__(
+        self, config: OptimizerConfig, optimizer: torch.optim.Optimizer, names: Mapping[Parameter, str]
+    ) -> None:
         self.config = config
-        self._parameters = dict(parameters)
-        self._optimizer = _build(config, list(self._parameters.values()))
-        self._group: dict[str, Any] = self._optimizer.param_groups[0]
-        for parameter in self._parameters.values():
-            self._optimizer.state[parameter].update(_initial_state(config, parameter))
+        self._optimizer = optimizer
+        self._groups: list[Group] = optimizer.param_groups
+        self._scales = [group["lr"] for group in self._groups]
+        self.parameters = {names[each]: each for group in self._groups for each in group["params"]}
 
     def set_learning_rate(self, learning_rate: float, step: int) -> None:
-        """Use `learning_rate` for step number `step` (from 0), scaled by the warm-up's linear ramp."""
+        """Use `learning_rate` for step number `step` (from 0), times the warm-up's ramp and each group's own rate."""
         warmup = self.config.warmup_steps
-        self._group["lr"] = learning_rate * min(1.0, (step + 1) / warmup) if warmup else learning_rate
+        ramp = min(1.0, (step + 1) / warmup) if warmup else 1.0
+        for group, scale in zip(self._groups, self._scales, strict=True):
+            group["lr"] = learning_rate * ramp * scale
 
     def step(self) -> None:
         """Apply one update. The gradients are used as scratch."""
         self._optimizer.step()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the live state tensors by name; they are never replaced by others."""
-        return {
-            f"{name}.{key}": tensor
-            for name, parameter in self._parameters.items()
-            for key, tensor in self._optimizer.state[parameter].items()
-        }
+        """Return the live state tensors by name; a step updates them in place."""
+        return {name: value for name, value in self._state() if isinstance(value, Tensor)}
+
+    def fit(self, tensors: Mapping[str, Tensor]) -> None:
+        """Have a user's optimizer hold state tensors of just these names and shapes; their values follow."""
+        if not isinstance(self.config, OwnOptimizerConfig) or tensors.keys() == self.tensors().keys():
+            return
+        for parameter in self.parameters.values():
+            self._optimizer.state.pop(parameter, None)
+        for name, tensor in tensors.items():
+            owner, _, key = name.rpartition(".")
+            if owner not in self.parameters:
+                continue
+            parameter = self.parameters[owner]
+            device = parameter.device if tensor.ndim else tensor.device  # torch counts steps on the host
+            self._optimizer.state[parameter][key] = torch.empty_like(tensor, device=device)
 
     def scalars(self) -> dict[str, Any]:
-        """Return the state outside tensors, JSON-compatible."""
-        return {key: self._group[key] for key in SCALARS if key in self._group}
+        """Return the numbers outside tensors, JSON-compatible: of each group, and of each parameter's state."""
+        groups = [{key: value for key, value in group.items() if _is_number(value)} for group in self._groups]
+        return {"groups": groups, "state": {name: value for name, value in self._state() if _is_number(value)}}
 
     def load_scalars(self, scalars: Mapping[str, Any]) -> None:
-        self._group.update(scalars)
+        for group, saved in zip(self._groups, scalars["groups"], strict=True):
+            group.update(saved)
+        for name, value in scalars["state"].items():
+            owner, _, key = name.rpartition(".")
+            self._optimizer.state[self.parameters[owner]][key] = value
+
+    def _state(self) -> Iterable[tuple[str, Any]]:
+        for name, parameter in self.parameters.items():
+            for key, value in self._optimizer.state.get(parameter, {}).items():
+                yield f"{name}.{key}", value
 
     @torch.no_grad()
     def evaluated(self) -> dict[str, Tensor]:
@@ -65,64 +90,134 @@ class Optimizer:
         For Schedule-Free these are the average x in new tensors, recovered from the training point
         y = (1 - beta) z + beta x (Defazio et al., 2024, eq. 1); otherwise the live parameters themselves.
         """
-        beta = _interpolation(self.config)
-        if beta is None:
-            return {name: parameter.detach() for name, parameter in self._parameters.items()}
         # The package's eval() and train() would move the parameters there and back, and lose bits on the way.
         return {
-            name: torch.lerp(parameter.detach(), self._optimizer.state[parameter]["z"], 1 - 1 / beta)
-            for name, parameter in self._parameters.items()
+            name: _average(parameter.detach(), self._optimizer.state[parameter]["z"], beta)
+            if (beta := _interpolation(self.config, group)) is not None
+            else parameter.detach()
+            for group in self._groups
+            for name, parameter in self._named(group)
         }
 
+    def _named(self, group: Group) -> Iterable[tuple[str, Parameter]]:
+        members = set(group["params"])
+        return [(name, parameter) for name, parameter in self.parameters.items() if parameter in members]
 
-def _build(config: OptimizerConfig, parameters: list[Parameter]) -> torch.optim.Optimizer:
-    match config:
-        case SgdConfig():
-            return torch.optim.SGD(
-                parameters,
-                lr=config.learning_rate,
-                momentum=config.momentum,
-                nesterov=config.nesterov,
-                weight_decay=config.weight_decay,
+
+def build(config: OptimizerConfig, workload: Workload, model: nn.Module) -> Optimizer:
+    """Return the optimizer of `config` for what is trained of `model`; freezes the rest of it.
+
+    Raises WorkloadError if the workload's groups, or its own optimizer, cannot be used.
+    """
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    if isinstance(config, OwnOptimizerConfig):
+        optimizer = _checked(workload.optimizer(model))
+    else:
+        optimizer = _prepared(config, _groups(workload.parameter_groups(model)))
+    for group in optimizer.param_groups:
+        _check_group(group, names)
+        group["params"] = [parameter for parameter in group["params"] if parameter.requires_grad]
+    trained = {parameter for group in optimizer.param_groups for parameter in group["params"]}
+    if not trained:
+        raise WorkloadError("no parameter is trained: all are frozen, or in no parameter group")
+    for parameter in names.keys() - trained:
+        parameter.requires_grad_(False)
+    return Optimizer(config, optimizer, names)
+
+
+def _groups(given: Sequence[Group]) -> list[Group]:
+    """Return the workload's groups with their rates as multipliers."""
+    groups = [{"lr": 1.0} | group | {"params": list(group.get("params", ()))} for group in given]
+    for index, group in enumerate(groups):
+        rate: Any = group["lr"]
+        if not (_is_number(rate) and 0 < rate < float("inf")):
+            raise WorkloadError(
+                f"`lr` of parameter group {index} multiplies the learning rate: it must be > 0, got {rate}"
             )
-        case AdamWConfig():
-            return torch.optim.AdamW(
-                parameters, lr=config.learning_rate, betas=config.betas, weight_decay=config.weight_decay
-            )
-        case ScheduleFreeSgdConfig():
-            optimizer: torch.optim.Optimizer = SGDScheduleFree(
-                parameters,
-                lr=config.learning_rate,
-                momentum=config.momentum,
-                weight_decay=config.weight_decay,
-            )
-        case ScheduleFreeAdamWConfig():
-            optimizer = AdamWScheduleFree(
-                parameters, lr=config.learning_rate, betas=config.betas, weight_decay=config.weight_decay
-            )
-    optimizer.param_groups[0]["train_mode"] = True  # the package's train(), which has nothing to move yet
+    return [group for group in groups if group["params"]]
+
+
+def _check_group(group: Group, names: Mapping[Parameter, str]) -> None:
+    for parameter in group["params"]:
+        if parameter not in names:
+            shape = tuple(parameter.shape)
+            raise WorkloadError(f"a parameter of shape {shape} is in a parameter group and not in the model")
+
+
+def _checked(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise WorkloadError(f"`optimizer` must return a torch.optim.Optimizer, got {type(optimizer).__name__}")
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise WorkloadError("`optimizer` returned LBFGS, which evaluates the loss several times a step; take another")
+    if callable(getattr(optimizer, "eval", None)):
+        raise WorkloadError(
+            f"`optimizer` returned {type(optimizer).__name__}, which evaluates other weights than it trains; "
+            "for Schedule-Free take `optimizer: {kind: schedulefree_sgd}` or `schedulefree_adamw`"
+        )
     return optimizer
 
 
-def _initial_state(config: OptimizerConfig, parameter: Parameter) -> dict[str, Tensor]:
+def _prepared(config: OptimizerConfig, groups: list[Group]) -> torch.optim.Optimizer:
+    """Return one of our own kinds, with all its state made."""
+    optimizer = _of_kind(config, groups)
+    for group in optimizer.param_groups:
+        if unknown := group.keys() - optimizer.defaults.keys() - {"params"}:
+            raise WorkloadError(f"a parameter group has options that {config.kind} does not know: {sorted(unknown)}")
+        for parameter in group["params"]:
+            optimizer.state[parameter].update(_initial_state(config, group, parameter))
+    return optimizer
+
+
+def _of_kind(config: OptimizerConfig, groups: list[Group]) -> torch.optim.Optimizer:
+    match config:
+        case SgdConfig():
+            return torch.optim.SGD(
+                groups, momentum=config.momentum, nesterov=config.nesterov, weight_decay=config.weight_decay
+            )
+        case AdamWConfig():
+            return torch.optim.AdamW(groups, betas=config.betas, weight_decay=config.weight_decay)
+        case ScheduleFreeSgdConfig():
+            optimizer: torch.optim.Optimizer = SGDScheduleFree(
+                groups, momentum=config.momentum, weight_decay=config.weight_decay
+            )
+        case ScheduleFreeAdamWConfig():
+            optimizer = AdamWScheduleFree(groups, betas=config.betas, weight_decay=config.weight_decay)
+        case OwnOptimizerConfig():
+            raise AssertionError("a user's own optimizer is not made here")
+    for group in optimizer.param_groups:
+        group["train_mode"] = True  # the package's train(), which has nothing to move yet
+    return optimizer
+
+
+def _initial_state(config: OptimizerConfig, group: Group, parameter: Parameter) -> dict[str, Tensor]:
     """Return what the optimizer itself would create at its first step."""
     zeros, start = torch.zeros_like(parameter), parameter.detach().clone()
     match config:
         case SgdConfig():
-            return {"momentum_buffer": zeros} if config.momentum else {}
+            return {"momentum_buffer": zeros} if group["momentum"] else {}
         case AdamWConfig():
             return {"step": torch.tensor(0.0), "exp_avg": zeros, "exp_avg_sq": torch.zeros_like(parameter)}
         case ScheduleFreeSgdConfig():
             return {"z": start}
         case ScheduleFreeAdamWConfig():
             return {"z": start, "exp_avg_sq": zeros}
+        case OwnOptimizerConfig():
+            return {}
 
 
-def _interpolation(config: OptimizerConfig) -> float | None:
+def _average(trained: Tensor, z: Tensor, beta: float) -> Tensor:
+    return torch.lerp(trained, z, 1 - 1 / beta)
+
+
+def _interpolation(config: OptimizerConfig, group: Group) -> float | None:
     match config:
         case ScheduleFreeSgdConfig():
-            return config.momentum
+            return float(group["momentum"])
         case ScheduleFreeAdamWConfig():
-            return config.betas[0]
+            return float(group["betas"][0])
         case _:
             return None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, bool | int | float)

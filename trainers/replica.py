@@ -2,15 +2,15 @@
 
 import math
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Literal
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.func import functional_call
 
-from trainers import checkpoint, cost
+from trainers import checkpoint, cost, feed, model, optimizers
 from trainers.checkpoint import Shard
 from trainers.config import ReplicaConfig
 from trainers.exchange import exchange, pacing
@@ -18,16 +18,12 @@ from trainers.exchange.aggregate import Wire
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.exchange import Exchanged
 from trainers.exchange.ledger import Ledger
-from trainers.optimizers import Optimizer
-from trainers.sampler import Sampler
 from trainers.segment import Evaluation, Segment, SegmentResult
 from trainers.snapshot import RandomState, State, Steps, Tensors
-from trainers.workload import Data, seeded_model
+from trainers.workload import WorkloadError
 from trainers.workloads import table
 
 Backend = Literal["auto", "gloo", "nccl"]
-#: Samples per forward pass of an evaluation.
-EVALUATION_BATCH = 1024
 
 
 class Replica:
@@ -40,25 +36,22 @@ class Replica:
         self.config, self.rank, self.num_workers = config, rank, num_workers
         self.device = torch.device(_default_device(rank) if device == "auto" else device)
         self.workload = table.build(config.workload)
-        self.model = seeded_model(self.workload, config.seed).to(self.device)
-        parameters = dict(self.model.named_parameters())
-        self._buffer = GradientBuffer(list(parameters.values()))
-        self._optimizer = Optimizer(config.optimizer, parameters)
+        self.model = model.build(self.workload, config.seed, weights_url=config.workload.weights).to(self.device)
+        self._optimizer = optimizers.build(config.optimizer, self.workload, self.model)
+        self._buffer = GradientBuffer(list(self._optimizer.parameters.values()))
         self._ledger = Ledger()
         self._wire = Wire(num_workers, pacing.build(config.link), self._ledger)
         self._exchange = exchange.build(config.exchange, self._buffer, self._wire)
-        self._sampler = Sampler(
-            seed=config.seed,
-            num_samples=len(self.workload.training),
-            num_workers=num_workers,
-            batch_size=self.workload.batch_size,
-            accumulate=config.accumulate,
-        )
+        self._feed = feed.build(self.workload, config, rank, num_workers)
         self._steps = Steps()
         # Distinct per rank and job, so that e.g. dropout masks differ; torch mixes the bits.
         self._random = RandomState(config.seed * 65_536 + rank, self.device)
         self._state = State(
-            shared={"parameters": Tensors(parameters), "optimizer": self._optimizer, "steps": self._steps},
+            shared={
+                "parameters": Tensors(dict(self.model.named_parameters())),
+                "optimizer": self._optimizer,
+                "steps": self._steps,
+            },
             own={
                 "buffers": Tensors(dict(self.model.named_buffers())),
                 "exchange": self._exchange,
@@ -115,15 +108,16 @@ class Replica:
 
     def export(self, url: str) -> None:
         """Write the evaluated iterate as the safetensors file `url` (rank 0), under the model's own names."""
-        weights = self._optimizer.evaluated() | self._averaged_buffers()
-        if self.rank == 0:
-            checkpoint.write_bytes(url, checkpoint.weights(weights))
+        with model.lent(self.model, self._evaluated()):
+            if self.rank == 0:
+                checkpoint.write_bytes(url, checkpoint.weights(model.state_of(self.model)))
 
     # -- training -------------------------------------------------------------------------------------------
 
     def run(self, segment: Segment) -> SegmentResult:
         """Take the segment's steps; returns this rank's view of them. Losses are means over all ranks."""
-        first_step, sent = self.step, []
+        first_step = self.step
+        sent: list[Exchanged] = []
         seconds: list[float] = []
         diverged = False
         with self._random.scope():
@@ -133,6 +127,8 @@ class Replica:
                 diverged = outcome.diverged
                 if diverged:
                     break
+                if not sent:
+                    self._buffer.check_attached()
                 sent.append(outcome)
                 seconds.append(time.monotonic() - started)
         return SegmentResult(
@@ -164,16 +160,18 @@ class Replica:
         self._buffer.zero()
         total = torch.zeros((), device=self.device)
         for micro in range(self.config.accumulate):
-            indices = self._sampler.indices(self.step, rank=self.rank, micro=micro)
-            loss = self._loss(self.workload.training, indices) / self.config.accumulate
+            loss = self._loss(micro) / self.config.accumulate
             torch.autograd.backward(loss)
             total += loss.detach()
         return total
 
-    def _loss(self, data: Data, indices: Tensor) -> Tensor:
-        inputs, targets = (tensor.to(self.device) for tensor in data.batch(indices))
+    def _loss(self, micro: int) -> Tensor:
+        batch = feed.to_device(self._feed.batch(self.step, micro), self.device)
         with self._autocast():
-            return self.workload.loss(self.model(inputs), targets)
+            loss = self.workload.loss(self.model, batch)
+        if loss.ndim:
+            raise WorkloadError(f"`loss` must return a scalar, the mean over the batch; got shape {tuple(loss.shape)}")
+        return loss
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.config.precision == "bf16")
@@ -183,33 +181,34 @@ class Replica:
     @torch.no_grad()
     def evaluate(self) -> Evaluation:
         """Evaluate on the validation set, shared out among the ranks; does not disturb training."""
-        weights = self._optimizer.evaluated() | self._averaged_buffers()
-        data = self.workload.validation
+        names = ("loss", *self.workload.metrics)
+        num_samples = len(self.workload.validation)
+        sums = torch.zeros(len(names), dtype=torch.float64)
         was_training = self.model.training
         self.model.eval()
-        sums = torch.zeros(2, dtype=torch.float64)  # loss, correct
-        has_accuracy = True
-        for indices in torch.split(torch.arange(self.rank, len(data), self.num_workers), EVALUATION_BATCH):
-            loss, correct = self._evaluate_batch(weights, data, indices)
-            has_accuracy = correct is not None
-            sums += torch.tensor([loss * len(indices), correct or 0.0], dtype=torch.float64)
+        with model.lent(self.model, self._evaluated()), feed.seeded(0):
+            share = torch.arange(self.rank, num_samples, self.num_workers)
+            for indices in torch.split(share, self.workload.evaluation_batch_size):
+                sums += len(indices) * self._evaluate_batch(indices, names)
         self.model.train(was_training)
         self._wire.all_reduce_sum(sums, {"control": sums.nbytes})
-        mean_loss, accuracy = (sums / len(data)).tolist()
+        means = dict(zip(names, (sums / num_samples).tolist(), strict=True))
         return Evaluation(
-            loss=mean_loss,
-            metrics={"accuracy": accuracy} if has_accuracy else {},
-            num_samples=len(data),
-            bytes_sent=(self._ledger.take(),),
+            loss=means.pop("loss"), metrics=means, num_samples=num_samples, bytes_sent=(self._ledger.take(),)
         )
 
-    def _evaluate_batch(self, weights: dict[str, Tensor], data: Data, indices: Tensor) -> tuple[float, float | None]:
-        inputs, targets = (tensor.to(self.device) for tensor in data.batch(indices))
+    def _evaluate_batch(self, indices: Tensor, names: Sequence[str]) -> Tensor:
+        """Return the batch's means `(len(names),)` in float64."""
+        batch = feed.to_device(feed.fetch(self.workload, self.workload.validation, indices), self.device)
         with self._autocast():
-            outputs = functional_call(self.model, weights, (inputs,))
-            loss = self.workload.loss(outputs, targets)
-        correct = self.workload.num_correct(outputs, targets)
-        return loss.item(), None if correct is None else correct.item()
+            measured = self.workload.evaluate(self.model, batch)
+        if measured.keys() != set(names):
+            raise WorkloadError(f"`evaluate` must return {sorted(names)}, as `metrics` says; got {sorted(measured)}")
+        return torch.tensor([float(measured[name]) for name in names], dtype=torch.float64)
+
+    def _evaluated(self) -> dict[str, Tensor]:
+        """Return what is evaluated and exported: parameters and buffers by name."""
+        return self._optimizer.evaluated() | self._averaged_buffers()
 
     def _averaged_buffers(self) -> dict[str, Tensor]:
         """Return copies of the model's buffers, averaged over the ranks where they are floating-point."""

@@ -10,7 +10,11 @@ from torch import Tensor
 
 
 class Stateful(Protocol):
-    """Something with state: tensors, updated in place and never replaced, and JSON-compatible scalars."""
+    """Something with state: tensors, updated in place and never replaced, and JSON-compatible scalars.
+
+    Where the set of tensors can change (an optimizer that makes its state at its first step), a method
+    `fit(tensors)` takes on the names and shapes of other ones; their values follow.
+    """
 
     def tensors(self) -> dict[str, Tensor]: ...
     def scalars(self) -> dict[str, Any]: ...
@@ -83,7 +87,7 @@ class RandomState:
 
 @dataclass
 class _Slot:
-    tensors: list[Tensor]
+    tensors: dict[str, Tensor]
     scalars: dict[str, Any]
 
 
@@ -96,26 +100,37 @@ class State:
         self._slots: dict[str, _Slot] = {}
 
     def snapshot(self, slot: str) -> None:
-        """Copy the state into `slot`; its memory is allocated once, at the first use of the name."""
-        live = list(tensors_of(self._parts).values())
-        if slot not in self._slots:
-            self._slots[slot] = _Slot([torch.empty_like(tensor) for tensor in live], {})
+        """Copy the state into `slot`; its memory is allocated at the first use of the name, and then kept."""
+        live = tensors_of(self._parts)
+        if slot not in self._slots or self._slots[slot].tensors.keys() != live.keys():
+            self._slots[slot] = _Slot({name: torch.empty_like(tensor) for name, tensor in live.items()}, {})
+        saved = self._slots[slot].tensors
         with torch.no_grad():
-            torch._foreach_copy_(self._slots[slot].tensors, live)
+            torch._foreach_copy_([saved[name] for name in live], list(live.values()))
         self._slots[slot].scalars = scalars_of(self._parts)
 
     def restore(self, slot: str) -> None:
         """Copy `slot` back into the live state; the slot stays as it is. KeyError: nothing was put there."""
         saved = self._slots[slot]
+        fit(self._parts, saved.tensors)
         # Never an optimizer's load_state_dict: it would make the slot's tensors the live ones.
+        live = tensors_of(self._parts)
         with torch.no_grad():
-            torch._foreach_copy_(list(tensors_of(self._parts).values()), saved.tensors)
+            torch._foreach_copy_(list(live.values()), [saved.tensors[name] for name in live])
         load_scalars(self._parts, saved.scalars)
 
 
 def tensors_of(parts: Mapping[str, Stateful]) -> dict[str, Tensor]:
     """Return the live tensors of all parts, named `part.name`."""
     return {f"{part}.{name}": tensor for part, state in parts.items() for name, tensor in state.tensors().items()}
+
+
+def fit(parts: Mapping[str, Stateful], tensors: Mapping[str, Tensor]) -> None:
+    """Have the parts whose set of tensors can change take on that of `tensors`, named `part.name`."""
+    for part, state in parts.items():
+        if hasattr(state, "fit"):
+            prefix = f"{part}."
+            state.fit({name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)})
 
 
 def scalars_of(parts: Mapping[str, Stateful]) -> dict[str, Any]:

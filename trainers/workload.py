@@ -1,55 +1,80 @@
-"""What is trained: a model, its data and its loss. The built-in ones are in `trainers.workloads`."""
+"""What is trained: a model, its data and its loss. Subclass `Workload`, and name its factory in the job."""
 
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import default_collate
+
+from trainers.segment import Direction
+
+#: Tensors in any nesting of tuples, lists and mappings; what `loss` gets, on the worker's device.
+Batch = Any
 
 
-class Data(Protocol):
-    """A data set by index."""
+class Samples(Protocol):
+    """A data set by index, such as any map-style `torch.utils.data.Dataset`."""
 
     def __len__(self) -> int: ...
 
-    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the inputs `(b, ...)` and targets `(b, ...)` of the samples at `indices` `(b,)` (int64)."""
+    def __getitem__(self, index: Any, /) -> Any: ...
 
 
-class TensorData:
-    """A data set held in memory: inputs `(n, ...)` and targets `(n, ...)`."""
+class Stream(Protocol):
+    """Data without an index: endless batches from any step on. A job then goes on where it stopped."""
 
-    def __init__(self, inputs: Tensor, targets: Tensor) -> None:
-        self.inputs, self.targets = inputs, targets
+    def batches(self, *, seed: int, start_step: int, rank: int, num_workers: int) -> Iterator[Batch]:
+        """Yield this rank's micro-batches, `accumulate` of them per step, from `start_step` on.
 
-    def __len__(self) -> int:
-        return len(self.targets)
-
-    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        return self.inputs[indices], self.targets[indices]
+        The same arguments must give the same batches, and ranks should share no samples.
+        """
 
 
-class Workload(Protocol):
-    """A model, a training and a validation set, a loss. Every rank builds its own, and all must be equal."""
+class Workload(ABC):
+    """A model, its data and its loss. Every rank builds its own, and all must come out equal.
 
-    batch_size: int  # samples per worker and micro-batch
+    Set `training` and `validation` in `__init__`; the other attributes have defaults.
+    """
 
-    @property
-    def training(self) -> Data: ...
-    @property
-    def validation(self) -> Data: ...
+    training: Samples | Stream
+    validation: Samples
+    batch_size: int = 32  # samples per worker and micro-batch
+    evaluation_batch_size: int = 1024  # samples per forward pass of an evaluation
+    loader_processes: int = 0  # per worker: load and transform training samples beside the training
+    metrics: ClassVar[Mapping[str, Direction]] = {}  # what `evaluate` measures besides the loss; which way is better
 
+    @abstractmethod
     def model(self) -> nn.Module:
-        """Return a fresh model, initialised from torch's global generator, which the caller has seeded."""
+        """Return a fresh model in float32, drawn from the global generators, which the caller has seeded."""
 
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+    @abstractmethod
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the loss of a batch, a scalar: the mean over its samples."""
 
-    def num_correct(self, outputs: Tensor, targets: Tensor) -> Tensor | None:
-        """Return how many samples are predicted right, a scalar; None where that has no meaning."""
+    def evaluate(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
+        """Return `loss` and each of `metrics` for a batch of the validation set, scalars: means over its samples."""
+        return {"loss": self.loss(model, batch)}
+
+    def collate(self, samples: list[Any]) -> Batch:
+        """Return the samples as one batch."""
+        return default_collate(samples)
+
+    def parameter_groups(self, model: nn.Module) -> Sequence[dict[str, Any]]:
+        """Return torch parameter groups; a group's `lr` multiplies the learning rate (default 1).
+
+        Parameters in no group are frozen.
+        """
+        return [{"params": list(model.parameters())}]
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        """Return the optimizer of `optimizer: {kind: own}`; the learning rate multiplies its groups' rates."""
+        raise WorkloadError(
+            f"`optimizer: {{kind: own}}` needs {type(self).__name__} to have a method `optimizer`; "
+            "write one, or take another kind"
+        )
 
 
-def seeded_model(workload: Workload, seed: int) -> nn.Module:
-    """Return the model of `seed`, the same on every rank; the global generator is left as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        return workload.model()
+class WorkloadError(Exception):
+    """A workload cannot be trained as it is; the message says why and what to do. Trying again is of no use."""

@@ -168,8 +168,8 @@ class Reporting:
         )  # fmt: skip
         self.post(
             TrialFinished(
-                trial_id=self.trial(arm), outcome="completed", validation_loss=loss, validation_metrics={"accuracy": 0.97},
-                schedule=entries, bill=bill, weights_url=None,
+                trial_id=self.trial(arm), outcome="completed", validation_loss=loss,
+                validation_metrics={"accuracy": 0.97}, schedule=entries, bill=bill, weights_url=None,
             )
         )  # fmt: skip
 

@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch.nn.functional import cross_entropy
 
 from api.client import ApiError
 from search.schedule import Schedule
 from service.states import JobState
 from service.views import JobView
+from trainers import model as models
 from trainers.config import DigitsMlp
-from trainers.workload import seeded_model
 from trainers.workloads import table
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
@@ -62,12 +61,12 @@ def test_the_exported_weights_are_those_whose_loss_was_reported(cluster: Any, fi
         trial = client.trials(finished.id)[0]
     assert trial.weights_url is not None and trial.validation_loss is not None
     workload = table.build(DigitsMlp())
-    model = seeded_model(workload, seed=0)
+    model = models.build(workload, 0)
 
     model.load_state_dict(load_file(trial.weights_url.removeprefix("file://")))
-    inputs, targets = workload.validation.batch(torch.arange(len(workload.validation)))
+    batch = workload.validation[torch.arange(len(workload.validation))]
 
-    assert cross_entropy(model(inputs), targets).item() == pytest.approx(trial.validation_loss, rel=1e-5)
+    assert workload.loss(model, batch).item() == pytest.approx(trial.validation_loss, rel=1e-5)
 
 
 def test_every_committed_steps_loss_is_stored_once(cluster: Any, finished: JobView) -> None:

@@ -3,16 +3,19 @@ from collections.abc import Callable
 import pytest
 import torch
 from schedulefree import SGDScheduleFree
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import Parameter
 
+from trainers import optimizers
 from trainers.config import (
     AdamWConfig,
+    DigitsMlp,
     OptimizerConfig,
     ScheduleFreeSgdConfig,
     SgdConfig,
 )
 from trainers.optimizers import Optimizer
+from trainers.workloads.digits import Digits
 
 START = torch.randn(5, generator=torch.Generator().manual_seed(0))
 
@@ -30,7 +33,9 @@ def steps(optimizer: Optimizer, parameter: Parameter, which: range, *, learning_
 
 def fresh(config: OptimizerConfig) -> tuple[Optimizer, Parameter]:
     parameter = Parameter(START.clone())
-    return Optimizer(config, {"x": parameter}), parameter
+    model = nn.Module()
+    model.register_parameter("x", parameter)
+    return optimizers.build(config, Digits(DigitsMlp()), model), parameter
 
 
 @pytest.mark.parametrize("before", [0, 3])
@@ -107,7 +112,7 @@ def test_warmup_ramps_linearly_from_the_first_step(optimizer_config: OptimizerCo
 
     for step in range(7):
         optimizer.set_learning_rate(0.1, step)
-        rates.append(optimizer.scalars()["lr"])
+        rates.append(optimizer.scalars()["groups"][0]["lr"])
 
     assert rates == pytest.approx([0.02, 0.04, 0.06, 0.08, 0.1, 0.1, 0.1])
 

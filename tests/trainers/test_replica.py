@@ -153,6 +153,6 @@ def test_exported_weights_reproduce_the_evaluation(
     replica.export(f"{tmp_path}/deep/weights.safetensors")
     model = replica.workload.model()
     model.load_state_dict(load_file(tmp_path / "deep" / "weights.safetensors"))
-    inputs, targets = replica.workload.validation.batch(torch.arange(359))
+    batch = replica.workload.validation[torch.arange(359)]
 
-    assert replica.workload.loss(model(inputs), targets).item() == pytest.approx(evaluation.loss, rel=1e-5)
+    assert replica.workload.loss(model, batch).item() == pytest.approx(evaluation.loss, rel=1e-5)

@@ -4,6 +4,7 @@ import torch
 from torch.nn import Parameter
 
 from trainers import cost
+from trainers.workload import WorkloadError
 
 
 class GradientBuffer:
@@ -17,10 +18,20 @@ class GradientBuffer:
         self.num_elements = sum(parameter.numel() for parameter in parameters)
         self.words = torch.zeros(self.num_elements + cost.CONTROL_WORDS, device=parameters[0].device)
         self.gradient, self.control = self.words[: self.num_elements], self.words[self.num_elements :]
+        self._parameters, self._places = parameters, [0] * len(parameters)
         offset = 0
-        for parameter in parameters:
+        for index, parameter in enumerate(parameters):
             parameter.grad = self.words[offset : offset + parameter.numel()].view_as(parameter)
+            self._places[index] = parameter.grad.data_ptr()
             offset += parameter.numel()
+
+    def check_attached(self) -> None:
+        """Raise WorkloadError unless backward still adds into this buffer."""
+        for parameter, place in zip(self._parameters, self._places, strict=True):
+            if parameter.grad is None or parameter.grad.data_ptr() != place:
+                raise WorkloadError(
+                    "the model or the loss replaced a parameter's `.grad`; leave gradients to the trainer"
+                )
 
     def zero(self) -> None:
         """Clear the gradients, in place."""

@@ -4,9 +4,10 @@ import numpy as np
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 from trainers.config import DigitsMlp
-from trainers.workload import TensorData
+from trainers.workloads.classification import Classification
 
 MAX_PIXEL = 16.0
 VALIDATION_SHARE = 0.2
@@ -14,7 +15,7 @@ VALIDATION_SHARE = 0.2
 SPLIT_SEED = 20_260_101
 
 
-class Digits:
+class Digits(Classification):
     """1,797 scans of 8x8 pixels in 10 classes, split 80 : 20 by class; pixels in [0, 1]."""
 
     def __init__(self, config: DigitsMlp) -> None:
@@ -23,17 +24,11 @@ class Digits:
         inputs = torch.from_numpy((pixels / MAX_PIXEL).astype(np.float32))  # 1797 x 64
         targets = torch.from_numpy(labels.astype(np.int64))
         training, validation = stratified_split(labels)
-        self.training = TensorData(inputs[training], targets[training])
-        self.validation = TensorData(inputs[validation], targets[validation])
+        self.training = TensorDataset(inputs[training], targets[training])
+        self.validation = TensorDataset(inputs[validation], targets[validation])
 
     def model(self) -> nn.Module:
         return nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
-
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return nn.functional.cross_entropy(outputs, targets)
-
-    def num_correct(self, outputs: Tensor, targets: Tensor) -> Tensor | None:
-        return (outputs.argmax(dim=1) == targets).sum()
 
 
 def stratified_split(labels: np.ndarray) -> tuple[Tensor, Tensor]:

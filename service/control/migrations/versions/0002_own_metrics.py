@@ -3,6 +3,8 @@
 Revision: 0002
 """
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -37,10 +39,10 @@ def downgrade() -> None:
     op.drop_column("trials", "metric_directions")
 
 
-def _rows(*columns: sa.Column[object]) -> list[tuple[object, ...]]:
+def _rows(*columns: sa.ColumnClause[Any]) -> list[tuple[Any, ...]]:
     found = op.get_bind().execute(sa.select(*columns).where(columns[1].is_not(None)))
     return [tuple(row) for row in found]
 
 
-def _set(trial_id: object, **values: object) -> None:
+def _set(trial_id: str, **values: Any) -> None:
     op.get_bind().execute(sa.update(_TRIALS).where(_TRIALS.c.id == trial_id).values(**values))

@@ -1,0 +1,197 @@
+"""Brings each rank its batches: a pure function of (seed, step, rank), however often training is rewound."""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset
+
+from trainers.config import ReplicaConfig
+from trainers.sampler import Sampler as StatelessSampler
+from trainers.workload import Batch, Samples, Stream, Workload, WorkloadError
+
+
+class Feed(Protocol):
+    """One rank's training batches."""
+
+    def batch(self, step: int, micro: int) -> Batch:
+        """Return micro-batch `micro` of optimizer step `step`."""
+
+
+def build(workload: Workload, config: ReplicaConfig, rank: int, num_workers: int) -> Feed:
+    """Return the feed that suits the workload's training data; raises WorkloadError if none does."""
+    data: Any = workload.training
+    if hasattr(data, "batches"):
+        return StreamFeed(data, config, rank, num_workers)
+    if isinstance(data, IterableDataset) or not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
+        raise WorkloadError(
+            f"`training` is a {type(data).__name__}, which has no samples by index: give a map-style data set, or an "
+            "object with a method `batches(seed, start_step, rank, num_workers)`"
+        )
+    try:
+        sampler = StatelessSampler(
+            seed=config.seed,
+            num_samples=len(data),
+            num_workers=num_workers,
+            batch_size=workload.batch_size,
+            accumulate=config.accumulate,
+        )
+    except ValueError as error:
+        raise WorkloadError(str(error)) from error
+    requests = _Requests(sampler, rank)
+    if workload.loader_processes:
+        return LoaderFeed(workload, requests, timeout_s=config.collective_timeout_s)
+    return IndexFeed(workload, requests)
+
+
+class _Request:
+    """Which samples make a batch, and the seed of whatever is drawn at random while they are fetched."""
+
+    def __init__(self, indices: Tensor, seed: int) -> None:
+        self.indices, self.seed = indices, seed
+
+
+class _Requests(Sampler[_Request]):
+    """One rank's requests, in order from `start` (step, micro-batch) on, without end."""
+
+    def __init__(self, sampler: StatelessSampler, rank: int) -> None:
+        self._sampler, self._rank = sampler, rank
+        self.start = (0, 0)
+
+    def at(self, step: int, micro: int) -> _Request:
+        place = (self._sampler.seed, step, self._rank, micro)
+        return _Request(
+            self._sampler.indices(step, rank=self._rank, micro=micro),
+            int(np.random.SeedSequence(place).generate_state(1, np.uint32)[0]),
+        )
+
+    def after(self, step: int, micro: int) -> tuple[int, int]:
+        """Return the place that follows."""
+        return (step, micro + 1) if micro + 1 < self._sampler.accumulate else (step + 1, 0)
+
+    def __iter__(self) -> Iterator[_Request]:
+        place = self.start
+        while True:
+            yield self.at(*place)
+            place = self.after(*place)
+
+
+class _Fetcher(Dataset[Batch]):
+    """The training samples as a data set of whole batches."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._workload = workload
+
+    def __getitem__(self, request: _Request) -> Batch:
+        data: Any = self._workload.training
+        if isinstance(data, TensorDataset):  # nothing random, and a hundred times faster than sample by sample
+            return data[request.indices]
+        with seeded(request.seed):
+            return fetch(self._workload, data, request.indices)
+
+
+def fetch(workload: Workload, data: Samples, indices: Tensor) -> Batch:
+    """Return the samples of `data` at `indices` `(b,)` as one batch."""
+    if isinstance(data, TensorDataset):
+        return data[indices]
+    return workload.collate([data[index] for index in indices.tolist()])
+
+
+class IndexFeed:
+    """Fetches each batch when it is asked for."""
+
+    def __init__(self, workload: Workload, requests: _Requests) -> None:
+        self._fetcher, self._requests = _Fetcher(workload), requests
+
+    def batch(self, step: int, micro: int) -> Batch:
+        return self._fetcher[self._requests.at(step, micro)]
+
+
+class LoaderFeed:
+    """Fetches batches ahead in processes of a `DataLoader`, and starts anew where training is rewound to."""
+
+    def __init__(self, workload: Workload, requests: _Requests, *, timeout_s: float) -> None:
+        self._requests = requests
+        self._loader: DataLoader[Batch] = DataLoader(
+            _Fetcher(workload),
+            batch_size=None,
+            sampler=requests,
+            num_workers=workload.loader_processes,
+            persistent_workers=True,
+            timeout=timeout_s,
+        )
+        self._batches: Iterator[Batch] | None = None
+        self._place = (-1, 0)
+
+    def batch(self, step: int, micro: int) -> Batch:
+        if self._batches is None or self._place != (step, micro):
+            self._requests.start = (step, micro)
+            with seeded(0):  # the loader draws a seed for its processes, which draw nothing from it
+                self._batches = iter(self._loader)
+        self._place = self._requests.after(step, micro)
+        return next(self._batches)
+
+
+class StreamFeed:
+    """Reads a stream on, and opens it again where training is rewound to."""
+
+    def __init__(self, stream: Stream, config: ReplicaConfig, rank: int, num_workers: int) -> None:
+        self._stream, self._config = stream, config
+        self._rank, self._num_workers = rank, num_workers
+        self._batches: Iterator[Batch] = iter(())
+        self._place = (-1, 0)
+
+    def batch(self, step: int, micro: int) -> Batch:
+        if self._place != (step, micro):
+            self._open(step)
+            for _ in range(micro):
+                self._next(step)
+        last = micro + 1 == self._config.accumulate
+        self._place = (step + 1, 0) if last else (step, micro + 1)
+        return self._next(step)
+
+    def _open(self, step: int) -> None:
+        self._batches = iter(
+            self._stream.batches(
+                seed=self._config.seed, start_step=step, rank=self._rank, num_workers=self._num_workers
+            )
+        )
+
+    def _next(self, step: int) -> Batch:
+        for batch in self._batches:
+            return batch
+        raise WorkloadError(f"`training.batches` ended before step {step}; it must go on without end")
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed the global generators of torch (CPU), NumPy and Python, and put them back afterwards."""
+    numpy_state, python_state = np.random.get_state(), random.getstate()
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        np.random.seed(seed % 2**32)
+        random.seed(seed)
+        try:
+            yield
+        finally:
+            np.random.set_state(numpy_state)
+            random.setstate(python_state)
+
+
+def to_device(batch: Batch, device: torch.device) -> Batch:
+    """Return `batch` with its tensors on `device`."""
+    match batch:
+        case Tensor():
+            return batch.to(device, non_blocking=True)
+        case dict():
+            return {key: to_device(value, device) for key, value in batch.items()}
+        case tuple() if hasattr(batch, "_fields"):  # a named tuple
+            return type(batch)(*(to_device(value, device) for value in batch))
+        case tuple() | list():
+            return type(batch)(to_device(value, device) for value in batch)
+        case _:
+            return batch.to(device) if hasattr(batch, "to") else batch

@@ -1,0 +1,25 @@
+"""What classifiers share: batches of (inputs, labels), cross-entropy, and the share of labels that are met."""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from trainers.segment import Direction
+from trainers.workload import Batch, Workload
+
+
+class Classification(Workload):
+    """Batches are inputs `(b, ...)` and labels `(b,)` (int64); the model returns scores `(b, num_classes)`."""
+
+    metrics: ClassVar[Mapping[str, Direction]] = {"accuracy": "max"}
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        inputs, labels = batch
+        return nn.functional.cross_entropy(model(inputs), labels)
+
+    def evaluate(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
+        inputs, labels = batch
+        scores = model(inputs)
+        hits = (scores.argmax(dim=1) == labels).float()
+        return {"loss": nn.functional.cross_entropy(scores, labels), "accuracy": hits.mean()}

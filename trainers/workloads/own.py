@@ -1,0 +1,46 @@
+"""A user's own workload: imported by name, called with the job's parameters."""
+
+import importlib
+import sys
+from functools import reduce
+from typing import Any
+
+from trainers import feed
+from trainers.config import OwnWorkload
+from trainers.workload import Workload, WorkloadError
+
+
+def load(config: OwnWorkload) -> Workload:
+    """Return what the factory makes; the same on every rank, as far as it draws from the global generators.
+
+    Raises WorkloadError if there is no such factory, or it makes something else.
+    """
+    with feed.seeded(0):
+        workload = _factory(config)(**config.params)
+    if not isinstance(workload, Workload):
+        raise WorkloadError(
+            f"`{config.factory}` must return a trainers.workload.Workload, got {type(workload).__name__}"
+        )
+    missing = [name for name in ("training", "validation") if not hasattr(workload, name)]
+    if missing:
+        raise WorkloadError(f"`{config.factory}` made a workload without {' and '.join(missing)}; set it in `__init__`")
+    if workload.metrics.keys() & {"loss"}:
+        raise WorkloadError(f"`metrics` of `{config.factory}` names `loss`, which is measured anyway; leave it out")
+    return workload
+
+
+def _factory(config: OwnWorkload) -> Any:
+    module, _, name = config.factory.partition(":")
+    if config.path is not None and config.path not in sys.path:
+        sys.path.insert(0, config.path)
+    try:
+        return reduce(getattr, name.split("."), importlib.import_module(module))
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # the user's module was found, and lacks one of its own
+        place = f"in {config.path} or " if config.path else ""
+        raise WorkloadError(
+            f"`workload.factory`: there is no module `{error.name}` {place}among the workers' installed packages"
+        ) from error
+    except AttributeError as error:
+        raise WorkloadError(f"`workload.factory`: module `{module}` has no `{name}`") from error
