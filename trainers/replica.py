@@ -65,6 +65,11 @@ class Replica:
         """Optimizer steps taken."""
         return self._steps.taken
 
+    @property
+    def num_elements(self) -> int:
+        """Entries of the gradient: of all trained parameters together."""
+        return self._buffer.num_elements
+
     def connect(self, init_method: str, *, backend: Backend = "auto") -> None:
         """Set the process up for training, and join the other ranks at `init_method` (a torch URL).
 

@@ -1,0 +1,245 @@
+"""Workloads as users write them: the tests name their factories in a job."""
+
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
+
+from trainers.segment import Direction
+from trainers.workload import Workload
+
+WIDTH, NUM_SAMPLES = 6, 240
+
+
+def samples(seed: int, count: int) -> tuple[Tensor, Tensor]:
+    """A linear rule with noise."""
+    draw = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(count, WIDTH, generator=draw)
+    return inputs, inputs.sum(dim=1, keepdim=True) + 0.1 * torch.randn(count, 1, generator=draw)
+
+
+class Regression(Workload):
+    """The base of the others: two layers on the linear rule."""
+
+    batch_size = 12
+    metrics: ClassVar[Mapping[str, Direction]] = {"mae": "min"}
+
+    def __init__(self) -> None:
+        self.training: Any = TensorDataset(*samples(0, NUM_SAMPLES))
+        self.validation = TensorDataset(*samples(1, 50))
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(WIDTH, 8), nn.Tanh(), nn.Linear(8, 1))
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        return nn.functional.mse_loss(model(batch[0]), batch[1])
+
+    def evaluate(self, model: nn.Module, batch: Any) -> Mapping[str, Tensor]:
+        return {"loss": self.loss(model, batch), "mae": (model(batch[0]) - batch[1]).abs().mean()}
+
+
+class Frozen(Regression):
+    def model(self) -> nn.Module:
+        model = super().model()
+        for parameter in model[0].parameters():
+            parameter.requires_grad_(False)
+        return model
+
+
+class TiedNet(nn.Module):
+    """The second layer's weight is the first one's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.second.weight = self.first.weight
+        self.last = nn.Linear(WIDTH, 1)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.second(torch.tanh(self.first(inputs)))))
+
+
+class Tied(Regression):
+    def model(self) -> nn.Module:
+        return TiedNet()
+
+
+class UnusedNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = nn.Linear(WIDTH, 1), nn.Linear(3, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.used(inputs)
+
+
+class Unused(Regression):
+    def model(self) -> nn.Module:
+        return UnusedNet()
+
+
+class Grouped(Regression):
+    """The last layer learns ten times as fast, and without decay; the first layer's bias is in no group."""
+
+    def parameter_groups(self, model: Any) -> list[dict[str, Any]]:
+        return [{"params": [model[0].weight]}, {"params": model[2].parameters(), "lr": 10.0, "weight_decay": 0.0}]
+
+
+class OwnOptimizer(Regression):
+    def __init__(self, kind: str = "Adam") -> None:
+        super().__init__()
+        self.kind = kind
+
+    def optimizer(self, model: Any) -> torch.optim.Optimizer:
+        groups = [{"params": model[0].parameters()}, {"params": model[2].parameters(), "lr": 0.02}]
+        return getattr(torch.optim, self.kind)(groups, lr=0.01)
+
+
+class Checkpointed(Regression):
+    """Recomputes its first layers in the backward pass, dropout included."""
+
+    def __init__(self, recompute: bool) -> None:
+        super().__init__()
+        self.recompute = recompute
+
+    def model(self) -> nn.Module:
+        return nn.ModuleList([nn.Sequential(nn.Linear(WIDTH, 8), nn.Dropout(0.3), nn.Tanh()), nn.Linear(8, 1)])
+
+    def evaluate(self, model: Any, batch: Any) -> Mapping[str, Tensor]:
+        loss = self.loss(model, batch)
+        return {"loss": loss, "mae": loss}
+
+    def loss(self, model: Any, batch: Any) -> Tensor:
+        hidden = checkpoint(model[0], batch[0], use_reentrant=False) if self.recompute else model[0](batch[0])
+        return nn.functional.mse_loss(model[1](hidden), batch[1])
+
+
+class SparseNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(16, WIDTH, sparse=True)
+        self.last = nn.Linear(WIDTH, 1)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.last(self.table((inputs[:, 0].abs() * 4).long().clamp(max=15)))
+
+
+class SparseEmbedding(Regression):
+    def model(self) -> nn.Module:
+        return SparseNet()
+
+
+class Augmented(Dataset[dict[str, Tensor]]):
+    """Samples as dictionaries, each with noise from one of the three usual generators."""
+
+    def __init__(self) -> None:
+        self.inputs, self.targets = samples(0, NUM_SAMPLES)
+
+    def __len__(self) -> int:
+        return NUM_SAMPLES
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        noise = (torch.rand(1).item(), np.random.rand(), random.random())[index % 3]
+        return {"x": self.inputs[index] + 0.1 * noise, "y": self.targets[index]}
+
+
+class MapStyle(Regression):
+    metrics: ClassVar[Mapping[str, Direction]] = {}
+
+    def __init__(self, processes: int = 0) -> None:
+        self.training = self.validation = Augmented()
+        self.loader_processes = processes
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        return nn.functional.mse_loss(model(batch["x"]), batch["y"])
+
+    def evaluate(self, model: nn.Module, batch: Any) -> Mapping[str, Tensor]:
+        return {"loss": self.loss(model, batch)}
+
+
+class Numbers:
+    """A stream without an index; it ends after `length` steps, if that is given."""
+
+    def __init__(self, length: int | None) -> None:
+        self.length = length
+
+    def batches(self, *, seed: int, start_step: int, rank: int, num_workers: int) -> Iterator[tuple[Tensor, Tensor]]:
+        step = start_step
+        while self.length is None or step < self.length:
+            yield samples(hash((seed, step, rank)) % 2**31, 12)
+            step += 1
+
+
+class Streamed(Regression):
+    def __init__(self, length: int | None = None) -> None:
+        super().__init__()
+        self.training = Numbers(length)
+
+
+class Endless(IterableDataset[Tensor]):
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(())
+
+
+class Broken(Regression):
+    """Each `fault` is one way to be unfit for training."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__()
+        self.fault = fault
+        if fault == "iterable":
+            self.training = Endless()
+        if fault == "few samples":
+            self.training = TensorDataset(*samples(0, 5))
+        if fault == "no data":
+            del self.training
+
+    def model(self) -> Any:
+        model = super().model()
+        match self.fault:
+            case "no module":
+                return "a model"
+            case "lazy":
+                return nn.LazyLinear(1)
+            case "meta":
+                return nn.Linear(WIDTH, 1, device="meta")
+            case "half":
+                return model.bfloat16()
+            case "all frozen":
+                return model.requires_grad_(False)
+        return model
+
+    def parameter_groups(self, model: Any) -> list[dict[str, Any]]:
+        match self.fault:
+            case "foreign parameter":
+                return [{"params": [nn.Parameter(torch.zeros(3))]}]
+            case "bad rate":
+                return [{"params": model.parameters(), "lr": 0.0}]
+            case "unknown option":
+                return [{"params": model.parameters(), "beta": 0.9}]
+        return list(super().parameter_groups(model))
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        if self.fault == "vector loss":
+            return (model(batch[0]) - batch[1]).squeeze(1)
+        if self.fault == "cleared gradients":
+            model.zero_grad(set_to_none=True)
+        return super().loss(model, batch)
+
+    def evaluate(self, model: nn.Module, batch: Any) -> Mapping[str, Tensor]:
+        measured = dict(super().evaluate(model, batch))
+        if self.fault == "unnamed metric":
+            measured["mse"] = measured["loss"]
+        return measured
+
+    def optimizer(self, model: Any) -> Any:
+        return torch.optim.LBFGS(model.parameters()) if self.fault == "lbfgs" else super().optimizer(model)
+
+
+def nothing() -> None:
+    """A factory that forgets to return."""

@@ -1,0 +1,340 @@
+"""A user's own model, named as a factory: what real models bring trains as in plain torch, or is refused by name."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import own_models
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from trainers import model as models
+from trainers.checkpoint import commit_manifest
+from trainers.config import (
+    NoneConfig,
+    OwnOptimizerConfig,
+    OwnWorkload,
+    ReplicaConfig,
+    ScheduleFreeSgdConfig,
+    SgdConfig,
+    ThresholdConfig,
+)
+from trainers.replica import Replica
+from trainers.sampler import Sampler
+from trainers.segment import Segment
+from trainers.workload import Workload, WorkloadError
+
+HERE = str(Path(__file__).parent)
+SEGMENT = Segment(num_steps=8, learning_rate=0.05)
+PLAIN = SgdConfig(momentum=0.9, weight_decay=0.01)
+Train = Callable[..., Replica]
+
+
+def own(name: str, **params: Any) -> OwnWorkload:
+    return OwnWorkload(factory=f"own_models:{name}", params=params, path=HERE)
+
+
+@pytest.fixture
+def replica() -> Train:
+    """Build one rank alone, of a factory's name and its parameters."""
+
+    def build(name: str, *, optimizer: Any = PLAIN, exchange: Any = None, weights: Path | None = None, **params: Any):
+        workload = own(name, **params).model_copy(update={"weights": str(weights) if weights else None})
+        config = ReplicaConfig(workload=workload, optimizer=optimizer, exchange=exchange or NoneConfig(), seed=3)
+        return Replica(config, 0, 1, device="cpu")
+
+    return build
+
+
+def exported(replica: Replica, folder: Path) -> dict[str, torch.Tensor]:
+    replica.export(f"{folder}/weights.safetensors")
+    return load_file(folder / "weights.safetensors")
+
+
+def train_plainly(workload: Workload, model: nn.Module, optimizer: torch.optim.Optimizer, num_steps: int) -> None:
+    """Train as anybody would in torch, on the batches that a single worker sees."""
+    sampler = Sampler(seed=3, num_samples=len(workload.training), num_workers=1, batch_size=workload.batch_size)
+    for step in range(num_steps):
+        optimizer.zero_grad()
+        workload.loss(model, workload.training[sampler.indices(step, rank=0)]).backward()
+        optimizer.step()
+
+
+# -- what works ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["SGD", "Adam", "NAdam", "RMSprop", "Adagrad", "ASGD"])
+def test_a_users_optimizer_trains_as_in_plain_torch(replica: Train, kind: str):
+    ours = replica("OwnOptimizer", optimizer=OwnOptimizerConfig(), kind=kind)
+    workload = own_models.OwnOptimizer(kind)
+    model = models.build(workload, 3)
+
+    ours.run(Segment(num_steps=8, learning_rate=1.0))
+    train_plainly(workload, model, workload.optimizer(model), 8)
+
+    for mine, theirs in zip(ours.model.parameters(), model.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_parameter_groups_multiply_the_rate_and_keep_their_options(replica: Train):
+    ours = replica("Grouped")
+    workload = own_models.Grouped()
+    model = models.build(workload, 3)
+    groups = [{"params": [model[0].weight]}, {"params": model[2].parameters(), "lr": 0.5, "weight_decay": 0.0}]
+
+    ours.run(SEGMENT)
+    model[0].bias.requires_grad_(False)
+    train_plainly(workload, model, torch.optim.SGD(groups, lr=0.05, momentum=0.9, weight_decay=0.01), 8)
+
+    for mine, theirs in zip(ours.model.parameters(), model.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("kind", ["SGD", "Adam", "NAdam", "Adagrad"])
+@pytest.mark.parametrize("before", [0, 3])
+def test_a_users_optimizer_goes_back_to_any_snapshot(replica: Train, kind: str, before: int):
+    ours = replica("OwnOptimizer", optimizer=OwnOptimizerConfig(), kind=kind)
+    ours.run(Segment(num_steps=before, learning_rate=1.0))
+    ours.snapshot("stage")
+    expected = ours.run(SEGMENT).losses
+
+    for _ in range(2):
+        ours.restore("stage")
+        assert ours.run(SEGMENT).losses == expected
+
+
+@pytest.mark.parametrize("kind", ["Adam", "NAdam"])
+def test_a_users_optimizer_goes_on_from_a_checkpoint_in_a_new_process(replica: Train, tmp_path: Path, kind: str):
+    ours, later = (replica("OwnOptimizer", optimizer=OwnOptimizerConfig(), kind=kind) for _ in range(2))
+    ours.run(SEGMENT)
+    commit_manifest(str(tmp_path), ours.save(str(tmp_path)))
+
+    later.load(str(tmp_path))
+
+    assert later.run(SEGMENT).losses == ours.run(SEGMENT).losses
+
+
+def test_frozen_parameters_stay_and_are_not_exchanged(replica: Train, tmp_path: Path):
+    ours = replica("Frozen")
+    before = {name: parameter.clone() for name, parameter in ours.model.named_parameters()}
+
+    ours.run(SEGMENT)
+    after = exported(ours, tmp_path)
+
+    assert torch.equal(after["0.weight"], before["0.weight"])
+    assert not torch.equal(after["2.weight"], before["2.weight"])
+    assert ours.num_elements == 9  # the last layer's 8 weights and its bias
+
+
+def test_tied_parameters_are_one_and_export_under_both_names(replica: Train, tmp_path: Path):
+    ours = replica("Tied", optimizer=ScheduleFreeSgdConfig())
+    ours.run(SEGMENT)
+    loss = ours.evaluate().loss
+
+    weights = exported(ours, tmp_path)
+    again = own_models.TiedNet()
+    again.load_state_dict(weights)
+
+    assert ours.num_elements == sum(parameter.numel() for parameter in again.parameters())
+    assert torch.equal(weights["first.weight"], weights["second.weight"])
+    batch = own_models.Tied().validation[torch.arange(50)]
+    assert own_models.Tied().loss(again, batch).item() == pytest.approx(loss, rel=1e-6)
+
+
+def test_an_unused_parameter_without_decay_keeps_every_bit(replica: Train):
+    ours = replica("Unused", optimizer=SgdConfig(), exchange=ThresholdConfig(density=0.2))
+    before = ours.model.unused.weight.detach().clone()
+
+    ours.run(SEGMENT)
+
+    assert torch.equal(ours.model.unused.weight, before)
+
+
+def test_gradient_checkpointing_changes_no_bit_even_with_dropout(replica: Train):
+    losses = [replica("Checkpointed", recompute=recompute).run(SEGMENT).losses for recompute in (False, True)]
+
+    assert losses[0] == losses[1]
+
+
+def test_a_sparse_embedding_trains_as_its_dense_twin(replica: Train, monkeypatch: pytest.MonkeyPatch):
+    sparse = replica("SparseEmbedding").run(SEGMENT).losses
+    dense_twin = replica("SparseEmbedding")
+    dense_twin.model.table.sparse = False
+
+    assert sparse == dense_twin.run(SEGMENT).losses
+
+
+def test_own_metrics_are_measured_on_the_whole_validation_set(replica: Train):
+    ours = replica("Regression")
+    inputs, targets = ours.workload.validation.tensors
+
+    evaluation = ours.evaluate()
+
+    with torch.no_grad():
+        expected = (ours.model(inputs) - targets).abs().mean().item()
+    assert evaluation.metrics == pytest.approx({"mae": expected})
+
+
+# -- data ---------------------------------------------------------------------------------------------------
+
+
+def test_loader_processes_bring_the_same_random_samples_as_none(replica: Train):
+    alone, loaded = replica("MapStyle"), replica("MapStyle", processes=2)
+
+    expected = [alone.run(SEGMENT).losses for _ in range(2)]
+
+    assert [loaded.run(SEGMENT).losses for _ in range(2)] == expected
+
+
+def test_loader_processes_follow_a_rewind(replica: Train):
+    ours = replica("MapStyle", processes=1)
+    ours.snapshot("stage")
+    expected = ours.run(SEGMENT).losses
+
+    ours.restore("stage")
+
+    assert ours.run(SEGMENT).losses == expected
+
+
+def test_random_samples_disturb_neither_dropout_nor_the_process(replica: Train):
+    ours = replica("MapStyle")
+    before = torch.random.get_rng_state()
+
+    ours.run(SEGMENT)
+
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_a_stream_is_opened_where_training_is_rewound_to(replica: Train):
+    ours = replica("Streamed")
+    ours.run(SEGMENT)
+    ours.snapshot("stage")
+    expected = ours.run(SEGMENT).losses
+
+    ours.restore("stage")
+
+    assert ours.run(SEGMENT).losses == expected
+
+
+def test_a_stream_that_ends_says_so(replica: Train):
+    with pytest.raises(WorkloadError, match=r"`training.batches` ended before step 5"):
+        replica("Streamed", length=5).run(SEGMENT)
+
+
+# -- starting weights ---------------------------------------------------------------------------------------
+
+
+def test_training_starts_from_given_weights(replica: Train, tmp_path: Path):
+    first = replica("Regression")
+    first.run(SEGMENT)
+    exported(first, tmp_path)
+
+    second = replica("Regression", weights=tmp_path / "weights.safetensors")
+
+    assert second.evaluate().loss == pytest.approx(first.evaluate().loss, rel=1e-6)
+
+
+def test_a_tied_weight_may_be_given_under_one_name(replica: Train, tmp_path: Path):
+    weights = own_models.TiedNet().state_dict()
+    del weights["second.weight"]
+    save_file({name: torch.ones_like(tensor) for name, tensor in weights.items()}, tmp_path / "one.safetensors")
+
+    ours = replica("Tied", weights=tmp_path / "one.safetensors")
+
+    assert ours.model.second.weight.eq(1).all()
+
+
+def test_weights_that_do_not_fit_are_refused_by_name(replica: Train, tmp_path: Path):
+    save_file({"0.weight": torch.zeros(2, 2), "head": torch.zeros(1)}, tmp_path / "other.safetensors")
+
+    with pytest.raises(WorkloadError) as refused:
+        replica("Regression", weights=tmp_path / "other.safetensors")
+
+    for fault in ("lacks `0.bias`, `2.bias`, `2.weight`", "no place for `head`", "other shapes of `0.weight`"):
+        assert fault in str(refused.value)
+
+
+@pytest.mark.parametrize("content", [None, b"not tensors"])
+def test_a_file_that_holds_no_weights_is_refused(replica: Train, tmp_path: Path, content: bytes | None):
+    path = tmp_path / "weights.safetensors"
+    if content is not None:
+        path.write_bytes(content)
+
+    with pytest.raises(WorkloadError, match=r"`workload.weights`: .*weights.safetensors is (missing|not a safetensors)"):
+        replica("Regression", weights=path)
+
+
+# -- what is refused ----------------------------------------------------------------------------------------
+
+FAULTS = {
+    "no module": "must return a torch.nn.Module, got str",
+    "lazy": "`weight` has no values yet",
+    "meta": "`weight` has no values yet",
+    "half": r"`0.weight` is torch.bfloat16; trained parameters must be torch.float32",
+    "all frozen": "no parameter is trained",
+    "foreign parameter": r"a parameter of shape \(3,\) is in a parameter group and not in the model",
+    "bad rate": "`lr` of parameter group 0 multiplies the learning rate: it must be > 0, got 0.0",
+    "unknown option": r"options that sgd does not know: \['beta'\]",
+    "iterable": "`training` is a Endless, which has no samples by index",
+    "few samples": "must be at most the 5 training samples, got 12",
+    "no data": "made a workload without training",
+    "vector loss": r"`loss` must return a scalar.*got shape \(12,\)",
+    "cleared gradients": "replaced a parameter's `.grad`",
+    "unnamed metric": r"`evaluate` must return \['loss', 'mae'\].*got \['loss', 'mae', 'mse'\]",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_cannot_be_trained_is_refused_by_name(replica: Train, fault: str):
+    with pytest.raises(WorkloadError, match=FAULTS[fault]):
+        ours = replica("Broken", fault=fault)
+        ours.run(SEGMENT)
+        ours.evaluate()
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"), [("lbfgs", "LBFGS, which evaluates the loss several times"), ("", "needs Broken to have")]
+)
+def test_an_optimizer_that_cannot_be_stepped_is_refused(replica: Train, fault: str, message: str):
+    with pytest.raises(WorkloadError, match=message):
+        replica("Broken", optimizer=OwnOptimizerConfig(), fault=fault)
+
+
+@pytest.fixture
+def alone_in_a_group(tmp_path: Path):
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("wrap", [DistributedDataParallel, fully_shard])
+@pytest.mark.usefixtures("alone_in_a_group")
+def test_a_wrapped_or_sharded_model_is_refused(monkeypatch: pytest.MonkeyPatch, wrap: Callable[..., nn.Module]):
+    workload = own_models.Regression()
+    bare = workload.model()
+    monkeypatch.setattr(workload, "model", lambda: wrap(bare))
+
+    with pytest.raises(WorkloadError, match="return the bare model"):
+        models.build(workload, 0)
+
+
+@pytest.mark.parametrize(
+    ("factory", "message"),
+    [
+        ("no_such_module:build", "there is no module `no_such_module` in "),
+        ("own_models:no_such_name", "module `own_models` has no `no_such_name`"),
+        ("own_models:nothing", "must return a trainers.workload.Workload, got NoneType"),
+    ],
+)
+def test_a_factory_that_makes_no_workload_is_refused(factory: str, message: str):
+    config = ReplicaConfig(
+        workload=OwnWorkload(factory=factory, path=HERE), optimizer=PLAIN, exchange=NoneConfig()
+    )
+
+    with pytest.raises(WorkloadError, match=message):
+        Replica(config, 0, 1, device="cpu")
