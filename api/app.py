@@ -52,12 +52,13 @@ def _no_misfits(spec: JobSpec) -> list[Problem]:
     return []
 
 
-def create_app(store: Store, *, misfits: jobs.Misfits = _no_misfits) -> FastAPI:
+def create_app(store: Store, *, misfits: jobs.Misfits = _no_misfits, user_code: bool = False) -> FastAPI:
     """Return the application on an open `store`, which stays the caller's to close.
 
     Args:
         store: every route's only source; its calls run in the thread pool.
         misfits: what of a job the cluster can never place; by default every job is let in.
+        user_code: whether jobs may name code and files of their own.
     """
     asked = os.environ.get("FASTAPI_OTEL_AUTO_CONFIGURE")
     app = FastAPI(
@@ -69,7 +70,7 @@ def create_app(store: Store, *, misfits: jobs.Misfits = _no_misfits) -> FastAPI:
         redirect_slashes=False,
         telemetry=None if asked else _NO_TELEMETRY,
     )
-    app.state.store, app.state.misfits = store, misfits
+    app.state.store, app.state.misfits, app.state.user_code = store, misfits, user_code
     problems.install(app)
     for routes in (jobs, results, attempts, health, page):
         app.include_router(routes.router)

@@ -79,8 +79,11 @@ def serve(
 
 @app.command()
 def run(job: JobFile) -> None:
-    """Run a job here, from start to bill; starts a service if none is up, and stops it again."""
-    _run_here(_read(job))
+    """Run a job here, from start to bill; starts a service if none is up, and stops it again.
+
+    A `workload.factory` is imported from the working folder.
+    """
+    _run_here(_read(job).resolved(str(Path.cwd())))
 
 
 @app.command()

@@ -64,7 +64,8 @@ class Run:
         server = running_server(self._settings)
         if server is None:
             self._say(f"starting a service (state in {self._settings.state_dir})")
-            server = start_server(self._settings, linger_s=self._linger_s or ORPHAN_LINGER_S)
+            own = self._settings.model_copy(update={"user_code": True})  # nobody else has its key
+            server = start_server(own, linger_s=self._linger_s or ORPHAN_LINGER_S)
             self._started = True
         with Client(server.url, server.key) as client:
             job = client.submit(spec, idempotency_key=str(uuid.uuid4()))

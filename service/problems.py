@@ -11,7 +11,7 @@ from search.config import FUTURE_CONTROLLERS
 from trainers.config import FUTURE_EXCHANGES, FUTURE_OPTIMIZERS, FUTURE_WORKLOADS, Fault
 
 #: Words of the job language that this version refuses by name.
-FUTURE = {*FUTURE_CONTROLLERS, *FUTURE_EXCHANGES, *FUTURE_OPTIMIZERS, *FUTURE_WORKLOADS, "events", "factory"}
+FUTURE = {*FUTURE_CONTROLLERS, *FUTURE_EXCHANGES, *FUTURE_OPTIMIZERS, *FUTURE_WORKLOADS, "events"}
 
 
 class Problem(BaseModel):
@@ -57,8 +57,13 @@ def _problem(detail: ErrorDetails, body: Any) -> Problem:
         path.append("kind" if "kind" in detail["ctx"]["discriminator"] else "mode")
         shown = detail["ctx"]["tag"]
     if detail["type"] == "union_tag_not_found":
-        path.append(detail["ctx"]["discriminator"].strip("'"))
+        path.append(_discriminator(detail["ctx"]["discriminator"]))
     return Problem(pointer=_pointer(path), message=_message(detail, path, shown), value=shown)
+
+
+def _discriminator(described: str) -> str:
+    """Return the field that tells the members apart; pydantic describes a function of it as `_kind_of()`."""
+    return "kind" if described.endswith("()") else described.strip("'")
 
 
 def _pointer(path: Sequence[str | int]) -> str:

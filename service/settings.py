@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 _LOOPBACK = ("localhost", "::1")
-_KINDS = {"integer": "an integer", "number": "a number", "string": "text"}
+_KINDS = {"integer": "an integer", "number": "a number", "string": "text", "boolean": "true or false"}
 _BOUNDS = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to"}
 
 
@@ -27,6 +27,7 @@ class Settings(BaseSettings):
     ray_token_path: Path | None = Field(None, description="file with the cluster's auth token")
     storage_url: str = Field("", description="fsspec URL for checkpoints and results; empty: the state dir")
     api_url: str = Field("", description="where the cluster reaches this API; required when Ray is not local")
+    user_code: bool = Field(False, description="let jobs name their own `workload.factory` and `workload.weights`")
     num_cpus: int = Field(max(2, os.cpu_count() or 2), ge=1, description="logical CPUs of the embedded Ray")
     num_gpus: int | None = Field(None, ge=0, description="GPUs of the embedded Ray; unset: those found")
     lease_s: float = Field(15.0, gt=0, description="an attempt silent for longer has lost its job")

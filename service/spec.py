@@ -141,6 +141,10 @@ class JobSpec(Config):
                     f"`{controller.kind}`: give one number, got {list(exchange.level)}",
                 )
 
+    def resolved(self, folder: str) -> "JobSpec":
+        """Return the job with its own code and files found from `folder`, as a shell finds them."""
+        return self.model_copy(update={"workload": self.workload.resolved(folder)})
+
     def trials(self) -> Iterator[TrialSpec]:
         """Yield the job's training runs, arm by arm, with every override applied."""
         for arm in self.arms:

@@ -1,8 +1,9 @@
 """Every knob of training, declared once. Pydantic only, so that a job can be checked without torch."""
 
-from typing import Annotated, Literal, NamedTuple
+import os
+from typing import Annotated, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, JsonValue, Tag, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, JsonValue, Tag, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 
@@ -34,9 +35,13 @@ def refusal(faults: list[Fault]) -> PydanticCustomError:
 class WorkloadBase(Config):
     """What every workload can be given."""
 
-    weights: str | None = Field(
-        None, max_length=1000, description="safetensors file to start from, a path or fsspec URL"
-    )
+    weights: str | None = Field(None, max_length=1000, description="safetensors file to start from: path or URL")
+
+    def resolved(self, folder: str) -> Self:
+        """Return this with its relative paths taken from `folder`."""
+        if self.weights is None or "://" in self.weights:
+            return self
+        return self.model_copy(update={"weights": os.path.join(folder, self.weights)})
 
 
 class DigitsMlp(WorkloadBase):
@@ -50,11 +55,20 @@ class OwnWorkload(WorkloadBase):
     """The user's own `trainers.workload.Workload`, as a factory in a module that the workers can import."""
 
     kind: Literal["own"] = "own"
-    factory: str = Field(
-        pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$", description="package.module:name"
-    )
+    factory: str = Field(max_length=500, description="package.module:name of what returns the workload")
     params: dict[str, JsonValue] = Field(default_factory=dict, description="keyword arguments of the factory")
     path: str | None = Field(None, description="folder to import from first; `wiretune run` fills in its own")
+
+    def resolved(self, folder: str) -> Self:
+        return super().resolved(folder).model_copy(update={"path": os.path.join(folder, self.path or "")})
+
+    @field_validator("factory")
+    @classmethod
+    def _names_module_and_attribute(cls, factory: str) -> str:
+        module, _, name = factory.partition(":")
+        if not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
+            raise ValueError(f"`factory` must be `package.module:name`, got {factory!r}")
+        return factory
 
 
 def _kind_of(workload: object) -> str | None:

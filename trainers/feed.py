@@ -98,7 +98,9 @@ def fetch(workload: Workload, data: Samples, indices: Tensor) -> Batch:
     """Return the samples of `data` at `indices` `(b,)` as one batch."""
     if isinstance(data, TensorDataset):
         return data[indices]
-    return workload.collate([data[index] for index in indices.tolist()])
+    wanted = indices.tolist()
+    together = getattr(data, "__getitems__", None)  # torch's convention for fetching many at once
+    return workload.collate(together(wanted) if together else [data[index] for index in wanted])
 
 
 class IndexFeed:

@@ -8,7 +8,8 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from api import bodies
 from api.auth import StoreOf, require_key
 from api.openapi import CHANGING, CREATING, EXAMPLE_JOB, READING, body, refusals
-from service.errors import DoesNotFit
+from service.control import permissions
+from service.errors import DoesNotFit, InvalidJob
 from service.problems import Problem
 from service.spec import JobSpec
 from service.states import JobState
@@ -31,25 +32,35 @@ def get_misfits(request: Request) -> Misfits:
 MisfitsOf = Annotated[Misfits, Depends(get_misfits)]
 
 
+def get_user_code(request: Request) -> bool:
+    """Return whether jobs may name code and files of their own."""
+    allowed: bool = request.app.state.user_code
+    return allowed
+
+
+UserCode = Annotated[bool, Depends(get_user_code)]
+
+
 @router.post("/jobs", status_code=202, operation_id="createJob", responses=refusals(*CREATING), openapi_extra=_JOB_BODY)
 def create_job(
     spec: JobBody,
     store: StoreOf,
     misfits: MisfitsOf,
+    user_code: UserCode,
     response: Response,
     idempotency_key: Annotated[str | None, Header(min_length=1, max_length=200)] = None,
 ) -> JobView:
     """Queue a job. The same `Idempotency-Key` with the same job gives the first job again."""
-    _check_capacity(spec, misfits)
+    _check(spec, misfits, user_code)
     view, _ = store.add_job(spec, idempotency_key=idempotency_key)
     response.headers["Location"] = f"/v1/jobs/{view.id}"
     return view
 
 
 @router.post("/jobs:validate", operation_id="validateJob", responses=refusals(*CREATING), openapi_extra=_JOB_BODY)
-def validate_job(spec: JobBody, misfits: MisfitsOf) -> Validated:
+def validate_job(spec: JobBody, misfits: MisfitsOf, user_code: UserCode) -> Validated:
     """Check a job without queueing it; the answer has every default filled in."""
-    _check_capacity(spec, misfits)
+    _check(spec, misfits, user_code)
     num_trials = len(spec.arms) * len(spec.seeds)
     return Validated(spec=spec, num_trials=num_trials, notes=_notes(spec, num_trials))
 
@@ -92,7 +103,9 @@ def cancel_job(job: str, store: StoreOf) -> JobView:
     return store.cancel(job)
 
 
-def _check_capacity(spec: JobSpec, misfits: Misfits) -> None:
+def _check(spec: JobSpec, misfits: Misfits, user_code: bool) -> None:
+    if refused := permissions.refusals(spec, user_code=user_code):
+        raise InvalidJob(refused)
     problems = misfits(spec)
     if problems:
         raise DoesNotFit("; ".join(problem.message for problem in problems), problems)

@@ -299,3 +299,20 @@ def test_openapi_names_every_operation_once_and_defines_what_it_refers_to(anonym
 
 def test_the_example_of_the_documentation_is_a_valid_job() -> None:
     assert len(list(JobSpec.model_validate(EXAMPLE_JOB).trials())) == 2
+
+
+OWN = {"workload": {"factory": "mine:build", "weights": "start.safetensors"}, "budget": {"steps": 10}}
+
+
+def test_own_code_and_files_need_a_service_that_allows_them(store: Store, key: str) -> None:
+    strict, lenient = (
+        TestClient(create_app(store, user_code=user_code), headers={"Authorization": f"Bearer {key}"})
+        for user_code in (False, True)
+    )
+
+    for path in ("/v1/jobs", "/v1/jobs:validate"):
+        document = refused(strict.post(path, json=OWN), 422, "invalid-job")
+        assert [error["pointer"] for error in document["errors"]] == ["/workload/factory", "/workload/weights"]
+        assert "WIRETUNE_USER_CODE" in document["errors"][0]["message"]
+    assert store.jobs().jobs == ()
+    assert lenient.post("/v1/jobs", json=OWN).status_code == 202

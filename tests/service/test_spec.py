@@ -24,6 +24,10 @@ def refused(changes: dict[str, Any]) -> dict[str, Problem]:
     return {problem.pointer: problem for problem in problems_of(error.value, body)}
 
 
+def accepted(changes: dict[str, Any]) -> JobSpec:
+    return JobSpec.model_validate(JOB | changes)
+
+
 @pytest.mark.parametrize(
     ("changes", "pointer", "value", "allowed"),
     [
@@ -85,11 +89,34 @@ def test_a_bad_value_is_named_with_its_place_and_what_is_allowed(
         ({"controller": {"kind": "bo", "revisit": "events"}}, "/controller/revisit"),
         ({"optimizer": {"kind": "lars"}}, "/optimizer/kind"),
         ({"workload": {"kind": "stdlib-lm"}}, "/workload/kind"),
-        ({"workload": {"kind": "digits-mlp", "factory": "mine:workload"}}, "/workload/factory"),
     ],
 )
 def test_what_a_later_version_builds_is_refused_by_name(changes: dict[str, Any], pointer: str) -> None:
     assert "not available in this version" in refused(changes)[pointer].message
+
+
+@pytest.mark.parametrize(
+    "factory", ["mine", "mine:", ":build", "my model:build", "mine:1st", "mine:a:b", "../mine:build"]
+)
+def test_a_factory_is_named_by_module_and_attribute(factory: str) -> None:
+    assert "must be `package.module:name`" in refused({"workload": {"factory": factory}})["/workload/factory"].message
+
+
+def test_a_workload_needs_a_kind_or_a_factory() -> None:
+    assert set(refused({"workload": {}})) == {"/workload/kind"}
+    assert set(refused({"workload": {"kind": "own"}})) == {"/workload/factory"}
+    assert accepted({"workload": {"factory": "a.b:c.d"}}).workload.kind == "own"
+
+
+def test_own_code_and_files_are_found_from_the_folder_of_the_command() -> None:
+    def resolved(**workload: Any) -> Any:
+        return accepted({"workload": {"factory": "mine:build"} | workload}).resolved("/home/me").workload
+
+    assert resolved().path == "/home/me/"
+    assert resolved(path="models").path == "/home/me/models"
+    assert resolved(path="/opt/models").path == "/opt/models"
+    assert resolved(weights="start.safetensors").weights == "/home/me/start.safetensors"
+    assert resolved(weights="s3://bucket/start.safetensors").weights == "s3://bucket/start.safetensors"
 
 
 def test_every_problem_is_named_at_once() -> None:

@@ -265,7 +265,9 @@ def test_a_file_that_holds_no_weights_is_refused(replica: Train, tmp_path: Path,
     if content is not None:
         path.write_bytes(content)
 
-    with pytest.raises(WorkloadError, match=r"`workload.weights`: .*weights.safetensors is (missing|not a safetensors)"):
+    with pytest.raises(
+        WorkloadError, match=r"`workload.weights`: .*weights.safetensors is (missing|not a safetensors)"
+    ):
         replica("Regression", weights=path)
 
 
@@ -332,9 +334,7 @@ def test_a_wrapped_or_sharded_model_is_refused(monkeypatch: pytest.MonkeyPatch, 
     ],
 )
 def test_a_factory_that_makes_no_workload_is_refused(factory: str, message: str):
-    config = ReplicaConfig(
-        workload=OwnWorkload(factory=factory, path=HERE), optimizer=PLAIN, exchange=NoneConfig()
-    )
+    config = ReplicaConfig(workload=OwnWorkload(factory=factory, path=HERE), optimizer=PLAIN, exchange=NoneConfig())
 
     with pytest.raises(WorkloadError, match=message):
         Replica(config, 0, 1, device="cpu")

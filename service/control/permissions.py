@@ -1,0 +1,26 @@
+"""What a service lets jobs bring along. Pure: the API refuses what is found."""
+
+from collections.abc import Iterator
+
+from service.problems import Problem
+from service.spec import JobSpec
+from trainers.config import OwnWorkload
+
+_REMEDY = (
+    "start the service with WIRETUNE_USER_CODE=true if you trust all who have a key; `wiretune run` allows it in a "
+    "service of its own (`wiretune stop` ends the one that is up)"
+)
+
+
+def refusals(spec: JobSpec, *, user_code: bool) -> list[Problem]:
+    """Return what of the job needs a service that runs its users' code; nothing where this one does."""
+    return [] if user_code else list(_foreign(spec))
+
+
+def _foreign(spec: JobSpec) -> Iterator[Problem]:
+    if isinstance(spec.workload, OwnWorkload):
+        message = f"`factory` runs code that is not ours, which this service does not allow: {_REMEDY}"
+        yield Problem(pointer="/workload/factory", message=message, value=spec.workload.factory)
+    if spec.workload.weights is not None:
+        message = f"`weights` reads a file of the workers' machine, which this service does not allow: {_REMEDY}"
+        yield Problem(pointer="/workload/weights", message=message, value=spec.workload.weights)
