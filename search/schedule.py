@@ -11,6 +11,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from search.types import Value
 
 FORMAT: Literal["wiretune.schedule/1"] = "wiretune.schedule/1"
+OWN = "own"  # the optimizer of a user's workload, whose groups have rates already
 
 
 class Entry(Value):
@@ -87,13 +88,14 @@ class Schedule(Value):
     def scheduler(self, optimizer: Optimizer, *, on_level: Callable[[float], None] | None = None) -> LambdaLR:
         """Return a scheduler that gives `optimizer` these rates, from its next step on.
 
-        The first parameter group gets the schedule's rates, the others keep their ratio to it. `on_level` is
-        called with the level of the coming step, at once and whenever it changes.
+        The first parameter group gets the schedule's rates, the others keep their ratio to it. The rates of an
+        `own` optimizer multiply those of its groups, also of the first. `on_level` is called with the level of
+        the coming step, at once and whenever it changes.
 
         Raises:
             ValueError: the first group's rate is not positive, so there is no ratio to it.
         """
-        base = optimizer.param_groups[0]["lr"]
+        base = 1.0 if self.optimizer == OWN else optimizer.param_groups[0]["lr"]
         if not base > 0:
             raise ValueError(f"`optimizer` must have a positive learning rate in its first group, got {base}.")
         announced: list[float | None] = [None]

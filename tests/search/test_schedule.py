@@ -96,3 +96,11 @@ def test_an_optimizer_without_a_rate_is_refused(schedule):
 
     with pytest.raises(ValueError, match="`optimizer`"):
         schedule.scheduler(optimizer)
+
+
+def test_the_rates_of_an_own_optimizer_multiply_those_of_its_groups(schedule):
+    first, second = (torch.nn.Parameter(torch.ones(1)) for _ in range(2))
+    optimizer = torch.optim.Adam([{"params": [first], "lr": 0.5}, {"params": [second], "lr": 0.25}])
+    schedule.model_copy(update={"optimizer": "own"}).scheduler(optimizer)
+
+    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.5 * RATES[0], 0.25 * RATES[0]])
