@@ -1,4 +1,7 @@
-"""A store on a fresh database, a clock that the test turns, and jobs in every state."""
+"""A store on a fresh database of either kind, a clock that the test turns, and jobs in every state.
+
+Every test here runs on SQLite and on PostgreSQL; what is about one of them alone says so with `only`.
+"""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,9 +32,21 @@ def clock() -> Clock:
     return Clock()
 
 
+def only(kind: str) -> pytest.MarkDecorator:
+    """Run a test on `sqlite` or on `postgresql` alone."""
+    return pytest.mark.parametrize("database_url", [kind], indirect=True)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """The empty one is SQLite in the state dir."""
+    url: str = "" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    return url
+
+
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return Settings(state_dir=tmp_path / "state", max_attempts=2)
+def settings(tmp_path: Path, database_url: str) -> Settings:
+    return Settings(state_dir=tmp_path / "state", database_url=database_url, max_attempts=2)
 
 
 @pytest.fixture

@@ -1,0 +1,45 @@
+"""PostgreSQL for every test that asks for it: one server a run, a fresh database a test."""
+
+import os
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from tests.postgres_server import HOW_TO_GET_ONE, VARIABLE, Databases, Server, find_programs
+
+
+@pytest.fixture(scope="session")
+def own_postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that a test may crash; its log stays in pytest's folder of the run."""
+    programs = find_programs()
+    if programs is None:
+        pytest.skip(HOW_TO_GET_ONE)
+    server = Server(programs)
+    yield server
+    shutil.copy(server.log, tmp_path_factory.mktemp("postgres"))
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def databases(request: pytest.FixtureRequest) -> Iterator[Databases]:
+    url = os.environ.get(VARIABLE) or request.getfixturevalue("own_postgres").url
+    databases = Databases(url)
+    yield databases
+    databases.close()
+
+
+@pytest.fixture
+def postgres_url(databases: Databases) -> Iterator[str]:
+    """A database with the present schema and no rows."""
+    url = databases.create()
+    yield url
+    databases.drop(url)
+
+
+@pytest.fixture
+def empty_postgres_url(databases: Databases) -> Iterator[str]:
+    """A database without a table."""
+    url = databases.create(empty=True)
+    yield url
+    databases.drop(url)
