@@ -11,6 +11,8 @@ import pwd
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -86,16 +88,24 @@ class Server:
         self.log = self._folder / "server.log"
         self.url = f"postgresql://wiretune@/postgres?host={self._folder}"
         self._call("initdb", "--username=wiretune", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync")
-        options = " ".join(f"-c {name}={value}" for name, value in _OPTIONS.items())
-        self._call("pg_ctl", f"--log={self.log}", f"--options=-k {self._folder} {options}", "start")
+        self._start()
 
-    def crash_and_restart(self) -> None:
-        """End every process of the server at once, as a power cut does, and start it again."""
-        self._call("pg_ctl", "--mode=immediate", "restart")
+    @contextmanager
+    def crashed(self) -> Iterator[None]:
+        """End every process of the server at once, as a power cut does; it is back when the block ends."""
+        self._call("pg_ctl", "--mode=immediate", "stop")
+        try:
+            yield
+        finally:
+            self._start()
 
     def stop(self) -> None:
         self._call("pg_ctl", "--mode=immediate", "stop")
         shutil.rmtree(self._folder)
+
+    def _start(self) -> None:
+        options = " ".join(f"-c {name}={value}" for name, value in _OPTIONS.items())
+        self._call("pg_ctl", f"--log={self.log}", f"--options=-k {self._folder} {options}", "start")
 
     def _call(self, program: str, *arguments: str) -> None:
         command = [self._programs / program, f"--pgdata={self._folder}/data", *arguments]

@@ -3,17 +3,16 @@
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from sqlalchemy.orm import Session
 
 from service.control import jobs, reading
 from service.control.store import Store
 from service.errors import IllegalTransition, OutOfSequence, WiretuneError
 from service.records import AttemptFinished, Batch, Control, MetricPoints
 from service.states import JobState
-from tests.contract.conftest import only
+from tests.contract.conftest import Group, only
 
 pytestmark = only("postgresql")
 
@@ -38,32 +37,6 @@ def at_once(*calls: Callable[[], object]) -> list[object]:
 
     with ThreadPoolExecutor(len(calls)) as pool:
         return list(pool.map(run, calls))
-
-
-class Group:
-    """Writes of one replica that wait until `release`, so that one transaction takes them all, in their order."""
-
-    def __init__(self, store: Store, pool: ThreadPoolExecutor) -> None:
-        self._write, self._waiting, self._pool = store._writer.write, store._writer._waiting, pool
-        self._released, entered = threading.Event(), threading.Event()
-        pool.submit(self._write, lambda _: entered.set() or self._released.wait(30))
-        assert entered.wait(30)
-
-    def add(self, function: Callable[[Session], object]) -> "Future[object]":
-        num_waiting = self._waiting.qsize()
-        future = self._pool.submit(self._write, function)
-        while self._waiting.qsize() == num_waiting:
-            threading.Event().wait(0.001)
-        return future
-
-    def release(self) -> None:
-        self._released.set()
-
-
-@pytest.fixture
-def pool():
-    with ThreadPoolExecutor(16) as pool:
-        yield pool
 
 
 @pytest.mark.parametrize("repetition", range(3))

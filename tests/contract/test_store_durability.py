@@ -92,6 +92,15 @@ def test_a_database_that_cannot_be_used_is_refused_by_its_variable_without_its_p
     assert "secret" not in str(refusal.value)
 
 
+def test_a_database_that_does_not_answer_is_named_by_its_variable_without_its_password(tmp_path):
+    settings = Settings(state_dir=tmp_path, database_url="postgresql://user:secret@127.0.0.1:1/jobs")
+
+    with pytest.raises(Unavailable, match="WIRETUNE_DATABASE_URL") as refusal:
+        Store.open(settings)
+
+    assert "secret" not in str(refusal.value)
+
+
 def test_a_state_dir_that_cannot_be_made_is_refused_by_its_variable(tmp_path):
     (tmp_path / "file").touch()
 
