@@ -90,9 +90,9 @@ def _renamed(row: Any, job_id: str) -> tuple[Any, ...]:
     return tuple(value.replace(job_id, "JOB") if isinstance(value, str) else value for value in row)
 
 
-def test_the_same_job_gives_the_same_rows_on_sqlite_and_postgresql(tmp_path, postgres_url, records):
+def test_the_same_job_gives_the_same_rows_on_sqlite_and_postgresql(tmp_path, empty_postgres_url, records):
     stored = []
-    for name, url in (("sqlite", ""), ("postgresql", postgres_url)):
+    for name, url in (("sqlite", ""), ("postgresql", empty_postgres_url)):
         store, job_id = run(Settings(state_dir=tmp_path / name, database_url=url), records)
         stored.append(rows(store, job_id))
         store.close()
