@@ -6,10 +6,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from sqlalchemy import make_url, select
 
 from service.control import jobs, reading
+from service.control.models import JobRow
 from service.control.store import Store
-from service.errors import IllegalTransition, OutOfSequence, WiretuneError
+from service.errors import IllegalTransition, OutOfSequence, Unavailable, WiretuneError
 from service.records import AttemptFinished, Batch, Control, MetricPoints
 from service.states import JobState
 from tests.contract.conftest import Group, only
@@ -186,3 +188,25 @@ def test_a_job_is_cancelled_through_any_replica(replicas, driver):
     replicas[1].cancel(driver.job_id)
 
     assert replicas[0].renew(driver.job_id, 1).control is Control.CANCEL
+
+
+def test_no_replica_waits_or_is_waited_for_without_end(store):
+    names = ("lock_timeout", "idle_in_transaction_session_timeout", "transaction_isolation")
+    with store._engine.connect() as connection:
+        shown = [connection.exec_driver_sql(f"SHOW {name}").scalar() for name in names]
+
+    assert shown == ["10s", "1min", "read committed"]
+
+
+def test_a_row_that_another_replica_holds_too_long_is_refused_and_the_operator_sets_how_long(store, settings, driver):
+    url = make_url(settings.database_url).update_query_dict({"options": "-c lock_timeout=50"})
+    own = settings.model_copy(update={"database_url": url.render_as_string(hide_password=False)})
+    impatient = Store.open(own)
+
+    with store._engine.begin() as connection:
+        connection.execute(select(JobRow.id).where(JobRow.id == driver.job_id).with_for_update())
+        with pytest.raises(Unavailable, match="lock timeout"):
+            impatient.renew(driver.job_id, 1)
+
+    assert impatient.renew(driver.job_id, 1).control is Control.RUN
+    impatient.close()
