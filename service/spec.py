@@ -55,7 +55,9 @@ class Objective(Config):
 
 
 class Checkpointing(Config):
-    every_seconds: float = Field(60.0, gt=0, description="within a commit; stage starts and ends always are")
+    every_seconds: float = Field(
+        60.0, gt=0, allow_inf_nan=False, description="within a commit; stage starts and ends always are"
+    )
     keep: int = Field(2, ge=1, le=100)
 
 

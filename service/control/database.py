@@ -1,4 +1,7 @@
-"""Opens the database: directories, the one-process lock of SQLite, connection settings, migrations."""
+"""Opens the database: directories, the one-process lock of SQLite, connection settings, migrations.
+
+SQLite serves one process. PostgreSQL serves several replicas of the API, which meet in row locks.
+"""
 
 import fcntl
 import os
@@ -7,8 +10,8 @@ from typing import IO, Any
 
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+from sqlalchemy import URL, Connection, Engine, create_engine, event, func, make_url, select
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from service.errors import Unavailable
 from service.settings import Settings
@@ -17,6 +20,20 @@ _MIGRATIONS = Path(__file__).parent / "migrations"
 _BUSY_TIMEOUT_MS = 10_000
 _BACKENDS = ("sqlite", "postgresql")
 _ALLOWED = "allowed: sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME"
+#: What PostgreSQL's client is told unless the URL says otherwise. Without these, a server that vanished holds its
+#: writer until the kernel gives up (a quarter of an hour), and a frozen replica holds its locks for ever.
+_LIBPQ = {
+    "connect_timeout": "10",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "20000",
+    "options": f"-c lock_timeout={_BUSY_TIMEOUT_MS} -c idle_in_transaction_session_timeout=60000",
+}
+_MIGRATION_LOCK = 8470  # any number that every release agrees on
+_MIGRATION_TIMEOUT_MS = 300_000
+#: unique_violation, serialization_failure, deadlock_detected: postgresql.org/docs/current/errcodes-appendix.html
+_COLLISIONS = frozenset({"23505", "40001", "40P01"})
 
 
 def prepare_state_dir(settings: Settings) -> None:
@@ -66,14 +83,24 @@ def connect(url: str) -> Engine:
     Raises Unavailable where the URL's driver is not installed.
     """
     if not is_sqlite(url):
-        return _engine(url, pool_pre_ping=True)
+        address = make_url(url)
+        unsaid = {name: value for name, value in _LIBPQ.items() if name not in address.query}
+        # The row locks of the store are thought out for this level, whatever the server's default is.
+        return _engine(address.update_query_dict(unsaid), pool_pre_ping=True, isolation_level="READ COMMITTED")
     engine = _engine(url, connect_args={"timeout": _BUSY_TIMEOUT_MS / 1000, "check_same_thread": False})
     event.listen(engine, "connect", _configure_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
     return engine
 
 
-def _engine(url: str, **options: Any) -> Engine:
+def of_one_moment(engine: Engine) -> Engine:
+    """Return `engine` as readers use it: all that a transaction reads was true at once, as it always is on SQLite."""
+    if engine.dialect.name == "sqlite":
+        return engine
+    return engine.execution_options(isolation_level="REPEATABLE READ")
+
+
+def _engine(url: str | URL, **options: Any) -> Engine:
     try:
         return create_engine(url, **options)
     except (ImportError, NoSuchModuleError) as error:
@@ -96,16 +123,29 @@ def _begin_sqlite(connection: Connection) -> None:
 
 
 def migrate(engine: Engine, *, revision: str = "head") -> None:
-    """Bring the schema to `revision`, up or down."""
+    """Bring the schema to `revision`, up or down; of several replicas that start at once, one does it."""
     config = Config()
     config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     with engine.begin() as connection:
+        _take_turns(connection)
         config.attributes["connection"] = connection
         if revision == "base":
             command.downgrade(config, revision)
         else:
             command.upgrade(config, revision)
+
+
+def _take_turns(connection: Connection) -> None:
+    """Wait for other replicas that migrate; the lock ends with the transaction. SQLite's file is locked already."""
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {_MIGRATION_TIMEOUT_MS}")
+        connection.execute(select(func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
+
+
+def is_collision(error: SQLAlchemyError) -> bool:
+    """Whether another replica's transaction was in the way, so that the same write may pass when it runs again."""
+    return getattr(getattr(error, "orig", None), "sqlstate", None) in _COLLISIONS
 
 
 def said(error: Exception) -> str:

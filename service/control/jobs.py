@@ -25,7 +25,10 @@ def new_id(now: float) -> str:
 
 
 def add(session: Session, spec: JobSpec, *, key: str | None, now: float) -> tuple[JobRow, bool]:
-    """Store a queued job with its trials, or find the one that `key` made; the flag says which: made now."""
+    """Store a queued job with its trials, or find the one that `key` made; the flag says which: made now.
+
+    While another replica stores the same key this breaks the key's uniqueness; the writer then runs it again.
+    """
     body = spec.model_dump(mode="json")
     if key is not None and (known := session.get(IdempotencyRow, key)) is not None:
         first = require(session, known.job_id)

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, MetaData, UniqueConstraint
+from sqlalchemy import JSON, BigInteger, Dialect, ForeignKey, Index, Integer, MetaData, String, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.types import TypeDecorator
 
 from service.states import JobState
 
@@ -17,9 +18,20 @@ NAMING = {
 Json = dict[str, Any]
 
 
+class Text(TypeDecorator[str]):
+    """Text that every database takes: PostgreSQL knows no NUL, which a driver's last words may hold."""
+
+    impl = String
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        return None if value is None else value.replace("\0", "\ufffd")
+
+
 class Base(DeclarativeBase):
     metadata = MetaData(naming_convention=NAMING)
     type_annotation_map = {  # noqa: RUF012
+        str: Text(),
         Json: JSON(none_as_null=True),
         int: BigInteger().with_variant(Integer(), "sqlite"),  # SQLite gives ids to INTEGER alone
     }

@@ -54,8 +54,8 @@ class Store:
         self._clock = clock
         self._lock = lock
         self._secret = secret
-        self._sessions = sessionmaker(engine, expire_on_commit=False)
-        self._writer = Writer(self._sessions)
+        self._readers = sessionmaker(database.of_one_moment(engine))
+        self._writer = Writer(sessionmaker(engine, expire_on_commit=False))
 
     @classmethod
     def open(cls, settings: Settings, *, clock: Clock = time.time) -> "Store":
@@ -72,6 +72,7 @@ class Store:
         try:
             database.migrate(engine)
         except (SQLAlchemyError, CommandError) as error:
+            engine.dispose()
             if lock is not None:
                 lock.close()
             said = database.said(error)
@@ -88,7 +89,7 @@ class Store:
     @contextmanager
     def _reading(self) -> Iterator[Session]:
         try:
-            with self._sessions() as session:
+            with self._readers() as session:
                 yield session
         except SQLAlchemyError as error:
             raise Unavailable(f"the database does not answer: {database.said(error)}; try again") from error
@@ -278,10 +279,11 @@ class Store:
         return self._on_job(job_id, lose)
 
     def fail_queued(self, job_id: str, *, reason: str) -> JobView:
-        """Fail a job that waits for an attempt it cannot get; raises IllegalTransition for any other."""
+        """Fail a job that waits for an attempt it cannot get; does nothing when it waits no more."""
 
         def fail(_: Session, job: JobRow) -> JobView:
-            jobs.transition(job, JobState.FAILED, now=self._clock(), reason=reason)
+            if job.job_state is JobState.QUEUED:
+                jobs.transition(job, JobState.FAILED, now=self._clock(), reason=reason)
             return reading.job_view(job)
 
         return self._on_job(job_id, fail)

@@ -2,6 +2,9 @@
 
 A commit costs a disk sync, whatever it holds. With one transaction per request, sixteen clients waited over a
 second at the 99th percentile; with group commit some 40 ms.
+
+Where several replicas write to one PostgreSQL, two groups may want the same key, or each other's rows. The write
+that loses is run again in a transaction of its own: alone it holds nothing that another waits for.
 """
 
 import logging
@@ -12,10 +15,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
-from service.control.database import said
+from service.control.database import is_collision, said
 from service.errors import Unavailable
 
 _log = logging.getLogger(__name__)
@@ -33,6 +36,14 @@ class _Outcome:
     call: _Call
     value: Any = None
     error: Exception | None = None
+    collided: bool = False  # with another replica: worth a second run
+
+    def give(self) -> None:
+        """Answer the caller."""
+        if self.error is None:
+            self.call.future.set_result(self.value)
+        else:
+            self.call.future.set_exception(self.error)
 
 
 class Writer:
@@ -89,8 +100,10 @@ class Writer:
         while is_open:
             group, is_open = self._next_group()
             live = [call for call in group if call.future.set_running_or_notify_cancel()]
-            if live:
-                self._commit(live)
+            for outcome in self._commit(live):
+                if outcome.collided:
+                    (outcome,) = self._commit([outcome.call])
+                outcome.give()
 
     def _next_group(self) -> tuple[list[_Call], bool]:
         group: list[_Call] = []
@@ -105,20 +118,14 @@ class Writer:
                 break
         return group, call is not None
 
-    def _commit(self, calls: list[_Call]) -> None:
+    def _commit(self, calls: list[_Call]) -> list[_Outcome]:
+        """Run `calls` in one transaction, and return what came of each once it is on disk."""
         try:
             with self._sessions.begin() as session:
-                outcomes = [_run_one(session, call) for call in calls]
+                return [_run_one(session, call) for call in calls]
         except SQLAlchemyError as error:
             _log.error("a group of %d writes was not stored: %s", len(calls), error)
-            for call in calls:
-                call.future.set_exception(_not_stored(error))
-            return
-        for outcome in outcomes:
-            if outcome.error is None:
-                outcome.call.future.set_result(outcome.value)
-            else:
-                outcome.call.future.set_exception(outcome.error)
+            return [_Outcome(call, error=_not_stored(error)) for call in calls]
 
 
 def _run_one(session: Session, call: _Call) -> _Outcome:
@@ -126,10 +133,15 @@ def _run_one(session: Session, call: _Call) -> _Outcome:
         with session.begin_nested():
             return _Outcome(call, value=call.function(session))
     except SQLAlchemyError as error:
-        _log.error("a write was not stored: %s", error)
-        return _Outcome(call, error=_not_stored(error))
+        if isinstance(error, DBAPIError) and error.connection_invalidated:
+            raise  # the group's transaction is lost with its connection
+        _log.warning("a write was rolled back: %s", error)
+        outcome = _Outcome(call, error=_not_stored(error), collided=is_collision(error))
     except Exception as error:  # it is the caller's: raised there, and must not end the group
-        return _Outcome(call, error=error)
+        outcome = _Outcome(call, error=error)
+    # The savepoint gave this call's row locks back: another replica may change what it read.
+    session.expire_all()
+    return outcome
 
 
 def _not_stored(error: SQLAlchemyError) -> Unavailable:

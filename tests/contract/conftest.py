@@ -1,10 +1,16 @@
-"""A store on a fresh database, a clock that the test turns, and jobs in every state."""
+"""A store on a fresh database of either kind, a clock that the test turns, and jobs in every state.
 
+Every test here runs on SQLite and on PostgreSQL; what is about one of them alone says so with `only`.
+"""
+
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy.orm import Session
 
 from service.control.store import Store
 from service.records import AttemptFinished, Batch, Bill, StageClosed, StageDecided, TrialStarted
@@ -29,9 +35,21 @@ def clock() -> Clock:
     return Clock()
 
 
+def only(kind: str) -> pytest.MarkDecorator:
+    """Run a test on `sqlite` or on `postgresql` alone."""
+    return pytest.mark.parametrize("database_url", [kind], indirect=True)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """The empty one is SQLite in the state dir."""
+    url: str = "" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    return url
+
+
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return Settings(state_dir=tmp_path / "state", max_attempts=2)
+def settings(tmp_path: Path, database_url: str) -> Settings:
+    return Settings(state_dir=tmp_path / "state", database_url=database_url, max_attempts=2)
 
 
 @pytest.fixture
@@ -146,3 +164,29 @@ def job_in(store: Store, spec: JobSpec, begin: Callable[[str], Driver]) -> Calla
         return job_id
 
     return job_in
+
+
+class Group:
+    """Writes of one replica that wait until `release`, so that one transaction takes them all, in their order."""
+
+    def __init__(self, store: Store, pool: ThreadPoolExecutor) -> None:
+        self._write, self._waiting, self._pool = store._writer.write, store._writer._waiting, pool
+        self._released, entered = threading.Event(), threading.Event()
+        pool.submit(self._write, lambda _: entered.set() or self._released.wait(30))
+        assert entered.wait(30)
+
+    def add(self, function: Callable[[Session], object]) -> "Future[object]":
+        num_waiting = self._waiting.qsize()
+        future = self._pool.submit(self._write, function)
+        while self._waiting.qsize() == num_waiting:
+            threading.Event().wait(0.001)
+        return future
+
+    def release(self) -> None:
+        self._released.set()
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(16) as pool:
+        yield pool

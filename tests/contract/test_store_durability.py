@@ -6,10 +6,13 @@ import subprocess
 import sys
 
 import pytest
+from sqlalchemy import select
 
+from service.control.models import ApiKeyRow
 from service.control.store import Store
 from service.errors import Unavailable
 from service.settings import Settings
+from tests.contract.conftest import only
 
 ADD_JOBS = """
 import sys
@@ -17,7 +20,7 @@ from pathlib import Path
 from service.control.store import Store
 from service.settings import Settings
 from service.spec import JobSpec
-store = Store.open(Settings(state_dir=Path(sys.argv[1])))
+store = Store.open(Settings(state_dir=Path(sys.argv[1]), database_url=sys.argv[2]))
 spec = JobSpec.model_validate({"workload": {"kind": "digits-mlp"}, "budget": {"steps": 1}})
 while True:
     print(store.add_job(spec)[0].id, flush=True)
@@ -41,20 +44,21 @@ def test_a_closed_store_reopens_with_everything(settings, clock, spec):
         reopened.close()
 
 
+@only("sqlite")
 def test_a_second_opener_is_refused_with_the_pid_of_the_first(store, settings):
     with pytest.raises(Unavailable, match=str(os.getpid())):
         Store.open(settings)
 
 
-def test_every_acknowledged_job_survives_a_kill(tmp_path):
-    command = [sys.executable, "-c", ADD_JOBS, str(tmp_path)]
+def test_every_acknowledged_job_survives_a_kill(settings):
+    command = [sys.executable, "-c", ADD_JOBS, str(settings.state_dir), settings.database_url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         acknowledged = [process.stdout.readline().strip() for _ in range(25)]
         process.send_signal(signal.SIGKILL)
         acknowledged += process.stdout.read().split()
 
-    store = Store.open(Settings(state_dir=tmp_path))
+    store = Store.open(settings)
 
     try:
         assert len(acknowledged) >= 25
@@ -88,6 +92,15 @@ def test_a_database_that_cannot_be_used_is_refused_by_its_variable_without_its_p
     assert "secret" not in str(refusal.value)
 
 
+def test_a_database_that_does_not_answer_is_named_by_its_variable_without_its_password(tmp_path):
+    settings = Settings(state_dir=tmp_path, database_url="postgresql://user:secret@127.0.0.1:1/jobs")
+
+    with pytest.raises(Unavailable, match="WIRETUNE_DATABASE_URL") as refusal:
+        Store.open(settings)
+
+    assert "secret" not in str(refusal.value)
+
+
 def test_a_state_dir_that_cannot_be_made_is_refused_by_its_variable(tmp_path):
     (tmp_path / "file").touch()
 
@@ -103,11 +116,20 @@ def test_a_closed_store_refuses_writes(settings, spec):
         store.add_job(spec)
 
 
-def test_keys_are_checked_and_not_kept(store, settings):
+def test_keys_are_not_kept(store):
+    key = store.add_key("ci")
+
+    with store._engine.connect() as connection:
+        (row,) = connection.execute(select(ApiKeyRow.__table__))
+    assert key.startswith("wt_")
+    assert key not in map(str, row)
+
+
+@only("sqlite")
+def test_no_byte_of_the_file_tells_a_key(store, settings):
     key = store.add_key("ci")
     store.close()
 
-    assert key.startswith("wt_")
     assert key.encode() not in (settings.state_dir / "wiretune.db").read_bytes()
 
 

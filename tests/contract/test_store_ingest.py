@@ -463,3 +463,15 @@ def test_a_closed_stage_keeps_the_bill_of_its_own_end(store, driver):
         driver.close(stage, num_steps=10, step=10 * (stage + 1), bill=Bill(bytes_sent=sent), resume={})
 
     assert [stage.bill.bytes_sent for stage in store.stages(driver.job_id)] == [500, 900]
+
+
+def test_of_a_step_that_comes_twice_in_a_batch_the_last_value_stays(store, driver):
+    driver.send(points(driver.trial_id, [0, 1, 1], [3.0, 2.0, 1.0]), stream=driver.trial_id)
+
+    assert store.series(driver.job_id, "loss")[0].values == (3.0, 1.0)
+
+
+def test_the_last_words_of_a_driver_are_kept_whatever_bytes_they_hold(store, driver):
+    driver.send(AttemptFinished(outcome="failed", reason="Segmentation fault\0 ✗"))
+
+    assert store.job(driver.job_id).reason.endswith("Segmentation fault\ufffd ✗")

@@ -147,6 +147,20 @@ def test_a_cursor_from_elsewhere_is_refused_by_name(store, cursor):
     assert [problem.pointer for problem in refusal.value.problems] == ["/cursor"]
 
 
+def test_a_name_and_labels_hold_any_text(store, make_spec):
+    spec = make_spec(name="größer \0 ✓", labels={"team": "\0%_'"})
+
+    job, _ = store.add_job(spec)
+
+    assert store.job(job.id).spec == spec
+    assert [found.id for found in store.jobs(label=("team", "\0%_'")).jobs] == [job.id]
+
+
+def test_an_id_with_a_nul_is_not_found(store):
+    with pytest.raises(NotFound):
+        store.job("job-\0")
+
+
 @pytest.mark.parametrize("read", ["job", "trials", "stages", "schedules", "cancel"])
 def test_an_unknown_job_is_not_found(store, read):
     with pytest.raises(NotFound, match="job-0"):

@@ -1,4 +1,8 @@
-"""The migrations and the models describe one schema."""
+"""The migrations and the models describe one schema, on SQLite and on PostgreSQL."""
+
+import sys
+from contextlib import ExitStack
+from subprocess import PIPE, Popen
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -11,10 +15,30 @@ from service.control.store import Store
 from service.errors import Unavailable
 from service.settings import Settings
 
+OPEN = """
+import sys
+from pathlib import Path
+from service.control.store import Store
+from service.settings import Settings
+print("ready", flush=True)
+sys.stdin.read()
+Store.open(Settings(state_dir=Path(sys.argv[1]), database_url=sys.argv[2])).close()
+"""
+
 
 @pytest.fixture
-def engine(tmp_path):
-    engine = connect(f"sqlite:///{tmp_path}/jobs.db")
+def sqlite_url(tmp_path):
+    return f"sqlite:///{tmp_path}/jobs.db"
+
+
+@pytest.fixture(params=["sqlite_url", "empty_postgres_url"])
+def url(request):
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def engine(url):
+    engine = connect(url)
     yield engine
     engine.dispose()
 
@@ -47,18 +71,38 @@ def test_the_way_down_leaves_nothing_and_the_way_up_works_again(engine):
     assert differences(engine) == []
 
 
-def test_a_database_of_a_later_release_is_refused_and_left_alone(tmp_path):
-    settings = Settings(state_dir=tmp_path)
+def test_a_database_of_a_later_release_is_refused_and_left_alone(tmp_path, url, engine):
+    settings = Settings(state_dir=tmp_path, database_url=url)
     Store.open(settings).close()
-    engine = connect(settings.resolved_database_url)
     with engine.begin() as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
-    engine.dispose()
 
     with pytest.raises(Unavailable, match="9999"):
         Store.open(settings)
 
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalars().all() == ["9999"]
 
+
+def test_replicas_that_start_at_once_on_an_empty_database_all_open_it(tmp_path, empty_postgres_url):
+    with ExitStack() as stack:
+        replicas = [
+            stack.enter_context(
+                Popen([sys.executable, "-c", OPEN, tmp_path / name, empty_postgres_url], stdin=PIPE, stdout=PIPE)
+            )
+            for name in ("one", "two", "three")
+        ]
+        assert [replica.stdout.readline() for replica in replicas] == [b"ready\n"] * 3
+        for replica in replicas:
+            replica.stdin.close()
+        assert [replica.wait(60) for replica in replicas] == [0] * 3
+
+    engine = connect(empty_postgres_url)
+    assert differences(engine) == []
+    engine.dispose()
+
+
+@pytest.mark.parametrize("url", ["sqlite_url"], indirect=True)
 def test_commits_reach_the_disk_and_foreign_keys_hold(engine):
     with engine.connect() as connection:
         pragmas = {name: connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in _PRAGMAS}

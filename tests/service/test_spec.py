@@ -189,6 +189,7 @@ def test_an_arm_replaces_its_parts_of_the_job_and_keeps_the_rest() -> None:
         ({"arms": []}, "/arms", "at least 1 items, got 0"),
         ({"budget": {"steps": True}}, "/budget/steps", "whole number"),
         ({"budget": {"seconds": 1e308}}, "/budget/seconds", "less than or equal to"),
+        ({"checkpoint": {"every_seconds": float("inf")}}, "/checkpoint/every_seconds", "finite"),
     ],
 )
 def test_a_problem_is_told_in_the_jobs_own_words(changes: dict[str, Any], pointer: str, said: str) -> None:

@@ -153,7 +153,7 @@ def _create_stages() -> None:
         sa.Column("threshold", sa.Double(), nullable=True),
         sa.Column("bill", _JSON, nullable=True),
         sa.Column("resume", _JSON, nullable=True),
-        sa.Column("resume_step", sa.Integer(), nullable=True),
+        sa.Column("resume_step", _INT, nullable=True),
         sa.ForeignKeyConstraint(["trial_id"], ["trials.id"], name=op.f("fk_stages_trial_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("trial_id", "stage", name=op.f("pk_stages")),
     )

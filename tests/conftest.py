@@ -1,0 +1,65 @@
+"""PostgreSQL for every test that asks for it: one server a run, a database without rows a test."""
+
+import os
+import shutil
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import Engine, delete
+
+from service.control import database
+from service.control.models import Base
+from tests.postgres_server import HOW_TO_GET_ONE, VARIABLE, Databases, Server, find_programs
+
+
+@pytest.fixture(scope="session")
+def own_postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that a test may crash; its log stays in pytest's folder of the run."""
+    if VARIABLE in os.environ:
+        pytest.skip(f"the server of {VARIABLE} may not be crashed")
+    programs = find_programs()
+    if programs is None:
+        pytest.skip(HOW_TO_GET_ONE)
+    try:
+        server = Server(programs)
+    except PermissionError as error:  # root starts the server as another user
+        pytest.skip(f"{error}: the server cannot run as root, and others may not enter there; {HOW_TO_GET_ONE}")
+    yield server
+    shutil.copy(server.log, tmp_path_factory.mktemp("postgres"))
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def databases(request: pytest.FixtureRequest) -> Iterator[Databases]:
+    url = os.environ.get(VARIABLE) or request.getfixturevalue("own_postgres").url
+    databases = Databases(url)
+    yield databases
+    databases.close()
+
+
+@pytest.fixture(scope="session")
+def migrated(databases: Databases) -> Iterator[Engine]:
+    """The database that most tests use one after the other: on a slow disk a new one costs more than a test."""
+    url = databases.create()
+    engine = database.connect(url)
+    database.migrate(engine)
+    yield engine
+    engine.dispose()
+    databases.drop(url)
+
+
+@pytest.fixture
+def postgres_url(migrated: Engine) -> Iterator[str]:
+    """A database with the present schema and no rows."""
+    yield migrated.url.render_as_string(hide_password=False)
+    with migrated.begin() as connection:
+        for table in reversed(Base.metadata.sorted_tables):
+            connection.execute(delete(table))
+
+
+@pytest.fixture
+def empty_postgres_url(databases: Databases) -> Iterator[str]:
+    """A new database, without a table."""
+    url = databases.create()
+    yield url
+    databases.drop(url)

@@ -1,0 +1,104 @@
+"""The same job gives the same rows, whichever database stores it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from service.cluster import trial
+from service.control.models import Base
+from service.control.store import Store
+from service.records import AnyRecord, AttemptFinished, Batch, Checkpointed, ProbeDone, StageClosed, TrialFinished
+from service.settings import Settings
+from service.spec import JobSpec
+from tests.contract.conftest import Clock
+from trainers.group import ProcessGroup
+
+SPEC = JobSpec.model_validate(
+    {
+        "name": "größer ✓",
+        "workload": {"kind": "digits-mlp"},
+        "exchange": {"kind": "threshold", "density": [0.003, 0.1]},
+        "controller": {"kind": "bo", "max_search_fraction": 0.5},
+        "budget": {"steps": 120},
+        "objective": {"every": 20},
+        "checkpoint": {"every_seconds": 1e-9},
+        "labels": {"team": "demo"},
+    }
+)
+
+
+class Memory:
+    """Keeps the records of a trial."""
+
+    def __init__(self) -> None:
+        self.records: list[AnyRecord] = []
+
+    def report(self, *records: AnyRecord) -> None:
+        self.records.extend(records)
+
+    flush = report
+
+    def is_clear(self) -> bool:
+        return True
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> list[AnyRecord]:
+    """What a real trial on two worker processes reported."""
+    spec, sink = next(SPEC.trials()), Memory()
+    with ProcessGroup(spec.replica, num_workers=2) as group:
+        url = f"file://{tmp_path_factory.mktemp('results')}"
+        trial.train(spec, group, sink, trial_id="JOB.tuned.0", storage_url=url)
+    return sink.records
+
+
+def batches(records: list[AnyRecord], trial_id: str) -> Iterator[Batch]:
+    """A batch per record, as of the job that has `trial_id`."""
+    for sequence, record in enumerate(records, start=1):
+        named = record.model_copy(update={"trial_id": trial_id})
+        yield Batch(stream=trial_id, sequence=sequence, records=(named,))
+
+
+def run(settings: Settings, records: list[AnyRecord]) -> tuple[Store, str]:
+    """Store a job whose first attempt is lost behind a checkpoint, and whose second goes on from there."""
+    store = Store.open(settings, clock=Clock())
+    job_id = store.add_job(SPEC, idempotency_key="k")[0].id
+    trial_id = store.trials(job_id)[0].trial_id
+    kept = [index for index, record in enumerate(records) if isinstance(record, Checkpointed | StageClosed)]
+    resume = kept[len(kept) // 2] + 1
+    lives = (records[: resume + 3], records[resume:])
+    for number, reported in enumerate(lives, start=1):
+        store.begin_attempt(job_id)
+        for batch in batches(reported, trial_id):
+            store.ingest(job_id, number, batch)
+        if number == 1:
+            store.lose_attempt(job_id, 1, reason="its driver failed")
+    store.ingest(job_id, 2, Batch(stream="driver", sequence=1, records=(AttemptFinished(outcome="succeeded"),)))
+    return store, job_id
+
+
+def rows(store: Store, job_id: str) -> dict[str, list[tuple[Any, ...]]]:
+    """Every row of every table, in the order of its key; the job's random name is JOB."""
+    with store._engine.connect() as connection:
+        found = {table.name: connection.execute(select(table)).all() for table in Base.metadata.sorted_tables}
+    return {name: sorted((_renamed(row, job_id) for row in table), key=repr) for name, table in found.items()}
+
+
+def _renamed(row: Any, job_id: str) -> tuple[Any, ...]:
+    return tuple(value.replace(job_id, "JOB") if isinstance(value, str) else value for value in row)
+
+
+def test_the_same_job_gives_the_same_rows_on_sqlite_and_postgresql(tmp_path, empty_postgres_url, records):
+    stored = []
+    for name, url in (("sqlite", ""), ("postgresql", empty_postgres_url)):
+        store, job_id = run(Settings(state_dir=tmp_path / name, database_url=url), records)
+        stored.append(rows(store, job_id))
+        store.close()
+
+    on_sqlite, on_postgresql = stored
+    filled = {name for name, table in on_sqlite.items() if table}
+    assert on_postgresql == on_sqlite
+    assert filled == set(Base.metadata.tables) - {"api_keys"}
+    assert {ProbeDone, StageClosed, Checkpointed, TrialFinished} <= {type(record) for record in records}
