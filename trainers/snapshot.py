@@ -112,6 +112,12 @@ class State:
             torch._foreach_copy_(list(tensors_of(self._parts).values()), saved.tensors)
         load_scalars(self._parts, saved.scalars)
 
+    def copy_from(self, other: "State") -> None:
+        """Take over the live state of `other`, which has the same parts; the slots stay as they are."""
+        with torch.no_grad():
+            torch._foreach_copy_(list(tensors_of(self._parts).values()), list(tensors_of(other._parts).values()))
+        load_scalars(self._parts, scalars_of(other._parts))
+
 
 def tensors_of(parts: Mapping[str, Stateful]) -> dict[str, Tensor]:
     """Return the live tensors of all parts, named `part.name`."""
