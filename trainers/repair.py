@@ -51,6 +51,10 @@ class History:
             case "restore":
                 self._now = self._slots[call.args[0]]
 
+    def needs(self, url: str) -> bool:
+        """Whether the checkpoint at `url` is part of the way here."""
+        return any(Call("load", (url,)) in trail for trail in (self._now, *self._slots.values()))
+
     def way_here(self) -> Iterable[Call]:
         """Yield the calls that rebuild every slot and then the present state, on ranks in any state."""
         here: Trail = ()
@@ -83,6 +87,8 @@ class RepairingGroup(Group):
         return answers
 
     def save(self, url: str) -> None:
+        if self._history.needs(url):
+            raise ValueError(f"`url` must be a new folder, got {url}: lost workers would be rebuilt from what it holds")
         super().save(url)
         self._history.record(Call("load", (url,)))  # the checkpoint is complete now, and is the present state
 

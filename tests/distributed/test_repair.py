@@ -67,7 +67,7 @@ class Run:
         self.expected, self.seconds = [], []
         for act in ACTS:
             started = time.monotonic()
-            self.expected.append(act(self.group, f"file://{folder}/undisturbed"))
+            self.expected.append(act(self.group, f"file://{folder}/undisturbed/{len(self.expected)}"))
             self.seconds.append(time.monotonic() - started)
         self.repairing = RepairingGroup(self.group)
 
@@ -77,7 +77,7 @@ class Run:
         results = []
         for number, act in enumerate(ACTS):
             with harm(number):
-                results.append(act(self.repairing, f"file://{self.folder}/disturbed"))
+                results.append(act(self.repairing, f"file://{self.folder}/disturbed/{number}"))
         return results
 
 

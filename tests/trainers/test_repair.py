@@ -118,19 +118,24 @@ def _quiet() -> Iterator[None]:
     logging.getLogger("wiretune.repair").setLevel(logging.NOTSET)
 
 
-WAY_BACK = {"snapshot": "restore", "save": "load"}
-
-
 def train(group: Group, acts: Sequence[tuple[str, str]], url: str) -> list[Any]:
-    """Do the acts, each a method and the name of a slot or checkpoint, and return every segment's results."""
-    results, known = [], set()
+    """Do the acts, each a method and the name of a slot or checkpoint; return every segment's results."""
+    results, slots, checkpoints = [], set(), {}
     for number, (method, name) in enumerate(acts):
-        if method == "run":
-            result = group.run(Segment(num_steps=1, learning_rate=number + 1.0))
-            results.append((result.first_step, result.losses, result.bytes_sent))
-        elif method in ("snapshot", "save") or (method, name) in known:
-            getattr(group, method)(f"{url}/{name}" if method in ("save", "load") else name)
-            known.add((WAY_BACK.get(method, method), name))
+        match method:
+            case "run":
+                result = group.run(Segment(num_steps=1, learning_rate=number + 1.0))
+                results.append((result.first_step, result.losses, result.bytes_sent))
+            case "snapshot":
+                group.snapshot(name)
+                slots.add(name)
+            case "restore" if name in slots:
+                group.restore(name)
+            case "save":
+                checkpoints[name] = f"{url}/{number}"
+                group.save(checkpoints[name])
+            case "load" if name in checkpoints:
+                group.load(checkpoints[name])
     return results
 
 
@@ -217,6 +222,15 @@ def test_a_checkpoint_ends_the_trail(tmp_path: Path):
         return inner.num_calls - before
 
     assert calls_of_a_repair(50) == calls_of_a_repair(1) == len(["lost", "take_bytes", "load", "repeated"])
+
+
+def test_a_checkpoint_that_a_repair_would_need_is_not_overwritten(tmp_path: Path):
+    group = RepairingGroup(SummingGroup({}))
+    group.save(f"file://{tmp_path}/first")
+    group.run(RUN)
+
+    with pytest.raises(ValueError, match=r"`url` must be a new folder, got .*first"):
+        group.save(f"file://{tmp_path}/first")
 
 
 def test_recovery_counts_repairs_and_the_bytes_of_lost_and_replayed_calls():
