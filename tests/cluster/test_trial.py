@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -186,6 +187,7 @@ def test_a_run_whose_workers_are_killed_at_random_moments_ends_with_the_same_bit
     undisturbed: Memory, tmp_path: Path, seed: int, num_kills: int
 ) -> None:
     spec, [expected] = _spec(), undisturbed.of(TrialFinished)
+    started = time.monotonic()
     with RepairingGroup(inner := ProcessGroup(spec.replica, num_workers=2)) as group:
         sink = Killer(inner, seed=seed, num_kills=num_kills, num_pushes=undisturbed.num_pushes)
         trial.train(spec, group, sink, trial_id="job.tuned.0", storage_url=f"file://{tmp_path}")
@@ -193,6 +195,7 @@ def test_a_run_whose_workers_are_killed_at_random_moments_ends_with_the_same_bit
     [finished] = sink.of(TrialFinished)
     assert finished.bill.repairs >= num_kills
     assert finished.bill.seconds_recovery > 0 and finished.bill.bytes_recovery > 0
+    assert finished.bill.seconds_training + finished.bill.seconds_recovery < time.monotonic() - started
     assert finished.model_dump(exclude=NOT_BITS) == expected.model_dump(exclude=NOT_BITS)
     assert _weights(finished) == _weights(expected)
     assert sink.losses() == undisturbed.losses()
