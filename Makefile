@@ -34,6 +34,7 @@ bench: setup
 	$(BIN)/python benchmarks/start_up.py
 	$(BIN)/python benchmarks/exchange_kernels.py
 	$(BIN)/python benchmarks/ask_latency.py
+	$(BIN)/python benchmarks/recovery.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -115,6 +115,9 @@ class Bill(Record):
     seconds_checkpoint: float = 0.0
     steps: int = Field(0, description="committed")
     steps_search: int = 0
+    repairs: int = Field(0, description="times that lost workers, or their connection, were replaced")
+    seconds_recovery: float = Field(0.0, description="spent on that, lost work included; not on the training clock")
+    bytes_recovery: int = Field(0, description="sent in lost and in replayed steps; not in `bytes_sent` or the budget")
 
 
 class StageClosed(Record):

@@ -36,6 +36,13 @@ class Workers(Config):
     count: int = Field(2, ge=1, le=1024)
     cpus: float = Field(1.0, gt=0, le=1024, description="per worker")
     gpus: float = Field(0.0, ge=0, le=64, description="per worker; several are whole ones")
+    timeout_s: float = Field(
+        60.0,
+        gt=0,
+        le=86_400,
+        description="longest that workers wait for each other in an exchange; one that keeps the others waiting longer "
+        "is replaced",
+    )
 
     @field_validator("gpus")
     @classmethod
@@ -164,6 +171,7 @@ class JobSpec(Config):
             clip=self.clip,
             precision=self.precision,
             threads=max(1, int(self.workers.cpus)),
+            collective_timeout_s=self.workers.timeout_s,
         )
         return TrialSpec(
             arm=arm.name,

@@ -3,43 +3,43 @@
 What crosses to the ranks and back is JSON-compatible.
 """
 
+import itertools
 import multiprocessing
 import os
 import tempfile
 import threading
 import time
-import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 from trainers.checkpoint import Shard, commit_manifest
 from trainers.config import ReplicaConfig
-from trainers.replica import Backend, Replica
+from trainers.outcome import Outcome, WorkerFailed, WorkerLost, judge, patience_s
+from trainers.rank import Rank
+from trainers.replica import Backend
 from trainers.segment import Evaluation, Segment, SegmentResult
 
 #: Longest that a worker may take for anything but steps: an evaluation, a checkpoint.
 REPLY_S = 120.0
-#: Longest that a worker may take to load its libraries and data, and to find the others.
+#: Longest that a worker may take to load its libraries and data.
 START_S = 120.0
-#: After a rank's error: how long to look for another one that died, and so caused it.
-BLAME_S = 1.0
 #: Longest that a worker may take to leave by itself.
 LEAVE_S = 2.0
 
 
-class WorkerLost(Exception):
-    """A worker died, failed or fell silent. Its group is closed; start another, and load a checkpoint."""
+@dataclass(frozen=True)
+class Recovery:
+    """What a group has spent on lost workers so far."""
 
-    def __init__(self, rank: int, why: str) -> None:
-        super().__init__(rank, why)
-        self.rank, self.why = rank, why
-
-    def __str__(self) -> str:
-        return f"worker {self.rank} is lost: {self.why}"
+    repairs: int = 0
+    seconds: float = 0.0  # from the start of a call that was lost to the start of its repetition
+    bytes: int = 0  # sent by the busiest worker in calls that were lost, and in those replayed
 
 
 class Group(ABC):
@@ -49,12 +49,15 @@ class Group(ABC):
     num_workers: int
     backend: str  # gloo | nccl
     device: str  # of rank 0: cpu | cuda:0 | ...
+    num_elements: int  # entries of the gradient
+    recovery = Recovery()  # a group that repairs nothing has spent nothing
 
     @abstractmethod
     def call(self, method: str, *args: Any, timeout_s: float = REPLY_S) -> list[Any]:
-        """Have every rank `answer` the call, and return the answers by rank.
+        """Have every rank answer the call (see `Rank`), and return the answers by rank.
 
-        Raises WorkerLost, and closes the group, if a rank dies, fails, or needs more than `timeout_s`.
+        Raises WorkerLost if a rank dies, loses its peers, or needs more than `timeout_s`; WorkerFailed if its own code
+        raises. After either the ranks' states are undefined.
         """
 
     @abstractmethod
@@ -104,21 +107,6 @@ class Group(ABC):
         self.close()
 
 
-def answer(replica: Replica, method: str, args: Sequence[Any]) -> Any:
-    """Answer, on a rank, what `Group.call` asked there: JSON-compatible in and out."""
-    match method:
-        case "run":
-            return replica.run(Segment.model_validate(args[0])).model_dump(mode="json")
-        case "evaluate":
-            return replica.evaluate().model_dump(mode="json")
-        case "save":
-            return [shard.model_dump() for shard in replica.save(args[0])]
-        case "snapshot" | "restore" | "load" | "export":
-            return getattr(replica, method)(*args)
-        case _:
-            raise ValueError(f"`method` must be one that a group asks for, got {method!r}")
-
-
 def merge(results: list[SegmentResult]) -> SegmentResult:
     """Return the ranks' views of one segment as one: a step lasts as long as its slowest rank."""
     return results[0].model_copy(
@@ -129,88 +117,129 @@ def merge(results: list[SegmentResult]) -> SegmentResult:
     )
 
 
-class ProcessGroup(Group):
+class WorkerGroup(Group):
+    """Ranks that are workers: asks all, judges what comes back, replaces those that are lost.
+
+    Subclasses say how to start, ask, hear and kill a worker, and call `_open` when they are ready to.
+    """
+
+    def call(self, method: str, *args: Any, timeout_s: float = REPLY_S) -> list[Any]:
+        return self._call(range(self.num_workers), method, args, timeout_s=timeout_s)
+
+    def replace(self, ranks: Collection[int]) -> None:
+        """Put fresh workers, in the state before the first step, in place of `ranks`, and connect all anew.
+
+        The others keep their processes and what is in their memory. Raises WorkerLost if a worker is lost meanwhile.
+        """
+        for rank in ranks:
+            self._kill(rank)
+        self._start_and_connect(ranks)
+
+    def _open(self) -> None:
+        """Start and connect all ranks; end them if that fails."""
+        try:
+            self._start_and_connect(range(self.num_workers))
+        except (WorkerLost, WorkerFailed):
+            self.close()
+            raise
+
+    def _start_and_connect(self, ranks: Collection[int]) -> None:
+        for rank in ranks:
+            self._start(rank)
+        # All are ready before any waits for its peers, which it does no longer than for a collective.
+        self._call(ranks, "build", (), timeout_s=START_S)
+        self.backend, self.device, self.num_elements = self.call("connect", self._rendezvous(), timeout_s=START_S)[0]
+
+    def _call(self, ranks: Collection[int], method: str, args: Sequence[Any], *, timeout_s: float) -> list[Any]:
+        for rank in ranks:
+            self._ask(rank, method, args)
+        started = time.monotonic()
+        deadline, outcomes = started + timeout_s, dict[int, Outcome]()
+        while missing := [rank for rank in ranks if rank not in outcomes]:
+            heard = self._hear(missing, max(0.0, deadline - time.monotonic()))
+            if not heard:
+                silence = Outcome("silence", f"no answer within {time.monotonic() - started:.3g} s")
+                heard = dict.fromkeys(missing, silence)
+            outcomes |= heard
+            patience = patience_s(outcomes.values(), collective_timeout_s=self.config.collective_timeout_s)
+            if patience is not None:
+                deadline = min(deadline, time.monotonic() + patience)
+        return judge(outcomes)
+
+    @abstractmethod
+    def _start(self, rank: int) -> None:
+        """Start a worker for `rank`; returns before it is ready."""
+
+    @abstractmethod
+    def _ask(self, rank: int, method: str, args: Sequence[Any]) -> None:
+        """Pass a call on; that the worker is dead is heard, not raised."""
+
+    @abstractmethod
+    def _hear(self, ranks: Collection[int], timeout_s: float) -> dict[int, Outcome]:
+        """Return what came of the call on those of `ranks` that are first to say so; none within `timeout_s`: {}."""
+
+    @abstractmethod
+    def _kill(self, rank: int) -> None:
+        """End a worker that is dead or does not listen any more, for good."""
+
+    @abstractmethod
+    def _rendezvous(self) -> str:
+        """Return an address (a torch URL) where nobody has met yet."""
+
+
+class ProcessGroup(WorkerGroup):
     """Spawns `num_workers` processes, and ends them when it is closed, or with the process that made it.
 
-    Raises WorkerLost if one of them does not start.
+    Raises WorkerLost if one of them does not start, WorkerFailed if one cannot build its replica.
     """
 
     def __init__(
         self, config: ReplicaConfig, num_workers: int, *, device: str = "auto", backend: Backend = "auto"
     ) -> None:
         self.config, self.num_workers = config, num_workers
+        self._launch = (config.model_dump_json(), num_workers, device, backend)
         # The ranks find each other in a file: no port that somebody else could take first.
         self._folder = tempfile.TemporaryDirectory(prefix="wiretune-")
-        init_method = f"file://{Path(self._folder.name) / 'rendezvous'}"
-        launch = (config.model_dump_json(), num_workers, device, backend, init_method)
-        self._workers = [_Worker(rank, launch) for rank in range(num_workers)]
-        self.backend, self.device = self._collect(START_S)[0]
+        self._meetings = itertools.count()
+        self._workers: dict[int, _Worker] = {}
+        self._open()
 
     @property
     def pids(self) -> list[int]:
         """The workers' process ids, by rank."""
-        return [worker.pid for worker in self._workers]
-
-    def call(self, method: str, *args: Any, timeout_s: float = REPLY_S) -> list[Any]:
-        for worker in self._workers:
-            try:
-                worker.connection.send((method, args))
-            except OSError:
-                self._give_up(worker.rank, worker.cause_of_death())
-        return self._collect(timeout_s)
+        return [self._workers[rank].pid for rank in range(self.num_workers)]
 
     def close(self) -> None:
-        for worker in self._workers:
+        for worker in self._workers.values():
             worker.connection.close()  # which tells it to leave
-        for worker in self._workers:
+        for worker in self._workers.values():
             worker.end()
-        self._workers = []
+        self._workers = {}
         self._folder.cleanup()
 
-    def _collect(self, timeout_s: float) -> list[Any]:
-        """Return one answer per rank."""
-        deadline = time.monotonic() + timeout_s
-        answers: dict[int, Any] = {}
-        while len(answers) < self.num_workers:
-            missing = [worker for worker in self._workers if worker.rank not in answers]
-            ready = wait([worker.connection for worker in missing], max(0.0, deadline - time.monotonic()))
-            if not ready:
-                self._give_up(missing[0].rank, f"no answer within {timeout_s:g} s")
-            for worker in missing:
-                if worker.connection in ready:
-                    answers[worker.rank] = self._receive(worker)
-        return [answers[rank] for rank in range(self.num_workers)]
+    def _start(self, rank: int) -> None:
+        self._workers[rank] = _Worker(rank, self._launch)
 
-    def _receive(self, worker: "_Worker") -> Any:
-        kind, content = worker.receive()
-        if kind == "answer":
-            return content
-        culprit = None if kind == "death" else self._find_dead(worker)
-        if culprit is not None:
-            self._give_up(culprit.rank, culprit.cause_of_death())
-        self._give_up(worker.rank, content)
+    def _ask(self, rank: int, method: str, args: Sequence[Any]) -> None:
+        with suppress(OSError):  # it is dead, as its end of the connection will say
+            self._workers[rank].connection.send((method, args))
 
-    def _find_dead(self, failed: "_Worker") -> "_Worker | None":
-        """Return a worker that died without a word: the error that another one reports follows from that."""
-        deadline = time.monotonic() + BLAME_S
-        suspects = [worker for worker in self._workers if worker is not failed]
-        while suspects and (left := deadline - time.monotonic()) > 0:
-            gone = wait([worker.sentinel for worker in suspects], left)
-            for worker in [worker for worker in suspects if worker.sentinel in gone]:
-                suspects.remove(worker)
-                if worker.receive()[0] == "death":
-                    return worker
-        return None
+    def _hear(self, ranks: Collection[int], timeout_s: float) -> dict[int, Outcome]:
+        workers = [self._workers[rank] for rank in ranks]
+        ready = wait([worker.connection for worker in workers], timeout_s)
+        return {worker.rank: worker.receive() for worker in workers if worker.connection in ready}
 
-    def _give_up(self, rank: int, why: str) -> NoReturn:
-        self.close()
-        raise WorkerLost(rank, why)
+    def _kill(self, rank: int) -> None:
+        self._workers[rank].kill()
+
+    def _rendezvous(self) -> str:
+        return f"file://{Path(self._folder.name) / f'rendezvous-{next(self._meetings)}'}"
 
 
 class _Worker:
     """The parent's end of one process."""
 
-    def __init__(self, rank: int, launch: tuple[str, int, str, Backend, str]) -> None:
+    def __init__(self, rank: int, launch: tuple[str, int, str, Backend]) -> None:
         context = multiprocessing.get_context("spawn")
         self.rank = rank
         self.connection, theirs = context.Pipe()
@@ -219,43 +248,36 @@ class _Worker:
         )
         self._process.start()
         theirs.close()  # so that its death ends our receive
-        self.pid, self.sentinel = self._process.pid or 0, self._process.sentinel
+        self.pid = self._process.pid or 0
 
-    def receive(self) -> tuple[str, Any]:
-        """Return what it says: ("answer", value), ("error", traceback) or, if it is gone, ("death", why)."""
+    def receive(self) -> Outcome:
+        """Return what came of the last call."""
         try:
-            kind, content = self.connection.recv()
+            return Outcome(*self.connection.recv())
         except (EOFError, OSError):
-            return "death", self.cause_of_death()
-        return kind, content
-
-    def cause_of_death(self) -> str:
-        self._process.join(LEAVE_S)
-        return f"its process {self.pid} ended with exit code {self._process.exitcode}"
+            self._process.join(LEAVE_S)
+            return Outcome("death", f"its process {self.pid} ended with exit code {self._process.exitcode}")
 
     def end(self) -> None:
+        """Wait a moment for it to leave, then kill it."""
         self._process.join(LEAVE_S)
-        if self._process.exitcode is None:
-            self._process.kill()
-            self._process.join()
+        self.kill()
+
+    def kill(self) -> None:
+        self.connection.close()
+        self._process.kill()  # ends a stopped process too
+        self._process.join()
         self._process.close()
 
 
-def _serve(calls: Connection, rank: int, launch: tuple[str, int, str, Backend, str]) -> None:
+def _serve(calls: Connection, rank: int, launch: tuple[str, int, str, Backend]) -> None:
     """Be one rank: answer calls until the other end closes."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    config, num_workers, device, backend, init_method = launch
-    try:
-        replica = Replica(ReplicaConfig.model_validate_json(config), rank, num_workers, device=device)
-        replica.connect(init_method, backend=backend)
-        calls.send(("answer", (replica.backend, str(replica.device))))
+    config, num_workers, device, backend = launch
+    ours = Rank(ReplicaConfig.model_validate_json(config), rank, num_workers, device=device, backend=backend)
+    with suppress(EOFError, OSError):  # the group was closed
         while True:
-            method, args = calls.recv()
-            calls.send(("answer", answer(replica, method, args)))
-    except EOFError:
-        return  # the group was closed
-    except Exception:  # the border of the process: the other end raises it as WorkerLost
-        calls.send(("error", traceback.format_exc()))
+            calls.send(tuple(ours.answer(*calls.recv())))
 
 
 def _end_with_parent() -> None:

@@ -14,11 +14,11 @@ from trainers import checkpoint, cost, feed, model, optimizers
 from trainers.checkpoint import Shard
 from trainers.config import ReplicaConfig
 from trainers.exchange import exchange, pacing
-from trainers.exchange.aggregate import Wire
+from trainers.exchange.aggregate import Wire, among_peers
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.exchange import Exchanged
 from trainers.exchange.ledger import Ledger
-from trainers.segment import Evaluation, Segment, SegmentResult
+from trainers.segment import Evaluation, Purpose, Segment, SegmentResult
 from trainers.snapshot import RandomState, State, Steps, Tensors
 from trainers.workload import WorkloadError
 from trainers.workloads import table
@@ -73,24 +73,32 @@ class Replica:
     def connect(self, init_method: str, *, backend: Backend = "auto") -> None:
         """Set the process up for training, and join the other ranks at `init_method` (a torch URL).
 
-        `auto` is NCCL when each rank has its own GPU of this machine, else gloo.
+        `auto` is NCCL when each rank has its own GPU of this machine, else gloo. Leaves the ranks joined before;
+        raises PeerLost if the others do not come.
         """
+        self.close()
         torch.set_num_threads(self.config.threads)
         if backend == "auto":
             has_own_gpu = self.device.type == "cuda" and torch.cuda.device_count() >= self.num_workers
             backend = "nccl" if has_own_gpu else "gloo"
-        dist.init_process_group(
-            backend,
-            init_method=init_method,
-            rank=self.rank,
-            world_size=self.num_workers,
-            timeout=timedelta(seconds=self.config.collective_timeout_s),
-        )
+        with among_peers():
+            dist.init_process_group(
+                backend,
+                init_method=init_method,
+                rank=self.rank,
+                world_size=self.num_workers,
+                timeout=timedelta(seconds=self.config.collective_timeout_s),
+            )
         self.backend = backend
 
     def close(self) -> None:
-        """Leave the other ranks."""
-        dist.destroy_process_group()
+        """Leave the other ranks, if this one has joined any."""
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    def take_bytes(self) -> dict[Purpose, int]:
+        """Return the bytes by purpose that no result has reported: those of calls that failed. Counts from 0 again."""
+        return self._ledger.take()
 
     # -- state ----------------------------------------------------------------------------------------------
 
@@ -101,6 +109,11 @@ class Replica:
     def restore(self, slot: str) -> None:
         """Go back to the copy in `slot`; KeyError if there is none."""
         self._state.restore(slot)
+
+    def reset(self) -> None:
+        """Go back to the state before the first step, which follows from the configuration; slots stay."""
+        fresh = Replica(self.config, self.rank, self.num_workers, device=str(self.device))
+        self._state.copy_from(fresh._state)
 
     def save(self, url: str) -> list[Shard]:
         """Write this rank's part of a checkpoint at the folder `url`; `commit_manifest` completes it."""

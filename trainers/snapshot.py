@@ -111,13 +111,19 @@ class State:
 
     def restore(self, slot: str) -> None:
         """Copy `slot` back into the live state; the slot stays as it is. KeyError: nothing was put there."""
-        saved = self._slots[slot]
-        fit(self._parts, saved.tensors)
-        # Never an optimizer's load_state_dict: it would make the slot's tensors the live ones.
+        self._take(self._slots[slot].tensors, self._slots[slot].scalars)
+
+    def copy_from(self, other: "State") -> None:
+        """Take over the live state of `other`, which has the same parts; the slots stay as they are."""
+        self._take(tensors_of(other._parts), scalars_of(other._parts))
+
+    def _take(self, tensors: Mapping[str, Tensor], scalars: Mapping[str, Any]) -> None:
+        fit(self._parts, tensors)
+        # Never an optimizer's load_state_dict: it would make these tensors the live ones.
         live = tensors_of(self._parts)
         with torch.no_grad():
-            torch._foreach_copy_(list(live.values()), [saved.tensors[name] for name in live])
-        load_scalars(self._parts, saved.scalars)
+            torch._foreach_copy_(list(live.values()), [tensors[name] for name in live])
+        load_scalars(self._parts, scalars)
 
 
 def tensors_of(parts: Mapping[str, Stateful]) -> dict[str, Tensor]:

@@ -15,6 +15,7 @@ from service.cluster.group import RayGroup
 from service.cluster.reporter import Door, LeaseKeeper, Reporter, Stopped, driver_reporter
 from service.records import AttemptBrief, AttemptFinished, Control, ResumePoint
 from service.spec import TrialSpec, Workers
+from trainers.repair import RepairingGroup
 
 log = logging.getLogger("wiretune.driver")
 
@@ -109,7 +110,7 @@ def train_trial(config: dict[str, Any]) -> None:
     point, spec = _find(brief, config["trial_id"])
     reporter = Reporter(door, point.trial_id, max_silence_s=brief.max_silence_s)
     try:
-        with RayGroup(spec.replica, spec.workers) as group:
+        with RepairingGroup(RayGroup(spec.replica, spec.workers)) as group:
             result = trial.train(
                 spec,
                 group,

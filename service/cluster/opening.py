@@ -13,6 +13,8 @@ from trainers.segment import Segment, SegmentResult
 
 #: Discarded steps before the clock starts: libraries load and connections open in them.
 WARM_UP_STEPS = 3
+#: The slot that the warm-up, and later every stage, starts from: one copy of the state in memory.
+STAGE = "stage"
 
 
 def opening_space(spec: TrialSpec, group: Group) -> tuple[SearchSpace, SegmentResult]:
@@ -36,9 +38,9 @@ def _level(spec: TrialSpec) -> float | tuple[float, float] | None:
 
 
 def _warm_up(group: Group, learning_rate: float, level: float | None) -> SegmentResult:
-    group.snapshot("opening")
+    group.snapshot(STAGE)
     result = group.run(Segment(num_steps=WARM_UP_STEPS, learning_rate=learning_rate, level=level))
-    group.restore("opening")
+    group.restore(STAGE)
     return result
 
 

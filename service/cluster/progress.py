@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from search.types import Decision
 from service.records import Bill, ScheduleEntry
+from trainers.group import Recovery
 from trainers.segment import Purpose, Segment, SegmentResult
 
 
@@ -91,6 +92,14 @@ class Progress(BaseModel):
         """Charge the bytes of the discarded steps before the clock; they are neither steps nor seconds."""
         self.charge(result, is_probe=False)
         self.steps -= len(result.losses)
+
+    def charge_recovery(self, before: Recovery, now: Recovery) -> None:
+        """Add what the group has spent on lost workers between `before` and `now`; no budget counts it."""
+        self._bill(
+            repairs=self.bill.repairs + now.repairs - before.repairs,
+            seconds_recovery=self.bill.seconds_recovery + now.seconds - before.seconds,
+            bytes_recovery=self.bill.bytes_recovery + now.bytes - before.bytes,
+        )
 
     def rewind_to(self, earlier: "Progress") -> None:
         """Forget the committed steps since `earlier`; what they cost stays on the bill."""

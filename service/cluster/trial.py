@@ -13,14 +13,12 @@ from search.protocol import Strategy
 from search.types import Allowance, Candidate, Observation, Spent, Values
 from service.cluster import chunks, reports
 from service.cluster.checkpoints import Keeper
-from service.cluster.opening import opening_space
+from service.cluster.opening import STAGE, opening_space
 from service.cluster.progress import Measured, OpenCommit, Progress
 from service.records import AnyRecord, Checkpointed, StageClosed, TrialFinished, TrialStarted
 from service.spec import TrialSpec
-from trainers.group import Group
+from trainers.group import Group, Recovery
 from trainers.segment import Segment, SegmentResult
-
-STAGE = "stage"  # the snapshot that probes start from
 
 
 class Sink(Protocol):
@@ -88,14 +86,19 @@ class _Run:
         self.cost: chunks.StepCost | None = None  # of a step with the values in force; None: not known yet
         self.diverged_values: Values | None = None
         self._stage: StageStart
-        self._clock_zero = time.monotonic()
+        self._billed = Recovery()  # what of the group's recovery is on the bill
+        self._clock_zero = self._now()
         self._saved_s = 0.0
 
     # -- time and totals ------------------------------------------------------------------------------------
 
     def seconds(self) -> float:
         """Return the training clock."""
-        return time.monotonic() - self._clock_zero
+        return self._now() - self._clock_zero
+
+    def _now(self) -> float:
+        """Return monotonic seconds that stand still while the group recovers from the loss of workers."""
+        return time.monotonic() - self.group.recovery.seconds
 
     def spent(self) -> Spent:
         return Spent(steps=self.progress.steps, bytes=self.progress.bytes, seconds=self.seconds())
@@ -124,7 +127,7 @@ class _Run:
             )
             self.progress.charge_warm_up(warm_up)
             self._stage = StageStart(checkpoint=self.keeper.save(0), progress=self.progress)
-            self._clock_zero = time.monotonic()
+            self._clock_zero = self._now()
             self.evaluate()
             return None
         self._go_on(resume)
@@ -141,7 +144,7 @@ class _Run:
         self.progress, self.cost = resume.progress, resume.cost
         self.diverged_values = resume.diverged_values
         self._saved_s = self.progress.seconds
-        self._clock_zero = time.monotonic() - self.progress.seconds
+        self._clock_zero = self._now() - self.progress.seconds
 
     def finish(self, outcome: Literal["completed", "diverged"]) -> TrialFinished:
         """Stop the clock, evaluate what is kept, export it."""
@@ -149,6 +152,8 @@ class _Run:
         evaluation = self.group.evaluate()
         self.progress.charge_bytes(evaluation.bytes_sent)
         self.sink.report(*reports.evaluated(self.trial_id, evaluation, self.progress.step, self.progress.seconds))
+        weights_url = self.keeper.export()
+        self._bill_recovery()
         finished = TrialFinished(
             trial_id=self.trial_id,
             outcome=outcome,
@@ -156,7 +161,7 @@ class _Run:
             validation_metrics={name: reports.finite(value) for name, value in evaluation.metrics.items()},
             schedule=tuple(self.progress.schedule),
             bill=self.progress.bill,
-            weights_url=self.keeper.export(),
+            weights_url=weights_url,
         )
         self.sink.flush(finished)
         return finished
@@ -308,6 +313,10 @@ class _Run:
         self.progress.charge_seconds(seconds_evaluation=self.seconds() - started)
         self.sink.report(*reports.evaluated(self.trial_id, evaluation, self.progress.step, self.seconds()))
 
+    def _bill_recovery(self) -> None:
+        self.progress.charge_recovery(self._billed, self.group.recovery)
+        self._billed = self.group.recovery
+
     def _checkpoint(self, commit: OpenCommit) -> Checkpointed:
         resume = self._save(commit)
         return Checkpointed(
@@ -325,6 +334,7 @@ class _Run:
         self._saved_s = self.seconds()
         self.progress.charge_seconds(seconds_checkpoint=self._saved_s - started)
         self.progress.stop_clock(self._saved_s)
+        self._bill_recovery()
         if commit is None:
             self._stage = StageStart(checkpoint=url, progress=self.progress)
         return Resume(

@@ -1,6 +1,7 @@
 """The bill adds up, and the schedule says what was trained."""
 
 from service.cluster.progress import Measured, Progress
+from trainers.group import Recovery
 from trainers.segment import Segment, SegmentResult
 
 
@@ -63,6 +64,17 @@ def test_a_rewound_stage_leaves_the_schedule_and_stays_on_the_bill() -> None:
 
     assert progress.step == 0 and progress.schedule == []
     assert progress.bytes == 100
+
+
+def test_recovery_is_billed_once_apart_from_the_bytes_of_training() -> None:
+    progress, before = Progress(), Recovery(repairs=1, seconds=2.0, bytes=30)
+    progress.charge_recovery(Recovery(), before)
+    progress.charge_recovery(before, Recovery(repairs=3, seconds=7.0, bytes=50))
+
+    bill = progress.bill
+
+    assert (bill.repairs, bill.seconds_recovery, bill.bytes_recovery) == (3, 7.0, 50)
+    assert (bill.bytes_sent, progress.bytes, progress.steps) == (0, 0, 0)
 
 
 def test_progress_survives_json_with_a_diverged_loss() -> None:

@@ -1,7 +1,13 @@
 """The stage loop, with two real spawned workers and no Ray."""
 
 import itertools
+import os
+import random
+import signal
+import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +26,7 @@ from service.records import (
 )
 from service.spec import JobSpec, TrialSpec
 from trainers.group import ProcessGroup
+from trainers.repair import RepairingGroup
 
 
 class Memory:
@@ -28,9 +35,11 @@ class Memory:
     def __init__(self, stop_after: int | None = None) -> None:
         self.records: list[AnyRecord] = []
         self.stop_after = stop_after
+        self.num_pushes = 0  # before each, the run asks whether it may go on
 
     def report(self, *records: AnyRecord) -> None:
         self.records.extend(records)
+        self.num_pushes += not records
         if self.stop_after is not None and len(self.of(StageClosed)) >= self.stop_after:
             raise Stopped(Control.CANCEL, "told to cancel")
 
@@ -149,3 +158,53 @@ def test_a_diverging_arm_ends_as_diverged_with_its_last_good_weights(train: Any)
 
     assert finished.outcome == "diverged"
     assert finished.validation_loss is not None and finished.weights_url is not None
+
+
+class Killer(Memory):
+    """Kills a worker at seeded moments: soon after some of the calls that precede every push to the workers."""
+
+    def __init__(self, group: ProcessGroup, *, seed: int, num_kills: int, num_pushes: int) -> None:
+        super().__init__()
+        self.group, self.dice = group, random.Random(seed)
+        # Three pushes apart, so that a kill has been met before the next one.
+        self.moments = set(self.dice.sample(range(1, num_pushes - 3, 3), num_kills))
+        self.timers: list[threading.Timer] = []
+
+    def report(self, *records: AnyRecord) -> None:
+        super().report(*records)
+        if records:
+            return
+        for timer in self.timers:
+            timer.join()
+        if self.num_pushes in self.moments:
+            victim = self.group.pids[self.dice.randrange(self.group.num_workers)]
+            self.timers = [threading.Timer(0.1 * self.dice.random(), os.kill, (victim, signal.SIGKILL))]
+            self.timers[0].start()
+
+
+@pytest.mark.parametrize(("seed", "num_kills"), [(0, 3), pytest.param(1, 10, marks=pytest.mark.long)])
+def test_a_run_whose_workers_are_killed_at_random_moments_ends_with_the_same_bits(
+    undisturbed: Memory, tmp_path: Path, seed: int, num_kills: int
+) -> None:
+    spec, [expected] = _spec(), undisturbed.of(TrialFinished)
+    started = time.monotonic()
+    with RepairingGroup(inner := ProcessGroup(spec.replica, num_workers=2)) as group:
+        sink = Killer(inner, seed=seed, num_kills=num_kills, num_pushes=undisturbed.num_pushes)
+        trial.train(spec, group, sink, trial_id="job.tuned.0", storage_url=f"file://{tmp_path}")
+
+    [finished] = sink.of(TrialFinished)
+    assert finished.bill.repairs >= num_kills
+    assert finished.bill.seconds_recovery > 0 and finished.bill.bytes_recovery > 0
+    assert finished.bill.seconds_training + finished.bill.seconds_recovery < time.monotonic() - started
+    assert finished.model_dump(exclude=NOT_BITS) == expected.model_dump(exclude=NOT_BITS)
+    assert _weights(finished) == _weights(expected)
+    assert sink.losses() == undisturbed.losses()
+
+
+SECONDS = {"seconds_search", "seconds_training", "seconds_evaluation", "seconds_checkpoint"}
+RECOVERY = {"repairs", "seconds_recovery", "bytes_recovery"}
+NOT_BITS: Any = {"weights_url": True, "bill": SECONDS | RECOVERY}
+
+
+def _weights(finished: TrialFinished) -> bytes:
+    return Path(str(finished.weights_url).removeprefix("file://")).read_bytes()

@@ -87,7 +87,7 @@ def test_a_cancelled_job_leaves_no_process_and_gives_its_cores_back(cluster: Any
         client.cancel(job.id)
 
         assert client.wait(job.id, timeout_s=60).state is JobState.CANCELLED
-        eventually("no worker is left", lambda: not _pids("ray::RankActor"), within_s=20)
+        eventually("no worker is left", lambda: not _ranks(cluster), within_s=20)
 
 
 @pytest.mark.parametrize("at_step", [60, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 30, 120, 200, 250))])
@@ -108,6 +108,23 @@ def test_a_job_whose_driver_is_killed_goes_on_and_gives_the_same_weights(
         assert client.schedule(job.id).entries == client.schedule(finished.id).entries
 
 
+def test_a_job_whose_worker_is_killed_goes_on_in_the_same_attempt_and_gives_the_same_weights(
+    cluster: Any, finished: JobView, eventually: Any
+) -> None:
+    with cluster.client() as client:
+        job = client.submit(JOB)
+        eventually("committed steps", lambda: client.trials(job.id)[0].step >= 60, within_s=90)
+
+        os.kill(_ranks(cluster)[0], signal.SIGKILL)
+        view = client.wait(job.id, timeout_s=240)
+
+        assert (view.state, view.attempt) == (JobState.SUCCEEDED, 1), view.reason
+        first, second = (client.trials(each)[0] for each in (finished.id, job.id))
+        assert second.bill.repairs == 1 and first.bill.repairs == 0
+        assert second.bill.bytes_sent == first.bill.bytes_sent
+        assert Path(_file(first)).read_bytes() == Path(_file(second)).read_bytes()
+
+
 def test_more_workers_than_the_cluster_can_ever_place_are_refused(cluster: Any) -> None:
     with cluster.client() as client, pytest.raises(ApiError) as refused:
         client.submit(ENDLESS | {"workers": {"count": 40}})
@@ -119,6 +136,19 @@ def test_more_workers_than_the_cluster_can_ever_place_are_refused(cluster: Any) 
 
 def _file(trial: Any) -> str:
     return str(trial.weights_url).removeprefix("file://")
+
+
+def _ranks(cluster: Any) -> list[int]:
+    """Return the pids of this cluster's ranks, by their parent's environment: Ray's titles overwrite their own."""
+    return [
+        pid
+        for pid in _pids("ray::RankActor")
+        if str(cluster.results).encode() in Path(f"/proc/{_parent(pid)}/environ").read_bytes()
+    ]
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def _pids(words: str) -> list[int]:

@@ -61,6 +61,7 @@ def accepted(changes: dict[str, Any]) -> JobSpec:
         ({"workers": {"count": 0}}, "/workers/count", 0, "greater than or equal to 1"),
         ({"workers": {"count": 45}}, "/workers/count", 45, "[1, 44]"),
         ({"workers": {"gpus": 1.5}}, "/workers/gpus", 1.5, "whole number"),
+        ({"workers": {"timeout_s": 0}}, "/workers/timeout_s", 0, "greater than 0"),
         ({"link": {"mode": "emulate", "mbps": 1e-300}}, "/link/mbps", 1e-300, "equal to 0.001"),
         ({"link": {"mode": "emulate", "mbps": 1e7}}, "/link/mbps", 1e7, "equal to 1000000"),
         ({"budget": {"seconds": -1}}, "/budget/seconds", -1, "greater than or equal to 0.01"),
@@ -148,6 +149,12 @@ def test_all_that_does_not_fit_in_a_part_is_named_at_once() -> None:
 @pytest.mark.parametrize("gpus", [0, 0.25, 1, 3])
 def test_one_gpu_may_be_shared_and_several_are_whole(gpus: float) -> None:
     assert JobSpec.model_validate(JOB | {"workers": {"gpus": gpus}}).workers.gpus == gpus
+
+
+def test_the_workers_timeout_is_that_of_every_collective():
+    spec = next(JobSpec.model_validate(JOB | {"workers": {"timeout_s": 600}}).trials())
+
+    assert spec.replica.collective_timeout_s == 600
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw", "schedulefree_sgd", "schedulefree_adamw"])

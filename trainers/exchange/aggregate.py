@@ -1,7 +1,8 @@
 """The two collectives, each one ordered call: paced as the link asks, counted in the ledger."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
@@ -13,10 +14,23 @@ from trainers.exchange.pacing import Pacer
 from trainers.segment import Purpose
 
 
+class PeerLost(Exception):
+    """This rank and its peers could not do something together: one of them is gone or silent, or the network is."""
+
+
+@contextmanager
+def among_peers() -> Iterator[None]:
+    """Raise PeerLost for what torch.distributed raises inside."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise PeerLost(str(error)) from error
+
+
 class Wire:
     """What connects this rank with its peers. A single worker has no peers, and sends nothing.
 
-    Tensors on a GPU go through host memory when the backend is gloo.
+    Tensors on a GPU go through host memory when the backend is gloo. Both collectives raise PeerLost.
     """
 
     def __init__(self, num_workers: int, pacer: Pacer, ledger: Ledger) -> None:
@@ -29,7 +43,8 @@ class Wire:
         started = time.monotonic()
         if self.num_workers > 1:
             staged = self._staged(tensor)
-            dist.all_reduce(staged)
+            with among_peers():
+                dist.all_reduce(staged)
             tensor.copy_(staged)
         self._account(started, parts, cost.all_reduce)
 
@@ -40,7 +55,8 @@ class Wire:
         if self.num_workers > 1:
             staged = self._staged(tensor)
             flat = staged.new_empty(self.num_workers * len(staged))  # gloo wants one dimension
-            dist.all_gather_single(flat, staged)
+            with among_peers():
+                dist.all_gather_single(flat, staged)
             rows = flat.view(self.num_workers, -1)
         self._account(started, parts, cost.all_gather)
         return rows.to(tensor.device)

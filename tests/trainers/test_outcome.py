@@ -1,0 +1,69 @@
+"""What the ranks' outcomes say about each other."""
+
+import pickle
+
+import pytest
+
+from trainers.outcome import BLAME_S, Outcome, WorkerFailed, WorkerLost, judge, patience_s
+
+ANSWER, PEER_LOST = Outcome("answer", "fine"), Outcome("peer_lost", "connection reset")
+ERROR, DEATH, SILENCE = (
+    Outcome("error", "Traceback ..."),
+    Outcome("death", "exit code -9"),
+    Outcome("silence", "no word"),
+)
+
+
+def test_answers_come_in_the_order_of_the_ranks():
+    assert judge({2: Outcome("answer", "c"), 0: Outcome("answer", "a"), 1: Outcome("answer", "b")}) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "ranks", "message"),
+    [
+        ([ANSWER, DEATH], (1,), "worker 1 is lost: exit code -9"),
+        ([PEER_LOST, DEATH, PEER_LOST], (1,), "worker 1 is lost: exit code -9"),
+        ([ERROR, PEER_LOST, DEATH], (2,), "worker 2 is lost: exit code -9"),
+        ([PEER_LOST, SILENCE], (1,), "worker 1 is lost: no word"),
+        ([SILENCE, DEATH, PEER_LOST], (1, 0), "workers 1, 0 are lost: exit code -9"),
+        ([PEER_LOST, PEER_LOST], (), "the workers have lost touch with each other: connection reset"),
+        ([ANSWER, PEER_LOST], (), "the workers have lost touch with each other: connection reset"),
+    ],
+)
+def test_the_lost_ranks_are_named(outcomes: list[Outcome], ranks: tuple[int, ...], message: str):
+    with pytest.raises(WorkerLost) as lost:
+        judge(dict(enumerate(outcomes)))
+
+    assert (lost.value.ranks, str(lost.value)) == (ranks, message)
+
+
+def test_a_loss_keeps_the_answers_that_did_come():
+    with pytest.raises(WorkerLost) as lost:
+        judge({0: ANSWER, 1: DEATH, 2: ANSWER})
+
+    assert lost.value.answers == ("fine", "fine")
+
+
+@pytest.mark.parametrize("others", [ANSWER, PEER_LOST, SILENCE, ERROR])
+def test_an_error_of_a_ranks_own_is_a_failure(others: Outcome):
+    with pytest.raises(WorkerFailed, match=r"worker 0 failed: Traceback"):
+        judge({0: ERROR, 1: others})
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "seconds"),
+    [([], None), ([ANSWER], None), ([DEATH], 60.0), ([PEER_LOST], BLAME_S), ([ERROR], BLAME_S), ([DEATH, ERROR], 60.0)],
+)
+def test_survivors_get_the_time_of_a_collective_and_suspects_less(outcomes: list[Outcome], seconds: float | None):
+    assert patience_s(outcomes, collective_timeout_s=60.0) == seconds
+
+
+def test_no_suspect_gets_more_than_the_time_of_a_collective():
+    assert patience_s([PEER_LOST], collective_timeout_s=2.0) == 2.0
+
+
+@pytest.mark.parametrize("error", [WorkerLost((1,), "exit code -9", ["fine"]), WorkerFailed(1, "Traceback ...")])
+def test_errors_cross_process_borders_whole(error: WorkerLost | WorkerFailed):
+    copy = pickle.loads(pickle.dumps(error))
+
+    assert (str(copy), vars(copy)) == (str(error), vars(error))

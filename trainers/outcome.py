@@ -1,0 +1,82 @@
+"""What came of a call on each rank, and what that says about the ranks. Pure."""
+
+from collections.abc import Collection, Mapping
+from typing import Any, Literal, NamedTuple
+
+#: After a peer's error: how long to look for the rank that caused it, at most.
+BLAME_S = 10.0
+
+Kind = Literal["answer", "peer_lost", "error", "death", "silence"]
+
+
+class Outcome(NamedTuple):
+    """One rank's end of a call. `content` is the answer, or else a text that says what happened.
+
+    `peer_lost`: its collective failed, as another rank or the network did. `error`: its own, with a traceback.
+    """
+
+    kind: Kind
+    content: Any
+
+
+class WorkerLost(Exception):
+    """Workers died or fell silent; without `ranks`, only their connection broke.
+
+    `WorkerGroup.replace(ranks)` makes the group whole. `answers` are those of the ranks that had finished the call.
+    """
+
+    def __init__(self, ranks: Collection[int], why: str, answers: Collection[Any] = ()) -> None:
+        super().__init__(tuple(ranks), why)
+        self.ranks, self.why, self.answers = tuple(ranks), why, tuple(answers)
+
+    def __str__(self) -> str:
+        if not self.ranks:
+            return f"the workers have lost touch with each other: {self.why}"
+        names = ", ".join(map(str, self.ranks))
+        return (
+            f"worker {names} is lost: {self.why}" if len(self.ranks) == 1 else f"workers {names} are lost: {self.why}"
+        )
+
+
+class WorkerFailed(Exception):
+    """A worker's own code raised: a repetition would raise again, so this is never repaired."""
+
+    def __init__(self, rank: int, traceback: str) -> None:
+        super().__init__(rank, traceback)
+        self.rank, self.traceback = rank, traceback
+
+    def __str__(self) -> str:
+        return f"worker {self.rank} failed: {self.traceback}"
+
+
+def judge(outcomes: Mapping[int, Outcome]) -> list[Any]:
+    """Return the answers in the order of the ranks, or raise what the missing ones mean.
+
+    A death explains every other failure. An error of a rank's own explains silent peers. Ranks whose peers went away
+    prove only that somebody is gone: the silent ones, or nobody, and then it was the network.
+    Raises WorkerLost or WorkerFailed.
+    """
+    by_kind: dict[Kind, list[int]] = {}
+    for rank in sorted(outcomes):
+        by_kind.setdefault(outcomes[rank].kind, []).append(rank)
+    answers = [outcomes[rank].content for rank in by_kind.get("answer", [])]
+    if len(answers) == len(outcomes):
+        return answers
+    dead, failed, silent = (by_kind.get(kind, []) for kind in ("death", "error", "silence"))
+    if failed and not dead:
+        raise WorkerFailed(failed[0], outcomes[failed[0]].content)
+    lost = dead + silent
+    witness = (lost or by_kind["peer_lost"])[0]
+    raise WorkerLost(lost, outcomes[witness].content, answers)
+
+
+def patience_s(outcomes: Collection[Outcome], *, collective_timeout_s: float) -> float | None:
+    """Return for how many more seconds to wait for the other ranks; None: nothing has failed.
+
+    Survivors of a death hear of it at their next collective, so they get the time of one. When a peer reports first,
+    it has waited already: whoever stays silent now is the cause.
+    """
+    kinds = {outcome.kind for outcome in outcomes}
+    if kinds <= {"answer"}:
+        return None
+    return collective_timeout_s if "death" in kinds else min(BLAME_S, collective_timeout_s)

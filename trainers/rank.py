@@ -1,0 +1,63 @@
+"""A rank's end of its group: answers calls, whatever they raise."""
+
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+from trainers.config import ReplicaConfig
+from trainers.exchange.aggregate import PeerLost
+from trainers.outcome import Outcome
+from trainers.replica import Backend, Replica
+from trainers.segment import Segment
+
+
+class Rank:
+    """Builds its replica when told to, and has it answer: JSON-compatible in and out."""
+
+    def __init__(self, config: ReplicaConfig, rank: int, num_workers: int, *, device: str, backend: Backend) -> None:
+        self._launch = (config, rank, num_workers)
+        self._device, self._backend = device, backend
+        self._replica: Replica | None = None
+
+    def answer(self, method: str, args: Sequence[Any]) -> Outcome:
+        """Return what came of the call; after a failure this rank has left its peers, until told to connect."""
+        outcome = self._attempt(method, args)
+        if outcome.kind != "answer" and self._replica is not None:
+            # Peers in a collective hear of it at once. Not while an exception's traceback still holds the connection.
+            self._replica.close()
+        return outcome
+
+    def _attempt(self, method: str, args: Sequence[Any]) -> Outcome:
+        try:
+            return Outcome("answer", self._call(method, args))
+        except PeerLost as lost:
+            return Outcome("peer_lost", str(lost))
+        except Exception:  # the border of the process: the other end judges it
+            return Outcome("error", traceback.format_exc())
+
+    def _call(self, method: str, args: Sequence[Any]) -> Any:
+        if method == "build":
+            config, rank, num_workers = self._launch
+            self._replica = Replica(config, rank, num_workers, device=self._device)
+            return None
+        if self._replica is None:
+            raise ValueError(f"a rank must be told to `build` first, got {method!r}")
+        if method == "connect":
+            self._replica.connect(*args, backend=self._backend)
+            return self._replica.backend, str(self._replica.device), self._replica.num_elements
+        return answer(self._replica, method, args)
+
+
+def answer(replica: Replica, method: str, args: Sequence[Any]) -> Any:
+    """Answer what `Group.call` asked of a replica."""
+    match method:
+        case "run":
+            return replica.run(Segment.model_validate(args[0])).model_dump(mode="json")
+        case "evaluate":
+            return replica.evaluate().model_dump(mode="json")
+        case "save":
+            return [shard.model_dump() for shard in replica.save(args[0])]
+        case "snapshot" | "restore" | "load" | "export" | "reset" | "take_bytes":
+            return getattr(replica, method)(*args)
+        case _:
+            raise ValueError(f"`method` must be one that a group asks for, got {method!r}")
