@@ -15,8 +15,9 @@ from sqlalchemy.orm import Session, sessionmaker
 from service.control import attempts, database, jobs, keys, reading
 from service.control.ingest import Ingest
 from service.control.models import ApiKeyRow, AttemptRow, JobRow
+from service.control.storage import Storage
 from service.control.writer import Writer
-from service.errors import InvalidJob, Unavailable
+from service.errors import InvalidJob, NotFound, Unavailable
 from service.problems import Problem
 from service.records import Acknowledgement, AttemptBrief, Batch, ResumePoint
 from service.settings import Settings
@@ -41,6 +42,17 @@ class Work:
     not_before: float
     deadline: float | None
     lease_expires: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One life of a job on the cluster, as whoever looks for its log sees it. Times are seconds since the epoch."""
+
+    job_id: str
+    number: int
+    submission_id: str
+    ended_at: float | None
+    log_kept: bool
 
 
 class Store:
@@ -205,7 +217,7 @@ class Store:
                 job_id=job_id,
                 number=number,
                 spec=JobSpec.model_validate(job.spec),
-                storage_url=f"{settings.resolved_storage_url}/{job_id}/attempt-{number}",
+                storage_url=Storage(settings.resolved_storage_url).attempt_url(job_id, number),
                 lease_s=settings.lease_s,
                 renew_s=settings.renew_s,
                 max_silence_s=settings.max_silence_s,
@@ -253,6 +265,30 @@ class Store:
         )
         with self._reading() as session:
             return tuple(_work(job, attempt) for job, attempt in session.execute(query))
+
+    def attempt(self, job_id: str, number: int | None = None) -> Attempt:
+        """Return an attempt of the job, by default the last; raises NotFound."""
+        with self._reading() as session:
+            job = reading.require(session, job_id)
+            row = session.get(AttemptRow, (job_id, job.attempt if number is None else number))
+            if row is None:
+                made = f"its last is {job.attempt}" if job.attempt else "it has not had any yet"
+                raise NotFound(f"job `{job_id}` has no {'' if number is None else 'such '}attempt: {made}")
+            return _attempt(row)
+
+    def attempts_without_log(self) -> tuple[Attempt, ...]:
+        """Return the attempts that have ended and whose log was not taken over from Ray."""
+        query = select(AttemptRow).where(AttemptRow.ended_at.is_not(None), AttemptRow.log_kept.is_(False))
+        with self._reading() as session:
+            return tuple(_attempt(row) for row in session.scalars(query))
+
+    def note_log(self, job_id: str, number: int) -> None:
+        """Remember that nothing more of the attempt's log is to be had from Ray."""
+
+        def note(session: Session, _: JobRow) -> None:
+            session.get_one(AttemptRow, (job_id, number)).log_kept = True
+
+        self._on_job(job_id, note)
 
     def begin_attempt(self, job_id: str) -> Work:
         """Start the queued job's next attempt; raises IllegalTransition when it is not queued any more."""
@@ -307,6 +343,16 @@ def _work(job: JobRow, attempt: AttemptRow | None) -> Work:
         not_before=job.not_before,
         deadline=job.deadline,
         lease_expires=None if attempt is None else attempt.lease_expires,
+    )
+
+
+def _attempt(row: AttemptRow) -> Attempt:
+    return Attempt(
+        job_id=row.job_id,
+        number=row.number,
+        submission_id=row.submission_id,
+        ended_at=row.ended_at,
+        log_kept=row.log_kept,
     )
 
 
