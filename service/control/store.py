@@ -1,6 +1,7 @@
 """The truth about every job. Synchronous: reads in the caller's thread, writes through one writer thread."""
 
 import hmac
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from sqlalchemy.orm import Session, sessionmaker
 from service.control import attempts, database, jobs, keys, reading
 from service.control.ingest import Ingest
 from service.control.models import ApiKeyRow, AttemptRow, JobRow
+from service.control.reading import Point
+from service.control.report import job_report
 from service.control.storage import Storage
 from service.control.writer import Writer
 from service.errors import InvalidJob, NotFound, Unavailable
@@ -23,7 +26,7 @@ from service.records import Acknowledgement, AttemptBrief, Batch, ResumePoint
 from service.settings import Settings
 from service.spec import JobSpec
 from service.states import TERMINAL, JobState
-from service.views import JobPage, JobView, ScheduleView, Series, StageView, TrialView
+from service.views import JobPage, JobReport, JobView, ScheduleView, Series, StageView, TrialView
 
 T = TypeVar("T")
 Clock = Callable[[], float]
@@ -152,12 +155,13 @@ class Store:
     def series(
         self, job_id: str, name: str, *, trial_id: str | None = None, max_points: int = 2000
     ) -> tuple[Series, ...]:
-        """Return one series per trial, thinned to `max_points`, extremes kept."""
+        """Return one series per trial, thinned to `max_points`, extremes kept; raises NotFound for an unknown name."""
         if max_points < 2:
             message = "`max_points` is at least 2"
             raise InvalidJob([Problem(pointer="/max_points", message=message, value=max_points)])
         with self._reading() as session:
             found = reading.trials(session, job_id, trial_id=trial_id)
+            reading.require_series(session, found, name)
             return tuple(reading.series(session, trial, name, max_points=max_points) for trial in found)
 
     def schedules(self, job_id: str, *, arm: str | None = None, seed: int | None = None) -> tuple[ScheduleView, ...]:
@@ -170,6 +174,19 @@ class Store:
                 for trial in reading.trials(session, job_id)
                 if arm in (None, trial.arm) and seed in (None, trial.seed)
             )
+
+    def points(self, trial_id: str) -> Iterator[Point]:
+        """Yield every point of a trial's series, by name and step; none is thinned out."""
+        with self._reading() as session:
+            yield from reading.points(session, trial_id)
+
+    def report(self, job_id: str) -> JobReport:
+        """Return what every trial and arm of the job came to."""
+        with self._reading() as session:
+            found = reading.trials(session, job_id)
+            curves = [reading.series(session, trial, "validation_loss", max_points=sys.maxsize) for trial in found]
+            job = reading.job_view(reading.require(session, job_id))
+            return job_report(job, [reading.trial_view(trial) for trial in found], curves)
 
     def cancel(self, job_id: str) -> JobView:
         """End a queued job, or have a running one stop; raises IllegalTransition for any other."""
