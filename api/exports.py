@@ -111,10 +111,10 @@ def _write_metrics(client: Client, chosen: Selection, file: BinaryIO, out: Path)
     if out.suffix != ".parquet":
         client.save_metrics(chosen.job_id, file, arm=chosen.arm, seed=chosen.seed)
         return "every point, as CSV"
-    with tempfile.NamedTemporaryFile(suffix=".csv") as text:
-        client.save_metrics(chosen.job_id, text.file, arm=chosen.arm, seed=chosen.seed)  # type: ignore[arg-type]
-        text.flush()
-        write_parquet(Path(text.name), file)
+    with tempfile.TemporaryFile() as text:
+        client.save_metrics(chosen.job_id, text, arm=chosen.arm, seed=chosen.seed)
+        text.seek(0)
+        write_parquet(text, file)
     return "every point, as Parquet"
 
 

@@ -3,7 +3,6 @@
 import csv
 import io
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import BinaryIO
 
 from service.control.reading import Point
@@ -35,8 +34,8 @@ def _taken(buffer: io.StringIO) -> str:
     return text
 
 
-def write_parquet(source: Path, target: BinaryIO) -> None:
-    """Write the table in the CSV file `source` as Parquet into `target`, piece by piece."""
+def write_parquet(source: BinaryIO, target: BinaryIO) -> None:
+    """Write the table that `source` holds as CSV into `target` as Parquet, piece by piece."""
     import pyarrow as arrow  # a third of a second that no other command needs
     from pyarrow import csv as arrow_csv
     from pyarrow.parquet import ParquetWriter

@@ -1,7 +1,7 @@
 """What a job came to: when arms reached which loss, and means over seeds."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -63,6 +63,7 @@ def test_students_quantile_is_scipys(confidence: float, freedom: int) -> None:
     assert t_quantile(confidence, freedom) == pytest.approx(expected, rel=1e-12)
 
 
+@settings(deadline=None)  # the first example pays for imports
 @given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=20))
 def test_an_interval_is_that_of_a_t_test(values: list[float]) -> None:
     found = estimate(values)
