@@ -42,29 +42,27 @@ class Logs:
             return
         try:
             for attempt in self._store.attempts_without_log():
-                self._keep_ended(ray, attempt, now=now)
+                if attempt.ended_at is not None and not self._may_still_print(ray, attempt, now=now):
+                    self._keep(ray, attempt)
+                    self._store.note_log(attempt.job_id, attempt.number)
         except Unavailable as error:
             self._retry_at = now + _RETRY_S
             _log.warning("logs are not kept yet: %s", error)
 
-    def _keep_ended(self, ray: RayApi, attempt: Attempt, *, now: float) -> None:
+    def _may_still_print(self, ray: RayApi, attempt: Attempt, *, now: float) -> bool:
         assert attempt.ended_at is not None
-        if now < attempt.ended_at + _LAST_WORDS_S and ray.status(attempt.submission_id) in _LIVE:
-            return
-        self._keep(ray, attempt)
-        self._store.note_log(attempt.job_id, attempt.number)
+        return now < attempt.ended_at + _LAST_WORDS_S and ray.status(attempt.submission_id) in _LIVE
 
-    def keep_running(self) -> None:
-        """Write what is there of the logs of live attempts: Ray may be about to end."""
+    def keep_all(self) -> None:
+        """Write what there is of every log that only Ray has: Ray may be about to end."""
         ray = self._ray()
         if ray is None:
             return
         try:
-            for work in self._store.work():
-                if work.submission_id is not None:
-                    self._keep(ray, self._store.attempt(work.job_id, work.attempt))
+            for attempt in self._store.attempts_without_log():
+                self._keep(ray, attempt)
         except Unavailable as error:
-            _log.warning("the logs of running attempts are not kept: %s", error)
+            _log.warning("not every log is kept: %s", error)
 
     def _keep(self, ray: RayApi, attempt: Attempt) -> None:
         if text := self._text(ray, attempt):

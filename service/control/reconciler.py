@@ -57,7 +57,7 @@ class Reconciler:
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(_JOIN_S)
-        self.logs.keep_running()
+        self.logs.keep_all()
         self._cluster.close()
 
     def _run(self, interval_s: float) -> None:

@@ -294,8 +294,8 @@ class Store:
             return _attempt(row)
 
     def attempts_without_log(self) -> tuple[Attempt, ...]:
-        """Return the attempts that have ended and whose log was not taken over from Ray."""
-        query = select(AttemptRow).where(AttemptRow.ended_at.is_not(None), AttemptRow.log_kept.is_(False))
+        """Return the attempts, live or ended, whose whole log was not taken over from Ray."""
+        query = select(AttemptRow).where(AttemptRow.log_kept.is_(False))
         with self._reading() as session:
             return tuple(_attempt(row) for row in session.scalars(query))
 

@@ -101,14 +101,24 @@ def test_a_driver_that_has_reported_its_end_may_say_its_last_words(logs, store, 
 
 
 def test_a_live_attempts_log_is_kept_before_ray_is_stopped(logs, ray, job_id):
-    logs.keep_running()
+    logs.keep_all()
+    ray.is_up = False
+
+    assert logs.read(job_id) == b"hello\n"
+
+
+def test_a_log_that_was_to_be_kept_is_kept_when_ray_is_stopped_first(logs, store, ray, job_id):
+    ended_at = end(store, ray, job_id, status=RayStatus.RUNNING)
+
+    logs.keep_ended(ended_at + 1)
+    logs.keep_all()
     ray.is_up = False
 
     assert logs.read(job_id) == b"hello\n"
 
 
 def test_what_ray_has_lost_does_not_replace_what_was_kept(logs, store, ray, job_id):
-    logs.keep_running()
+    logs.keep_all()
     ray.outputs.clear()
     ended_at = end(store, ray, job_id, status=RayStatus.MISSING)
 
