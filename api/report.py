@@ -165,11 +165,11 @@ def _interval(estimate: Estimate | None, write: Callable[[float], str]) -> str:
 
 
 def crossing_lines(found: Result) -> Iterator[str]:
-    """Yield, per trial of the other arms, when the first arm got to where that one ended."""
+    """Yield, per other arm, when the first got to where that one ended; of several seeds, the arms' table tells."""
     first = found.report.trials[0].arm
     for trial in found.report.trials:
         crossing = trial.crossing
-        if crossing is None:
+        if crossing is None or len(found.job.spec.seeds) > 1:
             continue
         goal = f"the loss at which {found.name(trial)} ended ({figures.loss(crossing.loss)})"
         if crossing.seconds is None:

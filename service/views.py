@@ -196,7 +196,9 @@ class JobReport(View):
     state: JobState
     complete: bool = Field(description="false while the job is not over: of what has finished so far")
     confidence: float = Field(description="of the intervals")
-    best_arm: str | None = Field(description="the lowest mean loss among the arms that diverged least; null: none yet")
+    best_arm: str | None = Field(
+        description="the lowest mean loss among the arms that diverged least; null: not all finished"
+    )
     metric_directions: dict[str, Direction]
     arms: tuple[ArmReport, ...]
     trials: tuple[TrialReport, ...]

@@ -87,9 +87,13 @@ def _arm_report(arm: str, trials: Sequence[TrialReport]) -> ArmReport:
 
 
 def best(arms: Sequence[ArmReport]) -> str | None:
-    """Return the arm with the lowest mean loss; one that diverged on fewer seeds comes before one that did on more."""
+    """Return the arm with the lowest mean loss; one that diverged on fewer seeds comes before one that did on more.
+
+    None until every trial has finished: means over other seeds do not compare.
+    """
+    has_finished = all(arm.num_finished == arm.num_trials for arm in arms)
     ranked = [(arm.num_diverged, arm.validation_loss.mean, arm.arm) for arm in arms if arm.validation_loss is not None]
-    return min(ranked)[2] if ranked else None
+    return min(ranked)[2] if ranked and has_finished else None
 
 
 def crossing(first: Series, other: Series) -> Crossing | None:

@@ -138,7 +138,7 @@ def test_only_finished_trials_count() -> None:
     assert (tuned.num_trials, tuned.num_finished) == (3, 2)
     assert tuned.validation_loss is not None and tuned.validation_loss.mean == pytest.approx(0.15)
     assert dense.validation_loss is None and dense.validation_metrics == {}
-    assert found.best_arm == "tuned" and not found.complete
+    assert found.best_arm is None and not found.complete
 
 
 def test_an_arm_that_diverged_on_fewer_seeds_is_better() -> None:
