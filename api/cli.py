@@ -114,7 +114,7 @@ def clean(
 ) -> None:
     """Remove what finished jobs left: checkpoints, logs, files of killed processes. Says how much, then asks.
 
-    Weights, schedules and everything in the database stay.
+    Weights stay unless --weights is given; schedules and everything else in the database stay always.
     """
     settings = read_settings()
     before = datetime.now(UTC) - timedelta(days=older_than)

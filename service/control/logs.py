@@ -32,8 +32,7 @@ class Logs:
         try:
             return b"".join(self._storage.open(job_id, self._url(attempt)).chunks())
         except NotFound as error:
-            reason = "Ray ended before it could be kept" if attempt.log_kept else "its driver has not printed anything"
-            raise NotFound(f"attempt {attempt.number} of job `{job_id}` has no log: {reason}") from error
+            raise NotFound(f"attempt {attempt.number} of job `{job_id}` has no log: {_reason(attempt)}") from error
 
     def keep_ended(self, now: float) -> None:
         """Write the logs of attempts that have ended to storage, once their drivers have; what fails is tried again."""
@@ -75,6 +74,12 @@ class Logs:
 
     def _url(self, attempt: Attempt) -> str:
         return self._storage.log_url(attempt.job_id, attempt.number)
+
+
+def _reason(attempt: Attempt) -> str:
+    if attempt.ended_at is None:
+        return "its driver has not printed anything yet"
+    return "Ray ended before it could be kept, or `wiretune clean` removed it"
 
 
 def bounded(log: bytes, *, head: int = _HEAD_BYTES, tail: int = _TAIL_BYTES) -> bytes:

@@ -155,6 +155,15 @@ def test_a_storage_that_is_full_is_tried_again_later(logs, store, ray, job_id, m
     assert logs.read(job_id) == b"hello\n"
 
 
+def test_a_log_that_is_lost_is_said_to_be(logs, store, ray, job_id):
+    ray.outputs.clear()
+
+    logs.keep_ended(end(store, ray, job_id, status=RayStatus.MISSING) + 1)
+
+    with pytest.raises(NotFound, match="Ray ended before it could be kept"):
+        logs.read(job_id)
+
+
 @pytest.mark.parametrize(("number", "said"), [(None, "has not had any yet"), (3, "such attempt")])
 def test_an_attempt_that_never_was_has_no_log(logs, store, number, said):
     spec = JobSpec.model_validate({"workload": {"kind": "digits-mlp"}, "budget": {"steps": 1}})
