@@ -66,7 +66,7 @@ def write_all(client: Client, chosen: Selection, folder: Path) -> Iterator[Writt
         if chosen.arm in (None, trial.arm) and chosen.seed in (None, trial.seed)
     ]
     folder.mkdir(parents=True, exist_ok=True)
-    for what in (What.REPORT, What.METRICS):
+    for what in (What.METRICS, What.REPORT):
         yield write(client, chosen, what, folder / DEFAULT_NAMES[what])
     for trial in trials:
         own = Selection(chosen.job_id, trial.arm, trial.seed)

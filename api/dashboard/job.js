@@ -161,9 +161,14 @@ function billTable(trials, job) {
     ["training", (trial) => seconds(trial.seconds), "number"],
     ["validation loss", (trial) => loss(trial.validation_loss), "number"],
     ...metricNames(trials).map((name) => [name, (trial) => loss(trial.validation_metrics[name] ?? null), "number"]),
+    ...(trials.some((trial) => trial.bill.repairs) ? [["repairs", repairs, "number"]] : []),
     ["files", (trial) => trialFiles(trial, job), ""],
   ], trials);
 }
+
+// Lost workers that were replaced: outside of the training clock and of the bytes sent.
+const repairs = ({ bill }) =>
+  (bill.repairs ? `${bill.repairs}: ${seconds(bill.seconds_recovery)}, ${size(bill.bytes_recovery)}` : "–");
 
 function trialFiles(trial, job) {
   const of = { arm: trial.arm, seed: trial.seed };

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import PlainTextResponse, Response, StreamingResponse
 
 from api.auth import StoreOf, require_key
+from api.etags import UNCHANGED, IfNoneMatch, unchanged
 from api.openapi import READING, file, refusals
 from api.tables import csv_chunks
 from service.control.logs import Logs
@@ -100,14 +101,17 @@ def get_schedule(job: str, store: StoreOf, trial: TrialOf) -> ScheduleView:
     "/weights",
     operation_id="getWeights",
     response_class=Response,
-    responses=file("application/octet-stream", "a safetensors file"),
+    responses=UNCHANGED | file("application/octet-stream", "a safetensors file"),
 )
-def get_weights(job: str, store: StoreOf, trial: TrialOf) -> StreamingResponse:
+def get_weights(job: str, store: StoreOf, trial: TrialOf, if_none_match: IfNoneMatch = None) -> Response:
     """Return trained weights as a safetensors file: by default those of the first arm and seed."""
     if trial.weights_url is None:
         why = "the job ended before it had" if store.job(job).state in TERMINAL else "it has not finished"
         raise NotFound(f"trial `{trial.trial_id}` has no weights: {why}")
     found = Storage(store.settings.resolved_storage_url).open(job, trial.weights_url)
+    if (short := unchanged(found.etag, if_none_match)) is not None:
+        found.content.close()
+        return short
     headers = _attachment(f"{trial.trial_id}.{WEIGHTS}") | {
         "Content-Length": str(found.num_bytes),
         "ETag": found.etag,

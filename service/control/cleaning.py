@@ -95,7 +95,7 @@ def _of_tune(finished: set[str]) -> list[Leftover]:
     return [
         _folder(f"Tune's files of {job_id}", folder)
         for folder in sorted(Path(tempfile.gettempdir()).glob(_TUNE_FOLDERS))
-        if os.access(folder, os.W_OK)
+        if folder.is_dir() and os.access(folder, os.R_OK | os.W_OK)
         for job_id in {entry.name.rpartition("-a")[0] for entry in folder.iterdir()} & finished
     ]
 

@@ -1,7 +1,7 @@
 """The storage that attempts write to: a folder per job, reached through fsspec."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO
 
@@ -76,7 +76,8 @@ class Storage:
         with _reaching(url := self.job_url(job_id)):
             filesystem, root = fsspec.url_to_fs(url)
             for path in paths:
-                filesystem.rm_file(path)
+                with suppress(FileNotFoundError):  # somebody made room
+                    filesystem.rm_file(path)
             for folder in sorted((name for name, _, _ in filesystem.walk(root)), key=len, reverse=True):
                 if filesystem.isdir(folder) and not filesystem.ls(folder, refresh=True):
                     filesystem.rmdir(folder)

@@ -146,6 +146,17 @@ def test_weights_are_the_bytes_on_storage(http: TestClient, store: Store, report
     assert answer.headers["etag"]
 
 
+def test_weights_that_the_caller_holds_are_not_sent_again(http: TestClient, reporting: Reporting) -> None:
+    reporting.run_to_the_end()
+    etag = http.get(f"/v1/jobs/{reporting.job_id}/weights").headers["etag"]
+
+    again = http.get(f"/v1/jobs/{reporting.job_id}/weights", headers={"If-None-Match": etag})
+    others = http.get(f"/v1/jobs/{reporting.job_id}/weights", params={"arm": "dense"}, headers={"If-None-Match": etag})
+
+    assert (again.status_code, again.content) == (304, b"")
+    assert others.content == b"weights of dense"
+
+
 def test_weights_are_by_default_the_first_trials(http: TestClient, reporting: Reporting) -> None:
     reporting.run_to_the_end()
 
