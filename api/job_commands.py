@@ -163,7 +163,8 @@ def _log_pieces(client: Client, job: str, number: int | None) -> Iterator[bytes]
             if error.status != 404 or is_over:
                 raise
             piece = b""  # its driver has not started yet
-        yield piece
+        if piece:
+            yield piece
         offset += len(piece)
         time.sleep(0 if is_over else LOG_POLL_S)
 

@@ -78,7 +78,7 @@ def where_it_is(job: JobView) -> Iterator[str]:
     """Yield where the job is and why, and what it was asked for."""
     yield f"{job.id}  {job.name}"
     attempt = f", attempt {job.attempt}" if job.attempt > 1 else ""
-    yield f"{job.state}{attempt}{_since(job)}{f': {job.reason}' if job.reason else ''}"
+    yield f"{job.state}{_since(job)}{attempt}{f': {job.reason}' if job.reason else ''}"
     spec = job.spec
     arms, seeds = ", ".join(arm.name for arm in spec.arms), ", ".join(map(str, spec.seeds))
     cost = f"{spec.workers.count} workers, {_budget(spec.budget)} a trial"
@@ -95,11 +95,10 @@ def _budget(budget: Budget) -> str:
 
 
 def _since(job: JobView) -> str:
-    if job.started_at is None:
-        return f" since {job.created_at.astimezone():%Y-%m-%d %H:%M}"
-    if job.finished_at is None:
-        return f" since {job.started_at.astimezone():%Y-%m-%d %H:%M}"
-    return f" after {(job.finished_at - job.started_at).total_seconds():.0f} s"
+    if job.started_at is not None and job.finished_at is not None:
+        return f" after {(job.finished_at - job.started_at).total_seconds():.0f} s"
+    moment = job.finished_at or job.started_at or job.created_at
+    return f" since {moment.astimezone():%Y-%m-%d %H:%M}"
 
 
 def _state_line(job: JobView) -> str:
