@@ -10,6 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api import openapi, problems
 from api.routes import attempts, health, jobs, page, results
+from service.control.logs import Logs
 from service.control.store import Store
 from service.problems import Problem
 from service.spec import JobSpec
@@ -52,13 +53,16 @@ def _no_misfits(spec: JobSpec) -> list[Problem]:
     return []
 
 
-def create_app(store: Store, *, misfits: jobs.Misfits = _no_misfits, user_code: bool = False) -> FastAPI:
+def create_app(
+    store: Store, *, misfits: jobs.Misfits = _no_misfits, user_code: bool = False, logs: Logs | None = None
+) -> FastAPI:
     """Return the application on an open `store`, which stays the caller's to close.
 
     Args:
         store: every route's only source; its calls run in the thread pool.
         misfits: what of a job the cluster can never place; by default every job is let in.
         user_code: whether jobs may name code and files of their own.
+        logs: of the attempts; by default those on storage alone, without Ray.
     """
     asked = os.environ.get("FASTAPI_OTEL_AUTO_CONFIGURE")
     app = FastAPI(
@@ -71,6 +75,7 @@ def create_app(store: Store, *, misfits: jobs.Misfits = _no_misfits, user_code: 
         telemetry=None if asked else _NO_TELEMETRY,
     )
     app.state.store, app.state.misfits, app.state.user_code = store, misfits, user_code
+    app.state.logs = logs or Logs(store, ray=lambda: None)
     problems.install(app)
     for routes in (jobs, results, attempts, health, page):
         app.include_router(routes.router)

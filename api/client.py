@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, BinaryIO, Self, TypeVar
 
 import httpx2
 from pydantic import BaseModel, TypeAdapter
@@ -11,7 +11,7 @@ from pydantic import BaseModel, TypeAdapter
 from service.problems import Problem
 from service.spec import JobSpec
 from service.states import TERMINAL, JobState
-from service.views import JobPage, JobView, ScheduleView, Series, StageView, TrialView, Validated
+from service.views import JobPage, JobReport, JobView, ScheduleView, Series, StageView, TrialView, Validated
 
 T = TypeVar("T")
 Spec = JobSpec | Mapping[str, Any]
@@ -122,6 +122,22 @@ class Client:
         """Return the learned schedule of one trial; by default of the first arm and seed."""
         return ScheduleView.model_validate_json(self._get(f"/v1/jobs/{job_id}/schedule", arm=arm, seed=seed))
 
+    def report(self, job_id: str) -> JobReport:
+        """Return the job's result: every trial's, and every arm's over its seeds."""
+        return JobReport.model_validate_json(self._get(f"/v1/jobs/{job_id}/report"))
+
+    def logs(self, job_id: str, *, attempt: int | None = None, offset: int = 0) -> bytes:
+        """Return what an attempt, by default the last, has printed, from byte `offset` on."""
+        return self._get(f"/v1/jobs/{job_id}/logs", attempt=attempt, offset=offset)
+
+    def save_weights(self, job_id: str, out: BinaryIO, *, arm: str | None = None, seed: int | None = None) -> None:
+        """Write a trial's safetensors file to `out`; by default that of the first arm and seed."""
+        self._save(f"/v1/jobs/{job_id}/weights", out, arm=arm, seed=seed)
+
+    def save_metrics(self, job_id: str, out: BinaryIO, *, arm: str | None = None, seed: int | None = None) -> None:
+        """Write every point of every series to `out`, as CSV; by default of all trials."""
+        self._save(f"/v1/jobs/{job_id}/metrics.csv", out, arm=arm, seed=seed)
+
     def cancel(self, job_id: str) -> JobView:
         """Ask for the job to be stopped."""
         return JobView.model_validate_json(self._send("POST", f"/v1/jobs/{job_id}:cancel"))
@@ -154,7 +170,18 @@ class Client:
         return last
 
     def _get(self, path: str, **params: Any) -> bytes:
-        return self._send("GET", path, params={name: value for name, value in params.items() if value is not None})
+        return self._send("GET", path, params=_given(params))
+
+    def _save(self, path: str, out: BinaryIO, **params: Any) -> None:
+        try:
+            with self._http.stream("GET", path, params=_given(params)) as response:
+                if not response.is_success:
+                    response.read()
+                    raise _refusal(response)
+                for chunk in response.iter_bytes():
+                    out.write(chunk)
+        except httpx2.HTTPError as error:
+            raise Unreachable(self.url, error) from error
 
     def _send(self, method: str, path: str, **options: Any) -> bytes:
         try:
@@ -164,6 +191,10 @@ class Client:
         if response.is_success:
             return response.content
         raise _refusal(response)
+
+
+def _given(params: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in params.items() if value is not None}
 
 
 def _plain(spec: Spec) -> Any:

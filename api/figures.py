@@ -25,3 +25,8 @@ def number(value: float | None, digits: int = 3) -> str:
 def loss(value: float | None) -> str:
     """Return a loss; a dash where there is none."""
     return "-" if value is None else f"{value:.4f}"
+
+
+def seconds(value: float) -> str:
+    """Return seconds to a tenth: `2.6 s`."""
+    return f"{value:.1f} s"

@@ -63,6 +63,11 @@ def body(model: str, *, example: Any, media_types: tuple[str, ...] = ("applicati
     return {"requestBody": {"required": True, "content": dict.fromkeys(media_types, content)}}
 
 
+def file(media_type: str, what: str) -> dict[int | str, dict[str, Any]]:
+    """Return the `responses` of a route that answers with a file."""
+    return {200: {"description": what, "content": {media_type: {"schema": {"type": "string"}}}}}
+
+
 def document(app: FastAPI) -> dict[str, Any]:
     """Return the app's OpenAPI 3.1 document; made once."""
     if app.openapi_schema is None:

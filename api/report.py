@@ -1,6 +1,6 @@
-"""The end of a job: learned schedules, the bill, and who reached which loss first."""
+"""A job's result for a terminal and for scripts: schedules, bill, arms over seeds; every figure is the API's."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -13,90 +13,92 @@ from api.client import ApiError, Client
 from api.watch import trial_name
 from service.records import Bill, ScheduleEntry
 from service.spec import JobSpec
-from service.views import JobView, ScheduleView, Series, TrialView
+from service.views import Estimate, JobReport, JobView, ScheduleView, TrialReport, TrialView
 
 
-class Crossing(BaseModel):
-    """When a trial first reached the validation loss another ended at; seconds on each training clock."""
+class Result(BaseModel):
+    """All that is told of a job; a script gets it as it is."""
 
-    loss: float
-    seconds: float | None  # null: never
-    other_seconds: float
+    job: JobView
+    trials: tuple[TrialView, ...]
+    schedules: tuple[ScheduleView, ...]  # of the trials that have decided something
+    report: JobReport
 
-
-class TrialReport(BaseModel):
-    """One trial's result."""
-
-    name: str
-    controller: str
-    trial: TrialView
-    schedule: tuple[ScheduleEntry, ...]
-    overtaken: Crossing | None = None  # by the first arm, where this is another
-
-    def as_json(self) -> dict[str, Any]:
-        """Return what a script wants to read."""
-        bill = self.trial.bill
-        return {
-            "controller": self.controller,
-            "schedule": [entry.model_dump(mode="json") for entry in self.schedule],
-            "bytes_sent": bill.bytes_sent,
-            "bytes_dense": bill.bytes_dense,
-            "seconds_search": bill.seconds_search,
-            "seconds_training": bill.seconds_training,
-            "steps": bill.steps,
-            "validation": {"loss": self.trial.validation_loss, **self.trial.validation_metrics},
-            "crossing": None if self.overtaken is None else self.overtaken.model_dump(),
-        }
+    def name(self, trial: TrialView | TrialReport | ScheduleView) -> str:
+        """Return what the trial is called in this job."""
+        return trial_name(trial, self.job.spec)
 
 
-def crossing(first: Series, other: Series) -> Crossing | None:
-    """Return when `first` reached the last value of `other`; None where `other` has no value."""
-    ends = [(seconds, value) for seconds, value in zip(other.seconds, other.values, strict=True) if value is not None]
-    if not ends:
-        return None
-    other_seconds, loss = ends[-1]
-    reached = (
-        seconds
-        for seconds, value in zip(first.seconds, first.values, strict=True)
-        if value is not None and value <= loss
-    )
-    return Crossing(loss=loss, seconds=next(reached, None), other_seconds=other_seconds)
-
-
-def reports(client: Client, job: JobView) -> list[TrialReport]:
-    """Return one report per trial of a finished job, in its order."""
-    curves = {series.trial_id: series for series in client.metrics(job.id, "validation_loss", max_points=10_000)}
+def result(client: Client, job: JobView) -> Result:
+    """Return the job's result, so far or final."""
     trials = client.trials(job.id)
-    firsts = {trial.seed: curves[trial.trial_id] for trial in trials if trial.arm == job.spec.arms[0].name}
-    kinds = {(each.arm, each.seed): each.controller.kind for each in job.spec.trials()}
-    return [
-        TrialReport(
-            name=trial_name(trial, job.spec),
-            controller=kinds[trial.arm, trial.seed],
-            trial=trial,
-            schedule=_schedule(client, job.id, trial),
-            overtaken=None
-            if trial.arm == job.spec.arms[0].name
-            else crossing(firsts[trial.seed], curves[trial.trial_id]),
-        )
-        for trial in trials
-    ]
+    schedules = tuple(found for trial in trials if (found := _schedule(client, job.id, trial)) is not None)
+    return Result(job=job, trials=trials, schedules=schedules, report=client.report(job.id))
 
 
-def _schedule(client: Client, job_id: str, trial: TrialView) -> tuple[ScheduleEntry, ...]:
+def _schedule(client: Client, job_id: str, trial: TrialView) -> ScheduleView | None:
     try:
-        view: ScheduleView = client.schedule(job_id, arm=trial.arm, seed=trial.seed)
+        return client.schedule(job_id, arm=trial.arm, seed=trial.seed)
     except ApiError as error:
         if error.status != 404:
             raise
-        return ()  # it ended before its first decision
-    return view.entries
+        return None  # nothing is decided yet, or it ended before that
 
 
-def schedule_table(report: TrialReport) -> Table:
+def summary(found: Result) -> dict[str, Any]:
+    """Return the demonstration's result: the first trial's at the top, then every trial's by name."""
+    entries = {schedule.trial_id: schedule.entries for schedule in found.schedules}
+    by_name = {
+        found.name(trial): _trial_summary(trial, entries.get(trial.trial_id, ())) for trial in found.report.trials
+    }
+    return next(iter(by_name.values())) | {"arms": by_name}
+
+
+def _trial_summary(trial: TrialReport, entries: Sequence[ScheduleEntry]) -> dict[str, Any]:
+    bill = trial.bill
+    return {
+        "controller": trial.controller,
+        "schedule": [entry.model_dump(mode="json") for entry in entries],
+        "bytes_sent": bill.bytes_sent,
+        "bytes_dense": bill.bytes_dense,
+        "seconds_search": bill.seconds_search,
+        "seconds_training": bill.seconds_training,
+        "steps": bill.steps,
+        "validation": {"loss": trial.validation_loss, **trial.validation_metrics},
+        "crossing": None if trial.crossing is None else trial.crossing.model_dump(),
+    }
+
+
+def tables(found: Result) -> Iterator[Table]:
+    """Yield what a person reads at the end of a job: schedules, the bill, and with several seeds every arm's means."""
+    for schedule in found.schedules:
+        yield schedule_table(found.name(schedule), schedule)
+    yield bill_table(found.report, found.job.spec)
+    if len(found.job.spec.seeds) > 1:
+        yield arms_table(found.report)
+
+
+def trials_table(found: Result) -> Table:
+    """Return where each trial is."""
+    table = _table("Trials", "trial", "state", "step", "training", "learning rate", "level", "val. loss")
+    for trial in found.trials:
+        table.add_row(
+            found.name(trial),
+            trial.outcome or ("training" if trial.backend else "waiting"),
+            str(trial.step),
+            f"{trial.seconds:.1f} s",
+            figures.number(trial.learning_rate),
+            figures.number(trial.level),
+            figures.loss(trial.validation_loss),
+        )
+    return table
+
+
+def schedule_table(name: str, schedule: ScheduleView) -> Table:
     """Return the learned schedule for a terminal; a stage's ramps are one row."""
-    table = _table(f"Schedule of {report.name}", "steps", "learning rate", "density", "threshold", "reason")
-    for _, group in groupby(report.schedule, key=lambda entry: (entry.reason, entry.level)):
+    title = f"Schedule of {name}" if schedule.complete else f"Schedule of {name}, so far"
+    table = _table(title, "steps", "learning rate", "density", "threshold", "reason")
+    for _, group in groupby(schedule.entries, key=lambda entry: (entry.reason, entry.level)):
         entries = list(group)
         first, last = entries[0], entries[-1]
         final = last.learning_rate if last.final_learning_rate is None else last.final_learning_rate
@@ -117,44 +119,64 @@ def _mean_density(entries: Sequence[ScheduleEntry]) -> float | None:
     return sum(density * num_steps for density, num_steps in known) / total if total else None
 
 
-def bill_table(found: list[TrialReport], spec: JobSpec) -> Table:
+def bill_table(report: JobReport, spec: JobSpec) -> Table:
     """Return every trial's bill for a terminal; bytes are one worker's."""
     link = f"emulated {spec.link.mbps:g} Mbit link" if spec.link.mode == "emulate" else "the network as it is"
-    metrics = sorted({name for report in found for name in report.trial.metric_directions})
+    metrics = sorted(report.metric_directions)
     table = _table(f"Bill ({link})", "trial", "sent", "dense", "ratio", "search", "training", "val. loss", *metrics)
-    for report in found:
-        bill = report.trial.bill
+    for trial in report.trials:
+        bill = trial.bill
         table.add_row(
-            report.name,
+            trial_name(trial, spec),
             figures.size(bill.bytes_sent),
             figures.size(bill.bytes_dense),
             _ratio(bill),
             f"{bill.seconds_search:.1f} s",
             f"{bill.seconds_training:.1f} s",
-            figures.loss(report.trial.validation_loss),
-            *(figures.loss(report.trial.validation_metrics.get(name)) for name in metrics),
+            figures.loss(trial.validation_loss),
+            *(figures.loss(trial.validation_metrics.get(name)) for name in metrics),
         )
     return table
 
 
-def crossing_lines(found: list[TrialReport]) -> Iterator[str]:
-    """Yield, per trial of the other arms, when the first arm got to where that one ended."""
-    first = found[0].trial.arm
-    for report in found:
-        overtaken = report.overtaken
-        if overtaken is None:
+def arms_table(report: JobReport) -> Table:
+    """Return every arm's means over its finished seeds, with their intervals; the best arm is marked."""
+    metrics = sorted(report.metric_directions)
+    title = f"Arms over seeds (mean ± {report.confidence:.0%} interval; * lowest loss)"
+    table = _table(title, "arm", "seeds", "val. loss", *metrics, "sent", "to the target", "diverged")
+    for arm in report.arms:
+        table.add_row(
+            f"{arm.arm} *" if arm.arm == report.best_arm else arm.arm,
+            f"{arm.num_finished} of {arm.num_trials}",
+            _interval(arm.validation_loss, figures.loss),
+            *(_interval(arm.validation_metrics.get(name), figures.loss) for name in metrics),
+            _interval(arm.bytes_sent, figures.size),
+            _interval(arm.seconds_to_target, figures.seconds),
+            str(arm.num_diverged),
+        )
+    return table
+
+
+def _interval(estimate: Estimate | None, write: Callable[[float], str]) -> str:
+    if estimate is None:
+        return "-"
+    mean = write(estimate.mean)
+    return mean if estimate.high is None else f"{mean} ± {write(estimate.high - estimate.mean)}"
+
+
+def crossing_lines(found: Result) -> Iterator[str]:
+    """Yield, per other arm, when the first got to where that one ended; of several seeds, the arms' table tells."""
+    first = found.report.trials[0].arm
+    for trial in found.report.trials:
+        crossing = trial.crossing
+        if crossing is None or len(found.job.spec.seeds) > 1:
             continue
-        goal = f"the loss at which {report.name} ended ({figures.loss(overtaken.loss)})"
-        if overtaken.seconds is None:
+        goal = f"the loss at which {found.name(trial)} ended ({figures.loss(crossing.loss)})"
+        if crossing.seconds is None:
             yield f"{first} did not reach {goal}"
         else:
-            seconds = f"{overtaken.seconds:.1f} s instead of {overtaken.other_seconds:.1f} s"
+            seconds = f"{crossing.seconds:.1f} s instead of {crossing.other_seconds:.1f} s"
             yield f"{first} reached {goal} after {seconds}"
-
-
-def as_json(found: list[TrialReport]) -> dict[str, Any]:
-    """Return the whole result for a script: the first trial's at the top, then every trial's by name."""
-    return found[0].as_json() | {"arms": {report.name: report.as_json() for report in found}}
 
 
 def _ratio(bill: Bill) -> str:
@@ -164,6 +186,6 @@ def _ratio(bill: Bill) -> str:
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", box=box.SIMPLE)
     for column in columns:
-        is_text = column in ("trial", "reason")
+        is_text = column in ("trial", "arm", "state", "reason")
         table.add_column(column, justify="left" if is_text else "right", no_wrap=column != "reason")
     return table

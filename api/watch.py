@@ -4,10 +4,11 @@ from collections.abc import Iterator
 
 from api import figures
 from api.client import Client
+from search.config import Budget
 from service.records import Bill
 from service.spec import JobSpec
 from service.states import TERMINAL, JobState
-from service.views import JobView, ProbeView, StageView, TrialView
+from service.views import JobView, ProbeView, ScheduleView, StageView, TrialReport, TrialView
 
 #: Training seconds between two lines about a trial that decides nothing.
 QUIET_S = 5.0
@@ -61,7 +62,7 @@ class Progress:
             yield f"{name}: {_where(trial)}"
 
 
-def trial_name(trial: TrialView, spec: JobSpec) -> str:
+def trial_name(trial: TrialView | TrialReport | ScheduleView, spec: JobSpec) -> str:
     """Return the arm's name, with the seed where there are several."""
     return trial.arm if len(spec.seeds) == 1 else f"{trial.arm} seed {trial.seed}"
 
@@ -71,6 +72,33 @@ def level_name(spec: JobSpec, arm: str) -> str:
     found = next(each for each in spec.arms if each.name == arm)
     exchange = found.exchange or spec.exchange
     return "threshold" if getattr(exchange, "search", "") == "absolute" else "density"
+
+
+def where_it_is(job: JobView) -> Iterator[str]:
+    """Yield where the job is and why, and what it was asked for."""
+    yield f"{job.id}  {job.name}"
+    attempt = f", attempt {job.attempt}" if job.attempt > 1 else ""
+    yield f"{job.state}{_since(job)}{attempt}{f': {job.reason}' if job.reason else ''}"
+    spec = job.spec
+    arms, seeds = ", ".join(arm.name for arm in spec.arms), ", ".join(map(str, spec.seeds))
+    cost = f"{spec.workers.count} workers, {_budget(spec.budget)} a trial"
+    yield f"{spec.workload.kind}, {cost}; arms: {arms}; seeds: {seeds}"
+
+
+def _budget(budget: Budget) -> str:
+    limits = {
+        "{:g} s": budget.seconds,
+        "{} steps": budget.steps,
+        "{} sent": None if budget.bytes is None else figures.size(budget.bytes),
+    }
+    return " or ".join(text.format(limit) for text, limit in limits.items() if limit is not None)
+
+
+def _since(job: JobView) -> str:
+    if job.started_at is not None and job.finished_at is not None:
+        return f" after {(job.finished_at - job.started_at).total_seconds():.0f} s"
+    moment = job.finished_at or job.started_at or job.created_at
+    return f" since {moment.astimezone():%Y-%m-%d %H:%M}"
 
 
 def _state_line(job: JobView) -> str:

@@ -138,6 +138,72 @@ class ScheduleView(View):
     entries: tuple[ScheduleEntry, ...]
 
 
+class Crossing(View):
+    """When the first arm reached the validation loss another ended at; seconds on each training clock."""
+
+    loss: float
+    seconds: float | None = Field(description="null: never")
+    other_seconds: float
+
+
+class TrialReport(View):
+    """One trial's result."""
+
+    trial_id: str
+    arm: str
+    seed: int
+    controller: str
+    outcome: str | None = Field(description="completed, diverged; null: not finished")
+    steps: int = Field(description="committed")
+    seconds: float = Field(description="training clock")
+    validation_loss: float | None
+    validation_metrics: dict[str, float | None]
+    bill: Bill
+    target_loss: float | None = Field(description="the worst loss at which an arm ended with this seed")
+    seconds_to_target: float | None = Field(description="until this trial was first there; null: never")
+    crossing: Crossing | None = Field(description="the first arm against this trial; null in the first arm")
+
+
+class Estimate(View):
+    """A mean over seeds with Student's 95 % interval."""
+
+    num_seeds: int
+    mean: float
+    low: float | None = Field(description="null with one seed: nothing is known of the spread")
+    high: float | None
+
+
+class ArmReport(View):
+    """What an arm's finished trials came to."""
+
+    arm: str
+    controller: str
+    num_trials: int
+    num_finished: int
+    num_diverged: int
+    validation_loss: Estimate | None = Field(description="null: no finished trial has one")
+    validation_metrics: dict[str, Estimate]
+    bytes_sent: Estimate | None = Field(description="by one worker")
+    seconds_training: Estimate | None
+    seconds_to_target: Estimate | None = Field(description="to each seed's `target_loss`; of the seeds that got there")
+
+
+class JobReport(View):
+    """A job's result: every trial, and every arm over its seeds."""
+
+    job_id: str
+    name: str
+    state: JobState
+    complete: bool = Field(description="false while the job is not over: of what has finished so far")
+    confidence: float = Field(description="of the intervals")
+    best_arm: str | None = Field(
+        description="the lowest mean loss among the arms that diverged least; null: not all finished"
+    )
+    metric_directions: dict[str, Direction]
+    arms: tuple[ArmReport, ...]
+    trials: tuple[TrialReport, ...]
+
+
 class Validated(View):
     """A dry run's answer: the job with every default filled in."""
 

@@ -23,22 +23,36 @@ export function setKey(key) {
   sessionStorage.setItem(STORED, key);
 }
 
-export async function get(path, parameters = {}) {
+async function ask(path, parameters, timeoutMs) {
   const key = sessionStorage.getItem(STORED);
   if (!key) throw new NeedsKey("This service needs an API key.");
   const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value !== null));
   const answer = await fetch(query.size ? `${path}?${query}` : path, {
     headers: { Authorization: `Bearer ${key}` },
-    signal: AbortSignal.timeout(10000),
+    signal: AbortSignal.timeout(timeoutMs),
   });
   if (answer.status === 401) throw new NeedsKey("This key is not known here.");
   if (!answer.ok) throw new Refused(answer.status, (await answer.json()).detail);
-  return answer.json();
+  return answer;
+}
+
+export const get = async (path, parameters = {}) => (await ask(path, parameters, 10000)).json();
+
+// A link could not carry the key: the file is fetched, then handed to the browser under its name.
+export async function download(id, what, parameters, name) {
+  const answer = await ask(`/v1/jobs/${encodeURIComponent(id)}/${what}`, parameters, 600000);
+  const address = URL.createObjectURL(await answer.blob());
+  const link = document.createElement("a");
+  link.href = address;
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(address), 60000);
 }
 
 export const jobs = (cursor) => get("/v1/jobs", { limit: 50, cursor });
 export const job = (id) => get(`/v1/jobs/${encodeURIComponent(id)}`);
 export const trials = (id) => get(`/v1/jobs/${encodeURIComponent(id)}/trials`);
+export const report = (id) => get(`/v1/jobs/${encodeURIComponent(id)}/report`);
 export const stages = (id) => get(`/v1/jobs/${encodeURIComponent(id)}/stages`);
 export const metric = (id, name) =>
   get(`/v1/jobs/${encodeURIComponent(id)}/metrics/${name}`, { max_points: 1000 });

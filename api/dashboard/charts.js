@@ -41,6 +41,7 @@ export function panel(title, kind = "") {
     const state = JSON.stringify([traces, layout, dark]);
     if (state === drawn) return;
     drawn = state;
+    chart.style.height = layout.height ? `${layout.height}px` : "";
     chart.setAttribute("aria-label", `${title}: ${label}`);
     data.replaceChildren(table(label, columns, rows));
     const plotly = await load();
@@ -62,7 +63,7 @@ function themed(layout) {
     plot_bgcolor: "rgba(0,0,0,0)",
     font: { color: style.color, family: style.fontFamily, size: 12 },
     margin: { l: 60, r: 15, t: 10, b: 45 },
-    legend: { orientation: "h", y: -0.22 },
+    legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" }, // above: below is the axis, however tall
     uirevision: "keep",
     ...layout,
     ...axes,
@@ -75,24 +76,29 @@ function logAxis(values, write) {
   if (!known.length) return { type: "log" };
   const [low, high] = [Math.floor(Math.log10(Math.min(...known))), Math.ceil(Math.log10(Math.max(...known)))];
   const decades = Math.log10(Math.max(...known) / Math.min(...known));
-  const leads = decades > 2 ? [1] : decades > 0.7 ? [1, 2, 5] : [1, 1.5, 2, 3, 4, 5, 6, 8];
+  const isNarrow = decades > 0.1 && decades <= 0.7; // a single value is shown with a decade around it
+  const leads = decades > 2 ? [1] : isNarrow ? [1, 1.5, 2, 3, 4, 5, 6, 8] : [1, 2, 5];
   const powers = Array.from({ length: high - low + 1 }, (_, at) => low + at);
   const tickvals = powers.flatMap((power) => leads.map((lead) => Number(`${lead}e${power}`)));
   return { type: "log", tickvals, ticktext: tickvals.map(write) };
 }
 
+// One colour and one entry of the legend per arm; its seeds are lines of the same look, told apart by pointing at them.
+const look = (each, width) => ({ color: colour(each.arm_index), width, dash: dash(each.arm_index) });
+const entry = (each, shown) => ({ name: each.arm, legendgroup: each.arm, showlegend: shown && each.is_first_seed });
+
 // Loss over the training clock: steps thin, validation bold.
 export function lossChart(training, validation) {
   const lines = (series, name, width, opacity, mode) => series.filter((each) => each.values.length).map((each) => ({
-    type: "scatter", mode, x: each.seconds, y: each.values, name: `${each.label} ${name}`, opacity,
-    line: { color: colour(each.index), width, dash: mode === "lines" ? "solid" : dash(each.index) }, marker: { size: 5 },
+    type: "scatter", mode, x: each.seconds, y: each.values, opacity, ...entry(each, mode !== "lines"),
+    line: mode === "lines" ? { color: colour(each.arm_index), width } : look(each, width), marker: { size: 5 },
     hovertemplate: `${each.label} ${name}: %{y:.4f}<br>%{x:.1f} s<extra></extra>`,
   }));
   const last = (each) => each.values.findLast((value) => value !== null);
   const known = validation.filter((each) => last(each) !== undefined);
   return {
     traces: [...lines(training, "training", 1, 0.35, "lines"), ...lines(validation, "validation", 2.2, 1, "lines+markers")],
-    layout: { xaxis: { title: { text: "training clock, s" }, rangemode: "tozero" },
+    layout: { xaxis: { title: { text: "training clock, s (thin: training, bold: validation)" }, rangemode: "tozero" },
       yaxis: { title: { text: "loss" }, ...logAxis([...training, ...validation].flatMap((each) => each.values), String) } },
     label: known.map((each) => `${each.label} validation loss now ${last(each).toFixed(4)}`).join("; ") || "no points yet",
     columns: [["trial", (row) => row[0], ""], ["seconds", (row) => row[1].toFixed(1), "number"],
@@ -108,8 +114,8 @@ export function scheduleChart(schedules, boundaries) {
     y: entries.flatMap((entry) => [entry[field], field === "learning_rate" ? entry.final_learning_rate ?? entry[field] : entry[field]]),
   });
   const trace = (each, field, axis) => ({
-    type: "scatter", mode: "lines", ...steps(each.entries, field), yaxis: axis, name: each.label,
-    showlegend: axis === "y", line: { color: colour(each.index), width: 2.2, dash: dash(each.index) },
+    type: "scatter", mode: "lines", ...steps(each.entries, field), yaxis: axis, ...entry(each, axis === "y"),
+    line: look(each, 2.2),
     hovertemplate: `${each.label}: %{y:.4g}<br>step %{x}<extra></extra>`,
   });
   const sparse = schedules.filter((each) => each.entries.some((entry) => entry.density !== null));
@@ -135,20 +141,25 @@ export function scheduleChart(schedules, boundaries) {
   };
 }
 
+const short = (label) => (label.length > 26 ? `${label.slice(0, 17)}…${label.slice(-8)}` : label);
+
 // What one worker sent, beside what the same steps would have sent without compression.
 export function bytesChart(trials) {
   const megabytes = (value) => value / 1e6;
+  const labels = trials.map((each) => each.label);
   const bar = (name, value, fill) => ({
-    type: "bar", name, x: trials.map((each) => each.label), y: trials.map((each) => megabytes(value(each.bill))),
+    type: "bar", orientation: "h", name, y: labels, x: trials.map((each) => megabytes(value(each.bill))),
     marker: { color: fill, pattern: { shape: name === "dense" ? "/" : "" } }, offsetgroup: name === "dense" ? "1" : "0",
-    hovertemplate: `${name}: %{y:.2f} MB<extra></extra>`,
+    hovertemplate: `%{y}, ${name}: %{x:.2f} MB<extra></extra>`,
   });
   const search = bar("sent while searching", (bill) => bill.bytes_search, COLOURS[1]);
   return {
     traces: [bar("sent while training", (bill) => bill.bytes_sent - bill.bytes_search, COLOURS[0]),
       { ...search, base: trials.map((each) => megabytes(each.bill.bytes_sent - each.bill.bytes_search)) },
       bar("dense", (bill) => bill.bytes_dense, "#8a8f98")],
-    layout: { barmode: "group", xaxis: { type: "category" }, yaxis: { title: { text: "MB sent by one worker" }, rangemode: "tozero" } },
+    layout: { barmode: "group", height: Math.max(340, 110 + 32 * trials.length),
+      xaxis: { title: { text: "MB sent by one worker" }, rangemode: "tozero" },
+      yaxis: { type: "category", autorange: "reversed", tickvals: labels, ticktext: labels.map(short) } },
     label: trials.map((each) => `${each.label} sent ${megabytes(each.bill.bytes_sent).toFixed(1)} MB, dense `
       + `${megabytes(each.bill.bytes_dense).toFixed(1)} MB`).join("; "),
     columns: [["trial", (row) => row.label, ""], ["sent, MB", (row) => megabytes(row.bill.bytes_sent).toFixed(2), "number"],

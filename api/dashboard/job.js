@@ -11,9 +11,10 @@ export function jobPage(root, id) {
   const curves = panel("Loss over the training clock", "wide");
   const schedule = panel("Learned schedule");
   const bytes = panel("Bytes");
+  const arms = element("section", { class: "panel wide" });
   const stages = element("section", { class: "panel wide" });
   const bill = element("section", { class: "panel wide" });
-  const panels = element("div", { class: "panels", hidden: "" }, curves.body, schedule.body, bytes.body, bill, stages);
+  const panels = element("div", { class: "panels", hidden: "" }, curves.body, arms, schedule.body, bytes.body, bill, stages);
   const waiting = element("div", {}, empty("loading …"));
   root.replaceChildren(head, waiting, panels);
   let over = false;
@@ -29,18 +30,23 @@ export function jobPage(root, id) {
   }
 
   async function drawPanels(job) {
-    const [trials, decided, validation, training] = await Promise.all([
-      api.trials(id), api.stages(id), api.metric(id, "validation_loss"), api.metric(id, "loss"),
+    const [trials, report, decided, validation, training] = await Promise.all([
+      api.trials(id), api.report(id), api.stages(id), api.metric(id, "validation_loss"), api.metric(id, "loss"),
     ]);
     const several = job.spec.seeds.length > 1;
-    const known = new Map(trials.map((trial, index) =>
-      [trial.trial_id, { label: several ? `${trial.arm} seed ${trial.seed}` : trial.arm, index }]));
+    const names = job.spec.arms.map((arm) => arm.name);
+    const known = new Map(trials.map((trial) => [trial.trial_id, {
+      label: several ? `${trial.arm} seed ${trial.seed}` : trial.arm,
+      arm_index: names.indexOf(trial.arm),
+      is_first_seed: trial.seed === job.spec.seeds[0],
+    }]));
     const labelled = (each) => ({ ...each, ...known.get(each.trial_id) });
     const schedules = await Promise.all(trials.map((trial) => api.schedule(id, trial)));
     const found = schedules.filter((each) => each !== null).map(labelled);
     const boundaries = decided.filter((stage) => stage.trial_id === trials[0].trial_id && stage.stage > 0);
+    arms.replaceChildren(element("h2", {}, "Arms"), armTable(report), ...(several ? [] : crossings(report)));
     stages.replaceChildren(element("h2", {}, "Stages"), stageTable(decided.map(labelled), job));
-    bill.replaceChildren(element("h2", {}, "Bill"), billTable(trials.map(labelled), job));
+    bill.replaceChildren(element("h2", {}, "Bill and files"), billTable(trials.map(labelled), job), files(job));
     await curves.draw(lossChart(training.map(labelled), validation.map(labelled)));
     await schedule.draw(scheduleChart(found, boundaries.map((stage) => stage.first_step)));
     await bytes.draw(bytesChart(trials.map(labelled)));
@@ -104,6 +110,39 @@ function stageTable(stages, job) {
   ], stages);
 }
 
+// A mean over seeds and half its interval; nothing is known of the spread of one seed.
+function interval(estimate, write) {
+  if (!estimate) return "–";
+  return estimate.high === null ? write(estimate.mean) : `${write(estimate.mean)} ± ${write(estimate.high - estimate.mean)}`;
+}
+
+function armTable(report) {
+  const metrics = Object.keys(report.metric_directions).sort();
+  const caption = `Means over finished seeds ± ${100 * report.confidence} % interval; target: where the worst arm ended`;
+  const name = (arm) => (arm.arm === report.best_arm ? element("b", {}, `${arm.arm} (lowest loss)`) : arm.arm);
+  return table(caption, [
+    ["arm", name, ""],
+    ["controller", (arm) => arm.controller, ""],
+    ["seeds", (arm) => `${arm.num_finished} of ${arm.num_trials}`, "number"],
+    ["validation loss", (arm) => interval(arm.validation_loss, loss), "number"],
+    ...metrics.map((metric) => [metric, (arm) => interval(arm.validation_metrics[metric], loss), "number"]),
+    ["sent", (arm) => interval(arm.bytes_sent, (bytes) => size(Math.round(bytes))), "number"],
+    ["to the target", (arm) => interval(arm.seconds_to_target, seconds), "number"],
+    ["diverged", (arm) => String(arm.num_diverged), "number"],
+  ], report.arms);
+}
+
+// When the first arm got to where another ended; of several seeds the table tells.
+function crossings(report) {
+  const first = report.arms[0].arm;
+  return report.trials.filter((trial) => trial.crossing && trial.outcome).map((trial) => {
+    const { loss: goal, seconds: reached, other_seconds: other } = trial.crossing;
+    const where = `the loss at which ${trial.arm} ended (${loss(goal)})`;
+    return element("p", { class: "fact" }, reached === null ? `${first} did not reach ${where}.`
+      : `${first} reached ${where} after ${seconds(reached)} instead of ${seconds(other)}.`);
+  });
+}
+
 function metricNames(trials) {
   return [...new Set(trials.flatMap((trial) => Object.keys(trial.metric_directions)))].sort();
 }
@@ -122,5 +161,31 @@ function billTable(trials, job) {
     ["training", (trial) => seconds(trial.seconds), "number"],
     ["validation loss", (trial) => loss(trial.validation_loss), "number"],
     ...metricNames(trials).map((name) => [name, (trial) => loss(trial.validation_metrics[name] ?? null), "number"]),
+    ...(trials.some((trial) => trial.bill.repairs) ? [["repairs", repairs, "number"]] : []),
+    ["files", (trial) => trialFiles(trial, job), ""],
   ], trials);
+}
+
+// Lost workers that were replaced: outside of the training clock and of the bytes sent.
+const repairs = ({ bill }) =>
+  (bill.repairs ? `${bill.repairs}: ${seconds(bill.seconds_recovery)}, ${size(bill.bytes_recovery)}` : "–");
+
+function trialFiles(trial, job) {
+  const of = { arm: trial.arm, seed: trial.seed };
+  return element("span", { class: "files" },
+    trial.backend ? fileButton(job, "schedule", of, `${trial.trial_id}.schedule.json`) : null,
+    trial.weights_url ? fileButton(job, "weights", of, `${trial.trial_id}.weights.safetensors`) : null);
+}
+
+function files(job) {
+  return element("p", { class: "files" }, "Of the whole job: ",
+    fileButton(job, "metrics.csv", {}, `${job.id}-metrics.csv`), fileButton(job, "report", {}, `${job.id}-report.json`),
+    job.attempt ? fileButton(job, "logs", {}, `${job.id}-attempt-${job.attempt}.log`, "log") : null);
+}
+
+function fileButton(job, what, parameters, name, label = what) {
+  const failed = (error) => { button.title = button.textContent = error.message; };
+  const button = element("button", { type: "button", onclick: () => api.download(job.id, what, parameters, name).catch(failed) },
+    label);
+  return button;
 }

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 
 from api import bodies
 from api.auth import StoreOf, require_key
+from api.etags import UNCHANGED, IfNoneMatch, unchanged
 from api.openapi import CHANGING, CREATING, EXAMPLE_JOB, READING, body, refusals
 from service.control import permissions
 from service.errors import DoesNotFit, InvalidJob
@@ -82,19 +83,14 @@ def list_jobs(
     "/jobs/{job}",
     operation_id="getJob",
     response_model=JobView,
-    responses={304: {"description": "unchanged since `If-None-Match`"}, **refusals(*READING)},
+    responses=UNCHANGED | refusals(*READING),
 )
-def get_job(
-    job: str, store: StoreOf, response: Response, if_none_match: Annotated[str | None, Header()] = None
-) -> JobView | Response:
+def get_job(job: str, store: StoreOf, response: Response, if_none_match: IfNoneMatch = None) -> JobView | Response:
     """Return one job. `ETag` changes with every change of its state."""
     view = store.job(job)
     etag = f'"{view.version}"'
-    known = {tag.strip().removeprefix("W/") for tag in (if_none_match or "").split(",")}
-    if known & {etag, "*"}:
-        return Response(status_code=304, headers={"ETag": etag})
     response.headers["ETag"] = etag
-    return view
+    return unchanged(etag, if_none_match) or view
 
 
 @router.post("/jobs/{job}:cancel", status_code=202, operation_id="cancelJob", responses=refusals(*CHANGING))

@@ -1,13 +1,19 @@
-"""`/v1/jobs/{job}/...`: what the job's trials measured, decided and learned."""
+"""`/v1/jobs/{job}/...`: what the job's trials measured, decided, learned and printed."""
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi.responses import PlainTextResponse, Response, StreamingResponse
 
 from api.auth import StoreOf, require_key
-from api.openapi import READING, refusals
+from api.etags import UNCHANGED, IfNoneMatch, unchanged
+from api.openapi import READING, file, refusals
+from api.tables import csv_chunks
+from service.control.logs import Logs
+from service.control.storage import WEIGHTS, Storage
 from service.errors import NotFound
-from service.views import ScheduleView, Series, StageView, TrialView
+from service.states import TERMINAL
+from service.views import JobReport, ScheduleView, Series, StageView, TrialView
 
 router = APIRouter(
     prefix="/v1/jobs/{job}",
@@ -15,6 +21,38 @@ router = APIRouter(
     dependencies=[Depends(require_key)],
     responses=refusals(*READING),
 )
+
+Arm = Annotated[str | None, Query(description="an arm's name")]
+Seed = Annotated[int | None, Query(description="one of the job's seeds")]
+
+
+def chosen_trial(job: str, store: StoreOf, arm: Arm = None, seed: Seed = None) -> TrialView:
+    """Return the trial asked for, by default that of the first arm and the first seed. Raises `NotFound`."""
+    return chosen_trials(job, store, arm, seed)[0]
+
+
+def chosen_trials(job: str, store: StoreOf, arm: Arm = None, seed: Seed = None) -> list[TrialView]:
+    """Return the trials asked for, by default all, in the job's order. Raises `NotFound`."""
+    trials = store.trials(job)
+    found = [trial for trial in trials if arm in (None, trial.arm) and seed in (None, trial.seed)]
+    if not found:
+        asked = " and ".join(
+            text for text, value in ((f"arm `{arm}`", arm), (f"seed {seed}", seed)) if value is not None
+        )
+        arms, seeds = ", ".join({trial.arm: None for trial in trials}), sorted({trial.seed for trial in trials})
+        raise NotFound(f"job `{job}` has no trial of {asked}; arms: {arms}; seeds: {seeds}")
+    return found
+
+
+def get_logs_reader(request: Request) -> Logs:
+    """Return the reader of logs that the app was created with."""
+    logs: Logs = request.app.state.logs
+    return logs
+
+
+TrialOf = Annotated[TrialView, Depends(chosen_trial)]
+TrialsOf = Annotated[list[TrialView], Depends(chosen_trials)]
+LogsOf = Annotated[Logs, Depends(get_logs_reader)]
 
 
 @router.get("/trials", operation_id="listTrials")
@@ -41,16 +79,65 @@ def get_metric(
     return store.series(job, name, trial_id=trial, max_points=max_points)
 
 
+@router.get(
+    "/metrics.csv", operation_id="exportMetrics", response_class=Response, responses=file("text/csv", "every point")
+)
+def export_metrics(job: str, store: StoreOf, trials: TrialsOf) -> StreamingResponse:
+    """Return every point of every series as rows `job, arm, seed, step, seconds, name, value`; none is thinned out."""
+    chunks = csv_chunks(job, ((trial, store.points(trial.trial_id)) for trial in trials))
+    return StreamingResponse(chunks, media_type="text/csv", headers=_attachment(f"{job}-metrics.csv"))
+
+
 @router.get("/schedule", operation_id="getSchedule")
-def get_schedule(job: str, store: StoreOf, arm: str | None = None, seed: int | None = None) -> ScheduleView:
+def get_schedule(job: str, store: StoreOf, trial: TrialOf) -> ScheduleView:
     """Return a learned schedule: by default that of the first arm and seed."""
-    spec = store.job(job).spec
-    arm = spec.arms[0].name if arm is None else arm
-    seed = spec.seeds[0] if seed is None else seed
-    found = store.schedules(job, arm=arm, seed=seed)
-    if not found:
-        arms = ", ".join(each.name for each in spec.arms)
-        raise NotFound(f"job `{job}` has no arm `{arm}` with seed {seed}; arms: {arms}; seeds: {list(spec.seeds)}")
-    if not found[0].entries:
-        raise NotFound(f"job `{job}` has no schedule of arm `{arm}` yet: no stage is decided")
-    return found[0]
+    (found,) = store.schedules(job, arm=trial.arm, seed=trial.seed)
+    if not found.entries:
+        raise NotFound(f"job `{job}` has no schedule of arm `{trial.arm}` yet: no stage is decided")
+    return found
+
+
+@router.get(
+    "/weights",
+    operation_id="getWeights",
+    response_class=Response,
+    responses=UNCHANGED | file("application/octet-stream", "a safetensors file"),
+)
+def get_weights(job: str, store: StoreOf, trial: TrialOf, if_none_match: IfNoneMatch = None) -> Response:
+    """Return trained weights as a safetensors file: by default those of the first arm and seed."""
+    if trial.weights_url is None:
+        why = "the job ended before it had" if store.job(job).state in TERMINAL else "it has not finished"
+        raise NotFound(f"trial `{trial.trial_id}` has no weights: {why}")
+    found = Storage(store.settings.resolved_storage_url).open(job, trial.weights_url)
+    if (short := unchanged(found.etag, if_none_match)) is not None:
+        found.content.close()
+        return short
+    headers = _attachment(f"{trial.trial_id}.{WEIGHTS}") | {
+        "Content-Length": str(found.num_bytes),
+        "ETag": found.etag,
+    }
+    return StreamingResponse(found.chunks(), media_type="application/octet-stream", headers=headers)
+
+
+@router.get("/report", operation_id="getReport")
+def get_report(job: str, store: StoreOf) -> JobReport:
+    """Return the result: every trial with its bill, every arm's mean over its seeds with a 95 % interval."""
+    return store.report(job)
+
+
+@router.get(
+    "/logs", operation_id="getLogs", response_class=PlainTextResponse, responses=file("text/plain", "what was printed")
+)
+def get_logs(
+    job: str,
+    logs: LogsOf,
+    attempt: Annotated[int | None, Query(ge=1, description="default: the last")] = None,
+    offset: Annotated[int, Query(ge=0, description="leave out so many bytes: those already read")] = 0,
+) -> PlainTextResponse:
+    """Return what an attempt's driver and its workers have printed; while it lives, so far."""
+    text = logs.read(job, number=attempt)[offset:]
+    return PlainTextResponse(text, headers={"Content-Type": "text/plain; charset=utf-8"})
+
+
+def _attachment(name: str) -> dict[str, str]:
+    return {"Content-Disposition": f'attachment; filename="{name}"'}

@@ -55,7 +55,7 @@ def run(brief: AttemptBrief) -> AttemptFinished:
     todo = [point.trial_id for point in brief.trials if not point.finished]
     if not todo:  # the attempt before this one died with its last word on its lips
         return outcome_of([])
-    ray.init(address="auto", namespace=brief.job_id, log_to_driver=False, configure_logging=False)
+    ray.init(address="auto", namespace=brief.job_id, log_to_driver=True, configure_logging=False)
     scratch = tempfile.mkdtemp(prefix="wiretune-tune-")
     try:
         results = _tuner(brief, todo, scratch).fit()

@@ -45,6 +45,9 @@ class Cluster(Protocol):
     def connect(self) -> RayApi:
         """Return Ray without waiting for it; raises Unavailable, with a reason, while it is not there."""
 
+    def running(self) -> RayApi | None:
+        """Return Ray if it is there; it is not started for this."""
+
     def declared(self) -> tuple[Node, ...] | None:
         """Return what the nodes are known to hold without asking them; None: nothing."""
 
@@ -66,6 +69,10 @@ class RemoteCluster:
 
     def connect(self) -> RayApi:
         """Return the cluster's Jobs server; nothing is sent yet."""
+        return self._ray
+
+    def running(self) -> RayApi:
+        """Return the cluster's Jobs server."""
         return self._ray
 
     def declared(self) -> tuple[Node, ...] | None:
@@ -97,8 +104,8 @@ class EmbeddedCluster:
     def connect(self) -> RayApi:
         """Return the head's Jobs server; while there is none, start one and raise Unavailable."""
         with self._lock:
-            if self._ray is not None and self._head is not None and embedded.is_alive(self._head):
-                return self._ray
+            if (ray := self._living()) is not None:
+                return ray
             starter = self._starter
             is_starting = starter is not None and starter.is_alive()
             if not is_starting and time.monotonic() >= self._retry_at:
@@ -106,6 +113,15 @@ class EmbeddedCluster:
                 self._starter = threading.Thread(target=self._start, name="wiretune-ray-start", daemon=True)
                 self._starter.start()
             raise Unavailable(self._failure or "Ray is starting on this machine; this takes some ten seconds")
+
+    def running(self) -> RayApi | None:
+        """Return the head's Jobs server if the head lives."""
+        with self._lock:
+            return self._living()
+
+    def _living(self) -> RayApi | None:
+        is_alive = self._head is not None and embedded.is_alive(self._head)
+        return self._ray if is_alive else None
 
     def _start(self) -> None:
         try:

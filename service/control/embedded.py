@@ -124,6 +124,22 @@ def stop_head(settings: Settings) -> None:
     _clear(launch)
 
 
+def stale_dir(settings: Settings) -> Path | None:
+    """Return the temporary folder of a head whose watchdog was killed; None if there is none."""
+    launch = _launch(settings)
+    is_ours = launch.temp_dir.exists() and launch.temp_dir.stat().st_uid == os.getuid()
+    return launch.temp_dir if is_ours and _watchdog_pid(launch) is None else None
+
+
+def clear_stale(settings: Settings) -> None:
+    """Remove that folder; raises Unavailable while a service is about to use it."""
+    launch = _launch(settings)
+    launch.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with _own(launch):
+        if stale_dir(settings) is not None:
+            _clear(launch)
+
+
 def _own(launch: Launch) -> IO[str]:
     """Take the owner's lock; the watchdog looks at it for an instant now and then, hence the patience."""
     taken: list[IO[str]] = []

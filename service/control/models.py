@@ -87,6 +87,7 @@ class AttemptRow(Base):
     ended_at: Mapped[float | None]
     outcome: Mapped[str | None]
     reason: Mapped[str] = mapped_column(default="")
+    log_kept: Mapped[bool] = mapped_column(default=False)  # Ray is not asked for it any more
 
 
 class StreamRow(Base):

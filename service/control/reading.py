@@ -2,9 +2,9 @@
 
 import base64
 import binascii
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -19,6 +19,18 @@ from service.states import JobState
 from service.views import JobPage, JobSummary, JobView, ProbeView, ScheduleView, Series, StageView, TrialView
 
 MAX_PAGE = 500
+#: What every trial reports, besides the losses and metrics of its evaluations.
+_SERIES = ("loss", "learning_rate", "density", "bytes_sent", "validation_loss")
+_ROWS_AT_ONCE = 10_000
+
+
+class Point(NamedTuple):
+    """A measured value of the committed line; seconds on the training clock."""
+
+    name: str
+    step: int
+    seconds: float
+    value: float | None
 
 
 def _moment(seconds: float) -> datetime:
@@ -169,6 +181,26 @@ def series(session: Session, trial: TrialRow, name: str, *, max_points: int) -> 
         values=tuple(point.value for point in kept),
         num_points=len(points),
     )
+
+
+def require_series(session: Session, trials: Sequence[TrialRow], name: str) -> None:
+    """Raise NotFound for a name that no trial of the job reports. One without points yet is known all the same."""
+    declared = {f"validation_{metric}" for trial in trials for metric in trial.metric_directions}
+    is_declared_later = name.startswith("validation_") and any(trial.backend is None for trial in trials)
+    if name in _SERIES or name in declared or is_declared_later:
+        return
+    stored = select(PointRow.name).where(PointRow.trial_id.in_([trial.id for trial in trials]))
+    if session.scalars(stored.where(PointRow.name == name).limit(1)).first() is None:
+        known = {*_SERIES, *declared, *session.scalars(stored.distinct())}
+        raise NotFound(f"there is no metric `{name}`; there are {', '.join(sorted(known))}")
+
+
+def points(session: Session, trial_id: str) -> Iterator[Point]:
+    """Yield every point of the trial, by name and step, some thousand rows in memory at a time."""
+    query = select(PointRow.name, PointRow.step, PointRow.seconds, PointRow.value)
+    query = query.where(PointRow.trial_id == trial_id).order_by(PointRow.name, PointRow.step)
+    for row in session.execute(query.execution_options(yield_per=_ROWS_AT_ONCE)):
+        yield Point(*row)
 
 
 def schedule_view(session: Session, trial: TrialRow, *, optimizer: str) -> ScheduleView:

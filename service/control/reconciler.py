@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from service.control.capacity import Node, misfits
 from service.control.clusters import Cluster, RayApi, cluster_of
 from service.control.judgement import ACTIVE, Action, Verdict, admit, judge, judge_alone
+from service.control.logs import Logs
 from service.control.store import Store, Work
 from service.errors import IllegalTransition, Unavailable
 from service.problems import Problem
@@ -38,6 +39,7 @@ class Reconciler:
         self._settings = settings
         self._api_url = api_url
         self._cluster = ray or cluster_of(settings)
+        self.logs = Logs(store, self._cluster.running)
         self._clock = clock
         self._up_since = self._busy_at = clock()
         self._nodes = self._cluster.declared()
@@ -55,6 +57,7 @@ class Reconciler:
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(_JOIN_S)
+        self.logs.keep_all()
         self._cluster.close()
 
     def _run(self, interval_s: float) -> None:
@@ -72,7 +75,11 @@ class Reconciler:
         return [] if self._nodes is None else misfits(spec, self._nodes)
 
     def tick(self, now: float) -> None:
-        """Do one round: look at every job that is not over, once."""
+        """Do one round: look at every job that is not over, once, and keep the logs of attempts that have ended."""
+        self._reconcile(now)
+        self.logs.keep_ended(now)
+
+    def _reconcile(self, now: float) -> None:
         jobs = self._store.work()
         if not jobs:
             self._cluster.rest(now - self._busy_at)
@@ -140,6 +147,8 @@ class Reconciler:
             "WIRETUNE_ATTEMPT": str(work.attempt),
             "WIRETUNE_TOKEN": self._store.token(work.job_id, work.attempt),
             "OMP_NUM_THREADS": "1",
+            "RAY_DEDUP_LOGS": "0",  # every rank's own words, in the log that users read
+            "RAY_COLOR_PREFIX": "0",
         }
         entrypoint = f"{self._cluster.python} -m service.cluster.entrypoint"
         ray.submit(work.submission_id, entrypoint=entrypoint, env_vars=environment)

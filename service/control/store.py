@@ -1,6 +1,7 @@
 """The truth about every job. Synchronous: reads in the caller's thread, writes through one writer thread."""
 
 import hmac
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,14 +16,17 @@ from sqlalchemy.orm import Session, sessionmaker
 from service.control import attempts, database, jobs, keys, reading
 from service.control.ingest import Ingest
 from service.control.models import ApiKeyRow, AttemptRow, JobRow
+from service.control.reading import Point
+from service.control.report import job_report
+from service.control.storage import Storage
 from service.control.writer import Writer
-from service.errors import InvalidJob, Unavailable
+from service.errors import InvalidJob, NotFound, Unavailable
 from service.problems import Problem
 from service.records import Acknowledgement, AttemptBrief, Batch, ResumePoint
 from service.settings import Settings
 from service.spec import JobSpec
 from service.states import TERMINAL, JobState
-from service.views import JobPage, JobView, ScheduleView, Series, StageView, TrialView
+from service.views import JobPage, JobReport, JobView, ScheduleView, Series, StageView, TrialView
 
 T = TypeVar("T")
 Clock = Callable[[], float]
@@ -41,6 +45,17 @@ class Work:
     not_before: float
     deadline: float | None
     lease_expires: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One life of a job on the cluster, as whoever looks for its log sees it. Times are seconds since the epoch."""
+
+    job_id: str
+    number: int
+    submission_id: str
+    ended_at: float | None
+    log_kept: bool
 
 
 class Store:
@@ -141,12 +156,13 @@ class Store:
     def series(
         self, job_id: str, name: str, *, trial_id: str | None = None, max_points: int = 2000
     ) -> tuple[Series, ...]:
-        """Return one series per trial, thinned to `max_points`, extremes kept."""
+        """Return one series per trial, thinned to `max_points`, extremes kept; raises NotFound for an unknown name."""
         if max_points < 2:
             message = "`max_points` is at least 2"
             raise InvalidJob([Problem(pointer="/max_points", message=message, value=max_points)])
         with self._reading() as session:
             found = reading.trials(session, job_id, trial_id=trial_id)
+            reading.require_series(session, found, name)
             return tuple(reading.series(session, trial, name, max_points=max_points) for trial in found)
 
     def schedules(self, job_id: str, *, arm: str | None = None, seed: int | None = None) -> tuple[ScheduleView, ...]:
@@ -159,6 +175,19 @@ class Store:
                 for trial in reading.trials(session, job_id)
                 if arm in (None, trial.arm) and seed in (None, trial.seed)
             )
+
+    def points(self, trial_id: str) -> Iterator[Point]:
+        """Yield every point of a trial's series, by name and step; none is thinned out."""
+        with self._reading() as session:
+            yield from reading.points(session, trial_id)
+
+    def report(self, job_id: str) -> JobReport:
+        """Return what every trial and arm of the job came to."""
+        with self._reading() as session:
+            found = reading.trials(session, job_id)
+            curves = [reading.series(session, trial, "validation_loss", max_points=sys.maxsize) for trial in found]
+            job = reading.job_view(reading.require(session, job_id))
+            return job_report(job, [reading.trial_view(trial) for trial in found], curves)
 
     def cancel(self, job_id: str) -> JobView:
         """End a queued job, or have a running one stop; raises IllegalTransition for any other."""
@@ -206,7 +235,7 @@ class Store:
                 job_id=job_id,
                 number=number,
                 spec=JobSpec.model_validate(job.spec),
-                storage_url=f"{settings.resolved_storage_url}/{job_id}/attempt-{number}",
+                storage_url=Storage(settings.resolved_storage_url).attempt_url(job_id, number),
                 lease_s=settings.lease_s,
                 renew_s=settings.renew_s,
                 max_silence_s=settings.max_silence_s,
@@ -254,6 +283,30 @@ class Store:
         )
         with self._reading() as session:
             return tuple(_work(job, attempt) for job, attempt in session.execute(query))
+
+    def attempt(self, job_id: str, number: int | None = None) -> Attempt:
+        """Return an attempt of the job, by default the last; raises NotFound."""
+        with self._reading() as session:
+            job = reading.require(session, job_id)
+            row = session.get(AttemptRow, (job_id, job.attempt if number is None else number))
+            if row is None:
+                made = f"its last is {job.attempt}" if job.attempt else "it has not had any yet"
+                raise NotFound(f"job `{job_id}` has no {'' if number is None else 'such '}attempt: {made}")
+            return _attempt(row)
+
+    def attempts_without_log(self) -> tuple[Attempt, ...]:
+        """Return the attempts, live or ended, whose whole log was not taken over from Ray."""
+        query = select(AttemptRow).where(AttemptRow.log_kept.is_(False))
+        with self._reading() as session:
+            return tuple(_attempt(row) for row in session.scalars(query))
+
+    def note_log(self, job_id: str, number: int) -> None:
+        """Remember that nothing more of the attempt's log is to be had from Ray."""
+
+        def note(session: Session, _: JobRow) -> None:
+            session.get_one(AttemptRow, (job_id, number)).log_kept = True
+
+        self._on_job(job_id, note)
 
     def begin_attempt(self, job_id: str) -> Work:
         """Start the queued job's next attempt; raises IllegalTransition when it is not queued any more."""
@@ -309,6 +362,16 @@ def _work(job: JobRow, attempt: AttemptRow | None) -> Work:
         not_before=job.not_before,
         deadline=job.deadline,
         lease_expires=None if attempt is None else attempt.lease_expires,
+    )
+
+
+def _attempt(row: AttemptRow) -> Attempt:
+    return Attempt(
+        job_id=row.job_id,
+        number=row.number,
+        submission_id=row.submission_id,
+        ended_at=row.ended_at,
+        log_kept=row.log_kept,
     )
 
 

@@ -5,7 +5,9 @@ import logging
 import os
 import signal
 import threading
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -17,10 +19,13 @@ from api.client import Client
 from api.local import Server
 from api.openapi import EXAMPLE_JOB
 from api.runs import Interrupted, Run
+from service.control.storage import Storage
 from service.control.store import Store
+from service.records import AttemptFinished, Batch
 from service.settings import Settings
 from service.spec import JobSpec
 from service.states import JobState
+from service.views import JobView
 from tests.api.conftest import Reporting
 
 run_cli = CliRunner()
@@ -104,6 +109,98 @@ def test_a_finished_job_shows_its_bill(at: str, reporting: Reporting, command: s
     assert result.exit_code == 0, result.stderr
     assert "Bill (emulated 100 Mbit link)" in result.stdout
     assert "tuned reached the loss at which dense ended" in result.stdout
+
+
+def test_every_command_prints_json_on_request(at: str, job_file: Path, reporting: Reporting) -> None:
+    def said(*arguments: str) -> list[dict[str, Any]]:
+        done = run_cli.invoke(cli.app, [*arguments, "--json"])
+        assert done.exit_code == 0, done.stderr
+        try:
+            return [json.loads(done.stdout)]
+        except json.JSONDecodeError:
+            return [json.loads(line) for line in done.stdout.splitlines()]
+
+    (validated,) = said("validate", str(job_file))
+    (made,) = said("submit", str(job_file))
+    (cancelled,) = said("cancel", made["id"])
+    reporting.run_to_the_end()
+    (listed,) = said("list")
+    (shown,) = said("show", reporting.job_id)
+    watched = said("watch", reporting.job_id)
+
+    assert validated["valid"] and validated["num_trials"] == 2 and validated["spec"] == made["spec"]
+    assert (made["state"], cancelled["state"], cancelled["id"]) == ("queued", "cancelled", made["id"])
+    assert [job["id"] for job in listed["jobs"]] == [made["id"], reporting.job_id]
+    assert set(shown) == {"job", "trials", "schedules", "report"}
+    assert [trial["arm"] for trial in shown["report"]["trials"]] == ["tuned", "dense"]
+    assert set(watched[-1]) == {"job", "trials"} and watched[-1]["job"]["state"] == "succeeded"
+
+
+@pytest.mark.parametrize("command", ["run", "demo"])
+def test_a_run_for_a_script_prints_its_result_alone(
+    live_url: str, key: str, store: Store, job_file: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    def succeed(client: Client, job_id: str, console: Console) -> JobView:
+        store.begin_attempt(job_id)
+        finished = AttemptFinished(outcome="succeeded")
+        store.ingest(job_id, 1, Batch(stream="driver", sequence=1, records=(finished,)))
+        return client.job(job_id)
+
+    monkeypatch.setattr(runs, "running_server", lambda settings: Server(live_url, key))
+    monkeypatch.setattr(runs, "follow", succeed)
+
+    done = run_cli.invoke(cli.app, ["run", str(job_file), "--json"] if command == "run" else ["demo", "--json", "-"])
+
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["report"]["complete"] if command == "run" else set(found["arms"]) == {"tuned", "dense"}) is True
+    assert "page: http" in done.stderr
+
+
+def test_a_watched_job_is_a_line_of_json_per_change(at: str, reporting: Reporting) -> None:
+    driver = threading.Thread(target=reporting.run_to_the_end)
+    driver.start()
+
+    done = run_cli.invoke(cli.app, ["watch", reporting.job_id, "--json"])
+    driver.join()
+
+    states = [json.loads(line) for line in done.stdout.splitlines()]
+    assert all(before != after for before, after in pairwise(states))
+    assert states[-1]["job"]["state"] == "succeeded"
+    assert [trial["outcome"] for trial in states[-1]["trials"]] == ["completed", "completed"]
+
+
+def test_a_job_of_several_seeds_shows_its_arms_over_them(at: str, store: Store, job: JobSpec) -> None:
+    reporting = Reporting(store, job.model_copy(update={"seeds": (0, 1)}))
+    reporting.run_to_the_end()
+
+    shown = run_cli.invoke(cli.app, ["show", reporting.job_id]).stdout
+
+    assert "2 workers, 40 s a trial; arms: tuned, dense; seeds: 0, 1" in shown
+    assert "Arms over seeds (mean ± 95% interval; * lowest loss)" in shown
+    assert "1 of 2" in shown and "tuned *" not in shown  # not every seed has finished
+
+
+@pytest.mark.parametrize("follow", [[], ["--follow"]])
+def test_a_log_is_printed_as_it_is(at: str, store: Store, reporting: Reporting, follow: list[str]) -> None:
+    reporting.run_to_the_end()
+    storage = Storage(store.settings.resolved_storage_url)
+    storage.write(storage.log_url(reporting.job_id, 1), b"first [bold]\nsecond\n")
+
+    done = run_cli.invoke(cli.app, ["logs", reporting.job_id, *follow])
+    as_json = run_cli.invoke(cli.app, ["logs", reporting.job_id, *follow, "--json"])
+
+    assert done.stdout == "first [bold]\nsecond\n"
+    assert json.loads(as_json.stdout) == {"job": reporting.job_id, "text": done.stdout}
+
+
+def test_a_job_without_a_log_says_so(at: str, job_file: Path) -> None:
+    job_id = run_cli.invoke(cli.app, ["submit", str(job_file)]).stdout.strip()
+    run_cli.invoke(cli.app, ["cancel", job_id])
+
+    done = run_cli.invoke(cli.app, ["logs", job_id, "--follow"])
+
+    assert done.exit_code == 2 and "has not had any yet" in done.stderr
 
 
 def test_watching_a_failed_job_fails(at: str, reporting: Reporting) -> None:

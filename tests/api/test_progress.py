@@ -8,7 +8,6 @@ from api.client import Client
 from api.demo import demo_job, introduction
 from api.watch import Progress
 from search.config import BoConfig
-from service.views import Series
 from tests.api.conftest import Reporting
 
 
@@ -56,41 +55,10 @@ def test_a_failed_job_tells_why(client: Client, reporting: Reporting) -> None:
     assert "a worker ran out of memory" in lines
 
 
-def series(*points: tuple[float, float | None]) -> Series:
-    seconds, values = zip(*points, strict=True) if points else ((), ())
-    steps = tuple(range(len(points)))
-    return Series(
-        trial_id="t", arm="a", seed=0, name="validation_loss", steps=steps, seconds=seconds, values=values,
-        num_points=len(points),
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("first", "other", "expected"),
-    [
-        (series((1, 0.9), (2, 0.5), (3, 0.2)), series((4, 0.8), (8, 0.5)), (0.5, 2, 8)),
-        (series((1, 0.9), (2, 0.6)), series((4, 0.8), (8, 0.5)), (0.5, None, 8)),
-        (series((1, None), (2, 0.4)), series((4, 0.8), (8, None)), (0.8, 2, 4)),
-        (series(), series((4, 0.8)), (0.8, None, 4)),
-    ],
-)
-def test_a_crossing_is_the_first_time_at_or_below_the_others_last_loss(
-    first: Series, other: Series, expected: tuple[float, float | None, float]
-) -> None:
-    found = report.crossing(first, other)
-
-    assert found is not None
-    assert (found.loss, found.seconds, found.other_seconds) == expected
-
-
-def test_there_is_no_crossing_with_what_was_never_measured() -> None:
-    assert report.crossing(series((1, 0.9)), series((4, None))) is None
-
-
 def test_the_summary_for_scripts_has_the_controllers_arm_on_top(client: Client, reporting: Reporting) -> None:
     reporting.run_to_the_end()
 
-    summary = report.as_json(report.reports(client, client.job(reporting.job_id)))
+    summary = report.summary(report.result(client, client.job(reporting.job_id)))
 
     assert summary["controller"] == "bo" and set(summary["arms"]) == {"tuned", "dense"}
     assert [entry["learning_rate"] for entry in summary["schedule"]] == [2.0, 1.0]
@@ -106,9 +74,9 @@ def test_the_printed_report_names_every_arm_and_the_link(client: Client, reporti
     job = client.job(reporting.job_id)
     console = Console(width=160)
 
-    found = report.reports(client, job)
+    found = report.result(client, job)
     with console.capture() as capture:
-        console.print(report.schedule_table(found[0]), report.bill_table(found, job.spec))
+        console.print(*report.tables(found))
     printed = capture.get()
 
     assert "emulated 100 Mbit link" in printed

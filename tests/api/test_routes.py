@@ -45,7 +45,7 @@ def refused(response: Any, status: int, slug: str) -> dict[str, Any]:
 def test_everything_but_health_and_page_is_closed_without_a_key(anonymous: TestClient) -> None:
     app: FastAPI = anonymous.app  # type: ignore[assignment]
     closed = [call for call in calls(app.routes) if call[1] not in OPEN_PATHS]
-    assert len(closed) >= 13
+    assert len(closed) >= 17
 
     answers = {
         (method, path): anonymous.request(method, path.format(job="job-1", number=1, name="loss"))
@@ -234,7 +234,9 @@ def test_a_job_that_is_over_cannot_be_cancelled(http: TestClient) -> None:
     assert "cancelled" in document["detail"]
 
 
-@pytest.mark.parametrize("path", ["", "/trials", "/stages", "/metrics/loss", "/schedule"])
+@pytest.mark.parametrize(
+    "path", ["", "/trials", "/stages", "/metrics/loss", "/metrics.csv", "/schedule", "/weights", "/report", "/logs"]
+)
 def test_an_unknown_job_is_not_found(http: TestClient, path: str) -> None:
     refused(http.get(f"/v1/jobs/job-nowhere{path}"), 404, "not-found")
 

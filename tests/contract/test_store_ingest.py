@@ -424,8 +424,10 @@ def test_a_diverged_value_survives_as_missing(store, driver):
     assert store.series(driver.job_id, "loss")[0].values == (1.0, None)
 
 
-def test_an_unknown_series_is_empty_and_an_unknown_trial_is_not_found(store, driver):
-    assert store.series(driver.job_id, "nothing")[0].values == ()
+def test_an_empty_series_is_empty_and_an_unknown_one_or_trial_is_not_found(store, driver):
+    assert store.series(driver.job_id, "density")[0].values == ()
+    with pytest.raises(NotFound, match="no metric `nothing`"):
+        store.series(driver.job_id, "nothing")
     with pytest.raises(NotFound, match="no trial"):
         store.series(driver.job_id, "loss", trial_id="elsewhere")
 

@@ -3,6 +3,7 @@
 The service is that of docker-compose.yml, its commands run as host processes.
 """
 
+import io
 import os
 import signal
 import subprocess
@@ -67,6 +68,25 @@ def test_the_exported_weights_are_those_whose_loss_was_reported(cluster: Any, fi
     batch = workload.validation[torch.arange(len(workload.validation))]
 
     assert workload.loss(model, batch).item() == pytest.approx(trial.validation_loss, rel=1e-5)
+
+
+def test_results_over_http_are_those_on_storage(cluster: Any, finished: JobView, eventually: Any) -> None:
+    kept = cluster.results / finished.id / "attempt-1.log"
+    eventually("the log is kept", kept.exists, within_s=60)
+
+    with cluster.client() as client:
+        weights, table = io.BytesIO(), io.BytesIO()
+        client.save_weights(finished.id, weights, arm="dense")
+        client.save_metrics(finished.id, table)
+        log, report = client.logs(finished.id).decode(), client.report(finished.id)
+        dense = client.trials(finished.id)[1]
+        num_points = sum(each.num_points for each in client.metrics(finished.id, "loss"))
+
+    assert weights.getvalue() == Path(_file(dense)).read_bytes()
+    assert table.getvalue().decode().count(",loss,") == num_points
+    assert f"attempt 1 of {finished.id} succeeded" in log and kept.read_text() == log
+    assert report.complete and report.best_arm in ("tuned", "dense")
+    assert report.trials[1].bill == dense.bill
 
 
 def test_every_committed_steps_loss_is_stored_once(cluster: Any, finished: JobView) -> None:

@@ -78,4 +78,6 @@ def test_an_interrupted_run_is_cancelled_and_leaves_no_process(
 
     assert run.wait(90) == 130
     assert "cancelled" in log.read_text() and "stopped" in log.read_text()
+    (kept,) = (tmp_path / "state" / "results").glob("*/attempt-1.log")  # Ray, which had it, is gone
+    assert "cancelled" in kept.read_text()
     assert not _processes_of(tmp_path)

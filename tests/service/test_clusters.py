@@ -57,6 +57,16 @@ def start(cluster):
     cluster._starter.join(5.0)
 
 
+def test_looking_for_a_running_head_starts_none(cluster, heads):
+    assert cluster.running() is None and heads.num_started == 0
+
+    start(cluster)
+    assert cluster.running() is cluster.connect()
+
+    heads.is_alive = False
+    assert cluster.running() is None
+
+
 def test_the_first_call_starts_a_head_and_does_not_wait_for_it(cluster, heads):
     with pytest.raises(Unavailable, match="starting"):
         cluster.connect()

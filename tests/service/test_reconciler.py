@@ -53,6 +53,9 @@ class FakeCluster:
             raise Unavailable(self.failure)
         return self.ray
 
+    def running(self):
+        return None if self.failure else self.ray
+
     def declared(self):
         return self.nodes
 

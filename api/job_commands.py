@@ -1,0 +1,223 @@
+"""`wiretune`'s commands about jobs: they speak to a service, wherever it runs."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.table import Table
+
+from api import exports, figures, report
+from api.client import ApiError, Client
+from api.exports import DEFAULT_NAMES, Selection, What, Written
+from api.runs import follow, say
+from api.terminal import (
+    FAILED,
+    STANDARD,
+    AsJson,
+    JobFile,
+    JobId,
+    Key,
+    Url,
+    console,
+    fail,
+    open_client,
+    print_json,
+    read_job,
+    require_writable,
+)
+from api.watch import where_it_is
+from service.states import TERMINAL, JobState
+from service.views import JobView, Validated
+
+LOG_POLL_S = 1.0
+
+app = typer.Typer()
+
+
+@app.command()
+def submit(job: JobFile, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+    """Queue a job and return at once; prints its id."""
+    spec = read_job(job)
+    with open_client(url, key) as client:
+        made = client.submit(spec)
+    if as_json:
+        print_json(made)
+    else:
+        typer.echo(made.id)
+
+
+@app.command()
+def validate(job: JobFile, as_json: AsJson = False) -> None:
+    """Check a job's file, and print it with every default filled in."""
+    spec = read_job(job)
+    print_json(Validated(spec=spec, num_trials=len(list(spec.trials()))) if as_json else spec)
+
+
+@app.command("list")
+def list_jobs(
+    state: Annotated[JobState | None, typer.Option(help="only those in this state")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=500)] = 20,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """List jobs, newest first."""
+    with open_client(url, key) as client:
+        page = client.jobs(state=state, limit=limit)
+    if as_json:
+        print_json(page)
+        return
+    table = Table("job", "name", "state", "arms", "best loss", "created", box=box.SIMPLE)
+    for job in page.jobs:
+        best = figures.loss(job.best_validation_loss)
+        created = f"{job.created_at.astimezone():%Y-%m-%d %H:%M}"
+        table.add_row(job.id, job.name, job.state, ", ".join(job.arms), best, created)
+    console().print(table)
+    if page.next_cursor:
+        typer.echo(f"there are more; --limit shows up to 500 (now {limit})")
+
+
+@app.command()
+def show(job: JobId, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+    """Show a job: where it is and why, its schedules, its bill, its arms over the seeds."""
+    with open_client(url, key) as client:
+        view = client.job(job)
+        found = report.result(client, view)
+    if as_json:
+        print_json(found)
+        return
+    for line in where_it_is(view):
+        say(console(), line)
+    if view.started_at is not None:
+        console().print(report.trials_table(found))
+        print_result(found)
+
+
+@app.command()
+def watch(job: JobId, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+    """Follow a job until it is over. Interrupting this leaves the job alone."""
+    with open_client(url, key) as client:
+        view = _follow_as_json(client, job) if as_json else follow(client, job, console())
+        require_success(view)
+        if not as_json:
+            print_result(report.result(client, view))
+
+
+def _follow_as_json(client: Client, job: str) -> JobView:
+    """Print a line whenever the job or one of its trials has changed; return the job's last view."""
+    last: dict[str, Any] = {}
+    for view in client.watch(job):
+        state = {"job": view.model_dump(mode="json", exclude={"spec"}), "trials": client.trials(job)}
+        if state != last:
+            print_json(state, indent=None)
+            last = state
+    return view
+
+
+@app.command()
+def cancel(job: JobId, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+    """Stop a job."""
+    with open_client(url, key) as client:
+        view = client.cancel(job)
+    if as_json:
+        print_json(view)
+    else:
+        typer.echo(f"{job} is {view.state}")
+
+
+@app.command()
+def logs(
+    job: JobId,
+    attempt: Annotated[int | None, typer.Option(min=1, help="default: the last")] = None,
+    is_followed: Annotated[
+        bool, typer.Option("--follow", "-f", help="print what comes, until the job is over")
+    ] = False,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print what an attempt's driver and workers have printed."""
+    with open_client(url, key) as client:
+        pieces = _log_pieces(client, job, attempt) if is_followed else [client.logs(job, attempt=attempt)]
+        for piece in pieces:
+            text = piece.decode(errors="replace")
+            if as_json:
+                print_json({"job": job, "text": text}, indent=None)
+            else:
+                typer.echo(text, nl=False)
+
+
+def _log_pieces(client: Client, job: str, number: int | None) -> Iterator[bytes]:
+    """Yield what an attempt prints, as it comes, until its job is over or has gone on to a later attempt."""
+    offset, is_over = 0, False
+    while not is_over:
+        view = client.job(job)
+        number = number or view.attempt or None
+        is_over = view.state in TERMINAL or number not in (None, view.attempt)
+        try:
+            piece = client.logs(job, attempt=number, offset=offset)
+        except ApiError as error:
+            if error.status != 404 or is_over:
+                raise
+            piece = b""  # its driver has not started yet
+        if piece:
+            yield piece
+        offset += len(piece)
+        time.sleep(0 if is_over else LOG_POLL_S)
+
+
+@app.command()
+def export(
+    job: JobId,
+    what: Annotated[What, typer.Option(help="what to write")] = What.SCHEDULE,
+    arm: Annotated[str | None, typer.Option(help="default: the first; of metrics and all: every one")] = None,
+    seed: Annotated[int | None, typer.Option(help="default: the first; of metrics and all: every one")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="where to write it; `-`: standard output; metrics to a name in .parquet are Parquet, else CSV"
+        ),
+    ] = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write results to files: the learned schedule, for any training script; every metric; weights; the report."""
+    out = out or Path(DEFAULT_NAMES.get(what, job))
+    if what is not What.ALL:
+        require_writable(out)
+    elif out == STANDARD:
+        fail("--what all writes a folder; name it with --out")
+    with open_client(url, key) as client:
+        chosen = Selection(job, arm, seed)
+        written = (
+            exports.write_all(client, chosen, out) if what is What.ALL else [exports.write(client, chosen, what, out)]
+        )
+        for each in written:
+            _confirm(each, job, as_json=as_json)
+
+
+def _confirm(written: Written, job: str, *, as_json: bool) -> None:
+    if written.path == STANDARD:
+        return
+    if as_json:
+        print_json(exports.as_json(job, written), indent=None)
+    else:
+        typer.echo(f"wrote {written.path}: {written.content}")
+
+
+def require_success(view: JobView) -> None:
+    """Exit with 1 unless the job succeeded, and say why."""
+    if view.state is not JobState.SUCCEEDED:
+        fail(f"{view.id} {view.state}: {view.reason or 'no reason was given'}", code=FAILED)
+
+
+def print_result(found: report.Result) -> None:
+    """Print what a person reads at the end of a job."""
+    for table in report.tables(found):
+        console().print(table)
+    for line in report.crossing_lines(found):
+        say(console(), line)

@@ -1,0 +1,105 @@
+"""What finished jobs left behind: how much it is, and its removal. Nothing of a job that is not over is touched."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol
+
+from pydantic import BaseModel, Field
+
+from service.control import embedded
+from service.control.reading import MAX_PAGE
+from service.control.storage import WEIGHTS, Storage
+from service.settings import Settings
+from service.states import TERMINAL
+from service.views import JobPage
+
+#: What a driver keeps Tune's own files in, as `<job>-a<attempt>`; it removes them unless it is killed.
+_TUNE_FOLDERS = "wiretune-tune-*"
+
+
+class Leftover(BaseModel):
+    """Files that nobody needs."""
+
+    what: str  # "results of JOB", "Tune's files of JOB", "Ray's files"
+    place: str
+    num_bytes: int
+    num_files: int
+    job_id: str | None = None  # whose folder on storage this is of
+    paths: list[str] = Field(default=[], exclude=True)  # on storage
+
+
+class JobSource(Protocol):
+    """Whoever knows the jobs: the store, or a client of the service that has it."""
+
+    def jobs(self, *, limit: int, cursor: str | None) -> JobPage:
+        """Return a page of jobs."""
+
+
+def finished_jobs(source: JobSource, *, before: datetime) -> Iterator[str]:
+    """Yield the jobs that were over by `before`; none of them can ever run again."""
+    cursor: str | None = None
+    while True:
+        page = source.jobs(limit=MAX_PAGE, cursor=cursor)
+        for job in page.jobs:
+            if job.state in TERMINAL and job.finished_at is not None and job.finished_at < before:
+                yield job.id
+        if (cursor := page.next_cursor) is None:
+            return
+
+
+def leftovers(settings: Settings, finished: Iterable[str], *, with_weights: bool) -> list[Leftover]:
+    """Return what `finished` jobs left on storage and on this machine, and what a killed Ray did.
+
+    Weights stay unless `with_weights`. Raises Unavailable where the storage cannot be listed.
+    """
+    job_ids = list(finished)
+    storage = Storage(settings.resolved_storage_url)
+    found = [_on_storage(storage, job_id, with_weights=with_weights) for job_id in job_ids]
+    found += _of_tune(set(job_ids))
+    if (folder := embedded.stale_dir(settings)) is not None:
+        found.append(_folder("Ray's files", folder))
+    return [leftover for leftover in found if leftover.num_files]
+
+
+def remove(settings: Settings, found: Iterable[Leftover]) -> None:
+    """Remove what `leftovers` found, and no more."""
+    storage = Storage(settings.resolved_storage_url)
+    for leftover in found:
+        if leftover.job_id is not None:
+            storage.remove(leftover.job_id, leftover.paths)
+        elif leftover.place == str(embedded.stale_dir(settings)):
+            embedded.clear_stale(settings)
+        else:
+            shutil.rmtree(leftover.place, ignore_errors=True)
+
+
+def _on_storage(storage: Storage, job_id: str, *, with_weights: bool) -> Leftover:
+    sizes = storage.sizes(job_id)
+    gone = [path for path in sizes if with_weights or not path.endswith(f"/{WEIGHTS}")]
+    return Leftover(
+        what=f"results of {job_id}",
+        place=storage.job_url(job_id),
+        num_bytes=sum(sizes[path] for path in gone),
+        num_files=len(gone),
+        job_id=job_id,
+        paths=gone,
+    )
+
+
+def _of_tune(finished: set[str]) -> list[Leftover]:
+    """Return the folders of drivers that were killed, of jobs that are over: those have no driver."""
+    return [
+        _folder(f"Tune's files of {job_id}", folder)
+        for folder in sorted(Path(tempfile.gettempdir()).glob(_TUNE_FOLDERS))
+        if folder.is_dir() and os.access(folder, os.R_OK | os.W_OK)
+        for job_id in {entry.name.rpartition("-a")[0] for entry in folder.iterdir()} & finished
+    ]
+
+
+def _folder(what: str, folder: Path) -> Leftover:
+    sizes = [path.lstat().st_size for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()]
+    return Leftover(what=what, place=str(folder), num_bytes=sum(sizes), num_files=len(sizes))

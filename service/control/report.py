@@ -1,0 +1,116 @@
+"""A job's result out of its trials: what each cost and reached, and every arm's mean over its seeds. Pure functions."""
+
+from collections.abc import Mapping, Sequence
+
+from service.control.intervals import CONFIDENCE, estimate
+from service.states import TERMINAL
+from service.views import ArmReport, Crossing, JobReport, JobView, Series, TrialReport, TrialView
+
+
+def job_report(job: JobView, trials: Sequence[TrialView], curves: Sequence[Series]) -> JobReport:
+    """Return the report; `curves` are the trials' validation losses, all points of them."""
+    by_trial = {curve.trial_id: curve for curve in curves}
+    first = job.spec.arms[0].name
+    firsts = {trial.seed: by_trial[trial.trial_id] for trial in trials if trial.arm == first}
+    targets = _targets(trials, by_trial)
+    kinds = {(each.arm, each.seed): each.controller.kind for each in job.spec.trials()}
+    found = [
+        _trial_report(
+            trial,
+            by_trial[trial.trial_id],
+            controller=kinds[trial.arm, trial.seed],
+            target=targets[trial.seed],
+            first=None if trial.arm == first else firsts[trial.seed],
+        )
+        for trial in trials
+    ]
+    arms = [_arm_report(arm.name, [each for each in found if each.arm == arm.name]) for arm in job.spec.arms]
+    return JobReport(
+        job_id=job.id,
+        name=job.name,
+        state=job.state,
+        complete=job.state in TERMINAL,
+        confidence=CONFIDENCE,
+        best_arm=best(arms),
+        metric_directions={name: way for trial in trials for name, way in trial.metric_directions.items()},
+        arms=tuple(arms),
+        trials=tuple(found),
+    )
+
+
+def _targets(trials: Sequence[TrialView], curves: Mapping[str, Series]) -> dict[int, float | None]:
+    """Return, by seed, the worst of the last losses of its trials: where every arm got to that has one."""
+    targets: dict[int, float | None] = {}
+    for trial in trials:
+        last = final(curves[trial.trial_id])
+        known = [loss for loss in (targets.get(trial.seed), last and last[1]) if loss is not None]
+        targets[trial.seed] = max(known, default=None)
+    return targets
+
+
+def _trial_report(
+    trial: TrialView, curve: Series, *, controller: str, target: float | None, first: Series | None
+) -> TrialReport:
+    return TrialReport(
+        trial_id=trial.trial_id,
+        arm=trial.arm,
+        seed=trial.seed,
+        controller=controller,
+        outcome=trial.outcome,
+        steps=trial.step,
+        seconds=trial.seconds,
+        validation_loss=trial.validation_loss,
+        validation_metrics=trial.validation_metrics,
+        bill=trial.bill,
+        target_loss=target,
+        seconds_to_target=None if target is None else reached(curve, target),
+        crossing=None if first is None else crossing(first, curve),
+    )
+
+
+def _arm_report(arm: str, trials: Sequence[TrialReport]) -> ArmReport:
+    ended = [trial for trial in trials if trial.outcome is not None]
+    names = sorted({name for trial in ended for name in trial.validation_metrics})
+    metrics = {name: estimate(trial.validation_metrics.get(name) for trial in ended) for name in names}
+    return ArmReport(
+        arm=arm,
+        controller=trials[0].controller,
+        num_trials=len(trials),
+        num_finished=len(ended),
+        num_diverged=sum(trial.outcome == "diverged" for trial in ended),
+        validation_loss=estimate(trial.validation_loss for trial in ended),
+        validation_metrics={name: found for name, found in metrics.items() if found is not None},
+        bytes_sent=estimate(trial.bill.bytes_sent for trial in ended),
+        seconds_training=estimate(trial.bill.seconds_training for trial in ended),
+        seconds_to_target=estimate(trial.seconds_to_target for trial in ended),
+    )
+
+
+def best(arms: Sequence[ArmReport]) -> str | None:
+    """Return the arm with the lowest mean loss; one that diverged on fewer seeds comes before one that did on more.
+
+    None until every trial has finished: means over other seeds do not compare.
+    """
+    has_finished = all(arm.num_finished == arm.num_trials for arm in arms)
+    ranked = [(arm.num_diverged, arm.validation_loss.mean, arm.arm) for arm in arms if arm.validation_loss is not None]
+    return min(ranked)[2] if ranked and has_finished else None
+
+
+def crossing(first: Series, other: Series) -> Crossing | None:
+    """Return when `first` reached the last value of `other`; None where `other` has no value."""
+    end = final(other)
+    if end is None:
+        return None
+    return Crossing(loss=end[1], seconds=reached(first, end[1]), other_seconds=end[0])
+
+
+def final(series: Series) -> tuple[float, float] | None:
+    """Return (seconds, value) of the last value there is."""
+    points = zip(reversed(series.seconds), reversed(series.values), strict=True)
+    return next(((seconds, value) for seconds, value in points if value is not None), None)
+
+
+def reached(series: Series, loss: float) -> float | None:
+    """Return the seconds at which `series` was first at or below `loss`; None: never."""
+    points = zip(series.seconds, series.values, strict=True)
+    return next((seconds for seconds, value in points if value is not None and value <= loss), None)

@@ -1,0 +1,94 @@
+"""The storage that attempts write to: a folder per job, reached through fsspec."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import IO
+
+import fsspec
+from fsspec.utils import tokenize
+
+from service.errors import NotFound, Unavailable
+
+WEIGHTS = "weights.safetensors"
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredFile:
+    """An open file. `etag` changes with its content; `chunks` closes it."""
+
+    num_bytes: int
+    etag: str
+    content: IO[bytes]
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the content, piece by piece."""
+        with self.content as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                yield chunk
+
+
+@dataclass(frozen=True)
+class Storage:
+    """What is below `root`, an fsspec URL. Raises NotFound for what is not there, Unavailable where storage fails."""
+
+    root: str
+
+    def job_url(self, job_id: str) -> str:
+        """Return the job's folder."""
+        return f"{self.root.rstrip('/')}/{job_id}"
+
+    def attempt_url(self, job_id: str, number: int) -> str:
+        """Return the folder that attempt `number` writes to."""
+        return f"{self.job_url(job_id)}/attempt-{number}"
+
+    def log_url(self, job_id: str, number: int) -> str:
+        """Return where the log of attempt `number` is kept."""
+        return f"{self.attempt_url(job_id, number)}.log"
+
+    def open(self, job_id: str, url: str) -> StoredFile:
+        """Open a file of the job. One elsewhere is not found: attempts say where their files are, users read them."""
+        if not url.startswith(f"{self.job_url(job_id)}/") or ".." in url.split("/"):
+            raise NotFound(f"{url} is not in the folder of job `{job_id}`, {self.job_url(job_id)}")
+        with _reaching(url):
+            filesystem, path = fsspec.url_to_fs(url)
+            about = filesystem.info(path)
+            content = filesystem.open(path, "rb")
+        return StoredFile(num_bytes=about["size"], etag=f'"{tokenize(about)}"', content=content)
+
+    def write(self, url: str, content: bytes) -> None:
+        """Write a file in one piece, and the folders above it."""
+        with _reaching(url):
+            filesystem, path = fsspec.url_to_fs(url)
+            filesystem.makedirs(filesystem._parent(path), exist_ok=True)
+            with filesystem.transaction:  # local files appear under their name only when complete
+                filesystem.pipe_file(path, content)
+
+    def sizes(self, job_id: str) -> dict[str, int]:
+        """Return the bytes of every file in the job's folder, by path; nothing where there is no folder."""
+        with _reaching(url := self.job_url(job_id)):
+            filesystem, path = fsspec.url_to_fs(url)
+            return {found: about["size"] for found, about in filesystem.find(path, detail=True).items()}
+
+    def remove(self, job_id: str, paths: list[str]) -> None:
+        """Remove files of the job's folder, then every folder in it that has become empty."""
+        with _reaching(url := self.job_url(job_id)):
+            filesystem, root = fsspec.url_to_fs(url)
+            for path in paths:
+                with suppress(FileNotFoundError):  # somebody made room
+                    filesystem.rm_file(path)
+            for folder in sorted((name for name, _, _ in filesystem.walk(root)), key=len, reverse=True):
+                if filesystem.isdir(folder) and not filesystem.ls(folder, refresh=True):
+                    filesystem.rmdir(folder)
+
+
+@contextmanager
+def _reaching(url: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise NotFound(f"{url} is not on storage (any more)") from error
+    except (OSError, ImportError, ValueError) as error:  # no answer or no right; no driver; no such kind of URL
+        said = str(error) or type(error).__name__
+        raise Unavailable(f"the storage does not give {url}: {said}; check WIRETUNE_STORAGE_URL") from error

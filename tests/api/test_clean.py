@@ -1,0 +1,170 @@
+"""`wiretune clean`: says how much finished jobs left, frees exactly that, and leaves live jobs alone."""
+
+import json
+import os
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from api import cli
+from api.local import Server
+from service.control import cleaning, embedded
+from service.control.storage import Storage
+from service.control.store import Store
+from service.settings import Settings
+from service.spec import JobSpec
+from tests.api.conftest import Reporting
+
+run_cli = CliRunner()
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The machine's folder for temporary files."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+@pytest.fixture
+def served(live_url: str, key: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A service that runs on this machine."""
+    monkeypatch.setattr(cli, "running_server", lambda settings: Server(live_url, key))
+    return live_url
+
+
+@pytest.fixture
+def finished(store: Store, job: JobSpec) -> str:
+    reporting = Reporting(store, job)
+    reporting.run_to_the_end()
+    storage = Storage(store.settings.resolved_storage_url)
+    storage.write(storage.log_url(reporting.job_id, 1), b"log\n")
+    return reporting.job_id
+
+
+@pytest.fixture
+def running(store: Store, job: JobSpec) -> str:
+    reporting = Reporting(store, job)
+    reporting.start("tuned")
+    reporting.save("tuned")
+    return reporting.job_id
+
+
+def tune_folder(temporary: Path, job_id: str) -> Path:
+    """What a killed driver of the job leaves."""
+    folder = Path(tempfile.mkdtemp(prefix="wiretune-tune-")) / f"{job_id}-a1"
+    folder.mkdir()
+    (folder / "trial.json").write_bytes(bytes(500))
+    return folder.parent
+
+
+def sizes(folder: Path) -> dict[Path, int]:
+    return {path: path.stat().st_size for path in folder.rglob("*") if path.is_file()}
+
+
+def clean(*options: str) -> Any:
+    done = run_cli.invoke(cli.app, ["clean", *options, "--json"])
+    assert done.exit_code == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_it_frees_exactly_what_it_said(served: str, store: Store, finished: str, temporary: Path) -> None:
+    results = store.settings.state_dir / "results"
+    tune_folder(temporary, finished)
+    before = sum(sizes(results).values()) + sum(sizes(temporary).values())
+
+    said, done = clean("--dry-run"), clean("--yes")
+
+    after = sum(sizes(results).values()) + sum(sizes(temporary).values())
+    assert said["leftovers"] == done["leftovers"] and (said["removed"], done["removed"]) == (False, True)
+    assert said["bytes"] == before - after == 2 * 3000 + len("log\n") + 500
+    assert clean("--yes") == {"removed": True, "bytes": 0, "leftovers": []}
+
+
+def test_what_is_kept_is_the_weights(served: str, store: Store, finished: str) -> None:
+    clean("--yes")
+
+    left = sizes(store.settings.state_dir / "results")
+    assert [path.name for path in left] == ["weights.safetensors"] * 2
+    assert store.job(finished).id == finished and store.schedules(finished)
+
+
+def test_the_weights_go_when_asked_for(served: str, store: Store, finished: str) -> None:
+    clean("--yes", "--weights")
+
+    assert list((store.settings.state_dir / "results").iterdir()) == []
+
+
+def test_a_live_jobs_files_stay(served: str, store: Store, running: str, finished: str, temporary: Path) -> None:
+    folder = Path(Storage(store.settings.resolved_storage_url).job_url(running).removeprefix("file://"))
+    scratch = tune_folder(temporary, running)
+    before = sizes(folder) | sizes(scratch)
+
+    found = clean("--yes", "--weights")
+
+    assert before and sizes(folder) | sizes(scratch) == before
+    assert running not in json.dumps(found)
+
+
+def test_a_folder_of_no_job_of_this_service_stays(served: str, store: Store, finished: str, temporary: Path) -> None:
+    others = store.settings.state_dir / "results" / "job-of-another"
+    others.mkdir()
+    (others / "file").touch()
+    scratch = tune_folder(temporary, "job-of-another")
+
+    clean("--yes", "--weights")
+
+    assert (others / "file").exists() and scratch.exists()
+
+
+@pytest.mark.parametrize(("days", "num_found"), [("0", 1), ("1", 0)])
+def test_young_jobs_can_be_left_alone(served: str, finished: str, days: str, num_found: int) -> None:
+    assert len(clean("--dry-run", "--older-than", days)["leftovers"]) == num_found
+
+
+def test_nothing_goes_without_a_yes(served: str, store: Store, finished: str) -> None:
+    before = sizes(store.settings.state_dir / "results")
+
+    done = run_cli.invoke(cli.app, ["clean"])
+
+    assert done.exit_code == 2 and "--yes" in done.stderr
+    assert "6.0 kB" in done.stdout and finished in done.stdout
+    assert sizes(store.settings.state_dir / "results") == before
+
+
+def test_without_a_service_the_database_is_asked(settings: Settings, store: Store, finished: str) -> None:
+    store.close()
+
+    assert [each["job_id"] for each in clean("--dry-run")["leftovers"]] == [finished]
+
+
+def test_a_service_that_does_not_answer_is_left_alone(settings: Settings, store: Store, finished: str) -> None:
+    done = run_cli.invoke(cli.app, ["clean", "--yes"])
+
+    assert done.exit_code == 1 and str(os.getpid()) in done.stderr
+
+
+def test_what_a_killed_ray_left_goes(served: str, store: Store, settings: Settings) -> None:
+    folder = embedded._launch(settings).temp_dir
+    folder.mkdir()
+    (folder / "log").write_bytes(bytes(100))
+
+    done = clean("--yes")
+
+    assert (done["bytes"], [each["place"] for each in done["leftovers"]]) == (100, [str(folder)])
+    assert not folder.exists()
+
+
+def test_every_finished_job_is_seen_however_many_there_are(
+    store: Store, job: JobSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = {store.cancel(store.add_job(job)[0].id).id for _ in range(5)}
+    store.add_job(job)
+    monkeypatch.setattr(cleaning, "MAX_PAGE", 2)
+
+    assert set(cleaning.finished_jobs(store, before=datetime.now(UTC))) == made

@@ -1,0 +1,322 @@
+"""Results as files: over HTTP and through `wiretune export`, they are what the trials reported."""
+
+import csv
+import io
+import json
+import math
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+from typer.testing import CliRunner
+
+from api import cli
+from api.client import Client
+from api.tables import COLUMNS, csv_chunks, write_parquet
+from service.control.reading import Point
+from service.control.storage import Storage
+from service.control.store import Store
+from service.records import MetricPoints
+from service.spec import JobSpec
+from service.views import TrialView
+from tests.api.conftest import Reporting
+from tests.api.test_routes import refused
+
+run_cli = CliRunner()
+Rows = set[tuple[object, ...]]
+
+
+@pytest.fixture
+def at(live_url: str, key: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("WIRETUNE_URL", live_url)
+    monkeypatch.setenv("WIRETUNE_API_KEY", key)
+    return live_url
+
+
+def read_csv(text: str) -> Rows:
+    head, *rows = csv.reader(io.StringIO(text))
+    assert tuple(head) == COLUMNS
+    return {
+        (job, arm, int(seed), int(step), float(seconds), name, float(value) if value else None)
+        for job, arm, seed, step, seconds, name, value in rows
+    }
+
+
+def stored(store: Store, job_id: str, *names: str) -> Rows:
+    """Every stored point of the job."""
+    return {
+        (job_id, series.arm, series.seed, step, seconds, name, value)
+        for name in names
+        for series in store.series(job_id, name, max_points=10**9)
+        for step, seconds, value in zip(series.steps, series.seconds, series.values, strict=True)
+    }
+
+
+# -- metrics ------------------------------------------------------------------------------------------------
+
+
+def test_the_csv_holds_every_point_as_it_was_reported(http: TestClient, store: Store, reporting: Reporting) -> None:
+    reporting.start("tuned")
+    odd = (0.1, 1 / 3, 5e-324, 1.7976931348623157e308, -0.0, None)
+    steps, seconds = tuple(range(len(odd))), tuple(math.pi * step for step in range(len(odd)))
+    trial = reporting.trial("tuned")
+    reporting.post(MetricPoints(trial_id=trial, name="loss", steps=steps, seconds=seconds, values=odd))
+    many = tuple(range(12_000))
+    reporting.post(
+        MetricPoints(trial_id=trial, name="density", steps=many, seconds=tuple(map(float, many)), values=many)
+    )
+
+    answer = http.get(f"/v1/jobs/{reporting.job_id}/metrics.csv")
+
+    assert answer.headers["content-type"].startswith("text/csv")
+    assert read_csv(answer.text) == stored(store, reporting.job_id, "loss", "density")
+
+
+def test_the_csv_can_be_of_one_trial(http: TestClient, reporting: Reporting) -> None:
+    reporting.run_to_the_end()
+
+    text = http.get(f"/v1/jobs/{reporting.job_id}/metrics.csv", params={"arm": "dense"}).text
+
+    assert {row[1] for row in read_csv(text)} == {"dense"}
+
+
+@settings(deadline=None)  # the first example pays for imports
+@given(
+    st.lists(
+        st.builds(
+            Point,
+            name=st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), min_size=1),
+            step=st.integers(0, 2**40),
+            seconds=st.floats(0, 1e9),
+            value=st.none() | st.floats(allow_nan=False, allow_infinity=False),
+        )
+    )
+)
+def test_parquet_and_csv_hold_the_same_to_the_last_bit(points: list[Point]) -> None:
+    trial = TrialView.model_construct(arm="tuned", seed=3)
+    text = "".join(csv_chunks("job-1", [(trial, points)]))
+    out = io.BytesIO()
+
+    write_parquet(io.BytesIO(text.encode()), out)
+
+    table = parquet.read_table(io.BytesIO(out.getvalue()))
+    found = [tuple(row[name] for name in COLUMNS) for row in table.to_pylist()]
+    assert found == [("job-1", "tuned", 3, p.step, p.seconds, p.name, p.value) for p in points]
+
+
+@pytest.mark.parametrize("name", ["accuracy", "validation_recall", "Loss"])
+def test_a_metric_that_nobody_reports_is_not_found_and_the_known_ones_are_named(
+    http: TestClient, reporting: Reporting, name: str
+) -> None:
+    reporting.start("tuned")
+    reporting.start("dense")
+
+    document = refused(http.get(f"/v1/jobs/{reporting.job_id}/metrics/{name}"), 404, "not-found")
+
+    assert name in document["detail"] and "validation_accuracy" in document["detail"]
+
+
+@pytest.mark.parametrize("name", ["loss", "density", "validation_loss", "validation_accuracy"])
+def test_a_metric_without_points_yet_is_empty(http: TestClient, reporting: Reporting, name: str) -> None:
+    before = http.get(f"/v1/jobs/{reporting.job_id}/metrics/{name}")
+    reporting.start("tuned")
+    reporting.start("dense")
+    after = http.get(f"/v1/jobs/{reporting.job_id}/metrics/{name}")
+
+    assert (before.status_code, after.status_code) == (200, 200)
+    assert all(series["values"] == [] for series in [*before.json(), *after.json()])
+
+
+# -- weights ------------------------------------------------------------------------------------------------
+
+
+def test_weights_are_the_bytes_on_storage(http: TestClient, store: Store, reporting: Reporting) -> None:
+    reporting.run_to_the_end()
+    trial = store.trials(reporting.job_id)[1]
+
+    answer = http.get(f"/v1/jobs/{reporting.job_id}/weights", params={"arm": "dense", "seed": 0})
+
+    assert trial.weights_url is not None
+    assert answer.content == Path(trial.weights_url.removeprefix("file://")).read_bytes() == b"weights of dense"
+    assert int(answer.headers["content-length"]) == len(answer.content)
+    assert f"{trial.trial_id}.weights.safetensors" in answer.headers["content-disposition"]
+    assert answer.headers["etag"]
+
+
+def test_weights_that_the_caller_holds_are_not_sent_again(http: TestClient, reporting: Reporting) -> None:
+    reporting.run_to_the_end()
+    etag = http.get(f"/v1/jobs/{reporting.job_id}/weights").headers["etag"]
+
+    again = http.get(f"/v1/jobs/{reporting.job_id}/weights", headers={"If-None-Match": etag})
+    others = http.get(f"/v1/jobs/{reporting.job_id}/weights", params={"arm": "dense"}, headers={"If-None-Match": etag})
+
+    assert (again.status_code, again.content) == (304, b"")
+    assert others.content == b"weights of dense"
+
+
+def test_weights_are_by_default_the_first_trials(http: TestClient, reporting: Reporting) -> None:
+    reporting.run_to_the_end()
+
+    assert http.get(f"/v1/jobs/{reporting.job_id}/weights").content == b"weights of tuned"
+
+
+def test_weights_that_are_not_there_yet_are_said_to_be(http: TestClient, reporting: Reporting) -> None:
+    document = refused(http.get(f"/v1/jobs/{reporting.job_id}/weights"), 404, "not-found")
+
+    assert "has not finished" in document["detail"]
+
+
+def test_weights_that_are_gone_are_named(http: TestClient, store: Store, reporting: Reporting) -> None:
+    reporting.run_to_the_end()
+    url = store.trials(reporting.job_id)[0].weights_url
+    assert url is not None
+    Path(url.removeprefix("file://")).unlink()
+
+    document = refused(http.get(f"/v1/jobs/{reporting.job_id}/weights"), 404, "not-found")
+
+    assert url in document["detail"]
+
+
+def test_an_attempt_cannot_hand_out_another_file_as_its_weights(
+    http: TestClient, reporting: Reporting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "secret").write_text("secret")
+    monkeypatch.setattr(reporting, "save", lambda arm: f"file://{tmp_path}/secret")
+    reporting.run_to_the_end()
+
+    answer = http.get(f"/v1/jobs/{reporting.job_id}/weights")
+
+    refused(answer, 404, "not-found")
+
+
+@pytest.mark.parametrize("query", ["arm=none", "seed=7", "arm=tuned&seed=7"])
+@pytest.mark.parametrize("what", ["weights", "schedule", "metrics.csv"])
+def test_a_trial_that_the_job_does_not_have_is_not_found(
+    http: TestClient, reporting: Reporting, what: str, query: str
+) -> None:
+    document = refused(http.get(f"/v1/jobs/{reporting.job_id}/{what}?{query}"), 404, "not-found")
+
+    assert "arms: tuned, dense; seeds: [0]" in document["detail"]
+
+
+# -- logs and report ----------------------------------------------------------------------------------------
+
+
+def test_a_kept_log_is_served_as_text_from_any_offset(http: TestClient, store: Store, reporting: Reporting) -> None:
+    storage = Storage(store.settings.resolved_storage_url)
+    storage.write(storage.log_url(reporting.job_id, 1), "first\nsecönd\n".encode())
+
+    whole = http.get(f"/v1/jobs/{reporting.job_id}/logs")
+    rest = http.get(f"/v1/jobs/{reporting.job_id}/logs", params={"attempt": 1, "offset": 6})
+
+    assert whole.headers["content-type"] == "text/plain; charset=utf-8"
+    assert (whole.text, rest.text) == ("first\nsecönd\n", "secönd\n")
+
+
+def test_a_log_that_is_not_there_is_said_why(http: TestClient, reporting: Reporting) -> None:
+    document = refused(http.get(f"/v1/jobs/{reporting.job_id}/logs"), 404, "not-found")
+
+    assert "has not printed anything" in document["detail"]
+
+
+def test_the_report_has_every_trial_and_arm(http: TestClient, reporting: Reporting) -> None:
+    reporting.run_to_the_end()
+
+    report = http.get(f"/v1/jobs/{reporting.job_id}/report").json()
+
+    assert (report["best_arm"], report["complete"]) == ("tuned", True)
+    assert [trial["validation_loss"] for trial in report["trials"]] == [0.31, 0.42]
+    assert report["arms"][1]["validation_loss"] == {"num_seeds": 1, "mean": 0.42, "low": None, "high": None}
+    assert report["arms"][0]["validation_metrics"]["accuracy"]["mean"] == 0.97
+    crossing = report["trials"][1]["crossing"]
+    assert 0 < crossing["seconds"] < crossing["other_seconds"] and report["trials"][0]["crossing"] is None
+
+
+def test_a_job_that_has_not_begun_has_a_report_without_figures(client: Client, job: JobSpec) -> None:
+    report = client.report(client.submit(job).id)
+
+    assert report.best_arm is None and not report.complete
+    assert [arm.validation_loss for arm in report.arms] == [None, None]
+
+
+# -- wiretune export ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("what", "name"),
+    [("schedule", "s.json"), ("metrics", "m.csv"), ("weights", "w.safetensors"), ("report", "r.json")],
+)
+def test_an_export_is_what_the_api_answers(
+    at: str, http: TestClient, reporting: Reporting, tmp_path: Path, what: str, name: str
+) -> None:
+    reporting.run_to_the_end()
+    out = tmp_path / name
+
+    done = run_cli.invoke(cli.app, ["export", reporting.job_id, "--what", what, "--out", str(out), "--json"])
+
+    answer = http.get(f"/v1/jobs/{reporting.job_id}/{'metrics.csv' if what == 'metrics' else what}")
+    assert done.exit_code == 0, done.stderr
+    if name.endswith(".json"):
+        assert json.loads(out.read_text()) == answer.json()
+    else:
+        assert out.read_bytes() == answer.content
+    said = json.loads(done.stdout)
+    assert (said["job"], said["path"], said["bytes"]) == (reporting.job_id, str(out), out.stat().st_size)
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == [name]
+
+
+def test_metrics_are_parquet_where_the_name_says_so(
+    at: str, store: Store, reporting: Reporting, tmp_path: Path
+) -> None:
+    reporting.run_to_the_end()
+    out = tmp_path / "metrics.parquet"
+
+    run_cli.invoke(cli.app, ["export", reporting.job_id, "--what", "metrics", "--out", str(out)])
+
+    rows = parquet.read_table(out).to_pylist()
+    assert {tuple(row.values()) for row in rows} == stored(store, reporting.job_id, "loss", "validation_loss")
+
+
+def test_all_of_a_job_goes_to_one_folder(at: str, reporting: Reporting, tmp_path: Path) -> None:
+    reporting.run_to_the_end()
+    out = tmp_path / "all"
+
+    done = run_cli.invoke(cli.app, ["export", reporting.job_id, "--what", "all", "--out", str(out)])
+
+    assert done.exit_code == 0, done.stderr
+    assert {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()} == {
+        "report.json", "metrics.csv", "tuned-seed-0/schedule.json", "tuned-seed-0/weights.safetensors",
+        "dense-seed-0/schedule.json", "dense-seed-0/weights.safetensors",
+    }  # fmt: skip
+    assert (out / "dense-seed-0" / "weights.safetensors").read_bytes() == b"weights of dense"
+
+
+def test_of_a_running_job_all_is_what_there_is(at: str, reporting: Reporting, tmp_path: Path) -> None:
+    reporting.start("tuned")
+    reporting.stage("tuned", 0, rate=2.0, density=0.01)
+
+    done = run_cli.invoke(cli.app, ["export", reporting.job_id, "--what", "all", "--out", str(tmp_path / "all")])
+
+    assert done.exit_code == 0, done.stderr
+    assert {path.name for path in (tmp_path / "all").rglob("*.*")} == {"report.json", "metrics.csv", "schedule.json"}
+
+
+def test_an_export_that_fails_leaves_what_was_there(at: str, reporting: Reporting, tmp_path: Path) -> None:
+    out = tmp_path / "weights.safetensors"
+    out.write_bytes(b"precious")
+
+    done = run_cli.invoke(cli.app, ["export", reporting.job_id, "--what", "weights", "--out", str(out)])
+
+    assert done.exit_code == 2
+    assert out.read_bytes() == b"precious" and list(tmp_path.glob("*.partial")) == []
+
+
+def test_a_schedule_can_go_to_standard_output(at: str, reporting: Reporting) -> None:
+    reporting.run_to_the_end()
+
+    done = run_cli.invoke(cli.app, ["export", reporting.job_id, "--out", "-"])
+
+    assert json.loads(done.stdout)["num_steps"] == 200

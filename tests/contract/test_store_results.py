@@ -1,0 +1,58 @@
+"""What the store gives out about results, on every database."""
+
+import pytest
+
+from service.control.reading import Point
+from service.errors import NotFound
+from service.records import AttemptFinished, MetricPoints
+
+
+def test_points_are_all_there_in_order_whatever_order_they_came_in(store, driver):
+    steps = (5, 0, 3)
+    for name in ("validation_loss", "loss"):
+        values = (0.1, None, 1 / 3)
+        driver.send(MetricPoints(trial_id=driver.trial_id, name=name, steps=steps, seconds=steps, values=values))
+
+    found = list(store.points(driver.trial_id))
+
+    expected = [(0, 0.0, None), (3, 3.0, 1 / 3), (5, 5.0, 0.1)]
+    assert found == [Point(name, *row) for name in ("loss", "validation_loss") for row in expected]
+
+
+def test_more_points_than_fit_in_memory_at_once_come_through(store, driver):
+    many = tuple(range(25_000))
+    driver.send(MetricPoints(trial_id=driver.trial_id, name="loss", steps=many, seconds=many, values=many))
+
+    assert [point.step for point in store.points(driver.trial_id)] == list(many)
+
+
+def test_an_attempt_is_without_a_log_until_it_is_noted(store, driver, begin):
+    driver.send(AttemptFinished(outcome="failed", reason="lost"))
+    second = begin(driver.job_id)
+
+    before = {attempt.number: attempt.ended_at is not None for attempt in store.attempts_without_log()}
+    store.note_log(driver.job_id, 1)
+
+    assert before == {1: True, 2: False}
+    assert [attempt.number for attempt in store.attempts_without_log()] == [second.number]
+    assert store.attempt(driver.job_id, 1).log_kept and not store.attempt(driver.job_id).log_kept
+
+
+def test_an_attempt_that_never_was_is_not_found(store, spec, driver):
+    with pytest.raises(NotFound, match="its last is 1"):
+        store.attempt(driver.job_id, 2)
+    with pytest.raises(NotFound, match="not had any"):
+        store.attempt(store.add_job(spec)[0].id)
+
+
+def test_a_running_jobs_report_is_of_what_there_is(store, driver):
+    points = MetricPoints(
+        trial_id=driver.trial_id, name="validation_loss", steps=(0, 9), seconds=(0.0, 4.0), values=(2.0, 1.0)
+    )
+    driver.send(points)
+
+    report = store.report(driver.job_id)
+
+    (trial,) = report.trials
+    assert (trial.validation_loss, trial.target_loss, trial.seconds_to_target) == (1.0, 1.0, 4.0)
+    assert not report.complete and report.arms[0].num_finished == 0

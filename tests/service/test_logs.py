@@ -1,0 +1,195 @@
+"""An attempt's log outlives Ray, whole or cut in the middle, without the attempt's token."""
+
+import pytest
+
+from service.control.logs import Logs, bounded
+from service.control.ray_jobs import RayStatus
+from service.control.store import Store
+from service.errors import NotFound, Unavailable
+from service.records import AttemptFinished, Batch
+from service.settings import Settings
+from service.spec import JobSpec
+
+
+class Ray:
+    """What Ray knows of drivers: their states and outputs, until it is gone."""
+
+    def __init__(self):
+        self.states, self.outputs, self.num_reads, self.is_up = {}, {}, 0, True
+
+    def __call__(self):
+        return self if self.is_up else None
+
+    def status(self, submission_id):
+        return self.states.get(submission_id, RayStatus.MISSING)
+
+    def logs(self, submission_id):
+        self.num_reads += 1
+        return self.outputs.get(submission_id, "")
+
+
+@pytest.fixture
+def store(tmp_path):
+    store = Store.open(Settings(state_dir=tmp_path / "state"))
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def ray():
+    return Ray()
+
+
+@pytest.fixture
+def logs(store, ray):
+    return Logs(store, ray)
+
+
+@pytest.fixture
+def job_id(store, ray):
+    spec = JobSpec.model_validate({"workload": {"kind": "digits-mlp"}, "budget": {"steps": 1}})
+    job_id = store.add_job(spec)[0].id
+    name = store.begin_attempt(job_id).submission_id
+    ray.states[name], ray.outputs[name] = RayStatus.RUNNING, "hello\n"
+    return job_id
+
+
+def end(store, ray, job_id, *, status=RayStatus.SUCCEEDED):
+    number = store.job(job_id).attempt
+    finished = AttemptFinished(outcome="failed", reason="why")
+    store.ingest(job_id, number, Batch(stream="driver", sequence=1, records=(finished,)))
+    ray.states[f"wiretune-{job_id}-a{number}"] = status
+    return store.attempt(job_id).ended_at
+
+
+def test_a_running_attempts_log_is_rays(logs, ray, job_id):
+    first = logs.read(job_id)
+    ray.outputs[f"wiretune-{job_id}-a1"] += "again\n"
+
+    assert first == b"hello\n" and logs.read(job_id) == b"hello\nagain\n"
+
+
+def test_an_ended_attempts_log_outlives_ray(logs, store, ray, job_id):
+    ended_at = end(store, ray, job_id)
+
+    logs.keep_ended(ended_at + 1)
+    ray.is_up = False
+
+    assert logs.read(job_id, number=1) == b"hello\n"
+
+
+def test_a_log_is_kept_once(logs, store, ray, job_id):
+    ended_at = end(store, ray, job_id)
+
+    for _ in range(3):
+        logs.keep_ended(ended_at + 1)
+
+    assert ray.num_reads == 1 and store.attempts_without_log() == ()
+
+
+def test_a_driver_that_has_reported_its_end_may_say_its_last_words(logs, store, ray, job_id):
+    ended_at = end(store, ray, job_id, status=RayStatus.RUNNING)
+
+    logs.keep_ended(ended_at + 1)
+    ray.outputs[f"wiretune-{job_id}-a1"] += "bye\n"
+    assert store.attempts_without_log() != ()
+    logs.keep_ended(ended_at + 31)
+
+    assert store.attempts_without_log() == ()
+    ray.is_up = False
+    assert logs.read(job_id) == b"hello\nbye\n"
+
+
+def test_a_live_attempts_log_is_kept_before_ray_is_stopped(logs, ray, job_id):
+    logs.keep_all()
+    ray.is_up = False
+
+    assert logs.read(job_id) == b"hello\n"
+
+
+def test_a_log_that_was_to_be_kept_is_kept_when_ray_is_stopped_first(logs, store, ray, job_id):
+    ended_at = end(store, ray, job_id, status=RayStatus.RUNNING)
+
+    logs.keep_ended(ended_at + 1)
+    logs.keep_all()
+    ray.is_up = False
+
+    assert logs.read(job_id) == b"hello\n"
+
+
+def test_what_ray_has_lost_does_not_replace_what_was_kept(logs, store, ray, job_id):
+    logs.keep_all()
+    ray.outputs.clear()
+    ended_at = end(store, ray, job_id, status=RayStatus.MISSING)
+
+    logs.keep_ended(ended_at + 1)
+
+    assert logs.read(job_id) == b"hello\n"
+
+
+def test_the_attempts_own_token_is_not_shown(logs, store, ray, job_id):
+    token = store.token(job_id, 1)
+    ray.outputs[f"wiretune-{job_id}-a1"] = f"environ: WIRETUNE_TOKEN={token}\n"
+    live = logs.read(job_id)
+
+    logs.keep_ended(end(store, ray, job_id) + 1)
+    ray.is_up = False
+
+    assert live == logs.read(job_id) == b"environ: WIRETUNE_TOKEN=[token]\n"
+
+
+def test_a_storage_that_is_full_is_tried_again_later(logs, store, ray, job_id, monkeypatch):
+    ended_at = end(store, ray, job_id)
+
+    def full(*_):
+        raise Unavailable("no space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(type(logs._storage), "write", full)
+        for after_s in (1, 2, 3):
+            logs.keep_ended(ended_at + after_s)
+    assert ray.num_reads == 1
+    logs.keep_ended(ended_at + 12)
+
+    ray.is_up = False
+    assert logs.read(job_id) == b"hello\n"
+
+
+def test_a_log_that_is_lost_is_said_to_be(logs, store, ray, job_id):
+    ray.outputs.clear()
+
+    logs.keep_ended(end(store, ray, job_id, status=RayStatus.MISSING) + 1)
+
+    with pytest.raises(NotFound, match="Ray ended before it could be kept"):
+        logs.read(job_id)
+
+
+@pytest.mark.parametrize(("number", "said"), [(None, "has not had any yet"), (3, "such attempt")])
+def test_an_attempt_that_never_was_has_no_log(logs, store, number, said):
+    spec = JobSpec.model_validate({"workload": {"kind": "digits-mlp"}, "budget": {"steps": 1}})
+
+    with pytest.raises(NotFound, match=said):
+        logs.read(store.add_job(spec)[0].id, number=number)
+
+
+def test_a_long_log_keeps_its_ends_in_whole_lines():
+    lines = [f"line {number}\n".encode() for number in range(100_000)]
+    whole = b"".join(lines)
+
+    kept = bounded(whole, head=1000, tail=3000)
+
+    assert len(kept) <= 4100
+    found = kept.splitlines(keepends=True)
+    cut = next(index for index, line in enumerate(found) if line.startswith(b"[..."))
+    assert found[:cut] == lines[:cut] and found[cut + 1 :] == lines[-(len(found) - cut - 1) :]
+    num_cut = len(whole) - len(b"".join(found[:cut] + found[cut + 1 :]))
+    assert f"{num_cut} bytes".encode() in found[cut] and str(len(whole)).encode() in found[cut]
+
+
+@pytest.mark.parametrize("log", [b"", b"short\n", b"x" * 4000])
+def test_a_short_log_is_kept_as_it_is(log):
+    assert bounded(log, head=1000, tail=3000) == log
+
+
+def test_a_log_of_one_endless_line_is_cut_all_the_same():
+    assert len(bounded(b"x" * 1_000_000, head=1000, tail=3000)) < 4200

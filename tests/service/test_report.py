@@ -1,0 +1,153 @@
+"""What a job came to: when arms reached which loss, and means over seeds."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from service.control import report
+from service.control.intervals import estimate, t_quantile
+from service.records import Bill
+from service.spec import JobSpec
+from service.states import JobState
+from service.views import JobView, Series, TrialView
+
+JOB = JobSpec.model_validate(
+    {
+        "workload": {"kind": "digits-mlp"},
+        "controller": {"kind": "fixed"},
+        "arms": [{"name": "tuned"}, {"name": "dense"}],
+        "seeds": [0, 1, 2],
+        "budget": {"steps": 10},
+    }
+)
+MOMENT = "2026-01-01T00:00:00Z"
+
+
+def series(*points: tuple[float, float | None]) -> Series:
+    seconds, values = zip(*points, strict=True) if points else ((), ())
+    steps = tuple(range(len(points)))
+    return Series(
+        trial_id="t", arm="a", seed=0, name="validation_loss", steps=steps, seconds=seconds, values=values,
+        num_points=len(points),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("first", "other", "expected"),
+    [
+        (series((1, 0.9), (2, 0.5), (3, 0.2)), series((4, 0.8), (8, 0.5)), (0.5, 2, 8)),
+        (series((1, 0.9), (2, 0.6)), series((4, 0.8), (8, 0.5)), (0.5, None, 8)),
+        (series((1, None), (2, 0.4)), series((4, 0.8), (8, None)), (0.8, 2, 4)),
+        (series(), series((4, 0.8)), (0.8, None, 4)),
+    ],
+)
+def test_a_crossing_is_the_first_time_at_or_below_the_others_last_loss(
+    first: Series, other: Series, expected: tuple[float, float | None, float]
+) -> None:
+    found = report.crossing(first, other)
+
+    assert found is not None
+    assert (found.loss, found.seconds, found.other_seconds) == expected
+
+
+def test_there_is_no_crossing_with_what_was_never_measured() -> None:
+    assert report.crossing(series((1, 0.9)), series((4, None))) is None
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 9, 30, 99])
+@pytest.mark.parametrize("confidence", [0.5, 0.95, 0.999])
+def test_students_quantile_is_scipys(confidence: float, freedom: int) -> None:
+    expected = stats.t.ppf((1 + confidence) / 2, freedom)
+
+    assert t_quantile(confidence, freedom) == pytest.approx(expected, rel=1e-12)
+
+
+@settings(deadline=None)  # the first example pays for imports
+@given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=20))
+def test_an_interval_is_that_of_a_t_test(values: list[float]) -> None:
+    found = estimate(values)
+    mean, spread = float(stats.tmean(values)), float(stats.sem(values))
+    half = stats.t.ppf(0.975, len(values) - 1) * spread
+
+    assert found is not None and found.low is not None and found.high is not None
+    assert (found.mean, found.num_seeds) == (pytest.approx(mean, abs=1e-9), len(values))
+    assert (found.low, found.high) == (pytest.approx(mean - half, abs=1e-6), pytest.approx(mean + half, abs=1e-6))
+
+
+def test_one_seed_has_a_mean_and_no_interval() -> None:
+    found = estimate([0.25, None])
+
+    assert found is not None
+    assert (found.num_seeds, found.mean, found.low, found.high) == (1, 0.25, None, None)
+
+
+def test_nothing_known_has_no_mean() -> None:
+    assert estimate([None, None]) is None
+
+
+def trial(arm: str, seed: int, loss: float | None, *, outcome: str | None = "completed") -> TrialView:
+    return TrialView(
+        trial_id=f"{arm}.{seed}", arm=arm, seed=seed, outcome=outcome, backend="gloo", device="cpu", step=10,
+        seconds=4.0, learning_rate=0.1, level=None, validation_loss=loss, validation_metrics={"accuracy": 0.9},
+        metric_directions={"accuracy": "max"}, bill=Bill(bytes_sent=100, seconds_training=4.0), weights_url=None,
+    )  # fmt: skip
+
+
+def made(*trials: TrialView, curves: dict[str, list[float | None]]) -> report.JobReport:
+    """The report of `trials` whose losses were measured a second apart."""
+    job = JobView(
+        id="job-1", name="n", state=JobState.RUNNING, created_at=MOMENT, started_at=MOMENT, finished_at=None,
+        version=1, labels={}, spec=JOB,
+    )  # fmt: skip
+    found = [
+        series(*((float(second), value) for second, value in enumerate(curves[each.trial_id])))
+        .model_copy(update={"trial_id": each.trial_id, "arm": each.arm, "seed": each.seed})
+        for each in trials
+    ]  # fmt: skip
+    return report.job_report(job, trials, found)
+
+
+def test_every_arm_is_timed_to_the_worst_end_of_its_seed() -> None:
+    trials = [trial(arm, seed, 0.0) for arm in ("tuned", "dense") for seed in JOB.seeds]
+    curves: dict[str, list[float | None]] = {
+        "tuned.0": [0.9, 0.5, 0.1], "tuned.1": [0.9, 0.2, 0.1], "tuned.2": [0.9, 0.8, 0.7],
+        "dense.0": [0.9, 0.8, 0.5], "dense.1": [0.9, 0.3, 0.4], "dense.2": [0.9, 0.8, 0.6],
+    }  # fmt: skip
+
+    found = made(*trials, curves=curves)
+
+    times = {each.trial_id: (each.target_loss, each.seconds_to_target) for each in found.trials}
+    assert times == {
+        "tuned.0": (0.5, 1), "tuned.1": (0.4, 1), "tuned.2": (0.7, 2),
+        "dense.0": (0.5, 2), "dense.1": (0.4, 1), "dense.2": (0.7, 2),
+    }  # fmt: skip
+    tuned = found.arms[0].seconds_to_target
+    assert tuned is not None and tuned.mean == pytest.approx(4 / 3)
+
+
+def test_only_finished_trials_count() -> None:
+    trials = [
+        *(trial("tuned", seed, 0.1 * seed, outcome="completed" if seed else None) for seed in JOB.seeds),
+        *(trial("dense", seed, 0.5, outcome=None) for seed in JOB.seeds),
+    ]
+
+    found = made(*trials, curves={each.trial_id: [] for each in trials})
+
+    tuned, dense = found.arms
+    assert (tuned.num_trials, tuned.num_finished) == (3, 2)
+    assert tuned.validation_loss is not None and tuned.validation_loss.mean == pytest.approx(0.15)
+    assert dense.validation_loss is None and dense.validation_metrics == {}
+    assert found.best_arm is None and not found.complete
+
+
+def test_an_arm_that_diverged_on_fewer_seeds_is_better() -> None:
+    trials = [
+        *(trial("tuned", seed, 0.01, outcome="completed" if seed else "diverged") for seed in JOB.seeds),
+        *(trial("dense", seed, 0.5) for seed in JOB.seeds),
+    ]
+
+    found = made(*trials, curves={each.trial_id: [] for each in trials})
+
+    assert found.best_arm == "dense"
+    assert [arm.num_diverged for arm in found.arms] == [1, 0]

@@ -1,0 +1,63 @@
+"""Files of a job on storage: what is there, what is not, and what is nobody's business."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from service.control.storage import Storage
+from service.errors import NotFound, Unavailable
+
+
+@pytest.fixture(params=["file://{}", "memory://{}"], ids=["file", "memory"])
+def storage(request, tmp_path):
+    return Storage(request.param.format(tmp_path))
+
+
+def test_what_was_written_is_read_back(storage):
+    url, content = f"{storage.attempt_url('job-1', 2)}/a/b", os.urandom(3_000_000)
+    storage.write(url, content)
+
+    found = storage.open("job-1", url)
+
+    assert found.num_bytes == len(content)
+    assert b"".join(found.chunks()) == content
+
+
+def test_an_etag_changes_with_the_content(storage):
+    url = storage.log_url("job-1", 1)
+    storage.write(url, b"one")
+    first, again = (storage.open("job-1", url).etag for _ in range(2))
+
+    storage.write(url, b"another")
+
+    assert first == again != storage.open("job-1", url).etag
+
+
+@pytest.mark.parametrize("place", ["job-2/secret", "job-1/../job-2/secret", "job-1/none", "job-11/secret"])
+def test_nothing_but_the_jobs_own_files_is_found(storage, place):
+    storage.write(f"{storage.root}/{place.rpartition('/')[0].replace('job-1/../', '')}/secret", b"s")
+
+    with pytest.raises(NotFound):
+        storage.open("job-1", f"{storage.root}/{place}")
+
+
+@pytest.mark.parametrize("root", ["nonsense://x", "file:///dev/null"])
+def test_a_storage_that_does_not_answer_is_said_to_be(root):
+    with pytest.raises(Unavailable, match="WIRETUNE_STORAGE_URL"):
+        Storage(root).write(f"{root}/job-1/file", b"")
+
+
+def test_removing_takes_the_files_named_and_the_folders_that_become_empty(storage):
+    for name in ("a/1", "a/2", "b/c/3"):
+        storage.write(f"{storage.job_url('job-1')}/{name}", b"123")
+    sizes = storage.sizes("job-1")
+
+    storage.remove("job-1", [path for path in sizes if not path.endswith("/2")])
+
+    assert [Path(path).name for path in storage.sizes("job-1")] == ["2"]
+    assert set(sizes.values()) == {3}
+
+
+def test_a_job_without_a_folder_has_left_nothing(storage):
+    assert storage.sizes("job-none") == {}
