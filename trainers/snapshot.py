@@ -113,10 +113,11 @@ class State:
         load_scalars(self._parts, saved.scalars)
 
     def copy_from(self, other: "State") -> None:
-        """Take over the live state of `other`, which has the same parts; the slots stay as they are."""
-        with torch.no_grad():
-            torch._foreach_copy_(list(tensors_of(self._parts).values()), list(tensors_of(other._parts).values()))
-        load_scalars(self._parts, scalars_of(other._parts))
+        """Take over the live state of `other`, which has the same parts; this one's slots stay as they are."""
+        other.snapshot("")
+        self._slots[""] = other._slots.pop("")
+        self.restore("")
+        del self._slots[""]
 
 
 def tensors_of(parts: Mapping[str, Stateful]) -> dict[str, Tensor]:
