@@ -8,7 +8,6 @@ Goal: the start of a process, plus what the network and the storage need for the
 import os
 import signal
 import tempfile
-import threading
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +19,7 @@ from trainers.segment import Segment
 from trainers.workload import TensorData
 from trainers.workloads import table
 
-NUM_STEPS = 10
+NUM_STEPS = 2
 WIDE_BATCH = 8
 
 
@@ -49,22 +48,23 @@ table.build = lambda config: Wide() if config.batch_size == WIDE_BATCH else buil
 
 
 def measure(batch_size: int) -> str:
-    """Return what a kill in the second segment after a checkpoint costs, in words."""
+    """Return what a kill after the first segment from a checkpoint costs, in words."""
     config = ReplicaConfig(
         workload=DigitsMlp(batch_size=batch_size), optimizer=AdamWConfig(), exchange=ThresholdConfig(density=0.01)
     )
     segment = Segment(num_steps=NUM_STEPS, learning_rate=1e-4)
     inner = ProcessGroup(config, 2, device="cpu")
     with RepairingGroup(inner) as group, tempfile.TemporaryDirectory() as folder:
+        group.run(segment)
         group.save(f"file://{folder}/checkpoint")
         group.snapshot("stage")
-        seconds = sum(group.run(segment).step_seconds)
-        threading.Timer(seconds / 2, os.kill, (inner.pids[1], signal.SIGKILL)).start()
+        replayed_s = sum(group.run(segment).step_seconds)
+        os.kill(inner.pids[1], signal.SIGKILL)
         group.run(segment)
         spent = group.recovery
     return (
-        f"{inner.num_elements / 1e6:5.1f} M weights: {spent.seconds:.1f} s, of which {seconds / 2:.1f} s lost and "
-        f"{seconds:.1f} s replayed; {spent.bytes / 1e6:.1f} MB sent in them by each worker"
+        f"{inner.num_elements / 1e6:5.1f} M weights: {spent.seconds:.1f} s, {NUM_STEPS} replayed steps of about "
+        f"{replayed_s / NUM_STEPS:.2f} s and {spent.bytes / NUM_STEPS / 1e6:.1f} MB per worker included"
     )
 
 

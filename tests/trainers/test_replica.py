@@ -45,6 +45,23 @@ def test_every_restore_leads_to_the_same_losses(
     assert [run.density for run in runs] == [expected.density] * 2
 
 
+def test_a_reset_replica_trains_like_a_fresh_one_and_keeps_its_slots(
+    make_config: MakeConfig,
+    optimizer_config: OptimizerConfig,
+    exchange_config: NoneConfig | ThresholdConfig,
+):
+    replica = alone(make_config(optimizer=optimizer_config, exchange=exchange_config))
+    first = replica.run(SEGMENT)
+    replica.snapshot("stage")
+    second = replica.run(SEGMENT)
+
+    replica.reset()
+
+    assert replica.run(SEGMENT).losses == first.losses
+    replica.restore("stage")
+    assert replica.run(SEGMENT).losses == second.losses
+
+
 def test_evaluating_changes_no_bit_of_training(make_config: MakeConfig, optimizer_config: OptimizerConfig):
     watched, unwatched = (alone(make_config(optimizer=optimizer_config)) for _ in range(2))
 
