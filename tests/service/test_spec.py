@@ -84,7 +84,6 @@ def test_a_bad_value_is_named_with_its_place_and_what_is_allowed(
         ({"controller": {"kind": "autolrs"}}, "/controller/kind"),
         ({"controller": {"kind": "bo", "revisit": "events"}}, "/controller/revisit"),
         ({"optimizer": {"kind": "lars"}}, "/optimizer/kind"),
-        ({"workload": {"kind": "stdlib-lm"}}, "/workload/kind"),
         ({"workload": {"kind": "digits-mlp", "factory": "mine:workload"}}, "/workload/factory"),
     ],
 )
