@@ -50,6 +50,13 @@ def test_a_folder_that_is_not_named_is_said_to_be_so(monkeypatch: pytest.MonkeyP
         data.find("pebbles.csv", installed=None, remedy="pick some")
 
 
+def test_a_folder_that_depends_on_where_a_worker_runs_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("WIRETUNE_DATA_DIR", "data")
+
+    with pytest.raises(WorkloadError, match="absolute path, got `data`"):
+        data.find("pebbles.csv", installed=None, remedy="pick some")
+
+
 def test_the_folder_comes_before_what_is_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("WIRETUNE_DATA_DIR", str(tmp_path))
     installed, ours = tmp_path / "installed.csv", tmp_path / "ours.csv"

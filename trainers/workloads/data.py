@@ -15,17 +15,26 @@ def find(name: str, *, installed: Path | None, remedy: str) -> Path:
 
     Raises WorkloadError with the places looked at and the `remedy`, a command that installs the data.
     """
-    folder = os.environ.get(FOLDER_VARIABLE)
-    places = [*([Path(folder).expanduser() / name] if folder else []), *([installed] if installed else [])]
+    folder = _folder()
+    places = [place for place in (folder and folder / name, installed) if place]
     for place in places:
         if place.exists():
             return place
     looked = f" (looked for {' and '.join(map(str, places))})" if places else ""
-    given = "is not set" if folder is None else f"is {folder or 'empty'}"
     raise WorkloadError(
         f"this machine lacks the data `{name}`{looked}. Get it on every node that trains: {remedy}; or put it "
-        f"below the folder that {FOLDER_VARIABLE} names in the workers' environment, where it {given}"
+        f"below the folder that {FOLDER_VARIABLE} names in the workers' environment, where it is {folder or 'not set'}"
     )
+
+
+def _folder() -> Path | None:
+    given = os.environ.get(FOLDER_VARIABLE)
+    if not given:
+        return None
+    folder = Path(given).expanduser()
+    if not folder.is_absolute():  # each worker has a working directory of its own
+        raise WorkloadError(f"{FOLDER_VARIABLE} must be an absolute path, got `{given}`")
+    return folder
 
 
 def in_package(package: str, name: str) -> Path | None:
