@@ -56,6 +56,13 @@ def refused(changes: dict[str, Any]) -> dict[str, Problem]:
         ),
         ({"workers": {"count": 0}}, "/workers/count", 0, "greater than or equal to 1"),
         ({"workers": {"count": 45}}, "/workers/count", 45, "[1, 44]"),
+        (
+            {"workload": {"kind": "mnist5k-cnn", "batch_size": 1000}, "workers": {"count": 5}},
+            "/workers/count",
+            5,
+            "[1, 4]",
+        ),
+        ({"workload": {"kind": "stdlib-lm", "size": "1B"}}, "/workload/size", "1B", "25M"),
         ({"workers": {"gpus": 1.5}}, "/workers/gpus", 1.5, "whole number"),
         ({"link": {"mode": "emulate", "mbps": 1e-300}}, "/link/mbps", 1e-300, "equal to 0.001"),
         ({"link": {"mode": "emulate", "mbps": 1e7}}, "/link/mbps", 1e7, "equal to 1000000"),

@@ -133,6 +133,21 @@ def test_images_without_labels_are_refused(fashion: Path):
         table.build(FashionConv())
 
 
+def test_a_label_beyond_the_ten_classes_is_refused():
+    with pytest.raises(WorkloadError, match=r"in \[0, 9\], got 10"):
+        conv.as_samples(np.zeros((2, 28, 28), np.uint8), np.array([3, 10], np.uint8))
+
+
+def test_a_file_with_a_flipped_bit_is_refused_with_its_name(fashion: Path):
+    images = fashion / "t10k-images-idx3-ubyte.gz"
+    content = bytearray(images.read_bytes())
+    content[len(content) // 2] ^= 0x10
+    images.write_bytes(content)
+
+    with pytest.raises(WorkloadError, match=f"cannot read {images}"):
+        table.build(FashionConv())
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [

@@ -2,6 +2,7 @@
 
 import gzip
 import itertools
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,8 @@ MAX_PIXEL = 255.0
 SIDE = 28
 #: Convolutions that a pooling follows: 28 -> 14 -> 7 -> 3 pixels.
 NUM_POOLED = 3
+#: What reading a file may end in that is damaged, or another one.
+_UNREADABLE = (ValueError, OSError, EOFError, zlib.error)
 
 
 class Images(Classification):
@@ -49,9 +52,8 @@ class Mnist5k(Images):
         )
         pixels, labels = read_table(path)
         training, validation = stratified_split(labels)
-        images, targets = as_images(pixels), torch.from_numpy(labels.astype(np.int64))
-        self.training = TensorDataset(images[training], targets[training])
-        self.validation = TensorDataset(images[validation], targets[validation])
+        self.training = as_samples(pixels[training], labels[training])
+        self.validation = as_samples(pixels[validation], labels[validation])
 
 
 class FashionMnist(Images):
@@ -91,16 +93,22 @@ def read_table(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """
     try:
         rows = np.loadtxt(path, delimiter=",", dtype=np.uint8, ndmin=2)
-    except (ValueError, OSError, EOFError) as error:
+    except _UNREADABLE as error:
         raise WorkloadError(f"{path} is not a gzipped table of whole numbers in [0, 255]: {error}") from error
     if rows.shape[1] != SIDE * SIDE + 1:
         raise WorkloadError(f"{path} must have {SIDE * SIDE} pixels and a label per row, got {rows.shape[1]} columns")
     return rows[:, :-1], rows[:, -1]
 
 
-def as_images(pixels: np.ndarray) -> Tensor:
-    """Return pixels `(n, 784)` or `(n, 28, 28)` as images `(n, 1, 28, 28)`."""
-    return torch.from_numpy(np.array(pixels)).reshape(-1, 1, SIDE, SIDE)
+def as_samples(pixels: np.ndarray, labels: np.ndarray) -> TensorDataset:
+    """Return pixels `(n, 784)` or `(n, 28, 28)` and labels `(n,)` as images `(n, 1, 28, 28)` with their labels.
+
+    Raises WorkloadError if a label is none of the ten.
+    """
+    if labels.size and labels.max() >= NUM_CLASSES:
+        raise WorkloadError(f"labels of images must be in [0, {NUM_CLASSES - 1}], got {labels.max()}")
+    images = torch.from_numpy(np.array(pixels)).reshape(-1, 1, SIDE, SIDE)
+    return TensorDataset(images, torch.from_numpy(labels.astype(np.int64)))
 
 
 def _part(folder: Path, part: str) -> TensorDataset:
@@ -111,12 +119,12 @@ def _part(folder: Path, part: str) -> TensorDataset:
             f"{folder} must hold {SIDE}x{SIDE} images with a label each; `{part}` has images {images.shape} "
             f"and labels {labels.shape}"
         )
-    return TensorDataset(as_images(images), torch.from_numpy(labels.astype(np.int64)))
+    return as_samples(images, labels)
 
 
 def _read_idx(path: Path) -> np.ndarray:
     try:
         with gzip.open(path) as file:
             return idx.parse(file.read())
-    except (ValueError, OSError, EOFError) as error:
+    except _UNREADABLE as error:
         raise WorkloadError(f"cannot read {path}: {error}") from error
