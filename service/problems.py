@@ -8,10 +8,10 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from search.config import FUTURE_CONTROLLERS
-from trainers.config import FUTURE_EXCHANGES, FUTURE_OPTIMIZERS, FUTURE_WORKLOADS, Fault
+from trainers.config import FUTURE_EXCHANGES, FUTURE_OPTIMIZERS, Fault
 
 #: Words of the job language that this version refuses by name.
-FUTURE = {*FUTURE_CONTROLLERS, *FUTURE_EXCHANGES, *FUTURE_OPTIMIZERS, *FUTURE_WORKLOADS, "events"}
+FUTURE = {*FUTURE_CONTROLLERS, *FUTURE_EXCHANGES, *FUTURE_OPTIMIZERS, "events"}
 
 
 class Problem(BaseModel):

@@ -7,7 +7,6 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from search.config import BoConfig, Budget, ControllerConfig
 from trainers.config import (
-    WORKLOAD_SAMPLES,
     ExchangeConfig,
     Fault,
     LinkConfig,
@@ -21,6 +20,7 @@ from trainers.config import (
     WorkloadConfig,
     refusal,
 )
+from trainers.shapes import num_samples
 
 Name = Annotated[str, Field(min_length=1, max_length=100)]
 Slug = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
@@ -125,9 +125,10 @@ class JobSpec(Config):
             yield Fault("/seeds", list(self.seeds), f"seeds must be distinct, got {list(self.seeds)}")
 
     def _steps_beyond_the_data(self) -> Iterator[Fault]:
-        if isinstance(self.workload, OwnWorkload):
+        samples = num_samples(self.workload)
+        if samples is None or isinstance(self.workload, OwnWorkload):
             return  # the workers find out
-        samples, batch_size = WORKLOAD_SAMPLES[self.workload.kind], self.workload.batch_size
+        batch_size = self.workload.batch_size
         most = samples // (batch_size * self.accumulate)
         if self.workers.count > most:
             yield Fault(

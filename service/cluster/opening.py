@@ -7,9 +7,10 @@ from search.space import SearchSpace
 from search.types import Values
 from service.spec import TrialSpec
 from trainers import cost
-from trainers.config import WORKLOAD_SHAPES, EmulateLink, NoneConfig, ThresholdConfig
+from trainers.config import EmulateLink, NoneConfig, ThresholdConfig
 from trainers.group import Group
 from trainers.segment import Segment, SegmentResult
+from trainers.shapes import parameter_shapes
 
 #: Discarded steps before the clock starts: libraries load and connections open in them.
 WARM_UP_STEPS = 3
@@ -68,8 +69,10 @@ def _compute_seconds(spec: TrialSpec, warm_up: SegmentResult, density: float) ->
 
 def _transfer(spec: TrialSpec, density: float | None) -> cost.Traffic:
     """Return a step's traffic at `density`; None: dense."""
+    shapes = parameter_shapes(spec.replica.workload)
+    assert shapes is not None, "a user's own model has no declared shapes"
     return cost.step_traffic(
-        WORKLOAD_SHAPES[spec.replica.workload.kind],
+        shapes,
         num_workers=spec.workers.count,
         exchange=NoneConfig() if density is None else spec.replica.exchange,
         density=density,

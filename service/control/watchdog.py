@@ -26,6 +26,7 @@ from service.control.keys import write_private
 _log = logging.getLogger("wiretune.watchdog")
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 _OBJECT_STORE_BYTES = 500_000_000  # snapshots and messages; a small machine's /dev/shm must hold it
+_DATA_VARIABLE = "WIRETUNE_DATA_DIR"  # the one of our variables that workers read
 _GRACES_S = {signal.SIGTERM: 3.0, signal.SIGKILL: 15.0}
 _PORTS = (
     "port",
@@ -138,7 +139,7 @@ def _start_ray(launch: Launch, ports: dict[str, int]) -> int:
     command += [f"--num-cpus={launch.num_cpus}", f"--object-store-memory={_OBJECT_STORE_BYTES}"]
     if launch.num_gpus is not None:
         command.append(f"--num-gpus={launch.num_gpus}")
-    foreign = [name for name in os.environ if name.startswith(("RAY_", "WIRETUNE_"))]
+    foreign = [name for name in os.environ if name.startswith(("RAY_", "WIRETUNE_")) and name != _DATA_VARIABLE]
     environment = {name: value for name, value in os.environ.items() if name not in foreign} | {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(launch.token_path),

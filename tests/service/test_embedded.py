@@ -45,7 +45,9 @@ def test_no_head_is_no_status_and_nothing_to_stop(tmp_path):
 
 
 @pytest.mark.ray
-def test_a_head_starts_runs_a_job_is_adopted_and_leaves_nothing():
+def test_a_head_starts_runs_a_job_is_adopted_and_leaves_nothing(monkeypatch):
+    monkeypatch.setenv("WIRETUNE_DATA_DIR", "/the/data")  # which workers read
+    monkeypatch.setenv("WIRETUNE_SECRET", "of the service")
     with tempfile.TemporaryDirectory() as state_dir:
         settings = Settings(state_dir=Path(state_dir), num_cpus=2, num_gpus=0)
         head = embedded.ensure_head(settings)
@@ -53,7 +55,7 @@ def test_a_head_starts_runs_a_job_is_adopted_and_leaves_nothing():
         try:
             processes.wait_until(lambda: _submits(ray), timeout_s=30)
             processes.wait_until(lambda: ray.status("one") is RayStatus.SUCCEEDED, timeout_s=30)
-            assert "hello from 7" in ray.logs("one")
+            assert "7 /the/data None" in ray.logs("one")
             assert ray.nodes() == (Node(cpus=2),)
 
             head.owner.close()
@@ -72,7 +74,7 @@ def test_a_head_starts_runs_a_job_is_adopted_and_leaves_nothing():
 
 
 def _submits(ray: RayJobs) -> bool:
-    code = "import os; print('hello from', os.environ['NUMBER'])"
+    code = "import os; print(*map(os.environ.get, ('NUMBER', 'WIRETUNE_DATA_DIR', 'WIRETUNE_SECRET')))"
     try:
         ray.submit("one", entrypoint=f'{sys.executable} -c "{code}"', env_vars={"NUMBER": "7"})
     except Unavailable:  # Ray's job agent comes up last

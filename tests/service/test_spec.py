@@ -60,6 +60,13 @@ def accepted(changes: dict[str, Any]) -> JobSpec:
         ),
         ({"workers": {"count": 0}}, "/workers/count", 0, "greater than or equal to 1"),
         ({"workers": {"count": 45}}, "/workers/count", 45, "[1, 44]"),
+        (
+            {"workload": {"kind": "mnist5k-cnn", "batch_size": 1000}, "workers": {"count": 5}},
+            "/workers/count",
+            5,
+            "[1, 4]",
+        ),
+        ({"workload": {"kind": "stdlib-lm", "size": "1B"}}, "/workload/size", "1B", "25M"),
         ({"workers": {"gpus": 1.5}}, "/workers/gpus", 1.5, "whole number"),
         ({"workers": {"timeout_s": 0}}, "/workers/timeout_s", 0, "greater than 0"),
         ({"link": {"mode": "emulate", "mbps": 1e-300}}, "/link/mbps", 1e-300, "equal to 0.001"),
@@ -89,7 +96,6 @@ def test_a_bad_value_is_named_with_its_place_and_what_is_allowed(
         ({"controller": {"kind": "autolrs"}}, "/controller/kind"),
         ({"controller": {"kind": "bo", "revisit": "events"}}, "/controller/revisit"),
         ({"optimizer": {"kind": "lars"}}, "/optimizer/kind"),
-        ({"workload": {"kind": "stdlib-lm"}}, "/workload/kind"),
     ],
 )
 def test_what_a_later_version_builds_is_refused_by_name(changes: dict[str, Any], pointer: str) -> None:

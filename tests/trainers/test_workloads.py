@@ -1,33 +1,90 @@
+"""What holds for every built-in workload, and for those with data that are always there."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from trainers import model
-from trainers.config import WORKLOAD_SAMPLES, WORKLOAD_SHAPES, DigitsMlp
-from trainers.workload import Workload
+from trainers import cost, model, shapes
+from trainers.config import (
+    DiamondsMlp,
+    DigitsMlp,
+    FashionConv,
+    Mnist5kCnn,
+    ReplicaConfig,
+    ScheduleFreeAdamWConfig,
+    StdlibLm,
+    WorkloadConfig,
+)
+from trainers.replica import Replica
+from trainers.segment import Segment
+from trainers.workload import Workload, WorkloadError
 from trainers.workloads import table
+from trainers.workloads.diamonds import read_table
+from trainers.workloads.perceptron import perceptron
 
-CONFIGS = {"digits-mlp": DigitsMlp()}
+SMALL: dict[str, WorkloadConfig] = {
+    "digits-mlp": DigitsMlp(),
+    "mnist5k-cnn": Mnist5kCnn(batch_size=8),
+    "fashion-conv": FashionConv(batch_size=8),
+    "stdlib-lm": StdlibLm(context=16, batch_size=4),
+    "diamonds-mlp": DiamondsMlp(batch_size=16),
+}
+SIZES: list[WorkloadConfig] = [
+    *(FashionConv(size=size) for size in shapes.CONV_CHANNELS),
+    *(StdlibLm(size=size) for size in shapes.TRANSFORMERS),
+    StdlibLm(context=64),
+]
 
 
 def test_every_declared_workload_can_be_built():
-    assert set(table.BUILTIN) - {"own"} == set(WORKLOAD_SHAPES) == set(CONFIGS)
+    assert set(table.BUILTIN) - {"own"} == set(SMALL)
 
 
-@pytest.mark.parametrize("kind", CONFIGS)
-def test_declared_samples_are_the_datas(kind: str):
-    assert len(table.build(CONFIGS[kind]).training) == WORKLOAD_SAMPLES[kind]
+@pytest.fixture(params=SMALL)
+def workload(request: pytest.FixtureRequest, small_data: Path) -> Workload:
+    return table.build(SMALL[request.param])
 
 
-@pytest.fixture(scope="module", params=CONFIGS)
-def workload(request: pytest.FixtureRequest) -> Workload:
-    return table.build(CONFIGS[request.param])
+@pytest.mark.parametrize("config", [*SMALL.values(), *SIZES], ids=str)
+def test_declared_shapes_are_the_models(config: WorkloadConfig, small_data: Path):
+    with torch.device("meta"):
+        model = table.build(config).model()
+
+    assert tuple(tuple(parameter.shape) for parameter in model.parameters()) == shapes.parameter_shapes(config)
 
 
-@pytest.mark.parametrize("kind", CONFIGS)
-def test_declared_shapes_are_the_models(kind: str):
-    model = table.build(CONFIGS[kind]).model()
+@pytest.mark.parametrize("config", SMALL.values(), ids=SMALL)
+def test_declared_samples_are_the_datas(config: WorkloadConfig):
+    try:
+        workload = table.build(config)
+    except WorkloadError as error:
+        pytest.skip(str(error))
 
-    assert tuple(tuple(parameter.shape) for parameter in model.parameters()) == WORKLOAD_SHAPES[kind]
+    assert shapes.num_samples(config) in (None, len(workload.training))
+
+
+@pytest.mark.parametrize(
+    ("config", "num_parameters"),
+    [
+        (FashionConv(size="small"), 24e3),
+        (FashionConv(size="medium"), 0.54e6),
+        (FashionConv(size="large"), 5e6),
+        (StdlibLm(size="0.2M"), 0.2e6),
+        (StdlibLm(size="1M"), 1e6),
+        (StdlibLm(size="5M"), 5e6),
+        (StdlibLm(size="25M"), 25e6),
+    ],
+    ids=str,
+)
+def test_a_size_is_within_five_percent_of_its_name(config: WorkloadConfig, num_parameters: float):
+    declared = shapes.parameter_shapes(config)
+
+    assert declared is not None
+    assert cost.num_elements(declared) == pytest.approx(num_parameters, rel=0.05)
 
 
 def test_a_seed_stands_for_one_model_and_leaves_the_global_generator_alone(workload: Workload):
@@ -40,7 +97,29 @@ def test_a_seed_stands_for_one_model_and_leaves_the_global_generator_alone(workl
     assert not all(torch.equal(first[name], other[name]) for name in first)
 
 
-def test_training_and_validation_samples_are_disjoint_and_complete():
+@pytest.mark.parametrize("config", SMALL.values(), ids=SMALL)
+def test_a_few_steps_lower_the_validation_loss(
+    config: WorkloadConfig, make_config: Callable[..., ReplicaConfig], small_data: Path
+):
+    replica = Replica(make_config(workload=config, optimizer=ScheduleFreeAdamWConfig()), 0, 1, device="cpu")
+    before = replica.evaluate()
+
+    replica.run(Segment(num_steps=30, learning_rate=5e-3))
+
+    assert replica.evaluate().loss < 0.9 * before.loss
+    assert before.metrics.keys() == replica.workload.metrics.keys()
+
+
+@pytest.mark.parametrize("kind", ["mnist5k-cnn", "fashion-conv", "diamonds-mlp"])
+def test_training_and_validation_share_no_sample(kind: str, small_data: Path):
+    workload = table.build(SMALL[kind])
+
+    rows = [part.tensors[0].flatten(1) for part in (workload.training, workload.validation)]
+
+    assert len(torch.unique(torch.cat(rows), dim=0)) == sum(map(len, rows))  # all of these rows are distinct
+
+
+def test_training_and_validation_digits_are_disjoint_and_complete():
     digits = table.build(DigitsMlp())
 
     rows = torch.cat([digits.training.tensors[0], digits.validation.tensors[0]])
@@ -61,3 +140,27 @@ def test_pixels_are_scaled_to_the_unit_interval():
     inputs, _ = table.build(DigitsMlp()).training[torch.arange(100)]
 
     assert (inputs.dtype, inputs.min().item(), inputs.max().item()) == (torch.float32, 0.0, 1.0)
+
+
+def test_a_conv_nets_statistics_follow_its_images(make_config: Callable[..., ReplicaConfig], small_data: Path):
+    replica = Replica(make_config(workload=Mnist5kCnn(batch_size=8)), 0, 1, device="cpu")
+    means = [norm.running_mean for norm in replica.model.modules() if isinstance(norm, nn.BatchNorm2d)]
+    assert len(means) == 3 and not any(mean.any() for mean in means)
+
+    replica.run(Segment(num_steps=1, learning_rate=0.01))
+
+    assert all(mean.any() for mean in means)
+
+
+def test_the_error_of_a_price_is_that_of_its_logarithm(small_data: Path):
+    diamonds = table.build(DiamondsMlp())
+    features, _ = diamonds.validation.tensors
+    one_deviation_off = perceptron((26, 1))
+    with torch.no_grad():
+        guesses = one_deviation_off(features)
+
+    measured = diamonds.evaluate(one_deviation_off, (features, guesses.squeeze(1) + 1))
+
+    _, prices = read_table(small_data / "diamonds.csv")
+    assert measured["loss"].item() == pytest.approx(1)
+    assert measured["mae"].item() == pytest.approx(np.log(prices).std(), rel=0.1)  # of all, not the training ones

@@ -3,16 +3,16 @@
 import numpy as np
 import torch
 from sklearn.datasets import load_digits
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import TensorDataset
 
 from trainers.config import DigitsMlp
+from trainers.shapes import DIGITS_WIDTHS
 from trainers.workloads.classification import Classification
+from trainers.workloads.perceptron import perceptron
+from trainers.workloads.split import stratified_split
 
 MAX_PIXEL = 16.0
-VALIDATION_SHARE = 0.2
-#: The split is part of the task, so it does not follow a job's seed.
-SPLIT_SEED = 20_260_101
 
 
 class Digits(Classification):
@@ -28,16 +28,4 @@ class Digits(Classification):
         self.validation = TensorDataset(inputs[validation], targets[validation])
 
     def model(self) -> nn.Module:
-        return nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
-
-
-def stratified_split(labels: np.ndarray) -> tuple[Tensor, Tensor]:
-    """Return the indices of the training and the validation samples, each class split in the same ratio."""
-    rng = np.random.default_rng(SPLIT_SEED)
-    training, validation = [], []
-    for label in np.unique(labels):
-        members = rng.permutation(np.flatnonzero(labels == label))
-        cut = round(len(members) * VALIDATION_SHARE)
-        validation.append(members[:cut])
-        training.append(members[cut:])
-    return torch.from_numpy(np.concatenate(training)), torch.from_numpy(np.concatenate(validation))
+        return perceptron(DIGITS_WIDTHS)

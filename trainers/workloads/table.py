@@ -6,9 +6,19 @@ from typing import Any
 from trainers.config import WorkloadConfig
 from trainers.workload import Workload
 from trainers.workloads import own
+from trainers.workloads.conv import FashionMnist, Mnist5k
+from trainers.workloads.diamonds import Diamonds
 from trainers.workloads.digits import Digits
+from trainers.workloads.stdlib import Stdlib
 
-BUILTIN: dict[str, Callable[[Any], Workload]] = {"digits-mlp": Digits, "own": own.load}
+BUILTIN: dict[str, Callable[[Any], Workload]] = {
+    "digits-mlp": Digits,
+    "mnist5k-cnn": Mnist5k,
+    "fashion-conv": FashionMnist,
+    "stdlib-lm": Stdlib,
+    "diamonds-mlp": Diamonds,
+    "own": own.load,
+}
 
 
 def build(config: WorkloadConfig) -> Workload:

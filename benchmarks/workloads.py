@@ -1,0 +1,97 @@
+"""What the built-in workloads reach in 30 s: two workers of one core, an emulated 100 Mbit link, constant values.
+
+    python benchmarks/workloads.py [SECONDS]
+
+Dense, and with 2 % of the gradient. Workloads whose data are missing are named and left out.
+"""
+
+import os
+import sys
+import time
+
+from trainers.config import (
+    DiamondsMlp,
+    DigitsMlp,
+    EmulateLink,
+    ExchangeConfig,
+    FashionConv,
+    Mnist5kCnn,
+    NoneConfig,
+    OptimizerConfig,
+    ReplicaConfig,
+    ScheduleFreeAdamWConfig,
+    ScheduleFreeSgdConfig,
+    StdlibLm,
+    ThresholdConfig,
+    WorkloadConfig,
+)
+from trainers.group import Group, ProcessGroup
+from trainers.segment import Segment
+from trainers.workload import WorkloadError
+from trainers.workloads import table
+
+SGD = ScheduleFreeSgdConfig(learning_rate=0.1)
+ADAMW = ScheduleFreeAdamWConfig(learning_rate=0.003)
+LINK = EmulateLink(mbps=100, latency_ms=1)
+DENSITY = 0.02
+EXCHANGES: dict[str, ExchangeConfig] = {"dense": NoneConfig(), "2 %": ThresholdConfig(density=DENSITY)}
+RUNS: list[tuple[WorkloadConfig, OptimizerConfig]] = [
+    (DigitsMlp(), SGD),
+    (Mnist5kCnn(), SGD),
+    (FashionConv(size="medium"), SGD),
+    (StdlibLm(), ADAMW),
+    (StdlibLm(size="1M"), ADAMW),
+    (DiamondsMlp(), SGD),
+]
+#: Longest segment: after it the clock is looked at.
+SEGMENT_STEPS = 100
+
+
+def main() -> None:
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 30.0
+    for workload, optimizer in RUNS:
+        try:
+            table.build(workload)
+        except WorkloadError as error:
+            print(f"{workload.kind}: {error}")
+            continue
+        for name, exchange in EXCHANGES.items():
+            measure(name, ReplicaConfig(workload=workload, optimizer=optimizer, exchange=exchange, link=LINK), seconds)
+
+
+def measure(exchange: str, config: ReplicaConfig, seconds: float) -> None:
+    """Train for `seconds` after a warm-up, and print steps, loss and metrics."""
+    with ProcessGroup(config, 2, device="cpu") as group:
+        group.snapshot("start")
+        run(group, 3)
+        group.restore("start")
+        num_steps = train(group, seconds)
+        result = group.evaluate()
+    what = f"{config.workload.kind} {getattr(config.workload, 'size', '')}"
+    metrics = ", ".join(f"{name} {value:.3f}" for name, value in result.metrics.items())
+    load = os.getloadavg()[0]
+    print(
+        f"{what:<20} {exchange:<6} {num_steps:5d} steps  loss {result.loss:.3f}  {metrics}  (load {load:.1f})",
+        flush=True,
+    )
+
+
+def train(group: Group, seconds: float) -> int:
+    """Return the number of steps taken; the last one may pass the end."""
+    end = time.monotonic() + seconds
+    num_steps, segment_steps = 0, 1
+    while (left := end - time.monotonic()) > 0:
+        step_s = run(group, segment_steps)
+        num_steps += segment_steps
+        segment_steps = max(1, min(SEGMENT_STEPS, int((left - segment_steps * step_s) / step_s)))
+    return num_steps
+
+
+def run(group: Group, num_steps: int) -> float:
+    """Take the steps, and return the seconds of one."""
+    result = group.run(Segment(num_steps=num_steps, learning_rate=group.config.optimizer.learning_rate, level=DENSITY))
+    return sum(result.step_seconds) / num_steps
+
+
+if __name__ == "__main__":
+    main()
