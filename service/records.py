@@ -160,6 +160,7 @@ class AttemptFinished(Record):
     kind: Literal["attempt_finished"] = "attempt_finished"
     outcome: Literal["succeeded", "failed", "cancelled"]
     reason: str = ""
+    retry: bool = Field(True, description="of a failed one: whether another attempt may do better")
 
 
 AnyRecord = Annotated[

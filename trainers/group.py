@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -23,7 +23,8 @@ from trainers.config import ReplicaConfig
 from trainers.outcome import Outcome, WorkerFailed, WorkerLost, judge, patience_s
 from trainers.rank import Rank
 from trainers.replica import Backend
-from trainers.segment import Evaluation, Segment, SegmentResult
+from trainers.segment import Direction, Evaluation, Segment, SegmentResult
+from trainers.workload import WorkloadError
 
 #: Longest that a worker may take for anything but steps: an evaluation, a checkpoint.
 REPLY_S = 120.0
@@ -50,14 +51,16 @@ class Group(ABC):
     backend: str  # gloo | nccl
     device: str  # of rank 0: cpu | cuda:0 | ...
     num_elements: int  # entries of the gradient
+    metrics: Mapping[str, Direction] = {}  # the workload's own
+    fingerprint: str = ""  # tells the training task from others
     recovery = Recovery()  # a group that repairs nothing has spent nothing
 
     @abstractmethod
     def call(self, method: str, *args: Any, timeout_s: float = REPLY_S) -> list[Any]:
         """Have every rank answer the call (see `Rank`), and return the answers by rank.
 
-        Raises WorkerLost if a rank dies, loses its peers, or needs more than `timeout_s`; WorkerFailed if its own code
-        raises. After either the ranks' states are undefined.
+        Raises WorkerLost if a rank dies, loses its peers, or needs more than `timeout_s`; WorkloadError or WorkerFailed
+        if its own code raises. After either the ranks' states are undefined.
         """
 
     @abstractmethod
@@ -139,7 +142,7 @@ class WorkerGroup(Group):
         """Start and connect all ranks; end them if that fails."""
         try:
             self._start_and_connect(range(self.num_workers))
-        except (WorkerLost, WorkerFailed):
+        except (WorkerLost, WorkerFailed, WorkloadError):
             self.close()
             raise
 
@@ -147,8 +150,18 @@ class WorkerGroup(Group):
         for rank in ranks:
             self._start(rank)
         # All are ready before any waits for its peers, which it does no longer than for a collective.
-        self._call(ranks, "build", (), timeout_s=START_S)
+        self._agree(self._call(ranks, "build", (), timeout_s=START_S))
         self.backend, self.device, self.num_elements = self.call("connect", self._rendezvous(), timeout_s=START_S)[0]
+
+    def _agree(self, built: Sequence[dict[str, Any]]) -> None:
+        """Note what the ranks have built; raises WorkloadError unless it is the same on all, also on later ones."""
+        if not self.fingerprint:
+            self.fingerprint, self.metrics = built[0]["fingerprint"], built[0]["metrics"]
+        if any(each["fingerprint"] != self.fingerprint for each in built):
+            raise WorkloadError(
+                "the workers built different models or data from one seed: draw random numbers from the global "
+                "generators of torch, NumPy and Python only, and read the same files everywhere"
+            )
 
     def _call(self, ranks: Collection[int], method: str, args: Sequence[Any], *, timeout_s: float) -> list[Any]:
         for rank in ranks:

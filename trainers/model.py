@@ -1,7 +1,7 @@
 """The model of a rank: built from a seed, checked, loaded with starting weights, and lent other weights to evaluate."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from typing import Any
 
@@ -89,9 +89,10 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in ordered[:_NAMED]) + more
 
 
-def fingerprint(model: nn.Module) -> str:
-    """Return a hash of all parameters, to compare ranks by."""
-    digest = hashlib.sha256()
+def fingerprint(model: nn.Module, workload: Workload) -> str:
+    """Return a hash of starting weights and what is known of the data: equal on all ranks, and after a resume."""
+    sizes = [len(data) for data in (workload.training, workload.validation) if isinstance(data, Sized)]
+    digest = hashlib.sha256(repr((sizes, workload.data_version)).encode())
     for name, parameter in model.named_parameters():
         digest.update(name.encode())
         digest.update(parameter.detach().cpu().contiguous().numpy().tobytes())

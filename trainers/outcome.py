@@ -3,16 +3,21 @@
 from collections.abc import Collection, Mapping
 from typing import Any, Literal, NamedTuple
 
+from trainers.workload import WorkloadError
+
 #: After a peer's error: how long to look for the rank that caused it, at most.
 BLAME_S = 10.0
 
-Kind = Literal["answer", "peer_lost", "error", "death", "silence"]
+Kind = Literal["answer", "peer_lost", "refused", "error", "machine_error", "death", "silence"]
+#: What a rank brings on itself, the gravest first.
+_OWN: tuple[Kind, ...] = ("refused", "error", "machine_error")
 
 
 class Outcome(NamedTuple):
     """One rank's end of a call. `content` is the answer, or else a text that says what happened.
 
-    `peer_lost`: its collective failed, as another rank or the network did. `error`: its own, with a traceback.
+    `peer_lost`: its collective failed, as another rank or the network did. `refused`: the workload cannot be trained.
+    `error`: its own, with a traceback. `machine_error`: the same, of the operating system.
     """
 
     kind: Kind
@@ -39,11 +44,14 @@ class WorkerLost(Exception):
 
 
 class WorkerFailed(Exception):
-    """A worker's own code raised: a repetition would raise again, so this is never repaired."""
+    """A worker's own code raised: a repetition would raise again, so this is never repaired.
 
-    def __init__(self, rank: int, traceback: str) -> None:
+    `is_passing`: it was the machine that failed (a full disk, storage out of reach), and later it may not.
+    """
+
+    def __init__(self, rank: int, traceback: str, *, is_passing: bool = False) -> None:
         super().__init__(rank, traceback)
-        self.rank, self.traceback = rank, traceback
+        self.rank, self.traceback, self.is_passing = rank, traceback, is_passing
 
     def __str__(self) -> str:
         return f"worker {self.rank} failed: {self.traceback}"
@@ -54,7 +62,7 @@ def judge(outcomes: Mapping[int, Outcome]) -> list[Any]:
 
     A death explains every other failure. An error of a rank's own explains silent peers. Ranks whose peers went away
     prove only that somebody is gone: the silent ones, or nobody, and then it was the network.
-    Raises WorkerLost or WorkerFailed.
+    Raises WorkerLost, WorkloadError or WorkerFailed.
     """
     by_kind: dict[Kind, list[int]] = {}
     for rank in sorted(outcomes):
@@ -62,12 +70,19 @@ def judge(outcomes: Mapping[int, Outcome]) -> list[Any]:
     answers = [outcomes[rank].content for rank in by_kind.get("answer", [])]
     if len(answers) == len(outcomes):
         return answers
-    dead, failed, silent = (by_kind.get(kind, []) for kind in ("death", "error", "silence"))
-    if failed and not dead:
-        raise WorkerFailed(failed[0], outcomes[failed[0]].content)
+    dead, silent = by_kind.get("death", []), by_kind.get("silence", [])
+    own = [rank for kind in _OWN for rank in by_kind.get(kind, [])]
+    if own and not dead:
+        raise _failure(own[0], outcomes[own[0]])
     lost = dead + silent
     witness = (lost or by_kind["peer_lost"])[0]
     raise WorkerLost(lost, outcomes[witness].content, answers)
+
+
+def _failure(rank: int, outcome: Outcome) -> Exception:
+    if outcome.kind == "refused":
+        return WorkloadError(outcome.content)
+    return WorkerFailed(rank, outcome.content, is_passing=outcome.kind == "machine_error")
 
 
 def patience_s(outcomes: Collection[Outcome], *, collective_timeout_s: float) -> float | None:

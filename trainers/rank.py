@@ -9,6 +9,10 @@ from trainers.exchange.aggregate import PeerLost
 from trainers.outcome import Outcome
 from trainers.replica import Backend, Replica
 from trainers.segment import Segment
+from trainers.workload import WorkloadError
+
+#: Errors of the operating system that are a person's to mend.
+_LASTING = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
 
 
 class Rank:
@@ -32,6 +36,11 @@ class Rank:
             return Outcome("answer", self._call(method, args))
         except PeerLost as lost:
             return Outcome("peer_lost", str(lost))
+        except WorkloadError as refused:
+            return Outcome("refused", str(refused))
+        except OSError as error:
+            is_passing = not isinstance(error, _LASTING)
+            return Outcome("machine_error" if is_passing else "error", traceback.format_exc())
         except Exception:  # the border of the process: the other end judges it
             return Outcome("error", traceback.format_exc())
 
@@ -39,7 +48,7 @@ class Rank:
         if method == "build":
             config, rank, num_workers = self._launch
             self._replica = Replica(config, rank, num_workers, device=self._device)
-            return None
+            return {"fingerprint": self._replica.fingerprint(), "metrics": dict(self._replica.workload.metrics)}
         if self._replica is None:
             raise ValueError(f"a rank must be told to `build` first, got {method!r}")
         if method == "connect":

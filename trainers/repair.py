@@ -74,6 +74,7 @@ class RepairingGroup(Group):
         self._group = group
         self.config, self.num_workers, self.num_elements = group.config, group.num_workers, group.num_elements
         self.backend, self.device = group.backend, group.device
+        self.metrics, self.fingerprint = group.metrics, group.fingerprint
         self.recovery = Recovery()
         self._history = History()
 

@@ -70,6 +70,10 @@ class Replica:
         """Entries of the gradient: of all trained parameters together."""
         return self._buffer.num_elements
 
+    def fingerprint(self) -> str:
+        """Return a hash that tells this training task from others; to be asked for before the first step."""
+        return model.fingerprint(self.model, self.workload)
+
     def connect(self, init_method: str, *, backend: Backend = "auto") -> None:
         """Set the process up for training, and join the other ranks at `init_method` (a torch URL).
 

@@ -43,6 +43,7 @@ class Workload(ABC):
     batch_size: int = 32  # samples per worker and micro-batch
     evaluation_batch_size: int = 1024  # samples per forward pass of an evaluation
     loader_processes: int = 0  # per worker: load and transform training samples beside the training
+    data_version: str = ""  # tells these data from others of the same size; a job resumes on the same only
     metrics: ClassVar[Mapping[str, Direction]] = {}  # what `evaluate` measures besides the loss; which way is better
 
     @abstractmethod

@@ -15,9 +15,15 @@ from service.cluster.group import RayGroup
 from service.cluster.reporter import Door, LeaseKeeper, Reporter, Stopped, driver_reporter
 from service.records import AttemptBrief, AttemptFinished, Control, ResumePoint
 from service.spec import TrialSpec, Workers
+from trainers.outcome import WorkerFailed
 from trainers.repair import RepairingGroup
+from trainers.workload import WorkloadError
 
 log = logging.getLogger("wiretune.driver")
+
+
+class Hopeless(Exception):
+    """A trial failed as it would fail again: the job ends with it. The message is the job's reason."""
 
 
 def main() -> int:
@@ -62,8 +68,14 @@ def run(brief: AttemptBrief) -> AttemptFinished:
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     if results.errors:
-        return AttemptFinished(outcome="failed", reason=_last_line(results.errors[0]))
+        return failure_of(results.errors[0])
     return outcome_of([result.metrics["outcome"] for result in results])
+
+
+def failure_of(error: Exception) -> AttemptFinished:
+    """Return how the attempt ended, from the error of its first trial that failed."""
+    # Ray wraps an error of a trial in one that is an instance of both classes.
+    return AttemptFinished(outcome="failed", reason=_last_line(error), retry=not isinstance(error, Hopeless))
 
 
 def outcome_of(trials: list[str]) -> AttemptFinished:
@@ -87,7 +99,12 @@ def _tuner(brief: AttemptBrief, todo: list[str], scratch: str) -> tune.Tuner:
         trainable,
         param_space={"trial_id": tune.grid_search(todo)},
         tune_config=tune.TuneConfig(max_concurrent_trials=concurrency(workers, len(todo))),
-        run_config=tune.RunConfig(name=f"{brief.job_id}-a{brief.number}", storage_path=scratch, verbose=0),
+        run_config=tune.RunConfig(
+            name=f"{brief.job_id}-a{brief.number}",
+            storage_path=scratch,
+            verbose=0,
+            failure_config=tune.FailureConfig(fail_fast=True),  # the next attempt takes the other trials along
+        ),
     )
 
 
@@ -122,6 +139,13 @@ def train_trial(config: dict[str, Any]) -> None:
         outcome: str = result.outcome
     except Stopped as stopped:
         outcome = stopped.control
+    except WorkloadError as refused:
+        raise Hopeless(str(refused)) from refused
+    except WorkerFailed as failed:
+        log.error("%s", failed)
+        if failed.is_passing:
+            raise
+        raise Hopeless(f"a worker failed: {_last_line(failed)}; `wiretune logs` has its traceback") from failed
     finally:
         reporter.close()
     tune.report({"outcome": outcome})
@@ -136,7 +160,8 @@ def _find(brief: AttemptBrief, trial_id: str) -> tuple[ResumePoint, TrialSpec]:
 
 def _last_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1][:500] if lines else repr(error)[:500]
+    last = lines[-1] if lines else repr(error)
+    return last.removeprefix(f"{Hopeless.__module__}.{Hopeless.__name__}: ")[:500]
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from trainers import cost
 from trainers.config import EmulateLink, NoneConfig, ThresholdConfig
 from trainers.group import Group
 from trainers.segment import Segment, SegmentResult
-from trainers.shapes import parameter_shapes
 
 #: Discarded steps before the clock starts: libraries load and connections open in them.
 WARM_UP_STEPS = 3
@@ -23,7 +22,7 @@ def opening_space(spec: TrialSpec, group: Group) -> tuple[SearchSpace, SegmentRe
     level = _level(spec)
     lowest = level[0] if isinstance(level, tuple) else level
     warm_up = _warm_up(group, spec.replica.optimizer.learning_rate, lowest)
-    start = _start(spec, level, warm_up) if isinstance(level, tuple) else level
+    start = _start(spec, level, warm_up, group.num_elements) if isinstance(level, tuple) else level
     space = SearchSpace(
         optimizer=spec.replica.optimizer.kind,
         guess=Values(learning_rate=spec.replica.optimizer.learning_rate, level=start),
@@ -45,7 +44,7 @@ def _warm_up(group: Group, learning_rate: float, level: float | None) -> Segment
     return result
 
 
-def _start(spec: TrialSpec, level: tuple[float, float], warm_up: SegmentResult) -> float:
+def _start(spec: TrialSpec, level: tuple[float, float], warm_up: SegmentResult, num_elements: int) -> float:
     """Return the level to start from: the link's rule where the link is stated, else the range's middle.
 
     The rule reads a clock, so a budget without seconds takes the middle as well.
@@ -55,24 +54,17 @@ def _start(spec: TrialSpec, level: tuple[float, float], warm_up: SegmentResult) 
     assert isinstance(exchange, ThresholdConfig)
     if spec.budget.seconds is None or exchange.search != "density" or not isinstance(link, EmulateLink):
         return math.sqrt(low * high)
-    rule = cost.link_rule_density(_compute_seconds(spec, warm_up, low), _transfer(spec, None).seconds(link))
+    dense_s = _transfer(spec, num_elements, None).seconds(link)
+    sparse_s = _transfer(spec, num_elements, low).seconds(link)
+    compute_s = max(0.0, statistics.median(warm_up.step_seconds) - sparse_s)
+    rule = cost.link_rule_density(compute_s, dense_s)
     return min(high, max(low, rule))
 
 
-def _compute_seconds(spec: TrialSpec, warm_up: SegmentResult, density: float) -> float:
-    """Return what a step takes without its exchange, in seconds."""
-    link = spec.replica.link
-    assert isinstance(link, EmulateLink)
-    exchange_s = _transfer(spec, density).seconds(link)
-    return max(0.0, statistics.median(warm_up.step_seconds) - exchange_s)
-
-
-def _transfer(spec: TrialSpec, density: float | None) -> cost.Traffic:
-    """Return a step's traffic at `density`; None: dense."""
-    shapes = parameter_shapes(spec.replica.workload)
-    assert shapes is not None, "a user's own model has no declared shapes"
+def _transfer(spec: TrialSpec, num_elements: int, density: float | None) -> cost.Traffic:
+    """Return the traffic of a step that exchanges `num_elements` at `density`; None: dense."""
     return cost.step_traffic(
-        shapes,
+        [(num_elements,)],
         num_workers=spec.workers.count,
         exchange=NoneConfig() if density is None else spec.replica.exchange,
         density=density,

@@ -19,6 +19,7 @@ from service.records import AnyRecord, Checkpointed, StageClosed, TrialFinished,
 from service.spec import TrialSpec
 from trainers.group import Group, Recovery
 from trainers.segment import Segment, SegmentResult
+from trainers.workload import WorkloadError
 
 
 class Sink(Protocol):
@@ -42,6 +43,7 @@ class Resume(BaseModel):
 
     model_config = ConfigDict(ser_json_inf_nan="strings")
 
+    fingerprint: str  # of the training task
     checkpoint: str
     checkpoints: list[str]  # all that are still on storage, oldest first
     stage: StageStart
@@ -118,6 +120,7 @@ class _Run:
                 seed=self.spec.seed,
                 backend=self.group.backend,
                 device=self.group.device,
+                metrics=dict(self.group.metrics),
             )
         )
         if resume is None:
@@ -134,6 +137,10 @@ class _Run:
         return resume.open_commit
 
     def _go_on(self, resume: Resume) -> None:
+        if resume.fingerprint != self.group.fingerprint:
+            raise WorkloadError(
+                "the model's starting weights, or its data, are not those that this job began with; submit it anew"
+            )
         self._stage = resume.stage
         if resume.open_commit is not None:
             self.group.load(resume.stage.checkpoint)
@@ -338,6 +345,7 @@ class _Run:
         if commit is None:
             self._stage = StageStart(checkpoint=url, progress=self.progress)
         return Resume(
+            fingerprint=self.group.fingerprint,
             checkpoint=url,
             checkpoints=self.keeper.saved,
             stage=self._stage,

@@ -177,7 +177,8 @@ class Ingest:
             attempts.succeed(self.session, self.job, now=self.now)
             return
         reason = record.reason or f"the driver reported `{record.outcome}` without a reason"
-        attempts.lose(self.session, self.job, reason=reason, now=self.now, max_attempts=self.max_attempts)
+        most = self.max_attempts if record.retry else self.job.attempt
+        attempts.lose(self.session, self.job, reason=reason, now=self.now, max_attempts=most)
 
 
 def _keep(trial: TrialRow, stage: StageRow, record: StageClosed | Checkpointed) -> None:

@@ -1,8 +1,9 @@
 """How an attempt ends follows from how its trials did."""
 
 import pytest
+from ray.exceptions import RayTaskError
 
-from service.cluster.entrypoint import outcome_of, run
+from service.cluster.entrypoint import Hopeless, failure_of, outcome_of, run
 from service.records import AttemptBrief, Control, ResumePoint
 from service.spec import JobSpec
 
@@ -35,6 +36,16 @@ def _brief(*, finished: bool, control: Control = Control.RUN) -> AttemptBrief:
 )
 def test_an_attempts_outcome_is_that_of_its_trials(trials: list[str], outcome: str) -> None:
     assert outcome_of(trials).outcome == outcome
+
+
+@pytest.mark.parametrize(("error", "retry"), [(Hopeless("no module `mine`"), False), (OSError("disk full"), True)])
+def test_only_what_may_pass_is_tried_again(error: Exception, retry: bool) -> None:
+    as_ray_raises_it = RayTaskError("train", f"Traceback ...\n{Hopeless.__module__}.{error!s}", error)
+
+    finished = failure_of(as_ray_raises_it.as_instanceof_cause())
+
+    assert (finished.outcome, finished.retry) == ("failed", retry)
+    assert finished.reason.endswith(str(error))
 
 
 def test_an_attempt_with_nothing_left_to_train_succeeds_without_ray() -> None:

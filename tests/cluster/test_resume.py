@@ -9,6 +9,7 @@ import pytest
 from service.cluster import trial
 from service.records import AnyRecord, Checkpointed, MetricPoints, StageClosed, TrialFinished
 from service.spec import JobSpec, TrialSpec
+from trainers.workload import WorkloadError
 
 ARMS: dict[str, dict[str, Any]] = {
     "fixed": {"controller": {"kind": "fixed"}},
@@ -134,3 +135,15 @@ def test_what_a_later_attempt_would_load_is_on_storage_and_old_checkpoints_are_n
 
 def _folder(url: str) -> Path:
     return Path(url.removeprefix("file://"))
+
+
+def test_a_job_does_not_resume_on_another_model_or_other_data(
+    train: Callable[..., Memory], arithmetic_group: Callable[..., Any], tmp_path: Path
+) -> None:
+    spec = _spec("cosine", "steps", keep=1)
+    resume = train(spec).of(Checkpointed)[0].resume
+    group = arithmetic_group()
+    group.fingerprint = "of an edited model"
+
+    with pytest.raises(WorkloadError, match="not those that this job began with"):
+        trial.train(spec, group, Memory(), trial_id="t", storage_url=f"file://{tmp_path}/later", resume=resume)

@@ -212,6 +212,13 @@ def test_a_failed_attempt_queues_the_job_with_a_back_off_until_none_is_left(stor
     assert (job.state, job.reason) == (JobState.FAILED, "again")
 
 
+def test_a_failure_that_would_come_again_ends_the_job_with_its_first_attempt(store, driver):
+    driver.send(AttemptFinished(outcome="failed", reason="`loss` must return a scalar", retry=False))
+
+    job = store.job(driver.job_id)
+    assert (job.state, job.attempt, job.reason) == (JobState.FAILED, 1, "`loss` must return a scalar")
+
+
 def test_a_driver_with_nothing_left_to_train_may_succeed_at_once(store, spec, begin):
     driver = begin(store.add_job(spec)[0].id)
 

@@ -123,6 +123,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         "WIRETUNE_RAY_TOKEN_PATH": str(token),
         "WIRETUNE_API_URL": f"http://127.0.0.1:{api}",
         "WIRETUNE_DATABASE_URL": "",
+        "WIRETUNE_USER_CODE": "true",
     }
     processes = Processes(folder, environment)
     memory = {"object_store_memory": 200_000_000}

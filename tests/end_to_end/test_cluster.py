@@ -3,6 +3,7 @@
 The service is that of docker-compose.yml, its commands run as host processes.
 """
 
+import errno
 import io
 import os
 import signal
@@ -87,6 +88,19 @@ def test_results_over_http_are_those_on_storage(cluster: Any, finished: JobView,
     assert f"attempt 1 of {finished.id} succeeded" in log and kept.read_text() == log
     assert report.complete and report.best_arm in ("tuned", "dense")
     assert report.trials[1].bill == dense.bill
+
+
+def test_a_users_model_that_fails_ends_the_job_at_once_and_its_prints_are_in_the_log(cluster: Any) -> None:
+    models_of_tests = str(Path(__file__).parents[1] / "trainers")
+    workload = {"factory": "own_models:Stumbling", "params": {"number": errno.ENOENT}, "path": models_of_tests}
+    with cluster.client() as client:
+        job = client.submit({"workload": workload, "budget": {"steps": 10}})
+        view = client.wait(job.id, timeout_s=120)
+        log = client.logs(job.id).decode()
+
+    assert (view.state, view.attempt) == (JobState.FAILED, 1)
+    assert "stumbled" in view.reason
+    assert "about to stumble" in log and "Traceback" in log
 
 
 def test_every_committed_steps_loss_is_stored_once(cluster: Any, finished: JobView) -> None:

@@ -241,5 +241,27 @@ class Broken(Regression):
         return torch.optim.LBFGS(model.parameters()) if self.fault == "lbfgs" else super().optimizer(model)
 
 
+class Unequal(Regression):
+    """Its weights come from a generator of its own, which every process seeds in its own way."""
+
+    def model(self) -> nn.Module:
+        model = super().model()
+        with torch.no_grad():
+            model[0].weight.fill_(float(np.random.default_rng().random()))
+        return model
+
+
+class Stumbling(Regression):
+    """Raises an error of the operating system in its first step."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        print("about to stumble")
+        raise OSError(self.number, "stumbled")
+
+
 def nothing() -> None:
     """A factory that forgets to return."""

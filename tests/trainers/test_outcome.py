@@ -1,10 +1,12 @@
 """What the ranks' outcomes say about each other."""
 
 import pickle
+from typing import Any
 
 import pytest
 
 from trainers.outcome import BLAME_S, Outcome, WorkerFailed, WorkerLost, judge, patience_s
+from trainers.workload import WorkloadError
 
 ANSWER, PEER_LOST = Outcome("answer", "fine"), Outcome("peer_lost", "connection reset")
 ERROR, DEATH, SILENCE = (
@@ -35,6 +37,23 @@ def test_the_lost_ranks_are_named(outcomes: list[Outcome], ranks: tuple[int, ...
         judge(dict(enumerate(outcomes)))
 
     assert (lost.value.ranks, str(lost.value)) == (ranks, message)
+
+
+@pytest.mark.parametrize("kind", ["error", "machine_error"])
+def test_an_error_of_the_machine_may_pass_and_one_of_the_code_will_not(kind: Any):
+    with pytest.raises(WorkerFailed) as failed:
+        judge({0: PEER_LOST, 1: Outcome(kind, "Traceback ...")})
+
+    assert (failed.value.rank, failed.value.is_passing) == (1, kind == "machine_error")
+
+
+def test_a_refused_workload_explains_everything_but_a_death():
+    refused = Outcome("refused", "`loss` must return a scalar")
+
+    with pytest.raises(WorkloadError, match="must return a scalar"):
+        judge({0: ERROR, 1: refused, 2: SILENCE})
+    with pytest.raises(WorkerLost):
+        judge({0: refused, 1: DEATH})
 
 
 def test_a_loss_keeps_the_answers_that_did_come():

@@ -66,8 +66,8 @@ def test_windows_are_the_text_in_order_without_overlap():
 
 
 def test_the_hash_is_that_of_the_training_text(workload: stdlib.Stdlib):
-    assert stdlib.Stdlib(StdlibLm(context=32)).data_sha256 == workload.data_sha256
-    assert len(workload.data_sha256) == 64
+    assert stdlib.Stdlib(StdlibLm(context=32)).data_version == workload.data_version
+    assert len(workload.data_version) == 64
 
 
 def test_a_score_depends_on_earlier_bytes_alone(workload: stdlib.Stdlib):
@@ -113,4 +113,4 @@ def test_the_embedding_is_exported_under_both_its_names(make_config: Callable[..
     fresh = table.build(TEXT).model()
     fresh.load_state_dict(safetensors.torch.load_file(path), strict=True)
     assert torch.equal(fresh.head.weight, replica.model.get_parameter("embedding.weight"))
-    assert model.fingerprint(fresh) == model.fingerprint(replica.model)
+    assert model.fingerprint(fresh, replica.workload) == replica.fingerprint()

@@ -37,8 +37,8 @@ class Stdlib(Workload):
         self._config = config
         self.batch_size = config.batch_size
         training, held_out = read_source(library())
-        #: Of the training bytes, which follow the workers' version of Python.
-        self.data_sha256 = hashlib.sha256(training).hexdigest()
+        # The bytes follow the workers' version of Python.
+        self.data_version = hashlib.sha256(training).hexdigest()
         self.training = TensorDataset(windows(training, config.context))
         validation = windows(held_out, config.context)
         self.validation = TensorDataset(validation[:: math.ceil(len(validation) / NUM_VALIDATION_WINDOWS)])

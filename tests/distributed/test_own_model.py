@@ -1,0 +1,39 @@
+"""What a group of real ranks makes of a user's model: a refusal, or an error that tells whether to try again."""
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainers.config import NoneConfig, OwnWorkload, ReplicaConfig, SgdConfig
+from trainers.group import ProcessGroup
+from trainers.outcome import WorkerFailed
+from trainers.segment import Segment
+from trainers.workload import WorkloadError
+
+MODELS = str(Path(__file__).parents[1] / "trainers")
+
+
+def group(factory: str, **params: Any) -> ProcessGroup:
+    workload = OwnWorkload(factory=f"own_models:{factory}", params=params, path=MODELS)
+    return ProcessGroup(ReplicaConfig(workload=workload, optimizer=SgdConfig(), exchange=NoneConfig()), 2, device="cpu")
+
+
+def test_ranks_that_built_different_models_are_refused() -> None:
+    with pytest.raises(WorkloadError, match="built different models or data from one seed"):
+        group("Unequal")
+
+
+@pytest.mark.parametrize(("number", "is_passing"), [(errno.ENOSPC, True), (errno.ENOENT, False)])
+def test_a_full_disk_may_pass_and_a_missing_file_will_not(number: int, is_passing: bool) -> None:
+    with group("Stumbling", number=number) as ranks, pytest.raises(WorkerFailed, match="stumbled") as failed:
+        ranks.run(Segment(num_steps=1, learning_rate=0.1))
+
+    assert failed.value.is_passing is is_passing
+
+
+def test_a_group_knows_the_models_metrics_and_size() -> None:
+    with group("Regression") as ranks:
+        assert (dict(ranks.metrics), ranks.num_elements) == ({"mae": "min"}, 6 * 8 + 8 + 8 + 1)
+        assert ranks.evaluate().metrics.keys() == {"mae"}
