@@ -173,16 +173,17 @@ def _file(trial: Any) -> str:
 
 
 def _ranks(cluster: Any) -> list[int]:
-    """Return the pids of this cluster's ranks, by their parent's environment: Ray's titles overwrite their own."""
-    return [
-        pid
-        for pid in _pids("ray::RankActor")
-        if str(cluster.results).encode() in Path(f"/proc/{_parent(pid)}/environ").read_bytes()
-    ]
+    """Return the pids of this cluster's ranks."""
+    return [pid for pid in _pids("ray::RankActor") if str(cluster.results).encode() in _environment_of_parent(pid)]
 
 
-def _parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+def _environment_of_parent(pid: int) -> bytes:
+    """Return what Ray gave its daemon, and that one its workers, whose titles have overwritten their own copies."""
+    try:
+        parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
+        return Path(f"/proc/{parent}/environ").read_bytes()
+    except OSError:
+        return b""  # it has just ended
 
 
 def _pids(words: str) -> list[int]:
