@@ -8,50 +8,41 @@ Goal: the start of a process, plus what the network and the storage need for the
 import os
 import signal
 import tempfile
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
-from trainers.config import AdamWConfig, DigitsMlp, ReplicaConfig, ThresholdConfig
+from trainers.config import AdamWConfig, DigitsMlp, OwnWorkload, ReplicaConfig, ThresholdConfig, WorkloadConfig
 from trainers.group import ProcessGroup
 from trainers.repair import RepairingGroup
 from trainers.segment import Segment
-from trainers.workload import TensorData
-from trainers.workloads import table
+from trainers.workload import Workload
 
 NUM_STEPS = 2
-WIDE_BATCH = 8
+WORKLOADS = (DigitsMlp(), OwnWorkload(factory="recovery:Wide", path=str(Path(__file__).parent)))
 
 
-class Wide:
+class Wide(Workload):
     """A 1024-4096-4096-1024 perceptron (25.2 million weights) on noise."""
 
-    batch_size = WIDE_BATCH
+    batch_size = 8
 
     def __init__(self) -> None:
         noise = torch.randn(1024, 1024, generator=torch.Generator().manual_seed(0))
-        self.training = self.validation = TensorData(noise, noise)
+        self.training = self.validation = TensorDataset(noise)
 
     def model(self) -> nn.Module:
         return nn.Sequential(nn.Linear(1024, 4096), nn.ReLU(), nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 1024))
 
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return nn.functional.mse_loss(outputs, targets)
-
-    def num_correct(self, outputs: Tensor, targets: Tensor) -> None:
-        return None
+    def loss(self, model: nn.Module, batch: tuple[Tensor]) -> Tensor:
+        return nn.functional.mse_loss(model(batch[0]), batch[0])
 
 
-built_in = table.build
-# Spawned workers import this file as well, and so know the wide one too.
-table.build = lambda config: Wide() if config.batch_size == WIDE_BATCH else built_in(config)
-
-
-def measure(batch_size: int) -> str:
+def measure(workload: WorkloadConfig) -> str:
     """Return what a kill after the first segment from a checkpoint costs, in words."""
-    config = ReplicaConfig(
-        workload=DigitsMlp(batch_size=batch_size), optimizer=AdamWConfig(), exchange=ThresholdConfig(density=0.01)
-    )
+    config = ReplicaConfig(workload=workload, optimizer=AdamWConfig(), exchange=ThresholdConfig(density=0.01))
     segment = Segment(num_steps=NUM_STEPS, learning_rate=1e-4)
     inner = ProcessGroup(config, 2, device="cpu")
     with RepairingGroup(inner) as group, tempfile.TemporaryDirectory() as folder:
@@ -69,5 +60,5 @@ def measure(batch_size: int) -> str:
 
 
 if __name__ == "__main__":
-    for batch_size in (32, WIDE_BATCH):
-        print(measure(batch_size))
+    for workload in WORKLOADS:
+        print(measure(workload))
