@@ -35,6 +35,7 @@ bench: setup
 	$(BIN)/python benchmarks/exchange_kernels.py
 	$(BIN)/python benchmarks/ask_latency.py
 	$(BIN)/python benchmarks/recovery.py
+	$(BIN)/python benchmarks/overheads.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

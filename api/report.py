@@ -123,7 +123,9 @@ def bill_table(report: JobReport, spec: JobSpec) -> Table:
     """Return every trial's bill for a terminal; bytes are one worker's."""
     link = f"emulated {spec.link.mbps:g} Mbit link" if spec.link.mode == "emulate" else "the network as it is"
     metrics = sorted(report.metric_directions)
-    table = _table(f"Bill ({link})", "trial", "sent", "dense", "ratio", "search", "training", "val. loss", *metrics)
+    repairs = ["repairs"] if any(trial.bill.repairs for trial in report.trials) else []
+    figure_names = ["sent", "dense", "ratio", "search", "training", *repairs, "val. loss", *metrics]
+    table = _table(f"Bill ({link})", "trial", *figure_names)
     for trial in report.trials:
         bill = trial.bill
         table.add_row(
@@ -133,6 +135,7 @@ def bill_table(report: JobReport, spec: JobSpec) -> Table:
             _ratio(bill),
             f"{bill.seconds_search:.1f} s",
             f"{bill.seconds_training:.1f} s",
+            *(f"{bill.repairs} ({bill.seconds_recovery:.1f} s)" for _ in repairs),
             figures.loss(trial.validation_loss),
             *(figures.loss(trial.validation_metrics.get(name)) for name in metrics),
         )

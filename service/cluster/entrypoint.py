@@ -28,10 +28,10 @@ class Hopeless(Exception):
 
 def main() -> int:
     """Run the attempt that the environment names; the exit status says how it went."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
-    logging.getLogger("httpx2").setLevel(logging.WARNING)  # it tells of every request
+    configure_logging()
     door = Door.from_environment()
     brief = door.brief()
+    log.info("attempt %d of %s: the driver is up", brief.number, brief.job_id)
     lease = LeaseKeeper(door, renew_s=brief.renew_s, max_silence_s=brief.max_silence_s, on_loss=_die)
     reporter = driver_reporter(door, max_silence_s=brief.max_silence_s)
     try:
@@ -45,6 +45,13 @@ def main() -> int:
         lease.close()
         reporter.close()
     return 0
+
+
+def configure_logging() -> None:
+    """Log what this process does to its output, which the attempt's log collects."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    for name in ("httpx2", "ray"):  # they tell of every request, and of every table
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def _die(stopped: Stopped) -> None:
@@ -119,6 +126,7 @@ def concurrency(workers: Workers, num_trials: int) -> int:
 
 def train_trial(config: dict[str, Any]) -> None:
     """Train one trial, in the process that Tune started for it."""
+    configure_logging()
     door = Door.from_environment()
     brief = door.brief()
     if brief.control is not Control.RUN:  # cancelled while an earlier trial ran
@@ -126,8 +134,10 @@ def train_trial(config: dict[str, Any]) -> None:
         return
     point, spec = _find(brief, config["trial_id"])
     reporter = Reporter(door, point.trial_id, max_silence_s=brief.max_silence_s)
+    log.info("trial %s starts %d workers", point.trial_id, spec.workers.count)
     try:
         with RepairingGroup(RayGroup(spec.replica, spec.workers)) as group:
+            log.info("trial %s: its workers are ready, on %s over %s", point.trial_id, group.device, group.backend)
             result = trial.train(
                 spec,
                 group,
