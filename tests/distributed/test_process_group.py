@@ -24,6 +24,7 @@ from trainers.config import (
 from trainers.group import Group, ProcessGroup
 from trainers.outcome import WorkerFailed, WorkerLost
 from trainers.segment import Segment, SegmentResult
+from trainers.workload import WorkloadError
 
 D = 64 * 512 + 512 + 512 * 512 + 512 + 512 * 10 + 10
 SGD = SgdConfig(learning_rate=0.1, warmup_steps=3)
@@ -192,7 +193,7 @@ def _reconnected(group: Group) -> SegmentResult:
 def test_a_replica_that_cannot_be_built_ends_the_group():
     too_large = config(SGD, DENSE).model_copy(update={"accumulate": 1000})
 
-    with pytest.raises(WorkerFailed, match=r"(?s)worker \d failed: Traceback.*`batch_size` 32 x `accumulate` 1000"):
+    with pytest.raises(WorkloadError, match="`batch_size` 32 x `accumulate` 1000"):
         ProcessGroup(too_large, 1, device="cpu")
 
 

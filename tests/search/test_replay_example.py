@@ -13,7 +13,11 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "replay_schedule.py"
 RATES = {"sgd": 0.1, "adamw": 1e-3, "schedulefree_sgd": 1.0, "schedulefree_adamw": 2.5e-3}
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZER_TRAITS)
+def test_the_example_knows_every_optimizer_but_a_users_own():
+    assert RATES.keys() == OPTIMIZER_TRAITS.keys() - {"own"}
+
+
+@pytest.mark.parametrize("optimizer", RATES)
 def test_the_example_trains_to_a_good_held_out_accuracy(tmp_path, capsys, optimizer):
     entry = Entry(step=0, num_steps=120, learning_rate=RATES[optimizer], final_learning_rate=RATES[optimizer] / 2)
     path = tmp_path / "schedule.json"
