@@ -211,7 +211,8 @@ class Replica:
         with model.lent(self.model, self._evaluated()), feed.seeded(0):
             share = torch.arange(self.rank, num_samples, self.num_workers)
             for indices in torch.split(share, self.workload.evaluation_batch_size):
-                sums += len(indices) * self._evaluate_batch(indices, names)
+                if len(indices):  # a set smaller than the ranks leaves some without a share
+                    sums += len(indices) * self._evaluate_batch(indices, names)
         self.model.train(was_training)
         self._wire.all_reduce_sum(sums, {"control": sums.nbytes})
         means = dict(zip(names, (sums / num_samples).tolist(), strict=True))

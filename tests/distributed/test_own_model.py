@@ -33,6 +33,14 @@ def test_a_full_disk_may_pass_and_a_missing_file_will_not(number: int, is_passin
     assert failed.value.is_passing is is_passing
 
 
+def test_a_validation_set_smaller_than_the_group_is_evaluated_once() -> None:
+    with group("Single") as ranks:
+        evaluation = ranks.evaluate()
+
+    assert evaluation.num_samples == 1
+    assert evaluation.loss == pytest.approx(evaluation.metrics["mae"] ** 2, rel=1e-5)
+
+
 def test_a_group_knows_the_models_metrics_and_size() -> None:
     with group("Regression") as ranks:
         assert (dict(ranks.metrics), ranks.num_elements) == ({"mae": "min"}, 6 * 8 + 8 + 8 + 1)

@@ -43,6 +43,14 @@ class Regression(Workload):
         return {"loss": self.loss(model, batch), "mae": (model(batch[0]) - batch[1]).abs().mean()}
 
 
+class Single(Regression):
+    """One sample to validate on: fewer than there are ranks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.validation = TensorDataset(*samples(1, 1))
+
+
 class Frozen(Regression):
     def model(self) -> nn.Module:
         model = super().model()
@@ -198,6 +206,8 @@ class Broken(Regression):
             self.training = TensorDataset(*samples(0, 5))
         if fault == "no data":
             del self.training
+        if fault == "empty validation":
+            self.validation = TensorDataset(*samples(1, 0))
 
     def model(self) -> Any:
         model = super().model()

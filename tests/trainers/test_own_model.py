@@ -284,6 +284,7 @@ FAULTS = {
     "unknown option": r"options that sgd does not know: \['beta'\]",
     "iterable": "`training` is a Endless, which has no samples by index",
     "few samples": "must be at most the 5 training samples, got 12",
+    "empty validation": "`validation` of .* must be a data set with a length of at least 1",
     "no data": "made a workload without training",
     "vector loss": r"`loss` must return a scalar.*got shape \(12,\)",
     "cleared gradients": "replaced a parameter's `.grad`",

@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+from collections.abc import Sized
 from functools import reduce
 from typing import Any
 
@@ -24,6 +25,8 @@ def load(config: OwnWorkload) -> Workload:
     missing = [name for name in ("training", "validation") if not hasattr(workload, name)]
     if missing:
         raise WorkloadError(f"`{config.factory}` made a workload without {' and '.join(missing)}; set it in `__init__`")
+    if not isinstance(workload.validation, Sized) or not len(workload.validation):
+        raise WorkloadError(f"`validation` of `{config.factory}` must be a data set with a length of at least 1")
     if workload.metrics.keys() & {"loss"}:
         raise WorkloadError(f"`metrics` of `{config.factory}` names `loss`, which is measured anyway; leave it out")
     return workload
