@@ -1,5 +1,6 @@
 """Every knob of training, declared once. Pydantic only, so that a job can be checked without torch."""
 
+import json
 import os
 from typing import Annotated, Literal, NamedTuple, Self
 
@@ -41,7 +42,7 @@ class WorkloadBase(Config):
         """Return this with its relative paths taken from `folder`."""
         if self.weights is None or "://" in self.weights:
             return self
-        return self.model_copy(update={"weights": os.path.join(folder, self.weights)})
+        return self.model_copy(update={"weights": os.path.join(folder, os.path.expanduser(self.weights))})
 
 
 class DigitsMlp(WorkloadBase):
@@ -98,7 +99,17 @@ class OwnWorkload(WorkloadBase):
     path: str | None = Field(None, description="folder to import from first; `wiretune run` fills in its own")
 
     def resolved(self, folder: str) -> Self:
-        return super().resolved(folder).model_copy(update={"path": os.path.join(folder, self.path or "")})
+        path = os.path.normpath(os.path.join(folder, os.path.expanduser(self.path or "")))
+        return super().resolved(folder).model_copy(update={"path": path})
+
+    @field_validator("params")
+    @classmethod
+    def _are_json(cls, params: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        try:
+            json.dumps(params, allow_nan=False, ensure_ascii=False).encode()
+        except ValueError as error:  # NaN, Infinity, half a surrogate pair
+            raise ValueError(f"`params` must be plain JSON: numbers that are finite, valid text; {error}") from error
+        return params
 
     @field_validator("factory")
     @classmethod

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +44,7 @@ class Workload(ABC):
     evaluation_batch_size: int = 1024  # samples per forward pass of an evaluation
     loader_processes: int = 0  # per worker: load and transform training samples beside the training
     data_version: str = ""  # tells these data from others of the same size; a job resumes on the same only
-    metrics: ClassVar[Mapping[str, Direction]] = {}  # what `evaluate` measures besides the loss; which way is better
+    metrics: Mapping[str, Direction] = {}  # what `evaluate` measures besides the loss; which way is better
 
     @abstractmethod
     def model(self) -> nn.Module:

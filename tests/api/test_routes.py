@@ -317,4 +317,14 @@ def test_own_code_and_files_need_a_service_that_allows_them(store: Store, key: s
         assert [error["pointer"] for error in document["errors"]] == ["/workload/factory", "/workload/weights"]
         assert "WIRETUNE_USER_CODE" in document["errors"][0]["message"]
     assert store.jobs().jobs == ()
-    assert lenient.post("/v1/jobs", json=OWN).status_code == 202
+    found = {"factory": "mine:build", "weights": "/data/start.safetensors", "path": "/opt/models"}
+    assert lenient.post("/v1/jobs", json=OWN | {"workload": found}).status_code == 202
+
+
+def test_places_that_differ_between_workers_are_refused(store: Store, key: str) -> None:
+    client = TestClient(create_app(store, user_code=True), headers={"Authorization": f"Bearer {key}"})
+    workload = OWN["workload"] | {"path": "models"}
+
+    document = refused(client.post("/v1/jobs", json=OWN | {"workload": workload}), 422, "invalid-job")
+
+    assert [error["pointer"] for error in document["errors"]] == ["/workload/weights", "/workload/path"]

@@ -119,11 +119,18 @@ def test_own_code_and_files_are_found_from_the_folder_of_the_command() -> None:
     def resolved(**workload: Any) -> Any:
         return accepted({"workload": {"factory": "mine:build"} | workload}).resolved("/home/me").workload
 
-    assert resolved().path == "/home/me/"
+    assert resolved().path == "/home/me"
     assert resolved(path="models").path == "/home/me/models"
     assert resolved(path="/opt/models").path == "/opt/models"
     assert resolved(weights="start.safetensors").weights == "/home/me/start.safetensors"
     assert resolved(weights="s3://bucket/start.safetensors").weights == "s3://bucket/start.safetensors"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), "\ud800", {"deep": [float("nan")]}])
+def test_parameters_of_a_factory_are_plain_json(value: Any) -> None:
+    found = refused({"workload": {"factory": "mine:build", "params": {"a": value}}})
+
+    assert "`params` must be plain JSON" in found["/workload/params"].message
 
 
 def test_every_problem_is_named_at_once() -> None:

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +14,11 @@ from trainers.segment import Direction
 from trainers.workload import Workload
 
 WIDTH, NUM_SAMPLES = 6, 240
+METRICS: dict[str, Any] = {
+    "metric named loss": {"loss": "min"},
+    "metric with a slash": {"f1/macro": "max"},
+    "metric without direction": {"f1": "up"},
+}
 
 
 def samples(seed: int, count: int) -> tuple[Tensor, Tensor]:
@@ -27,7 +32,7 @@ class Regression(Workload):
     """The base of the others: two layers on the linear rule."""
 
     batch_size = 12
-    metrics: ClassVar[Mapping[str, Direction]] = {"mae": "min"}
+    metrics: Mapping[str, Direction] = {"mae": "min"}
 
     def __init__(self) -> None:
         self.training: Any = TensorDataset(*samples(0, NUM_SAMPLES))
@@ -157,7 +162,7 @@ class Augmented(Dataset[dict[str, Tensor]]):
 
 
 class MapStyle(Regression):
-    metrics: ClassVar[Mapping[str, Direction]] = {}
+    metrics: Mapping[str, Direction] = {}
 
     def __init__(self, processes: int = 0) -> None:
         self.training = self.validation = Augmented()
@@ -206,6 +211,8 @@ class Broken(Regression):
             self.training = TensorDataset(*samples(0, 5))
         if fault == "no data":
             del self.training
+        if fault in METRICS:
+            self.metrics = METRICS[fault]
         if fault == "empty validation":
             self.validation = TensorDataset(*samples(1, 0))
 

@@ -1,7 +1,6 @@
 """What classifiers share: batches of (inputs, labels), cross-entropy, and the share of labels that are met."""
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -12,7 +11,7 @@ from trainers.workload import Batch, Workload
 class Classification(Workload):
     """Batches are inputs `(b, ...)` and labels `(b,)` (int64); the model returns scores `(b, num_classes)`."""
 
-    metrics: ClassVar[Mapping[str, Direction]] = {"accuracy": "max"}
+    metrics: Mapping[str, Direction] = {"accuracy": "max"}
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         inputs, labels = batch

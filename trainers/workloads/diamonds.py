@@ -3,7 +3,6 @@
 import csv
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -29,7 +28,7 @@ GRADES = {
 class Diamonds(Workload):
     """53,940 diamonds, split 80 : 20. Batches are features `(b, 26)` and log prices `(b,)`, both standardised."""
 
-    metrics: ClassVar[Mapping[str, Direction]] = {"mae": "min"}  # of the natural logarithm of the price
+    metrics: Mapping[str, Direction] = {"mae": "min"}  # of the natural logarithm of the price
 
     def __init__(self, config: DiamondsMlp) -> None:
         self.batch_size = config.batch_size

@@ -1,6 +1,7 @@
 """A user's own workload: imported by name, called with the job's parameters."""
 
 import importlib
+import re
 import sys
 from collections.abc import Sized
 from functools import reduce
@@ -27,9 +28,18 @@ def load(config: OwnWorkload) -> Workload:
         raise WorkloadError(f"`{config.factory}` made a workload without {' and '.join(missing)}; set it in `__init__`")
     if not isinstance(workload.validation, Sized) or not len(workload.validation):
         raise WorkloadError(f"`validation` of `{config.factory}` must be a data set with a length of at least 1")
-    if workload.metrics.keys() & {"loss"}:
-        raise WorkloadError(f"`metrics` of `{config.factory}` names `loss`, which is measured anyway; leave it out")
+    for name, direction in workload.metrics.items():
+        _check_metric(name, direction)
     return workload
+
+
+def _check_metric(name: str, direction: str) -> None:
+    if name == "loss":
+        raise WorkloadError("`metrics` names `loss`, which is measured anyway; leave it out")
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,60}", name):
+        raise WorkloadError(f"`metrics` names {name!r}: letters, digits, `_`, `.` and `-` are allowed, up to 60")
+    if direction not in ("min", "max"):
+        raise WorkloadError(f"`metrics` says that `{name}` is better {direction!r}: `min` and `max` are allowed")
 
 
 def _factory(config: OwnWorkload) -> Any:

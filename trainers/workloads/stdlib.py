@@ -6,7 +6,6 @@ import os
 import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -30,7 +29,7 @@ NUM_VALIDATION_WINDOWS = 512
 class Stdlib(Workload):
     """Batches are one tensor: windows `(b, context + 1)` (uint8) that do not overlap. Modules are held out whole."""
 
-    metrics: ClassVar[Mapping[str, Direction]] = {"bits_per_byte": "min"}
+    metrics: Mapping[str, Direction] = {"bits_per_byte": "min"}
     evaluation_batch_size = 64
 
     def __init__(self, config: StdlibLm) -> None:
