@@ -7,8 +7,6 @@ from trainers.workload import Workload
 
 
 class Tumours(Workload):
-    batch_size = 16
-
     def __init__(self, hidden: int = 256):
         inputs, labels = map(torch.tensor, load_breast_cancer(return_X_y=True))  # 569 x 30
         inputs = ((inputs - inputs.mean(dim=0)) / inputs.std(dim=0)).float()
