@@ -88,7 +88,7 @@ class _Fetcher(Dataset[Batch]):
 
     def __getitem__(self, request: _Request) -> Batch:
         data: Any = self._workload.training
-        if isinstance(data, TensorDataset):  # nothing random, and a hundred times faster than sample by sample
+        if _is_indexed_at_once(self._workload, data):  # draws nothing at random
             return data[request.indices]
         with seeded(request.seed):
             return fetch(self._workload, data, request.indices)
@@ -96,11 +96,16 @@ class _Fetcher(Dataset[Batch]):
 
 def fetch(workload: Workload, data: Samples, indices: Tensor) -> Batch:
     """Return the samples of `data` at `indices` `(b,)` as one batch."""
-    if isinstance(data, TensorDataset):
+    if _is_indexed_at_once(workload, data):
         return data[indices]
     wanted = indices.tolist()
     together = getattr(data, "__getitems__", None)  # torch's convention for fetching many at once
     return workload.collate(together(wanted) if together else [data[index] for index in wanted])
+
+
+def _is_indexed_at_once(workload: Workload, data: Samples) -> bool:
+    """Whether indexing the tensors makes the batch: a hundred times faster than sample by sample."""
+    return isinstance(data, TensorDataset) and type(workload).collate is Workload.collate
 
 
 class IndexFeed:

@@ -56,6 +56,20 @@ class Single(Regression):
         self.validation = TensorDataset(*samples(1, 1))
 
 
+class Collated(Regression):
+    """Its batches are dictionaries, made of pairs."""
+
+    def collate(self, samples: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
+        inputs, targets = zip(*samples, strict=True)
+        return {"x": torch.stack(inputs), "y": torch.stack(targets)}
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        return super().loss(model, (batch["x"], batch["y"]))
+
+    def evaluate(self, model: nn.Module, batch: Any) -> Mapping[str, Tensor]:
+        return {"loss": self.loss(model, batch), "mae": (model(batch["x"]) - batch["y"]).abs().mean()}
+
+
 class Frozen(Regression):
     def model(self) -> nn.Module:
         model = super().model()

@@ -191,6 +191,13 @@ def test_loader_processes_bring_the_same_random_samples_as_none(replica: Train):
     assert [loaded.run(SEGMENT).losses for _ in range(2)] == expected
 
 
+def test_a_users_collate_makes_the_batches_of_tensor_data_too(replica: Train):
+    plain, collated = replica("Regression"), replica("Collated")
+
+    assert collated.run(SEGMENT).losses == plain.run(SEGMENT).losses
+    assert collated.evaluate() == plain.evaluate()
+
+
 def test_loader_processes_follow_a_rewind(replica: Train):
     ours = replica("MapStyle", processes=1)
     ours.snapshot("stage")
