@@ -36,6 +36,12 @@ class Workers(Config):
     count: int = Field(2, ge=1, le=1024)
     cpus: float = Field(1.0, gt=0, le=1024, description="per worker")
     gpus: float = Field(0.0, ge=0, le=64, description="per worker; several are whole ones")
+    reply_timeout_s: float = Field(
+        300.0,
+        gt=0,
+        le=86_400,
+        description="longest that a worker may load data, evaluate, or read or write a checkpoint",
+    )
     timeout_s: float = Field(
         60.0,
         gt=0,
@@ -173,6 +179,7 @@ class JobSpec(Config):
             precision=self.precision,
             threads=max(1, int(self.workers.cpus)),
             collective_timeout_s=self.workers.timeout_s,
+            reply_timeout_s=self.workers.reply_timeout_s,
         )
         return TrialSpec(
             arm=arm.name,

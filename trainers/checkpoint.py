@@ -71,7 +71,7 @@ def commit_manifest(url: str, shards: Iterable[Shard]) -> None:
 def load(url: str, state: State, *, rank: int, num_workers: int) -> None:
     """Copy the checkpoint at `url` into the live state of `rank`.
 
-    Raises CheckpointError, before anything has changed, if a file is missing, damaged or does not fit.
+    Raises CheckpointError, before any value has changed, if a file is missing, damaged or does not fit.
     """
     shards = {shard.name: shard for shard in _read_manifest(url, num_workers).shards}
     files = [(state.shared, SHARED), (state.own, own_name(rank))]

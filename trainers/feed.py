@@ -1,6 +1,7 @@
 """Brings each rank its batches: a pure function of (seed, step, rank), however often training is rewound."""
 
 import random
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -64,10 +65,7 @@ class _Requests(Sampler[_Request]):
 
     def at(self, step: int, micro: int) -> _Request:
         place = (self._sampler.seed, step, self._rank, micro)
-        return _Request(
-            self._sampler.indices(step, rank=self._rank, micro=micro),
-            int(np.random.SeedSequence(place).generate_state(1, np.uint32)[0]),
-        )
+        return _Request(self._sampler.indices(step, rank=self._rank, micro=micro), seed_of(place))
 
     def after(self, step: int, micro: int) -> tuple[int, int]:
         """Return the place that follows."""
@@ -105,7 +103,7 @@ def fetch(workload: Workload, data: Samples, indices: Tensor) -> Batch:
 
 def _is_indexed_at_once(workload: Workload, data: Samples) -> bool:
     """Whether indexing the tensors makes the batch: a hundred times faster than sample by sample."""
-    return isinstance(data, TensorDataset) and type(workload).collate is Workload.collate
+    return type(data) is TensorDataset and type(workload).collate is Workload.collate
 
 
 class IndexFeed:
@@ -174,19 +172,30 @@ class StreamFeed:
         raise WorkloadError(f"`training.batches` ended before step {step}; it must go on without end")
 
 
+def seed_of(place: tuple[int, ...]) -> int:
+    """Return a seed for what is drawn at `place`, such as (seed, step, rank, micro-batch)."""
+    return zlib.crc32(repr(place).encode())
+
+
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Seed the global generators of torch (CPU), NumPy and Python, and put them back afterwards."""
-    numpy_state, python_state = np.random.get_state(), random.getstate()
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), host_seeded(seed):
         torch.default_generator.manual_seed(seed)
-        np.random.seed(seed % 2**32)
-        random.seed(seed)
-        try:
-            yield
-        finally:
-            np.random.set_state(numpy_state)
-            random.setstate(python_state)
+        yield
+
+
+@contextmanager
+def host_seeded(seed: int) -> Iterator[None]:
+    """Seed the global generators of NumPy and Python, and put them back afterwards."""
+    numpy_state, python_state = np.random.get_state(), random.getstate()
+    np.random.seed(seed)
+    random.seed(seed)
+    try:
+        yield
+    finally:
+        np.random.set_state(numpy_state)
+        random.setstate(python_state)
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:

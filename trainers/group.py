@@ -4,6 +4,7 @@ What crosses to the ranks and back is JSON-compatible.
 """
 
 import itertools
+import math
 import multiprocessing
 import os
 import tempfile
@@ -26,10 +27,7 @@ from trainers.replica import Backend
 from trainers.segment import Direction, Evaluation, Segment, SegmentResult
 from trainers.workload import WorkloadError
 
-#: Longest that a worker may take for anything but steps: an evaluation, a checkpoint.
-REPLY_S = 120.0
-#: Longest that a worker may take to load its libraries and data.
-START_S = 120.0
+_HOW_TO_WAIT_LONGER = " (`workers.reply_timeout_s` allows more, in an exchange `workers.timeout_s`)"
 #: Longest that a worker may take to leave by itself.
 LEAVE_S = 2.0
 
@@ -56,8 +54,10 @@ class Group(ABC):
     recovery = Recovery()  # a group that repairs nothing has spent nothing
 
     @abstractmethod
-    def call(self, method: str, *args: Any, timeout_s: float = REPLY_S) -> list[Any]:
+    def call(self, method: str, *args: Any, timeout_s: float | None = None) -> list[Any]:
         """Have every rank answer the call (see `Rank`), and return the answers by rank.
+
+        `timeout_s` is the configuration's `reply_timeout_s` unless given.
 
         Raises WorkerLost if a rank dies, loses its peers, or needs more than `timeout_s`; WorkloadError or WorkerFailed
         if its own code raises. After either the ranks' states are undefined.
@@ -69,7 +69,7 @@ class Group(ABC):
 
     def run(self, segment: Segment) -> SegmentResult:
         """Take the segment's steps on all ranks."""
-        timeout_s = REPLY_S + segment.num_steps * self.config.collective_timeout_s
+        timeout_s = self.config.reply_timeout_s + segment.num_steps * self.config.collective_timeout_s
         answers = self.call("run", segment.model_dump(mode="json"), timeout_s=timeout_s)
         return merge([SegmentResult.model_validate(answer) for answer in answers])
 
@@ -126,7 +126,7 @@ class WorkerGroup(Group):
     Subclasses say how to start, ask, hear and kill a worker, and call `_open` when they are ready to.
     """
 
-    def call(self, method: str, *args: Any, timeout_s: float = REPLY_S) -> list[Any]:
+    def call(self, method: str, *args: Any, timeout_s: float | None = None) -> list[Any]:
         return self._call(range(self.num_workers), method, args, timeout_s=timeout_s)
 
     def replace(self, ranks: Collection[int]) -> None:
@@ -150,8 +150,8 @@ class WorkerGroup(Group):
         for rank in ranks:
             self._start(rank)
         # All are ready before any waits for its peers, which it does no longer than for a collective.
-        self._agree(self._call(ranks, "build", (), timeout_s=START_S))
-        self.backend, self.device, self.num_elements = self.call("connect", self._rendezvous(), timeout_s=START_S)[0]
+        self._agree(self._call(ranks, "build", ()))
+        self.backend, self.device, self.num_elements = self.call("connect", self._rendezvous())[0]
 
     def _agree(self, built: Sequence[dict[str, Any]]) -> None:
         """Note what the ranks have built; raises WorkloadError unless it is the same on all, also on later ones."""
@@ -163,20 +163,25 @@ class WorkerGroup(Group):
                 "generators of torch, NumPy and Python only, and read the same files everywhere"
             )
 
-    def _call(self, ranks: Collection[int], method: str, args: Sequence[Any], *, timeout_s: float) -> list[Any]:
+    def _call(
+        self, ranks: Collection[int], method: str, args: Sequence[Any], *, timeout_s: float | None = None
+    ) -> list[Any]:
+        timeout_s = self.config.reply_timeout_s if timeout_s is None else timeout_s
         for rank in ranks:
             self._ask(rank, method, args)
         started = time.monotonic()
-        deadline, outcomes = started + timeout_s, dict[int, Outcome]()
+        deadline, failed_at, outcomes = started + timeout_s, math.inf, dict[int, Outcome]()
         while missing := [rank for rank in ranks if rank not in outcomes]:
             heard = self._hear(missing, max(0.0, deadline - time.monotonic()))
             if not heard:
-                silence = Outcome("silence", f"no answer within {time.monotonic() - started:.3g} s")
+                waited_s = time.monotonic() - started
+                silence = Outcome("silence", f"no answer to `{method}` within {waited_s:.3g} s{_HOW_TO_WAIT_LONGER}")
                 heard = dict.fromkeys(missing, silence)
             outcomes |= heard
             patience = patience_s(outcomes.values(), collective_timeout_s=self.config.collective_timeout_s)
             if patience is not None:
-                deadline = min(deadline, time.monotonic() + patience)
+                failed_at = min(failed_at, time.monotonic())
+                deadline = min(started + timeout_s, failed_at + patience)
         return judge(outcomes)
 
     @abstractmethod
@@ -203,7 +208,7 @@ class WorkerGroup(Group):
 class ProcessGroup(WorkerGroup):
     """Spawns `num_workers` processes, and ends them when it is closed, or with the process that made it.
 
-    Raises WorkerLost if one of them does not start, WorkerFailed if one cannot build its replica.
+    Raises WorkerLost if one of them does not start, WorkloadError or WorkerFailed if one cannot build its replica.
     """
 
     def __init__(
@@ -286,6 +291,8 @@ class _Worker:
 def _serve(calls: Connection, rank: int, launch: tuple[str, int, str, Backend]) -> None:
     """Be one rank: answer calls until the other end closes."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    # A daemon may have no children, and the loaders of a user's data are: they end with us by themselves.
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
     config, num_workers, device, backend = launch
     ours = Rank(ReplicaConfig.model_validate_json(config), rank, num_workers, device=device, backend=backend)
     with suppress(EOFError, OSError):  # the group was closed

@@ -27,6 +27,8 @@ def build(workload: Workload, seed: int, *, weights_url: str | None = None) -> n
     with feed.seeded(seed):
         model = workload.model()
     _check(model)
+    if not model.training:  # as pretrained ones come; a part that is in evaluation mode alone stays so
+        model.train()
     if weights_url is not None:
         load_weights(model, weights_url)
     return model
@@ -95,8 +97,20 @@ def fingerprint(model: nn.Module, workload: Workload) -> str:
     digest = hashlib.sha256(repr((sizes, workload.data_version)).encode())
     for name, parameter in model.named_parameters():
         digest.update(name.encode())
-        digest.update(parameter.detach().cpu().contiguous().numpy().tobytes())
+        digest.update(parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put all of `model` in evaluation mode for a while, and then each part back into its own."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, is_training in modes.items():
+            module.training = is_training
 
 
 @contextmanager

@@ -49,7 +49,16 @@ class Optimizer:
         self._optimizer.step()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the live state tensors by name; a step updates them in place."""
+        """Return the live state tensors by name; a step updates them in place.
+
+        Raises WorkloadError if a user's optimizer keeps anything but tensors and numbers.
+        """
+        for name, value in self._state():
+            if not (value is None or isinstance(value, Tensor | str) or _is_number(value)):
+                raise WorkloadError(
+                    f"{type(self._optimizer).__name__} keeps a {type(value).__name__} as `{name}`, which cannot be put "
+                    "back when training is rewound; tensors and numbers can"
+                )
         return {name: value for name, value in self._state() if isinstance(value, Tensor)}
 
     def fit(self, tensors: Mapping[str, Tensor]) -> None:
@@ -63,7 +72,7 @@ class Optimizer:
             if owner not in self.parameters:
                 continue
             parameter = self.parameters[owner]
-            device = parameter.device if tensor.ndim else tensor.device  # torch counts steps on the host
+            device = parameter.device if tensor.ndim or _counts_on_device(self._group_of(parameter)) else tensor.device
             self._optimizer.state[parameter][key] = torch.empty_like(tensor, device=device)
 
     def scalars(self) -> dict[str, Any]:
@@ -74,6 +83,10 @@ class Optimizer:
     def load_scalars(self, scalars: Mapping[str, Any]) -> None:
         for group, saved in zip(self._groups, scalars["groups"], strict=True):
             group.update(saved)
+        for name, value in list(self._state()):
+            if _is_number(value) and name not in scalars["state"]:  # made since then
+                owner, _, key = name.rpartition(".")
+                del self._optimizer.state[self.parameters[owner]][key]
         for name, value in scalars["state"].items():
             owner, _, key = name.rpartition(".")
             self._optimizer.state[self.parameters[owner]][key] = value
@@ -98,6 +111,9 @@ class Optimizer:
             for group in self._groups
             for name, parameter in self._named(group)
         }
+
+    def _group_of(self, parameter: Parameter) -> Group:
+        return next(group for group in self._groups if any(each is parameter for each in group["params"]))
 
     def _named(self, group: Group) -> Iterable[tuple[str, Parameter]]:
         members = set(group["params"])
@@ -127,7 +143,7 @@ def build(config: OptimizerConfig, workload: Workload, model: nn.Module) -> Opti
 
 def _groups(given: Sequence[Group]) -> list[Group]:
     """Return the workload's groups with their rates as multipliers."""
-    groups = [{"lr": 1.0} | group | {"params": list(group.get("params", ()))} for group in given]
+    groups = [{"lr": 1.0} | group | {"params": _listed(group.get("params", ()))} for group in given]
     for index, group in enumerate(groups):
         rate: Any = group["lr"]
         if not (_is_number(rate) and 0 < rate < float("inf")):
@@ -135,6 +151,13 @@ def _groups(given: Sequence[Group]) -> list[Group]:
                 f"`lr` of parameter group {index} multiplies the learning rate: it must be > 0, got {rate}"
             )
     return [group for group in groups if group["params"]]
+
+
+def _listed(parameters: Any) -> list[Parameter]:
+    """Return a group's parameters, which torch also takes alone, or as (name, parameter)."""
+    if isinstance(parameters, Tensor):
+        return [parameters]  # type: ignore[list-item]
+    return [each[1] if isinstance(each, tuple) else each for each in parameters]
 
 
 def _check_group(group: Group, names: Mapping[Parameter, str]) -> None:
@@ -163,6 +186,8 @@ def _prepared(config: OptimizerConfig, groups: list[Group]) -> torch.optim.Optim
     for group in optimizer.param_groups:
         if unknown := group.keys() - optimizer.defaults.keys() - {"params"}:
             raise WorkloadError(f"a parameter group has options that {config.kind} does not know: {sorted(unknown)}")
+        if _interpolation(config, group) == 0:
+            raise WorkloadError(f"a parameter group has momentum 0, which {config.kind} cannot average with")
         for parameter in group["params"]:
             optimizer.state[parameter].update(_initial_state(config, group, parameter))
     return optimizer
@@ -203,6 +228,11 @@ def _initial_state(config: OptimizerConfig, group: Group, parameter: Parameter) 
             return {"z": start, "exp_avg_sq": zeros}
         case OwnOptimizerConfig():
             return {}
+
+
+def _counts_on_device(group: Group) -> bool:
+    """Whether torch keeps step counts beside the parameters; else they are on the host."""
+    return bool(group.get("fused") or group.get("capturable"))
 
 
 def _average(trained: Tensor, z: Tensor, beta: float) -> Tensor:

@@ -36,7 +36,10 @@ class WorkerLost(Exception):
 
     def __str__(self) -> str:
         if not self.ranks:
-            return f"the workers have lost touch with each other: {self.why}"
+            return (
+                f"the workers have lost touch with each other: {self.why} "
+                "(if one of them may need longer than `workers.timeout_s` for a step, raise that)"
+            )
         names = ", ".join(map(str, self.ranks))
         return (
             f"worker {names} is lost: {self.why}" if len(self.ranks) == 1 else f"workers {names} are lost: {self.why}"

@@ -13,6 +13,15 @@ from trainers.workload import WorkloadError
 
 #: Errors of the operating system that are a person's to mend.
 _LASTING = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
+#: How torch begins to say that a loader process was killed, or hangs; an error inside of one begins otherwise.
+_LOADER_LOST = ("DataLoader worker (pid", "DataLoader timed out")
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether it was the machine that failed, which it may not do again."""
+    if isinstance(error, OSError):
+        return not isinstance(error, _LASTING)
+    return isinstance(error, RuntimeError) and str(error).startswith(_LOADER_LOST)
 
 
 class Rank:
@@ -38,11 +47,8 @@ class Rank:
             return Outcome("peer_lost", str(lost))
         except WorkloadError as refused:
             return Outcome("refused", str(refused))
-        except OSError as error:
-            is_passing = not isinstance(error, _LASTING)
-            return Outcome("machine_error" if is_passing else "error", traceback.format_exc())
-        except Exception:  # the border of the process: the other end judges it
-            return Outcome("error", traceback.format_exc())
+        except Exception as error:  # the border of the process: the other end judges it
+            return Outcome("machine_error" if _may_pass(error) else "error", traceback.format_exc())
 
     def _call(self, method: str, args: Sequence[Any]) -> Any:
         if method == "build":

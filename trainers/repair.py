@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trainers.group import REPLY_S, Group, Recovery, WorkerGroup
+from trainers.group import Group, Recovery, WorkerGroup
 from trainers.outcome import WorkerLost
 
 #: Repairs in a row, without a call completed in between, before the loss is the caller's.
@@ -25,7 +25,7 @@ class Call:
 
     method: str
     args: tuple[Any, ...] = ()
-    timeout_s: float = REPLY_S
+    timeout_s: float | None = None
 
 
 #: Calls that lead to a state from any other one.
@@ -78,7 +78,7 @@ class RepairingGroup(Group):
         self.recovery = Recovery()
         self._history = History()
 
-    def call(self, method: str, *args: Any, timeout_s: float = REPLY_S) -> list[Any]:
+    def call(self, method: str, *args: Any, timeout_s: float | None = None) -> list[Any]:
         wanted, started = Call(method, args, timeout_s), time.monotonic()
         try:
             answers = self._ask(wanted)

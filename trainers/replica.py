@@ -20,7 +20,7 @@ from trainers.exchange.exchange import Exchanged
 from trainers.exchange.ledger import Ledger
 from trainers.segment import Evaluation, Purpose, Segment, SegmentResult
 from trainers.snapshot import RandomState, State, Steps, Tensors
-from trainers.workload import WorkloadError
+from trainers.workload import Workload, WorkloadError
 from trainers.workloads import table
 
 Backend = Literal["auto", "gloo", "nccl"]
@@ -29,16 +29,26 @@ Backend = Literal["auto", "gloo", "nccl"]
 class Replica:
     """Rank `rank` of `num_workers`. All ranks must be told the same things in the same order.
 
-    `device` is a torch device, or `auto`: this rank's GPU where there is one, else the CPU.
+    `device` is a torch device, or `auto`: this rank's GPU where there is one, else the CPU. `workload` saves building
+    the one that `config` describes.
     """
 
-    def __init__(self, config: ReplicaConfig, rank: int, num_workers: int, *, device: str = "auto") -> None:
+    def __init__(
+        self,
+        config: ReplicaConfig,
+        rank: int,
+        num_workers: int,
+        *,
+        device: str = "auto",
+        workload: Workload | None = None,
+    ) -> None:
         self.config, self.rank, self.num_workers = config, rank, num_workers
         self.device = torch.device(_default_device(rank) if device == "auto" else device)
-        self.workload = table.build(config.workload)
+        self.workload = workload or table.build(config.workload)
         self.model = model.build(self.workload, config.seed, weights_url=config.workload.weights).to(self.device)
         self._optimizer = optimizers.build(config.optimizer, self.workload, self.model)
         self._buffer = GradientBuffer(list(self._optimizer.parameters.values()))
+        self._buffers = dict(self.model.named_buffers())
         self._ledger = Ledger()
         self._wire = Wire(num_workers, pacing.build(config.link), self._ledger)
         self._exchange = exchange.build(config.exchange, self._buffer, self._wire)
@@ -53,7 +63,7 @@ class Replica:
                 "steps": self._steps,
             },
             own={
-                "buffers": Tensors(dict(self.model.named_buffers())),
+                "buffers": Tensors(self._buffers),
                 "exchange": self._exchange,
                 "random": self._random,
             },
@@ -116,7 +126,7 @@ class Replica:
 
     def reset(self) -> None:
         """Go back to the state before the first step, which follows from the configuration; slots stay."""
-        fresh = Replica(self.config, self.rank, self.num_workers, device=str(self.device))
+        fresh = Replica(self.config, self.rank, self.num_workers, device=str(self.device), workload=self.workload)
         self._state.copy_from(fresh._state)
 
     def save(self, url: str) -> list[Shard]:
@@ -151,6 +161,7 @@ class Replica:
                     break
                 if not sent:
                     self._buffer.check_attached()
+                    self._check_buffers()
                 sent.append(outcome)
                 seconds.append(time.monotonic() - started)
         return SegmentResult(
@@ -163,6 +174,14 @@ class Replica:
             threshold=self._exchange.threshold,
             diverged=diverged,
         )
+
+    def _check_buffers(self) -> None:
+        """Raise WorkloadError if the model put another tensor in a buffer's place: the state holds the first one."""
+        for name, buffer in self.model.named_buffers():
+            if name not in self._buffers or buffer.data_ptr() != self._buffers[name].data_ptr():
+                raise WorkloadError(
+                    f"the model replaced its buffer `{name}`: change it in place (`copy_`, `mul_`, ...)"
+                )
 
     def _dense_bytes(self) -> int:
         return cost.dense_step(self._buffer.num_elements, self.num_workers).bytes
@@ -189,7 +208,8 @@ class Replica:
 
     def _loss(self, micro: int) -> Tensor:
         batch = feed.to_device(self._feed.batch(self.step, micro), self.device)
-        with self._autocast():
+        place = (self.config.seed, self.step, self.rank, micro)
+        with feed.host_seeded(feed.seed_of(place)), self._autocast():
             loss = self.workload.loss(self.model, batch)
         if loss.ndim:
             raise WorkloadError(f"`loss` must return a scalar, the mean over the batch; got shape {tuple(loss.shape)}")
@@ -206,14 +226,11 @@ class Replica:
         names = ("loss", *self.workload.metrics)
         num_samples = len(self.workload.validation)
         sums = torch.zeros(len(names), dtype=torch.float64)
-        was_training = self.model.training
-        self.model.eval()
-        with model.lent(self.model, self._evaluated()), feed.seeded(0):
+        with model.evaluating(self.model), model.lent(self.model, self._evaluated()), feed.seeded(0):
             share = torch.arange(self.rank, num_samples, self.num_workers)
             for indices in torch.split(share, self.workload.evaluation_batch_size):
                 if len(indices):  # a set smaller than the ranks leaves some without a share
                     sums += len(indices) * self._evaluate_batch(indices, names)
-        self.model.train(was_training)
         self._wire.all_reduce_sum(sums, {"control": sums.nbytes})
         means = dict(zip(names, (sums / num_samples).tolist(), strict=True))
         return Evaluation(
@@ -227,6 +244,9 @@ class Replica:
             measured = self.workload.evaluate(self.model, batch)
         if measured.keys() != set(names):
             raise WorkloadError(f"`evaluate` must return {sorted(names)}, as `metrics` says; got {sorted(measured)}")
+        for name in names:
+            if torch.as_tensor(measured[name]).ndim:
+                raise WorkloadError(f"`evaluate` must return scalars, means over the batch; `{name}` is none")
         return torch.tensor([float(measured[name]) for name in names], dtype=torch.float64)
 
     def _evaluated(self) -> dict[str, Tensor]:
@@ -234,12 +254,16 @@ class Replica:
         return self._optimizer.evaluated() | self._averaged_buffers()
 
     def _averaged_buffers(self) -> dict[str, Tensor]:
-        """Return copies of the model's buffers, averaged over the ranks where they are floating-point."""
-        copies = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+        """Return copies of the buffers that the model saves, averaged over the ranks where they are floating-point.
+
+        Those that it does not save (masks, tables) are constants, and equal on all ranks.
+        """
+        saved = self.model.state_dict().keys()
+        copies = {name: buffer.clone() for name, buffer in self.model.named_buffers() if name in saved}
         for buffer in copies.values():
             if buffer.is_floating_point():
+                buffer.div_(self.num_workers)  # before the sum, which could overflow
                 self._wire.all_reduce_sum(buffer, {"state": buffer.nbytes})
-                buffer.div_(self.num_workers)
         return copies
 
 

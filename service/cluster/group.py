@@ -14,7 +14,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from service.spec import Workers
 from trainers.config import ReplicaConfig
-from trainers.group import START_S, WorkerGroup
+from trainers.group import WorkerGroup
 from trainers.outcome import Outcome, WorkerLost
 from trainers.rank import Rank
 
@@ -52,7 +52,7 @@ class RayGroup(WorkerGroup):
     """The ranks as actors of the trial that makes it; worker i has the trial's bundle i.
 
     NCCL where each rank has a GPU of its own, else gloo. Raises WorkerLost if one of them does not start,
-    WorkerFailed if one cannot build its replica.
+    WorkloadError or WorkerFailed if one cannot build its replica.
     """
 
     def __init__(self, config: ReplicaConfig, workers: Workers) -> None:
@@ -95,7 +95,7 @@ class RayGroup(WorkerGroup):
 
     def _rendezvous(self) -> str:
         try:
-            address: str = ray.get(self._actors[0].rendezvous.remote(), timeout=START_S)
+            address: str = ray.get(self._actors[0].rendezvous.remote(), timeout=self.config.reply_timeout_s)
         except RayError as error:
             raise WorkerLost([0], str(error)) from error
         return address

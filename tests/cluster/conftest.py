@@ -8,7 +8,7 @@ import fsspec
 import pytest
 
 from trainers.config import DigitsMlp, NoneConfig, ReplicaConfig, SgdConfig
-from trainers.group import REPLY_S, Group
+from trainers.group import Group
 from trainers.segment import Evaluation, Segment, SegmentResult
 
 
@@ -22,7 +22,7 @@ class ArithmeticGroup(Group):
         self.rates: list[float] = []
         self.slots: dict[str, list[float]] = {}
 
-    def call(self, method: str, *args: Any, timeout_s: float = REPLY_S) -> list[Any]:
+    def call(self, method: str, *args: Any, timeout_s: float | None = None) -> list[Any]:
         raise AssertionError(f"{method} is not asked of this group")
 
     def run(self, segment: Segment) -> SegmentResult:

@@ -41,6 +41,15 @@ def test_a_validation_set_smaller_than_the_group_is_evaluated_once() -> None:
     assert evaluation.loss == pytest.approx(evaluation.metrics["mae"] ** 2, rel=1e-5)
 
 
+def test_loader_processes_work_below_the_ranks_of_a_group() -> None:
+    losses = []
+    for processes in (0, 1):
+        with group("MapStyle", processes=processes) as ranks:
+            losses.append(ranks.run(Segment(num_steps=3, learning_rate=0.1)).losses)
+
+    assert losses[0] == losses[1]
+
+
 def test_a_group_knows_the_models_metrics_and_size() -> None:
     with group("Regression") as ranks:
         assert (dict(ranks.metrics), ranks.num_elements) == ({"mae": "min"}, 6 * 8 + 8 + 8 + 1)

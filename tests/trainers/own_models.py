@@ -127,6 +127,107 @@ class OwnOptimizer(Regression):
         return getattr(torch.optim, self.kind)(groups, lr=0.01)
 
 
+class Counting(torch.optim.SGD):
+    """Keeps nothing but a number, which its steps depend on."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                count = self.state[parameter].get("count", 0) + 1
+                self.state[parameter]["count"] = count
+                parameter.sub_(group["lr"] / count * parameter.grad)
+
+
+class Hoarding(Counting):
+    """Keeps past gradients in a list."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter].setdefault("past", []).append(parameter.grad.clone())
+
+
+class OddOptimizer(Regression):
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = {"counting": Counting, "hoarding": Hoarding}[kind]
+
+    def optimizer(self, model: Any) -> torch.optim.Optimizer:
+        return self.kind(model.parameters(), lr=0.05)
+
+
+class PartlyFrozen(Regression):
+    """A normalisation that stays in evaluation mode, and a frozen layer in bfloat16: as fine-tuning does."""
+
+    def model(self) -> nn.Module:
+        model = nn.Sequential(nn.Linear(WIDTH, 8), nn.BatchNorm1d(8), nn.Linear(8, 1), nn.Linear(1, 1).bfloat16())
+        model[3].requires_grad_(False)
+        model[1].eval()
+        return model
+
+    def loss(self, model: Any, batch: Any) -> Tensor:
+        return nn.functional.mse_loss(model[:3](batch[0]), batch[1])
+
+    def evaluate(self, model: Any, batch: Any) -> Mapping[str, Tensor]:
+        loss = self.loss(model, batch)
+        return {"loss": loss, "mae": loss}
+
+
+class Pretrained(Regression):
+    """Comes in evaluation mode."""
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(WIDTH, 8), nn.Dropout(0.5), nn.Linear(8, 1)).eval()
+
+
+class Mixed(Regression):
+    """Draws from NumPy and Python in the loss."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        return (np.random.beta(1, 1) + random.random()) * super().loss(model, batch)
+
+
+class Averaging(nn.Module):
+    """Keeps a moving average in a buffer: replaced by a new tensor, or changed in place."""
+
+    def __init__(self, in_place: bool) -> None:
+        super().__init__()
+        self.linear, self.in_place = nn.Linear(WIDTH, 1), in_place
+        self.register_buffer("average", torch.zeros(WIDTH))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.in_place:
+            self.average.lerp_(inputs.mean(dim=0).detach(), 0.1)
+        else:
+            self.average = torch.lerp(self.average, inputs.mean(dim=0).detach(), 0.1)
+        return self.linear(inputs - self.average)
+
+
+class Averaged(Regression):
+    def __init__(self, in_place: bool) -> None:
+        super().__init__()
+        self.in_place = in_place
+
+    def model(self) -> nn.Module:
+        return Averaging(self.in_place)
+
+
+class Noisy(TensorDataset):
+    """Tensor data that are augmented."""
+
+    def __getitem__(self, index: Any) -> tuple[Tensor, ...]:
+        inputs, targets = super().__getitem__(index)
+        return inputs + 0.1 * torch.randn(WIDTH), targets
+
+
+class NoisyTensors(Regression):
+    def __init__(self) -> None:
+        super().__init__()
+        self.training = Noisy(*samples(0, NUM_SAMPLES))
+
+
 class Checkpointed(Regression):
     """Recomputes its first layers in the backward pass, dropout included."""
 
@@ -264,6 +365,8 @@ class Broken(Regression):
 
     def evaluate(self, model: nn.Module, batch: Any) -> Mapping[str, Tensor]:
         measured = dict(super().evaluate(model, batch))
+        if self.fault == "vector metric":
+            measured["mae"] = measured["mae"].expand(2)
         if self.fault == "unnamed metric":
             measured["mse"] = measured["loss"]
         return measured

@@ -28,6 +28,7 @@ from trainers.replica import Replica
 from trainers.sampler import Sampler
 from trainers.segment import Segment
 from trainers.workload import Workload, WorkloadError
+from trainers.workloads import table
 
 HERE = str(Path(__file__).parent)
 SEGMENT = Segment(num_steps=8, learning_rate=0.05)
@@ -180,6 +181,44 @@ def test_own_metrics_are_measured_on_the_whole_validation_set(replica: Train):
     assert evaluation.metrics == pytest.approx({"mae": expected})
 
 
+@pytest.mark.parametrize(
+    ("name", "optimizer", "params"),
+    [
+        ("OddOptimizer", OwnOptimizerConfig(), {"kind": "counting"}),
+        ("PartlyFrozen", PLAIN, {}),
+        ("Mixed", PLAIN, {}),
+        ("Averaged", PLAIN, {"in_place": True}),
+        ("NoisyTensors", PLAIN, {}),
+        ("Pretrained", PLAIN, {}),
+    ],
+)
+@pytest.mark.parametrize("before", [0, 3])
+def test_whatever_a_model_draws_or_keeps_is_rewound(
+    replica: Train, name: str, optimizer: Any, params: dict[str, Any], before: int
+):
+    ours = replica(name, optimizer=optimizer, **params)
+    ours.run(Segment(num_steps=before, learning_rate=0.05))
+    ours.snapshot("stage")
+    expected = ours.run(SEGMENT).losses
+
+    ours.evaluate()
+    ours.restore("stage")
+
+    assert ours.run(SEGMENT).losses == expected
+
+
+def test_evaluating_leaves_each_part_in_its_own_mode(replica: Train):
+    ours = replica("PartlyFrozen")
+
+    ours.evaluate()
+
+    assert [module.training for module in ours.model] == [True, False, True, True]
+
+
+def test_a_model_that_comes_in_evaluation_mode_is_trained(replica: Train):
+    assert all(module.training for module in replica("Pretrained").model.modules())
+
+
 # -- data ---------------------------------------------------------------------------------------------------
 
 
@@ -296,6 +335,7 @@ FAULTS = {
     "metric with a slash": "`metrics` names 'f1/macro': letters, digits",
     "metric without direction": "`f1` is better 'up': `min` and `max` are allowed",
     "no data": "made a workload without training",
+    "vector metric": "`evaluate` must return scalars, means over the batch; `mae` is none",
     "vector loss": r"`loss` must return a scalar.*got shape \(12,\)",
     "cleared gradients": "replaced a parameter's `.grad`",
     "unnamed metric": r"`evaluate` must return \['loss', 'mae'\].*got \['loss', 'mae', 'mse'\]",
@@ -308,6 +348,27 @@ def test_what_cannot_be_trained_is_refused_by_name(replica: Train, fault: str):
         ours = replica("Broken", fault=fault)
         ours.run(SEGMENT)
         ours.evaluate()
+
+
+def test_an_optimizer_that_keeps_what_cannot_be_put_back_is_refused(replica: Train):
+    ours = replica("OddOptimizer", optimizer=OwnOptimizerConfig(), kind="hoarding")
+    ours.run(SEGMENT)
+
+    with pytest.raises(WorkloadError, match=r"Hoarding keeps a list as `0\.weight\.past`"):
+        ours.snapshot("stage")
+
+
+def test_a_buffer_that_is_replaced_is_refused(replica: Train):
+    with pytest.raises(WorkloadError, match=r"replaced its buffer `average`: change it in place"):
+        replica("Averaged", in_place=False).run(SEGMENT)
+
+
+def test_what_goes_wrong_while_a_module_is_imported_is_the_users_to_see(replica: Train, tmp_path: Path):
+    (tmp_path / "broken_import.py").write_text("import torch\ntorch.no_such_function\n")
+    workload = OwnWorkload(factory="broken_import:build", path=str(tmp_path))
+
+    with pytest.raises(AttributeError, match="no_such_function"):
+        table.build(workload)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainers.config import DigitsMlp, NoneConfig, ReplicaConfig, SgdConfig
-from trainers.group import REPLY_S, Group, WorkerGroup
+from trainers.group import Group, WorkerGroup
 from trainers.outcome import Outcome, WorkerFailed, WorkerLost
 from trainers.repair import MAX_REPAIRS, RepairingGroup
 from trainers.segment import Segment
@@ -77,7 +77,7 @@ class SummingGroup(WorkerGroup):
         self.replaced: list[tuple[int, ...]] = []
         self.ranks = [SummingRank(self.storage) for _ in range(num_workers)]
 
-    def call(self, method: str, *args: Any, timeout_s: float = REPLY_S) -> list[Any]:
+    def call(self, method: str, *args: Any, timeout_s: float | None = None) -> list[Any]:
         lost = self.losses.get(self.num_calls)
         self.num_calls += 1
         if lost is not None:

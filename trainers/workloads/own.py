@@ -47,7 +47,7 @@ def _factory(config: OwnWorkload) -> Any:
     if config.path is not None and config.path not in sys.path:
         sys.path.insert(0, config.path)
     try:
-        return reduce(getattr, name.split("."), importlib.import_module(module))
+        found = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # the user's module was found, and lacks one of its own
@@ -55,5 +55,7 @@ def _factory(config: OwnWorkload) -> Any:
         raise WorkloadError(
             f"`workload.factory`: there is no module `{error.name}` {place}among the workers' installed packages"
         ) from error
+    try:
+        return reduce(getattr, name.split("."), found)
     except AttributeError as error:
         raise WorkloadError(f"`workload.factory`: module `{module}` has no `{name}`") from error
