@@ -120,6 +120,14 @@ class Bill(Record):
     bytes_recovery: int = Field(0, description="sent in lost and in replayed steps; not in `bytes_sent` or the budget")
 
 
+class Billed(Record):
+    """What a trial has cost up to now; the next one replaces it."""
+
+    kind: Literal["billed"] = "billed"
+    trial_id: str
+    bill: Bill
+
+
 class StageClosed(Record):
     """The one report that is waited for: from here on a later attempt can go on."""
 
@@ -168,6 +176,7 @@ AnyRecord = Annotated[
     | MetricPoints
     | ProbeDone
     | StageDecided
+    | Billed
     | StageClosed
     | Checkpointed
     | TrialFinished

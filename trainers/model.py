@@ -1,6 +1,7 @@
 """The model of a rank: built from a seed, checked, loaded with starting weights, and lent other weights to evaluate."""
 
 import hashlib
+import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +16,8 @@ from trainers.workload import Workload, WorkloadError
 
 #: Wrappers that bring a gradient exchange of their own, by class name.
 _WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "DataParallel", "DeepSpeedEngine")
+#: Where torch keeps what makes such wrappers.
+_DISTRIBUTED = ("torch/distributed/", "torch/nn/parallel/")
 #: Names listed in a message before it says how many more there are.
 _NAMED = 5
 
@@ -25,13 +28,27 @@ def build(workload: Workload, seed: int, *, weights_url: str | None = None) -> n
     The global generators are left as they were. Raises WorkloadError for a model that cannot be trained here.
     """
     with feed.seeded(seed):
-        model = workload.model()
+        model = _bare(workload)
     _check(model)
     if not model.training:  # as pretrained ones come; a part that is in evaluation mode alone stays so
         model.train()
     if weights_url is not None:
         load_weights(model, weights_url)
     return model
+
+
+def _bare(workload: Workload) -> nn.Module:
+    """Return the workload's model; raises WorkloadError if it tries to distribute itself, which fails in torch."""
+    try:
+        return workload.model()
+    except (RuntimeError, ValueError) as error:
+        places = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+        if any(word in place for place in places for word in _DISTRIBUTED):
+            raise WorkloadError(
+                f"`model` wraps or shards the model for an exchange of its own ({type(error).__name__}: {error}): "
+                "return the bare model, which every worker holds whole"
+            ) from error
+        raise
 
 
 def _check(model: nn.Module) -> None:

@@ -211,8 +211,9 @@ class Replica:
         place = (self.config.seed, self.step, self.rank, micro)
         with feed.host_seeded(feed.seed_of(place)), self._autocast():
             loss = self.workload.loss(self.model, batch)
-        if loss.ndim:
-            raise WorkloadError(f"`loss` must return a scalar, the mean over the batch; got shape {tuple(loss.shape)}")
+        if not isinstance(loss, Tensor) or loss.ndim:
+            found = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+            raise WorkloadError(f"`loss` must return a scalar tensor, the mean over the batch; got {found}")
         return loss
 
     def _autocast(self) -> torch.autocast:

@@ -9,6 +9,7 @@ from typing import Any
 
 import ray
 from ray import tune
+from ray.exceptions import RayActorError
 
 from service.cluster import trial
 from service.cluster.group import RayGroup
@@ -20,6 +21,8 @@ from trainers.repair import RepairingGroup
 from trainers.workload import WorkloadError
 
 log = logging.getLogger("wiretune.driver")
+
+_PYDANTICS_LAST = "For further information visit"
 
 
 class Hopeless(Exception):
@@ -81,6 +84,8 @@ def run(brief: AttemptBrief) -> AttemptFinished:
 
 def failure_of(error: Exception) -> AttemptFinished:
     """Return how the attempt ended, from the error of its first trial that failed."""
+    if isinstance(error, RayActorError):
+        return AttemptFinished(outcome="failed", reason="the process of a trial died")
     # Ray wraps an error of a trial in one that is an instance of both classes.
     return AttemptFinished(outcome="failed", reason=_last_line(error), retry=not isinstance(error, Hopeless))
 
@@ -155,7 +160,8 @@ def train_trial(config: dict[str, Any]) -> None:
         log.error("%s", failed)
         if failed.is_passing:
             raise
-        raise Hopeless(f"a worker failed: {_last_line(failed)}; `wiretune logs` has its traceback") from failed
+        where = f"`wiretune logs {brief.job_id}` has its traceback"
+        raise Hopeless(f"a worker failed: {_last_line(failed)}; {where}") from failed
     finally:
         reporter.close()
     tune.report({"outcome": outcome})
@@ -169,7 +175,7 @@ def _find(brief: AttemptBrief, trial_id: str) -> tuple[ResumePoint, TrialSpec]:
 
 
 def _last_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip() for line in str(error).splitlines() if line.strip() and _PYDANTICS_LAST not in line]
     last = lines[-1] if lines else repr(error)
     return last.removeprefix(f"{Hopeless.__module__}.{Hopeless.__name__}: ")[:500]
 

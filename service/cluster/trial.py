@@ -15,7 +15,7 @@ from service.cluster import chunks, reports
 from service.cluster.checkpoints import Keeper
 from service.cluster.opening import STAGE, opening_space
 from service.cluster.progress import Measured, OpenCommit, Progress
-from service.records import AnyRecord, Checkpointed, StageClosed, TrialFinished, TrialStarted
+from service.records import AnyRecord, Billed, Checkpointed, StageClosed, TrialFinished, TrialStarted
 from service.spec import TrialSpec
 from trainers.group import Group, Recovery
 from trainers.segment import Segment, SegmentResult
@@ -183,7 +183,7 @@ class _Run:
         probes = []
         while (candidate := self.strategy.ask()) is not None:
             probes.append(self._probe(candidate))
-            self.sink.report(reports.probe_done(self.trial_id, probes[-1], None))
+            self.sink.report(reports.probe_done(self.trial_id, probes[-1], None), self._bill_so_far())
         decision = self.strategy.decide()
         if probes:
             self.group.restore(STAGE)
@@ -242,7 +242,8 @@ class _Run:
         self.progress.step = result.first_step + len(result.losses)
         self.progress.schedule_segment(segment, result, commit.decision.reason)
         self.sink.report(
-            *reports.committed(self.trial_id, segment, result, started_s=started, bytes_sent=self.progress.bytes)
+            *reports.committed(self.trial_id, segment, result, started_s=started, bytes_sent=self.progress.bytes),
+            self._bill_so_far(),
         )
 
     def _spent_after(self, num_steps: int) -> Spent:
@@ -319,6 +320,10 @@ class _Run:
         self.progress.charge_bytes(evaluation.bytes_sent)
         self.progress.charge_seconds(seconds_evaluation=self.seconds() - started)
         self.sink.report(*reports.evaluated(self.trial_id, evaluation, self.progress.step, self.seconds()))
+
+    def _bill_so_far(self) -> Billed:
+        now = {"seconds_training": self.seconds(), "steps": self.progress.step}
+        return Billed(trial_id=self.trial_id, bill=self.progress.bill.model_copy(update=now))
 
     def _bill_recovery(self) -> None:
         self.progress.charge_recovery(self._billed, self.group.recovery)

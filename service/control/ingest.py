@@ -17,6 +17,7 @@ from service.records import (
     Acknowledgement,
     AttemptFinished,
     Batch,
+    Billed,
     Checkpointed,
     Control,
     MetricPoints,
@@ -107,6 +108,8 @@ class Ingest:
                 self._add_probe(record)
             case StageDecided():
                 self._decide_stage(trial, record)
+            case Billed():
+                trial.bill = record.bill.model_dump(mode="json")
             case StageClosed():
                 self._close_stage(trial, record)
             case Checkpointed():

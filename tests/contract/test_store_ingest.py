@@ -12,6 +12,7 @@ from service.records import (
     AttemptFinished,
     Batch,
     Bill,
+    Billed,
     Checkpointed,
     Control,
     MetricPoints,
@@ -270,6 +271,19 @@ def test_a_closed_stage_and_a_checkpoint_put_the_whole_bill_on_the_trial(store, 
 
     (trial,) = store.trials(driver.job_id)
     assert (at_the_close, trial.bill, trial.seconds) == (BILL, later, 12.0)
+
+
+def test_a_bill_so_far_is_shown_until_the_next_one_and_forgotten_with_what_it_paid_for(store, driver, begin):
+    driver.decide(0, first_step=0)
+    driver.close(0, step=10, num_steps=10, bill=BILL, resume={})
+    later = BILL.model_copy(update={"bytes_sent": 900, "steps": 15})
+    driver.send(Billed(trial_id=driver.trial_id, bill=later), stream=driver.trial_id)
+    shown_so_far = store.trials(driver.job_id)[0].bill
+
+    store.lose_attempt(driver.job_id, 1, reason="lost")
+    begin(driver.job_id)
+
+    assert (shown_so_far, store.trials(driver.job_id)[0].bill) == (later, BILL)
 
 
 @pytest.fixture

@@ -357,6 +357,8 @@ class Broken(Regression):
         return list(super().parameter_groups(model))
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        if self.fault == "loss without gradient":
+            return super().loss(model, batch).item()  # type: ignore[return-value]
         if self.fault == "vector loss":
             return (model(batch[0]) - batch[1]).squeeze(1)
         if self.fault == "cleared gradients":

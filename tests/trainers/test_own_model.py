@@ -336,7 +336,8 @@ FAULTS = {
     "metric without direction": "`f1` is better 'up': `min` and `max` are allowed",
     "no data": "made a workload without training",
     "vector metric": "`evaluate` must return scalars, means over the batch; `mae` is none",
-    "vector loss": r"`loss` must return a scalar.*got shape \(12,\)",
+    "vector loss": r"`loss` must return a scalar tensor.*got shape \(12,\)",
+    "loss without gradient": r"`loss` must return a scalar tensor.*got a float",
     "cleared gradients": "replaced a parameter's `.grad`",
     "unnamed metric": r"`evaluate` must return \['loss', 'mae'\].*got \['loss', 'mae', 'mse'\]",
 }
@@ -397,12 +398,26 @@ def test_a_wrapped_or_sharded_model_is_refused(monkeypatch: pytest.MonkeyPatch, 
         models.build(workload, 0)
 
 
+@pytest.mark.parametrize("wrap", [DistributedDataParallel, fully_shard])
+def test_a_model_that_distributes_itself_is_told_to_stay_bare(monkeypatch: pytest.MonkeyPatch, wrap: Any):
+    workload = own_models.Regression()
+    bare = workload.model()
+    monkeypatch.setattr(workload, "model", lambda: wrap(bare))
+
+    with pytest.raises(WorkloadError, match="return the bare model"):
+        models.build(workload, 0)
+
+
 @pytest.mark.parametrize(
     ("factory", "message"),
     [
-        ("no_such_module:build", "there is no module `no_such_module` in "),
+        ("no_such_module:build", "there is no module `no_such_module` in `workload.path`"),
         ("own_models:no_such_name", "module `own_models` has no `no_such_name`"),
         ("own_models:nothing", "must return a trainers.workload.Workload, got NoneType"),
+        (
+            "own_models:Broken",
+            r"`workload.params` do not suit `own_models:Broken`: missing a required argument: 'fault'",
+        ),
     ],
 )
 def test_a_factory_that_makes_no_workload_is_refused(factory: str, message: str):

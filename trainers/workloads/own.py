@@ -1,6 +1,7 @@
 """A user's own workload: imported by name, called with the job's parameters."""
 
 import importlib
+import inspect
 import re
 import sys
 from collections.abc import Sized
@@ -17,8 +18,13 @@ def load(config: OwnWorkload) -> Workload:
 
     Raises WorkloadError if there is no such factory, or it makes something else.
     """
+    factory = _factory(config)
+    try:
+        inspect.signature(factory).bind(**config.params)
+    except TypeError as error:
+        raise WorkloadError(f"`workload.params` do not suit `{config.factory}`: {error}") from error
     with feed.seeded(0):
-        workload = _factory(config)(**config.params)
+        workload = factory(**config.params)
     if not isinstance(workload, Workload):
         raise WorkloadError(
             f"`{config.factory}` must return a trainers.workload.Workload, got {type(workload).__name__}"
@@ -51,9 +57,9 @@ def _factory(config: OwnWorkload) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # the user's module was found, and lacks one of its own
-        place = f"in {config.path} or " if config.path else ""
+        place = f"in `workload.path` {config.path}, or" if config.path else "(no `workload.path` is given)"
         raise WorkloadError(
-            f"`workload.factory`: there is no module `{error.name}` {place}among the workers' installed packages"
+            f"`workload.factory`: there is no module `{error.name}` {place} among the workers' installed packages"
         ) from error
     try:
         return reduce(getattr, name.split("."), found)
