@@ -164,6 +164,8 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write results to files: the learned schedule, for any training script; every metric; weights; the report."""
+    if what is What.REPORT and (arm is not None or seed is not None):
+        fail("a report is of the whole job; leave out --arm and --seed, or export --what schedule, metrics or weights")
     out = out or Path(DEFAULT_NAMES.get(what, job))
     if what is not What.ALL:
         require_writable(out)

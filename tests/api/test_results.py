@@ -341,3 +341,18 @@ def test_a_metric_that_may_still_be_declared_is_unknown_once_the_job_is_over(cli
 
     with pytest.raises(ApiError, match="no metric `validation_f1`"):
         client.metrics(made.id, "validation_f1")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [(["--what", "report", "--arm", "tuned"], "--arm"), (["--what", "all", "--arm", "typo"], "typo")],
+)
+def test_a_choice_that_cannot_be_is_refused_and_leaves_nothing(
+    at: str, reporting: Reporting, tmp_path: Path, options: list[str], said: str
+) -> None:
+    out = tmp_path / "out"
+
+    done = run_cli.invoke(cli.app, ["export", reporting.job_id, *options, "--out", str(out)])
+
+    assert done.exit_code == 2 and said in done.stderr
+    assert not out.exists()
