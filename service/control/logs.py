@@ -18,7 +18,7 @@ _LAST_WORDS_S = 30.0  # a driver that has reported its end may still print for s
 _RETRY_S = 10.0  # after a storage that failed
 _ASK_AGAIN_S = 60.0  # for a log that Ray did not give
 _PATIENCE_S = 600.0  # with a log that Ray does not give at all
-_STOP_S = 30.0  # for all logs together, while Ray waits for its end
+_STOP_S = 15.0  # for all logs together, while Ray waits for its end
 _LIVE = (RayStatus.PENDING, RayStatus.RUNNING)
 _CUT = re.compile(rb"\[\.\.\. (\d+) bytes are cut here; the whole log had (\d+) \.\.\.\]\n")
 
