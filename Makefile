@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-long check bench clean
+.PHONY: setup demo test test-long check bench bench-workloads clean
 
 setup: $(STAMP)
 
@@ -36,6 +36,9 @@ bench: setup
 	$(BIN)/python benchmarks/ask_latency.py
 	$(BIN)/python benchmarks/recovery.py
 	$(BIN)/python benchmarks/overheads.py
+
+bench-workloads: setup
+	$(BIN)/python benchmarks/workloads.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

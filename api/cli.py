@@ -16,6 +16,7 @@ from api.job_commands import print_result, require_success
 from api.local import running_server, stop_server
 from api.runs import Interrupted, Run, say
 from api.terminal import (
+    FAILED,
     INTERRUPTED,
     STANDARD,
     AsJson,
@@ -29,12 +30,15 @@ from api.terminal import (
     require_writable,
 )
 from service.control import cleaning
+from service.control.database import is_there
 from service.control.store import Store
+from service.errors import NotFound, Unavailable
 from service.settings import Settings
 from service.spec import JobSpec
 from service.views import JobView
 
 DEMO_LINGER_S = 600.0
+MAX_DAYS = 36_500
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -109,7 +113,9 @@ def stop(as_json: AsJson = False) -> None:
 
 @app.command()
 def clean(
-    older_than: Annotated[float, typer.Option(metavar="DAYS", min=0, help="only of jobs over for so many days")] = 0.0,
+    older_than: Annotated[
+        float, typer.Option(metavar="DAYS", min=0, max=MAX_DAYS, help="only of jobs over for so many days")
+    ] = 0.0,
     with_weights: Annotated[bool, typer.Option("--weights", help="trained weights, too")] = False,
     is_dry: Annotated[bool, typer.Option("--dry-run", help="only say what would go")] = False,
     is_agreed: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
@@ -121,18 +127,33 @@ def clean(
     """
     settings = read_settings()
     before = datetime.now(UTC) - timedelta(days=older_than)
+    failures: dict[str, str] = {}
     with refusals():
         found = _leftovers(settings, before, with_weights=with_weights)
         if not as_json:
             _tell(found)
         if found and not is_dry:
             _require_agreement(is_agreed, may_ask=not as_json)
-            cleaning.remove(settings, found)
+            failures = _remove(settings, found)
+            found = [each for each in found if each.place not in failures]
     total = sum(each.num_bytes for each in found)
     if as_json:
         print_json({"removed": not is_dry, "bytes": total, "leftovers": [each.model_dump() for each in found]})
     elif found and not is_dry:
         typer.echo(f"removed {size(total)}")
+    if failures:
+        fail("\n".join(f"not removed: {place}: {reason}" for place, reason in failures.items()), code=FAILED)
+
+
+def _remove(settings: Settings, found: list[cleaning.Leftover]) -> dict[str, str]:
+    """Remove what can be removed; return why what stays does, by its place."""
+    failures: dict[str, str] = {}
+    for each in found:
+        try:
+            cleaning.remove(settings, each)
+        except (NotFound, Unavailable) as error:
+            failures[each.place] = str(error)
+    return failures
 
 
 def _leftovers(settings: Settings, before: datetime, *, with_weights: bool) -> list[cleaning.Leftover]:
@@ -141,6 +162,8 @@ def _leftovers(settings: Settings, before: datetime, *, with_weights: bool) -> l
     if server is not None:
         with Client(server.url, server.key) as client:
             finished = list(cleaning.finished_jobs(client, before=before))
+    elif not is_there(settings.resolved_database_url):  # opening it would make it
+        finished = []
     else:
         store = Store.open(settings)
         try:

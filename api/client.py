@@ -42,6 +42,11 @@ class Unreachable(Exception):
         super().__init__(f"no Wiretune service answers at {url}: {cause}")
 
 
+def is_passing(error: ApiError | Unreachable) -> bool:
+    """Whether to try again: the service, or what it needs, is away; it may be starting anew."""
+    return isinstance(error, Unreachable) or error.status == 503
+
+
 class Client:
     """Calls a Wiretune service. A context manager; every call raises `ApiError` or `Unreachable`.
 
@@ -145,15 +150,15 @@ class Client:
     def watch(self, job_id: str, *, timeout_s: float | None = None, poll_s: float = POLL_S) -> Iterator[JobView]:
         """Yield the job at once and then every `poll_s` seconds, last in its terminal state.
 
-        Raises `TimeoutError` after `timeout_s`, `Unreachable` once the service is silent for `PATIENCE_S`.
+        Raises `TimeoutError` after `timeout_s`, `Unreachable` or `ApiError` once it does not answer for `PATIENCE_S`.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         heard = time.monotonic()
         while True:
             try:
                 view = self.job(job_id)
-            except Unreachable:
-                if time.monotonic() - heard > PATIENCE_S:
+            except (ApiError, Unreachable) as error:
+                if not is_passing(error) or time.monotonic() - heard > PATIENCE_S:
                     raise
             else:
                 heard = time.monotonic()

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from api.client import ApiError, Client
 from api.tables import write_parquet
-from api.terminal import STANDARD
+from api.terminal import STANDARD, fail
 from service.control.storage import WEIGHTS
 
 
@@ -65,6 +65,8 @@ def write_all(client: Client, chosen: Selection, folder: Path) -> Iterator[Writt
         for trial in client.trials(chosen.job_id)
         if chosen.arm in (None, trial.arm) and chosen.seed in (None, trial.seed)
     ]
+    if not trials:
+        fail(f"no trial of job {chosen.job_id} is of {_whose(chosen)}; `wiretune show` lists its arms and seeds")
     folder.mkdir(parents=True, exist_ok=True)
     for what in (What.METRICS, What.REPORT):
         yield write(client, chosen, what, folder / DEFAULT_NAMES[what])

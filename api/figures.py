@@ -23,8 +23,13 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def loss(value: float | None) -> str:
-    """Return a loss; a dash where there is none."""
-    return "-" if value is None else f"{value:.4f}"
+    """Return a loss or a metric to four decimals, or where those say too little or too much, four digits: `3.2e-05`."""
+    if value is None:
+        return "-"
+    size = abs(value)
+    if size == 0 or 1e-3 <= size < 10:
+        return f"{value:.4f}"
+    return f"{value:.0f}" if 1e4 <= size < 1e7 else f"{value:.4g}"
 
 
 def seconds(value: float) -> str:

@@ -1,7 +1,5 @@
 """`wiretune`'s commands about jobs: they speak to a service, wherever it runs."""
 
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,8 +8,9 @@ from rich import box
 from rich.table import Table
 
 from api import exports, figures, report
-from api.client import ApiError, Client
+from api.client import Client
 from api.exports import DEFAULT_NAMES, Selection, What, Written
+from api.log_following import follow_log
 from api.runs import follow, say
 from api.terminal import (
     FAILED,
@@ -29,10 +28,8 @@ from api.terminal import (
     require_writable,
 )
 from api.watch import where_it_is
-from service.states import TERMINAL, JobState
+from service.states import JobState
 from service.views import JobView, Validated
-
-LOG_POLL_S = 1.0
 
 app = typer.Typer()
 
@@ -141,32 +138,13 @@ def logs(
 ) -> None:
     """Print what an attempt's driver and workers have printed."""
     with open_client(url, key) as client:
-        pieces = _log_pieces(client, job, attempt) if is_followed else [client.logs(job, attempt=attempt)]
+        pieces = follow_log(client, job, attempt) if is_followed else [client.logs(job, attempt=attempt)]
         for piece in pieces:
             text = piece.decode(errors="replace")
             if as_json:
                 print_json({"job": job, "text": text}, indent=None)
             else:
                 typer.echo(text, nl=False)
-
-
-def _log_pieces(client: Client, job: str, number: int | None) -> Iterator[bytes]:
-    """Yield what an attempt prints, as it comes, until its job is over or has gone on to a later attempt."""
-    offset, is_over = 0, False
-    while not is_over:
-        view = client.job(job)
-        number = number or view.attempt or None
-        is_over = view.state in TERMINAL or number not in (None, view.attempt)
-        try:
-            piece = client.logs(job, attempt=number, offset=offset)
-        except ApiError as error:
-            if error.status != 404 or is_over:
-                raise
-            piece = b""  # its driver has not started yet
-        if piece:
-            yield piece
-        offset += len(piece)
-        time.sleep(0 if is_over else LOG_POLL_S)
 
 
 @app.command()
@@ -186,6 +164,8 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write results to files: the learned schedule, for any training script; every metric; weights; the report."""
+    if what is What.REPORT and (arm is not None or seed is not None):
+        fail("a report is of the whole job; leave out --arm and --seed, or export --what schedule, metrics or weights")
     out = out or Path(DEFAULT_NAMES.get(what, job))
     if what is not What.ALL:
         require_writable(out)

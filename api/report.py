@@ -13,6 +13,7 @@ from api.client import ApiError, Client
 from api.watch import trial_name
 from service.records import Bill, ScheduleEntry
 from service.spec import JobSpec
+from service.states import TERMINAL
 from service.views import Estimate, JobReport, JobView, ScheduleView, TrialReport, TrialView
 
 
@@ -84,7 +85,7 @@ def trials_table(found: Result) -> Table:
     for trial in found.trials:
         table.add_row(
             found.name(trial),
-            trial.outcome or ("training" if trial.backend else "waiting"),
+            _trial_state(trial, found.job),
             str(trial.step),
             f"{trial.seconds:.1f} s",
             figures.number(trial.learning_rate),
@@ -92,6 +93,12 @@ def trials_table(found: Result) -> Table:
             figures.loss(trial.validation_loss),
         )
     return table
+
+
+def _trial_state(trial: TrialView, job: JobView) -> str:
+    if trial.outcome is None and job.state in TERMINAL:
+        return "not finished"
+    return trial.outcome or ("training" if trial.backend else "waiting")
 
 
 def schedule_table(name: str, schedule: ScheduleView) -> Table:

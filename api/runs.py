@@ -64,8 +64,7 @@ class Run:
         server = running_server(self._settings)
         if server is None:
             self._say(f"starting a service (state in {self._settings.state_dir})")
-            own = self._settings.model_copy(update={"user_code": True})  # nobody else has its key
-            server = start_server(own, linger_s=self._linger_s or ORPHAN_LINGER_S)
+            server = start_server(self._own_settings(), linger_s=self._linger_s or ORPHAN_LINGER_S)
             self._started = True
         with Client(server.url, server.key) as client:
             job = client.submit(spec, idempotency_key=str(uuid.uuid4()))
@@ -75,6 +74,13 @@ class Run:
             view = follow(client, job.id, self._console)
             at_end(client, view)
         return view
+
+    def _own_settings(self) -> Settings:
+        """Return the settings of a service for one job: it may bring code along, for nobody else has the key."""
+        is_for_others = self._linger_s is not None or not self._settings.is_private
+        if is_for_others or "user_code" in self._settings.model_fields_set:
+            return self._settings
+        return self._settings.model_copy(update={"user_code": True})
 
     def _cancel(self) -> str:
         if self._job is None:

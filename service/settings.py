@@ -50,7 +50,7 @@ class Settings(BaseSettings):
     def _require_a_way_back(cls, api_url: str, info: ValidationInfo) -> str:
         ray_address = info.data.get("ray_address", "")
         host = urlsplit(ray_address).hostname or ""
-        if ray_address and not api_url and host not in _LOOPBACK and not host.startswith("127."):
+        if ray_address and not api_url and not _is_loopback(host):
             raise ValueError(
                 f"`api_url` is empty while `ray_address` is {ray_address}; "
                 "required: the URL at which the cluster's nodes reach this API"
@@ -66,12 +66,21 @@ class Settings(BaseSettings):
         return renew_s
 
     @property
+    def is_private(self) -> bool:
+        """Whether only this machine reaches the service."""
+        return _is_loopback(self.host)
+
+    @property
     def resolved_database_url(self) -> str:
         return self.database_url or f"sqlite:///{self.state_dir / 'wiretune.db'}"
 
     @property
     def resolved_storage_url(self) -> str:
         return self.storage_url or f"file://{self.state_dir / 'results'}"
+
+
+def _is_loopback(host: str) -> bool:
+    return host in _LOOPBACK or host.startswith("127.")
 
 
 def refusals_of(error: ValidationError) -> list[str]:

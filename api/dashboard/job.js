@@ -14,7 +14,10 @@ export function jobPage(root, id) {
   const arms = element("section", { class: "panel wide" });
   const stages = element("section", { class: "panel wide" });
   const bill = element("section", { class: "panel wide" });
-  const panels = element("div", { class: "panels", hidden: "" }, curves.body, arms, schedule.body, bytes.body, bill, stages);
+  const files = element("section", { class: "panel wide" });
+  const drawFiles = onChange((offered) => files.replaceChildren(element("h2", {}, "Files"), ...fileLines(id, offered)));
+  const panels = element("div", { class: "panels", hidden: "" },
+    curves.body, arms, schedule.body, bytes.body, bill, files, stages);
   const waiting = element("div", {}, empty("loading …"));
   root.replaceChildren(head, waiting, panels);
   let over = false;
@@ -46,7 +49,9 @@ export function jobPage(root, id) {
     const boundaries = decided.filter((stage) => stage.trial_id === trials[0].trial_id && stage.stage > 0);
     arms.replaceChildren(element("h2", {}, "Arms"), armTable(report), ...(several ? [] : crossings(report)));
     stages.replaceChildren(element("h2", {}, "Stages"), stageTable(decided.map(labelled), job));
-    bill.replaceChildren(element("h2", {}, "Bill and files"), billTable(trials.map(labelled), job), files(job));
+    bill.replaceChildren(element("h2", {}, "Bill"), billTable(trials.map(labelled), job));
+    const decidedIds = found.map((each) => each.trial_id);
+    drawFiles({ attempt: job.attempt, trials: trials.map(labelled).map((trial) => offer(trial, decidedIds)) });
     await curves.draw(lossChart(training.map(labelled), validation.map(labelled)));
     await schedule.draw(scheduleChart(found, boundaries.map((stage) => stage.first_step)));
     await bytes.draw(bytesChart(trials.map(labelled)));
@@ -135,7 +140,7 @@ function armTable(report) {
 // When the first arm got to where another ended; of several seeds the table tells.
 function crossings(report) {
   const first = report.arms[0].arm;
-  return report.trials.filter((trial) => trial.crossing && trial.outcome).map((trial) => {
+  return report.trials.filter((trial) => trial.crossing).map((trial) => {
     const { loss: goal, seconds: reached, other_seconds: other } = trial.crossing;
     const where = `the loss at which ${trial.arm} ended (${loss(goal)})`;
     return element("p", { class: "fact" }, reached === null ? `${first} did not reach ${where}.`
@@ -152,7 +157,7 @@ function billTable(trials, job) {
   const ratio = (bill) => (bill.bytes_sent && bill.bytes_dense ? `${(bill.bytes_dense / bill.bytes_sent).toFixed(1)}×` : "–");
   return table(`Bytes of one worker, elapsed seconds, ${link}`, [
     ["trial", (trial) => trial.label, ""],
-    ["state", (trial) => trial.outcome ?? (trial.backend ? "training" : "waiting"), ""],
+    ["state", (trial) => trial.outcome ?? unfinished(trial, job), ""],
     ["steps", (trial) => String(trial.step), "number"],
     ["sent", (trial) => size(trial.bill.bytes_sent), "number"],
     ["dense", (trial) => (trial.bill.bytes_dense ? size(trial.bill.bytes_dense) : "–"), "number"],
@@ -162,7 +167,6 @@ function billTable(trials, job) {
     ["validation loss", (trial) => loss(trial.validation_loss), "number"],
     ...metricNames(trials).map((name) => [name, (trial) => loss(trial.validation_metrics[name] ?? null), "number"]),
     ...(trials.some((trial) => trial.bill.repairs) ? [["repairs", repairs, "number"]] : []),
-    ["files", (trial) => trialFiles(trial, job), ""],
   ], trials);
 }
 
@@ -170,22 +174,41 @@ function billTable(trials, job) {
 const repairs = ({ bill }) =>
   (bill.repairs ? `${bill.repairs}: ${seconds(bill.seconds_recovery)}, ${size(bill.bytes_recovery)}` : "–");
 
-function trialFiles(trial, job) {
-  const of = { arm: trial.arm, seed: trial.seed };
-  return element("span", { class: "files" },
-    trial.backend ? fileButton(job, "schedule", of, `${trial.trial_id}.schedule.json`) : null,
-    trial.weights_url ? fileButton(job, "weights", of, `${trial.trial_id}.weights.safetensors`) : null);
+function unfinished(trial, job) {
+  if (OVER.includes(job.state)) return "not finished";
+  return trial.backend ? "training" : "waiting";
 }
 
-function files(job) {
-  return element("p", { class: "files" }, "Of the whole job: ",
-    fileButton(job, "metrics.csv", {}, `${job.id}-metrics.csv`), fileButton(job, "report", {}, `${job.id}-report.json`),
-    job.attempt ? fileButton(job, "logs", {}, `${job.id}-attempt-${job.attempt}.log`, "log") : null);
+// Draws anew only what has changed: a button that has the focus, or is being clicked, stays.
+function onChange(draw) {
+  let drawn = null;
+  return (data) => {
+    const now = JSON.stringify(data);
+    if (now !== drawn) draw(data);
+    drawn = now;
+  };
 }
 
-function fileButton(job, what, parameters, name, label = what) {
+// What there is to download of a trial.
+const offer = ({ trial_id, label, arm, seed, weights_url }, decidedIds) =>
+  ({ trial_id, label, arm, seed, has_schedule: decidedIds.includes(trial_id), has_weights: weights_url !== null });
+
+function fileLines(id, { attempt, trials }) {
+  const ofJob = element("p", { class: "files" }, "Of the whole job: ",
+    fileButton(id, "metrics.csv", {}, `${id}-metrics.csv`), fileButton(id, "report", {}, `${id}-report.json`),
+    attempt ? fileButton(id, "logs", {}, `${id}-attempt-${attempt}.log`, "log") : null);
+  return [ofJob, ...trials.filter((trial) => trial.has_schedule || trial.has_weights).map((trial) => trialLine(id, trial))];
+}
+
+function trialLine(id, { trial_id, label, arm, seed, has_schedule, has_weights }) {
+  return element("p", { class: "files" }, `Of ${label}: `,
+    has_schedule ? fileButton(id, "schedule", { arm, seed }, `${trial_id}.schedule.json`) : null,
+    has_weights ? fileButton(id, "weights", { arm, seed }, `${trial_id}.weights.safetensors`) : null);
+}
+
+function fileButton(id, what, parameters, name, label = what) {
   const failed = (error) => { button.title = button.textContent = error.message; };
-  const button = element("button", { type: "button", onclick: () => api.download(job.id, what, parameters, name).catch(failed) },
+  const button = element("button", { type: "button", onclick: () => api.download(id, what, parameters, name).catch(failed) },
     label);
   return button;
 }

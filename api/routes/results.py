@@ -135,7 +135,7 @@ def get_logs(
     offset: Annotated[int, Query(ge=0, description="leave out so many bytes: those already read")] = 0,
 ) -> PlainTextResponse:
     """Return what an attempt's driver and its workers have printed; while it lives, so far."""
-    text = logs.read(job, number=attempt)[offset:]
+    text = logs.read(job, number=attempt, offset=offset)
     return PlainTextResponse(text, headers={"Content-Type": "text/plain; charset=utf-8"})
 
 

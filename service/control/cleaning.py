@@ -19,6 +19,7 @@ from service.views import JobPage
 
 #: What a driver keeps Tune's own files in, as `<job>-a<attempt>`; it removes them unless it is killed.
 _TUNE_FOLDERS = "wiretune-tune-*"
+_RAYS_FILES = "Ray's files"
 
 
 class Leftover(BaseModel):
@@ -61,20 +62,18 @@ def leftovers(settings: Settings, finished: Iterable[str], *, with_weights: bool
     found = [_on_storage(storage, job_id, with_weights=with_weights) for job_id in job_ids]
     found += _of_tune(set(job_ids))
     if (folder := embedded.stale_dir(settings)) is not None:
-        found.append(_folder("Ray's files", folder))
+        found.append(_folder(_RAYS_FILES, folder))
     return [leftover for leftover in found if leftover.num_files]
 
 
-def remove(settings: Settings, found: Iterable[Leftover]) -> None:
-    """Remove what `leftovers` found, and no more."""
-    storage = Storage(settings.resolved_storage_url)
-    for leftover in found:
-        if leftover.job_id is not None:
-            storage.remove(leftover.job_id, leftover.paths)
-        elif leftover.place == str(embedded.stale_dir(settings)):
-            embedded.clear_stale(settings)
-        else:
-            shutil.rmtree(leftover.place, ignore_errors=True)
+def remove(settings: Settings, leftover: Leftover) -> None:
+    """Remove what `leftovers` found, and no more. Raises Unavailable or NotFound where that cannot be done (now)."""
+    if leftover.job_id is not None:
+        Storage(settings.resolved_storage_url).remove(leftover.job_id, leftover.paths)
+    elif leftover.what == _RAYS_FILES:
+        embedded.clear_stale(settings)  # looks again: a service may have started
+    else:
+        shutil.rmtree(leftover.place, ignore_errors=True)
 
 
 def _on_storage(storage: Storage, job_id: str, *, with_weights: bool) -> Leftover:

@@ -51,11 +51,11 @@ class Cluster(Protocol):
     def declared(self) -> tuple[Node, ...] | None:
         """Return what the nodes are known to hold without asking them; None: nothing."""
 
-    def rest(self, idle_s: float) -> None:
-        """Take note that no job has needed Ray for `idle_s` seconds."""
+    def is_spent(self, idle_s: float) -> bool:
+        """Whether Ray should be closed for now: no job has needed it for `idle_s` seconds."""
 
     def close(self) -> None:
-        """Let go of Ray for good."""
+        """Let go of Ray; an embedded one ends."""
 
 
 class RemoteCluster:
@@ -79,8 +79,9 @@ class RemoteCluster:
         """Return None: only the cluster knows."""
         return None
 
-    def rest(self, idle_s: float) -> None:
-        """Do nothing; the cluster is not ours to stop."""
+    def is_spent(self, idle_s: float) -> bool:
+        """Return False; the cluster is not ours to stop."""
+        return False
 
     def close(self) -> None:
         """Close the connections; the cluster and its jobs go on."""
@@ -139,10 +140,9 @@ class EmbeddedCluster:
         num_gpus = self._settings.num_gpus
         return (Node(cpus=self._settings.num_cpus, gpus=math.inf if num_gpus is None else num_gpus),)
 
-    def rest(self, idle_s: float) -> None:
-        """Stop the head once it was idle for `embedded_idle_s`."""
-        if self._head is not None and idle_s >= self._settings.embedded_idle_s:
-            self.close()
+    def is_spent(self, idle_s: float) -> bool:
+        """Whether there is a head, idle for `embedded_idle_s`."""
+        return self._head is not None and idle_s >= self._settings.embedded_idle_s
 
     def close(self) -> None:
         """Stop the head and every process of it."""

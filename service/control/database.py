@@ -77,6 +77,11 @@ def is_sqlite(url: str) -> bool:
     return backend == "sqlite"
 
 
+def is_there(url: str) -> bool:
+    """Whether the database may hold anything: a SQLite file that does not exist cannot."""
+    return not is_sqlite(url) or Path(make_url(url).database or "").exists()
+
+
 def connect(url: str) -> Engine:
     """Return an engine for `url` (SQLite or PostgreSQL), with the durability the API promises.
 

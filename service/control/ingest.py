@@ -139,7 +139,7 @@ class Ingest:
         if record.name in _HEADLINES:
             setattr(trial, record.name, record.values[-1])
         metric = record.name.removeprefix("validation_")
-        if metric in trial.metric_directions:
+        if metric != record.name and metric in trial.metric_directions:  # a training series may share its name
             trial.validation_metrics = {**trial.validation_metrics, metric: record.values[-1]}
 
     def _add_probe(self, record: ProbeDone) -> None:

@@ -29,12 +29,12 @@ def add(session: Session, spec: JobSpec, *, key: str | None, now: float) -> tupl
 
     While another replica stores the same key this breaks the key's uniqueness; the writer then runs it again.
     """
-    body = spec.model_dump(mode="json")
     if key is not None and (known := session.get(IdempotencyRow, key)) is not None:
         first = require(session, known.job_id)
-        if first.spec != body:
+        if JobSpec.model_validate(first.spec) != spec:  # an earlier release may have written it with fewer fields
             raise KeyReused(f"the key made `{first.id}` from another job; send a new key with a new job")
         return first, False
+    body = spec.model_dump(mode="json")
     job = JobRow(id=new_id(now), name=spec.name, state=JobState.QUEUED.value, spec=body, created_at=now)
     session.add(job)
     session.flush()  # the rows below refer to it

@@ -1,7 +1,10 @@
 """An attempt's log: what its driver and its workers printed. With Ray while Ray has it, on storage afterwards."""
 
 import logging
+import re
+import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from service.control.clusters import RayApi
 from service.control.ray_jobs import RayStatus
@@ -12,8 +15,19 @@ from service.errors import NotFound, Unavailable
 _log = logging.getLogger(__name__)
 _HEAD_BYTES, _TAIL_BYTES = 1_000_000, 3_000_000
 _LAST_WORDS_S = 30.0  # a driver that has reported its end may still print for so long
-_RETRY_S = 10.0  # after a storage or a Ray that failed
+_RETRY_S = 10.0  # after a storage that failed
+_ASK_AGAIN_S = 60.0  # for a log that Ray did not give
+_PATIENCE_S = 600.0  # with a log that Ray does not give at all
+_STOP_S = 15.0  # for all logs together, while Ray waits for its end
 _LIVE = (RayStatus.PENDING, RayStatus.RUNNING)
+_CUT = re.compile(rb"\[\.\.\. (\d+) bytes are cut here; the whole log had (\d+) \.\.\.\]\n")
+
+
+class _Refusal(NamedTuple):
+    """A log that Ray has not given, in seconds since the epoch."""
+
+    first_at: float
+    ask_at: float
 
 
 class Logs:
@@ -22,50 +36,98 @@ class Logs:
     def __init__(self, store: Store, ray: Callable[[], RayApi | None]) -> None:
         self._store, self._ray = store, ray
         self._storage = Storage(store.settings.resolved_storage_url)
-        self._retry_at = 0.0
+        self._retry_at = 0.0  # of the storage
+        self._refusals: dict[str, _Refusal] = {}  # by the submission's id
 
-    def read(self, job_id: str, *, number: int | None = None) -> bytes:
-        """Return the log of an attempt, by default the last; raises NotFound where there is none, and says why."""
+    def read(self, job_id: str, *, number: int | None = None, offset: int = 0) -> bytes:
+        """Return the log of an attempt, by default the last, from byte `offset` of the whole log on.
+
+        Raises NotFound where there is none, and says why; Unavailable while Ray has it and is silent.
+        """
         attempt = self._store.attempt(job_id, number)
-        if not attempt.log_kept and (ray := self._ray()) is not None and (text := self._text(ray, attempt)):
-            return text.encode()
+        silence: Unavailable | None = None
         try:
-            return b"".join(self._storage.open(job_id, self._url(attempt)).chunks())
+            if not attempt.log_kept and (ray := self._ray()) is not None and (text := self._text(ray, attempt)):
+                return text.encode()[offset:]
+        except Unavailable as error:
+            silence = error
+        try:
+            return since(self._kept(attempt), offset)
         except NotFound as error:
-            raise NotFound(f"attempt {attempt.number} of job `{job_id}` has no log: {_reason(attempt)}") from error
+            missing = NotFound(f"attempt {attempt.number} of job `{job_id}` has no log: {_reason(attempt)}")
+            raise silence or missing from error
+
+    def tail(self, job_id: str, number: int, *, num_lines: int) -> str:
+        """Return the last lines that Ray has of an attempt's log; empty where it gives none."""
+        ray = self._ray()
+        try:
+            text = "" if ray is None else self._text(ray, self._store.attempt(job_id, number))
+        except Unavailable:
+            return ""
+        return "\n".join(text.strip().splitlines()[-num_lines:])
 
     def keep_ended(self, now: float) -> None:
-        """Write the logs of attempts that have ended to storage, once their drivers have; what fails is tried again."""
+        """Write the logs of attempts that have ended to storage, once their drivers have.
+
+        What the storage does not take is tried again for ever; what Ray does not give, for `_PATIENCE_S`.
+        """
         ray = self._ray()
         if ray is None or now < self._retry_at:
             return
         try:
             for attempt in self._store.attempts_without_log():
-                if attempt.ended_at is not None and not self._may_still_print(ray, attempt, now=now):
-                    self._keep(ray, attempt)
+                if attempt.ended_at is not None and (log := self._whole(ray, attempt, now=now)) is not None:
+                    self._keep(attempt, log)
                     self._store.note_log(attempt.job_id, attempt.number)
-        except Unavailable as error:
+                    self._refusals.pop(attempt.submission_id, None)
+        except (NotFound, Unavailable) as error:
             self._retry_at = now + _RETRY_S
             _log.warning("logs are not kept yet: %s", error)
+
+    def _whole(self, ray: RayApi, attempt: Attempt, *, now: float) -> bytes | None:
+        """Return an ended attempt's log, or why there is none; None: not yet."""
+        first_at, ask_at = self._refusals.get(attempt.submission_id, (now, now))
+        if now < ask_at:
+            return None
+        try:
+            return None if self._may_still_print(ray, attempt, now=now) else self._text(ray, attempt).encode()
+        except Unavailable as error:
+            if now >= first_at + _PATIENCE_S:
+                return self._earlier(attempt) + f"[this log ends here: {error}]\n".encode()
+            self._refusals[attempt.submission_id] = _Refusal(first_at, now + _ASK_AGAIN_S)
+            _log.warning("the log of %s is not kept yet: %s", attempt.submission_id, error)
+            return None
 
     def _may_still_print(self, ray: RayApi, attempt: Attempt, *, now: float) -> bool:
         assert attempt.ended_at is not None
         return now < attempt.ended_at + _LAST_WORDS_S and ray.status(attempt.submission_id) in _LIVE
 
+    def _earlier(self, attempt: Attempt) -> bytes:
+        try:
+            return self._kept(attempt)
+        except NotFound:
+            return b""
+
     def keep_all(self) -> None:
-        """Write what there is of every log that only Ray has: Ray may be about to end."""
+        """Write what there is of every log that only Ray has: Ray may be about to end. Takes some `_STOP_S` at most."""
         ray = self._ray()
         if ray is None:
             return
-        try:
-            for attempt in self._store.attempts_without_log():
-                self._keep(ray, attempt)
-        except Unavailable as error:
-            _log.warning("not every log is kept: %s", error)
+        deadline = time.monotonic() + _STOP_S
+        for attempt in self._store.attempts_without_log():
+            try:
+                if time.monotonic() > deadline:
+                    raise Unavailable(f"Ray and the storage took more than {_STOP_S:g} s for those before it")
+                self._keep(attempt, self._text(ray, attempt).encode())
+            except (NotFound, Unavailable) as error:
+                _log.warning("the log of %s is not kept: %s", attempt.submission_id, error)
 
-    def _keep(self, ray: RayApi, attempt: Attempt) -> None:
-        if text := self._text(ray, attempt):
-            self._storage.write(self._url(attempt), bounded(text.encode()))
+    def _keep(self, attempt: Attempt, log: bytes) -> None:
+        if log:
+            self._storage.write(self._url(attempt), bounded(log))
+
+    def _kept(self, attempt: Attempt) -> bytes:
+        return b"".join(self._storage.open(attempt.job_id, self._url(attempt)).chunks())
 
     def _text(self, ray: RayApi, attempt: Attempt) -> str:
         # A model that prints its environment prints the attempt's token, too.
@@ -91,3 +153,13 @@ def bounded(log: bytes, *, head: int = _HEAD_BYTES, tail: int = _TAIL_BYTES) -> 
     last = log[end or len(log) - tail :]
     num_cut = len(log) - len(first) - len(last)
     return first + f"[... {num_cut} bytes are cut here; the whole log had {len(log)} ...]\n".encode() + last
+
+
+def since(log: bytes, offset: int) -> bytes:
+    """Return what followed byte `offset` of a whole log of which `log` is what `bounded` left."""
+    cut = _CUT.search(log)
+    if cut is None or offset <= cut.start():
+        return log[offset:]
+    num_cut = int(cut[1])
+    behind = offset - cut.start() - num_cut  # bytes already read of the end
+    return log[cut.end() + behind :] if behind >= 0 else log[cut.start() :]

@@ -1,6 +1,8 @@
 """Ray's Jobs API over plain HTTP, so that the service need not match Ray's version. Paths as of Ray 2.60."""
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import Any
 
@@ -10,6 +12,8 @@ from service.control.capacity import Node
 from service.errors import Unavailable
 
 _TIMEOUT_S = 10.0
+_LOG_S = 30.0
+_MAX_LOG_BYTES = 64_000_000
 
 
 class RayStatus(StrEnum):
@@ -66,9 +70,22 @@ class RayJobs:
             raise self._refusal(answer)
 
     def logs(self, submission_id: str) -> str:
-        """Return the driver's output, empty where there is none."""
-        answer = self._send("GET", f"/api/jobs/{submission_id}/logs")
+        """Return the driver's output, empty where there is none; Ray gives all of it or nothing."""
+        with self._reaching(), self._client.stream("GET", f"/api/jobs/{submission_id}/logs", timeout=_LOG_S) as stream:
+            body = b"".join(self._bounded(stream.iter_bytes()))
+        answer = self._allowed(httpx2.Response(stream.status_code, content=body))
         return "" if answer.status_code == 404 else str(self._body(answer)["logs"] or "")
+
+    def _bounded(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        deadline, num_bytes = time.monotonic() + _LOG_S, 0
+        for chunk in chunks:
+            num_bytes += len(chunk)
+            if num_bytes > _MAX_LOG_BYTES:
+                most = f"{_MAX_LOG_BYTES / 1e6:g} MB"
+                raise Unavailable(f"the log is longer than {most}; read it where Ray at {self.address} keeps its logs")
+            if time.monotonic() > deadline:
+                raise Unavailable(f"Ray at {self.address} took longer than {_LOG_S:g} s to give a log")
+            yield chunk
 
     def nodes(self) -> tuple[Node, ...]:
         """Return the living nodes' logical resources; a new head may have none yet (Unavailable)."""
@@ -80,10 +97,18 @@ class RayJobs:
         return tuple(Node(cpus=total.get("CPU", 0.0), gpus=total.get("GPU", 0.0)) for total in totals)
 
     def _send(self, method: str, path: str, **content: Any) -> httpx2.Response:
-        try:
+        with self._reaching():
             answer = self._client.request(method, path, **content)
-        except httpx2.HTTPError as error:
+        return self._allowed(answer)
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        try:
+            yield
+        except (httpx2.HTTPError, RuntimeError) as error:  # the latter: closed meanwhile, Ray is being stopped
             raise Unavailable(f"Ray at {self.address} does not answer: {error or type(error).__name__}") from error
+
+    def _allowed(self, answer: httpx2.Response) -> httpx2.Response:
         if answer.status_code in (401, 403):
             raise Unavailable(f"Ray at {self.address} refuses our token; check WIRETUNE_RAY_TOKEN_PATH")
         return answer

@@ -15,7 +15,7 @@ from service.errors import InvalidJob, NotFound
 from service.problems import Problem
 from service.records import Bill, ScheduleEntry
 from service.spec import JobSpec
-from service.states import JobState
+from service.states import TERMINAL, JobState
 from service.views import JobPage, JobSummary, JobView, ProbeView, ScheduleView, Series, StageView, TrialView
 
 MAX_PAGE = 500
@@ -186,7 +186,8 @@ def series(session: Session, trial: TrialRow, name: str, *, max_points: int) -> 
 def require_series(session: Session, trials: Sequence[TrialRow], name: str) -> None:
     """Raise NotFound for a name that no trial of the job reports. One without points yet is known all the same."""
     declared = {f"validation_{metric}" for trial in trials for metric in trial.metric_directions}
-    is_declared_later = name.startswith("validation_") and any(trial.backend is None for trial in trials)
+    may_be_declared = name.startswith("validation_") and any(trial.backend is None for trial in trials)
+    is_declared_later = may_be_declared and require(session, trials[0].job_id).job_state not in TERMINAL
     if name in _SERIES or name in declared or is_declared_later:
         return
     stored = select(PointRow.name).where(PointRow.trial_id.in_([trial.id for trial in trials]))

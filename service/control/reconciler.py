@@ -23,7 +23,10 @@ _LOOK_S = 10.0  # between two looks at a cluster without work
 
 
 class Reconciler:
-    """A loop over the jobs that are not over. `tick` is one round; `start` runs rounds in a thread."""
+    """A loop over the jobs that are not over. `tick` is one round; `start` runs rounds in a thread.
+
+    Logs are kept in a thread of their own, so that no slow one delays a job.
+    """
 
     def __init__(
         self,
@@ -45,29 +48,38 @@ class Reconciler:
         self._nodes = self._cluster.declared()
         self._look_at = self._up_since
         self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
 
     def start(self, *, interval_s: float = 1.0) -> None:
         """Run a round every `interval_s` until `stop`."""
-        self._thread = threading.Thread(target=self._run, args=(interval_s,), name="wiretune-reconciler", daemon=True)
-        self._thread.start()
+        for name, one_round in (("reconciler", self.tick), ("logs", self.logs.keep_ended)):
+            arguments = (one_round, interval_s)
+            thread = threading.Thread(target=self._run, args=arguments, name=f"wiretune-{name}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
     def stop(self) -> None:
         """End the loop, and the embedded Ray with it; what runs there goes on in a later attempt."""
         self._stopping.set()
-        if self._thread is not None:
-            self._thread.join(_JOIN_S)
-        self.logs.keep_all()
-        self._cluster.close()
+        deadline = time.monotonic() + _JOIN_S
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        self._let_go()
 
-    def _run(self, interval_s: float) -> None:
+    def _let_go(self) -> None:
+        try:
+            self.logs.keep_all()
+        finally:
+            self._cluster.close()
+
+    def _run(self, one_round: Callable[[float], None], interval_s: float) -> None:
         while not self._stopping.is_set():
             try:
-                self.tick(self._clock())
+                one_round(self._clock())
             except Unavailable as error:
                 _log.warning("%s", error)
             except Exception:  # one bad round must not leave every job without an owner
-                _log.exception("a round of the reconciler failed; the next one follows")
+                _log.exception("a round failed; the next one follows")
             self._stopping.wait(interval_s)
 
     def misfits(self, spec: JobSpec) -> list[Problem]:
@@ -75,15 +87,10 @@ class Reconciler:
         return [] if self._nodes is None else misfits(spec, self._nodes)
 
     def tick(self, now: float) -> None:
-        """Do one round: look at every job that is not over, once, and keep the logs of attempts that have ended."""
-        self._reconcile(now)
-        self.logs.keep_ended(now)
-
-    def _reconcile(self, now: float) -> None:
+        """Do one round: look at every job that is not over, once."""
         jobs = self._store.work()
         if not jobs:
-            self._cluster.rest(now - self._busy_at)
-            self._look(now)
+            self._idle(now)
             return
         self._busy_at = now
         try:
@@ -94,6 +101,11 @@ class Reconciler:
             return
         self._watch(ray, [work for work in jobs if work.state in ACTIVE], now=now)
         self._admit(ray, jobs, self._nodes, now=now)
+
+    def _idle(self, now: float) -> None:
+        if self._cluster.is_spent(now - self._busy_at):
+            self._let_go()
+        self._look(now)
 
     def _look(self, now: float) -> None:
         """Ask a cluster that nobody declared what it holds, so that the first job, too, is refused if it never fits."""
@@ -135,7 +147,7 @@ class Reconciler:
             ray.stop(work.submission_id)
             self._explain(work, verdict.reason)
         elif verdict.action is Action.LOSE:
-            self._lose(ray, work, verdict.reason)
+            self._lose(work, verdict.reason)
         elif work.state is not JobState.CANCELLING:
             self._explain(work, "")  # what was in the way is over
 
@@ -154,13 +166,8 @@ class Reconciler:
         ray.submit(work.submission_id, entrypoint=entrypoint, env_vars=environment)
         _log.info("submitted %s", work.submission_id)
 
-    def _lose(self, ray: RayApi, work: Work, reason: str) -> None:
-        assert work.submission_id is not None
-        try:
-            lines = ray.logs(work.submission_id).strip().splitlines()
-        except Unavailable:
-            lines = []  # the reason stands without them
-        tail = "\n".join(lines[-_NUM_LOG_LINES:])
+    def _lose(self, work: Work, reason: str) -> None:
+        tail = self.logs.tail(work.job_id, work.attempt, num_lines=_NUM_LOG_LINES)
         self._end(work, Verdict(action=Action.LOSE, reason=f"{reason}\n{tail}" if tail else reason))
 
     def _end(self, work: Work, verdict: Verdict) -> None:

@@ -11,7 +11,7 @@ def job_report(job: JobView, trials: Sequence[TrialView], curves: Sequence[Serie
     """Return the report; `curves` are the trials' validation losses, all points of them."""
     by_trial = {curve.trial_id: curve for curve in curves}
     first = job.spec.arms[0].name
-    firsts = {trial.seed: by_trial[trial.trial_id] for trial in trials if trial.arm == first}
+    firsts = {trial.seed: by_trial[trial.trial_id] for trial in trials if trial.arm == first and trial.outcome}
     targets = _targets(trials, by_trial)
     kinds = {(each.arm, each.seed): each.controller.kind for each in job.spec.trials()}
     found = [
@@ -19,8 +19,8 @@ def job_report(job: JobView, trials: Sequence[TrialView], curves: Sequence[Serie
             trial,
             by_trial[trial.trial_id],
             controller=kinds[trial.arm, trial.seed],
-            target=targets[trial.seed],
-            first=None if trial.arm == first else firsts[trial.seed],
+            target=targets.get(trial.seed),
+            first=firsts.get(trial.seed) if trial.arm != first and trial.outcome == "completed" else None,
         )
         for trial in trials
     ]
@@ -39,9 +39,9 @@ def job_report(job: JobView, trials: Sequence[TrialView], curves: Sequence[Serie
 
 
 def _targets(trials: Sequence[TrialView], curves: Mapping[str, Series]) -> dict[int, float | None]:
-    """Return, by seed, the worst of the last losses of its trials: where every arm got to that has one."""
+    """Return, by seed, the worst of the last losses of its trials: where every arm got to that did not diverge."""
     targets: dict[int, float | None] = {}
-    for trial in trials:
+    for trial in (each for each in trials if each.outcome != "diverged"):
         last = final(curves[trial.trial_id])
         known = [loss for loss in (targets.get(trial.seed), last and last[1]) if loss is not None]
         targets[trial.seed] = max(known, default=None)

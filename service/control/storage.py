@@ -1,11 +1,14 @@
 """The storage that attempts write to: a folder per job, reached through fsspec."""
 
+import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO
 
 import fsspec
+from fsspec.implementations.local import LocalFileSystem
 from fsspec.utils import tokenize
 
 from service.errors import NotFound, Unavailable
@@ -53,17 +56,30 @@ class Storage:
             raise NotFound(f"{url} is not in the folder of job `{job_id}`, {self.job_url(job_id)}")
         with _reaching(url):
             filesystem, path = fsspec.url_to_fs(url)
+            if isinstance(filesystem, LocalFileSystem) and not self._holds(job_id, path):
+                raise NotFound(f"{url} is a link out of the folder of job `{job_id}`")
             about = filesystem.info(path)
             content = filesystem.open(path, "rb")
         return StoredFile(num_bytes=about["size"], etag=f'"{tokenize(about)}"', content=content)
 
+    def _holds(self, job_id: str, path: str) -> bool:
+        """Whether a local file is in the job's folder once every link is followed: its name is the attempt's word."""
+        _, root = fsspec.url_to_fs(self.root)
+        folder = os.path.join(os.path.realpath(root), job_id)
+        return os.path.realpath(path).startswith(f"{folder}{os.sep}")
+
     def write(self, url: str, content: bytes) -> None:
-        """Write a file in one piece, and the folders above it."""
+        """Write a file, which appears under its name only when complete, and the folders above it."""
         with _reaching(url):
             filesystem, path = fsspec.url_to_fs(url)
-            filesystem.makedirs(filesystem._parent(path), exist_ok=True)
-            with filesystem.transaction:  # local files appear under their name only when complete
-                filesystem.pipe_file(path, content)
+            partial = f"{path}.{secrets.token_hex(4)}.partial"
+            filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
+            try:
+                filesystem.pipe_file(partial, content)
+                filesystem.mv(partial, path)
+            finally:
+                with suppress(FileNotFoundError):  # moved
+                    filesystem.rm_file(partial)
 
     def sizes(self, job_id: str) -> dict[str, int]:
         """Return the bytes of every file in the job's folder, by path; nothing where there is no folder."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +16,7 @@ from api.local import Server
 from service.control import cleaning, embedded
 from service.control.storage import Storage
 from service.control.store import Store
+from service.errors import Unavailable
 from service.settings import Settings
 from service.spec import JobSpec
 from tests.api.conftest import Reporting
@@ -158,6 +160,50 @@ def test_what_a_killed_ray_left_goes(served: str, store: Store, settings: Settin
 
     assert (done["bytes"], [each["place"] for each in done["leftovers"]]) == (100, [str(folder)])
     assert not folder.exists()
+
+
+def test_a_ray_that_starts_after_the_look_keeps_its_files(
+    served: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = embedded._launch(settings).temp_dir
+    folder.mkdir()
+    (folder / "log").write_bytes(bytes(100))
+    try:
+        (found,) = cleaning.leftovers(settings, [], with_weights=False)
+        monkeypatch.setattr(embedded, "_watchdog_pid", lambda launch: os.getpid())
+
+        cleaning.remove(settings, found)
+
+        assert (folder / "log").exists()
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_what_cannot_be_removed_is_said_and_the_rest_goes(
+    served: str, finished: str, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = tune_folder(temporary, finished)
+
+    def refuse(*_: Any) -> None:
+        raise Unavailable("the storage is read-only")
+
+    monkeypatch.setattr(Storage, "remove", refuse)
+
+    done = run_cli.invoke(cli.app, ["clean", "--yes", "--json"])
+
+    assert done.exit_code == 1 and finished in done.stderr and "read-only" in done.stderr
+    assert (json.loads(done.stdout)["bytes"], scratch.exists()) == (500, False)
+
+
+def test_a_look_at_a_machine_without_a_service_makes_nothing(settings: Settings) -> None:
+    assert clean("--dry-run")["leftovers"] == []
+    assert not settings.state_dir.exists()
+
+
+def test_an_age_beyond_a_century_is_refused(settings: Settings) -> None:
+    done = run_cli.invoke(cli.app, ["clean", "--dry-run", "--older-than", "1e12"])
+
+    assert done.exit_code == 2 and "36500" in done.stderr
 
 
 def test_every_finished_job_is_seen_however_many_there_are(

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from api import cli, runs
 from api.client import Client
-from api.local import Server
+from api.local import LocalServerError, Server
 from api.openapi import EXAMPLE_JOB
 from api.runs import Interrupted, Run
 from service.control.storage import Storage
@@ -301,6 +301,38 @@ def test_of_its_own_requests_the_service_logs_only_what_goes_wrong(caplog: pytes
     assert not logging.getLogger("httpx2").isEnabledFor(logging.INFO)
     assert not logging.getLogger("httpcore2").isEnabledFor(logging.INFO)
     assert logging.getLogger("service.control.reconciler").isEnabledFor(logging.INFO)
+
+
+@pytest.mark.parametrize(
+    ("said", "linger_s", "allowed"),
+    [
+        ({}, None, True),
+        ({"WIRETUNE_USER_CODE": "false"}, None, False),
+        ({"WIRETUNE_USER_CODE": "true"}, 600.0, True),
+        ({"WIRETUNE_HOST": "0.0.0.0"}, None, False),
+        ({}, 600.0, False),
+    ],
+    ids=["own", "refused", "allowed", "open", "demo"],
+)
+def test_a_service_that_a_run_starts_allows_user_code_unless_others_reach_it_or_its_user_said_no(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, said: dict[str, str], linger_s: float | None, allowed: bool
+) -> None:
+    for name, value in said.items():
+        monkeypatch.setenv(name, value)
+    started: list[Settings] = []
+
+    def start(settings: Settings, **_: Any) -> Server:
+        started.append(settings)
+        raise LocalServerError("as far as this test goes")
+
+    monkeypatch.setattr(runs, "start_server", start)
+    monkeypatch.setattr(runs, "stop_server", lambda settings: "")
+    with pytest.raises(LocalServerError):
+        Run(Settings(), Console(quiet=True), linger_s=linger_s).run(
+            JobSpec.model_validate(EXAMPLE_JOB), at_end=lambda client, view: None
+        )
+
+    assert [each.user_code for each in started] == [allowed]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -3,16 +3,44 @@
 import pytest
 from rich.console import Console
 
-from api import report
+from api import figures, report
 from api.client import Client
 from api.demo import demo_job, introduction
 from api.watch import Progress
 from search.config import BoConfig
+from service.control.store import Store
 from tests.api.conftest import Reporting
 
 
 def told(progress: Progress, client: Client, job_id: str) -> str:
     return "\n".join(progress.lines(client.job(job_id)))
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [(0.54649, "0.5465"), (0.97, "0.9700"), (2.3026, "2.3026"), (0.0, "0.0000"), (-1.5, "-1.5000"),
+     (3.2e-5, "3.2e-05"), (12.3456, "12.35"), (12345.678, "12346"), (4.5e9, "4.5e+09"), (None, "-")],
+)  # fmt: skip
+def test_a_metric_of_any_size_keeps_four_digits(value: float | None, written: str) -> None:
+    assert figures.loss(value) == written
+
+
+def test_a_trial_of_a_job_that_is_over_does_not_train_for_ever(
+    client: Client, store: Store, reporting: Reporting
+) -> None:
+    def shown() -> str:
+        out = Console(width=200)
+        with out.capture() as captured:
+            out.print(report.trials_table(report.result(client, client.job(reporting.job_id))))
+        return captured.get()
+
+    reporting.start("tuned")
+    assert "waiting" in shown() and "not finished" not in shown()
+
+    reporting.finish("failed", "why")
+    store.cancel(reporting.job_id)
+
+    assert shown().count("not finished") == 2 and "waiting" not in shown()
 
 
 def test_nothing_is_told_twice(client: Client, reporting: Reporting) -> None:

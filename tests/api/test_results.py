@@ -14,7 +14,7 @@ from pyarrow import parquet
 from typer.testing import CliRunner
 
 from api import cli
-from api.client import Client
+from api.client import ApiError, Client
 from api.tables import COLUMNS, csv_chunks, write_parquet
 from service.control.reading import Point
 from service.control.storage import Storage
@@ -320,3 +320,39 @@ def test_a_schedule_can_go_to_standard_output(at: str, reporting: Reporting) -> 
     done = run_cli.invoke(cli.app, ["export", reporting.job_id, "--out", "-"])
 
     assert json.loads(done.stdout)["num_steps"] == 200
+
+
+def test_a_training_series_does_not_pass_for_the_metric_of_its_name(
+    client: Client, store: Store, reporting: Reporting
+) -> None:
+    reporting.start("tuned")
+    for name, value in (("validation_accuracy", 0.9), ("accuracy", 0.1)):
+        points = MetricPoints(trial_id=reporting.trial("tuned"), name=name, steps=(0,), seconds=(0.0,), values=(value,))
+        reporting.post(points)
+
+    assert client.trials(reporting.job_id)[0].validation_metrics == {"accuracy": 0.9}
+
+
+def test_a_metric_that_may_still_be_declared_is_unknown_once_the_job_is_over(client: Client, job: JobSpec) -> None:
+    made = client.submit(job)
+    assert client.metrics(made.id, "validation_f1")[0].num_points == 0
+
+    client.cancel(made.id)
+
+    with pytest.raises(ApiError, match="no metric `validation_f1`"):
+        client.metrics(made.id, "validation_f1")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [(["--what", "report", "--arm", "tuned"], "--arm"), (["--what", "all", "--arm", "typo"], "typo")],
+)
+def test_a_choice_that_cannot_be_is_refused_and_leaves_nothing(
+    at: str, reporting: Reporting, tmp_path: Path, options: list[str], said: str
+) -> None:
+    out = tmp_path / "out"
+
+    done = run_cli.invoke(cli.app, ["export", reporting.job_id, *options, "--out", str(out)])
+
+    assert done.exit_code == 2 and said in done.stderr
+    assert not out.exists()

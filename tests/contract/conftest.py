@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import Session
 
+from service.control.processes import wait_until
 from service.control.store import Store
 from service.records import AttemptFinished, Batch, Bill, StageClosed, StageDecided, TrialStarted
 from service.settings import Settings
@@ -178,8 +179,7 @@ class Group:
     def add(self, function: Callable[[Session], object]) -> "Future[object]":
         num_waiting = self._waiting.qsize()
         future = self._pool.submit(self._write, function)
-        while self._waiting.qsize() == num_waiting:
-            threading.Event().wait(0.001)
+        assert wait_until(lambda: self._waiting.qsize() != num_waiting, timeout_s=30, every_s=0.001)
         return future
 
     def release(self) -> None:

@@ -37,6 +37,18 @@ def test_the_same_key_and_job_make_one_job(store, spec):
     assert len(store.jobs().jobs) == 1
 
 
+def test_a_key_outlives_a_release_that_gives_jobs_new_fields(store, spec):
+    first, _ = store.add_job(spec, idempotency_key="k")
+
+    def forget_a_default(session: Session) -> None:
+        job = jobs.require(session, first.id)
+        job.spec = {name: value for name, value in job.spec.items() if name != "link"}
+
+    store._writer.write(forget_a_default)
+
+    assert store.add_job(spec, idempotency_key="k")[0].id == first.id
+
+
 def test_a_key_with_another_job_is_refused_and_stores_nothing(store, make_spec):
     store.add_job(make_spec(name="one"), idempotency_key="k")
 

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ import pytest
 import yaml
 
 from api.client import Client
+from service.control.ray_jobs import RayJobs
+from service.errors import Unavailable
 
 ROOT = Path(__file__).parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -99,6 +102,13 @@ def _answers(url: str) -> bool:
         return False
 
 
+def _holds_cores(ray: RayJobs) -> bool:
+    try:
+        return any(node.cpus for node in ray.nodes())
+    except Unavailable:
+        return False
+
+
 @pytest.fixture(scope="session")
 def eventually() -> Callable[..., None]:
     """Poll until something is so, or fail."""
@@ -132,6 +142,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         processes.start("head", command_of("head", **head, ray_client_server_port=free_port(), **memory))
         wait_until("the Ray head", lambda: _answers(f"http://127.0.0.1:{dashboard}/api/version"), within_s=90)
         processes.start("worker", command_of("worker", address=f"127.0.0.1:{gcs}", num_cpus=2, **memory))
+        with closing(RayJobs(f"http://127.0.0.1:{dashboard}", token.read_text())) as ray:
+            wait_until("the Ray worker", lambda: _holds_cores(ray), within_s=60)  # else a job may be refused
         processes.start("api", command_of("api", host="127.0.0.1", port=api))
         wait_until("the API", lambda: _answers(f"http://127.0.0.1:{api}/healthz"), within_s=30)
         key = (folder / "state" / "api_key").read_text().strip()

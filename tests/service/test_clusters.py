@@ -96,13 +96,13 @@ def test_a_start_that_failed_says_why_and_is_not_repeated_at_once(cluster, heads
     assert heads.num_started == 1
 
 
-@pytest.mark.parametrize(("idle_s", "num_stopped"), [(119, 0), (120, 1)])
-def test_an_idle_head_is_stopped_after_its_time(cluster, heads, idle_s, num_stopped):
+@pytest.mark.parametrize(("idle_s", "is_spent"), [(119, False), (120, True)])
+def test_an_idle_head_is_spent_after_its_time(cluster, heads, idle_s, is_spent):
+    assert not cluster.is_spent(idle_s)  # there is none yet
+
     start(cluster)
 
-    cluster.rest(idle_s)
-
-    assert heads.num_stopped == num_stopped
+    assert cluster.is_spent(idle_s) is is_spent
 
 
 def test_a_close_stops_the_head_once(cluster, heads):
@@ -123,7 +123,7 @@ def test_a_remote_cluster_is_used_with_its_token_and_never_stopped(tmp_path, hea
     token_path.write_text("secret\n")
     cluster = cluster_of(Settings(state_dir=tmp_path, ray_address="http://127.0.0.1:8265", ray_token_path=token_path))
 
-    cluster.rest(1e9)
+    assert not cluster.is_spent(1e9)
     cluster.close()
 
     assert isinstance(cluster, RemoteCluster)

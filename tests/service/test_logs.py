@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.control.logs import Logs, bounded
+from service.control.logs import Logs, bounded, since
 from service.control.ray_jobs import RayStatus
 from service.control.store import Store
 from service.errors import NotFound, Unavailable
@@ -15,7 +15,7 @@ class Ray:
     """What Ray knows of drivers: their states and outputs, until it is gone."""
 
     def __init__(self):
-        self.states, self.outputs, self.num_reads, self.is_up = {}, {}, 0, True
+        self.states, self.outputs, self.refusals, self.num_reads, self.is_up = {}, {}, {}, 0, True
 
     def __call__(self):
         return self if self.is_up else None
@@ -25,6 +25,8 @@ class Ray:
 
     def logs(self, submission_id):
         self.num_reads += 1
+        if submission_id in self.refusals:
+            raise Unavailable(self.refusals[submission_id])
         return self.outputs.get(submission_id, "")
 
 
@@ -153,6 +155,72 @@ def test_a_storage_that_is_full_is_tried_again_later(logs, store, ray, job_id, m
 
     ray.is_up = False
     assert logs.read(job_id) == b"hello\n"
+
+
+def test_a_log_that_ray_refuses_does_not_hold_up_the_others(logs, store, ray, job_id):
+    ray.refusals[f"wiretune-{job_id}-a1"] = "Ray answered 500: invalid start byte"
+    end(store, ray, job_id)
+    other = store.add_job(store.job(job_id).spec)[0].id
+    ray.outputs[store.begin_attempt(other).submission_id] = "other\n"
+    ended_at = end(store, ray, other)
+
+    logs.keep_ended(ended_at + 1)
+
+    ray.is_up = False
+    assert logs.read(other) == b"other\n"
+
+
+def test_a_log_that_ray_goes_on_refusing_is_given_up_and_says_why(logs, store, ray, job_id):
+    logs.keep_all()
+    ended_at = end(store, ray, job_id)
+    ray.refusals[f"wiretune-{job_id}-a1"] = "invalid start byte"
+
+    for after_s in (1, 2, 300, 700):
+        logs.keep_ended(ended_at + after_s)
+
+    assert store.attempts_without_log() == () and ray.num_reads == 1 + 3  # not at once again
+    assert logs.read(job_id) == b"hello\n[this log ends here: invalid start byte]\n"
+
+
+def test_a_log_that_ray_refuses_for_a_while_is_kept_whole(logs, store, ray, job_id):
+    ended_at = end(store, ray, job_id)
+    ray.refusals[f"wiretune-{job_id}-a1"] = "busy"
+    logs.keep_ended(ended_at + 1)
+    ray.refusals.clear()
+
+    logs.keep_ended(ended_at + 100)
+
+    assert store.attempts_without_log() == () and logs.read(job_id) == b"hello\n"
+
+
+def test_while_ray_is_silent_what_was_kept_is_read(logs, ray, job_id):
+    ray.refusals[f"wiretune-{job_id}-a1"] = "Ray does not answer"
+    with pytest.raises(Unavailable, match="does not answer"):
+        logs.read(job_id)
+    ray.refusals.clear()
+
+    logs.keep_all()
+    ray.refusals[f"wiretune-{job_id}-a1"] = "Ray does not answer"
+
+    assert logs.read(job_id) == b"hello\n"
+
+
+@pytest.mark.parametrize("offset", [0, 500, 50_000, 998_000, 1_088_000])
+def test_whoever_reads_on_misses_nothing_of_what_a_shortened_log_still_has(offset):
+    lines = [f"line {number:06d}\n".encode() for number in range(100_000)]
+    whole = b"".join(lines)
+    kept = bounded(whole, head=1000, tail=3000)
+    first, _, last = kept.partition(b"[...")
+    end = len(whole) - len(last.partition(b"]\n")[2])
+
+    found = since(kept, offset)
+
+    if offset >= end:
+        assert found == whole[offset:]
+    elif offset > len(first):
+        assert found == kept[len(first) :]
+    else:
+        assert found == kept[offset:]
 
 
 def test_a_log_that_is_lost_is_said_to_be(logs, store, ray, job_id):

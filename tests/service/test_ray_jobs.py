@@ -5,6 +5,7 @@ import json
 import httpx2
 import pytest
 
+from service.control import ray_jobs
 from service.control.capacity import Node
 from service.control.ray_jobs import RayJobs, RayStatus
 from service.errors import Unavailable
@@ -77,6 +78,27 @@ def test_an_unknown_submission_is_missing_has_no_logs_and_counts_as_stopped(ray)
     assert client.status("x") is RayStatus.MISSING
     assert client.logs("x") == ""
     client.stop("x")
+
+
+@pytest.mark.parametrize(
+    ("most", "said"), [("_MAX_LOG_BYTES", "longer than"), ("_LOG_S", "took longer than")], ids=["bytes", "seconds"]
+)
+def test_a_log_beyond_its_limit_is_not_read_to_its_end(ray, monkeypatch, most, said):
+    client, _ = ray(httpx2.Response(200, json={"logs": "x" * 10_000}))
+    assert len(client.logs("x")) == 10_000
+
+    monkeypatch.setattr(ray_jobs, most, -1.0)
+    with pytest.raises(Unavailable, match=said):
+        client.logs("x")
+
+
+def test_a_client_that_was_closed_meanwhile_is_unavailable(ray):
+    client, _ = ray(httpx2.Response(200, json={"status": "RUNNING"}))
+    client.close()
+
+    for call in (client.status, client.logs):
+        with pytest.raises(Unavailable, match="closed"):
+            call("x")
 
 
 def test_only_living_nodes_count(ray):

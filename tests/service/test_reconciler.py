@@ -44,7 +44,7 @@ class FakeCluster:
     python = sys.executable
 
     def __init__(self, ray):
-        self.ray, self.failure, self.rested, self.closed = ray, None, [], False
+        self.ray, self.failure, self.idle, self.spent, self.closed = ray, None, [], False, False
         self.nodes, self.num_connected = None, 0
 
     def connect(self):
@@ -59,11 +59,12 @@ class FakeCluster:
     def declared(self):
         return self.nodes
 
-    def rest(self, idle_s):
-        self.rested.append(idle_s)
+    def is_spent(self, idle_s):
+        self.idle.append(idle_s)
+        return self.spent
 
     def close(self):
-        self.closed = True
+        self.closed, self.failure = True, "Ray is stopped"
 
 
 class Clock:
@@ -322,7 +323,7 @@ def test_an_idle_cluster_is_told_how_long(cluster, tick, store, add):
     tick(10)
     tick(20)
 
-    assert cluster.rested == pytest.approx([10.0, 30.0], abs=0.1)
+    assert cluster.idle == pytest.approx([10.0, 30.0], abs=0.1)
 
 
 def test_what_does_not_fit_is_known_once_the_cluster_was_seen(store, settings, cluster, clock, add):
@@ -376,4 +377,42 @@ def test_stop_ends_the_thread_and_lets_go_of_ray(store, settings, cluster):
     reconciler.stop()
 
     assert cluster.closed
-    assert not reconciler._thread.is_alive()
+    assert not any(thread.is_alive() for thread in reconciler._threads)
+
+
+def test_logs_that_cannot_be_kept_do_not_keep_ray_alive(store, settings, cluster, monkeypatch):
+    reconciler = Reconciler(store, settings, api_url="http://x", ray=cluster)
+
+    def fail():
+        raise RuntimeError("why")
+
+    monkeypatch.setattr(reconciler.logs, "keep_all", fail)
+    with pytest.raises(RuntimeError, match="why"):
+        reconciler.stop()
+
+    assert cluster.closed
+
+
+def test_the_logs_of_an_idle_ray_are_kept_before_it_is_stopped(store, settings, cluster, clock, add):
+    cluster.nodes = (Node(cpus=2),)
+    reconciler = Reconciler(store, settings, api_url="http://x", ray=cluster, clock=clock)
+    job_id = add()
+    reconciler.tick(clock.now)
+    start(store, job_id)
+    report(store, job_id, 1, 2, AttemptFinished(outcome="succeeded"))
+    cluster.ray.output, cluster.spent = "hello\n", True
+
+    reconciler.tick(clock.now)
+
+    assert cluster.closed and reconciler.logs.read(job_id) == b"hello\n"
+
+
+def test_the_last_words_of_a_lost_driver_do_not_show_its_token(store, tick, cluster, add):
+    job_id = add()
+    tick()
+    cluster.ray.output = f"environ: {store.token(job_id, 1)}\n"
+    cluster.ray.jobs[f"wiretune-{job_id}-a1"] = RayStatus.FAILED
+
+    tick()
+
+    assert "environ: [token]" in store.job(job_id).reason

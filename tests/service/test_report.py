@@ -126,6 +126,24 @@ def test_every_arm_is_timed_to_the_worst_end_of_its_seed() -> None:
     assert tuned is not None and tuned.mean == pytest.approx(4 / 3)
 
 
+def test_where_a_diverged_trial_ended_is_no_target_and_no_crossing() -> None:
+    trials = [trial("tuned", 0, 0.1), trial("dense", 0, 90.0, outcome="diverged")]
+
+    tuned, dense = made(*trials, curves={"tuned.0": [0.9, 0.5, 0.1], "dense.0": [0.9, 9.0, 90.0]}).trials
+
+    assert (tuned.target_loss, tuned.seconds_to_target) == (0.1, 2)
+    assert dense.crossing is None and dense.seconds_to_target is None
+
+
+@pytest.mark.parametrize(("tuned", "dense"), [("completed", None), (None, "completed")])
+def test_while_one_of_them_trains_two_arms_have_no_crossing(tuned: str | None, dense: str | None) -> None:
+    trials = [trial("tuned", 0, 0.1, outcome=tuned), trial("dense", 0, 0.2, outcome=dense)]
+
+    found = made(*trials, curves={"tuned.0": [0.9, 0.1], "dense.0": [0.9, 0.2]})
+
+    assert [each.crossing for each in found.trials] == [None, None]
+
+
 def test_only_finished_trials_count() -> None:
     trials = [
         *(trial("tuned", seed, 0.1 * seed, outcome="completed" if seed else None) for seed in JOB.seeds),

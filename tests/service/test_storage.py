@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import fsspec
 import pytest
 
 from service.control.storage import Storage
@@ -40,6 +41,47 @@ def test_nothing_but_the_jobs_own_files_is_found(storage, place):
 
     with pytest.raises(NotFound):
         storage.open("job-1", f"{storage.root}/{place}")
+
+
+def test_a_link_out_of_the_jobs_folder_is_not_followed(tmp_path):
+    storage = Storage(f"file://{tmp_path}/results")
+    (tmp_path / "secret").write_text("s")
+    for name in ("job-1/attempt-1/weights.safetensors", "job-2/file"):
+        link = tmp_path / "results" / name
+        link.parent.mkdir(parents=True)
+        link.symlink_to(tmp_path / "secret")
+    (tmp_path / "results" / "job-1" / "folder").symlink_to(tmp_path / "results" / "job-2")
+
+    for name in ("attempt-1/weights.safetensors", "folder/file"):
+        with pytest.raises(NotFound, match="link"):
+            storage.open("job-1", f"{storage.job_url('job-1')}/{name}")
+
+
+def test_a_results_folder_that_is_a_link_is_read(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "results").symlink_to(tmp_path / "disk")
+    storage = Storage(f"file://{tmp_path}/results")
+    storage.write(url := storage.log_url("job-1", 1), b"log")
+
+    assert b"".join(storage.open("job-1", url).chunks()) == b"log"
+
+
+def test_a_write_that_fails_leaves_what_was_there(storage, monkeypatch):
+    url = storage.log_url("job-1", 1)
+    storage.write(url, b"before")
+    filesystem, path = fsspec.url_to_fs(url)
+    whole = type(filesystem).pipe_file
+
+    def half(self, target, content, **options):
+        whole(self, target, content[:3], **options)
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(type(filesystem), "pipe_file", half)
+    with pytest.raises(Unavailable, match="no space left"):
+        storage.write(url, b"afterwards")
+
+    assert filesystem.cat_file(path) == b"before"
+    assert len(storage.sizes("job-1")) == 1
 
 
 @pytest.mark.parametrize("root", ["nonsense://x", "file:///dev/null"])

@@ -1,0 +1,98 @@
+"""`wiretune logs --follow`: everything that every attempt prints, once."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from api import log_following
+from api.client import ApiError, Client, Unreachable
+from api.log_following import follow_log
+from service.control.storage import Storage
+from service.control.store import Store
+from service.spec import JobSpec
+
+Print = Callable[[int, bytes], None]
+
+
+@pytest.fixture(autouse=True)
+def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_following, "POLL_S", 0.01)
+
+
+@pytest.fixture
+def job_id(store: Store, job: JobSpec) -> str:
+    return store.begin_attempt(store.add_job(job)[0].id).job_id
+
+
+@pytest.fixture
+def printed(store: Store, job_id: str) -> Print:
+    """Give an attempt so much of a log."""
+    storage = Storage(store.settings.resolved_storage_url)
+    return lambda number, log: storage.write(storage.log_url(job_id, number), log)
+
+
+def end(store: Store, job_id: str) -> None:
+    store.cancel(job_id)
+    store.lose_attempt(job_id, store.job(job_id).attempt, reason="stopped")
+
+
+def test_it_goes_on_with_the_next_attempt(client: Client, store: Store, job_id: str, printed: Print) -> None:
+    printed(1, b"one\n")
+    pieces = follow_log(client, job_id, None)
+    assert next(pieces) == b"one\n"
+
+    printed(1, b"one\ntwo\n")
+    store.lose_attempt(job_id, 1, reason="killed")
+    store.begin_attempt(job_id)
+    printed(2, b"three\n")
+    end(store, job_id)
+
+    assert list(pieces) == [b"two\n", b"three\n"]
+
+
+def test_of_an_attempt_asked_for_it_ends_with_it(client: Client, store: Store, job_id: str, printed: Print) -> None:
+    printed(1, b"one\n")
+    store.lose_attempt(job_id, 1, reason="killed")
+    store.begin_attempt(job_id)
+
+    assert list(follow_log(client, job_id, 1)) == [b"one\n"]
+
+
+def test_an_attempt_without_a_log_is_passed_over_unless_it_is_the_last(
+    client: Client, store: Store, job_id: str, printed: Print
+) -> None:
+    store.lose_attempt(job_id, 1, reason="killed")
+    store.begin_attempt(job_id)
+    printed(2, b"two\n")
+    end(store, job_id)
+
+    assert list(follow_log(client, job_id, None)) == [b"two\n"]
+    with pytest.raises(ApiError, match="attempt 1 of job"):
+        list(follow_log(client, job_id, 1))
+
+
+def test_it_outlives_a_service_that_is_away_for_a_moment(
+    client: Client, store: Store, job_id: str, printed: Print, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed(1, b"one\n")
+    end(store, job_id)
+    answer, failures = client._send, failing()
+
+    def flaky(*given: Any, **options: Any) -> bytes:
+        if (failure := next(failures)) is not None:
+            raise failure
+        return answer(*given, **options)
+
+    monkeypatch.setattr(client, "_send", flaky)
+
+    assert list(follow_log(client, job_id, None)) == [b"one\n"]
+    assert next(failures, "used up") == "used up"
+
+
+def failing() -> Iterator[Exception | None]:
+    """A failure of each kind before each of two answers."""
+    for _ in range(2):
+        yield ApiError(503, "A part of the service does not answer", detail="Ray is away")
+        yield Unreachable("http://x", OSError("refused"))
+        yield None
