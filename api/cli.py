@@ -76,6 +76,11 @@ def run(job: JobFile, as_json: AsJson = False) -> None:
     A `workload.factory` is imported from the working folder.
     """
     _run_here(read_job(job).resolved(str(Path.cwd())), as_json=as_json)
+    if not as_json:
+        say(
+            console(),
+            f"Results are in {read_settings().state_dir}: `wiretune serve` brings page, `export`, `logs` back.",
+        )
 
 
 @app.command()

@@ -9,6 +9,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+import typer
+
 from api.client import ApiError, Client
 from api.tables import write_parquet
 from api.terminal import STANDARD, fail
@@ -80,6 +82,7 @@ def write_all(client: Client, chosen: Selection, folder: Path) -> Iterator[Writt
             except ApiError as error:
                 if error.status != 404:  # a trial that has not got so far leaves nothing here
                     raise
+                typer.echo(f"left out the {what} of {trial.arm}, seed {trial.seed}: {error.detail}", err=True)
 
 
 @contextmanager

@@ -49,7 +49,7 @@ def submit(job: JobFile, url: Url = None, key: Key = None, as_json: AsJson = Fal
 @app.command()
 def validate(job: JobFile, as_json: AsJson = False) -> None:
     """Check a job's file, and print it with every default filled in."""
-    spec = read_job(job)
+    spec = read_job(job, as_json=as_json)
     print_json(Validated(spec=spec, num_trials=len(list(spec.trials()))) if as_json else spec)
 
 

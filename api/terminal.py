@@ -48,7 +48,7 @@ def print_json(content: BaseModel | dict[str, Any], *, indent: int | None = 2) -
     typer.echo(json.dumps(to_jsonable_python(content), indent=indent))
 
 
-def read_job(path: Path) -> JobSpec:
+def read_job(path: Path, *, as_json: bool = False) -> JobSpec:
     """Return the job in the file; prints every problem of it and exits with 2."""
     try:
         text = typer.get_binary_stream("stdin").read() if path == STANDARD else path.read_bytes()
@@ -57,6 +57,8 @@ def read_job(path: Path) -> JobSpec:
     try:
         return checked(JobSpec, parse_yaml(text))
     except InvalidJob as error:
+        if as_json:
+            print_json({"valid": False, "errors": [problem.model_dump(mode="json") for problem in error.problems]})
         lines = [
             f"{path} is not a valid job:",
             *(f"  {p.pointer or '/'}: {p.message}" for p in error.problems),

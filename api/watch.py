@@ -82,7 +82,8 @@ def where_it_is(job: JobView) -> Iterator[str]:
     spec = job.spec
     arms, seeds = ", ".join(arm.name for arm in spec.arms), ", ".join(map(str, spec.seeds))
     cost = f"{spec.workers.count} workers, {_budget(spec.budget)} a trial"
-    yield f"{spec.workload.kind}, {cost}; arms: {arms}; seeds: {seeds}"
+    workload = getattr(spec.workload, "factory", spec.workload.kind)
+    yield f"{workload}, {cost}; arms: {arms}; seeds: {seeds}"
 
 
 def _budget(budget: Budget) -> str:
@@ -121,9 +122,10 @@ def _decision_lines(name: str, stage: StageView, level: str) -> Iterator[str]:
 
 
 def _probe(probe: ProbeView, level: str) -> str:
-    text = f"{_values(probe.learning_rate, probe.level, level)}, loss {figures.loss(probe.loss)}"
-    if probe.loss is None:
-        return f"{text} ({probe.status})"
+    text = _values(probe.learning_rate, probe.level, level)
+    if probe.loss is None or probe.status == "diverged":
+        return f"{text}, loss - ({probe.status})"
+    text += f", loss {figures.loss(probe.loss)}"
     if probe.forecast is not None:
         text += f", forecast {figures.loss(probe.forecast)}"
         text += f" ± {figures.number(probe.forecast_std, 2)}" if probe.forecast_std is not None else ""

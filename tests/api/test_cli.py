@@ -56,6 +56,17 @@ def test_a_bad_file_is_refused_with_every_problem(tmp_path: Path, settings: Sett
     assert "/workers/count" in result.stderr and "/budget" in result.stderr
 
 
+def test_a_bad_file_is_one_json_document_with_its_errors_where_json_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(yaml.safe_dump(EXAMPLE_JOB | {"workers": {"count": 0}}))
+
+    result = run_cli.invoke(cli.app, ["validate", "--json", str(path)])
+    document = json.loads(result.stdout)
+
+    assert (result.exit_code, document["valid"]) == (2, False)
+    assert [(error["pointer"], error["value"]) for error in document["errors"]] == [("/workers/count", 0)]
+
+
 @pytest.mark.parametrize(("text", "word"), [("a: [", "line"), ("- 1", "list"), (None, "No such file")])
 def test_what_is_no_job_at_all_is_refused(tmp_path: Path, text: str | None, word: str) -> None:
     path = tmp_path / "job.yaml"
