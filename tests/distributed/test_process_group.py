@@ -164,7 +164,7 @@ def test_a_silent_worker_is_given_up_after_the_timeout():
     with ProcessGroup(config(SGD, DENSE), 1, device="cpu") as group:
         os.kill(group.pids[0], signal.SIGSTOP)
 
-        with pytest.raises(WorkerLost, match=r"worker 0 is lost: no answer within 0.5"):
+        with pytest.raises(WorkerLost, match=r"worker 0 is lost: no answer to `snapshot` within 0.5"):
             group.call("snapshot", "stage", timeout_s=0.5)
 
 
