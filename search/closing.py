@@ -2,12 +2,15 @@
 
 from search.decision import DIVERGED_FACTOR, bounding_box
 from search.evidence import relative_to, stage_level
+from search.link import Link, StepCost, fit, level, moved
 from search.reading import Ending
 from search.stage import Problem, Stage
 from search.types import Forecast, Spent, Values
 
 #: A commit that ended within so many standard deviations of its forecast, or below it, has met it.
 MET_STDS = 2.0
+#: A commit that was taken back without a blow-up was too high by less.
+ROLLED_BACK_FACTOR = 0.5
 
 
 def has_met(forecast: Forecast | None, ending: Ending) -> bool:
@@ -20,12 +23,13 @@ def has_met(forecast: Forecast | None, ending: Ending) -> bool:
 def next_stage(problem: Problem, stage: Stage, ending: Ending, *, search: Spent) -> Stage:
     """Return the stage after the decided `stage`, whose commit ended as `ending`; `search`: all probes so far.
 
-    A commit that diverged cuts the rate and bars what diverged, and rates stay down until a commit meets its
-    forecast again.
+    A commit that was taken back cuts the rate and bars what it used, and rates stay down until a commit meets its
+    forecast again. The level follows the link.
     """
     assert stage.decision is not None
-    used, start = stage.decision.values, stage_level(stage)
-    incumbent, note = _after_divergence(problem, used) if ending.diverged else (used, "")
+    used, start, link = stage.decision.values, stage_level(stage), measured_link(problem, stage, ending)
+    incumbent, note = _on_link(problem, link, used) if ending.is_kept else _cut(problem, used, ending)
+    is_as_before = incumbent == used and not ending.events
     probed = [probe.candidate.values for probe in stage.probes]
     return Stage(
         index=stage.index + 1,
@@ -35,13 +39,45 @@ def next_stage(problem: Problem, stage: Stage, ending: Ending, *, search: Spent)
         level=ending.level if ending.level is not None else start,
         initial=stage.initial if stage.initial is not None else start,
         previous=relative_to(incumbent, stage, bounding_box(problem, [*probed, incumbent])),
-        barred=(*stage.barred, used) if ending.diverged else stage.barred,
-        may_rise=not ending.diverged and (stage.may_rise or has_met(stage.decision.forecast, ending)),
+        barred=stage.barred if ending.is_kept else (*stage.barred, used),
+        may_rise=ending.is_kept and (stage.may_rise or has_met(stage.decision.forecast, ending)),
+        before=ending,
+        before_level=start,
+        events=ending.events,
+        reference_seconds=ending.signs.reference_seconds if is_as_before else None,
+        link=link,
         note=note,
     )
 
 
-def _after_divergence(problem: Problem, used: Values) -> tuple[Values, str]:
-    rate = max(problem.space.min_learning_rate, used.learning_rate * DIVERGED_FACTOR)
-    note = f"the stage before diverged at {used.learning_rate:.3g}, so this one starts from {rate:.3g}"
-    return Values(learning_rate=rate, level=used.level), note
+def _cut(problem: Problem, used: Values, ending: Ending) -> tuple[Values, str]:
+    factor, what = (DIVERGED_FACTOR, "diverged") if ending.diverged else (ROLLED_BACK_FACTOR, "was taken back")
+    rate = max(problem.space.min_learning_rate, used.learning_rate * factor)
+    note = f"the stage before {what} at {used.learning_rate:.3g}, so this one starts from {rate:.3g}"
+    return used.model_copy(update={"learning_rate": rate}), note
+
+
+def measured_link(problem: Problem, stage: Stage, ending: Ending) -> Link | None:
+    """Return the link after `stage`: compute from probes at several levels, transfer from the latest steps.
+
+    A budget without seconds reads no clock, and knows no link.
+    """
+    if problem.budget.seconds is None:
+        return None
+    timed = [probe.reading for probe in stage.probes if probe.reading.step_seconds]
+    costs = [StepCost(bytes=each.bytes_sent / each.num_steps, seconds=each.step_seconds or 0.0) for each in timed]
+    link, seconds = fit(costs) or stage.link, ending.signs.step_seconds
+    if link is None or seconds is None:
+        return link
+    return moved(link, StepCost(bytes=ending.bytes_sent / ending.num_steps, seconds=seconds))
+
+
+def _on_link(problem: Problem, link: Link | None, used: Values) -> tuple[Values, str]:
+    """Return `used` at the level that the link suggests, and a note if that is another one."""
+    suggested = used.level if problem.config.revisit == "stages" else level(link, problem.space, used.level)
+    if link is None or suggested == used.level or used.level is None:
+        return used, ""
+    dense_s = (problem.space.dense_bytes or 0) * link.seconds_per_byte
+    measured = f"a step computes for {1e3 * link.compute_s:.3g} ms, a dense exchange takes {1e3 * dense_s:.3g} ms"
+    note = f"the level is {suggested:.3g}, not {used.level:.3g}: {measured}"
+    return used.model_copy(update={"level": suggested}), note
