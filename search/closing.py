@@ -2,7 +2,7 @@
 
 from search.decision import DIVERGED_FACTOR, bounding_box
 from search.evidence import relative_to, stage_level
-from search.link import Link, StepCost, fit, level, moved
+from search.levels import measured_link
 from search.reading import Ending
 from search.stage import Problem, Stage
 from search.types import Forecast, Spent, Values
@@ -24,12 +24,11 @@ def next_stage(problem: Problem, stage: Stage, ending: Ending, *, search: Spent)
     """Return the stage after the decided `stage`, whose commit ended as `ending`; `search`: all probes so far.
 
     A commit that was taken back cuts the rate and bars what it used, and rates stay down until a commit meets its
-    forecast again. The level follows the link.
+    forecast again.
     """
     assert stage.decision is not None
-    used, start, link = stage.decision.values, stage_level(stage), measured_link(problem, stage, ending)
-    incumbent, note = _on_link(problem, link, used) if ending.is_kept else _cut(problem, used, ending)
-    is_as_before = incumbent == used and not ending.events
+    used, start, link = stage.decision.values, stage_level(stage), measured_link(problem, stage)
+    incumbent, note = (used, "") if ending.is_kept else _cut(problem, used, ending)
     probed = [probe.candidate.values for probe in stage.probes]
     return Stage(
         index=stage.index + 1,
@@ -44,7 +43,7 @@ def next_stage(problem: Problem, stage: Stage, ending: Ending, *, search: Spent)
         before=ending,
         before_level=start,
         events=ending.events,
-        reference_seconds=ending.signs.reference_seconds if is_as_before else None,
+        reference_seconds=ending.signs.reference_seconds if ending.is_kept and not ending.events else None,
         link=link,
         note=note,
     )
@@ -55,29 +54,3 @@ def _cut(problem: Problem, used: Values, ending: Ending) -> tuple[Values, str]:
     rate = max(problem.space.min_learning_rate, used.learning_rate * factor)
     note = f"the stage before {what} at {used.learning_rate:.3g}, so this one starts from {rate:.3g}"
     return used.model_copy(update={"learning_rate": rate}), note
-
-
-def measured_link(problem: Problem, stage: Stage, ending: Ending) -> Link | None:
-    """Return the link after `stage`: compute from probes at several levels, transfer from the latest steps.
-
-    A budget without seconds reads no clock, and knows no link.
-    """
-    if problem.budget.seconds is None:
-        return None
-    timed = [probe.reading for probe in stage.probes if probe.reading.step_seconds]
-    costs = [StepCost(bytes=each.bytes_sent / each.num_steps, seconds=each.step_seconds or 0.0) for each in timed]
-    link, seconds = fit(costs) or stage.link, ending.signs.step_seconds
-    if link is None or seconds is None:
-        return link
-    return moved(link, StepCost(bytes=ending.bytes_sent / ending.num_steps, seconds=seconds))
-
-
-def _on_link(problem: Problem, link: Link | None, used: Values) -> tuple[Values, str]:
-    """Return `used` at the level that the link suggests, and a note if that is another one."""
-    suggested = used.level if problem.config.revisit == "stages" else level(link, problem.space, used.level)
-    if link is None or suggested == used.level or used.level is None:
-        return used, ""
-    dense_s = (problem.space.dense_bytes or 0) * link.seconds_per_byte
-    measured = f"a step computes for {1e3 * link.compute_s:.3g} ms, a dense exchange takes {1e3 * dense_s:.3g} ms"
-    note = f"the level is {suggested:.3g}, not {used.level:.3g}: {measured}"
-    return used.model_copy(update={"level": suggested}), note

@@ -15,6 +15,7 @@ from search import spending
 from search.closing import next_stage
 from search.config import OPTIMIZER_TRAITS, BoConfig, Budget
 from search.decision import choose
+from search.levels import follow_link
 from search.probe_costs import (
     StepCosts,
     cooldown_factor,
@@ -204,7 +205,7 @@ class Controller:
 
     def _decide(self) -> Decision:
         problem, stage = self._problem, self._stage
-        choice = choose(problem, stage)
+        choice = follow_link(problem, stage, choose(problem, stage))
         shares = problem.shares(stage.index)
         part = shares[0] / sum(shares)
         commit = spending.scale(spending.remaining(problem.budget, self._spent), part)

@@ -87,24 +87,18 @@ def test_a_commit_that_diverges_slowly_is_taken_back_and_the_next_searches_below
     assert _searches(run)[2] >= 2
 
 
-def test_the_level_follows_the_link_without_a_search(simulated_run):
+def test_the_level_follows_a_link_that_changes(simulated_run):
     budget, compute_s = Budget(seconds=120.0), 0.01
-    run = simulated_run(budget)
-    run.mbps = 100.0
-    run.bytes_per_step = lambda values: int(1e6 * values.level)
-    run.seconds_per_step = lambda values: compute_s + 8e6 * values.level / (run.mbps * 1e6)
-    controller = _controller(budget=budget, space=LEVELS, event_step_time=100)
-    run.run_stage(controller)
-    run.run_stage(controller)
-    first = run.decisions[1].values.level
-    run.mbps = 20.0
-    run.run_stage(controller)
-    run.run_stage(controller)
+    run = simulated_run(budget, bytes_per_step=lambda values: int(1e6 * values.level))
+    run.seconds_per_step = lambda values: compute_s + values.level * 8 / (100 if run.spent.seconds < 20 else 10)
+    run.train(_controller(budget=budget, space=LEVELS))
+    first, last = run.decisions[0], run.decisions[-1]
 
-    assert first == pytest.approx(0.25 * compute_s / 0.08, rel=1.0)  # within the rule's dead band
-    assert run.decisions[3].values.level == pytest.approx(0.25 * compute_s / 0.4, rel=0.01)
-    assert "a dense exchange takes 400 ms" in run.decisions[3].reason
-    assert sum(_searches(run)[1:]) == 0
+    assert first.values.level == pytest.approx(0.25 * compute_s / 0.08, rel=1.0)  # within the rule's dead band
+    assert last.values.level == pytest.approx(0.25 * compute_s / 0.8, rel=0.05)
+    assert last.values.learning_rate == first.values.learning_rate
+    [changed] = [decision for decision in run.decisions if "the step time changed" in decision.reason]
+    assert "a dense exchange takes 800 ms" in changed.reason and changed.switched
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "schedulefree_sgd"])

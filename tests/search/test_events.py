@@ -105,10 +105,10 @@ def test_a_loss_that_rises_above_where_the_commit_started_diverges_slowly(start,
 
 
 def test_a_short_commit_shows_nothing():
-    signs = _read(np.linspace(1.0, 9.0, 19))
+    signs = _read(np.linspace(1.0, 9.0, 39))
 
     assert _found(signs) == ()
-    assert "19 steps are too few" in events.describe(signs.model_copy(update={"forecast": None}), is_timed=True)
+    assert "39 steps are too few" in events.describe(signs.model_copy(update={"forecast": None}), is_timed=True)
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, 1e300])
