@@ -9,11 +9,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
 from search import spending
 from search.closing import next_stage
-from search.config import OPTIMIZER_TRAITS, BoConfig, Budget
+from search.config import OPTIMIZER_TRAITS, Budget, SearchConfig
 from search.decision import choose
 from search.probe_costs import StepCosts, cooldown_factor, is_in_cooldown, probe_allowance
 from search.proposals import propose
@@ -29,7 +29,7 @@ FORMAT = "wiretune.controller/2"
 class Controller:
     """A `search.protocol.Strategy`. Several candidates may be asked for before the first is told."""
 
-    def __init__(self, space: SearchSpace, config: BoConfig, seed: int, *, budget: Budget) -> None:
+    def __init__(self, space: SearchSpace, config: SearchConfig, seed: int, *, budget: Budget) -> None:
         """Begin a run at its first step.
 
         Raises:
@@ -123,7 +123,7 @@ class Controller:
             raise ValueError(f"`format` must be {FORMAT!r}, got {state.get('format')!r}.")
         controller = cls(
             SearchSpace.model_validate(state["space"]),
-            BoConfig.model_validate(state["config"]),
+            TypeAdapter(SearchConfig).validate_python(state["config"]),
             state["seed"],
             budget=Budget.model_validate(state["budget"]),
         )

@@ -45,7 +45,7 @@ def probe_amounts(problem: Problem, stage: Stage) -> Amounts:
     but no more than an equal part of its stage's share of what searching may still spend.
     """
     config, budget = problem.config, problem.budget
-    if stage.index == 0:
+    if problem.is_wide(stage.index):
         share = min(WIDE_SHARE, config.max_search_fraction) / config.wide_probes
         return spending.scale(spending.caps(budget), share)
     shares = problem.shares(stage.index)
@@ -67,7 +67,7 @@ def probe_allowance(
     if cost is None:
         cost = dict.fromkeys(wanted, 0.0) | ({"steps": 1.0} if "steps" in wanted else {})
     needed = spending.most(wanted, spending.scale(cost, problem.config.min_probe_steps))
-    is_opening = stage.index > 0 and not stage.candidates
+    is_opening = not problem.is_wide(stage.index) and not stage.candidates
     num_reserved = len(stage.pending) + (2 if is_opening else 1)
     if not spending.fits(spending.scale(needed, num_reserved), room(problem, search, spent)):
         return None

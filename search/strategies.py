@@ -5,14 +5,15 @@ from typing import Any
 
 from search.acquisition import warm_up
 from search.baselines import Cosine, Fixed, Linear, Off
-from search.config import BoConfig, Budget, ControllerConfig, OffConfig
+from search.config import Budget, ControllerConfig, OffConfig, ScheduleConfig, StagedConfig
 from search.controller import Controller
 from search.protocol import Strategy
+from search.scheduled import Scheduled
 from search.space import SearchSpace
 
 
 def _controller(config: ControllerConfig, space: SearchSpace, seed: int, budget: Budget) -> Strategy:
-    assert isinstance(config, BoConfig)
+    assert isinstance(config, StagedConfig)
     warm_up()
     return Controller(space, config, seed, budget=budget)
 
@@ -22,6 +23,11 @@ def _off(config: ControllerConfig, space: SearchSpace, seed: int, budget: Budget
     return Off(space, budget, config)
 
 
+def _scheduled(config: ControllerConfig, space: SearchSpace, seed: int, budget: Budget) -> Strategy:
+    assert isinstance(config, ScheduleConfig)
+    return Scheduled(space, budget, config)
+
+
 def _restored(state: Mapping[str, Any]) -> Strategy:
     warm_up()
     return Controller.from_state_dict(state)
@@ -29,18 +35,24 @@ def _restored(state: Mapping[str, Any]) -> Strategy:
 
 _BUILDERS: dict[str, Callable[[ControllerConfig, SearchSpace, int, Budget], Strategy]] = {
     "bo": _controller,
+    "sobol": _controller,
+    "local": _controller,
     "fixed": lambda config, space, seed, budget: Fixed(space, budget),
     "cosine": lambda config, space, seed, budget: Cosine(space, budget),
     "linear": lambda config, space, seed, budget: Linear(space, budget),
     "off": _off,
+    "schedule": _scheduled,
 }
 
 _RESTORERS: dict[str, Callable[[Mapping[str, Any]], Strategy]] = {
     "bo": _restored,
+    "sobol": _restored,
+    "local": _restored,
     "fixed": Fixed.from_state_dict,
     "cosine": Cosine.from_state_dict,
     "linear": Linear.from_state_dict,
     "off": Off.from_state_dict,
+    "schedule": Scheduled.from_state_dict,
 }
 
 
