@@ -137,17 +137,54 @@ class LocalConfig(StagedConfig):
     min_gain: ClassVar[float] = 0.0
 
 
+class AutoLrsConfig(Config):
+    """The published AutoLRS (Jin et al., ICLR 2021): probes and stages of the learning rate alone, from training loss.
+
+    Half of the budget is search. The published numbers are the defaults, but for a first stage of 1000 steps:
+    without `first_stage` it is such that `num_stages` stages and their searches fill the budget.
+    """
+
+    kind: Literal["autolrs"] = "autolrs"
+    first_stage: Count | None = Field(None, description="steps of the first stage, tau; none: a share of the budget")
+    num_stages: int = Field(4, ge=1, le=12, description="stages that fill the budget; without effect on `first_stage`")
+    growth: float = Field(2.0, ge=1, le=10, description="each stage is so many times as long as the one before")
+    max_growth: float = Field(8.0, ge=1, le=1e6, description="but at most so many times as long as the first")
+    num_probes: int = Field(10, ge=2, le=100, description="probes of every stage, one after the other")
+    probe_fraction: PositiveFloat = Field(0.1, le=0.5, description="a probe's share of its stage's commit")
+    forecast_passes: int = Field(10, ge=0, le=100, description="passes that drop outliers from a probe's losses")
+    outlier_fraction: float = Field(0.03, ge=0, le=0.2, description="share of the losses that a pass may drop")
+    kappa: PositiveFloat = Field(
+        1000.0, le=1e9, description="weight of the deviation in the confidence bound; code: 1e6"
+    )
+    min_learning_rate: float | None = Field(None, ge=1e-8, le=1e3, description="none: guess x optimizer's factor / 100")
+    max_learning_rate: float | None = Field(None, ge=1e-8, le=1e3, description="none: guess x optimizer's factor x 100")
+
+    @model_validator(mode="after")
+    def _has_a_range(self) -> "AutoLrsConfig":
+        low, high = self.min_learning_rate, self.max_learning_rate
+        if (low is None) != (high is None):
+            raise ValueError(f"give both `min_learning_rate` and `max_learning_rate`, or neither, got {low} and {high}")
+        if low is not None and high is not None and not low < high:
+            raise ValueError(f"`min_learning_rate` must be below `max_learning_rate`, got {low:g} and {high:g}")
+        return self
+
+
 #: The controllers that `search.controller.Controller` runs; they search the level too.
 SearchConfig = Annotated[BoConfig | SobolConfig | LocalConfig, Field(discriminator="kind")]
 
 
 ControllerConfig = Annotated[
-    BoConfig | SobolConfig | LocalConfig | FixedConfig | CosineConfig | LinearConfig | OffConfig | ScheduleConfig,
+    BoConfig
+    | SobolConfig
+    | LocalConfig
+    | AutoLrsConfig
+    | FixedConfig
+    | CosineConfig
+    | LinearConfig
+    | OffConfig
+    | ScheduleConfig,
     Field(discriminator="kind"),
 ]
-
-#: Kinds that the job language knows and a later release builds; refused by name until then.
-FUTURE_CONTROLLERS = ("schedule", "autolrs")
 
 
 class OptimizerTraits(Config):

@@ -89,7 +89,7 @@ class Scheduled:
         return restored
 
     def _values_at(self, step: int) -> Values:
-        """Return the schedule's values; its level only if the exchange has one, the exchange's if the schedule has none."""
+        """Return the schedule's values. Its level needs an exchange that has one, whose own holds if it has none."""
         schedule, guess = self._config.schedule, self._space.guess
         scheduled = None if guess.level is None else schedule.level_at(step)
         level = guess.level if scheduled is None else scheduled

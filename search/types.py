@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 ForecastStatus = Literal["ok", "no_progress", "overshoot", "diverged", "too_short"]
 #: Where a running probe or commit goes from here: it ends early with `end`, and is taken back with `roll_back`.
 Course = Literal["go_on", "end", "roll_back"]
-Origin = Literal["guess", "incumbent", "wide", "acquisition", "move", "sobol"]
+Origin = Literal["guess", "incumbent", "wide", "acquisition", "move", "sobol", "random"]
 
 
 class Value(BaseModel):
@@ -80,7 +80,9 @@ class ProbeReport(Value):
 
     candidate: Candidate
     forecast: Forecast
-    reward: float | None = Field(description="fall of the log loss over the probe's last half; None: diverged")
+    reward: float | None = Field(
+        description="what ranks it: fall of the log loss over its last half, or minus a forecast; None: diverged"
+    )
     posterior_mean: float | None = None
     posterior_std: float | None = None
 
