@@ -6,14 +6,15 @@ is told it keeps a reading, in the journal and in memory alike: both decide from
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from pydantic import BaseModel
 
-from search import spending
+from search import promotion, spending
 from search.closing import next_stage
 from search.config import OPTIMIZER_TRAITS, BoConfig, Budget
+from search.course import commit_course, probe_course
 from search.decision import choose
 from search.probe_costs import StepCosts, cooldown_factor, is_in_cooldown, probe_allowance
 from search.proposals import propose
@@ -68,28 +69,43 @@ class Controller:
             ValueError: no such probe is running, or no commit is.
         """
         if observation.candidate_id is None:
-            if self._stage.decision is None:
-                raise ValueError(f"stage {self._stage.index} has no commit yet: `decide` first.")
+            self._check_committing()
             ending = Ending.of(observation)
             self._write("close", ending)
             self._apply_close(ending)
             return
-        running = [candidate.id for candidate in self._stage.pending]
-        if observation.candidate_id not in running:
-            raise ValueError(f"`candidate_id` must be one of {running}, got {observation.candidate_id!r}.")
+        self._running(observation.candidate_id)
         reading = Reading.of(observation)
         self._write("tell", reading)
         self._apply_tell(reading)
 
     def watch(self, observation: Observation) -> Course:
-        """Return `go_on`: every probe and commit runs to its end."""
-        return "go_on"
+        """Judge a running probe, or the commit, by what it has measured so far.
 
-    def decide(self) -> Decision:
-        """Choose the open stage's values; asked again, the answer is the same."""
+        Raises:
+            ValueError: no such probe is running, or no commit is.
+        """
+        problem, stage = self._problem, self._stage
+        if observation.candidate_id is None:
+            self._check_committing()
+            return commit_course(problem, stage, observation, begun=self._commit_start(stage.decision))
+        candidate = self._running(observation.candidate_id)
+        return probe_course(problem, stage, candidate, observation=observation)
+
+    def leading(self) -> str | None:
+        """Return the id of the probe that would be promoted if the stage were decided now, or None."""
+        return promotion.leading(self._problem, self._stage)
+
+    def decide(self, held: Collection[str] = ()) -> Decision:
+        """Choose the open stage's values; asked again, the answer is the same.
+
+        `held`: the probes whose end the caller can go on from. The winner's steps stay if it is one of them.
+        """
         if self._stage.decision is None:
-            self._stage.decision = self._decide()
-            self._write("decide", self._stage.decision)
+            decision = self._decide(held)
+            self._write("decide", decision)
+            self._apply_decide(decision)
+        assert self._stage.decision is not None
         return self._stage.decision
 
     def values(self, spent: Spent) -> Values:
@@ -145,7 +161,7 @@ class Controller:
         elif "close" in event:
             self._apply_close(Ending.model_validate(event["close"]))
         else:
-            self._stage.decision = Decision.model_validate(event["decide"])
+            self._apply_decide(Decision.model_validate(event["decide"]))
 
     def _apply_ask(self, candidate: Candidate) -> None:
         self._stage.candidates.append(candidate)
@@ -156,6 +172,10 @@ class Controller:
         self._stage.readings[reading.candidate_id] = reading
         values = next(c.values for c in self._stage.candidates if c.id == reading.candidate_id)
         self._costs.record(self._problem, values, reading)
+
+    def _apply_decide(self, decision: Decision) -> None:
+        self._stage.decision = decision
+        self._search = spending.minus(self._search, self._promoted_cost(decision))
 
     def _apply_close(self, ending: Ending) -> None:
         self._spent = ending.spent
@@ -177,14 +197,18 @@ class Controller:
         number = f"{stage.index}-{len(stage.candidates)}"
         return Candidate(id=number, stage=stage.index, values=values, allowance=allowance, origin=origin)
 
-    def _decide(self) -> Decision:
+    def _decide(self, held: Collection[str]) -> Decision:
         problem, stage = self._problem, self._stage
         choice = choose(problem, stage)
+        winner = promotion.winner(problem, stage, choice.values)
+        promoted = winner if winner and winner.candidate.id in held else None
+        kept = promotion.cost(promoted.reading if promoted else None)
+        start = spending.minus(self._spent, kept)
         shares = problem.shares(stage.index)
         part = shares[0] / sum(shares)
-        commit = spending.scale(spending.remaining(problem.budget, self._spent), part)
+        commit = spending.scale(spending.remaining(problem.budget, start), part)
         reports = probe_reports(problem, stage, commit=commit, choice=choice)
-        search = spending.minus(self._search, stage.search_before)
+        search = spending.minus(spending.minus(self._search, stage.search_before), kept)
         return Decision(
             stage=stage.index,
             values=choice.values,
@@ -192,11 +216,32 @@ class Controller:
             switched=choice.values != stage.incumbent,
             probability=choice.probability,
             forecast=forecast_of(choice.values, reports),
-            commit_until=spending.commit_end(problem.budget, self._spent, shares),
+            promoted=promoted.candidate.id if promoted else None,
+            commit_until=spending.commit_end(problem.budget, start, shares),
             probes=reports,
             search_seconds=search.seconds,
             search_steps=search.steps,
         )
+
+    # -- the open stage ----------------------------------------------------------------------------
+
+    def _running(self, candidate_id: str) -> Candidate:
+        running = {candidate.id: candidate for candidate in self._stage.pending}
+        if candidate_id not in running:
+            raise ValueError(f"`candidate_id` must be one of {list(running)}, got {candidate_id!r}.")
+        return running[candidate_id]
+
+    def _check_committing(self) -> None:
+        if self._stage.decision is None:
+            raise ValueError(f"stage {self._stage.index} has no commit yet: `decide` first.")
+
+    def _promoted_cost(self, decision: Decision | None) -> Spent:
+        promoted = None if decision is None else decision.promoted
+        return promotion.cost(None if promoted is None else self._stage.readings[promoted])
+
+    def _commit_start(self, decision: Decision | None) -> Spent:
+        """Return the totals at which the decided commit began: with a promoted probe's first step."""
+        return spending.minus(self._spent, self._promoted_cost(decision))
 
 
 def _to_json(value: BaseModel) -> Any:

@@ -104,18 +104,23 @@ def _propose_local(problem: Problem, stage: Stage) -> Proposal | None:
     if asked >= problem.config.probes:
         return None
     may_rise = stage.may_rise and fraction_spent(problem.budget, stage.opened) < LAST_RISE
-    region = trust_region(problem, stage.incumbent, may_rise=may_rise)
+    region = trust_region(problem, stage.incumbent, may_rise=may_rise, width=stage.width)
     if evidence(stage).num_finite < MIN_POINTS:
         return _move(problem, stage, region)
     return _acquire(problem, stage, region)
 
 
 def _move(problem: Problem, stage: Stage, region: Box) -> Proposal | None:
-    """Return the first of up, down (and the same for the level) that is new; the level goes first every other stage."""
-    rate, level = stage.incumbent.learning_rate, stage.incumbent.level
-    moves = [Values(learning_rate=rate * factor, level=level) for factor in (2.0, 0.5, 0.25)]
+    """Return the first of up, down (and the same for the level) that is new; the level goes first every other stage.
+
+    Up and down are the region's ends; half-way down, in logarithms, comes before all the way, and so do the levels.
+    """
+    config, (rate, level) = problem.config, (stage.incumbent.learning_rate, stage.incumbent.level)
+    up, down = config.max_up**stage.width, config.max_down**stage.width
+    moves = [Values(learning_rate=rate * factor, level=level) for factor in (up, down**0.5, down)]
     if region.level is not None and level is not None:
-        levels = [Values(learning_rate=rate, level=level * factor) for factor in (2.0, 0.5)]
+        half = config.max_level_move ** (stage.width / 2)
+        levels = [Values(learning_rate=rate, level=level * factor) for factor in (half, 1 / half)]
         moves = [*levels, *moves] if stage.index % 2 == 0 else [*moves[:2], *levels, moves[2]]
     diverged = diverged_values(stage)
     allowed = (region.clip(values) for values in moves)

@@ -1,5 +1,6 @@
 """The open stage: what was asked in it and what came back. The one mutable value that a controller holds."""
 
+import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -55,6 +56,10 @@ class Score(NamedTuple):
     variance: float
 
 
+#: Scores of the last stages: see `search.history`.
+History = tuple[tuple[Score, ...], ...]
+
+
 @dataclass
 class Stage:
     """Mutable. `level` and `initial` are losses: where the stage starts, and where the run started."""
@@ -65,9 +70,12 @@ class Stage:
     search_before: Spent = field(default_factory=Spent)
     level: float | None = None
     initial: float | None = None
-    previous: tuple[Score, ...] = ()  # of the stage before, relative to its own choice
+    history: History = ()
+    drift: float = 0.0  # of rewards from stage to stage, as far as `history` shows it
+    width: float = 1.0  # of the trust region: the exponent of its limits
     barred: tuple[Values, ...] = ()  # diverged on the committed line
-    may_rise: bool = True  # False: a commit diverged, and none has met its forecast since
+    rejected: tuple[Values, ...] = ()  # rolled back, from where this stage starts again
+    may_rise: bool = True  # False: a commit diverged or was rolled back, and none has met its forecast since
     candidates: list[Candidate] = field(default_factory=list)
     readings: dict[str, Reading] = field(default_factory=dict)
     note: str = ""  # why the incumbent is not what the stage before used
@@ -91,6 +99,14 @@ def is_barred(values: Values, diverged: tuple[Values, ...]) -> bool:
         values.learning_rate >= BARRED_SHARE * other.learning_rate and _are_near(values.level, other.level)
         for other in diverged
     )
+
+
+def distance(first: Values, second: Values) -> float:
+    """Return how far apart two values are, in natural logarithms."""
+    rates = abs(math.log(first.learning_rate / second.learning_rate))
+    if first.level is None or second.level is None:
+        return rates
+    return math.hypot(rates, math.log(first.level / second.level))
 
 
 def _are_near(first: float | None, second: float | None) -> bool:
