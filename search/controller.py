@@ -1,4 +1,4 @@
-"""The controller: one wide search, then a trust region around the incumbent at every stage.
+"""The controller: one wide search, then a trust region around the incumbent, on events or at every stage.
 
 It is a fold over its journal: what was asked, told and decided. What the journal holds is applied as it stands
 and never computed again, so a restored controller stands by what was acted upon, whatever the machine. Of what it
@@ -14,17 +14,25 @@ from pydantic import BaseModel
 from search import promotion, spending
 from search.closing import next_stage
 from search.config import OPTIMIZER_TRAITS, BoConfig, Budget
-from search.course import commit_course, probe_course
 from search.decision import choose
-from search.probe_costs import StepCosts, cooldown_factor, is_in_cooldown, probe_allowance
+from search.probe_costs import (
+    StepCosts,
+    cooldown_factor,
+    has_room_for_wide,
+    is_in_cooldown,
+    is_too_slow,
+    probe_allowance,
+)
 from search.proposals import propose
 from search.reading import Ending, Reading
-from search.reports import forecast_of, probe_reports
+from search.refusals import too_expensive, too_slow
+from search.reports import forecast_of, line_forecast, probe_reports
 from search.space import SearchSpace
 from search.stage import Problem, Stage
-from search.types import Candidate, Course, Decision, Observation, Spent, Values
+from search.types import Candidate, Course, Decision, Observation, Refusal, Spent, Values
+from search.watching import course_of, events_of, signs_of
 
-FORMAT = "wiretune.controller/2"
+FORMAT = "wiretune.controller/3"
 
 
 class Controller:
@@ -70,7 +78,8 @@ class Controller:
         """
         if observation.candidate_id is None:
             self._check_committing()
-            ending = Ending.of(observation)
+            signs = signs_of(self._problem, self._stage, observation)
+            ending = Ending.of(observation, signs, events_of(self._problem, observation, signs))
             self._write("close", ending)
             self._apply_close(ending)
             return
@@ -80,17 +89,18 @@ class Controller:
         self._apply_tell(reading)
 
     def watch(self, observation: Observation) -> Course:
-        """Judge a running probe, or the commit, by what it has measured so far.
+        """Return `end` for a probe that is not worth its rest, and for a commit in which something happened.
+
+        `roll_back` for a commit that does worse than it would have without its switch, or diverges.
 
         Raises:
             ValueError: no such probe is running, or no commit is.
         """
-        problem, stage = self._problem, self._stage
         if observation.candidate_id is None:
             self._check_committing()
-            return commit_course(problem, stage, observation, begun=self._commit_start(stage.decision))
-        candidate = self._running(observation.candidate_id)
-        return probe_course(problem, stage, candidate, observation=observation)
+        else:
+            self._running(observation.candidate_id)
+        return course_of(self._problem, self._stage, observation, costs=self._costs, search=self._search)
 
     def leading(self) -> str | None:
         """Return the id of the probe that would be promoted if the stage were decided now, or None."""
@@ -113,7 +123,7 @@ class Controller:
         decision = self._stage.decision
         chosen = self._stage.incumbent if decision is None else decision.values
         factor = cooldown_factor(self._problem, spent)
-        return Values(learning_rate=chosen.learning_rate * factor, level=chosen.level)
+        return chosen.model_copy(update={"learning_rate": chosen.learning_rate * factor})
 
     def state_dict(self) -> Mapping[str, Any]:
         """Return the journal as JSON-compatible data."""
@@ -160,6 +170,8 @@ class Controller:
             self._apply_tell(Reading.model_validate(event["tell"]))
         elif "close" in event:
             self._apply_close(Ending.model_validate(event["close"]))
+        elif "refuse" in event:
+            self._stage.refused.append(Refusal.model_validate(event["refuse"]))
         else:
             self._apply_decide(Decision.model_validate(event["decide"]))
 
@@ -170,12 +182,15 @@ class Controller:
         before, self._spent = self._spent, reading.spent
         self._search = spending.plus(self._search, spending.minus(reading.spent, before))
         self._stage.readings[reading.candidate_id] = reading
-        values = next(c.values for c in self._stage.candidates if c.id == reading.candidate_id)
-        self._costs.record(self._problem, values, reading)
+        candidate = next(each for each in self._stage.candidates if each.id == reading.candidate_id)
+        self._costs.record(self._problem, candidate.values, reading)
+        if is_too_slow(self._problem, self._stage, reading):
+            self._stage.too_slow[candidate.id] = too_slow(self._problem, self._stage, candidate, reading)
 
     def _apply_decide(self, decision: Decision) -> None:
-        self._stage.decision = decision
-        self._search = spending.minus(self._search, self._promoted_cost(decision))
+        kept = promotion.cost(None if decision.promoted is None else self._stage.readings[decision.promoted])
+        self._search = spending.minus(self._search, kept)
+        self._stage.decision, self._stage.decided = decision, spending.minus(self._spent, kept)
 
     def _apply_close(self, ending: Ending) -> None:
         self._spent = ending.spent
@@ -184,18 +199,24 @@ class Controller:
     # -- what is new -------------------------------------------------------------------------------
 
     def _next_candidate(self) -> Candidate | None:
+        """Return the next probe that fits; what does not is refused, unless nothing fits any more."""
         problem, stage = self._problem, self._stage
-        if is_in_cooldown(problem, self._spent):
+        if is_in_cooldown(problem, self._spent) or (stage.index == 0 and not has_room_for_wide(problem, stage)):
             return None
-        proposal = propose(problem, stage)
-        if proposal is None:
-            return None
-        values, origin = proposal
-        allowance = probe_allowance(problem, stage, self._costs, values=values, search=self._search, spent=self._spent)
-        if allowance is None:
-            return None
-        number = f"{stage.index}-{len(stage.candidates)}"
-        return Candidate(id=number, stage=stage.index, values=values, allowance=allowance, origin=origin)
+        while not stage.is_full and (proposal := propose(problem, stage)) is not None:
+            values, origin = proposal
+            allowance = probe_allowance(
+                problem, stage, self._costs, values=values, search=self._search, spent=self._spent
+            )
+            if allowance is not None:
+                number = f"{stage.index}-{len(stage.candidates)}"
+                return Candidate(id=number, stage=stage.index, values=values, allowance=allowance, origin=origin)
+            if stage.pending:  # what still runs may leave room
+                return None
+            refusal = too_expensive(problem, stage, self._costs, proposal)
+            self._write("refuse", refusal)
+            stage.refused.append(refusal)
+        return None
 
     def _decide(self, held: Collection[str]) -> Decision:
         problem, stage = self._problem, self._stage
@@ -215,10 +236,11 @@ class Controller:
             reason=choice.reason,
             switched=choice.values != stage.incumbent,
             probability=choice.probability,
-            forecast=forecast_of(choice.values, reports),
+            forecast=forecast_of(choice.values, reports) or line_forecast(problem, stage, commit),
             promoted=promoted.candidate.id if promoted else None,
             commit_until=spending.commit_end(problem.budget, start, shares),
             probes=reports,
+            refused=(*stage.too_slow.values(), *stage.refused),
             search_seconds=search.seconds,
             search_steps=search.steps,
         )
@@ -234,14 +256,6 @@ class Controller:
     def _check_committing(self) -> None:
         if self._stage.decision is None:
             raise ValueError(f"stage {self._stage.index} has no commit yet: `decide` first.")
-
-    def _promoted_cost(self, decision: Decision | None) -> Spent:
-        promoted = None if decision is None else decision.promoted
-        return promotion.cost(None if promoted is None else self._stage.readings[promoted])
-
-    def _commit_start(self, decision: Decision | None) -> Spent:
-        """Return the totals at which the decided commit began: with a promoted probe's first step."""
-        return spending.minus(self._spent, self._promoted_cost(decision))
 
 
 def _to_json(value: BaseModel) -> Any:

@@ -64,6 +64,15 @@ def scores(stage: Stage) -> tuple[Score, ...]:
     )
 
 
+def usable_control(stage: Stage) -> Reading | None:
+    """Return the incumbent's finished probe if it went well, or None; the wide search has none."""
+    first = stage.probes[0] if stage.has_incumbent and stage.probes else None
+    if first is None or first.candidate.values != stage.incumbent or first.reading.is_cut:
+        return None
+    diverged = is_diverged(first.reading, level=stage_level(stage), initial=stage.initial)
+    return None if diverged else first.reading
+
+
 class _Tail(NamedTuple):
     loss: float
     error: float  # its standard error; that of the difference to the control, whose own is 0

@@ -8,7 +8,7 @@ from search.types import Spent, Values
 
 def winner(problem: Problem, stage: Stage, chosen: Values) -> Probe | None:
     """Return the probe that trained the `chosen` values to its end, if its steps may stay."""
-    if stage.index == 0 or not problem.config.promote:
+    if not stage.has_incumbent or not problem.config.promote:
         return None
     whole = (probe for probe in stage.probes if not probe.reading.diverged and not probe.reading.is_cut)
     return next((probe for probe in whole if probe.candidate.values == chosen), None)
@@ -16,7 +16,7 @@ def winner(problem: Problem, stage: Stage, chosen: Values) -> Probe | None:
 
 def leading(problem: Problem, stage: Stage) -> str | None:
     """Return the id of the probe that would be promoted if the stage were decided now."""
-    if stage.index == 0 or not stage.probes:
+    if not stage.has_incumbent or not stage.probes:
         return None
     probe = winner(problem, stage, choose(problem, stage).values)
     return probe.candidate.id if probe else None

@@ -4,17 +4,22 @@ The *width* is the exponent of the most that a stage may move a value by: at 1 t
 square roots.
 """
 
+from search.stage import Stage
+
 WIDEST = 1.0
 #: Values nearer than this allows are not told apart by probes.
 NARROWEST = 0.25
 FACTOR = 2.0
 
 
-def next_width(width: float, *, has_probes: bool, has_switched: bool) -> float:
-    """Return the width after a stage: twice that before if its switch lasted, half if it found nothing better.
+def next_width(stage: Stage, *, has_lasted: bool) -> float:
+    """Return the width after a decided stage: twice its own if its switch `has_lasted`, half if it found none.
 
-    TuRBO counts several failures first; a run has too few stages for that. One without probes shows neither.
+    TuRBO counts several failures first; a run has too few stages for that. The wide search, and a stage without
+    probes, show neither.
     """
-    if not has_probes:
-        return width
-    return min(WIDEST, width * FACTOR) if has_switched else max(NARROWEST, width / FACTOR)
+    assert stage.decision is not None
+    if not stage.has_incumbent or not stage.probes:
+        return stage.width
+    is_success = stage.decision.switched and has_lasted
+    return min(WIDEST, stage.width * FACTOR) if is_success else max(NARROWEST, stage.width / FACTOR)

@@ -82,16 +82,6 @@ def given(allowance: Allowance) -> Amounts:
     return {unit: float(cap) for unit, cap in caps_of.items() if cap is not None}
 
 
-def between(budget: Budget, start: Spent, end: Spent | Allowance) -> Amounts:
-    """Return what lies between two totals, at least 0; `end` has all units that `budget` caps."""
-    return {unit: max(0.0, float(getattr(end, unit)) - before) for unit, before in amounts(budget, start).items()}
-
-
-def share(part: Amounts, whole: Amounts) -> float:
-    """Return the largest share of `whole` in any unit that `part` is; 1 where there is no whole."""
-    return max(part[unit] / quantity if quantity > 0 else 1.0 for unit, quantity in whole.items())
-
-
 def step_cost(budget: Budget, reading: Reading) -> Amounts:
     """Return what a step of `reading`, which has some, cost on average."""
     cost = {
