@@ -9,7 +9,7 @@ inside a search leaves the committed line.
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -131,7 +131,11 @@ class AutoLrs:
         """Return `go_on`: every probe and commit runs to its end."""
         return "go_on"
 
-    def decide(self) -> Decision:
+    def leading(self) -> str | None:
+        """Return None: every search is rewound."""
+        return None
+
+    def decide(self, held: Collection[str] = ()) -> Decision:
         """Choose the rate of the smallest forecast; asked again, the answer is the same."""
         if self._round.decision is None:
             self._round = self._round.model_copy(update={"decision": self._decide()})
