@@ -16,6 +16,8 @@ from search.types import Forecast, Observation
 REACH = 100.0
 #: Stages no longer grow after so many: no float holds what comes later.
 LAST_GROWTH = 300
+#: What diverged is worse than the worst forecast by at least this share of it.
+LEAST_PENALTY = 0.1
 
 
 def rate_range(config: AutoLrsConfig, space: SearchSpace) -> tuple[float, float]:
@@ -68,5 +70,6 @@ def told_losses(forecasts: list[float | None]) -> list[float]:
     finite = [forecast for forecast in forecasts if forecast is not None]
     if not finite:
         return [0.0] * len(forecasts)
-    spread = max((max(finite) - min(finite)) / 2, float(np.std(finite)))
-    return [max(finite) + spread if forecast is None else forecast for forecast in forecasts]
+    worst = max(finite)
+    spread = max((worst - min(finite)) / 2, float(np.std(finite)), LEAST_PENALTY * abs(worst))
+    return [worst + spread if forecast is None else forecast for forecast in forecasts]

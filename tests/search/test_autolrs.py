@@ -7,6 +7,7 @@ import pytest
 
 from search.autolrs import AutoLrs
 from search.autolrs_rules import told_losses
+from search.confidence_bound import lowest_bound
 from search.config import AutoLrsConfig, Budget
 from search.extrapolation import extrapolate
 from search.space import SearchSpace
@@ -108,7 +109,12 @@ def test_a_probe_that_blew_up_is_no_number_and_never_wins(losses):
 
 def test_what_diverged_is_told_as_little_worse_than_the_worst():
     assert told_losses([1.0, None, 3.0]) == [1.0, 4.0, 3.0]
+    assert told_losses([2.0, None]) == [2.0, 2.2]
     assert told_losses([None, None]) == [0.0, 0.0]
+
+
+def test_losses_that_are_all_equal_lead_to_the_widest_gap():
+    assert lowest_bound(np.array([0.0, 1.0, 0.3]), np.zeros(3), kappa=1000.0) == pytest.approx(0.65)
 
 
 def test_if_all_probes_diverge_half_of_the_lowest_rate_is_used():

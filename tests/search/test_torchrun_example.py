@@ -26,5 +26,5 @@ def test_two_ranks_learn_with_the_rates_that_the_controller_chooses():
     )
 
     assert done.returncode == 0, done.stderr
-    losses = [float(loss) for loss in re.findall(r"steps to rate \S+, loss (\d+\.\d+):", done.stdout)]
+    losses = [float(loss) for loss in re.findall(r"steps to loss (\d+\.\d+):", done.stdout)]
     assert len(losses) == 4 and losses[-1] < 0.1
