@@ -3,8 +3,8 @@
 A stage of tau steps is preceded by `num_probes` probes of tau / 10 steps, each from the same state; the smallest
 forecast of the loss after tau steps wins, and the next stage knows nothing of it. Kept: all that is the method.
 Mended: what made it fail. A probe that blew up is told as somewhat worse than the others, not as a million; a
-forecast always comes out; every step of a probe has the probe's rate, and all probes the same batches; a budget that ends
-inside a search leaves the committed line.
+forecast always comes out; every step of a probe has the probe's rate, and all probes the same batches; a budget
+that ends inside a search leaves the committed line.
 """
 
 from collections.abc import Collection, Mapping
