@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search import events, spending
-from search.config import BoConfig
+from search.config import SearchConfig
 from search.evidence import Evidence, diverged_values, evidence, scores
 from search.probe_costs import MIN_WIDE_PROBES, has_room_for_wide, search_cap, shortest_wide_probe
 from search.space import Box
@@ -43,19 +43,17 @@ class Verdict(NamedTuple):
     gain: float
 
 
-def trust_region(problem: Problem, incumbent: Values, *, may_rise: bool) -> Box:
-    """Return where a later stage looks: a factor around `incumbent`, within the space."""
+def trust_region(problem: Problem, incumbent: Values, *, may_rise: bool, width: float = 1.0) -> Box:
+    """Return where a later stage looks: limits ** `width` around `incumbent`, within the space."""
     config, space = problem.config, problem.space
     rate = incumbent.learning_rate
-    high = min(space.max_learning_rate, rate * (config.max_up if may_rise else 1.0))
-    low = max(space.min_learning_rate, rate * config.max_down)
+    high = min(space.max_learning_rate, rate * (config.max_up**width if may_rise else 1.0))
+    low = max(space.min_learning_rate, rate * config.max_down**width)
     if space.level_range is None or incumbent.level is None:
         return Box(learning_rate=(min(low, high), high))
     bottom, top = space.level_range
-    levels = (
-        max(bottom, incumbent.level / config.max_level_move),
-        min(top, incumbent.level * config.max_level_move),
-    )
+    move = config.max_level_move**width
+    levels = (max(bottom, incumbent.level / move), min(top, incumbent.level * move))
     return Box(learning_rate=(min(low, high), high), level=levels)
 
 
@@ -79,7 +77,7 @@ def compare(means: Array, covariance: Array) -> Verdict:
     return Verdict(winner=winner, probability=probability, gain=gain)
 
 
-def may_switch(verdict: Verdict, config: BoConfig) -> bool:
+def may_switch(verdict: Verdict, config: SearchConfig) -> bool:
     """Whether the winner is surely enough, and enough, better than the incumbent."""
     return verdict.winner != 0 and verdict.probability >= config.switch_probability and verdict.gain >= config.min_gain
 
@@ -92,13 +90,13 @@ def choose(problem: Problem, stage: Stage) -> Choice:
 
 
 def _choose(problem: Problem, stage: Stage) -> Choice:
-    if stage.index == 0 and len(stage.probes) < MIN_WIDE_PROBES:
+    if not stage.has_incumbent and len(stage.probes) < MIN_WIDE_PROBES:
         return _choose_unsearched(problem, stage)
     if not stage.probes:
         return Choice(stage.incumbent, f"{_name(stage.incumbent)} stays: {_why_unsearched(problem, stage)}")
     if all(score.reward is None for score in scores(stage)):
         return _choose_after_divergence(problem, stage)
-    return _choose_wide(problem, stage) if stage.index == 0 else _choose_local(problem, stage)
+    return _choose_local(problem, stage) if stage.has_incumbent else _choose_wide(problem, stage)
 
 
 def _choose_unsearched(problem: Problem, stage: Stage) -> Choice:
@@ -146,7 +144,8 @@ def _happened(problem: Problem, stage: Stage) -> str:
 
 def _choose_after_divergence(problem: Problem, stage: Stage) -> Choice:
     tried = [probe.candidate.values.learning_rate for probe in stage.probes]
-    start = min(stage.incumbent.learning_rate, *tried) if stage.index == 0 else stage.incumbent.learning_rate
+    incumbent = stage.incumbent.learning_rate
+    start = incumbent if stage.has_incumbent else min(incumbent, *tried)
     rate = max(problem.space.min_learning_rate, start * ALL_DIVERGED_FACTOR)
     values = stage.incumbent.model_copy(update={"learning_rate": rate})
     reason = f"{_name(values)}, half of {_number(start)}: all {len(tried)} probes diverged"
@@ -182,7 +181,7 @@ def _posterior(order: Sequence[int], means: Array, covariance: Array) -> dict[in
 def _believe(problem: Problem, known: Evidence, finite: Sequence[Score]) -> tuple[Array, Array]:
     """Return mean `(m,)` and covariance `(m, m)` of the rewards of the `finite` scores, by GP if there are enough."""
     box = bounding_box(problem, known.values)
-    surrogate = known.surrogate(box)
+    surrogate = known.surrogate(problem, box)
     if surrogate is not None:
         return surrogate.joint(np.array([box.to_unit(score.values) for score in finite]))
     rewards = known.rewards[: len(finite)]  # the stage's own come first
@@ -238,7 +237,7 @@ def wide_best(problem: Problem, stage: Stage) -> tuple[Values, str, dict[int, tu
     finite = [(index, score) for index, score in enumerate(found) if score.reward is not None]
     known = evidence(stage)
     box = bounding_box(problem, known.values)
-    surrogate = known.surrogate(box)
+    surrogate = known.surrogate(problem, box)
     if surrogate is None:
         best = max(finite, key=lambda item: item[1].reward or -math.inf)[1].values
         return best, "the best probe's", {}

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from search.config import BoConfig
+from search.config import SearchConfig
 from search.forecast import LARGEST, standard_error
 from search.trace import Trace
 from search.types import Forecast, Value
@@ -71,7 +71,7 @@ def read(
     )
 
 
-def found(signs: Signs, config: BoConfig, *, is_timed: bool) -> tuple[Event, ...]:
+def found(signs: Signs, config: SearchConfig, *, is_timed: bool) -> tuple[Event, ...]:
     """Return what happened, judged by the thresholds of `config`; `is_timed`: the budget caps seconds."""
     events = list[Event]()
     slower = _ratio(signs.step_seconds, signs.reference_seconds) if is_timed else None

@@ -59,7 +59,7 @@ def probe_amounts(problem: Problem, stage: Stage) -> Amounts:
     stage's share of it where every stage searches, else of half of it.
     """
     config, budget = problem.config, problem.budget
-    if stage.index == 0:
+    if not stage.has_incumbent:
         share = min(WIDE_SHARE, WIDE_PART * config.search_fraction) / config.wide_probes
         return spending.scale(spending.caps(budget), share)
     shares = problem.shares(stage.index)
@@ -72,7 +72,7 @@ def probe_amounts(problem: Problem, stage: Stage) -> Amounts:
 
 def most_amounts(problem: Problem, stage: Stage) -> Amounts:
     """Return what a probe of `stage` may cost at most: so much that the least useful number of them fits."""
-    if stage.index == 0:
+    if not stage.has_incumbent:
         return spending.scale(search_cap(problem), 1 / MIN_WIDE_PROBES)
     return spending.scale(room(problem, stage.search_before, stage.opened), 1 / MIN_PROBES)
 
@@ -87,7 +87,7 @@ def probe_allowance(
     """
     wanted, shortest = probe_amounts(problem, stage), shortest_probe(problem, costs.of(values))
     needed = spending.most(wanted, shortest)
-    is_opening = stage.index > 0 and not stage.candidates
+    is_opening = stage.has_incumbent and not stage.candidates
     num_reserved = len(stage.pending) + (MIN_PROBES if is_opening else 1)
     has_room = spending.fits(spending.scale(needed, num_reserved), room(problem, search, spent))
     if not has_room or not spending.fits(shortest, most_amounts(problem, stage)):
@@ -138,5 +138,7 @@ def is_in_cooldown(problem: Problem, spent: Spent) -> bool:
 
 def cooldown_factor(problem: Problem, spent: Spent) -> float:
     """Return what the rate is multiplied by: 1, and linearly to 0 over the budget's last `cooldown` share."""
-    share = problem.config.cooldown if problem.traits.cools_down else 0.0
-    return spending.cooldown_factor(spending.fraction_spent(problem.budget, spent), share=share)
+    share = problem.config.cooldown
+    if not problem.traits.cools_down or share == 0:
+        return 1.0
+    return min(1.0, (1 - spending.fraction_spent(problem.budget, spent)) / share)

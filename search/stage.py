@@ -1,9 +1,10 @@
 """The open stage: what was asked in it and what came back. The one mutable value that a controller holds."""
 
+import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from search.config import OPTIMIZER_TRAITS, BoConfig, Budget, OptimizerTraits
+from search.config import OPTIMIZER_TRAITS, Budget, OptimizerTraits, SearchConfig
 from search.events import Event
 from search.link import Link
 from search.reading import Ending, Reading
@@ -21,7 +22,7 @@ class Problem:
     """What does not change during a run."""
 
     space: SearchSpace
-    config: BoConfig
+    config: SearchConfig
     budget: Budget
     seed: int
 
@@ -57,19 +58,27 @@ class Score(NamedTuple):
     variance: float
 
 
+#: Scores of the last stages: see `search.history`.
+History = tuple[tuple[Score, ...], ...]
+
+
 @dataclass
 class Stage:
     """Mutable. `level` and `initial` are losses: where the stage starts, and where the run started."""
 
     index: int
     incumbent: Values
+    has_incumbent: bool = True  # False: the wide search, which compares with nothing
     opened: Spent = field(default_factory=Spent)
     search_before: Spent = field(default_factory=Spent)
     level: float | None = None
     initial: float | None = None
-    previous: tuple[Score, ...] = ()  # of the stage before, relative to its own choice
+    history: History = ()
+    drift: float = 0.0  # of rewards from stage to stage, as far as `history` shows it
+    width: float = 1.0  # of the trust region: the exponent of its limits
     barred: tuple[Values, ...] = ()  # diverged on the committed line
-    may_rise: bool = True  # False: a commit diverged, and none has met its forecast since
+    rejected: tuple[Values, ...] = ()  # rolled back, from where this stage starts again
+    may_rise: bool = True  # False: a commit was taken back, and none has met its forecast since
     before: Ending | None = None  # how the stage before ended
     before_level: float | None = None  # the loss at which that stage started
     events: tuple[Event, ...] = ()  # what happened in it
@@ -79,7 +88,7 @@ class Stage:
     readings: dict[str, Reading] = field(default_factory=dict)
     refused: list[Refusal] = field(default_factory=list)  # without a step
     too_slow: dict[str, Refusal] = field(default_factory=dict)  # by candidate, after a few steps
-    decided: Spent = field(default_factory=Spent)  # the run's totals at the decision
+    decided: Spent = field(default_factory=Spent)  # the run's totals when its commit began
     note: str = ""  # why the incumbent is not what the stage before used
     is_complete: bool = False
     decision: Decision | None = None
@@ -111,6 +120,14 @@ def is_barred(values: Values, diverged: tuple[Values, ...]) -> bool:
         values.learning_rate >= BARRED_SHARE * other.learning_rate and _are_near(values.level, other.level)
         for other in diverged
     )
+
+
+def distance(first: Values, second: Values) -> float:
+    """Return how far apart two values are, in natural logarithms."""
+    rates = abs(math.log(first.learning_rate / second.learning_rate))
+    if first.level is None or second.level is None:
+        return rates
+    return math.hypot(rates, math.log(first.level / second.level))
 
 
 def _are_near(first: float | None, second: float | None) -> bool:

@@ -13,7 +13,7 @@ from search.trace import Trace
 ForecastStatus = Literal["ok", "no_progress", "overshoot", "diverged", "too_short"]
 #: Where a running probe or commit goes from here: it ends early with `end`, and is taken back with `roll_back`.
 Course = Literal["go_on", "end", "roll_back"]
-Origin = Literal["guess", "incumbent", "wide", "acquisition", "move", "sobol"]
+Origin = Literal["guess", "incumbent", "wide", "acquisition", "move", "sobol", "random"]
 
 
 class Value(BaseModel):
@@ -67,6 +67,7 @@ class Observation(Value):
     bytes_sent: int = Field(description="by one worker, during this observation")
     density: float | None = Field(None, description="measured mean share of gradient entries sent")
     diverged: bool = False
+    is_cut: bool = Field(False, description="a probe ended before its allowance was spent; never a commit's")
     rolled_back: bool = Field(False, description="a commit's steps were taken back; never a probe's")
     spent: Spent = Field(description="the run's totals when this observation ended")
 
@@ -93,7 +94,9 @@ class ProbeReport(Value):
 
     candidate: Candidate
     forecast: Forecast
-    reward: float | None = Field(description="fall of the log loss over the probe's last half; None: diverged")
+    reward: float | None = Field(
+        description="what ranks it: fall of the log loss over its last half, or minus a forecast; None: diverged"
+    )
     posterior_mean: float | None = None
     posterior_std: float | None = None
 
@@ -107,6 +110,7 @@ class Decision(Value):
     switched: bool
     probability: float | None = Field(None, description="P(better than the incumbent)")
     forecast: Forecast | None = Field(None, description="the chosen values' loss at the end of the commit")
+    promoted: str | None = Field(None, description="the probe whose steps the commit begins with; None: rewind")
     commit_until: Allowance = Field(description="run totals at which the commit ends")
     probes: tuple[ProbeReport, ...] = ()
     refused: tuple[Refusal, ...] = Field((), description="what would have been probed, had there been room")
