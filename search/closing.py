@@ -1,9 +1,13 @@
 """What a closed stage hands to the next one."""
 
-from search.decision import DIVERGED_FACTOR, bounding_box
-from search.evidence import relative_to, stage_level
+from typing import NamedTuple
+
+from search.decision import DIVERGED_FACTOR
+from search.evidence import scores, stage_level
+from search.history import extended, learned_drift
 from search.levels import measured_link
 from search.reading import Ending
+from search.region import WIDEST, next_width
 from search.stage import Problem, Stage
 from search.types import Forecast, Spent, Values
 
@@ -23,34 +27,59 @@ def has_met(forecast: Forecast | None, ending: Ending) -> bool:
 def next_stage(problem: Problem, stage: Stage, ending: Ending, *, search: Spent) -> Stage:
     """Return the stage after the decided `stage`, whose commit ended as `ending`; `search`: all probes so far.
 
-    A commit that was taken back cuts the rate and bars what it used, and rates stay down until a commit meets its
-    forecast again.
+    A switch that was rolled back leaves the incumbent as it was. Any other commit that was taken back cuts the rate
+    and bars what it used. After either, rates stay down until a commit meets its forecast.
     """
     assert stage.decision is not None
-    used, start, link = stage.decision.values, stage_level(stage), measured_link(problem, stage)
-    incumbent, note = (used, "") if ending.is_kept else _cut(problem, used, ending)
-    probed = [probe.candidate.values for probe in stage.probes]
+    start, link = stage_level(stage), measured_link(problem, stage)
+    begin = _after_kept(stage) if ending.is_kept else _after_taken_back(problem, stage, ending)
+    history = extended(stage.history, scores(stage), incumbent=begin.incumbent)
     return Stage(
         index=stage.index + 1,
-        incumbent=incumbent,
+        incumbent=begin.incumbent,
         opened=ending.spent,
         search_before=search,
         level=ending.level if ending.level is not None else start,
         initial=stage.initial if stage.initial is not None else start,
-        previous=relative_to(incumbent, stage, bounding_box(problem, [*probed, incumbent])),
-        barred=stage.barred if ending.is_kept else (*stage.barred, used),
+        history=history,
+        drift=learned_drift(history),
+        width=begin.width,
+        barred=begin.barred,
+        rejected=begin.rejected,
         may_rise=ending.is_kept and (stage.may_rise or has_met(stage.decision.forecast, ending)),
         before=ending,
         before_level=start,
         events=ending.events,
         reference_seconds=ending.signs.reference_seconds if ending.is_kept and not ending.events else None,
         link=link,
-        note=note,
+        note=begin.note,
     )
 
 
-def _cut(problem: Problem, used: Values, ending: Ending) -> tuple[Values, str]:
+class _Begin(NamedTuple):
+    """Where the next stage's search begins, and what it may not try."""
+
+    incumbent: Values
+    width: float
+    barred: tuple[Values, ...]
+    rejected: tuple[Values, ...] = ()
+    note: str = ""
+
+
+def _after_kept(stage: Stage) -> _Begin:
+    assert stage.decision is not None
+    return _Begin(stage.decision.values, next_width(stage, has_lasted=True), stage.barred)
+
+
+def _after_taken_back(problem: Problem, stage: Stage, ending: Ending) -> _Begin:
+    assert stage.decision is not None
+    used = stage.decision.values
+    if stage.has_incumbent and stage.decision.switched and not ending.diverged:
+        note = f"the switch to {used.learning_rate:.3g} was rolled back"
+        width = next_width(stage, has_lasted=False)
+        return _Begin(stage.incumbent, width, stage.barred, rejected=(used,), note=note)
     factor, what = (DIVERGED_FACTOR, "diverged") if ending.diverged else (ROLLED_BACK_FACTOR, "was taken back")
     rate = max(problem.space.min_learning_rate, used.learning_rate * factor)
     note = f"the stage before {what} at {used.learning_rate:.3g}, so this one starts from {rate:.3g}"
-    return used.model_copy(update={"learning_rate": rate}), note
+    incumbent = used.model_copy(update={"learning_rate": rate})
+    return _Begin(incumbent, WIDEST, (*stage.barred, used), note=note)

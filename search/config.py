@@ -88,6 +88,7 @@ class BoConfig(Config):
     max_level_move: float = Field(4.0, gt=1, description="most a later stage may multiply or divide the level by")
     switch_probability: float = Field(0.95, ge=0.5, lt=1, description="switch only if this sure to be better")
     min_gain: float = Field(0.002, ge=0, description="and better by this share of the loss")
+    promote: bool = Field(True, description="a later stage's commit begins with the steps of the probe that won")
     event_step_time: float = Field(
         1.5, gt=1, description="an event: a step takes so many times as long, or as short (budgets in seconds)"
     )

@@ -6,12 +6,12 @@ is told it keeps a reading, in the journal and in memory alike: both decide from
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from pydantic import BaseModel
 
-from search import spending
+from search import promotion, spending
 from search.closing import next_stage
 from search.config import OPTIMIZER_TRAITS, BoConfig, Budget
 from search.decision import choose
@@ -78,31 +78,45 @@ class Controller:
             ValueError: no such probe is running, or no commit is.
         """
         if observation.candidate_id is None:
-            if self._stage.decision is None:
-                raise ValueError(f"stage {self._stage.index} has no commit yet: `decide` first.")
+            self._check_committing()
             signs = signs_of(self._problem, self._stage, observation)
             ending = Ending.of(observation, signs, events_of(self._problem, observation, signs))
             self._write("close", ending)
             self._apply_close(ending)
             return
-        running = [candidate.id for candidate in self._stage.pending]
-        if observation.candidate_id not in running:
-            raise ValueError(f"`candidate_id` must be one of {running}, got {observation.candidate_id!r}.")
+        self._running(observation.candidate_id)
         reading = Reading.of(observation)
         self._write("tell", reading)
         self._apply_tell(reading)
 
     def watch(self, observation: Observation) -> Course:
-        """Return `end` for a probe that is too slow, and for a commit in which something happened."""
+        """Return `end` for a probe that is not worth its rest, and for a commit in which something happened.
+
+        `roll_back` for a commit that does worse than it would have without its switch, or diverges.
+
+        Raises:
+            ValueError: no such probe is running, or no commit is.
+        """
+        if observation.candidate_id is None:
+            self._check_committing()
+        else:
+            self._running(observation.candidate_id)
         return course_of(self._problem, self._stage, observation, costs=self._costs, search=self._search)
 
-    def decide(self) -> Decision:
-        """Choose the open stage's values; asked again, the answer is the same."""
+    def leading(self) -> str | None:
+        """Return the id of the probe that would be promoted if the stage were decided now, or None."""
+        return promotion.leading(self._problem, self._stage)
+
+    def decide(self, held: Collection[str] = ()) -> Decision:
+        """Choose the open stage's values; asked again, the answer is the same.
+
+        `held`: the probes whose end the caller can go on from. The winner's steps stay if it is one of them.
+        """
         if self._stage.decision is None:
-            decision = self._decide()
+            decision = self._decide(held)
             self._write("decide", decision)
             self._apply_decide(decision)
-            return decision
+        assert self._stage.decision is not None
         return self._stage.decision
 
     def values(self, spent: Spent) -> Values:
@@ -175,7 +189,9 @@ class Controller:
             self._stage.too_slow[candidate.id] = too_slow(self._problem, self._stage, candidate, reading)
 
     def _apply_decide(self, decision: Decision) -> None:
-        self._stage.decision, self._stage.decided = decision, self._spent
+        kept = promotion.cost(None if decision.promoted is None else self._stage.readings[decision.promoted])
+        self._search = spending.minus(self._search, kept)
+        self._stage.decision, self._stage.decided = decision, spending.minus(self._spent, kept)
 
     def _apply_close(self, ending: Ending) -> None:
         self._spent = ending.spent
@@ -203,14 +219,18 @@ class Controller:
             stage.refused.append(refusal)
         return None
 
-    def _decide(self) -> Decision:
+    def _decide(self, held: Collection[str]) -> Decision:
         problem, stage = self._problem, self._stage
         choice = follow_link(problem, stage, choose(problem, stage))
+        winner = promotion.winner(problem, stage, choice.values)
+        promoted = winner if winner and winner.candidate.id in held else None
+        kept = promotion.cost(promoted.reading if promoted else None)
+        start = spending.minus(self._spent, kept)
         shares = problem.shares(stage.index)
         part = shares[0] / sum(shares)
-        commit = spending.scale(spending.remaining(problem.budget, self._spent), part)
+        commit = spending.scale(spending.remaining(problem.budget, start), part)
         reports = probe_reports(problem, stage, commit=commit, choice=choice)
-        search = spending.minus(self._search, stage.search_before)
+        search = spending.minus(spending.minus(self._search, stage.search_before), kept)
         return Decision(
             stage=stage.index,
             values=choice.values,
@@ -218,12 +238,25 @@ class Controller:
             switched=choice.values != stage.incumbent,
             probability=choice.probability,
             forecast=forecast_of(choice.values, reports) or line_forecast(problem, stage, commit),
-            commit_until=spending.commit_end(problem.budget, self._spent, shares),
+            promoted=promoted.candidate.id if promoted else None,
+            commit_until=spending.commit_end(problem.budget, start, shares),
             probes=reports,
             refused=(*stage.too_slow.values(), *stage.refused),
             search_seconds=search.seconds,
             search_steps=search.steps,
         )
+
+    # -- the open stage ----------------------------------------------------------------------------
+
+    def _running(self, candidate_id: str) -> Candidate:
+        running = {candidate.id: candidate for candidate in self._stage.pending}
+        if candidate_id not in running:
+            raise ValueError(f"`candidate_id` must be one of {list(running)}, got {candidate_id!r}.")
+        return running[candidate_id]
+
+    def _check_committing(self) -> None:
+        if self._stage.decision is None:
+            raise ValueError(f"stage {self._stage.index} has no commit yet: `decide` first.")
 
 
 def _to_json(value: BaseModel) -> Any:

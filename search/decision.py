@@ -43,19 +43,17 @@ class Verdict(NamedTuple):
     gain: float
 
 
-def trust_region(problem: Problem, incumbent: Values, *, may_rise: bool) -> Box:
-    """Return where a later stage looks: a factor around `incumbent`, within the space."""
+def trust_region(problem: Problem, incumbent: Values, *, may_rise: bool, width: float = 1.0) -> Box:
+    """Return where a later stage looks: limits ** `width` around `incumbent`, within the space."""
     config, space = problem.config, problem.space
     rate = incumbent.learning_rate
-    high = min(space.max_learning_rate, rate * (config.max_up if may_rise else 1.0))
-    low = max(space.min_learning_rate, rate * config.max_down)
+    high = min(space.max_learning_rate, rate * (config.max_up**width if may_rise else 1.0))
+    low = max(space.min_learning_rate, rate * config.max_down**width)
     if space.level_range is None or incumbent.level is None:
         return Box(learning_rate=(min(low, high), high))
     bottom, top = space.level_range
-    levels = (
-        max(bottom, incumbent.level / config.max_level_move),
-        min(top, incumbent.level * config.max_level_move),
-    )
+    move = config.max_level_move**width
+    levels = (max(bottom, incumbent.level / move), min(top, incumbent.level * move))
     return Box(learning_rate=(min(low, high), high), level=levels)
 
 

@@ -10,7 +10,7 @@ from search.decision import bounding_box, trust_region
 from search.evidence import diverged_values, evidence, scores
 from search.space import Box
 from search.spending import fraction_spent
-from search.stage import Problem, Stage, is_barred
+from search.stage import Problem, Stage, distance, is_barred
 from search.surrogate import MIN_POINTS
 from search.types import Origin, Values
 
@@ -108,7 +108,7 @@ def _propose_local(problem: Problem, stage: Stage) -> Proposal | None:
     if asked >= problem.config.probes or not stage.candidates:  # without its control it decides nothing
         return None
     may_rise = stage.may_rise and fraction_spent(problem.budget, stage.opened) < LAST_RISE
-    region = trust_region(problem, stage.incumbent, may_rise=may_rise)
+    region = trust_region(problem, stage.incumbent, may_rise=may_rise, width=stage.width)
     if asked == 1 and "step_time" in stage.events and region.level is not None:
         return _other_level(stage, region)
     if evidence(stage).num_finite < MIN_POINTS:
@@ -125,16 +125,20 @@ def _other_level(stage: Stage, region: Box) -> Proposal:
 
 
 def _move(problem: Problem, stage: Stage, region: Box) -> Proposal | None:
-    """Return the first of up, down (and the same for the level) that is new; the level goes first every other stage."""
-    rate, level = stage.incumbent.learning_rate, stage.incumbent.level
-    moves = [Values(learning_rate=rate * factor, level=level) for factor in (2.0, 0.5, 0.25)]
+    """Return the first of up, down (and the same for the level) that is new; the level goes first every other stage.
+
+    Up and down are the region's ends; half-way down, in logarithms, comes before all the way, and so do the levels.
+    """
+    config, (rate, level) = problem.config, (stage.incumbent.learning_rate, stage.incumbent.level)
+    up, down = config.max_up**stage.width, config.max_down**stage.width
+    moves = [Values(learning_rate=rate * factor, level=level) for factor in (up, down**0.5, down)]
     if region.level is not None and level is not None:
-        levels = [Values(learning_rate=rate, level=level * factor) for factor in (2.0, 0.5)]
+        half = config.max_level_move ** (stage.width / 2)
+        levels = [Values(learning_rate=rate, level=level * factor) for factor in (half, 1 / half)]
         moves = [*levels, *moves] if stage.index % 2 == 0 else [*moves[:2], *levels, moves[2]]
     diverged = diverged_values(stage)
     allowed = (region.clip(values) for values in moves)
-    new = (values for values in allowed if not is_barred(values, diverged) and not _was_tried(stage, values))
-    values = next(new, None)
+    values = next((values for values in allowed if _is_open(stage, values, diverged)), None)
     return None if values is None else (values, "move")
 
 
@@ -149,7 +153,7 @@ def _acquire(problem: Problem, stage: Stage, region: Box) -> Proposal | None:
 
     def allowed(cloud: Array) -> NDArray[np.bool_]:
         values = [outer.from_unit(point.tolist(), level) for point in cloud]
-        return np.array([not is_barred(value, diverged) and not _was_tried(stage, value) for value in values], bool)
+        return np.array([_is_open(stage, value, diverged) for value in values], bool)
 
     # a function of where the run stands, not of how it got there: a restored controller asks the same
     seed = (problem.seed * 1_000_003 + stage.index * 1_009 + len(stage.tried)) % 2**31
@@ -167,6 +171,13 @@ def _outer(problem: Problem, stage: Stage, region: Box) -> Box:
     """Return the box whose unit cube the surrogate works in: all that is known, and all that may be asked."""
     known = [*evidence(stage).values, *(candidate.values for candidate in stage.pending)]
     return bounding_box(problem, known, region)
+
+
+def _is_open(stage: Stage, values: Values, diverged: tuple[Values, ...]) -> bool:
+    """Whether `values` are new, unlike what diverged, and nearer to the incumbent than to what was rolled back."""
+    own = distance(values, stage.incumbent)
+    is_rejected = any(distance(values, other) < own for other in stage.rejected)
+    return not (is_rejected or is_barred(values, diverged) or _was_tried(stage, values))
 
 
 def _was_tried(stage: Stage, values: Values) -> bool:

@@ -67,6 +67,7 @@ class Observation(Value):
     bytes_sent: int = Field(description="by one worker, during this observation")
     density: float | None = Field(None, description="measured mean share of gradient entries sent")
     diverged: bool = False
+    is_cut: bool = Field(False, description="a probe ended before its allowance was spent; never a commit's")
     rolled_back: bool = Field(False, description="a commit's steps were taken back; never a probe's")
     spent: Spent = Field(description="the run's totals when this observation ended")
 
@@ -107,6 +108,7 @@ class Decision(Value):
     switched: bool
     probability: float | None = Field(None, description="P(better than the incumbent)")
     forecast: Forecast | None = Field(None, description="the chosen values' loss at the end of the commit")
+    promoted: str | None = Field(None, description="the probe whose steps the commit begins with; None: rewind")
     commit_until: Allowance = Field(description="run totals at which the commit ends")
     probes: tuple[ProbeReport, ...] = ()
     refused: tuple[Refusal, ...] = Field((), description="what would have been probed, had there been room")

@@ -4,7 +4,10 @@ from search import events, spending
 from search.events import Event, Signs
 from search.evidence import stage_level
 from search.probe_costs import StepCosts, has_room_for_search, is_too_slow
+from search.pruning import is_hopeless
 from search.reading import Reading, trace_of
+from search.setbacks import is_setback
+from search.spending import Amounts
 from search.stage import Problem, Stage
 from search.types import Course, Observation, Spent
 
@@ -12,21 +15,27 @@ from search.types import Course, Observation, Spent
 def course_of(problem: Problem, stage: Stage, observation: Observation, *, costs: StepCosts, search: Spent) -> Course:
     """Return where a probe, or the commit, goes from here; `search`: what all probes have spent."""
     if observation.candidate_id is not None:
-        return "end" if is_too_slow(problem, stage, Reading.of(observation)) else "go_on"
+        reading = Reading.of(observation)
+        return "end" if is_too_slow(problem, stage, reading) or is_hopeless(problem, stage, reading) else "go_on"
     return _course_of_commit(problem, stage, observation, costs=costs, search=search)
 
 
 def _course_of_commit(
     problem: Problem, stage: Stage, observation: Observation, *, costs: StepCosts, search: Spent
 ) -> Course:
-    """End a commit in which something happened, if a search may follow; take it back if it diverges slowly."""
+    """End a commit in which something happened, if a search may follow; take it back if it was better without."""
     assert stage.decision is not None
-    if problem.config.revisit == "stages" or part_done(problem, stage, observation.spent) < problem.config.event_dwell:
+    part, whole = part_done(problem, stage, observation.spent), commit_amounts(problem, stage)
+    if is_setback(problem, stage, observation.losses, part=part, whole=whole):
+        return "roll_back"
+    if part < problem.config.event_dwell:
         return "go_on"
     signs = signs_of(problem, stage, observation)
     found = events_of(problem, observation, signs)
     if "divergence" in found:
         return "roll_back"
+    if problem.config.revisit == "stages":
+        return "go_on"
     values, spent = stage.decision.values, observation.spent
     has_room = has_room_for_search(problem, costs, values=values, search=search, spent=spent)
     return "end" if found and has_room else "go_on"
@@ -58,7 +67,13 @@ def part_done(problem: Problem, stage: Stage, spent: Spent) -> float:
     if stage.decision is None:
         return 0.0
     before, now = spending.amounts(problem.budget, stage.decided), spending.amounts(problem.budget, spent)
-    until = stage.decision.commit_until
-    whole = {unit: (getattr(until, unit) or 0.0) - before[unit] for unit in before}
+    whole = commit_amounts(problem, stage)
     shares = [(now[unit] - before[unit]) / whole[unit] for unit in whole if whole[unit] > 0]
     return min(1.0, max(shares, default=1.0))
+
+
+def commit_amounts(problem: Problem, stage: Stage) -> Amounts:
+    """Return what the open commit may spend, a promoted probe included."""
+    assert stage.decision is not None
+    before, until = spending.amounts(problem.budget, stage.decided), stage.decision.commit_until
+    return {unit: (getattr(until, unit) or 0.0) - before[unit] for unit in before}

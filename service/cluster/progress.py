@@ -1,6 +1,6 @@
 """What a training run has done so far: totals, bill, schedule. One mutable object, saved with every checkpoint."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -78,6 +78,15 @@ class Progress(BaseModel):
             bytes_dense=self.bill.bytes_dense + result.bytes_dense,
             steps_search=self.bill.steps_search + num_steps * is_probe,
         )
+
+    def promote(self, results: Iterable[SegmentResult], *, seconds: float) -> None:
+        """Turn a probe's segments on the bill, and the `seconds` it took, into committed ones."""
+        self.charge_seconds(seconds_search=-seconds)
+        for result in results:
+            self._bill(
+                bytes_search=self.bill.bytes_search - bytes_per_worker(result.bytes_sent),
+                steps_search=self.bill.steps_search - len(result.losses),
+            )
 
     def charge_bytes(self, bytes_sent: Sequence[Mapping[Purpose, int]]) -> None:
         """Add what the busiest rank sent."""
