@@ -11,7 +11,7 @@ from search.config import FUTURE_CONTROLLERS
 from trainers.config import FUTURE_EXCHANGES, FUTURE_OPTIMIZERS, Fault
 
 #: Words of the job language that this version refuses by name.
-FUTURE = {*FUTURE_CONTROLLERS, *FUTURE_EXCHANGES, *FUTURE_OPTIMIZERS, "events"}
+FUTURE = {*FUTURE_CONTROLLERS, *FUTURE_EXCHANGES, *FUTURE_OPTIMIZERS}
 
 
 class Problem(BaseModel):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from service.cluster import trial
-from service.records import AnyRecord, Checkpointed, MetricPoints, StageClosed, TrialFinished
+from service.records import AnyRecord, Checkpointed, MetricPoints, ProbeDone, StageClosed, StageDecided, TrialFinished
 from service.spec import JobSpec, TrialSpec
 from trainers.workload import WorkloadError
 
@@ -15,12 +15,15 @@ ARMS: dict[str, dict[str, Any]] = {
     "fixed": {"controller": {"kind": "fixed"}},
     "fixed that diverges": {"controller": {"kind": "fixed"}, "optimizer": {"kind": "sgd", "learning_rate": 60}},
     "cosine": {"controller": {"kind": "cosine"}, "optimizer": {"kind": "sgd", "learning_rate": 0.5}},
-    "bo with a cool-down": {
-        "controller": {"kind": "bo", "revisit": "stages", "max_search_fraction": 0.5},
-        "optimizer": {"kind": "sgd"},
-    },
+    "bo with a cool-down": {"controller": {"kind": "bo", "max_search_fraction": 0.5}, "optimizer": {"kind": "sgd"}},
     "bo that diverges": {
-        "controller": {"kind": "bo", "max_search_fraction": 0.5, "probe_fraction": 0.01, "min_probe_steps": 4},
+        "controller": {
+            "kind": "bo",
+            "revisit": "stages",
+            "max_search_fraction": 0.5,
+            "probe_fraction": 0.01,
+            "min_probe_steps": 4,
+        },
         "optimizer": {"kind": "schedulefree_sgd", "learning_rate": 3.0},
     },
 }
@@ -92,9 +95,22 @@ def test_a_run_cut_off_at_any_checkpoint_ends_like_the_undisturbed_one(
 
 def test_the_arm_that_is_meant_to_diverge_in_a_commit_does(train: Callable[..., Memory]) -> None:
     closed = train(_spec("bo that diverges", "steps", keep=1)).of(StageClosed)
+    bill = closed[-1].bill
 
     assert any(stage.num_steps == 0 for stage in closed)
     assert sum(stage.num_steps for stage in closed) == closed[-1].step
+    assert bill.steps_taken_back > 0
+    assert bill.steps + bill.steps_search + bill.steps_taken_back == 700
+
+
+def test_an_event_ends_a_commit_of_a_run(train: Callable[..., Memory]) -> None:
+    sink = train(_spec("bo with a cool-down", "steps", keep=1))
+
+    *_, before, after = sink.of(StageDecided)
+    [closed] = [stage for stage in sink.of(StageClosed) if stage.stage == before.stage]
+    assert closed.step == 210  # the first look after step 200
+    assert "the gradient's scale jumped 8x" in after.reason
+    assert {probe.stage for probe in sink.of(ProbeDone)} == {0, after.stage}
 
 
 def test_a_fixed_arm_that_diverges_keeps_nothing_of_the_commit(train: Callable[..., Memory]) -> None:
