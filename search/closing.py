@@ -31,9 +31,8 @@ def next_stage(problem: Problem, stage: Stage, ending: Ending, *, search: Spent)
     and bars what it used. After either, rates stay down until a commit meets its forecast.
     """
     assert stage.decision is not None
-    start, link, used = stage_level(stage), measured_link(problem, stage), stage.decision.values
-    kept = _Begin(used, next_width(stage, has_lasted=True), stage.barred)
-    begin = kept if ending.is_kept else _after_taken_back(problem, stage, ending)
+    start, link = stage_level(stage), measured_link(problem, stage)
+    begin = _after_kept(stage) if ending.is_kept else _after_taken_back(problem, stage, ending)
     history = extended(stage.history, scores(stage), incumbent=begin.incumbent)
     return Stage(
         index=stage.index + 1,
@@ -65,6 +64,11 @@ class _Begin(NamedTuple):
     barred: tuple[Values, ...]
     rejected: tuple[Values, ...] = ()
     note: str = ""
+
+
+def _after_kept(stage: Stage) -> _Begin:
+    assert stage.decision is not None
+    return _Begin(stage.decision.values, next_width(stage, has_lasted=True), stage.barred)
 
 
 def _after_taken_back(problem: Problem, stage: Stage, ending: Ending) -> _Begin:

@@ -48,6 +48,25 @@ class CosineConfig(Config):
     kind: Literal["cosine"] = "cosine"
 
 
+class LinearConfig(Config):
+    """The guess, decayed linearly to zero over the budget."""
+
+    kind: Literal["linear"] = "linear"
+
+
+#: Last share of the budget in which a plain optimizer's rate goes linearly to 0.
+CoolDown = Annotated[float, Field(ge=0, le=0.5)]
+
+
+class OffConfig(Config):
+    """The guess without any search: held constant, and for plain optimizers decayed to zero at the end."""
+
+    kind: Literal["off"] = "off"
+    cooldown: CoolDown = Field(
+        0.15, description="last share of the budget, decayed linearly to 0 (plain optimizers; Schedule-Free needs none)"
+    )
+
+
 class BoConfig(Config):
     """One wide Bayesian-optimisation search; later a trust region around the incumbent, on events or at every stage."""
 
@@ -80,11 +99,8 @@ class BoConfig(Config):
         3.0, description="an event: no progress for a fifth of the commit, and the loss so far above its forecast"
     )
     event_dwell: float = Field(0.1, gt=0, le=1, description="share of a commit before an event may end it")
-    cooldown: float = Field(
-        0.15,
-        ge=0,
-        le=0.5,
-        description="last share of the budget, decayed linearly to 0 (plain optimizers; Schedule-Free needs none)",
+    cooldown: CoolDown = Field(
+        0.15, description="last share of the budget, decayed linearly to 0 (plain optimizers; Schedule-Free needs none)"
     )
 
     @property
@@ -96,10 +112,12 @@ class BoConfig(Config):
 #: Most of the budget that probes may spend, unless it is stated: a search that opens only on events needs less.
 SEARCH_FRACTION = {"events": 0.08, "stages": 0.20}
 
-ControllerConfig = Annotated[BoConfig | FixedConfig | CosineConfig, Field(discriminator="kind")]
+ControllerConfig = Annotated[
+    BoConfig | FixedConfig | CosineConfig | LinearConfig | OffConfig, Field(discriminator="kind")
+]
 
 #: Kinds that the job language knows and a later release builds; refused by name until then.
-FUTURE_CONTROLLERS = ("off", "schedule", "autolrs", "local", "sobol")
+FUTURE_CONTROLLERS = ("schedule", "autolrs", "local", "sobol")
 
 
 class OptimizerTraits(Config):

@@ -34,6 +34,6 @@ def follow_link(problem: Problem, stage: Stage, choice: Choice) -> Choice:
 def _words(problem: Problem, measured: Link, values: Values, current: float) -> str:
     dense_s = (problem.space.dense_bytes or 0) * measured.seconds_per_byte
     return (
-        f"the level is {values.level:.3g}, not {current:.3g}: a step computes for {1e3 * measured.compute_s:.3g} ms, "
+        f"the link asks for level {values.level:.3g}: a step computes for {1e3 * measured.compute_s:.3g} ms, "
         f"a dense exchange takes {1e3 * dense_s:.3g} ms"
     )
