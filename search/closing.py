@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from search.decision import DIVERGED_FACTOR
-from search.evidence import scores, stage_level
+from search.evidence import scores, stage_level, usable_control
 from search.history import extended, learned_drift
 from search.levels import measured_link
 from search.reading import Ending
@@ -27,8 +27,9 @@ def has_met(forecast: Forecast | None, ending: Ending) -> bool:
 def next_stage(problem: Problem, stage: Stage, ending: Ending, *, search: Spent) -> Stage:
     """Return the stage after the decided `stage`, whose commit ended as `ending`; `search`: all probes so far.
 
-    A switch that was rolled back leaves the incumbent as it was. Any other commit that was taken back cuts the rate
-    and bars what it used. After either, rates stay down until a commit meets its forecast.
+    A switch that was rolled back leaves the incumbent, which its probe shows to train, as it was. Any other commit
+    that was taken back cuts the rate and bars what it used. After either, rates stay down until a commit meets its
+    forecast.
     """
     assert stage.decision is not None
     start, link = stage_level(stage), measured_link(problem, stage)
@@ -74,7 +75,7 @@ def _after_kept(problem: Problem, stage: Stage) -> _Begin:
 def _after_taken_back(problem: Problem, stage: Stage, ending: Ending) -> _Begin:
     assert stage.decision is not None
     used = stage.decision.values
-    if stage.has_incumbent and stage.decision.switched and not ending.diverged:
+    if stage.decision.switched and usable_control(stage) is not None and not ending.diverged:
         note = f"the switch to {used.learning_rate:.3g} was rolled back"
         width = next_width(problem, stage, has_lasted=False)
         return _Begin(stage.incumbent, width, stage.barred, rejected=(used,), note=note)

@@ -115,6 +115,7 @@ class Bill(Record):
     seconds_checkpoint: float = 0.0
     steps: int = Field(0, description="committed")
     steps_search: int = 0
+    steps_taken_back: int = Field(0, description="of commits that diverged or were rolled back")
     repairs: int = Field(0, description="times that lost workers, or their connection, were replaced")
     seconds_recovery: float = Field(0.0, description="spent on that, lost work included; not on the training clock")
     bytes_recovery: int = Field(0, description="sent in lost and in replayed steps; not in `bytes_sent` or the budget")
@@ -135,7 +136,7 @@ class StageClosed(Record):
     trial_id: str
     stage: int
     step: int = Field(description="committed steps after it")
-    num_steps: int = Field(description="committed in this stage; 0: it diverged and was rewound")
+    num_steps: int = Field(description="committed in this stage; 0: it was taken back")
     density: float | None
     threshold: float | None
     bill: Bill = Field(description="so far, search included")

@@ -113,9 +113,10 @@ class Progress(BaseModel):
             bytes_recovery=self.bill.bytes_recovery + now.bytes - before.bytes,
         )
 
-    def rewind_to(self, earlier: "Progress") -> None:
-        """Forget the committed steps since `earlier`; what they cost stays on the bill."""
+    def rewind_to(self, earlier: "Progress", *, num_steps: int) -> None:
+        """Forget the `num_steps` that were trained since `earlier`; what they cost stays on the bill."""
         self.step, self.schedule = earlier.step, list(earlier.schedule)
+        self._bill(steps_taken_back=self.bill.steps_taken_back + num_steps)
 
     def stop_clock(self, seconds: float) -> None:
         """Write the training clock down."""

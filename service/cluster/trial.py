@@ -285,7 +285,7 @@ class _Run:
         if not is_kept:
             self.cost = None
             self.group.restore(STAGE)
-            self.progress.rewind_to(self._stage.progress)
+            self.progress.rewind_to(self._stage.progress, num_steps=measured.num_steps)
         resume = self._save(None)
         self._wait_for(
             StageClosed(

@@ -15,12 +15,15 @@ ARMS: dict[str, dict[str, Any]] = {
     "fixed": {"controller": {"kind": "fixed"}},
     "fixed that diverges": {"controller": {"kind": "fixed"}, "optimizer": {"kind": "sgd", "learning_rate": 60}},
     "cosine": {"controller": {"kind": "cosine"}, "optimizer": {"kind": "sgd", "learning_rate": 0.5}},
-    "bo with a cool-down": {
-        "controller": {"kind": "bo", "revisit": "stages", "max_search_fraction": 0.5},
-        "optimizer": {"kind": "sgd"},
-    },
+    "bo with a cool-down": {"controller": {"kind": "bo", "max_search_fraction": 0.5}, "optimizer": {"kind": "sgd"}},
     "bo that diverges": {
-        "controller": {"kind": "bo", "max_search_fraction": 0.5, "probe_fraction": 0.01, "min_probe_steps": 4},
+        "controller": {
+            "kind": "bo",
+            "revisit": "stages",
+            "max_search_fraction": 0.5,
+            "probe_fraction": 0.01,
+            "min_probe_steps": 4,
+        },
         "optimizer": {"kind": "schedulefree_sgd", "learning_rate": 3.0},
     },
 }
@@ -92,9 +95,12 @@ def test_a_run_cut_off_at_any_checkpoint_ends_like_the_undisturbed_one(
 
 def test_the_arm_that_is_meant_to_diverge_in_a_commit_does(train: Callable[..., Memory]) -> None:
     closed = train(_spec("bo that diverges", "steps", keep=1)).of(StageClosed)
+    bill = closed[-1].bill
 
     assert any(stage.num_steps == 0 for stage in closed)
     assert sum(stage.num_steps for stage in closed) == closed[-1].step
+    assert bill.steps_taken_back > 0
+    assert bill.steps + bill.steps_search + bill.steps_taken_back == 700
 
 
 def test_an_event_ends_a_commit_of_a_run(train: Callable[..., Memory]) -> None:
