@@ -164,13 +164,8 @@ class _Recorder:
 
     def __init__(self, controller):
         self.controller, self.states, self.told = controller, [], []
-<<<<<<< HEAD
-        self.ask, self.decide, self.values = controller.ask, controller.decide, controller.values
-        self.watch = controller.watch
-=======
         self.ask, self.watch = controller.ask, controller.watch
         self.decide, self.values = controller.decide, controller.values
->>>>>>> stages
 
     def tell(self, observation):
         self.states.append(json.dumps(dict(self.controller.state_dict()), allow_nan=False))
