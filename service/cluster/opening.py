@@ -20,16 +20,15 @@ STAGE = "stage"
 def opening_space(spec: TrialSpec, group: Group) -> tuple[SearchSpace, SegmentResult]:
     """Return the search space of a fresh run, and the warm-up that measured the machine for it."""
     level = _level(spec)
-    lowest = level[0] if isinstance(level, tuple) else level
-    warm_up = _warm_up(group, spec.replica.optimizer.learning_rate, lowest)
-    start = _start(spec, level, warm_up, group.num_elements) if isinstance(level, tuple) else level
+    measured = warm_up(spec, group)
+    start = _start(spec, level, measured, group.num_elements) if isinstance(level, tuple) else level
     space = SearchSpace(
         optimizer=spec.replica.optimizer.kind,
         guess=Values(learning_rate=spec.replica.optimizer.learning_rate, level=start),
         level_range=level if isinstance(level, tuple) else None,
         level_start=start if isinstance(level, tuple) else None,
     )
-    return space, warm_up
+    return space, measured
 
 
 def _level(spec: TrialSpec) -> float | tuple[float, float] | None:
@@ -37,14 +36,18 @@ def _level(spec: TrialSpec) -> float | tuple[float, float] | None:
     return exchange.level if isinstance(exchange, ThresholdConfig) else None
 
 
-def _warm_up(group: Group, learning_rate: float, level: float | None) -> SegmentResult:
+def warm_up(spec: TrialSpec, group: Group) -> SegmentResult:
+    """Take a few steps and back: the group stands where it stood, and its slot `STAGE` holds that state."""
+    level = _level(spec)
+    lowest = level[0] if isinstance(level, tuple) else level
     group.snapshot(STAGE)
-    result = group.run(Segment(num_steps=WARM_UP_STEPS, learning_rate=learning_rate, level=level))
+    rate = spec.replica.optimizer.learning_rate
+    result = group.run(Segment(num_steps=WARM_UP_STEPS, learning_rate=rate, level=lowest))
     group.restore(STAGE)
     return result
 
 
-def _start(spec: TrialSpec, level: tuple[float, float], warm_up: SegmentResult, num_elements: int) -> float:
+def _start(spec: TrialSpec, level: tuple[float, float], measured: SegmentResult, num_elements: int) -> float:
     """Return the level to start from: the link's rule where the link is stated, else the range's middle.
 
     The rule reads a clock, so a budget without seconds takes the middle as well.
@@ -56,7 +59,7 @@ def _start(spec: TrialSpec, level: tuple[float, float], warm_up: SegmentResult, 
         return math.sqrt(low * high)
     dense_s = _transfer(spec, num_elements, None).seconds(link)
     sparse_s = _transfer(spec, num_elements, low).seconds(link)
-    compute_s = max(0.0, statistics.median(warm_up.step_seconds) - sparse_s)
+    compute_s = max(0.0, statistics.median(measured.step_seconds) - sparse_s)
     rule = cost.link_rule_density(compute_s, dense_s)
     return min(high, max(low, rule))
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from search.types import Decision
+from search.types import Decision, Observation, Spent
 from service.records import Bill, ScheduleEntry
 from trainers.group import Recovery
 from trainers.segment import Purpose, Segment, SegmentResult
@@ -40,6 +40,18 @@ class Measured(BaseModel):
     def density(self) -> float | None:
         """Mean share of entries sent; None for a dense exchange."""
         return None if self.density_sum is None else self.density_sum / max(1, self.num_steps)
+
+    def observation(self, candidate_id: str | None, spent: Spent) -> Observation:
+        """Return it as the strategy is told; None: the committed line. `spent` are the run's totals."""
+        return Observation(
+            candidate_id=candidate_id,
+            losses=tuple(self.losses),
+            step_seconds=tuple(self.step_seconds),
+            bytes_sent=self.bytes_sent,
+            density=self.density,
+            diverged=self.diverged,
+            spent=spent,
+        )
 
 
 #: Losses of a commit that are kept: its end is all that a strategy reads, and a commit can be long.
@@ -100,6 +112,10 @@ class Progress(BaseModel):
             seconds_recovery=self.bill.seconds_recovery + now.seconds - before.seconds,
             bytes_recovery=self.bill.bytes_recovery + now.bytes - before.bytes,
         )
+
+    def note_insurance(self, line: "Progress") -> None:
+        """Write down what the line beside this one has spent so far; no budget of this one counts it."""
+        self._bill(steps_insurance=line.steps, bytes_insurance=line.bytes)
 
     def rewind_to(self, earlier: "Progress") -> None:
         """Forget the committed steps since `earlier`; what they cost stays on the bill."""

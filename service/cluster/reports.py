@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Protocol
 
 from pydantic import BaseModel
 
@@ -9,6 +10,15 @@ from search.types import Candidate, Decision, Forecast
 from service.cluster.progress import Measured
 from service.records import AnyRecord, MetricPoints, ProbeDone, StageDecided
 from trainers.segment import Evaluation, Segment, SegmentResult
+
+
+class Sink(Protocol):
+    """Where records go, from any thread. `flush` waits until they are stored; both raise what must end the run."""
+
+    def report(self, *records: AnyRecord) -> None: ...
+    def flush(self, *records: AnyRecord) -> None: ...
+    def is_clear(self) -> bool:
+        """Whether all that was reported is stored."""
 
 
 class Probe(BaseModel):

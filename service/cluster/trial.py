@@ -3,58 +3,28 @@
 Control never calls upward: the strategy returns candidates and decisions, this module acts on them.
 """
 
+import threading
 import time
-from typing import Any, Literal, Protocol
-
-from pydantic import BaseModel, ConfigDict
+from collections.abc import Sequence
+from typing import Any, Literal
 
 from search import strategies
 from search.protocol import Strategy
-from search.types import Allowance, Candidate, Course, Observation, Spent, Values
+from search.space import SearchSpace
+from search.types import Allowance, Candidate, Course, Spent, Values
 from service.cluster import chunks, reports
 from service.cluster.checkpoints import Keeper
-from service.cluster.opening import STAGE, opening_space
-from service.cluster.progress import Measured, OpenCommit, Progress
+from service.cluster.insurance import Insurance, InsuranceSink, insured, loss_of, own_schedule
+from service.cluster.lanes import Lane, Probe, one_at_a_time, recovered, require_equal, side_by_side
+from service.cluster.opening import STAGE, opening_space, warm_up
+from service.cluster.progress import OpenCommit, Progress
+from service.cluster.reports import Sink
+from service.cluster.resume import Resume, StageStart
 from service.records import AnyRecord, Billed, Checkpointed, StageClosed, TrialFinished, TrialStarted
 from service.spec import TrialSpec
 from trainers.group import Group, Recovery
-from trainers.segment import Segment, SegmentResult
+from trainers.segment import Evaluation
 from trainers.workload import WorkloadError
-
-#: Shares of its allowance after which the strategy may end a probe, and the whole.
-PROBE_PARTS = (0.25, 0.5, 0.75, 1.0)
-
-
-class Sink(Protocol):
-    """Where records go. `flush` waits until they are stored; both raise `Stopped` when the run must end."""
-
-    def report(self, *records: AnyRecord) -> None: ...
-    def flush(self, *records: AnyRecord) -> None: ...
-    def is_clear(self) -> bool:
-        """Whether all that was reported is stored."""
-
-
-class StageStart(BaseModel):
-    """Where a diverged commit is rewound to."""
-
-    checkpoint: str
-    progress: Progress
-
-
-class Resume(BaseModel):
-    """All that a later attempt needs to go on from a checkpoint as if nothing had happened."""
-
-    model_config = ConfigDict(ser_json_inf_nan="strings")
-
-    fingerprint: str  # of the training task
-    checkpoint: str
-    checkpoints: list[str]  # all that are still on storage, oldest first
-    stage: StageStart
-    journal: dict[str, Any]
-    progress: Progress
-    cost: chunks.StepCost | None
-    diverged_values: Values | None
-    open_commit: OpenCommit | None  # None: the stage is closed
 
 
 def train(
@@ -65,34 +35,38 @@ def train(
     trial_id: str,
     storage_url: str,
     resume: dict[str, Any] | None = None,
+    spare: Sequence[Group] = (),
 ) -> TrialFinished:
-    """Train one run to the end of its budget, and return what came of it."""
-    run = _Run(spec, group, sink, trial_id=trial_id, storage_url=storage_url)
-    commit = run.begin(Resume.model_validate(resume) if resume else None)
-    while commit is not None or not run.is_over():
-        commit = commit or run.open_stage()
-        if commit.decision.values == run.diverged_values:
-            return run.finish("diverged")  # the strategy has nothing else to offer
-        run.close_stage(commit, run.train_commit(commit))
-        commit = None
-    return run.finish("completed")
+    """Train one run to the end of its budget, and return what came of it. `spare` are its lanes beside `group`."""
+    run = _Run(spec, [group, *spare], sink, trial_id=trial_id, storage_url=storage_url)
+    try:
+        return run.train(Resume.model_validate(resume) if resume else None)
+    finally:
+        run.close()
 
 
 class _Run:
     """The run's state, and the few acts it is made of."""
 
-    def __init__(self, spec: TrialSpec, group: Group, sink: Sink, *, trial_id: str, storage_url: str) -> None:
-        self.spec, self.group, self.sink = spec, group, sink
-        self.trial_id = trial_id
-        self.keeper = Keeper(group, f"{storage_url}/{trial_id}", keep=spec.checkpoint.keep)
+    def __init__(
+        self, spec: TrialSpec, groups: Sequence[Group], sink: Sink, *, trial_id: str, storage_url: str
+    ) -> None:
+        require_equal(groups)
+        self.spec, self.group, self.sink = spec, groups[0], sink
+        self.groups, self.lanes = groups, [Lane(group) for group in groups]  # what they do now
+        self.insurance: Insurance[_Run] | None = None
+        self.trial_id, self.storage_url = trial_id, storage_url
+        self.keeper = Keeper(self.group, f"{storage_url}/{trial_id}", keep=spec.checkpoint.keep)
         self.strategy: Strategy
         self.progress = Progress()
         self.cost: chunks.StepCost | None = None  # of a step with the values in force; None: not known yet
         self.diverged_values: Values | None = None
+        self._space: SearchSpace
         self._stage: StageStart
         self._billed = Recovery()  # what of the group's recovery is on the bill
         self._clock_zero = self._now()
         self._saved_s = 0.0
+        self._turn = threading.Lock()  # lanes' threads ask the strategy too
 
     # -- time and totals ------------------------------------------------------------------------------------
 
@@ -113,6 +87,17 @@ class _Run:
 
     # -- begin and end --------------------------------------------------------------------------------------
 
+    def train(self, resume: Resume | None) -> TrialFinished:
+        """Train stage by stage to the end of the budget."""
+        commit = self.begin(resume)
+        while commit is not None or not self.is_over():
+            commit = commit or self.open_stage()
+            if commit.decision.values == self.diverged_values:
+                return self.finish("diverged")  # the strategy has nothing else to offer
+            self.close_stage(commit, self.train_commit(commit))
+            commit = None
+        return self.finish("completed")
+
     def begin(self, resume: Resume | None) -> OpenCommit | None:
         """Start at step 0, or go on where a checkpoint stands; returns the commit it interrupted, if any."""
         self.sink.report(
@@ -126,13 +111,17 @@ class _Run:
             )
         )
         if resume is None:
-            space, warm_up = opening_space(self.spec, self.group)
+            space, measured = opening_space(self.spec, self.group)
+            for each in (measured, *(warm_up(self.spec, group) for group in self.groups[1:])):
+                self.progress.charge_warm_up(each)
+            self._space = space
             self.strategy = strategies.build(
                 self.spec.controller, space=space, seed=self.spec.seed, budget=self.spec.budget
             )
-            self.progress.charge_warm_up(warm_up)
             self._stage = StageStart(checkpoint=self.keeper.save(0), progress=self.progress)
             self._clock_zero = self._now()
+            for lane in self.lanes:
+                lane.holds = self._stage.checkpoint  # equal by construction, and kept since the warm-up
             self.evaluate()
             return None
         self._go_on(resume)
@@ -143,6 +132,10 @@ class _Run:
             raise WorkloadError(
                 "the model's starting weights, or its data, are not those that this job began with; submit it anew"
             )
+        if self.spec.lanes.after == "batch":
+            self._join_lanes()
+        if resume.insurance is not None:
+            self._insure(Resume.model_validate(resume.insurance))
         self._stage = resume.stage
         if resume.open_commit is not None:
             self.group.load(resume.stage.checkpoint)
@@ -156,36 +149,81 @@ class _Run:
         self._clock_zero = self._now() - self.progress.seconds
 
     def finish(self, outcome: Literal["completed", "diverged"]) -> TrialFinished:
-        """Stop the clock, evaluate what is kept, export it."""
-        self.progress.stop_clock(self.seconds())
-        evaluation = self.group.evaluate()
-        self.progress.charge_bytes(evaluation.bytes_sent)
-        self.sink.report(*reports.evaluated(self.trial_id, evaluation, self.progress.step, self.progress.seconds))
-        weights_url = self.keeper.export()
-        self._bill_recovery()
+        """Stop the clock, evaluate what is kept, export it: of two lines the better one."""
+        beside = [self.insurance.line] if self.insurance and self.insurance.wait() == "end" else []
+        lines = [(line, line.evaluate_end()) for line in (self, *beside)]
+        line, evaluation = min(lines, key=lambda each: loss_of(each[1]))
+        weights_url = line.keeper.export()
+        self._bill_lanes()
         finished = TrialFinished(
             trial_id=self.trial_id,
-            outcome=outcome,
+            outcome=outcome if line is self else "completed",
+            line="main" if line is self else "insurance",
             validation_loss=reports.finite(evaluation.loss),
             validation_metrics={name: reports.finite(value) for name, value in evaluation.metrics.items()},
-            schedule=tuple(self.progress.schedule),
+            schedule=tuple(line.progress.schedule),
             bill=self.progress.bill,
             weights_url=weights_url,
         )
         self.sink.flush(finished)
         return finished
 
+    def evaluate_end(self) -> Evaluation:
+        """Stop the clock, and evaluate what it has stopped at."""
+        self.progress.stop_clock(self.seconds())
+        evaluation = self.group.evaluate()
+        self.progress.charge_bytes(evaluation.bytes_sent)
+        self.sink.report(*reports.evaluated(self.trial_id, evaluation, self.progress.step, self.progress.seconds))
+        return evaluation
+
+    def close(self) -> None:
+        """End what runs beside this line."""
+        if self.insurance is not None:
+            self.insurance.close()
+
+    # -- the spare lanes ------------------------------------------------------------------------------------
+
+    def _employ_spare_lanes(self) -> None:
+        """Have them do, after the wide search, what the job says."""
+        if self.spec.lanes.after == "batch":
+            self._join_lanes()
+            self._stage.checkpoint = self.keeper.save(0)  # the one before is of fewer ranks
+            self.lanes[0].hold(self._stage.checkpoint)
+        if self.spec.lanes.after == "insurance":
+            start = self._stage.checkpoint
+            self._insure(own_schedule(self.spec, self._space, self.group, start=start, seconds=self.seconds()))
+
+    def _join_lanes(self) -> None:
+        self.group.absorb(self.groups[1:])
+        self.lanes = self.lanes[:1]
+        self.cost = None
+
+    def _insure(self, resume: Resume) -> None:
+        """Train the second line from `resume` on, on the next lane, beside this one."""
+        sink = InsuranceSink(self.sink, resume.model_dump(mode="json"))
+        url, groups = f"{self.storage_url}/{self.trial_id}/insurance", [self.lanes.pop(1).group]
+        line = _Run(insured(self.spec), groups, sink, trial_id=self.trial_id, storage_url=url)
+        self.insurance = Insurance(line, sink, line.begin(resume))
+
+    def train_alone(self, commit: OpenCommit | None) -> Course:
+        """Train the one stage of a strategy that does not search, from its start or within `commit`."""
+        if commit is None:
+            self.evaluate()
+        return self.train_commit(commit or self.open_stage())
+
+    def needed(self) -> set[str]:
+        """Return the checkpoints that must stay on storage, whatever their age."""
+        beside = self.insurance.line.needed() if self.insurance else set()
+        return {self._stage.checkpoint, *beside, *(lane.holds for lane in self.lanes if lane.holds)}
+
     # -- a stage --------------------------------------------------------------------------------------------
 
     def open_stage(self) -> OpenCommit:
         """Search from a snapshot, decide, and rewind."""
         started, sent = self.seconds(), self.progress.bytes
-        self.group.snapshot(STAGE)
+        self.lanes[0].hold(self._stage.checkpoint)
         self._stage = StageStart(checkpoint=self._stage.checkpoint, progress=self.progress.model_copy(deep=True))
-        probes = []
-        while (candidate := self.strategy.ask()) is not None:
-            probes.append(self._probe(candidate))
-            self.sink.report(reports.probe_done(self.trial_id, probes[-1], None), self._bill_so_far())
+        probes = self._search()
         decision = self.strategy.decide()
         if probes:
             self.group.restore(STAGE)
@@ -200,32 +238,40 @@ class _Run:
                 search_bytes=self.progress.bytes - sent,
             )
         )
+        if decision.stage == 0:
+            self._employ_spare_lanes()
         return OpenCommit(decision=decision)
 
-    def _probe(self, candidate: Candidate) -> reports.Probe:
-        self.group.restore(STAGE)
-        self.cost = None
-        measured, opened = Measured(), self.spent()
-        for part in PROBE_PARTS:
-            allowed = chunks.part_of(candidate.allowance, part)
-            self._run_probe(candidate.values, allowed, opened=opened, into=measured)
-            if measured.diverged or self.strategy.watch(self._observation(measured, candidate.id)) != "go_on":
-                break
-        self.strategy.tell(self._observation(measured, candidate.id))
-        return reports.Probe(candidate=candidate, measured=measured, seconds=self.seconds() - opened.seconds)
+    def _search(self) -> list[reports.Probe]:
+        """Probe what the strategy asks for, as many candidates at once as there are lanes."""
+        probes: list[reports.Probe] = []
+        groups = [lane.group for lane in self.lanes]
+        before = [group.recovery.seconds for group in groups]
+        side_by_side(
+            self.lanes,
+            ask=one_at_a_time(self._turn, self.strategy.ask),
+            probe=self._probe,
+            tell=lambda probe: probes.append(self._tell(probe)),
+            in_rounds=self.spec.budget.seconds is None,
+        )
+        waited = [group.recovery.seconds - start for group, start in zip(groups, before, strict=True)]
+        self._clock_zero += max(waited) - waited[0]  # the clock knows the recovery of the main lane alone
+        return probes
 
-    def _run_probe(self, values: Values, allowed: Allowance, *, opened: Spent, into: Measured) -> None:
-        until = chunks.within(chunks.until_totals(opened, allowed), self.spec.budget)
-        at_least = opened.steps + allowed.min_steps
-        while not into.diverged and self._goes_on(until, at_least):
-            missing = at_least - self.progress.steps
-            num_steps = chunks.next_chunk(
-                until, self.spent(), self.cost, most=missing if missing > 0 else chunks.NO_LIMIT
-            )
-            self._push(values, values, num_steps, into=into, is_probe=True)
+    def _probe(self, lane: Lane, candidate: Candidate) -> Probe:
+        lane.rewind(self._stage.checkpoint)
+        probe = Probe(lane.group, candidate, opened=self.spent(), budget=self.spec.budget)
+        probe.run(watch=one_at_a_time(self._turn, self.strategy.watch), check=self.sink.report)
+        return probe
 
-    def _goes_on(self, until: Allowance, at_least: int) -> bool:
-        return self.progress.steps < at_least or not chunks.is_reached(until, self.spent(), self.cost)
+    def _tell(self, probe: Probe) -> reports.Probe:
+        for result in probe.results:
+            self.progress.charge(result, is_probe=True)
+        with self._turn:
+            self.strategy.tell(probe.observation(self.spent()))
+        report = reports.Probe(candidate=probe.candidate, measured=probe.measured, seconds=probe.seconds)
+        self.sink.report(reports.probe_done(self.trial_id, report, None), self._bill_so_far())
+        return report
 
     def train_commit(self, commit: OpenCommit) -> Course:
         """Train the steps that stay, evaluating and checkpointing on the way; returns how it ended."""
@@ -236,7 +282,7 @@ class _Run:
                 return "roll_back"  # what follows is of states that stay
             if self.progress.step % self.spec.objective.every == 0:
                 self.evaluate()
-                course = self.strategy.watch(self._observation(commit.measured, None))
+                course = self.strategy.watch(commit.measured.observation(None, self.spent()))
                 if course != "go_on":
                     return course
             is_due = self.seconds() - self._saved_s >= self.spec.checkpoint.every_seconds
@@ -249,7 +295,12 @@ class _Run:
         num_steps = chunks.next_chunk(until, self.spent(), self.cost, most=every - self.progress.step % every)
         start, started = self.strategy.values(self.spent()), self.seconds()
         end = self.strategy.values(self._spent_after(num_steps - 1))  # what its last step uses
-        segment, result = self._push(start, end, num_steps, into=commit.measured, is_probe=False)
+        segment = chunks.segment(start, end, num_steps)
+        self.sink.report()  # hears a cancel
+        result = self.group.run(segment)
+        commit.measured.add(result)
+        self.progress.charge(result, is_probe=False)
+        self.cost = chunks.cost_of(result) or self.cost
         if result.diverged:
             return
         self.progress.step = result.first_step + len(result.losses)
@@ -270,7 +321,7 @@ class _Run:
     def close_stage(self, commit: OpenCommit, course: Course) -> None:
         """Tell the strategy, keep the stage or take it back, as `course` says, and wait until that is stored."""
         measured, is_kept = commit.measured, course == "end"
-        observation = self._observation(measured, None)
+        observation = measured.observation(None, self.spent())
         self.strategy.tell(observation.model_copy(update={"rolled_back": not is_kept}))
         if measured.diverged:
             self.diverged_values = commit.decision.values
@@ -300,34 +351,6 @@ class _Run:
 
     # -- acts -----------------------------------------------------------------------------------------------
 
-    def _push(
-        self, start: Values, end: Values, num_steps: int, *, into: Measured, is_probe: bool
-    ) -> tuple[Segment, SegmentResult]:
-        ramps = end.learning_rate != start.learning_rate
-        segment = Segment(
-            num_steps=num_steps,
-            learning_rate=start.learning_rate,
-            final_learning_rate=end.learning_rate if ramps else None,
-            level=start.level,
-        )
-        self.sink.report()  # hears a cancel
-        result = self.group.run(segment)
-        into.add(result)
-        self.progress.charge(result, is_probe=is_probe)
-        self.cost = chunks.cost_of(result) or self.cost
-        return segment, result
-
-    def _observation(self, measured: Measured, candidate_id: str | None) -> Observation:
-        return Observation(
-            candidate_id=candidate_id,
-            losses=tuple(measured.losses),
-            step_seconds=tuple(measured.step_seconds),
-            bytes_sent=measured.bytes_sent,
-            density=measured.density,
-            diverged=measured.diverged,
-            spent=self.spent(),
-        )
-
     def evaluate(self) -> None:
         """Evaluate the committed line, on the clock."""
         started = self.seconds()
@@ -337,12 +360,16 @@ class _Run:
         self.sink.report(*reports.evaluated(self.trial_id, evaluation, self.progress.step, self.seconds()))
 
     def _bill_so_far(self) -> Billed:
+        self._bill_lanes()
         now = {"seconds_training": self.seconds(), "steps": self.progress.step}
         return Billed(trial_id=self.trial_id, bill=self.progress.bill.model_copy(update=now))
 
-    def _bill_recovery(self) -> None:
-        self.progress.charge_recovery(self._billed, self.group.recovery)
-        self._billed = self.group.recovery
+    def _bill_lanes(self) -> None:
+        now = recovered(self.groups)
+        self.progress.charge_recovery(self._billed, now)
+        self._billed = now
+        if self.insurance is not None:
+            self.progress.note_insurance(self.insurance.line.progress)
 
     def _checkpoint(self, commit: OpenCommit) -> Checkpointed:
         resume = self._save(commit)
@@ -357,11 +384,11 @@ class _Run:
     def _save(self, commit: OpenCommit | None) -> dict[str, Any]:
         """Write a checkpoint; return what a later attempt needs to go on from it. `commit` is the open one."""
         started = self.seconds()
-        url = self.keeper.save(self.progress.step, needed=[self._stage.checkpoint])
+        url = self.keeper.save(self.progress.step, needed=self.needed())
         self._saved_s = self.seconds()
         self.progress.charge_seconds(seconds_checkpoint=self._saved_s - started)
         self.progress.stop_clock(self._saved_s)
-        self._bill_recovery()
+        self._bill_lanes()
         if commit is None:
             self._stage = StageStart(checkpoint=url, progress=self.progress)
         return Resume(
@@ -374,4 +401,5 @@ class _Run:
             cost=self.cost,
             diverged_values=self.diverged_values,
             open_commit=commit,
+            insurance=self.insurance.resume() if self.insurance else None,
         ).model_dump(mode="json")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from service.cluster import trial
+from service.cluster.resume import Resume
 from service.records import AnyRecord, Checkpointed, MetricPoints, StageClosed, TrialFinished
 from service.spec import JobSpec, TrialSpec
 from trainers.workload import WorkloadError
@@ -19,6 +20,15 @@ ARMS: dict[str, dict[str, Any]] = {
     "bo that diverges": {
         "controller": {"kind": "bo", "max_search_fraction": 0.5, "probe_fraction": 0.01, "min_probe_steps": 4},
         "optimizer": {"kind": "schedulefree_sgd", "learning_rate": 3.0},
+    },
+    "bo beside the own schedule": {
+        "controller": {"kind": "bo", "max_search_fraction": 0.5},
+        "optimizer": {"kind": "sgd"},
+        "lanes": {"count": 3, "after": "insurance"},
+    },
+    "bo with a batch that grows": {
+        "controller": {"kind": "bo", "max_search_fraction": 0.5},
+        "lanes": {"count": 2, "after": "batch"},
     },
 }
 BUDGETS: dict[str, dict[str, int]] = {"steps": {"steps": 700}, "bytes": {"bytes": 800_000}}
@@ -58,8 +68,9 @@ def train(tmp_path: Path, arithmetic_group: Callable[..., Any]) -> Callable[...,
     def train(spec: TrialSpec, sink: Memory | None = None, resume: dict[str, Any] | None = None) -> Memory:
         sink, url = sink or Memory(), f"file://{tmp_path}/attempt-{next(attempts)}"
         limit = 1.5 if spec.controller.kind == "bo" and spec.replica.optimizer.kind != "sgd" else 50.0
-        group = arithmetic_group(limit=limit, patience=60 if limit == 1.5 else 7)
-        trial.train(spec, group, sink, trial_id="job.tuned.0", storage_url=url, resume=resume)
+        patience = 60 if limit == 1.5 else 7
+        group, *spare = [arithmetic_group(limit=limit, patience=patience) for _ in range(spec.lanes.count)]
+        trial.train(spec, group, sink, trial_id="job.tuned.0", storage_url=url, resume=resume, spare=spare)
         return sink
 
     return train
@@ -68,7 +79,7 @@ def train(tmp_path: Path, arithmetic_group: Callable[..., Any]) -> Callable[...,
 def _end(sink: Memory) -> tuple[Any, ...]:
     [finished] = sink.of(TrialFinished)
     bill = finished.bill
-    spent = (bill.bytes_sent, bill.bytes_search, bill.steps, bill.steps_search)
+    spent = (bill.bytes_sent, bill.bytes_search, bill.steps, bill.steps_search, bill.steps_insurance)
     return finished.outcome, finished.validation_loss, finished.schedule, spent
 
 
@@ -116,7 +127,7 @@ def test_what_a_later_attempt_would_load_is_on_storage_and_old_checkpoints_are_n
 ) -> None:
     def watch(record: AnyRecord) -> None:
         if isinstance(record, Checkpointed | StageClosed):
-            resume = trial.Resume.model_validate(record.resume)
+            resume = Resume.model_validate(record.resume)
             kept = {_folder(url) for url in resume.checkpoints}
             assert {_folder(resume.checkpoint), _folder(resume.stage.checkpoint)} <= kept
             assert all(folder.is_dir() for folder in kept)
@@ -128,8 +139,8 @@ def test_what_a_later_attempt_would_load_is_on_storage_and_old_checkpoints_are_n
 
     second = train(spec, Memory(watch), middle.resume)
 
-    inherited = {_folder(url) for url in trial.Resume.model_validate(middle.resume).checkpoints}
-    left = {_folder(url) for url in trial.Resume.model_validate(second.of(StageClosed)[-1].resume).checkpoints}
+    inherited = {_folder(url) for url in Resume.model_validate(middle.resume).checkpoints}
+    left = {_folder(url) for url in Resume.model_validate(second.of(StageClosed)[-1].resume).checkpoints}
     assert all(folder.is_dir() == (folder in left) for folder in inherited)
 
 
