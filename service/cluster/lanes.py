@@ -9,10 +9,10 @@ from typing import ParamSpec, TypeVar
 from search.config import Budget
 from search.types import Allowance, Candidate, Course, Observation, Spent
 from service.cluster import chunks
-from service.cluster.opening import STAGE
 from service.cluster.progress import Measured
+from service.cluster.promotion import Ends
+from service.cluster.reports import Probe, Pushed
 from trainers.group import Group, Recovery
-from trainers.segment import SegmentResult
 from trainers.workload import WorkloadError
 
 #: Shares of its allowance after which the strategy may end a probe, and the whole.
@@ -20,78 +20,76 @@ PROBE_PARTS = (0.25, 0.5, 0.75, 1.0)
 
 
 class Lane:
-    """A worker group, and the checkpoint whose state it `holds` in its slot `STAGE`."""
+    """A worker group, the checkpoint whose state it `holds` in memory, and the ends of probes that it holds too."""
 
     def __init__(self, group: Group) -> None:
         self.group = group
         self.holds: str | None = None
+        self.ends: Ends
 
     def hold(self, checkpoint: str) -> None:
         """Keep the present state, which is that of `checkpoint`, for probes to start from."""
-        self.group.snapshot(STAGE)
+        self.ends = Ends(self.group)
         self.holds = checkpoint
 
-    def rewind(self, checkpoint: str) -> None:
-        """Go to the state of `checkpoint`: from memory, or the first time from storage."""
+    def rewind(self, checkpoint: str, *, leading: str | None = None) -> None:
+        """Go to the state of `checkpoint`: from memory, or the first time from storage. `leading` is as in `Ends`."""
         if self.holds != checkpoint:
             self.group.load(checkpoint)
             self.hold(checkpoint)
-        self.group.restore(STAGE)
+        self.ends.rewind(leading=leading)
 
 
-class Probe:
-    """One probe on one lane. It touches nothing else: whoever ran it puts its `results` on the bill."""
+class ProbeRun:
+    """One probe under way on one lane. It touches nothing else: whoever started it puts it on the bill."""
 
     def __init__(self, group: Group, candidate: Candidate, *, opened: Spent, budget: Budget) -> None:
-        self.candidate, self.measured = candidate, Measured()
-        self.results: list[SegmentResult] = []
-        self._group, self._opened, self._budget = group, opened, budget
-        self._started = self._ended = self._now()
+        self._group, self._candidate, self._opened, self._budget = group, candidate, opened, budget
+        self._measured = Measured()
+        self._pushed: list[Pushed] = []
+        self._started = self._now()
         self._cost: chunks.StepCost | None = None
 
-    @property
-    def seconds(self) -> float:
-        """Elapsed up to its last step, without its lane's recovery."""
-        return self._ended - self._started
-
-    def _now(self) -> float:
-        return time.monotonic() - self._group.recovery.seconds
-
-    def run(self, *, watch: Callable[[Observation], Course], check: Callable[[], None]) -> None:
+    def run(self, *, watch: Callable[[Observation], Course], check: Callable[[], None]) -> Probe:
         """Train the candidate until it has spent its allowance, diverges, or `watch` ends it.
 
         `check` is called before every push; what it raises ends the probe.
         """
+        is_cut = False
         for part in PROBE_PARTS:
-            self._train(chunks.part_of(self.candidate.allowance, part), check)
-            if self.measured.diverged or watch(self.observation(self._spent())) != "go_on":
-                return
+            self._train(chunks.part_of(self._candidate.allowance, part), check)
+            seen = self._measured.observation(self._candidate.id, self._spent())
+            is_cut = part < 1 and not self._measured.diverged and watch(seen) != "go_on"
+            if self._measured.diverged or is_cut:
+                break
+        seconds = self._now() - self._started
+        return Probe(self._candidate, self._measured, seconds=seconds, pushed=self._pushed, is_cut=is_cut)
 
-    def observation(self, spent: Spent) -> Observation:
-        """Return what it has measured; `spent` are the run's totals."""
-        return self.measured.observation(self.candidate.id, spent)
+    def _now(self) -> float:
+        return time.monotonic() - self._group.recovery.seconds
 
     def _train(self, allowed: Allowance, check: Callable[[], None]) -> None:
         until = chunks.within(chunks.until_totals(self._opened, allowed), self._budget)
-        while not self.measured.diverged and self._goes_on(until, allowed.min_steps):
-            missing = allowed.min_steps - self.measured.num_steps
+        while not self._measured.diverged and self._goes_on(until, allowed.min_steps):
+            missing = allowed.min_steps - self._measured.num_steps
             most = missing if missing > 0 else chunks.NO_LIMIT
             check()
             self._push(chunks.next_chunk(until, self._spent(), self._cost, most=most))
 
     def _goes_on(self, until: Allowance, at_least: int) -> bool:
-        return self.measured.num_steps < at_least or not chunks.is_reached(until, self._spent(), self._cost)
+        return self._measured.num_steps < at_least or not chunks.is_reached(until, self._spent(), self._cost)
 
     def _push(self, num_steps: int) -> None:
-        values = self.candidate.values
-        result = self._group.run(chunks.segment(values, values, num_steps))
-        self.results.append(result)
-        self.measured.add(result)
+        segment = chunks.segment(self._candidate.values, self._candidate.values, num_steps)
+        started_s = self._spent().seconds
+        result = self._group.run(segment)
+        self._measured.add(result)
+        self._pushed.append(Pushed(segment, result, started_s=started_s, bytes_sent=self._spent().bytes))
         self._cost = chunks.cost_of(result) or self._cost
-        self._ended = self._now()
 
     def _spent(self) -> Spent:
-        opened, measured = self._opened, self.measured
+        """Return the run's totals when it was opened, and its own since."""
+        opened, measured = self._opened, self._measured
         return Spent(
             steps=opened.steps + measured.num_steps,
             bytes=opened.bytes + measured.bytes_sent,

@@ -15,12 +15,12 @@ from search.types import Allowance, Candidate, Course, Spent, Values
 from service.cluster import chunks, reports
 from service.cluster.checkpoints import Keeper
 from service.cluster.insurance import Insurance, InsuranceSink, insured, loss_of, own_schedule
-from service.cluster.lanes import Lane, Probe, one_at_a_time, recovered, require_equal, side_by_side
+from service.cluster.lanes import Lane, ProbeRun, one_at_a_time, recovered, require_equal, side_by_side
 from service.cluster.opening import STAGE, opening_space, warm_up
 from service.cluster.progress import OpenCommit, Progress
 from service.cluster.reports import Sink
 from service.cluster.resume import Resume, StageStart
-from service.records import AnyRecord, Billed, Checkpointed, StageClosed, TrialFinished, TrialStarted
+from service.records import AnyRecord, Billed, Checkpointed, StageClosed, TrialFinished
 from service.spec import TrialSpec
 from trainers.group import Group, Recovery
 from trainers.segment import Evaluation
@@ -100,16 +100,7 @@ class _Run:
 
     def begin(self, resume: Resume | None) -> OpenCommit | None:
         """Start at step 0, or go on where a checkpoint stands; returns the commit it interrupted, if any."""
-        self.sink.report(
-            TrialStarted(
-                trial_id=self.trial_id,
-                arm=self.spec.arm,
-                seed=self.spec.seed,
-                backend=self.group.backend,
-                device=self.group.device,
-                metrics=dict(self.group.metrics),
-            )
-        )
+        self.sink.report(reports.started(self.trial_id, self.spec, self.group))
         if resume is None:
             space, measured = opening_space(self.spec, self.group)
             for each in (measured, *(warm_up(self.spec, group) for group in self.groups[1:])):
@@ -119,9 +110,9 @@ class _Run:
                 self.spec.controller, space=space, seed=self.spec.seed, budget=self.spec.budget
             )
             self._stage = StageStart(checkpoint=self.keeper.save(0), progress=self.progress)
-            self._clock_zero = self._now()
             for lane in self.lanes:
-                lane.holds = self._stage.checkpoint  # equal by construction, and kept since the warm-up
+                lane.hold(self._stage.checkpoint)  # their states are equal by construction
+            self._clock_zero = self._now()
             self.evaluate()
             return None
         self._go_on(resume)
@@ -219,28 +210,21 @@ class _Run:
     # -- a stage --------------------------------------------------------------------------------------------
 
     def open_stage(self) -> OpenCommit:
-        """Search from a snapshot, decide, and rewind."""
-        started, sent = self.seconds(), self.progress.bytes
-        self.lanes[0].hold(self._stage.checkpoint)
+        """Search from a snapshot, decide, and rewind, or go on from the end of the probe that won."""
+        started, main = self.seconds(), self.lanes[0]
+        main.hold(self._stage.checkpoint)
         self._stage = StageStart(checkpoint=self._stage.checkpoint, progress=self.progress.model_copy(deep=True))
         probes = self._search()
-        decision = self.strategy.decide()
-        if probes:
-            self.group.restore(STAGE)
-            self.cost = None
+        commit = OpenCommit(decision=self.strategy.decide(main.ends.held))  # what other lanes hold stays there
+        promoted = main.ends.go_to(commit.decision.promoted)
+        self.cost = None if probes else self.cost
         self.progress.charge_seconds(seconds_search=self.seconds() - started)
-        self.sink.report(
-            *reports.decided(
-                self.trial_id,
-                decision,
-                probes,
-                first_step=self.progress.step,
-                search_bytes=self.progress.bytes - sent,
-            )
-        )
-        if decision.stage == 0:
+        self.sink.report(*reports.decided(self.trial_id, commit.decision, probes, first_step=self.progress.step))
+        if promoted is not None:
+            self._promote(promoted, commit)
+        if commit.decision.stage == 0:
             self._employ_spare_lanes()
-        return OpenCommit(decision=decision)
+        return commit
 
     def _search(self) -> list[reports.Probe]:
         """Probe what the strategy asks for, as many candidates at once as there are lanes."""
@@ -258,20 +242,29 @@ class _Run:
         self._clock_zero += max(waited) - waited[0]  # the clock knows the recovery of the main lane alone
         return probes
 
-    def _probe(self, lane: Lane, candidate: Candidate) -> Probe:
-        lane.rewind(self._stage.checkpoint)
-        probe = Probe(lane.group, candidate, opened=self.spent(), budget=self.spec.budget)
-        probe.run(watch=one_at_a_time(self._turn, self.strategy.watch), check=self.sink.report)
+    def _probe(self, lane: Lane, candidate: Candidate) -> reports.Probe:
+        with self._turn:
+            leading = self.strategy.leading() if lane is self.lanes[0] else None
+        lane.rewind(self._stage.checkpoint, leading=leading)
+        run = ProbeRun(lane.group, candidate, opened=self.spent(), budget=self.spec.budget)
+        probe = run.run(watch=one_at_a_time(self._turn, self.strategy.watch), check=self.sink.report)
+        lane.ends.ended(probe)
         return probe
 
-    def _tell(self, probe: Probe) -> reports.Probe:
-        for result in probe.results:
-            self.progress.charge(result, is_probe=True)
-        with self._turn:
-            self.strategy.tell(probe.observation(self.spent()))
-        report = reports.Probe(candidate=probe.candidate, measured=probe.measured, seconds=probe.seconds)
-        self.sink.report(reports.probe_done(self.trial_id, report, None), self._bill_so_far())
-        return report
+    def _tell(self, probe: reports.Probe) -> reports.Probe:
+        for pushed in probe.pushed:
+            self.progress.charge(pushed.result, is_probe=True)
+        seen = probe.measured.observation(probe.candidate.id, self.spent(), is_cut=probe.is_cut)
+        one_at_a_time(self._turn, self.strategy.tell)(seen)
+        self.sink.report(reports.probe_done(self.trial_id, probe, None), self._bill_so_far())
+        return probe
+
+    def _promote(self, probe: reports.Probe, commit: OpenCommit) -> None:
+        """Make the probe's steps, at whose end the group is, the first of the commit."""
+        self.progress.promote((pushed.result for pushed in probe.pushed), seconds=probe.seconds)
+        for pushed in probe.pushed:
+            commit.measured.add(pushed.result)
+            self._keep(pushed, commit)
 
     def train_commit(self, commit: OpenCommit) -> Course:
         """Train the steps that stay, evaluating and checkpointing on the way; returns how it ended."""
@@ -301,14 +294,13 @@ class _Run:
         commit.measured.add(result)
         self.progress.charge(result, is_probe=False)
         self.cost = chunks.cost_of(result) or self.cost
-        if result.diverged:
-            return
-        self.progress.step = result.first_step + len(result.losses)
-        self.progress.schedule_segment(segment, result, commit.decision.reason)
-        self.sink.report(
-            *reports.committed(self.trial_id, segment, result, started_s=started, bytes_sent=self.progress.bytes),
-            self._bill_so_far(),
-        )
+        if not result.diverged:
+            self._keep(reports.Pushed(segment, result, started_s=started, bytes_sent=self.progress.bytes), commit)
+
+    def _keep(self, pushed: reports.Pushed, commit: OpenCommit) -> None:
+        self.progress.step = pushed.result.first_step + len(pushed.result.losses)
+        self.progress.schedule_segment(pushed.segment, pushed.result, commit.decision.reason)
+        self.sink.report(*reports.committed(self.trial_id, pushed), self._bill_so_far())
 
     def _spent_after(self, num_steps: int) -> Spent:
         spent, cost = self.spent(), self.cost or chunks.StepCost(bytes=0, seconds=0)

@@ -13,7 +13,8 @@ import pytest
 from search.config import Budget
 from search.types import Allowance, Candidate, Spent, Values
 from service.cluster import trial
-from service.cluster.lanes import Lane, Probe, require_equal, side_by_side
+from service.cluster.lanes import Lane, ProbeRun, require_equal, side_by_side
+from service.cluster.reports import Probe
 from service.records import AnyRecord, MetricPoints, ProbeDone, TrialFinished
 from service.spec import JobSpec, TrialSpec
 from trainers.group import ProcessGroup
@@ -30,6 +31,11 @@ def _candidate(number: int) -> Candidate:
     return Candidate(id=f"0-{number}", stage=0, values=values, allowance=Allowance(steps=12), origin="wide")
 
 
+def _run(lane: Lane, candidate: Candidate) -> Probe:
+    run = ProbeRun(lane.group, candidate, opened=Spent(), budget=BUDGET)
+    return run.run(watch=lambda observation: "go_on", check=lambda: None)
+
+
 def _told(lanes: list[Lane], *, in_rounds: bool) -> list[str]:
     """Probe three candidates on two lanes, the first of which waits for the other; return who is told when."""
     candidates, told = iter([_candidate(number) for number in range(3)]), list[str]()
@@ -40,7 +46,7 @@ def _told(lanes: list[Lane], *, in_rounds: bool) -> list[str]:
             assert neighbour_ended.wait(WAIT_S)
         elif candidate.id == ("0-2" if waits else "0-1"):
             neighbour_ended.set()
-        return Probe(lane.group, candidate, opened=Spent(), budget=BUDGET)
+        return _run(lane, candidate)
 
     def ask() -> Candidate | None:
         return next(candidates, None)
@@ -68,7 +74,7 @@ def test_what_ends_one_lane_ends_the_search_when_the_others_have_ended(arithmeti
         if candidate.id == "0-0":
             raise WorkloadError("no such file")
         ended.append(candidate.id)
-        return Probe(lane.group, candidate, opened=Spent(), budget=BUDGET)
+        return _run(lane, candidate)
 
     lanes = [Lane(arithmetic_group()) for _ in range(2)]
     with pytest.raises(WorkloadError, match="no such file"):
@@ -197,8 +203,7 @@ def test_a_probe_gives_the_same_losses_whichever_lane_runs_it(groups: list[Proce
 
     def losses(lane: Lane, checkpoint: str) -> list[float]:
         lane.rewind(checkpoint)
-        probe = Probe(lane.group, _candidate(0), opened=Spent(), budget=BUDGET)
-        probe.run(watch=lambda observation: "go_on", check=lambda: None)
+        lane.ends.ended(probe := _run(lane, _candidate(0)))
         return probe.measured.losses
 
     for number in range(2):  # at the first step, and at a later stage
