@@ -1,5 +1,6 @@
 """Whatever the moment a run is cut off, it ends as if nothing had happened; budgets here read no clock."""
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ ARMS: dict[str, dict[str, Any]] = {
         "controller": {"kind": "bo", "max_search_fraction": 0.5, "probe_fraction": 0.01, "min_probe_steps": 4},
         "optimizer": {"kind": "schedulefree_sgd", "learning_rate": 3.0},
     },
+}
+LANES: dict[str, dict[str, Any]] = {
     "bo beside the own schedule": {
         "controller": {"kind": "bo", "max_search_fraction": 0.5},
         "optimizer": {"kind": "sgd"},
@@ -60,8 +63,8 @@ class Memory:
 
 def _spec(arm: str, budget: str, *, keep: int) -> TrialSpec:
     checkpoint = {"every_seconds": 1e-9, "keep": keep}  # after every push
-    job = {"workload": {"kind": "digits-mlp"}, "budget": BUDGETS[budget], "checkpoint": checkpoint, **ARMS[arm]}
-    return next(JobSpec.model_validate(job | {"objective": {"every": 30}}).trials())
+    job = {"workload": {"kind": "digits-mlp"}, "budget": BUDGETS[budget], "checkpoint": checkpoint}
+    return next(JobSpec.model_validate(job | (ARMS | LANES)[arm] | {"objective": {"every": 30}}).trials())
 
 
 @pytest.fixture
@@ -86,8 +89,14 @@ def _end(sink: Memory) -> tuple[Any, ...]:
     return finished.outcome, finished.validation_loss, finished.schedule, spent
 
 
-@pytest.mark.parametrize("budget", BUDGETS)
-@pytest.mark.parametrize("arm", ARMS)
+CUT_OFF = [
+    *itertools.product(ARMS, BUDGETS),
+    ("bo beside the own schedule", "bytes"),
+    ("bo with a batch that grows", "steps"),
+]
+
+
+@pytest.mark.parametrize(("arm", "budget"), CUT_OFF)
 def test_a_run_cut_off_at_any_checkpoint_ends_like_the_undisturbed_one(
     train: Callable[..., Memory], arm: str, budget: str
 ) -> None:
