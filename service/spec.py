@@ -71,7 +71,8 @@ class Lanes(Config):
     @model_validator(mode="after")
     def _has_spare_ones(self) -> "Lanes":
         if self.after != "idle" and self.count < 2:
-            raise ValueError(f"`after: {self.after}` needs a `count` of 2 to 16, got {self.count}")
+            message = f"`after: {self.after}` needs a `count` of 2 to 16, got {self.count}"
+            raise refusal([Fault("/count", self.count, message)])
         return self
 
 

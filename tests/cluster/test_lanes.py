@@ -177,6 +177,30 @@ def test_of_two_lines_the_better_one_is_kept(train: Callable[..., Memory]) -> No
     assert lines == ["insurance", "main"]
 
 
+class Cancelled(Exception):
+    pass
+
+
+class Cancelling(Memory):
+    """Cancels the run when its first committed steps are reported."""
+
+    def report(self, *records: AnyRecord) -> None:
+        super().report(*records)
+        if any(point.name == "loss" for point in self.of(MetricPoints)):
+            raise Cancelled
+
+    flush = report
+
+
+def test_a_run_that_is_cancelled_ends_the_line_beside_it(tmp_path: Path, arithmetic_group: Callable[..., Any]) -> None:
+    spec = _spec(controller={"kind": "fixed"}, budget={"steps": 10**9}, lanes={"count": 2, "after": "insurance"})
+    url = f"file://{tmp_path}"
+    with pytest.raises(Cancelled):
+        trial.train(spec, arithmetic_group(), Cancelling(), trial_id="t", storage_url=url, spare=[arithmetic_group()])
+
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith(("insurance", "lane"))]
+
+
 # -- real workers --------------------------------------------------------------------------------------------
 
 SMALL = JobSpec.model_validate(

@@ -133,7 +133,7 @@ def test_a_diverged_state_is_never_evaluated(train: Callable[..., Memory], every
     assert all(point.values == (60.0 * point.steps[0],) for point in evaluated)
 
 
-@pytest.mark.parametrize("arm", ["cosine", "bo that diverges"])
+@pytest.mark.parametrize("arm", ["cosine", "bo that diverges", "bo beside the own schedule"])
 def test_what_a_later_attempt_would_load_is_on_storage_and_old_checkpoints_are_not(
     train: Callable[..., Memory], arm: str
 ) -> None:
@@ -142,8 +142,11 @@ def test_what_a_later_attempt_would_load_is_on_storage_and_old_checkpoints_are_n
             resume = Resume.model_validate(record.resume)
             kept = {_folder(url) for url in resume.checkpoints}
             assert {_folder(resume.checkpoint), _folder(resume.stage.checkpoint)} <= kept
+            if beside := resume.insurance:
+                assert _folder(beside["checkpoint"]).is_dir() and _folder(beside["stage"]["checkpoint"]) in kept
             assert all(folder.is_dir() for folder in kept)
-            assert len(kept) <= 2 + 1 + 1  # keep, the newest, the stage's start
+            most = 2 + 1 + 1  # keep, the newest, the stage's start
+            assert len(kept) <= most + (resume.insurance is not None)  # whose start is this line's
 
     spec = _spec(arm, "steps", keep=2)
     first = train(spec, Memory(watch))
