@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from collections.abc import Sequence
 
 from search import link as link_rule
 from search.space import SearchSpace
@@ -18,19 +19,21 @@ WARM_UP_STEPS = 3
 STAGE = "stage"
 
 
-def opening_space(spec: TrialSpec, group: Group) -> tuple[SearchSpace, SegmentResult]:
-    """Return the search space of a fresh run, and the warm-up that measured the machine for it."""
+def opening_space(spec: TrialSpec, groups: Sequence[Group]) -> tuple[SearchSpace, list[SegmentResult]]:
+    """Return the search space of a fresh run, and the warm-ups of its lanes; the first measured the machine for it."""
     level = _level(spec)
-    measured = warm_up(spec, group)
-    start = _start(spec, level, measured, group.num_elements) if isinstance(level, tuple) else level
+    lowest = level[0] if isinstance(level, tuple) else level
+    warm_ups = [_warm_up(group, spec.replica.optimizer.learning_rate, lowest) for group in groups]
+    num_elements = groups[0].num_elements
+    start = _start(spec, level, warm_ups[0], num_elements) if isinstance(level, tuple) else level
     space = SearchSpace(
         optimizer=spec.replica.optimizer.kind,
         guess=Values(learning_rate=spec.replica.optimizer.learning_rate, level=start),
         level_range=level if isinstance(level, tuple) else None,
         level_start=start if isinstance(level, tuple) else None,
-        dense_bytes=_transfer(spec, group.num_elements, None).bytes if _is_a_density(spec) else None,
+        dense_bytes=_transfer(spec, num_elements, None).bytes if _is_a_density(spec) else None,
     )
-    return space, measured
+    return space, warm_ups
 
 
 def _level(spec: TrialSpec) -> float | tuple[float, float] | None:
@@ -38,18 +41,14 @@ def _level(spec: TrialSpec) -> float | tuple[float, float] | None:
     return exchange.level if isinstance(exchange, ThresholdConfig) else None
 
 
-def warm_up(spec: TrialSpec, group: Group) -> SegmentResult:
-    """Take a few steps and back: the group stands where it stood, and its slot `STAGE` holds that state."""
-    level = _level(spec)
-    lowest = level[0] if isinstance(level, tuple) else level
+def _warm_up(group: Group, learning_rate: float, level: float | None) -> SegmentResult:
     group.snapshot(STAGE)
-    rate = spec.replica.optimizer.learning_rate
-    result = group.run(Segment(num_steps=WARM_UP_STEPS, learning_rate=rate, level=lowest))
+    result = group.run(Segment(num_steps=WARM_UP_STEPS, learning_rate=learning_rate, level=level))
     group.restore(STAGE)
     return result
 
 
-def _start(spec: TrialSpec, level: tuple[float, float], measured: SegmentResult, num_elements: int) -> float:
+def _start(spec: TrialSpec, level: tuple[float, float], warm_up: SegmentResult, num_elements: int) -> float:
     """Return the level to start from: the link's rule where the link is stated, else the range's middle.
 
     The rule reads a clock, so a budget without seconds takes the middle as well.
@@ -60,7 +59,7 @@ def _start(spec: TrialSpec, level: tuple[float, float], measured: SegmentResult,
         return math.sqrt(low * high)
     dense_s = _transfer(spec, num_elements, None).seconds(link)
     sparse_s = _transfer(spec, num_elements, low).seconds(link)
-    compute_s = max(0.0, statistics.median(measured.step_seconds) - sparse_s)
+    compute_s = max(0.0, statistics.median(warm_up.step_seconds) - sparse_s)
     return link_rule.rule(compute_s, dense_s, level)
 
 

@@ -16,7 +16,7 @@ from service.cluster import chunks, reports
 from service.cluster.checkpoints import Keeper
 from service.cluster.insurance import Insurance, InsuranceSink, insured, loss_of, own_schedule
 from service.cluster.lanes import Lane, ProbeRun, one_at_a_time, recovered, require_equal, side_by_side
-from service.cluster.opening import STAGE, opening_space, warm_up
+from service.cluster.opening import STAGE, opening_space
 from service.cluster.progress import OpenCommit, Progress
 from service.cluster.reports import Sink
 from service.cluster.resume import Resume, StageStart
@@ -102,9 +102,9 @@ class _Run:
         """Start at step 0, or go on where a checkpoint stands; returns the commit it interrupted, if any."""
         self.sink.report(reports.started(self.trial_id, self.spec, self.group))
         if resume is None:
-            space, measured = opening_space(self.spec, self.group)
-            for each in (measured, *(warm_up(self.spec, group) for group in self.groups[1:])):
-                self.progress.charge_warm_up(each)
+            space, warm_ups = opening_space(self.spec, self.groups)
+            for warm_up in warm_ups:
+                self.progress.charge_warm_up(warm_up)
             self._space = space
             self.strategy = strategies.build(
                 self.spec.controller, space=space, seed=self.spec.seed, budget=self.spec.budget
