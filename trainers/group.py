@@ -147,9 +147,10 @@ class WorkerGroup(Group):
         self._start_and_connect(ranks)
 
     def absorb(self, others: Sequence[Group]) -> None:
-        groups = [self, *(other for other in others if isinstance(other, WorkerGroup))]
+        groups: list[Group] = [self, *others]
         total, first = sum(group.num_workers for group in groups), 0
         for group in groups:
+            assert isinstance(group, WorkerGroup)
             group.call("move", first, total)
             self._adopt(group, first)
             first += group.num_workers

@@ -142,6 +142,7 @@ class _Run:
     def finish(self, outcome: Literal["completed", "diverged"]) -> TrialFinished:
         """Stop the clock, evaluate what is kept, export it: of two lines the better one."""
         beside = [self.insurance.line] if self.insurance and self.insurance.wait() == "end" else []
+        self.progress.stop_clock(self.seconds())
         lines = [(line, line.evaluate_end()) for line in (self, *beside)]
         line, evaluation = min(lines, key=lambda each: loss_of(each[1]))
         weights_url = line.keeper.export()
@@ -160,8 +161,7 @@ class _Run:
         return finished
 
     def evaluate_end(self) -> Evaluation:
-        """Stop the clock, and evaluate what it has stopped at."""
-        self.progress.stop_clock(self.seconds())
+        """Evaluate what the clock has stopped at."""
         evaluation = self.group.evaluate()
         self.progress.charge_bytes(evaluation.bytes_sent)
         self.sink.report(*reports.evaluated(self.trial_id, evaluation, self.progress.step, self.progress.seconds))
@@ -200,7 +200,9 @@ class _Run:
         """Train the one stage of a strategy that does not search, from its start or within `commit`."""
         if commit is None:
             self.evaluate()
-        return self.train_commit(commit or self.open_stage())
+        course = self.train_commit(commit or self.open_stage())
+        self.progress.stop_clock(self.seconds())
+        return course
 
     def needed(self) -> set[str]:
         """Return the checkpoints that must stay on storage, whatever their age."""
