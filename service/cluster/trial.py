@@ -141,8 +141,9 @@ class _Run:
 
     def finish(self, outcome: Literal["completed", "diverged"]) -> TrialFinished:
         """Stop the clock, evaluate what is kept, export it: of two lines the better one."""
+        ended = self.seconds()
         beside = [self.insurance.line] if self.insurance and self.insurance.wait() == "end" else []
-        self.progress.stop_clock(self.seconds())
+        self.progress.stop_clock(max([ended, *(line.progress.seconds for line in beside)]))
         lines = [(line, line.evaluate_end()) for line in (self, *beside)]
         line, evaluation = min(lines, key=lambda each: loss_of(each[1]))
         weights_url = line.keeper.export()
