@@ -40,7 +40,7 @@ class Fixed:
         budget = self._budget
         return Decision(
             stage=self._num_closed,
-            values=self._guess(),
+            values=self._space.guess,
             reason=self.reason,
             switched=False,
             commit_until=Allowance(steps=budget.steps, bytes=budget.bytes, seconds=budget.seconds),
@@ -48,7 +48,7 @@ class Fixed:
 
     def values(self, spent: Spent) -> Values:
         """Return the guess."""
-        return self._guess()
+        return self._space.guess
 
     def state_dict(self) -> Mapping[str, Any]:
         """Return the state as JSON-compatible data."""
@@ -66,11 +66,6 @@ class Fixed:
         restored._num_closed = state["num_closed"]
         return restored
 
-    def _guess(self) -> Values:
-        guess = self._space.guess
-        level = guess.level if guess.level is not None else self._space.level_start
-        return Values(learning_rate=guess.learning_rate, level=level)
-
 
 class Cosine(Fixed):
     """The guess x (1 + cos(pi f)) / 2, f the fraction of the budget spent (Loshchilov & Hutter, 2017, eq. 5)."""
@@ -80,6 +75,6 @@ class Cosine(Fixed):
 
     def values(self, spent: Spent) -> Values:
         """Return the annealed guess; 0 at the budget's end."""
-        guess = self._guess()
+        guess = self._space.guess
         factor = 0.5 * (1 + math.cos(math.pi * spending.fraction_spent(self._budget, spent)))
         return guess.model_copy(update={"learning_rate": guess.learning_rate * factor})

@@ -33,7 +33,7 @@ class Controller:
         """Begin a run at its first step.
 
         Raises:
-            ValueError: `space` names an unknown optimizer, or a range that is empty or not positive.
+            ValueError: `space` names an unknown optimizer, or a guess outside its range.
         """
         _check(space)
         self._problem = Problem(space=space, config=config, budget=budget, seed=seed)
@@ -93,7 +93,7 @@ class Controller:
         decision = self._stage.decision
         chosen = self._stage.incumbent if decision is None else decision.values
         factor = cooldown_factor(self._problem, spent)
-        return Values(learning_rate=chosen.learning_rate * factor, level=chosen.level)
+        return chosen.model_copy(update={"learning_rate": chosen.learning_rate * factor})
 
     def state_dict(self) -> Mapping[str, Any]:
         """Return the journal as JSON-compatible data."""
@@ -206,5 +206,3 @@ def _check(space: SearchSpace) -> None:
     low, high = space.min_learning_rate, space.max_learning_rate
     if not low <= space.guess.learning_rate <= high:
         raise ValueError(f"`guess.learning_rate` must be in [{low:g}, {high:g}], got {space.guess.learning_rate:g}.")
-    if space.level_range is not None and not 0 < space.level_range[0] < space.level_range[1]:
-        raise ValueError(f"`level_range` must be (low, high) with 0 < low < high, got {space.level_range}.")

@@ -19,10 +19,24 @@ class Value(BaseModel):
 
 
 class Values(Value):
-    """What a controller sets."""
+    """What a controller sets. What is not searched is None: the configuration's value holds."""
 
     learning_rate: float
     level: float | None = Field(None, description="how hard the exchange compresses; None: it has no level")
+    batch_size: int | None = Field(None, description="samples per worker and micro-batch")
+    momentum: float | None = Field(None, description="of Adam kinds: the first beta")
+    weight_decay: float | None = None
+    nesterov: bool | None = None
+
+    @property
+    def further(self) -> dict[str, float]:
+        """What is set beyond learning rate and level, by name."""
+        given = {name: getattr(self, name) for name in FURTHER}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+#: The values beyond learning rate and level, all of them optional.
+FURTHER = tuple(name for name in Values.model_fields if name not in ("learning_rate", "level"))
 
 
 class Spent(Value):
