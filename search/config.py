@@ -52,6 +52,25 @@ class CosineConfig(Config):
     kind: Literal["cosine"] = "cosine"
 
 
+class LinearConfig(Config):
+    """The guess, decayed linearly to zero over the budget."""
+
+    kind: Literal["linear"] = "linear"
+
+
+#: Last share of the budget in which a plain optimizer's rate goes linearly to 0.
+CoolDown = Annotated[float, Field(ge=0, le=0.5)]
+
+
+class OffConfig(Config):
+    """The guess without any search: held constant, and for plain optimizers decayed to zero at the end."""
+
+    kind: Literal["off"] = "off"
+    cooldown: CoolDown = Field(
+        0.15, description="last share of the budget, decayed linearly to 0 (plain optimizers; Schedule-Free needs none)"
+    )
+
+
 class BoConfig(Config):
     """One wide Bayesian-optimisation search, then a trust region around the incumbent at every stage."""
 
@@ -72,18 +91,17 @@ class BoConfig(Config):
     )
     switch_probability: float = Field(0.95, ge=0.5, lt=1, description="switch only if this sure to be better")
     min_gain: float = Field(0.002, ge=0, description="and better by this share of the loss")
-    cooldown: float = Field(
-        0.15,
-        ge=0,
-        le=0.5,
-        description="last share of the budget, decayed linearly to 0 (plain optimizers; Schedule-Free needs none)",
+    cooldown: CoolDown = Field(
+        0.15, description="last share of the budget, decayed linearly to 0 (plain optimizers; Schedule-Free needs none)"
     )
 
 
-ControllerConfig = Annotated[BoConfig | FixedConfig | CosineConfig, Field(discriminator="kind")]
+ControllerConfig = Annotated[
+    BoConfig | FixedConfig | CosineConfig | LinearConfig | OffConfig, Field(discriminator="kind")
+]
 
 #: Kinds that the job language knows and a later release builds; refused by name until then.
-FUTURE_CONTROLLERS = ("off", "schedule", "autolrs", "local", "sobol")
+FUTURE_CONTROLLERS = ("schedule", "autolrs", "local", "sobol")
 
 
 class OptimizerTraits(Config):
