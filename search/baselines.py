@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 from search import spending
 from search.config import OPTIMIZER_TRAITS, Budget, OffConfig
 from search.space import SearchSpace
-from search.types import Allowance, Candidate, Decision, Observation, Spent, Values
+from search.types import Allowance, Candidate, Course, Decision, Observation, Spent, Values
 
 
 class Fixed:
@@ -34,6 +34,10 @@ class Fixed:
         if observation.candidate_id is not None:
             raise ValueError(f"`candidate_id` must be None: nothing was asked, got {observation.candidate_id!r}.")
         self._num_closed += 1
+
+    def watch(self, observation: Observation) -> Course:
+        """Return `go_on`: nothing that is measured changes anything."""
+        return "go_on"
 
     def decide(self) -> Decision:
         """Return the guess, until the budget's end."""

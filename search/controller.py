@@ -21,7 +21,7 @@ from search.reading import Ending, Reading
 from search.reports import forecast_of, probe_reports
 from search.space import SearchSpace
 from search.stage import Problem, Stage
-from search.types import Candidate, Decision, Observation, Spent, Values
+from search.types import Candidate, Course, Decision, Observation, Spent, Values
 
 FORMAT = "wiretune.controller/2"
 
@@ -80,6 +80,10 @@ class Controller:
         reading = Reading.of(observation)
         self._write("tell", reading)
         self._apply_tell(reading)
+
+    def watch(self, observation: Observation) -> Course:
+        """Return `go_on`: every probe and commit runs to its end."""
+        return "go_on"
 
     def decide(self) -> Decision:
         """Choose the open stage's values; asked again, the answer is the same."""

@@ -9,6 +9,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 ForecastStatus = Literal["ok", "no_progress", "overshoot", "diverged", "too_short"]
+#: Where a running probe or commit goes from here: it ends early with `end`, and is taken back with `roll_back`.
+Course = Literal["go_on", "end", "roll_back"]
 Origin = Literal["guess", "incumbent", "wide", "acquisition", "move", "sobol"]
 
 
@@ -75,6 +77,7 @@ class Observation(Value):
     bytes_sent: int = Field(description="by one worker, during this observation")
     density: float | None = Field(None, description="measured mean share of gradient entries sent")
     diverged: bool = False
+    rolled_back: bool = Field(False, description="a commit's steps were taken back; never a probe's")
     spent: Spent = Field(description="the run's totals when this observation ended")
 
 
