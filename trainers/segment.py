@@ -19,6 +19,11 @@ class Segment(Value):
     learning_rate: float
     final_learning_rate: float | None = None  # of the last step; None: constant
     level: float | None = None  # density or absolute threshold; None: the exchange has no level
+    # None from here on: the configuration's own
+    batch_size: int | None = None  # samples per rank and micro-batch
+    momentum: float | None = None  # of Adam kinds: the first beta
+    weight_decay: float | None = None
+    nesterov: bool | None = None
 
 
 class SegmentResult(Value):
