@@ -16,6 +16,10 @@ Count = Annotated[int, BeforeValidator(_whole), Field(gt=0)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
+#: More axes than this are not searched, the learning rate among them: a run can afford a dozen probes.
+MAX_DIMENSIONS = 4
+
+
 class Config(BaseModel):
     """Base of every configuration: unknown keys are errors, values do not change."""
 
@@ -75,7 +79,8 @@ class BoConfig(Config):
         "events", description="when a later search opens: after something happened, or at every stage"
     )
     num_stages: int = Field(4, ge=1, le=12, description="commits take 1 : 2 : 4 : ... of the budget")
-    wide_probes: int = Field(7, ge=5, le=16, description="probes of the first, wide search")
+    wide_probes: int = Field(7, ge=5, le=16, description="probes of the first, wide search over rate and level")
+    wide_probes_per_axis: int = Field(2, ge=0, le=8, description="more of them for each further axis")
     probes: int = Field(3, ge=2, le=8, description="probes of a later stage, the incumbent among them")
     wide_decades: PositiveFloat = Field(4.0, le=8, description="decades of learning rate the wide search covers")
     probe_fraction: PositiveFloat = Field(0.1, le=0.5, description="a probe's share of its stage's commit")
@@ -85,7 +90,9 @@ class BoConfig(Config):
     min_probe_steps: int = Field(20, ge=4, description="a probe is not shortened below this")
     max_up: float = Field(2.0, gt=1, description="most a later stage may multiply the learning rate by")
     max_down: float = Field(0.25, gt=0, lt=1, description="most a later stage may shrink the learning rate to")
-    max_level_move: float = Field(4.0, gt=1, description="most a later stage may multiply or divide the level by")
+    max_level_move: float = Field(
+        4.0, gt=1, description="most a later stage may multiply or divide the level by, and each further axis"
+    )
     switch_probability: float = Field(0.95, ge=0.5, lt=1, description="switch only if this sure to be better")
     min_gain: float = Field(0.002, ge=0, description="and better by this share of the loss")
     promote: bool = Field(True, description="a later stage's commit begins with the steps of the probe that won")
