@@ -106,8 +106,9 @@ def schedule_table(name: str, schedule: ScheduleView) -> Table:
     title = f"Schedule of {name}" if schedule.complete else f"Schedule of {name}, so far"
     if schedule.line == "insurance":
         title += ": your own, which did better than the searched one"
-    table = _table(title, "steps", "learning rate", "density", "threshold", "reason")
-    for _, group in groupby(schedule.entries, key=lambda entry: (entry.reason, entry.level)):
+    has_more = any(entry.values for entry in schedule.entries)
+    table = _table(title, "steps", "learning rate", "density", "threshold", *["besides"] * has_more, "reason")
+    for _, group in groupby(schedule.entries, key=lambda entry: (entry.reason, entry.level, entry.values)):
         entries = list(group)
         first, last = entries[0], entries[-1]
         final = last.learning_rate if last.final_learning_rate is None else last.final_learning_rate
@@ -117,6 +118,7 @@ def schedule_table(name: str, schedule: ScheduleView) -> Table:
             rate if final == first.learning_rate else f"{rate} -> {figures.number(final)}",
             figures.share(_mean_density(entries)),
             figures.number(last.threshold),
+            *[figures.settings(first.values)] * has_more,
             first.reason,
         )
     return table

@@ -118,12 +118,12 @@ def _decision_lines(name: str, stage: StageView, level: str) -> Iterator[str]:
     for probe in stage.probes:
         yield f"    probe {_probe(probe, level)}"
     verb = "takes" if stage.switched or not stage.probes else "keeps"
-    values = _values(stage.learning_rate, stage.level, level)
+    values = _values(stage, level)
     yield f"{name}: stage {stage.stage} {verb} {values}: {stage.reason}"
 
 
 def _probe(probe: ProbeView, level: str) -> str:
-    text = _values(probe.learning_rate, probe.level, level)
+    text = _values(probe, level)
     if probe.loss is None or probe.status == "diverged":
         return f"{text}, loss - ({probe.status})"
     text += f", loss {figures.loss(probe.loss)}"
@@ -133,11 +133,11 @@ def _probe(probe: ProbeView, level: str) -> str:
     return text if probe.status == "ok" else f"{text} ({probe.status.replace('_', ' ')})"
 
 
-def _values(learning_rate: float, level: float | None, name: str) -> str:
-    text = f"lr {figures.number(learning_rate)}"
-    if level is None:
-        return text
-    return f"{text}, {name} {figures.share(level) if name == 'density' else figures.number(level)}"
+def _values(given: StageView | ProbeView, name: str) -> str:
+    texts = [f"lr {figures.number(given.learning_rate)}"]
+    if given.level is not None:
+        texts.append(f"{name} {figures.share(given.level) if name == 'density' else figures.number(given.level)}")
+    return ", ".join([*texts, *([figures.settings(given.values)] if given.values else [])])
 
 
 def _closed_line(name: str, stage: StageView) -> str:

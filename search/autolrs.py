@@ -25,7 +25,7 @@ from search.autolrs_rules import (
 from search.confidence_bound import lowest_bound
 from search.config import AutoLrsConfig, Budget
 from search.extrapolation import MIN_LOSSES
-from search.space import SearchSpace, from_unit, to_unit
+from search.space import Axis, SearchSpace
 from search.spending import Amounts
 from search.types import (
     Allowance,
@@ -78,10 +78,11 @@ class AutoLrs:
         """Begin a run at its first step.
 
         Raises:
-            ValueError: the space has a range of levels, which this procedure does not know.
+            ValueError: the space has an axis besides the rate, which this procedure does not know.
         """
-        if space.level_range is not None:
-            raise ValueError(f"`level_range` must be None: only the rate is searched, got {space.level_range}.")
+        if space.axes:
+            names = [axis.name for axis in space.axes]
+            raise ValueError(f"`axes` must be (): only the learning rate is searched, got {names}.")
         self._space, self._config, self._seed, self._budget = space, config, seed, budget
         self._range = rate_range(config, space)
         self._round = Round(rate=space.guess.learning_rate)
@@ -185,11 +186,12 @@ class AutoLrs:
 
     def _next_rate(self) -> float:
         now, (low, high) = self._round, self._range
+        axis = Axis(name="learning_rate", low=low, high=high)
         if not now.tried:
-            return from_unit(np.random.default_rng((self._seed, now.index)).random(), low, high)
-        points = np.array([to_unit(each.candidate.values.learning_rate, low, high) for each in now.tried])
+            return axis.from_unit(float(np.random.default_rng((self._seed, now.index)).random()))
+        points = np.array([axis.to_unit(each.candidate.values.learning_rate) for each in now.tried])
         losses = told_losses([each.forecast for each in now.tried])
-        return from_unit(lowest_bound(points, np.array(losses), kappa=self._config.kappa), low, high)
+        return axis.from_unit(float(lowest_bound(points, np.array(losses), kappa=self._config.kappa)))
 
     def _decide(self) -> Decision:
         now = self._round

@@ -48,7 +48,7 @@ class Fixed:
         budget = self._budget
         return Decision(
             stage=self._num_closed,
-            values=self._guess(),
+            values=self._space.guess,
             reason=self.reason,
             switched=False,
             commit_until=Allowance(steps=budget.steps, bytes=budget.bytes, seconds=budget.seconds),
@@ -56,7 +56,7 @@ class Fixed:
 
     def values(self, spent: Spent) -> Values:
         """Return the guess, as far as it is annealed by now."""
-        guess = self._guess()
+        guess = self._space.guess
         factor = self.factor(spending.fraction_spent(self._budget, spent))
         return guess.model_copy(update={"learning_rate": guess.learning_rate * factor})
 
@@ -79,11 +79,6 @@ class Fixed:
         restored = cls(SearchSpace.model_validate(state["space"]), Budget.model_validate(state["budget"]))
         restored._num_closed = state["num_closed"]
         return restored
-
-    def _guess(self) -> Values:
-        guess = self._space.guess
-        level = guess.level if guess.level is not None else self._space.level_start
-        return Values(learning_rate=guess.learning_rate, level=level)
 
 
 class Cosine(Fixed):

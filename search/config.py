@@ -18,6 +18,10 @@ Count = Annotated[int, BeforeValidator(_whole), Field(gt=0)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
+#: More axes than this are not searched, the learning rate among them: a run can afford a dozen probes.
+MAX_DIMENSIONS = 4
+
+
 class Config(BaseModel):
     """Base of every configuration: unknown keys are errors, values do not change."""
 
@@ -98,7 +102,9 @@ class StagedConfig(Config):
     min_probe_steps: int = Field(20, ge=4, description="a probe is not shortened below this")
     max_up: float = Field(2.0, gt=1, description="most a later stage may multiply the learning rate by")
     max_down: float = Field(0.25, gt=0, lt=1, description="most a later stage may shrink the learning rate to")
-    max_level_move: float = Field(4.0, gt=1, description="most a later stage may multiply or divide the level by")
+    max_level_move: float = Field(
+        4.0, gt=1, description="most a later stage may multiply or divide the level by, and each further axis"
+    )
     promote: bool = Field(True, description="a later stage's commit begins with the steps of the probe that won")
     event_step_time: float = Field(
         1.5, gt=1, description="an event: a step takes so many times as long, or as short (budgets in seconds)"
@@ -127,7 +133,8 @@ SEARCH_FRACTION = {"events": 0.08, "stages": 0.20}
 class WideConfig(StagedConfig):
     """What those have whose first stage is one wide search."""
 
-    wide_probes: int = Field(7, ge=5, le=16, description="probes of the first, wide search")
+    wide_probes: int = Field(7, ge=5, le=16, description="probes of the first, wide search over rate and level")
+    wide_probes_per_axis: int = Field(2, ge=0, le=8, description="more of them for each further axis")
     wide_decades: PositiveFloat = Field(4.0, le=8, description="decades of learning rate the wide search covers")
 
 
@@ -157,6 +164,7 @@ class LocalConfig(StagedConfig):
     has_surrogate: ClassVar[bool] = False
     revisit: Literal["events", "stages"] = Field("stages", description="when a search opens")
     wide_probes: ClassVar[int] = 0
+    wide_probes_per_axis: ClassVar[int] = 0
     wide_decades: ClassVar[float] = 0.0
     switch_probability: ClassVar[float] = 0.5
     min_gain: ClassVar[float] = 0.0

@@ -43,7 +43,7 @@ class Controller:
         """Begin a run at its first step.
 
         Raises:
-            ValueError: `space` names an unknown optimizer, or a range that is empty or not positive.
+            ValueError: `space` names an unknown optimizer, or a guess outside its range.
         """
         _check(space)
         self._problem = Problem(space=space, config=config, budget=budget, seed=seed)
@@ -270,5 +270,3 @@ def _check(space: SearchSpace) -> None:
     low, high = space.min_learning_rate, space.max_learning_rate
     if not low <= space.guess.learning_rate <= high:
         raise ValueError(f"`guess.learning_rate` must be in [{low:g}, {high:g}], got {space.guess.learning_rate:g}.")
-    if space.level_range is not None and not 0 < space.level_range[0] < space.level_range[1]:
-        raise ValueError(f"`level_range` must be (low, high) with 0 < low < high, got {space.level_range}.")

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from search import events, spending
 from search.config import SearchConfig
 from search.evidence import Evidence, diverged_values, evidence, scores
+from search.peak import interpolated_peak
 from search.probe_costs import MIN_WIDE_PROBES, has_room_for_wide, search_cap, shortest_wide_probe
-from search.space import Box
+from search.space import Axis, Box
 from search.stage import Problem, Score, Stage, is_barred
 from search.surrogate import NOISE_FLOOR
 from search.types import Values
@@ -22,8 +23,6 @@ Array = NDArray[np.float64]
 DIVERGED_FACTOR = 0.25
 #: What the incumbent is multiplied by when every probe diverged.
 ALL_DIVERGED_FACTOR = 0.5
-#: Grid on which the wide search's posterior mean is maximised: steps of 4 decades / 200, about 5 %.
-GRID = (201, 17)
 
 
 class Choice(NamedTuple):
@@ -49,21 +48,19 @@ def trust_region(problem: Problem, incumbent: Values, *, may_rise: bool, width: 
     rate = incumbent.learning_rate
     high = min(space.max_learning_rate, rate * (config.max_up**width if may_rise else 1.0))
     low = max(space.min_learning_rate, rate * config.max_down**width)
-    if space.level_range is None or incumbent.level is None:
-        return Box(learning_rate=(min(low, high), high))
-    bottom, top = space.level_range
+    rates = Axis(name="learning_rate", low=min(low, high), high=high)
     move = config.max_level_move**width
-    levels = (max(bottom, incumbent.level / move), min(top, incumbent.level * move))
-    return Box(learning_rate=(min(low, high), high), level=levels)
+    others = (axis.around(getattr(incumbent, axis.name), move) for axis in space.axes)
+    return Box(axes=(rates, *others))
 
 
 def bounding_box(problem: Problem, values: Sequence[Values], region: Box | None = None) -> Box:
-    """Return the smallest box of learning rates around `values` and `region`, over the whole range of levels."""
+    """Return the smallest box of learning rates around `values` and `region`, over the whole range of other axes."""
     rates = [value.learning_rate for value in values] + list(region.learning_rate if region else ())
     low, high = min(rates), max(rates)
     if high < 1.01 * low:
         low, high = low / 2, high * 2  # a cube needs a width
-    return Box(learning_rate=(low, high), level=problem.space.level_range)
+    return Box(axes=(Axis(name="learning_rate", low=low, high=high), *problem.space.axes))
 
 
 def compare(means: Array, covariance: Array) -> Verdict:
@@ -217,7 +214,7 @@ def _choose_wide(problem: Problem, stage: Stage) -> Choice:
     best, how, posterior = wide_best(problem, stage)
     space, factor = problem.space, problem.traits.pick
     rate = min(space.max_learning_rate, max(space.min_learning_rate, best.learning_rate * factor))
-    values = Values(learning_rate=rate, level=best.level)
+    values = best.model_copy(update={"learning_rate": rate})
     rates = [probe.candidate.values.learning_rate for probe in stage.probes]
     share = "" if factor == 1 else f" x {factor:g}"
     reason = (
@@ -230,8 +227,8 @@ def _choose_wide(problem: Problem, stage: Stage) -> Choice:
 def wide_best(problem: Problem, stage: Stage) -> tuple[Values, str, dict[int, tuple[float, float]]]:
     """Return the values with the highest posterior mean inside the probed range, how, and the probes' posterior.
 
-    Interpolated over log learning rate (and log level): the grid's best probe would jump by a cell between
-    seeds. With fewer than 4 finite probes it is the best probe.
+    Interpolated on every axis: the grid's best probe would jump by a cell between seeds. With fewer than 4 finite
+    probes it is the best probe.
     """
     found = scores(stage)
     finite = [(index, score) for index, score in enumerate(found) if score.reward is not None]
@@ -243,37 +240,25 @@ def wide_best(problem: Problem, stage: Stage) -> tuple[Values, str, dict[int, tu
         return best, "the best probe's", {}
     at, covariance = surrogate.joint(np.array([box.to_unit(score.values) for _, score in finite]))
     posterior = _posterior([index for index, _ in finite], at, covariance)
-    points = _grid(problem, [score.values for _, score in finite], box, diverged_values(stage))
-    if not points:
-        return finite[int(np.argmax(at))][1].values, "the best probe's", posterior
-    means = surrogate.mean(np.array([box.to_unit(values) for values in points]))
-    return points[int(np.argmax(means))], "the interpolated minimum at", posterior
-
-
-def _grid(problem: Problem, finite: Sequence[Values], box: Box, diverged: tuple[Values, ...]) -> list[Values]:
-    rates = [values.learning_rate for values in finite]
-    levels: list[float | None] = [finite[0].level]
-    if box.level is not None:
-        tried = [values.level for values in finite if values.level is not None]
-        levels = [float(level) for level in np.geomspace(min(tried), max(tried), GRID[1])]
-    cells = [
-        Values(learning_rate=float(rate), level=level)
-        for rate in np.geomspace(min(rates), max(rates), GRID[0])
-        for level in levels
-    ]
-    return [values for values in cells if not is_barred(values, diverged)]
+    tried = [score.values for _, score in finite]
+    peak = interpolated_peak(surrogate, box, tried, barred=diverged_values(stage))
+    if peak is None:
+        return tried[int(np.argmax(at))], "the best probe's", posterior
+    return peak, "the interpolated minimum at", posterior
 
 
 # -- words -----------------------------------------------------------------------------------------
 
 
 def _number(value: float) -> str:
-    return f"{value:.3g}"
+    return str(value).lower() if isinstance(value, bool) else f"{value:.3g}"
 
 
 def _name(values: Values) -> str:
-    level = "" if values.level is None else f" at level {_number(values.level)}"
-    return f"{_number(values.learning_rate)}{level}"
+    level = [] if values.level is None else [f"level {_number(values.level)}"]
+    further = [f"{name.replace('_', ' ')} {_number(value)}" for name, value in values.further.items()]
+    others = ", ".join(level + further)
+    return f"{_number(values.learning_rate)}{others and f' at {others}'}"
 
 
 def _tail(stage: Stage, index: int) -> str:

@@ -11,14 +11,16 @@ from search.forecast import has_diverged, standard_error
 from search.history import discounted
 from search.reading import Reading, side_by_side, usable_median
 from search.space import Box
-from search.stage import Problem, Score, Stage
-from search.surrogate import MIN_POINTS, Surrogate
+from search.stage import Probe, Problem, Score, Stage
+from search.surrogate import MIN_POINTS, Belief, Surrogate
 from search.types import Values
 
 Array = NDArray[np.float64]
 
 #: Below this share of the run's first loss a rise is never called a divergence.
 TOLERANCE = 0.7
+#: What a level a decade away from the opening one is expected to cost, in standard deviations of the rewards.
+STDS_PER_DECADE = 0.5
 
 
 def opening_level(readings: Sequence[Reading]) -> float | None:
@@ -42,21 +44,20 @@ def scores(stage: Stage) -> tuple[Score, ...]:
 
     The reward is ln L0 - ln(mean loss of the probe's last half), L0 the stage's starting level: comparable
     between stages. Where a loss is not positive, (L0 - tail) / |L0| stands in for it. Probes of equal length
-    saw the same batches, so their variance is that of the paired difference to the first of them. One that was cut
-    short is behind the first by as much as it was when it ended, with a variance that grows with what it missed.
+    and batch size saw the same batches, so their variance is that of the paired difference to the first of them;
+    one with another batch size saw others, and the noise of both counts. One that was cut short is behind the first
+    by as much as it was when it ended, with a variance that grows with what it missed.
     """
     level = stage_level(stage)
-    readings = {
-        probe.candidate.id: probe.reading
+    usable = {
+        probe.candidate.id: probe
         for probe in stage.probes
         if level is not None and not is_diverged(probe.reading, level=level, initial=stage.initial)
     }
-    control = next(
-        (reading for reading in readings.values() if not reading.is_cut), next(iter(readings.values()), None)
-    )
+    control = next((probe for probe in usable.values() if not probe.reading.is_cut), next(iter(usable.values()), None))
     if level is None or control is None:
         return tuple(Score(probe.candidate.values, None, 0.0) for probe in stage.probes)
-    tails = {number: _tail(reading, control) for number, reading in readings.items()}
+    tails = {number: _tail(probe, control) for number, probe in usable.items()}
     is_positive = level > 0 and min(tail.loss for tail in tails.values()) > 0
     return tuple(
         _score(probe.candidate.values, tails.get(probe.candidate.id), level=level, is_positive=is_positive)
@@ -78,20 +79,29 @@ class _Tail(NamedTuple):
     error: float  # its standard error; that of the difference to the control, whose own is 0
 
 
-def _tail(reading: Reading, control: Reading) -> _Tail:
+def _tail(probe: Probe, control: Probe) -> _Tail:
     """Return the mean loss of the probe's last half; of one that was cut, as it would be beside the whole control."""
-    half, others = _last_half(reading), _last_half(control)
-    if reading is control:
+    half, others = _last_half(probe.reading), _last_half(control.reading)
+    if probe is control:
         return _Tail(float(half.mean()), 0.0)
-    if not reading.is_cut:
-        is_paired = reading.num_steps == control.num_steps
-        return _Tail(float(half.mean()), standard_error(half - others if is_paired else half))
-    num_steps = min(reading.num_steps, control.num_steps)
-    seen, same = (series[len(series) // 2 :] for series in side_by_side(reading, control, num_steps, num_steps))
-    error = standard_error(seen - same) * math.sqrt(control.num_steps / num_steps)
+    num_steps, whole = probe.reading.num_steps, control.reading.num_steps
+    saw_the_same = probe.candidate.values.batch_size == control.candidate.values.batch_size
+    if not probe.reading.is_cut:
+        return _Tail(float(half.mean()), _error(half, others, saw_the_same=saw_the_same, is_paired=num_steps == whole))
+    num_steps = min(num_steps, whole)
+    both = side_by_side(probe.reading, control.reading, num_steps, num_steps)
+    seen, same = (series[len(series) // 2 :] for series in both)
+    error = _error(seen, same, saw_the_same=saw_the_same, is_paired=True) * math.sqrt(whole / num_steps)
     if min(seen.mean(), same.mean(), others.mean()) > 0:
         return _Tail(float(others.mean() * seen.mean() / same.mean()), error)
     return _Tail(float(others.mean() + seen.mean() - same.mean()), error)
+
+
+def _error(half: Array, others: Array, *, saw_the_same: bool, is_paired: bool) -> float:
+    """Return the standard error of the difference between two means; the control's own noise is in it once."""
+    if not saw_the_same:
+        return math.hypot(standard_error(half), standard_error(others))
+    return standard_error(half - others if is_paired else half)
 
 
 def _score(values: Values, tail: _Tail | None, *, level: float, is_positive: bool) -> Score:
@@ -120,7 +130,21 @@ class Evidence(NamedTuple):
         if not problem.config.has_surrogate or self.num_finite < MIN_POINTS:
             return None
         points = np.array([box.to_unit(values) for values in self.values])
-        return Surrogate(points, self.rewards, self.variances)
+        return Surrogate(points, self.rewards, self.variances, belief=level_belief(box, problem.opening))
+
+
+def level_belief(box: Box, opening: Values) -> Belief:
+    """Return what is expected of the level before any probe: that the one the run opens with is best.
+
+    It opens with what the link suggests. A level 10 times as high, or as low, costs half of a standard deviation of
+    the rewards: probes that tell levels apart outvote it.
+    """
+    peak, weight = np.zeros(len(box.axes)), np.zeros(len(box.axes))
+    for column, axis in enumerate(box.axes):
+        if axis.name == "level" and opening.level is not None:
+            peak[column] = axis.to_unit(opening.level)
+            weight[column] = STDS_PER_DECADE * math.log10(axis.high / axis.low) ** 2
+    return Belief(peak, weight)
 
 
 def evidence(stage: Stage) -> Evidence:

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from search.stage import History, Score, distance
+from search.space import distance
+from search.stage import History, Score
 from search.types import Values
 
 #: Stages that are remembered.

@@ -14,8 +14,13 @@ def measured_link(problem: Problem, stage: Stage) -> Link | None:
     """
     if problem.budget.seconds is None:
         return None
-    readings = [probe.reading for probe in stage.probes if probe.reading.step_seconds]
-    steps = [StepCost(bytes=each.bytes_sent / each.num_steps, seconds=each.step_seconds or 0.0) for each in readings]
+    batch_size = stage.incumbent.batch_size  # another one computes for another time
+    alike = (probe.reading for probe in stage.probes if probe.candidate.values.batch_size == batch_size)
+    steps = [
+        StepCost(bytes=reading.bytes_sent / reading.num_steps, seconds=reading.step_seconds)
+        for reading in alike
+        if reading.step_seconds
+    ]
     return link.fit(steps) or stage.link
 
 

@@ -55,8 +55,9 @@ def rule(compute_s: float, dense_transfer_s: float, bounds: tuple[float, float])
 
 def level(link: Link | None, space: SearchSpace, current: float | None) -> float | None:
     """Return the level that `link` suggests, or `current` where that is near, or where nothing is known."""
-    if link is None or current is None or space.level_range is None or space.dense_bytes is None:
+    axis = space.axis("level")
+    if link is None or current is None or axis is None or space.dense_bytes is None:
         return current
-    suggested = rule(link.compute_s, space.dense_bytes * link.seconds_per_byte, space.level_range)
+    suggested = rule(link.compute_s, space.dense_bytes * link.seconds_per_byte, (axis.low, axis.high))
     is_near = max(suggested, current) <= DEAD_BAND * min(suggested, current)
     return current if is_near else suggested

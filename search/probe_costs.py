@@ -1,9 +1,8 @@
 """What probing may cost: shares of the budget by stage, and whether one more probe fits."""
 
-import math
-
 from search import spending
 from search.reading import Reading
+from search.space import distance
 from search.spending import Amounts
 from search.stage import Problem, Stage
 from search.types import Allowance, Spent, Values
@@ -22,22 +21,22 @@ EVENT_PART = 0.5
 
 
 class StepCosts:
-    """Mutable: the latest cost of a step at each level that was trained with."""
+    """Mutable: the latest cost of a step with each level and batch size that was trained with."""
 
     def __init__(self) -> None:
-        self._by_level: dict[float | None, Amounts] = {}
+        self._known: dict[tuple[float | None, int | None], tuple[Values, Amounts]] = {}
 
     def record(self, problem: Problem, values: Values, reading: Reading) -> None:
         if reading.num_steps:
-            self._by_level[values.level] = spending.step_cost(problem.budget, reading)
+            cost = spending.step_cost(problem.budget, reading)
+            self._known[values.level, values.batch_size] = values, cost
 
     def of(self, values: Values) -> Amounts | None:
-        """Return the cost of a step with `values`, that of the nearest level; None before the first step."""
-        known = self._by_level
-        if values.level is None or values.level in known:
-            return known.get(values.level)
-        distances = {level: abs(math.log(level / values.level)) for level in known if level is not None}
-        return known[min(distances, key=distances.__getitem__)] if distances else None
+        """Return the cost of a step with `values`, that of the nearest known ones; None before the first step."""
+        known = self._known.values()
+        if not known:
+            return None
+        return min(known, key=lambda each: distance(each[0], values, ("level", "batch_size")))[1]
 
 
 def search_cap(problem: Problem) -> Amounts:
@@ -54,13 +53,14 @@ def room(problem: Problem, search: Spent, spent: Spent) -> Amounts:
 def probe_amounts(problem: Problem, stage: Stage) -> Amounts:
     """Return what each probe of `stage` should spend: the same for all of them, fixed when the stage opened.
 
-    The wide search's probes share 8 % of the budget, and at most 60 % of what searching may spend. A later probe gets
-    `probe_fraction` of its stage's commit, but no more than an equal part of what searching may still spend: of the
-    stage's share of it where every stage searches, else of half of it.
+    The wide search's probes share 8 % of the budget, and at most 60 % of what searching may spend; more of them, for
+    further axes, get as much each, as far as that goes. A later probe gets `probe_fraction` of its stage's commit, but
+    no more than an equal part of what searching may still spend: of the stage's share of it where every stage searches,
+    else of half of it.
     """
     config, budget = problem.config, problem.budget
     if not stage.has_incumbent:
-        share = min(WIDE_SHARE, WIDE_PART * config.search_fraction) / config.wide_probes
+        share = min(WIDE_SHARE / config.wide_probes, WIDE_PART * config.search_fraction / problem.wide_probes)
         return spending.scale(spending.caps(budget), share)
     shares = problem.shares(stage.index)
     part = shares[0] / sum(shares)

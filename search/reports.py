@@ -7,8 +7,9 @@ from search import spending
 from search.decision import Choice
 from search.evidence import scores, stage_level
 from search.forecast import forecast_loss
+from search.space import distance
 from search.spending import Amounts
-from search.stage import Probe, Problem, Score, Stage, distance
+from search.stage import Probe, Problem, Score, Stage
 from search.types import Forecast, ProbeReport, Values
 
 #: Horizon of a commit whose steps cost nothing that the budget caps.

@@ -1,6 +1,7 @@
 """The learned artefact: a schedule, and how plain torch follows it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
@@ -17,8 +18,9 @@ class Schedule(ScheduleFile):
         """Return a scheduler that gives `optimizer` these rates, from its next step on.
 
         The first parameter group gets the schedule's rates, the others keep their ratio to it. The rates of an
-        `own` optimizer multiply those of its groups, also of the first. `on_level` is called with the level of
-        the coming step, at once and whenever it changes.
+        `own` optimizer multiply those of its groups, also of the first. A momentum, weight decay or nesterov that was
+        searched is set where a group now has the first one's. `on_level` is called with the level of the coming
+        step, at once and whenever it changes.
 
         Raises:
             ValueError: the first group's rate is not positive, so there is no ratio to it.
@@ -27,8 +29,10 @@ class Schedule(ScheduleFile):
         if not base > 0:
             raise ValueError(f"`optimizer` must have a positive learning rate in its first group, got {base}.")
         announced: list[float | None] = [None]
+        followers = _followers(optimizer)
 
         def factor(step: int) -> float:
+            _set_options(followers, self.entry_at(step).values)
             level = self.level_at(step)
             if on_level is not None and level is not None and level != announced[0]:
                 announced[0] = level
@@ -36,3 +40,23 @@ class Schedule(ScheduleFile):
             return self.learning_rate_at(step) / float(base)
 
         return LambdaLR(optimizer, factor)
+
+
+Groups = list[dict[str, Any]]  # torch parameter groups
+
+
+def _followers(optimizer: Optimizer) -> dict[str, Groups]:
+    """Return by option the groups that have the first one's."""
+    first = optimizer.param_groups[0]
+    return {
+        option: [group for group in optimizer.param_groups if group.get(option) == first[option]]
+        for option in ("betas", "momentum", "weight_decay", "nesterov")
+        if option in first
+    }
+
+
+def _set_options(followers: Mapping[str, Groups], values: Mapping[str, float]) -> None:
+    for option, groups in followers.items():
+        value = values.get("momentum" if option == "betas" else option)
+        for group in groups if value is not None else ():
+            group[option] = (value, group["betas"][1]) if option == "betas" else value

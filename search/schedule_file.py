@@ -18,6 +18,9 @@ class Entry(Value):
     learning_rate: float = Field(ge=0, allow_inf_nan=False)
     final_learning_rate: float | None = Field(None, ge=0, allow_inf_nan=False)
     level: float | None = None
+    values: dict[str, bool | int | float] = Field(
+        default_factory=dict, description="what else was searched: batch_size, momentum, weight_decay, nesterov"
+    )
     density: float | None = Field(None, description="measured mean share of gradient entries sent")
     threshold: float | None = Field(None, description="absolute cut-off in force at the entry's end")
     reason: str = ""
@@ -80,6 +83,15 @@ class ScheduleFile(Value):
             ValueError: `step` is negative.
         """
         return self.entry_at(step).level
+
+    def batch_size_at(self, step: int) -> int | None:
+        """Return the samples per worker and micro-batch at `step`; None: the batch size was not searched.
+
+        Raises:
+            ValueError: `step` is negative.
+        """
+        size = self.entry_at(step).values.get("batch_size")
+        return None if size is None else int(size)
 
     def entry_at(self, step: int) -> Entry:
         """Return the entry that holds `step`; after the last step, the last one.

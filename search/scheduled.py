@@ -78,7 +78,8 @@ class Scheduled(Fixed):
         schedule, guess = self._config.schedule, self._space.guess
         scheduled = None if guess.level is None else schedule.level_at(step)
         level = guess.level if scheduled is None else scheduled
-        return guess.model_copy(update={"learning_rate": schedule.learning_rate_at(step), "level": level})
+        further = schedule.entry_at(step).values
+        return guess.model_copy(update={"learning_rate": schedule.learning_rate_at(step), "level": level, **further})
 
     def _reason(self, step: int) -> str:
         schedule = self._config.schedule

@@ -4,7 +4,7 @@ Words: a *candidate* is tried as a *probe*; what it measured is an *observation*
 values of a stage's *commit*, the steps that stay.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -23,10 +23,24 @@ class Value(BaseModel):
 
 
 class Values(Value):
-    """What a controller sets."""
+    """What a controller sets. What is not searched is None: the configuration's value holds."""
 
     learning_rate: float
     level: float | None = Field(None, description="how hard the exchange compresses; None: it has no level")
+    batch_size: int | None = Field(None, description="samples per worker and micro-batch")
+    momentum: float | None = Field(None, description="of Adam kinds: the first beta")
+    weight_decay: float | None = None
+    nesterov: bool | None = None
+
+    @property
+    def further(self) -> dict[str, Any]:
+        """What is set beyond learning rate and level, by name: whole numbers, numbers, false or true."""
+        given = {name: getattr(self, name) for name in FURTHER}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+#: The values beyond learning rate and level, all of them optional.
+FURTHER = tuple(name for name in Values.model_fields if name not in ("learning_rate", "level"))
 
 
 class Spent(Value):

@@ -7,7 +7,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from trainers.config import FUTURE_EXCHANGES, FUTURE_OPTIMIZERS, Fault
+from trainers.config import FUTURE_EXCHANGES, FUTURE_OPTIMIZERS
+from trainers.ranges import Fault
 
 #: Words of the job language that this version refuses by name.
 FUTURE = {*FUTURE_EXCHANGES, *FUTURE_OPTIMIZERS}

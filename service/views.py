@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.records import Bill, Direction, ScheduleEntry
+from service.records import Bill, Direction, FurtherValues, ScheduleEntry
 from service.spec import JobSpec
 from service.states import JobState
 
@@ -20,6 +20,7 @@ class ProbeView(View):
     probe_id: str
     learning_rate: float
     level: float | None
+    values: FurtherValues = Field(description="what else is searched")
     origin: str
     num_steps: int
     seconds: float
@@ -42,6 +43,7 @@ class StageView(View):
     num_steps: int | None
     learning_rate: float
     level: float | None
+    values: FurtherValues = Field(description="what else is searched")
     density: float | None
     threshold: float | None
     reason: str

@@ -91,6 +91,13 @@ function waitingText(job) {
   return job.state === "queued" ? "Waiting for its turn. Charts appear with the first report." : "Starting its workers.";
 }
 
+// What is searched besides the rate and the level: "momentum 0.95, batch size 64".
+function further(stage) {
+  return Object.entries(stage.values)
+    .map(([name, value]) => `${name.replaceAll("_", " ")} ${typeof value === "boolean" ? value : number(value)}`)
+    .join(", ");
+}
+
 function stageTable(stages, job) {
   if (!stages.length) return empty("No stage is decided yet: the first search is under way.");
   const absolute = (stage) => {
@@ -107,6 +114,7 @@ function stageTable(stages, job) {
     ["committed", result, "number"],
     ["learning rate", (stage) => number(stage.learning_rate), "number"],
     ["level", level, "number"],
+    ...(stages.some((stage) => further(stage) !== "") ? [["besides", further, ""]] : []),
     ["measured density", (stage) => share(stage.density), "number"],
     ["forecast", forecast, "number"],
     ["probes", (stage) => String(stage.probes.length), "number"],

@@ -44,6 +44,7 @@ def segment(start: Values, end: Values, num_steps: int) -> Segment:
         learning_rate=start.learning_rate,
         final_learning_rate=end.learning_rate if ramps else None,
         level=start.level,
+        **start.further,
     )
 
 

@@ -1,15 +1,14 @@
 """What a run knows before its first step: the search space, with the level that the link suggests."""
 
-import math
 import statistics
 from collections.abc import Sequence
 
 from search import link as link_rule
-from search.space import SearchSpace
+from search.space import Axis, SearchSpace
 from search.types import Values
 from service.spec import TrialSpec
 from trainers import cost
-from trainers.config import EmulateLink, NoneConfig, ThresholdConfig
+from trainers.config import EmulateLink, NoneConfig, ReplicaConfig, ThresholdConfig
 from trainers.group import Group
 from trainers.segment import Segment, SegmentResult
 
@@ -21,46 +20,54 @@ STAGE = "stage"
 
 def opening_space(spec: TrialSpec, groups: Sequence[Group]) -> tuple[SearchSpace, list[SegmentResult]]:
     """Return the search space of a fresh run, and the warm-ups of its lanes; the first measured the machine for it."""
-    level = _level(spec)
-    lowest = level[0] if isinstance(level, tuple) else level
-    warm_ups = [_warm_up(group, spec.replica.optimizer.learning_rate, lowest) for group in groups]
+    space = _stated_space(spec.replica)
+    axis, opening = space.axis("level"), space.opening
+    lowest = opening if axis is None else opening.model_copy(update={"level": axis.low})
+    warm_ups = [_warm_up(group, lowest) for group in groups]
     num_elements = groups[0].num_elements
-    start = _start(spec, level, warm_ups[0], num_elements) if isinstance(level, tuple) else level
-    space = SearchSpace(
-        optimizer=spec.replica.optimizer.kind,
-        guess=Values(learning_rate=spec.replica.optimizer.learning_rate, level=start),
-        level_range=level if isinstance(level, tuple) else None,
-        level_start=start if isinstance(level, tuple) else None,
-        dense_bytes=_transfer(spec, num_elements, None).bytes if _is_a_density(spec) else None,
+    rule = None if axis is None else _link_rule(spec, axis, warm_ups[0], num_elements)
+    guess = space.guess if rule is None else space.guess.model_copy(update={"level": rule})
+    dense_bytes = _transfer(spec, num_elements, None).bytes if _is_a_density(spec) else None
+    return space.model_copy(update={"guess": guess, "dense_bytes": dense_bytes}), warm_ups
+
+
+def _stated_space(replica: ReplicaConfig) -> SearchSpace:
+    """Return the space that the job itself states; what it searches opens in the middle, or with the first choice."""
+    exchange, ranges = replica.exchange, list(replica.ranges())
+    level = exchange.level if isinstance(exchange, ThresholdConfig) else None
+    choices = {each.name: each.pair[0] for each in ranges if isinstance(each.pair[0], bool)}
+    return SearchSpace(
+        optimizer=replica.optimizer.kind,
+        guess=Values(
+            learning_rate=replica.optimizer.learning_rate,
+            level=None if isinstance(level, tuple) else level,
+            nesterov=choices.get("nesterov"),
+        ),
+        axes=tuple(Axis.model_validate({"name": each.name, "low": each.low, "high": each.high}) for each in ranges),
     )
-    return space, warm_ups
 
 
-def _level(spec: TrialSpec) -> float | tuple[float, float] | None:
-    exchange = spec.replica.exchange
-    return exchange.level if isinstance(exchange, ThresholdConfig) else None
-
-
-def _warm_up(group: Group, learning_rate: float, level: float | None) -> SegmentResult:
+def _warm_up(group: Group, values: Values) -> SegmentResult:
     group.snapshot(STAGE)
-    result = group.run(Segment(num_steps=WARM_UP_STEPS, learning_rate=learning_rate, level=level))
+    segment = Segment(num_steps=WARM_UP_STEPS, learning_rate=values.learning_rate, level=values.level, **values.further)
+    result = group.run(segment)
     group.restore(STAGE)
     return result
 
 
-def _start(spec: TrialSpec, level: tuple[float, float], warm_up: SegmentResult, num_elements: int) -> float:
-    """Return the level to start from: the link's rule where the link is stated, else the range's middle.
+def _link_rule(spec: TrialSpec, axis: Axis, warm_up: SegmentResult, num_elements: int) -> float | None:
+    """Return the density that the link's rule suggests, where the link is stated; `warm_up` ran at the
+    lowest of the `axis`.
 
-    The rule reads a clock, so a budget without seconds takes the middle as well.
+    The rule reads a clock, so a budget without seconds has none.
     """
-    low, high = level
     link = spec.replica.link
     if spec.budget.seconds is None or not _is_a_density(spec) or not isinstance(link, EmulateLink):
-        return math.sqrt(low * high)
+        return None
     dense_s = _transfer(spec, num_elements, None).seconds(link)
-    sparse_s = _transfer(spec, num_elements, low).seconds(link)
+    sparse_s = _transfer(spec, num_elements, axis.low).seconds(link)
     compute_s = max(0.0, statistics.median(warm_up.step_seconds) - sparse_s)
-    return link_rule.rule(compute_s, dense_s, level)
+    return link_rule.rule(compute_s, dense_s, (axis.low, axis.high))
 
 
 def _is_a_density(spec: TrialSpec) -> bool:

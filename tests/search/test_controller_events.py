@@ -8,11 +8,11 @@ import pytest
 from search import strategies
 from search.config import BoConfig, Budget
 from search.controller import Controller
-from search.space import SearchSpace
+from search.space import Axis, SearchSpace
 from search.types import Values
 
 STEPS = Budget(steps=4000)
-LEVELS = {"level_range": (0.003, 0.5), "level_start": 0.02, "dense_bytes": 1_000_000}
+LEVELS = {"axes": (Axis(name="level", low=0.003, high=0.5),), "dense_bytes": 1_000_000}
 
 
 def _controller(guess=0.1, *, optimizer="schedulefree_sgd", budget=STEPS, space=None, **config):

@@ -4,11 +4,14 @@ import pytest
 
 from search import link
 from search.link import Link, StepCost
-from search.space import SearchSpace
+from search.space import Axis, SearchSpace
 from search.types import Values
 
 SPACE = SearchSpace(
-    optimizer="sgd", guess=Values(learning_rate=0.1), level_range=(0.003, 0.5), level_start=0.02, dense_bytes=1_000_000
+    optimizer="sgd",
+    guess=Values(learning_rate=0.1),
+    axes=(Axis(name="level", low=0.003, high=0.5),),
+    dense_bytes=1_000_000,
 )
 
 
@@ -48,7 +51,7 @@ def test_the_rule_spends_a_quarter_of_compute_on_sending(compute_s: float, trans
 def test_the_level_follows_a_link_that_changes_and_stays_where_it_hardly_does(slowdown: float, share: float):
     before = link.fit(_steps(10_000, 200_000))
     assert before is not None
-    current = link.rule(before.compute_s, 0.08, SPACE.level_range or (0, 0))
+    current = link.rule(before.compute_s, 0.08, (0.003, 0.5))
     after = link.fit(_steps(10_000, 30_000, mbps=100 / slowdown))
 
     assert link.level(after, SPACE, current) == pytest.approx(share * current)

@@ -6,11 +6,11 @@ import pytest
 
 from search import strategies
 from search.config import Budget, LocalConfig, SobolConfig
-from search.space import SearchSpace
+from search.space import Axis, SearchSpace
 from search.types import Values
 
 BUDGET = Budget(steps=2000)
-LEVELS = {"level_range": (0.003, 0.1), "level_start": 0.02}
+LEVELS = {"axes": (Axis(name="level", low=0.003, high=0.1),)}
 
 
 def _train(simulated_run, config, *, seed=0, guess=0.01, **space):
