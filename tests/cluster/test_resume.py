@@ -16,7 +16,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "fixed that diverges": {"controller": {"kind": "fixed"}, "optimizer": {"kind": "sgd", "learning_rate": 60}},
     "cosine": {"controller": {"kind": "cosine"}, "optimizer": {"kind": "sgd", "learning_rate": 0.5}},
     "bo with a cool-down": {
-        "controller": {"kind": "bo", "revisit": "stages", "max_search_fraction": 0.5},
+        "controller": {"kind": "bo", "max_search_fraction": 0.5},
         "optimizer": {"kind": "sgd"},
     },
     "bo that diverges": {
