@@ -11,7 +11,7 @@ from search.forecast import has_diverged, standard_error
 from search.reading import Reading, usable_median
 from search.space import Box
 from search.stage import Probe, Score, Stage
-from search.surrogate import MIN_POINTS, Surrogate
+from search.surrogate import MIN_POINTS, Surrogate, fitted
 from search.types import Values
 
 Array = NDArray[np.float64]
@@ -114,8 +114,8 @@ class Evidence(NamedTuple):
         """Return a surrogate over `box`, or None if there is too little to learn from."""
         if self.num_finite < MIN_POINTS:
             return None
-        points = np.array([box.to_unit(values) for values in self.values])
-        return Surrogate(points, self.rewards, self.variances)
+        points = tuple(box.to_unit(values) for values in self.values)
+        return fitted(points, tuple(self.rewards.tolist()), tuple(self.variances.tolist()))
 
 
 def evidence(stage: Stage) -> Evidence:

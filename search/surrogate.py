@@ -6,6 +6,7 @@ Symbols: X the points `(n, d)`, y their rewards `(n,)` (higher is better), Yvar 
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -92,3 +93,11 @@ class Surrogate:
             posterior = self.model.posterior(torch.as_tensor(points, dtype=torch.float64))
             mean = self.centre + self.spread * np.asarray(posterior.mean.squeeze(-1).numpy())
             return mean, self.spread**2 * np.asarray(posterior.distribution.covariance_matrix.numpy())
+
+
+@lru_cache(maxsize=1)
+def fitted(
+    points: tuple[tuple[float, ...], ...], rewards: tuple[float, ...], variances: tuple[float, ...]
+) -> Surrogate:
+    """Return a surrogate of these data; as long as nothing new is told, several candidates share one fit."""
+    return Surrogate(np.array(points), np.array(rewards), np.array(variances))
