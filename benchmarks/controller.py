@@ -3,8 +3,9 @@
     python benchmarks/controller.py [--json FILE] [surface] [ask] [series] [selection]
 
 surface: regret of ten evaluations on a surface with a known optimum (see `surface.py`).
-ask: the processor time that the controller takes to think after ten probes. series: errors of forecasts of 300 synthetic loss curves at ten
-times the steps seen. selection: regret of choosing among recorded probes by what their first 100 steps show.
+ask: the processor time that the controller takes to think after ten probes.
+series: errors of forecasts of 300 synthetic loss curves at ten times the steps seen.
+selection: regret of choosing among recorded probes by what their first 100 steps show.
 A bar is what a figure must not pass, in its own unit or as a ratio to a rival's.
 """
 
