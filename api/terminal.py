@@ -14,6 +14,7 @@ from rich.console import Console
 
 from api.client import ApiError, Client, Unreachable
 from api.documents import checked, parse_yaml
+from api.job_files import with_schedules
 from api.local import LocalServerError, running_server
 from service.errors import InvalidJob, WiretuneError
 from service.settings import Settings, refusals_of
@@ -49,13 +50,13 @@ def print_json(content: BaseModel | dict[str, Any], *, indent: int | None = 2) -
 
 
 def read_job(path: Path, *, as_json: bool = False) -> JobSpec:
-    """Return the job in the file; prints every problem of it and exits with 2."""
+    """Return the job in the file, with the schedules that it names; prints every problem of it and exits with 2."""
     try:
         text = typer.get_binary_stream("stdin").read() if path == STANDARD else path.read_bytes()
     except OSError as error:
         fail(f"cannot read {path}: {error.strerror}")
     try:
-        return checked(JobSpec, parse_yaml(text))
+        return checked(JobSpec, with_schedules(parse_yaml(text), str(Path.cwd())))
     except InvalidJob as error:
         if as_json:
             print_json({"valid": False, "errors": [problem.model_dump(mode="json") for problem in error.problems]})

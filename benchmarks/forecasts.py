@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from loss_curves import SHAPES, Line, Synthetic, synthetic
 from numpy.typing import NDArray
-from scipy.interpolate import UnivariateSpline
-from scipy.optimize import minimize
 
+from search.config import AutoLrsConfig
 from search.evidence import scores
+from search.extrapolation import extrapolate
 from search.forecast import LARGEST, forecast_loss
 from search.reading import Reading
 from search.stage import Stage
@@ -20,8 +20,7 @@ Selector = Callable[[Line], int]
 
 SEEDS = 20
 NUM_RESAMPLES = 4000
-#: Passes over a long series, and the share of its points that each drops; a short one loses 1 point.
-PASSES, DROPPED, SHORT = 10, 0.03, 17
+PUBLISHED = AutoLrsConfig()
 
 
 def our_average(losses: list[float], horizon: int) -> float:
@@ -30,28 +29,8 @@ def our_average(losses: list[float], horizon: int) -> float:
 
 
 def reference(losses: list[float], horizon: int) -> float:
-    """Return AutoLRS's forecast (Jin et al., 2021; its published server), mended where that one raises.
-
-    Outliers are dropped, in the first half only, against smoothing splines, and a exp(-exp(b) t) + c is fitted to
-    the last spline: b by Nelder-Mead, a and c by least squares. Mended: a curve for which these are not unique.
-    """
-    times, values = np.arange(len(losses), dtype=np.float64), np.asarray(losses)
-    kept, num_dropped = np.arange(len(losses)), max(1, round(DROPPED * len(losses)))
-    for _ in range(PASSES if len(losses) >= SHORT else 1):
-        spline = UnivariateSpline(kept, values[kept], k=2)
-        worst = np.argsort(np.abs(values[kept] - spline(kept)))[-num_dropped:]
-        kept = np.delete(kept, worst[kept[worst] < len(losses) / 2])
-    smooth = UnivariateSpline(kept, values[kept], k=2)(times)
-
-    def fit(exponent: Array) -> tuple[Array, float]:
-        with np.errstate(over="ignore"):
-            shape = np.stack([np.exp(-np.exp(exponent[0]) * times), np.ones_like(times)], axis=1)
-        solution = np.linalg.lstsq(shape, smooth, rcond=None)[0]
-        return solution, float(((shape @ solution - smooth) ** 2).sum())
-
-    found = minimize(lambda exponent: fit(exponent)[1], [0.0], method="Nelder-Mead", options={"xatol": 1e-5}).x
-    slope, offset = fit(found)[0]
-    return float(slope * np.exp(-np.exp(found[0]) * horizon) + offset)
+    """Return AutoLRS's forecast, as the arm `autolrs` makes it."""
+    return extrapolate(losses, horizon, passes=PUBLISHED.forecast_passes, outliers=PUBLISHED.outlier_fraction).mean
 
 
 def all_series() -> list[Synthetic]:

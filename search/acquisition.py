@@ -1,6 +1,7 @@
 """The one place that maximises an acquisition: over a discrete cloud, so that it takes milliseconds."""
 
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import torch
@@ -50,6 +51,7 @@ def next_point(surrogate: Surrogate, bounds: Array, *, pending: Array, allowed: 
     return np.asarray(cloud[int(worth.argmax())])
 
 
+@cache
 def warm_up() -> None:
     """Fit and ask once, on nothing: a process's first time loads libraries for some tenths of a second."""
     bounds = np.array([[0.0, 0.0], [1.0, 1.0]])

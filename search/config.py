@@ -1,8 +1,10 @@
 """Every knob of the controller, declared once. Pydantic only, so that a job can be checked without torch."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from search.schedule_file import ScheduleFile
 
 
 def _whole(given: object) -> object:
@@ -48,35 +50,141 @@ class CosineConfig(Config):
     kind: Literal["cosine"] = "cosine"
 
 
-class BoConfig(Config):
-    """One wide Bayesian-optimisation search, then a trust region around the incumbent at every stage."""
+class LinearConfig(Config):
+    """The guess, decayed linearly to zero over the budget."""
 
-    kind: Literal["bo"] = "bo"
-    revisit: Literal["stages"] = Field("stages", description="when a later search opens: at every stage")
+    kind: Literal["linear"] = "linear"
+
+
+#: Last share of the budget in which a plain optimizer's rate goes linearly to 0.
+CoolDown = Annotated[float, Field(ge=0, le=0.5)]
+
+
+class OffConfig(Config):
+    """The guess without any search: held constant, and for plain optimizers decayed to zero at the end."""
+
+    kind: Literal["off"] = "off"
+    cooldown: CoolDown = Field(
+        0.15, description="last share of the budget, decayed linearly to 0 (plain optimizers; Schedule-Free needs none)"
+    )
+
+
+class ScheduleConfig(Config):
+    """A learned schedule, followed step by step; its last values hold to the budget's end."""
+
+    kind: Literal["schedule"] = "schedule"
+    schedule: ScheduleFile = Field(description="as `wiretune export` writes it; a job's file may name its `path`")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_given_itself(cls, given: object) -> object:
+        if isinstance(given, dict) and "path" in given:
+            raise ValueError("`path` is for the command line, which reads the file: give `schedule` itself")
+        return given
+
+
+class StagedConfig(Config):
+    """What every controller has that probes a few candidates at each stage."""
+
     num_stages: int = Field(4, ge=1, le=12, description="commits take 1 : 2 : 4 : ... of the budget")
-    wide_probes: int = Field(7, ge=5, le=16, description="probes of the first, wide search")
     probes: int = Field(3, ge=2, le=8, description="probes of a later stage, the incumbent among them")
-    wide_decades: PositiveFloat = Field(4.0, le=8, description="decades of learning rate the wide search covers")
     probe_fraction: PositiveFloat = Field(0.1, le=0.5, description="a probe's share of its stage's commit")
     max_search_fraction: PositiveFloat = Field(0.20, le=0.9, description="most of the budget that probes may spend")
     min_probe_steps: int = Field(20, ge=4, description="a probe is not shortened below this")
     max_up: float = Field(2.0, gt=1, description="most a later stage may multiply the learning rate by")
     max_down: float = Field(0.25, gt=0, lt=1, description="most a later stage may shrink the learning rate to")
     max_level_move: float = Field(4.0, gt=1, description="most a later stage may multiply or divide the level by")
-    switch_probability: float = Field(0.95, ge=0.5, lt=1, description="switch only if this sure to be better")
-    min_gain: float = Field(0.002, ge=0, description="and better by this share of the loss")
-    cooldown: float = Field(
-        0.15,
-        ge=0,
-        le=0.5,
-        description="last share of the budget, decayed linearly to 0 (plain optimizers; Schedule-Free needs none)",
+    cooldown: CoolDown = Field(
+        0.15, description="last share of the budget, decayed linearly to 0 (plain optimizers; Schedule-Free needs none)"
     )
 
 
-ControllerConfig = Annotated[BoConfig | FixedConfig | CosineConfig, Field(discriminator="kind")]
+class WideConfig(StagedConfig):
+    """What those have whose first stage is one wide search."""
 
-#: Kinds that the job language knows and a later release builds; refused by name until then.
-FUTURE_CONTROLLERS = ("off", "schedule", "autolrs", "local", "sobol")
+    wide_probes: int = Field(7, ge=5, le=16, description="probes of the first, wide search")
+    wide_decades: PositiveFloat = Field(4.0, le=8, description="decades of learning rate the wide search covers")
+
+
+class BoConfig(WideConfig):
+    """One wide Bayesian-optimisation search, then a trust region around the incumbent at every stage."""
+
+    kind: Literal["bo"] = "bo"
+    has_surrogate: ClassVar[bool] = True
+    revisit: Literal["stages"] = Field("stages", description="when a later search opens: at every stage")
+    switch_probability: float = Field(0.95, ge=0.5, lt=1, description="switch only if this sure to be better")
+    min_gain: float = Field(0.002, ge=0, description="and better by this share of the loss")
+
+
+class SobolConfig(WideConfig):
+    """The stages of `bo` without a surrogate: space-filling points in place of promising ones, the best probe wins."""
+
+    kind: Literal["sobol"] = "sobol"
+    has_surrogate: ClassVar[bool] = False
+    switch_probability: ClassVar[float] = 0.5
+    min_gain: ClassVar[float] = 0.0
+
+
+class LocalConfig(StagedConfig):
+    """No wide search and no surrogate: each stage tries the incumbent, x2 and :2, and the best probe wins."""
+
+    kind: Literal["local"] = "local"
+    has_surrogate: ClassVar[bool] = False
+    max_down: float = Field(0.5, gt=0, lt=1, description="most a stage may shrink the learning rate to")
+    wide_probes: ClassVar[int] = 0
+    wide_decades: ClassVar[float] = 0.0
+    switch_probability: ClassVar[float] = 0.5
+    min_gain: ClassVar[float] = 0.0
+
+
+class AutoLrsConfig(Config):
+    """The published AutoLRS (Jin et al., ICLR 2021): probes and stages of the learning rate alone, from training loss.
+
+    Half of the budget is search. The published numbers are the defaults, but for a first stage of 1000 steps:
+    without `first_stage` it is such that `num_stages` stages and their searches fill the budget.
+    """
+
+    kind: Literal["autolrs"] = "autolrs"
+    first_stage: Count | None = Field(None, description="steps of the first stage, tau; none: a share of the budget")
+    num_stages: int = Field(4, ge=1, le=12, description="stages that fill the budget; without effect on `first_stage`")
+    growth: float = Field(2.0, ge=1, le=10, description="each stage is so many times as long as the one before")
+    max_growth: float = Field(8.0, ge=1, le=1e6, description="but at most so many times as long as the first")
+    num_probes: int = Field(10, ge=2, le=100, description="probes of every stage, one after the other")
+    probe_fraction: PositiveFloat = Field(0.1, le=0.5, description="a probe's share of its stage's commit")
+    forecast_passes: int = Field(10, ge=0, le=100, description="passes that drop outliers from a probe's losses")
+    outlier_fraction: float = Field(0.03, ge=0, le=0.2, description="share of the losses that a pass may drop")
+    kappa: PositiveFloat = Field(
+        1000.0, le=1e9, description="weight of the deviation in the confidence bound; code: 1e6"
+    )
+    min_learning_rate: float | None = Field(None, ge=1e-8, le=1e3, description="none: guess x optimizer's factor / 100")
+    max_learning_rate: float | None = Field(None, ge=1e-8, le=1e3, description="none: guess x optimizer's factor x 100")
+
+    @model_validator(mode="after")
+    def _has_a_range(self) -> "AutoLrsConfig":
+        low, high = self.min_learning_rate, self.max_learning_rate
+        if (low is None) != (high is None):
+            raise ValueError(f"give both `min_learning_rate` and `max_learning_rate`, or neither, got {low} and {high}")
+        if low is not None and high is not None and not low < high:
+            raise ValueError(f"`min_learning_rate` must be below `max_learning_rate`, got {low:g} and {high:g}")
+        return self
+
+
+#: The controllers that `search.controller.Controller` runs; they search the level too.
+SearchConfig = Annotated[BoConfig | SobolConfig | LocalConfig, Field(discriminator="kind")]
+
+
+ControllerConfig = Annotated[
+    BoConfig
+    | SobolConfig
+    | LocalConfig
+    | AutoLrsConfig
+    | FixedConfig
+    | CosineConfig
+    | LinearConfig
+    | OffConfig
+    | ScheduleConfig,
+    Field(discriminator="kind"),
+]
 
 
 class OptimizerTraits(Config):

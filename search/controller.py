@@ -9,11 +9,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
 from search import spending
 from search.closing import next_stage
-from search.config import OPTIMIZER_TRAITS, BoConfig, Budget
+from search.config import OPTIMIZER_TRAITS, Budget, SearchConfig
 from search.decision import choose
 from search.probe_costs import StepCosts, cooldown_factor, is_in_cooldown, probe_allowance
 from search.proposals import propose
@@ -21,7 +21,7 @@ from search.reading import Ending, Reading
 from search.reports import forecast_of, probe_reports
 from search.space import SearchSpace
 from search.stage import Problem, Stage
-from search.types import Candidate, Decision, Observation, Spent, Values
+from search.types import Candidate, Course, Decision, Observation, Spent, Values
 
 FORMAT = "wiretune.controller/2"
 
@@ -29,7 +29,7 @@ FORMAT = "wiretune.controller/2"
 class Controller:
     """A `search.protocol.Strategy`. Several candidates may be asked for before the first is told."""
 
-    def __init__(self, space: SearchSpace, config: BoConfig, seed: int, *, budget: Budget) -> None:
+    def __init__(self, space: SearchSpace, config: SearchConfig, seed: int, *, budget: Budget) -> None:
         """Begin a run at its first step.
 
         Raises:
@@ -81,6 +81,10 @@ class Controller:
         self._write("tell", reading)
         self._apply_tell(reading)
 
+    def watch(self, observation: Observation) -> Course:
+        """Return `go_on`: every probe and commit runs to its end."""
+        return "go_on"
+
     def decide(self) -> Decision:
         """Choose the open stage's values; asked again, the answer is the same."""
         if self._stage.decision is None:
@@ -119,7 +123,7 @@ class Controller:
             raise ValueError(f"`format` must be {FORMAT!r}, got {state.get('format')!r}.")
         controller = cls(
             SearchSpace.model_validate(state["space"]),
-            BoConfig.model_validate(state["config"]),
+            TypeAdapter(SearchConfig).validate_python(state["config"]),
             state["seed"],
             budget=Budget.model_validate(state["budget"]),
         )

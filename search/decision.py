@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from search.config import BoConfig
+from search.config import SearchConfig
 from search.evidence import Evidence, diverged_values, evidence, scores
 from search.space import Box
 from search.stage import Problem, Score, Stage, is_barred
@@ -77,7 +77,7 @@ def compare(means: Array, covariance: Array) -> Verdict:
     return Verdict(winner=winner, probability=probability, gain=gain)
 
 
-def may_switch(verdict: Verdict, config: BoConfig) -> bool:
+def may_switch(verdict: Verdict, config: SearchConfig) -> bool:
     """Whether the winner is surely enough, and enough, better than the incumbent."""
     return verdict.winner != 0 and verdict.probability >= config.switch_probability and verdict.gain >= config.min_gain
 
@@ -93,12 +93,13 @@ def _choose(problem: Problem, stage: Stage) -> Choice:
         return Choice(stage.incumbent, f"{_name(stage.incumbent)} stays: there is no room for probes")
     if all(score.reward is None for score in scores(stage)):
         return _choose_after_divergence(problem, stage)
-    return _choose_wide(problem, stage) if stage.index == 0 else _choose_local(problem, stage)
+    return _choose_wide(problem, stage) if problem.is_wide(stage.index) else _choose_local(problem, stage)
 
 
 def _choose_after_divergence(problem: Problem, stage: Stage) -> Choice:
     tried = [probe.candidate.values.learning_rate for probe in stage.probes]
-    start = min(stage.incumbent.learning_rate, *tried) if stage.index == 0 else stage.incumbent.learning_rate
+    incumbent = stage.incumbent.learning_rate
+    start = min(incumbent, *tried) if problem.is_wide(stage.index) else incumbent
     rate = max(problem.space.min_learning_rate, start * ALL_DIVERGED_FACTOR)
     values = Values(learning_rate=rate, level=stage.incumbent.level)
     reason = f"{_name(values)}, half of {_number(start)}: all {len(tried)} probes diverged"
@@ -134,7 +135,7 @@ def _posterior(order: Sequence[int], means: Array, covariance: Array) -> dict[in
 def _believe(problem: Problem, known: Evidence, finite: Sequence[Score]) -> tuple[Array, Array]:
     """Return mean `(m,)` and covariance `(m, m)` of the rewards of the `finite` scores, by GP if there are enough."""
     box = bounding_box(problem, known.values)
-    surrogate = known.surrogate(box)
+    surrogate = known.surrogate(problem, box)
     if surrogate is not None:
         return surrogate.joint(np.array([box.to_unit(score.values) for score in finite]))
     rewards = known.rewards[: len(finite)]  # the stage's own come first
@@ -188,7 +189,7 @@ def wide_best(problem: Problem, stage: Stage) -> tuple[Values, str, dict[int, tu
     finite = [(index, score) for index, score in enumerate(found) if score.reward is not None]
     known = evidence(stage)
     box = bounding_box(problem, known.values)
-    surrogate = known.surrogate(box)
+    surrogate = known.surrogate(problem, box)
     if surrogate is None:
         best = max(finite, key=lambda item: item[1].reward or -math.inf)[1].values
         return best, "the best probe's", {}

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from search.forecast import has_diverged, standard_error
 from search.reading import Reading, usable_median
 from search.space import Box
-from search.stage import Probe, Score, Stage
+from search.stage import Probe, Problem, Score, Stage
 from search.surrogate import MIN_POINTS, Surrogate, fitted
 from search.types import Values
 
@@ -110,9 +110,9 @@ class Evidence(NamedTuple):
     variances: Array
     num_finite: int
 
-    def surrogate(self, box: Box) -> Surrogate | None:
-        """Return a surrogate over `box`, or None if there is too little to learn from."""
-        if self.num_finite < MIN_POINTS:
+    def surrogate(self, problem: Problem, box: Box) -> Surrogate | None:
+        """Return a surrogate over `box`, or None if there is too little to learn from, or the controller uses none."""
+        if not problem.config.has_surrogate or self.num_finite < MIN_POINTS:
             return None
         points = tuple(box.to_unit(values) for values in self.values)
         return fitted(points, tuple(self.rewards.tolist()), tuple(self.variances.tolist()))

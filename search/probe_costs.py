@@ -45,7 +45,7 @@ def probe_amounts(problem: Problem, stage: Stage) -> Amounts:
     but no more than an equal part of its stage's share of what searching may still spend.
     """
     config, budget = problem.config, problem.budget
-    if stage.index == 0:
+    if problem.is_wide(stage.index):
         share = min(WIDE_SHARE, config.max_search_fraction) / config.wide_probes
         return spending.scale(spending.caps(budget), share)
     shares = problem.shares(stage.index)
@@ -67,7 +67,7 @@ def probe_allowance(
     if cost is None:
         cost = dict.fromkeys(wanted, 0.0) | ({"steps": 1.0} if "steps" in wanted else {})
     needed = spending.most(wanted, spending.scale(cost, problem.config.min_probe_steps))
-    is_opening = stage.index > 0 and not stage.candidates
+    is_opening = not problem.is_wide(stage.index) and not stage.candidates
     num_reserved = len(stage.pending) + (2 if is_opening else 1)
     if not spending.fits(spending.scale(needed, num_reserved), room(problem, search, spent)):
         return None
@@ -81,7 +81,5 @@ def is_in_cooldown(problem: Problem, spent: Spent) -> bool:
 
 def cooldown_factor(problem: Problem, spent: Spent) -> float:
     """Return what the rate is multiplied by: 1, and linearly to 0 over the budget's last `cooldown` share."""
-    share = problem.config.cooldown
-    if not problem.traits.cools_down or share == 0:
-        return 1.0
-    return min(1.0, (1 - spending.fraction_spent(problem.budget, spent)) / share)
+    share = problem.config.cooldown if problem.traits.cools_down else 0.0
+    return spending.cooldown_factor(spending.fraction_spent(problem.budget, spent), share=share)

@@ -1,6 +1,7 @@
 """What a stage tries next: pure functions of the problem and the open stage."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +30,7 @@ SAME_VALUES = 1.02
 
 def propose(problem: Problem, stage: Stage) -> Proposal | None:
     """Return what to try next in `stage`, or None if it has tried enough."""
-    return _propose_wide(problem, stage) if stage.index == 0 else _propose_local(problem, stage)
+    return _propose_wide(problem, stage) if problem.is_wide(stage.index) else _propose_local(problem, stage)
 
 
 # -- the wide search -------------------------------------------------------------------------------
@@ -105,6 +106,10 @@ def _propose_local(problem: Problem, stage: Stage) -> Proposal | None:
         return None
     may_rise = stage.may_rise and fraction_spent(problem.budget, stage.opened) < LAST_RISE
     region = trust_region(problem, stage.incumbent, may_rise=may_rise)
+    return _RIVALS[problem.config.kind](problem, stage, region)
+
+
+def _promising(problem: Problem, stage: Stage, region: Box) -> Proposal | None:
     if evidence(stage).num_finite < MIN_POINTS:
         return _move(problem, stage, region)
     return _acquire(problem, stage, region)
@@ -137,13 +142,14 @@ def _acquire(problem: Problem, stage: Stage, region: Box) -> Proposal | None:
         values = [outer.from_unit(point.tolist(), level) for point in cloud]
         return np.array([not is_barred(value, diverged) and not _was_tried(stage, value) for value in values], bool)
 
-    # a function of where the run stands, not of how it got there: a restored controller asks the same
-    seed = (problem.seed * 1_000_003 + stage.index * 1_009 + len(stage.candidates)) % 2**31
-    surrogate = evidence(stage).surrogate(outer)
+    # functions of where the run stands, not of how it got there: a restored controller asks the same
+    stage_seed = (problem.seed * 1_000_003 + stage.index * 1_009) % 2**31
+    surrogate = evidence(stage).surrogate(problem, outer)
     if surrogate is None:
-        cloud = sobol_points(16, bounds, seed=seed)
+        cloud = sobol_points(32, bounds, seed=stage_seed)  # one sequence for the stage: its points keep their distance
         free = cloud[allowed(cloud)]
         return (outer.from_unit(free[0].tolist(), level), "sobol") if len(free) else None
+    seed = (stage_seed + len(stage.candidates)) % 2**31
     pending = np.array([outer.to_unit(candidate.values) for candidate in stage.pending])
     point = next_point(surrogate, bounds, pending=pending, allowed=allowed, seed=seed)
     return None if point is None else (outer.from_unit(point.tolist(), level), "acquisition")
@@ -169,3 +175,11 @@ def _within(first: float, second: float, factor: float) -> bool:
 
 def _clip_rate(problem: Problem, rate: float) -> float:
     return min(problem.space.max_learning_rate, max(problem.space.min_learning_rate, rate))
+
+
+#: What a later stage tries beside the incumbent.
+_RIVALS: dict[str, Callable[[Problem, Stage, Box], Proposal | None]] = {
+    "bo": _promising,
+    "sobol": _acquire,  # without a surrogate its points fill the region
+    "local": _move,
+}

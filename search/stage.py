@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from search.config import OPTIMIZER_TRAITS, BoConfig, Budget, OptimizerTraits
+from search.config import OPTIMIZER_TRAITS, Budget, OptimizerTraits, SearchConfig
 from search.reading import Reading
 from search.space import SearchSpace
 from search.types import Candidate, Decision, Spent, Values
@@ -19,7 +19,7 @@ class Problem:
     """What does not change during a run."""
 
     space: SearchSpace
-    config: BoConfig
+    config: SearchConfig
     budget: Budget
     seed: int
 
@@ -36,6 +36,10 @@ class Problem:
             level = self.space.level_start or level or (low * high) ** 0.5
             level = min(high, max(low, level))
         return Values(learning_rate=self.space.guess.learning_rate, level=level)
+
+    def is_wide(self, stage: int) -> bool:
+        """Whether `stage` is the wide search, which has no incumbent to compare with."""
+        return stage == 0 and self.config.wide_probes > 0
 
     def shares(self, stage: int) -> list[int]:
         """Return the weights 1 : 2 : 4 : ... of the commits from `stage` on; past the last stage, all is one."""

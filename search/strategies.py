@@ -4,34 +4,70 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from search.acquisition import warm_up
-from search.baselines import Cosine, Fixed
-from search.config import BoConfig, Budget, ControllerConfig
+from search.autolrs import AutoLrs
+from search.baselines import Cosine, Fixed, Linear, Off
+from search.config import AutoLrsConfig, Budget, ControllerConfig, OffConfig, ScheduleConfig, StagedConfig
 from search.controller import Controller
 from search.protocol import Strategy
+from search.scheduled import Scheduled
 from search.space import SearchSpace
+
+Builder = Callable[[ControllerConfig, SearchSpace, int, Budget], Strategy]
+Restorer = Callable[[Mapping[str, Any]], Strategy]
 
 
 def _controller(config: ControllerConfig, space: SearchSpace, seed: int, budget: Budget) -> Strategy:
-    assert isinstance(config, BoConfig)
+    assert isinstance(config, StagedConfig)
     warm_up()
     return Controller(space, config, seed, budget=budget)
 
 
-def _restored(state: Mapping[str, Any]) -> Strategy:
+def _autolrs(config: ControllerConfig, space: SearchSpace, seed: int, budget: Budget) -> Strategy:
+    assert isinstance(config, AutoLrsConfig)
     warm_up()
-    return Controller.from_state_dict(state)
+    return AutoLrs(space, config, seed, budget=budget)
 
 
-_BUILDERS: dict[str, Callable[[ControllerConfig, SearchSpace, int, Budget], Strategy]] = {
+def _off(config: ControllerConfig, space: SearchSpace, seed: int, budget: Budget) -> Strategy:
+    assert isinstance(config, OffConfig)
+    return Off(space, budget, config)
+
+
+def _scheduled(config: ControllerConfig, space: SearchSpace, seed: int, budget: Budget) -> Strategy:
+    assert isinstance(config, ScheduleConfig)
+    return Scheduled(space, budget, config)
+
+
+def _warm(restorer: Restorer) -> Restorer:
+    def restored(state: Mapping[str, Any]) -> Strategy:
+        warm_up()
+        return restorer(state)
+
+    return restored
+
+
+_BUILDERS: dict[str, Builder] = {
     "bo": _controller,
+    "sobol": _controller,
+    "local": _controller,
+    "autolrs": _autolrs,
     "fixed": lambda config, space, seed, budget: Fixed(space, budget),
     "cosine": lambda config, space, seed, budget: Cosine(space, budget),
+    "linear": lambda config, space, seed, budget: Linear(space, budget),
+    "off": _off,
+    "schedule": _scheduled,
 }
 
-_RESTORERS: dict[str, Callable[[Mapping[str, Any]], Strategy]] = {
-    "bo": _restored,
+_RESTORERS: dict[str, Restorer] = {
+    "bo": _warm(Controller.from_state_dict),
+    "sobol": _warm(Controller.from_state_dict),
+    "local": _warm(Controller.from_state_dict),
+    "autolrs": _warm(AutoLrs.from_state_dict),
     "fixed": Fixed.from_state_dict,
     "cosine": Cosine.from_state_dict,
+    "linear": Linear.from_state_dict,
+    "off": Off.from_state_dict,
+    "schedule": Scheduled.from_state_dict,
 }
 
 

@@ -9,7 +9,9 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 ForecastStatus = Literal["ok", "no_progress", "overshoot", "diverged", "too_short"]
-Origin = Literal["guess", "incumbent", "wide", "acquisition", "move", "sobol"]
+#: Where a running probe or commit goes from here: it ends early with `end`, and is taken back with `roll_back`.
+Course = Literal["go_on", "end", "roll_back"]
+Origin = Literal["guess", "incumbent", "wide", "acquisition", "move", "sobol", "random"]
 
 
 class Value(BaseModel):
@@ -61,6 +63,7 @@ class Observation(Value):
     bytes_sent: int = Field(description="by one worker, during this observation")
     density: float | None = Field(None, description="measured mean share of gradient entries sent")
     diverged: bool = False
+    rolled_back: bool = Field(False, description="a commit's steps were taken back; never a probe's")
     spent: Spent = Field(description="the run's totals when this observation ended")
 
 
@@ -77,7 +80,9 @@ class ProbeReport(Value):
 
     candidate: Candidate
     forecast: Forecast
-    reward: float | None = Field(description="fall of the log loss over the probe's last half; None: diverged")
+    reward: float | None = Field(
+        description="what ranks it: fall of the log loss over its last half, or minus a forecast; None: diverged"
+    )
     posterior_mean: float | None = None
     posterior_std: float | None = None
 

@@ -7,11 +7,10 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from search.config import FUTURE_CONTROLLERS
 from trainers.config import FUTURE_EXCHANGES, FUTURE_OPTIMIZERS, Fault
 
 #: Words of the job language that this version refuses by name.
-FUTURE = {*FUTURE_CONTROLLERS, *FUTURE_EXCHANGES, *FUTURE_OPTIMIZERS, "events"}
+FUTURE = {*FUTURE_EXCHANGES, *FUTURE_OPTIMIZERS, "events"}
 
 
 class Problem(BaseModel):

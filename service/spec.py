@@ -1,11 +1,13 @@
 """The job, as a user writes it. Every knob is declared beside its component; this page composes them."""
 
+import math
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from search.config import BoConfig, Budget, ControllerConfig
+from search.config import BoConfig, Budget, ControllerConfig, ScheduleConfig, StagedConfig
+from search.schedule_file import ScheduleFile
 from trainers.config import (
     ExchangeConfig,
     Fault,
@@ -118,7 +120,12 @@ class JobSpec(Config):
 
     @model_validator(mode="after")
     def _parts_fit_together(self) -> "JobSpec":
-        faults = [*self._repeated(), *self._steps_beyond_the_data(), *self._ranges_without_a_searcher()]
+        faults = [
+            *self._repeated(),
+            *self._steps_beyond_the_data(),
+            *self._ranges_without_a_searcher(),
+            *self._schedules_that_do_not_fit(),
+        ]
         if faults:
             raise refusal(faults)
         return self
@@ -147,15 +154,31 @@ class JobSpec(Config):
     def _ranges_without_a_searcher(self) -> Iterator[Fault]:
         for index, arm in enumerate(self.arms):
             exchange, controller = arm.exchange or self.exchange, arm.controller or self.controller
-            searches = isinstance(controller, BoConfig)
+            searches = isinstance(controller, StagedConfig)
             if isinstance(exchange, ThresholdConfig) and isinstance(exchange.level, tuple) and not searches:
                 place = f"/arms/{index}/exchange" if arm.exchange else "/exchange"
                 yield Fault(
                     f"{place}/{exchange.level_name}",
                     list(exchange.level),
-                    f"a range needs a controller that searches, and that of arm `{arm.name}` is "
-                    f"`{controller.kind}`: give one number, got {list(exchange.level)}",
+                    f"a range needs a controller that searches it (`bo`, `sobol`, `local`), and that of arm "
+                    f"`{arm.name}` is `{controller.kind}`: give one number, got {list(exchange.level)}",
                 )
+
+    def _schedules_that_do_not_fit(self) -> Iterator[Fault]:
+        for index, arm in enumerate(self.arms):
+            controller, optimizer = arm.controller or self.controller, arm.optimizer or self.optimizer
+            if not isinstance(controller, ScheduleConfig):
+                continue
+            place = f"/arms/{index}/controller" if arm.controller else "/controller"
+            learned_by = controller.schedule.optimizer
+            if learned_by != optimizer.kind:
+                yield Fault(
+                    f"{place}/schedule/optimizer",
+                    learned_by,
+                    f"the schedule of arm `{arm.name}` was learned by `{learned_by}`, so its rates mean nothing to "
+                    f"`{optimizer.kind}`: give the arm `optimizer: {{kind: {learned_by}}}`",
+                )
+            yield from _levels_out_of_range(controller.schedule, arm.exchange or self.exchange, place)
 
     def resolved(self, folder: str) -> "JobSpec":
         """Return the job with its own code and files found from `folder`, as a shell finds them."""
@@ -191,3 +214,17 @@ class JobSpec(Config):
             objective=self.objective,
             checkpoint=self.checkpoint,
         )
+
+
+def _levels_out_of_range(schedule: ScheduleFile, exchange: ExchangeConfig, place: str) -> Iterator[Fault]:
+    if not isinstance(exchange, ThresholdConfig):
+        return
+    highest = 1.0 if exchange.search == "density" else math.inf
+    for number, entry in enumerate(schedule.entries):
+        if entry.level is not None and not 0 < entry.level <= highest:
+            yield Fault(
+                f"{place}/schedule/entries/{number}/level",
+                entry.level,
+                f"`level` is the exchange's `{exchange.level_name}` here and must be in (0, {highest:g}], "
+                f"got {entry.level:g}",
+            )

@@ -126,7 +126,7 @@ class Series(View):
 
 
 class ScheduleView(View):
-    """The learned schedule of one trial; `format` is that of `search.schedule.Schedule`."""
+    """The learned schedule of one trial; `format` is that of `search.schedule_file.ScheduleFile`."""
 
     format: str = "wiretune.schedule/1"
     trial_id: str

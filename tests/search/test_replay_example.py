@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from search.config import OPTIMIZER_TRAITS
-from search.schedule import Entry, Schedule
+from search.schedule import Schedule
+from search.schedule_file import Entry
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "replay_schedule.py"
 RATES = {"sgd": 0.1, "adamw": 1e-3, "schedulefree_sgd": 1.0, "schedulefree_adamw": 2.5e-3}

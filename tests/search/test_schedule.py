@@ -6,7 +6,8 @@ import pytest
 import torch
 from schedulefree import AdamWScheduleFree, SGDScheduleFree
 
-from search.schedule import Entry, Schedule
+from search.schedule import Schedule
+from search.schedule_file import Entry
 
 
 @pytest.fixture

@@ -1,0 +1,92 @@
+"""What the file of a learned schedule holds: which values a run used at which step. Pydantic only."""
+
+from bisect import bisect_right
+from typing import Literal, Self
+
+from pydantic import ConfigDict, Field, model_validator
+
+from search.types import Value
+
+FORMAT: Literal["wiretune.schedule/1"] = "wiretune.schedule/1"
+
+
+class Entry(Value):
+    """Values from `step` on, for `num_steps` steps; the rate goes linearly to `final_learning_rate` if given."""
+
+    step: int = Field(ge=0)
+    num_steps: int = Field(gt=0)
+    learning_rate: float = Field(ge=0, allow_inf_nan=False)
+    final_learning_rate: float | None = Field(None, ge=0, allow_inf_nan=False)
+    level: float | None = None
+    density: float | None = Field(None, description="measured mean share of gradient entries sent")
+    threshold: float | None = Field(None, description="absolute cut-off in force at the entry's end")
+    reason: str = ""
+
+    def learning_rate_at(self, step: int) -> float:
+        """Return the rate of `step`, which lies in this entry; the last step has the final rate."""
+        if self.final_learning_rate is None or self.num_steps == 1:
+            return self.learning_rate
+        done = (step - self.step) / (self.num_steps - 1)
+        return self.learning_rate + done * (self.final_learning_rate - self.learning_rate)
+
+
+class ScheduleFile(Value):
+    """Entries that follow each other without a gap, from step 0 to step `num_steps` - 1."""
+
+    model_config = ConfigDict(extra="ignore")  # an exported file also names its job's trial, arm and seed
+
+    format: Literal["wiretune.schedule/1"] = FORMAT
+    optimizer: str = Field(description="the optimizer's kind: a rate means nothing without it")
+    num_steps: int = Field(gt=0)
+    entries: tuple[Entry, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _has_no_gap(self) -> Self:
+        expected = 0
+        for index, entry in enumerate(self.entries):
+            if entry.step != expected:
+                raise ValueError(f"`entries[{index}].step` must be {expected}, got {entry.step}")
+            expected += entry.num_steps
+        if self.num_steps != expected:
+            raise ValueError(f"`num_steps` must be {expected}, the sum over `entries`, got {self.num_steps}")
+        return self
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read what `to_json`, or `wiretune export`, wrote.
+
+        Raises:
+            ValueError: it is not JSON, has another `format`, or its entries leave a gap.
+        """
+        return cls.model_validate_json(text)
+
+    def to_json(self) -> str:
+        """Return the schedule as indented JSON, for a file."""
+        return self.model_dump_json(indent=2)
+
+    def learning_rate_at(self, step: int) -> float:
+        """Return the learning rate of optimizer step `step`; after the last step, its rate goes on.
+
+        Raises:
+            ValueError: `step` is negative.
+        """
+        entry = self.entry_at(step)
+        return entry.learning_rate_at(min(step, self.num_steps - 1))
+
+    def level_at(self, step: int) -> float | None:
+        """Return the exchange's level at `step`; None: it has no level.
+
+        Raises:
+            ValueError: `step` is negative.
+        """
+        return self.entry_at(step).level
+
+    def entry_at(self, step: int) -> Entry:
+        """Return the entry that holds `step`; after the last step, the last one.
+
+        Raises:
+            ValueError: `step` is negative.
+        """
+        if step < 0:
+            raise ValueError(f"`step` must be at least 0, got {step}.")
+        return self.entries[bisect_right([entry.step for entry in self.entries], step) - 1]
