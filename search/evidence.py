@@ -18,6 +18,8 @@ Array = NDArray[np.float64]
 
 #: Below this share of the run's first loss a rise is never called a divergence.
 TOLERANCE = 0.7
+#: No reward, and no error of one, is more than so many times the loss that it is relative to, which may be almost 0.
+LARGEST_RATIO = 1e3
 #: How much of the rewards' spread an older stage's reward may have drifted by.
 DRIFT = 0.5
 
@@ -57,8 +59,9 @@ def scores(stage: Stage) -> tuple[Score, ...]:
     control = next(iter(usable.values()))
     tails = {index: float(half.losses.mean()) for index, half in usable.items()}
     is_positive = level > 0 and min(tails.values()) > 0
+    unit = None if is_positive else max(abs(level), max(map(abs, tails.values())) / LARGEST_RATIO) or 1.0
     return tuple(
-        _score(probe, usable[index], control, level=level, is_positive=is_positive)
+        _score(probe, usable[index], control, level=level, unit=unit)
         if index in usable
         else Score(probe.candidate.values, None, 0.0)
         for index, probe in enumerate(probes)
@@ -70,15 +73,16 @@ class _Half(NamedTuple):
     losses: Array
 
 
-def _score(probe: Probe, half: _Half, control: _Half, *, level: float, is_positive: bool) -> Score:
+def _score(probe: Probe, half: _Half, control: _Half, *, level: float, unit: float | None) -> Score:
+    """Return the score of a probe; `unit` stands in where a logarithm has none."""
     tail = float(half.losses.mean())
     is_paired = half is not control and half.num_steps == control.num_steps
     error = standard_error(half.losses - control.losses if is_paired else half.losses)
     if half is control:
         error = 0.0  # the others carry the noise of the difference
-    unit = tail if is_positive else abs(level) or 1.0
-    reward = math.log(level / tail) if is_positive else (level - tail) / unit
-    return Score(probe.candidate.values, reward, (error / unit) ** 2)
+    reward = math.log(level) - math.log(tail) if unit is None else (level - tail) / unit
+    relative = min(error / (unit or tail), LARGEST_RATIO)
+    return Score(probe.candidate.values, reward, relative**2)
 
 
 def _last_half(reading: Reading) -> Array:
