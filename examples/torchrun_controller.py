@@ -1,8 +1,6 @@
 """Let a controller choose the learning rate of a plain torchrun script: no Wiretune service, no Ray.
 
 torchrun --nproc-per-node 2 examples/torchrun_controller.py
-
-Rank 0 asks the controller, tells every rank what to do, and tells the controller what came of it.
 """
 
 import copy
@@ -34,13 +32,11 @@ class Trainer:
         self.inputs, self.targets = torch.tensor(pixels / 16, dtype=torch.float32), torch.tensor(labels)
         self.step, self.kept = 0, {}
 
-    def order(self, task: int, *, learning_rate: float = 0.0, num_steps: int = 0) -> list[float]:
-        """Have all ranks do `task`, called on rank 0; returns the losses of its steps, means over the ranks."""
-        return self.obey(torch.tensor([task, learning_rate, num_steps], dtype=torch.float64))[1]
-
-    def obey(self, order: torch.Tensor) -> tuple[int, list[float]]:
-        dist.broadcast(order, src=0)
-        task, learning_rate, num_steps = order.tolist()
+    def do(self, *order: float) -> tuple[int, list[float]]:
+        """Do what rank 0 says (task, learning rate, number of steps); returns the task, and the steps' mean losses."""
+        said = torch.tensor(order or (0, 0, 0), dtype=torch.float64)
+        dist.broadcast(said, src=0)
+        task, learning_rate, num_steps = said.tolist()
         if task == SNAPSHOT:
             self.kept = copy.deepcopy([self.model.state_dict(), self.optimizer.state_dict(), self.step])
         elif task == RESTORE:
@@ -73,27 +69,27 @@ def lead(trainer: Trainer) -> None:
         return Observation(candidate_id=candidate_id, losses=losses, step_seconds=(), bytes_sent=0, spent=spent)
 
     while num_steps < BUDGET.steps:
-        trainer.order(SNAPSHOT)
+        trainer.do(SNAPSHOT, 0, 0)
         while (candidate := strategy.ask()) is not None:
-            trainer.order(RESTORE)
+            trainer.do(RESTORE, 0, 0)
             length = max(candidate.allowance.steps, candidate.allowance.min_steps)
-            losses = trainer.order(TRAIN, learning_rate=candidate.values.learning_rate, num_steps=length)
+            losses = trainer.do(TRAIN, candidate.values.learning_rate, length)[1]
             num_steps += length
             strategy.tell(observe(candidate.id, losses))
-        trainer.order(RESTORE)
+        trainer.do(RESTORE, 0, 0)
         decision, committed = strategy.decide(), []
         while num_steps < decision.commit_until.steps:
             rate = strategy.values(Spent(steps=num_steps)).learning_rate  # goes to 0 at the end
             length = min(10, decision.commit_until.steps - num_steps)
-            committed += trainer.order(TRAIN, learning_rate=rate, num_steps=length)
+            committed += trainer.do(TRAIN, rate, length)[1]
             num_steps += length
-        print(f"{len(committed)} steps to rate {rate:.3g}, loss {sum(committed[-20:]) / 20:.4f}: {decision.reason}")
+        print(f"{len(committed)} steps to loss {sum(committed[-20:]) / 20:.4f}: {decision.reason}")
         strategy.tell(observe(None, committed))
-    trainer.order(STOP)
+    trainer.do(STOP, 0, 0)
 
 
 def follow(trainer: Trainer) -> None:
-    while trainer.obey(torch.zeros(3, dtype=torch.float64))[0] != STOP:
+    while trainer.do()[0] != STOP:
         pass
 
 

@@ -2,14 +2,12 @@
 
 A stage of tau steps is preceded by `num_probes` probes of tau / 10 steps, each from the same state; the smallest
 forecast of the loss after tau steps wins, and the next stage knows nothing of it. Kept: all that is the method.
-Mended: what made it fail. A probe that blew up is told as the worst of the others, not as a million; a forecast
-always comes out; every step of a probe has the probe's rate, and all probes the same batches; a budget that ends
-inside a search leaves the committed line.
+Mended: what made it fail. A probe that blew up is told as somewhat worse than the others, not as a million; a
+forecast always comes out; every step of a probe has the probe's rate, and all probes the same batches; a budget
+that ends inside a search leaves the committed line.
 """
 
-import json
-import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -47,16 +45,20 @@ ALL_DIVERGED_FACTOR = 0.5
 
 
 class Tried(Value):
-    """A finished probe; `forecast` is None if it diverged."""
+    """A finished probe."""
 
     candidate: Candidate
-    forecast: Forecast | None
+    forecast: Forecast
+
+    @property
+    def has_diverged(self) -> bool:
+        return self.forecast.status == "diverged"
 
 
 class Round(BaseModel):
     """The open stage: all that a later life of the strategy must know. Nothing else is carried over."""
 
-    model_config = ConfigDict(ser_json_inf_nan="strings", frozen=True)
+    model_config = ConfigDict(frozen=True)
 
     index: int = 0
     rate: float  # of the stage before
@@ -131,7 +133,11 @@ class AutoLrs:
         """Return `go_on`: every probe and commit runs to its end."""
         return "go_on"
 
-    def decide(self) -> Decision:
+    def leading(self) -> str | None:
+        """Return None: every search is rewound."""
+        return None
+
+    def decide(self, held: Collection[str] = ()) -> Decision:
         """Choose the rate of the smallest forecast; asked again, the answer is the same."""
         if self._round.decision is None:
             self._round = self._round.model_copy(update={"decision": self._decide()})
@@ -146,8 +152,7 @@ class AutoLrs:
     def state_dict(self) -> Mapping[str, Any]:
         """Return the state as JSON-compatible data."""
         parts = {"space": self._space, "budget": self._budget, "config": self._config, "round": self._round}
-        # by way of text: NaN becomes a string, as strict JSON wants
-        dumped = {name: json.loads(part.model_dump_json()) for name, part in parts.items()}
+        dumped = {name: part.model_dump(mode="json") for name, part in parts.items()}
         return {"kind": self.kind, "seed": self._seed, **dumped}
 
     @classmethod
@@ -183,7 +188,7 @@ class AutoLrs:
         if not now.tried:
             return from_unit(np.random.default_rng((self._seed, now.index)).random(), low, high)
         points = np.array([to_unit(each.candidate.values.learning_rate, low, high) for each in now.tried])
-        losses = told_losses([each.forecast.mean if each.forecast else None for each in now.tried])
+        losses = told_losses([each.forecast for each in now.tried])
         return from_unit(lowest_bound(points, np.array(losses), kappa=self._config.kappa), low, high)
 
     def _decide(self) -> Decision:
@@ -206,21 +211,22 @@ class AutoLrs:
         if not now.tried:
             reason = f"{now.rate:.3g} stays: what is left of the budget is shorter than the search of a stage of {tau}"
             return self._with_rate(now.rate), reason, None
-        finite = [(each.forecast, each.candidate.values) for each in now.tried if each.forecast is not None]
+        finite = [each for each in now.tried if not each.has_diverged]
         if not finite:
-            lowest = min(now.rate, *(each.candidate.values.learning_rate for each in now.tried))
-            rate = max(self._space.min_learning_rate, lowest * ALL_DIVERGED_FACTOR)
-            return (
-                self._with_rate(rate),
-                f"{rate:.3g}, half of {lowest:.3g}: all {len(now.tried)} probes diverged",
-                None,
-            )
-        forecast, values = min(finite, key=lambda item: item[0].mean)
+            return self._after_divergence()
+        best = min(finite, key=lambda each: each.forecast.mean)
+        values, forecast = best.candidate.values, best.forecast
         reason = (
             f"{values.learning_rate:.3g} has the smallest forecast, {forecast.mean:.3g}, of {len(now.tried)} probes "
             f"for a stage of {tau}"
         )
         return values, reason, forecast
+
+    def _after_divergence(self) -> tuple[Values, str, None]:
+        now = self._round
+        lowest = min(now.rate, *(each.candidate.values.learning_rate for each in now.tried))
+        rate = max(self._space.min_learning_rate, lowest * ALL_DIVERGED_FACTOR)
+        return self._with_rate(rate), f"{rate:.3g}, half of {lowest:.3g}: all {len(now.tried)} probes diverged", None
 
     def _described(self) -> str:
         """Return tau in words: it is a share of the budget unless it was given."""
@@ -236,7 +242,5 @@ class AutoLrs:
 
 
 def _report(tried: Tried) -> ProbeReport:
-    forecast = tried.forecast or Forecast(mean=math.nan, std=math.nan, status="diverged")
-    return ProbeReport(
-        candidate=tried.candidate, forecast=forecast, reward=None if not tried.forecast else -forecast.mean
-    )
+    reward = None if tried.has_diverged else -tried.forecast.mean
+    return ProbeReport(candidate=tried.candidate, forecast=tried.forecast, reward=reward)

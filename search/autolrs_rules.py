@@ -1,5 +1,7 @@
 """The arithmetic of the published AutoLRS: ranges, lengths of stages, forecasts. Pure functions."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from search import spending
@@ -16,6 +18,8 @@ from search.types import Forecast, Observation
 REACH = 100.0
 #: Stages no longer grow after so many: no float holds what comes later.
 LAST_GROWTH = 300
+#: What diverged is worse than the worst forecast by at least this share of it.
+LEAST_PENALTY = 0.1
 
 
 def rate_range(config: AutoLrsConfig, space: SearchSpace) -> tuple[float, float]:
@@ -50,23 +54,25 @@ def probe_amounts(config: AutoLrsConfig, budget: Budget, stage: int) -> Amounts:
     return {unit: max(amount, MIN_LOSSES) if unit == "steps" else amount for unit, amount in planned.items()}
 
 
-def published_forecast(config: AutoLrsConfig, observation: Observation) -> Forecast | None:
-    """Return the loss after the stage's commit as forecast from a probe of it; None: the probe diverged."""
+def published_forecast(config: AutoLrsConfig, observation: Observation) -> Forecast:
+    """Return the loss after the stage's commit as forecast from a probe of it; if that diverged, the loss it had."""
     losses = observation.losses
     level = usable_median(losses[:OPENING_LOSSES])
     tolerance = TOLERANCE * abs(level or 0.0)
     if observation.diverged or has_diverged(losses, level=level, tolerance=tolerance):
-        return None
+        seen = usable_median(losses) or 0.0
+        return Forecast(mean=seen, std=abs(seen), status="diverged")
     horizon = len(losses) / config.probe_fraction
     found = extrapolate(losses, horizon, passes=config.forecast_passes, outliers=config.outlier_fraction)
     status = "ok" if len(losses) >= MIN_LOSSES else "too_short"
     return Forecast(mean=found.mean, std=found.std, status=status)
 
 
-def told_losses(forecasts: list[float | None]) -> list[float]:
+def told_losses(forecasts: Sequence[Forecast]) -> list[float]:
     """Return what the search is told: the forecasts, and for what diverged a worse one than the worst of them."""
-    finite = [forecast for forecast in forecasts if forecast is not None]
+    finite = [forecast.mean for forecast in forecasts if forecast.status != "diverged"]
     if not finite:
         return [0.0] * len(forecasts)
-    spread = max((max(finite) - min(finite)) / 2, float(np.std(finite)))
-    return [max(finite) + spread if forecast is None else forecast for forecast in forecasts]
+    worst = max(finite)
+    spread = max((worst - min(finite)) / 2, float(np.std(finite)), LEAST_PENALTY * abs(worst))
+    return [worst + spread if each.status == "diverged" else each.mean for each in forecasts]

@@ -1,7 +1,7 @@
 """The strategies that do not search: the user's guess, held constant or annealed."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Self
 
 from search import spending
@@ -39,7 +39,11 @@ class Fixed:
         """Return `go_on`: nothing that is measured changes anything."""
         return "go_on"
 
-    def decide(self) -> Decision:
+    def leading(self) -> str | None:
+        """Return None: nothing is probed."""
+        return None
+
+    def decide(self, held: Collection[str] = ()) -> Decision:
         """Return the guess, until the budget's end."""
         budget = self._budget
         return Decision(

@@ -23,10 +23,14 @@ def lowest_bound(points: Array, losses: Array, *, kappa: float) -> float:
     """Return the new point of [0, 1] where mean - `kappa` x standard deviation is least.
 
     A Gaussian process of a Matern-5/2 kernel and white noise, fitted to the normalised `losses` `(n,)` at `points`
-    `(n,)`, n >= 1, by maximum likelihood without priors: scikit-optimize's defaults, which AutoLRS uses.
+    `(n,)`, n >= 1, by maximum likelihood without priors: scikit-optimize's defaults, which AutoLRS uses. Losses that
+    are all equal tell it nothing: then it is the point farthest from all others.
     """
     grid = np.linspace(0.0, 1.0, NUM_CELLS)
-    free = grid[np.abs(grid[:, None] - points[None, :]).min(axis=1) > 0.5 / (NUM_CELLS - 1)]
+    distances = np.abs(grid[:, None] - points[None, :]).min(axis=1)
+    if np.ptp(losses) == 0:
+        return float(grid[int(distances.argmax())])
+    free = grid[distances > 0.5 / (NUM_CELLS - 1)]
     with quiet_and_single_threaded(), torch.no_grad():
         posterior = _fitted(points, losses).posterior(_column(free))
         bound = posterior.mean - kappa * posterior.variance.sqrt()
@@ -40,7 +44,7 @@ def _fitted(points: Array, losses: Array) -> SingleTaskGP:
     )
     model = SingleTaskGP(
         _column(points),
-        _column((losses - losses.mean()) / (losses.std() or 1.0)),
+        _column((losses - losses.mean()) / losses.std()),
         likelihood=GaussianLikelihood(noise_constraint=Interval(1e-5, 1e5, initial_value=1.0)),
         covar_module=kernel,
         mean_module=ZeroMean(),

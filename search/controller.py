@@ -1,4 +1,4 @@
-"""The controller: one wide search, then a trust region around the incumbent at every stage.
+"""The controller: one wide search, then a trust region around the incumbent, on events or at every stage.
 
 It is a fold over its journal: what was asked, told and decided. What the journal holds is applied as it stands
 and never computed again, so a restored controller stands by what was acted upon, whatever the machine. Of what it
@@ -6,24 +6,33 @@ is told it keeps a reading, in the journal and in memory alike: both decide from
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
 
-from search import spending
+from search import promotion, spending
 from search.closing import next_stage
 from search.config import OPTIMIZER_TRAITS, Budget, SearchConfig
 from search.decision import choose
-from search.probe_costs import StepCosts, cooldown_factor, is_in_cooldown, probe_allowance
+from search.probe_costs import (
+    StepCosts,
+    cooldown_factor,
+    has_room_for_wide,
+    is_in_cooldown,
+    is_too_slow,
+    probe_allowance,
+)
 from search.proposals import propose
 from search.reading import Ending, Reading
-from search.reports import forecast_of, probe_reports
+from search.refusals import too_expensive, too_slow
+from search.reports import forecast_of, line_forecast, probe_reports
 from search.space import SearchSpace
 from search.stage import Problem, Stage
-from search.types import Candidate, Course, Decision, Observation, Spent, Values
+from search.types import Candidate, Course, Decision, Observation, Refusal, Spent, Values
+from search.watching import course_of, events_of, signs_of
 
-FORMAT = "wiretune.controller/2"
+FORMAT = "wiretune.controller/3"
 
 
 class Controller:
@@ -37,7 +46,7 @@ class Controller:
         """
         _check(space)
         self._problem = Problem(space=space, config=config, budget=budget, seed=seed)
-        self._stage = Stage(index=0, incumbent=self._problem.opening)
+        self._stage = Stage(index=0, incumbent=self._problem.opening, has_incumbent=config.wide_probes == 0)
         self._costs = StepCosts()
         self._spent, self._search = Spent(), Spent()
         self._journal: list[dict[str, Any]] = []
@@ -68,28 +77,45 @@ class Controller:
             ValueError: no such probe is running, or no commit is.
         """
         if observation.candidate_id is None:
-            if self._stage.decision is None:
-                raise ValueError(f"stage {self._stage.index} has no commit yet: `decide` first.")
-            ending = Ending.of(observation)
+            self._check_committing()
+            signs = signs_of(self._problem, self._stage, observation)
+            ending = Ending.of(observation, signs, events_of(self._problem, observation, signs))
             self._write("close", ending)
             self._apply_close(ending)
             return
-        running = [candidate.id for candidate in self._stage.pending]
-        if observation.candidate_id not in running:
-            raise ValueError(f"`candidate_id` must be one of {running}, got {observation.candidate_id!r}.")
+        self._running(observation.candidate_id)
         reading = Reading.of(observation)
         self._write("tell", reading)
         self._apply_tell(reading)
 
     def watch(self, observation: Observation) -> Course:
-        """Return `go_on`: every probe and commit runs to its end."""
-        return "go_on"
+        """Return `end` for a probe that is not worth its rest, and for a commit in which something happened.
 
-    def decide(self) -> Decision:
-        """Choose the open stage's values; asked again, the answer is the same."""
+        `roll_back` for a commit that does worse than it would have without its switch, or diverges.
+
+        Raises:
+            ValueError: no such probe is running, or no commit is.
+        """
+        if observation.candidate_id is None:
+            self._check_committing()
+        else:
+            self._running(observation.candidate_id)
+        return course_of(self._problem, self._stage, observation, costs=self._costs, search=self._search)
+
+    def leading(self) -> str | None:
+        """Return the id of the probe that would be promoted if the stage were decided now, or None."""
+        return promotion.leading(self._problem, self._stage)
+
+    def decide(self, held: Collection[str] = ()) -> Decision:
+        """Choose the open stage's values; asked again, the answer is the same.
+
+        `held`: the probes whose end the caller can go on from. The winner's steps stay if it is one of them.
+        """
         if self._stage.decision is None:
-            self._stage.decision = self._decide()
-            self._write("decide", self._stage.decision)
+            decision = self._decide(held)
+            self._write("decide", decision)
+            self._apply_decide(decision)
+        assert self._stage.decision is not None
         return self._stage.decision
 
     def values(self, spent: Spent) -> Values:
@@ -97,7 +123,7 @@ class Controller:
         decision = self._stage.decision
         chosen = self._stage.incumbent if decision is None else decision.values
         factor = cooldown_factor(self._problem, spent)
-        return Values(learning_rate=chosen.learning_rate * factor, level=chosen.level)
+        return chosen.model_copy(update={"learning_rate": chosen.learning_rate * factor})
 
     def state_dict(self) -> Mapping[str, Any]:
         """Return the journal as JSON-compatible data."""
@@ -144,8 +170,10 @@ class Controller:
             self._apply_tell(Reading.model_validate(event["tell"]))
         elif "close" in event:
             self._apply_close(Ending.model_validate(event["close"]))
+        elif "refuse" in event:
+            self._stage.refused.append(Refusal.model_validate(event["refuse"]))
         else:
-            self._stage.decision = Decision.model_validate(event["decide"])
+            self._apply_decide(Decision.model_validate(event["decide"]))
 
     def _apply_ask(self, candidate: Candidate) -> None:
         self._stage.candidates.append(candidate)
@@ -154,8 +182,15 @@ class Controller:
         before, self._spent = self._spent, reading.spent
         self._search = spending.plus(self._search, spending.minus(reading.spent, before))
         self._stage.readings[reading.candidate_id] = reading
-        values = next(c.values for c in self._stage.candidates if c.id == reading.candidate_id)
-        self._costs.record(self._problem, values, reading)
+        candidate = next(each for each in self._stage.candidates if each.id == reading.candidate_id)
+        self._costs.record(self._problem, candidate.values, reading)
+        if is_too_slow(self._problem, self._stage, reading):
+            self._stage.too_slow[candidate.id] = too_slow(self._problem, self._stage, candidate, reading)
+
+    def _apply_decide(self, decision: Decision) -> None:
+        kept = promotion.cost(None if decision.promoted is None else self._stage.readings[decision.promoted])
+        self._search = spending.minus(self._search, kept)
+        self._stage.decision, self._stage.decided = decision, spending.minus(self._spent, kept)
 
     def _apply_close(self, ending: Ending) -> None:
         self._spent = ending.spent
@@ -164,39 +199,63 @@ class Controller:
     # -- what is new -------------------------------------------------------------------------------
 
     def _next_candidate(self) -> Candidate | None:
+        """Return the next probe that fits; what does not is refused, unless nothing fits any more."""
         problem, stage = self._problem, self._stage
-        if is_in_cooldown(problem, self._spent):
+        if is_in_cooldown(problem, self._spent) or (not stage.has_incumbent and not has_room_for_wide(problem, stage)):
             return None
-        proposal = propose(problem, stage)
-        if proposal is None:
-            return None
-        values, origin = proposal
-        allowance = probe_allowance(problem, stage, self._costs, values=values, search=self._search, spent=self._spent)
-        if allowance is None:
-            return None
-        number = f"{stage.index}-{len(stage.candidates)}"
-        return Candidate(id=number, stage=stage.index, values=values, allowance=allowance, origin=origin)
+        while not stage.is_full and (proposal := propose(problem, stage)) is not None:
+            values, origin = proposal
+            allowance = probe_allowance(
+                problem, stage, self._costs, values=values, search=self._search, spent=self._spent
+            )
+            if allowance is not None:
+                number = f"{stage.index}-{len(stage.candidates)}"
+                return Candidate(id=number, stage=stage.index, values=values, allowance=allowance, origin=origin)
+            if stage.pending:  # what still runs may leave room
+                return None
+            refusal = too_expensive(problem, stage, self._costs, proposal)
+            self._write("refuse", refusal)
+            stage.refused.append(refusal)
+        return None
 
-    def _decide(self) -> Decision:
+    def _decide(self, held: Collection[str]) -> Decision:
         problem, stage = self._problem, self._stage
         choice = choose(problem, stage)
+        winner = promotion.winner(problem, stage, choice.values)
+        promoted = winner if winner and winner.candidate.id in held else None
+        kept = promotion.cost(promoted.reading if promoted else None)
+        start = spending.minus(self._spent, kept)
         shares = problem.shares(stage.index)
         part = shares[0] / sum(shares)
-        commit = spending.scale(spending.remaining(problem.budget, self._spent), part)
+        commit = spending.scale(spending.remaining(problem.budget, start), part)
         reports = probe_reports(problem, stage, commit=commit, choice=choice)
-        search = spending.minus(self._search, stage.search_before)
+        search = spending.minus(spending.minus(self._search, stage.search_before), kept)
         return Decision(
             stage=stage.index,
             values=choice.values,
             reason=choice.reason,
             switched=choice.values != stage.incumbent,
             probability=choice.probability,
-            forecast=forecast_of(choice.values, reports),
-            commit_until=spending.commit_end(problem.budget, self._spent, shares),
+            forecast=forecast_of(choice.values, reports) or line_forecast(problem, stage, commit),
+            promoted=promoted.candidate.id if promoted else None,
+            commit_until=spending.commit_end(problem.budget, start, shares),
             probes=reports,
+            refused=(*stage.too_slow.values(), *stage.refused),
             search_seconds=search.seconds,
             search_steps=search.steps,
         )
+
+    # -- the open stage ----------------------------------------------------------------------------
+
+    def _running(self, candidate_id: str) -> Candidate:
+        running = {candidate.id: candidate for candidate in self._stage.pending}
+        if candidate_id not in running:
+            raise ValueError(f"`candidate_id` must be one of {list(running)}, got {candidate_id!r}.")
+        return running[candidate_id]
+
+    def _check_committing(self) -> None:
+        if self._stage.decision is None:
+            raise ValueError(f"stage {self._stage.index} has no commit yet: `decide` first.")
 
 
 def _to_json(value: BaseModel) -> Any:

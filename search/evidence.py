@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search.forecast import has_diverged, standard_error
-from search.reading import Reading, usable_median
+from search.history import discounted
+from search.reading import Reading, side_by_side, usable_median
 from search.space import Box
-from search.stage import Probe, Problem, Score, Stage
+from search.stage import Problem, Score, Stage
 from search.surrogate import MIN_POINTS, Surrogate, fitted
 from search.types import Values
 
@@ -20,8 +21,6 @@ Array = NDArray[np.float64]
 TOLERANCE = 0.7
 #: No reward, and no error of one, is more than so many times the loss that it is relative to, which may be almost 0.
 LARGEST_RATIO = 1e3
-#: How much of the rewards' spread an older stage's reward may have drifted by.
-DRIFT = 0.5
 
 
 def opening_level(readings: Sequence[Reading]) -> float | None:
@@ -45,65 +44,71 @@ def scores(stage: Stage) -> tuple[Score, ...]:
 
     The reward is ln L0 - ln(mean loss of the probe's last half), L0 the stage's starting level: comparable
     between stages. Where a loss is not positive, (L0 - tail) / |L0| stands in for it. Probes of equal length
-    saw the same batches, so their variance is that of the paired difference to the first of them.
+    saw the same batches, so their variance is that of the paired difference to the first of them. One that was cut
+    short is behind the first by as much as it was when it ended, with a variance that grows with what it missed.
     """
     level = stage_level(stage)
-    probes = stage.probes
-    usable = {
-        index: _Half(probe.reading.num_steps, _last_half(probe.reading))
-        for index, probe in enumerate(probes)
+    readings = {
+        probe.candidate.id: probe.reading
+        for probe in stage.probes
         if level is not None and not is_diverged(probe.reading, level=level, initial=stage.initial)
     }
-    if level is None or not usable:
-        return tuple(Score(probe.candidate.values, None, 0.0) for probe in probes)
-    control = next(iter(usable.values()))
-    tails = {index: float(half.losses.mean()) for index, half in usable.items()}
-    is_positive = level > 0 and min(tails.values()) > 0
-    unit = None if is_positive else max(abs(level), max(map(abs, tails.values())) / LARGEST_RATIO) or 1.0
+    control = next(
+        (reading for reading in readings.values() if not reading.is_cut), next(iter(readings.values()), None)
+    )
+    if level is None or control is None:
+        return tuple(Score(probe.candidate.values, None, 0.0) for probe in stage.probes)
+    tails = {number: _tail(reading, control) for number, reading in readings.items()}
+    losses = [tail.loss for tail in tails.values()]
+    is_positive = level > 0 and min(losses) > 0
+    unit = None if is_positive else max(abs(level), max(map(abs, losses)) / LARGEST_RATIO) or 1.0
     return tuple(
-        _score(probe, usable[index], control, level=level, unit=unit)
-        if index in usable
-        else Score(probe.candidate.values, None, 0.0)
-        for index, probe in enumerate(probes)
+        _score(probe.candidate.values, tails.get(probe.candidate.id), level=level, unit=unit) for probe in stage.probes
     )
 
 
-class _Half(NamedTuple):
-    num_steps: int  # of the whole probe
-    losses: Array
+def usable_control(stage: Stage) -> Reading | None:
+    """Return the incumbent's finished probe if it went well, or None; the wide search has none."""
+    first = stage.probes[0] if stage.has_incumbent and stage.probes else None
+    if first is None or first.candidate.values != stage.incumbent or first.reading.is_cut:
+        return None
+    diverged = is_diverged(first.reading, level=stage_level(stage), initial=stage.initial)
+    return None if diverged else first.reading
 
 
-def _score(probe: Probe, half: _Half, control: _Half, *, level: float, unit: float | None) -> Score:
+class _Tail(NamedTuple):
+    loss: float
+    error: float  # its standard error; that of the difference to the control, whose own is 0
+
+
+def _tail(reading: Reading, control: Reading) -> _Tail:
+    """Return the mean loss of the probe's last half; of one that was cut, as it would be beside the whole control."""
+    half, others = _last_half(reading), _last_half(control)
+    if reading is control:
+        return _Tail(float(half.mean()), 0.0)
+    if not reading.is_cut:
+        is_paired = reading.num_steps == control.num_steps
+        return _Tail(float(half.mean()), standard_error(half - others if is_paired else half))
+    num_steps = min(reading.num_steps, control.num_steps)
+    seen, same = (series[len(series) // 2 :] for series in side_by_side(reading, control, num_steps, num_steps))
+    error = standard_error(seen - same) * math.sqrt(control.num_steps / num_steps)
+    if min(seen.mean(), same.mean(), others.mean()) > 0 and seen.mean() <= LARGEST_RATIO * same.mean():
+        return _Tail(float(others.mean() * seen.mean() / same.mean()), error)
+    return _Tail(float(others.mean() + seen.mean() - same.mean()), error)
+
+
+def _score(values: Values, tail: _Tail | None, *, level: float, unit: float | None) -> Score:
     """Return the score of a probe; `unit` stands in where a logarithm has none."""
-    tail = float(half.losses.mean())
-    is_paired = half is not control and half.num_steps == control.num_steps
-    error = standard_error(half.losses - control.losses if is_paired else half.losses)
-    if half is control:
-        error = 0.0  # the others carry the noise of the difference
-    reward = math.log(level) - math.log(tail) if unit is None else (level - tail) / unit
-    relative = min(error / (unit or tail), LARGEST_RATIO)
-    return Score(probe.candidate.values, reward, relative**2)
+    if tail is None:
+        return Score(values, None, 0.0)
+    reward = math.log(level) - math.log(tail.loss) if unit is None else (level - tail.loss) / unit
+    relative = min(tail.error / (unit or tail.loss), LARGEST_RATIO)
+    return Score(values, reward, relative**2)
 
 
 def _last_half(reading: Reading) -> Array:
     losses = np.asarray(reading.losses, dtype=np.float64)
     return losses[len(losses) // 2 :]
-
-
-def relative_to(chosen: Values, stage: Stage, box: Box) -> tuple[Score, ...]:
-    """Return the finite scores of `stage` relative to that of the probe nearest to `chosen`, with added drift.
-
-    Scores of an earlier stage inform the next one, but the landscape has moved: their variance grows by
-    (0.5 x their standard deviation)^2.
-    """
-    finite = [(score, score.reward) for score in scores(stage) if score.reward is not None]
-    if not finite:
-        return ()
-    target = np.asarray(box.to_unit(chosen))
-    distances = [np.linalg.norm(np.asarray(box.to_unit(score.values)) - target) for score, _ in finite]
-    origin = finite[int(np.argmin(distances))][1]
-    drift = (DRIFT * float(np.std([reward for _, reward in finite]))) ** 2
-    return tuple(Score(score.values, reward - origin, score.variance + drift) for score, reward in finite)
 
 
 class Evidence(NamedTuple):
@@ -123,7 +128,7 @@ class Evidence(NamedTuple):
 
 
 def evidence(stage: Stage) -> Evidence:
-    """Return what this stage's probes and the stage before say, rewards relative to this stage's first finite one.
+    """Return what the probes of this stage and of earlier ones say, rewards relative to this stage's first finite one.
 
     A diverged probe gets the lowest finite reward less half of the spread, with a large variance: a huge
     number would flatten everything else.
@@ -131,7 +136,8 @@ def evidence(stage: Stage) -> Evidence:
     current = scores(stage)
     origin = next((score.reward for score in current if score.reward is not None), 0.0)
     rows = [(score.values, score.reward - origin, score.variance) for score in current if score.reward is not None]
-    rows += [(score.values, score.reward, score.variance) for score in stage.previous if score.reward is not None]
+    earlier = discounted(stage.history, stage.drift)
+    rows += [(score.values, score.reward, score.variance) for score in earlier if score.reward is not None]
     num_finite = len(rows)
     diverged = [score.values for score in current if score.reward is None]
     if rows:

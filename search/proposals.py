@@ -11,7 +11,7 @@ from search.decision import bounding_box, trust_region
 from search.evidence import diverged_values, evidence, scores
 from search.space import Box
 from search.spending import fraction_spent
-from search.stage import Problem, Stage, is_barred
+from search.stage import Problem, Stage, distance, is_barred
 from search.surrogate import MIN_POINTS
 from search.types import Origin, Values
 
@@ -29,8 +29,10 @@ SAME_VALUES = 1.02
 
 
 def propose(problem: Problem, stage: Stage) -> Proposal | None:
-    """Return what to try next in `stage`, or None if it has tried enough."""
-    return _propose_wide(problem, stage) if problem.is_wide(stage.index) else _propose_local(problem, stage)
+    """Return what to try next in `stage`, or None if it has tried enough, or has no reason to search."""
+    if not stage.has_incumbent:
+        return _propose_wide(problem, stage)
+    return _propose_local(problem, stage) if problem.config.revisit == "stages" or stage.events else None
 
 
 # -- the wide search -------------------------------------------------------------------------------
@@ -69,22 +71,24 @@ def _alternating_levels(problem: Problem, num_points: int) -> list[float | None]
 
 def _propose_wide(problem: Problem, stage: Stage) -> Proposal | None:
     plan = wide_plan(problem)
-    asked = len(stage.candidates)
+    asked = len(stage.tried)
     if asked < len(plan):
         return plan[asked]
-    num_extensions = sum(candidate.origin == "wide" for candidate in stage.candidates[len(plan) :])
+    num_extensions = sum(each.origin in ("wide", "guess") for each in stage.tried) - len(plan)
     if num_extensions < MAX_EXTENSIONS and not stage.pending:
         extension = _extension(problem, stage)
         if extension is not None:
             return extension, "wide"
     if asked - num_extensions >= problem.config.wide_probes:
         return None
-    box = bounding_box(problem, [candidate.values for candidate in stage.candidates])
+    box = bounding_box(problem, [each.values for each in stage.tried])
     return _acquire(problem, stage, box)
 
 
 def _extension(problem: Problem, stage: Stage) -> Values | None:
     """Return a point a decade beyond the end of the range that did best; below it if everything diverged."""
+    if not stage.probes:
+        return None
     tried = sorted(scores(stage), key=lambda score: score.values.learning_rate)
     best = max(tried, key=lambda score: -math.inf if score.reward is None else score.reward)
     if best is not tried[0] and best is not tried[-1]:
@@ -99,13 +103,13 @@ def _extension(problem: Problem, stage: Stage) -> Values | None:
 
 
 def _propose_local(problem: Problem, stage: Stage) -> Proposal | None:
-    asked = len(stage.candidates)
+    asked = len(stage.tried)
     if asked == 0:
         return stage.incumbent, "incumbent"
-    if asked >= problem.config.probes:
+    if asked >= problem.config.probes or not stage.candidates:  # without its control it decides nothing
         return None
     may_rise = stage.may_rise and fraction_spent(problem.budget, stage.opened) < LAST_RISE
-    region = trust_region(problem, stage.incumbent, may_rise=may_rise)
+    region = trust_region(problem, stage.incumbent, may_rise=may_rise, width=stage.width)
     return _RIVALS[problem.config.kind](problem, stage, region)
 
 
@@ -116,16 +120,20 @@ def _promising(problem: Problem, stage: Stage, region: Box) -> Proposal | None:
 
 
 def _move(problem: Problem, stage: Stage, region: Box) -> Proposal | None:
-    """Return the first of up, down (and the same for the level) that is new; the level goes first every other stage."""
-    rate, level = stage.incumbent.learning_rate, stage.incumbent.level
-    moves = [Values(learning_rate=rate * factor, level=level) for factor in (2.0, 0.5, 0.25)]
+    """Return the first of up, down (and the same for the level) that is new; the level goes first every other stage.
+
+    Up and down are the region's ends; half-way down, in logarithms, comes before all the way, and so do the levels.
+    """
+    config, (rate, level) = problem.config, (stage.incumbent.learning_rate, stage.incumbent.level)
+    up, down = config.max_up**stage.width, config.max_down**stage.width
+    moves = [Values(learning_rate=rate * factor, level=level) for factor in (up, down**0.5, down)]
     if region.level is not None and level is not None:
-        levels = [Values(learning_rate=rate, level=level * factor) for factor in (2.0, 0.5)]
+        half = config.max_level_move ** (stage.width / 2)
+        levels = [Values(learning_rate=rate, level=level * factor) for factor in (half, 1 / half)]
         moves = [*levels, *moves] if stage.index % 2 == 0 else [*moves[:2], *levels, moves[2]]
     diverged = diverged_values(stage)
     allowed = (region.clip(values) for values in moves)
-    new = (values for values in allowed if not is_barred(values, diverged) and not _was_tried(stage, values))
-    values = next(new, None)
+    values = next((values for values in allowed if _is_open(stage, values, diverged)), None)
     return None if values is None else (values, "move")
 
 
@@ -140,7 +148,7 @@ def _acquire(problem: Problem, stage: Stage, region: Box) -> Proposal | None:
 
     def allowed(cloud: Array) -> NDArray[np.bool_]:
         values = [outer.from_unit(point.tolist(), level) for point in cloud]
-        return np.array([not is_barred(value, diverged) and not _was_tried(stage, value) for value in values], bool)
+        return np.array([_is_open(stage, value, diverged) for value in values], bool)
 
     # functions of where the run stands, not of how it got there: a restored controller asks the same
     stage_seed = (problem.seed * 1_000_003 + stage.index * 1_009) % 2**31
@@ -149,7 +157,7 @@ def _acquire(problem: Problem, stage: Stage, region: Box) -> Proposal | None:
         cloud = sobol_points(32, bounds, seed=stage_seed)  # one sequence for the stage: its points keep their distance
         free = cloud[allowed(cloud)]
         return (outer.from_unit(free[0].tolist(), level), "sobol") if len(free) else None
-    seed = (stage_seed + len(stage.candidates)) % 2**31
+    seed = (stage_seed + len(stage.tried)) % 2**31
     pending = np.array([outer.to_unit(candidate.values) for candidate in stage.pending])
     point = next_point(surrogate, bounds, pending=pending, allowed=allowed, seed=seed)
     return None if point is None else (outer.from_unit(point.tolist(), level), "acquisition")
@@ -161,11 +169,18 @@ def _outer(problem: Problem, stage: Stage, region: Box) -> Box:
     return bounding_box(problem, known, region)
 
 
+def _is_open(stage: Stage, values: Values, diverged: tuple[Values, ...]) -> bool:
+    """Whether `values` are new, unlike what diverged, and nearer to the incumbent than to what was rolled back."""
+    own = distance(values, stage.incumbent)
+    is_rejected = any(distance(values, other) < own for other in stage.rejected)
+    return not (is_rejected or is_barred(values, diverged) or _was_tried(stage, values))
+
+
 def _was_tried(stage: Stage, values: Values) -> bool:
     return any(
         _within(values.learning_rate, other.learning_rate, SAME_VALUES)
         and _within(values.level or 1.0, other.level or 1.0, SAME_VALUES)
-        for other in (candidate.values for candidate in stage.candidates)
+        for other in (each.values for each in stage.tried)
     )
 
 

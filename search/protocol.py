@@ -1,6 +1,6 @@
 """The one protocol of all strategies: the trial loop knows nothing else about them."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
 from search.types import Candidate, Course, Decision, Observation, Spent, Values
@@ -12,6 +12,10 @@ class Strategy(Protocol):
     One stage: `ask` until it returns None, running each candidate from the stage's snapshot and reporting
     it with `tell`; then `decide`, rewind to the snapshot, and train the commit with `values(spent)` until
     `decision.commit_until`; then `tell` the commit's observation (`candidate_id=None`), which closes the stage.
+
+    A decision may name a probe that is `promoted`: its steps are the commit's first, and the run goes on from its end
+    instead of rewinding. That is offered only for probes whose end the caller holds: the last one, and whichever was
+    `leading` before the next began.
 
     Meanwhile `watch` is asked at points that follow from the budget: after a quarter, a half and three quarters of a
     probe's allowance, and whenever the committed line is evaluated.
@@ -30,8 +34,11 @@ class Strategy(Protocol):
         with `rolled_back`; what it cost stays spent.
         """
 
-    def decide(self) -> Decision:
-        """Choose the open stage's values."""
+    def leading(self) -> str | None:
+        """Return the id of the finished probe whose end is worth holding, or None."""
+
+    def decide(self, held: Collection[str] = ()) -> Decision:
+        """Choose the open stage's values; `held` are the probes that may be promoted."""
 
     def values(self, spent: Spent) -> Values:
         """Return what the committed line uses at these totals (a cool-down or an annealing applied)."""

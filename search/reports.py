@@ -8,7 +8,7 @@ from search.decision import Choice
 from search.evidence import scores, stage_level
 from search.forecast import forecast_loss
 from search.spending import Amounts
-from search.stage import Probe, Problem, Score, Stage
+from search.stage import Probe, Problem, Score, Stage, distance
 from search.types import Forecast, ProbeReport, Values
 
 #: Horizon of a commit whose steps cost nothing that the budget caps.
@@ -41,16 +41,22 @@ def forecast_of(values: Values, reports: Sequence[ProbeReport]) -> Forecast | No
     finite = [report for report in reports if report.reward is not None]
     if not finite:
         return None
-    nearest = min(finite, key=lambda report: _distance(values, report.candidate.values))
+    nearest = min(finite, key=lambda report: distance(values, report.candidate.values))
     rates = sorted((values.learning_rate, nearest.candidate.values.learning_rate))
     return nearest.forecast if rates[1] <= NEAR_RATE * rates[0] else None
 
 
-def _distance(first: Values, second: Values) -> float:
-    rates = abs(math.log(first.learning_rate / second.learning_rate))
-    if first.level is None or second.level is None:
-        return rates
-    return math.hypot(rates, math.log(first.level / second.level))
+def line_forecast(problem: Problem, stage: Stage, commit: Amounts) -> Forecast | None:
+    """Return the forecast of a commit without probes, from the commit before it; None if that does not go on."""
+    before = stage.before
+    if before is None or not before.is_kept or not before.losses:
+        return None
+    seconds = before.signs.step_seconds
+    cost = {"steps": 1.0, "bytes": before.bytes_sent / before.num_steps, "seconds": seconds or 0.0}
+    known = {unit: cost[unit] for unit in commit}
+    steps = before.num_steps + min(spending.num_steps(commit, known), LONGEST_COMMIT)
+    points = max(float(len(before.losses)), len(before.losses) * steps / before.num_steps)
+    return forecast_loss(before.losses, points, level=stage.before_level)
 
 
 def _horizon(problem: Problem, probe: Probe, commit: Amounts) -> float:

@@ -1,19 +1,20 @@
 """The strategy that replays a learned schedule: the same values at the same steps, whatever the run measures."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import pairwise
 from typing import Any, ClassVar, Self
 
+from search.baselines import Fixed
 from search.config import Budget, ScheduleConfig
 from search.schedule_file import Entry, ScheduleFile
 from search.space import SearchSpace
-from search.types import Allowance, Candidate, Course, Decision, Observation, Spent, Values
+from search.types import Allowance, Decision, Observation, Spent, Values
 
 #: A rate that changes by no more than so many steps of a decay goes on with it.
 LARGEST_JUMP = 2.0
 
 
-class Scheduled:
+class Scheduled(Fixed):
     """A `search.protocol.Strategy`: a stage for each piece of the schedule, and one that holds its last values."""
 
     kind: ClassVar[str] = "schedule"
@@ -27,13 +28,9 @@ class Scheduled:
         schedule = config.schedule
         if schedule.optimizer != space.optimizer:
             raise ValueError(f"`schedule.optimizer` must be {space.optimizer!r}, got {schedule.optimizer!r}.")
-        self._space, self._budget, self._config = space, budget, config
+        super().__init__(space, budget)
+        self._config, self._num_kept = config, 0
         self._starts = (*stage_starts(schedule), schedule.num_steps)
-        self._num_closed, self._num_kept = 0, 0
-
-    def ask(self) -> Candidate | None:
-        """Return None: nothing is probed."""
-        return None
 
     def tell(self, observation: Observation) -> None:
         """Close the stage; if it diverged the next one is the same again, for the schedule has nothing else to offer.
@@ -41,16 +38,10 @@ class Scheduled:
         Raises:
             ValueError: `observation` is a probe's.
         """
-        if observation.candidate_id is not None:
-            raise ValueError(f"`candidate_id` must be None: nothing was asked, got {observation.candidate_id!r}.")
-        self._num_closed += 1
+        super().tell(observation)
         self._num_kept += not observation.diverged
 
-    def watch(self, observation: Observation) -> Course:
-        """Return `go_on`: nothing that is measured changes anything."""
-        return "go_on"
-
-    def decide(self) -> Decision:
+    def decide(self, held: Collection[str] = ()) -> Decision:
         """Return the values of the schedule's next piece, until its end; of the last, until the budget's."""
         budget, index = self._budget, min(self._num_kept, len(self._starts) - 1)
         step, ends = self._starts[index], self._starts[index + 1 :]
@@ -68,14 +59,8 @@ class Scheduled:
 
     def state_dict(self) -> Mapping[str, Any]:
         """Return the state as JSON-compatible data."""
-        return {
-            "kind": self.kind,
-            "space": self._space.model_dump(mode="json"),
-            "budget": self._budget.model_dump(mode="json"),
-            "config": self._config.model_dump(mode="json"),
-            "num_closed": self._num_closed,
-            "num_kept": self._num_kept,
-        }
+        own = {"config": self._config.model_dump(mode="json"), "num_kept": self._num_kept}
+        return {**super().state_dict(), **own}
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any]) -> Self:

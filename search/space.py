@@ -13,6 +13,7 @@ class SearchSpace(Value):
     guess: Values  # the user's values: the first stage's incumbent
     level_range: tuple[float, float] | None = None  # None: the level is not searched
     level_start: float | None = None  # the link rule's level, if `level_range` is given
+    dense_bytes: int | None = None  # sent per step by one worker without compression; None: the link has no say
     max_learning_rate: float = 1e3
     min_learning_rate: float = 1e-8
 

@@ -81,6 +81,12 @@ def plus(first: Spent, second: Spent) -> Spent:
     )
 
 
+def given(allowance: Allowance) -> Amounts:
+    """Return the caps of `allowance`."""
+    caps_of = {unit: getattr(allowance, unit) for unit in UNITS}
+    return {unit: float(cap) for unit, cap in caps_of.items() if cap is not None}
+
+
 def step_cost(budget: Budget, reading: Reading) -> Amounts:
     """Return what a step of `reading`, which has some, cost on average."""
     cost = {

@@ -1,12 +1,15 @@
 """The open stage: what was asked in it and what came back. The one mutable value that a controller holds."""
 
+import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from search.config import OPTIMIZER_TRAITS, Budget, OptimizerTraits, SearchConfig
-from search.reading import Reading
+from search.events import Event
+from search.link import Link
+from search.reading import Ending, Reading
 from search.space import SearchSpace
-from search.types import Candidate, Decision, Spent, Values
+from search.types import Candidate, Decision, Refusal, Spent, Values
 
 #: A rate that diverged bars those at or above this share of it ...
 BARRED_SHARE = 0.7
@@ -37,10 +40,6 @@ class Problem:
             level = min(high, max(low, level))
         return Values(learning_rate=self.space.guess.learning_rate, level=level)
 
-    def is_wide(self, stage: int) -> bool:
-        """Whether `stage` is the wide search, which has no incumbent to compare with."""
-        return stage == 0 and self.config.wide_probes > 0
-
     def shares(self, stage: int) -> list[int]:
         """Return the weights 1 : 2 : 4 : ... of the commits from `stage` on; past the last stage, all is one."""
         return [2**index for index in range(stage, self.config.num_stages)] or [1]
@@ -59,34 +58,60 @@ class Score(NamedTuple):
     variance: float
 
 
+#: Scores of the last stages: see `search.history`.
+History = tuple[tuple[Score, ...], ...]
+
+
 @dataclass
 class Stage:
     """Mutable. `level` and `initial` are losses: where the stage starts, and where the run started."""
 
     index: int
     incumbent: Values
+    has_incumbent: bool = True  # False: the wide search, which compares with nothing
     opened: Spent = field(default_factory=Spent)
     search_before: Spent = field(default_factory=Spent)
     level: float | None = None
     initial: float | None = None
-    previous: tuple[Score, ...] = ()  # of the stage before, relative to its own choice
+    history: History = ()
+    drift: float = 0.0  # of rewards from stage to stage, as far as `history` shows it
+    width: float = 1.0  # of the trust region: the exponent of its limits
     barred: tuple[Values, ...] = ()  # diverged on the committed line
-    may_rise: bool = True  # False: a commit diverged, and none has met its forecast since
+    rejected: tuple[Values, ...] = ()  # rolled back, from where this stage starts again
+    may_rise: bool = True  # False: a commit was taken back, and none has met its forecast since
+    before: Ending | None = None  # how the stage before ended
+    before_level: float | None = None  # the loss at which that stage started
+    events: tuple[Event, ...] = ()  # what happened in it
+    reference_seconds: float | None = None  # of a step after the last search; None: this commit will show it
+    link: Link | None = None  # as the stages before have shown it
     candidates: list[Candidate] = field(default_factory=list)
     readings: dict[str, Reading] = field(default_factory=dict)
+    refused: list[Refusal] = field(default_factory=list)  # without a step
+    too_slow: dict[str, Refusal] = field(default_factory=dict)  # by candidate, after a few steps
+    decided: Spent = field(default_factory=Spent)  # the run's totals when its commit began
     note: str = ""  # why the incumbent is not what the stage before used
     is_complete: bool = False
     decision: Decision | None = None
 
     @property
     def probes(self) -> list[Probe]:
-        """The finished probes, in the order in which they were asked for."""
-        done = [candidate for candidate in self.candidates if candidate.id in self.readings]
+        """The finished probes, without those that were too slow, in the order in which they were asked for."""
+        done = [each for each in self.candidates if each.id in self.readings and each.id not in self.too_slow]
         return [Probe(candidate, self.readings[candidate.id]) for candidate in done]
 
     @property
     def pending(self) -> list[Candidate]:
         return [candidate for candidate in self.candidates if candidate.id not in self.readings]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further probe fits."""
+        return any(refusal.kind == "no_room" for refusal in self.refused)
+
+    @property
+    def tried(self) -> list[Candidate | Refusal]:
+        """All that was proposed, whether or not it was probed."""
+        return [*self.candidates, *self.refused]
 
 
 def is_barred(values: Values, diverged: tuple[Values, ...]) -> bool:
@@ -95,6 +120,14 @@ def is_barred(values: Values, diverged: tuple[Values, ...]) -> bool:
         values.learning_rate >= BARRED_SHARE * other.learning_rate and _are_near(values.level, other.level)
         for other in diverged
     )
+
+
+def distance(first: Values, second: Values) -> float:
+    """Return how far apart two values are, in natural logarithms."""
+    rates = abs(math.log(first.learning_rate / second.learning_rate))
+    if first.level is None or second.level is None:
+        return rates
+    return math.hypot(rates, math.log(first.level / second.level))
 
 
 def _are_near(first: float | None, second: float | None) -> bool:

@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 from trainers.config import FUTURE_EXCHANGES, FUTURE_OPTIMIZERS, Fault
 
 #: Words of the job language that this version refuses by name.
-FUTURE = {*FUTURE_EXCHANGES, *FUTURE_OPTIMIZERS, "events"}
+FUTURE = {*FUTURE_EXCHANGES, *FUTURE_OPTIMIZERS}
 
 
 class Problem(BaseModel):

@@ -3,6 +3,7 @@
 import math
 import statistics
 
+from search import link as link_rule
 from search.space import SearchSpace
 from search.types import Values
 from service.spec import TrialSpec
@@ -28,6 +29,7 @@ def opening_space(spec: TrialSpec, group: Group) -> tuple[SearchSpace, SegmentRe
         guess=Values(learning_rate=spec.replica.optimizer.learning_rate, level=start),
         level_range=level if isinstance(level, tuple) else None,
         level_start=start if isinstance(level, tuple) else None,
+        dense_bytes=_transfer(spec, group.num_elements, None).bytes if _is_a_density(spec) else None,
     )
     return space, warm_up
 
@@ -50,15 +52,18 @@ def _start(spec: TrialSpec, level: tuple[float, float], warm_up: SegmentResult, 
     The rule reads a clock, so a budget without seconds takes the middle as well.
     """
     low, high = level
-    link, exchange = spec.replica.link, spec.replica.exchange
-    assert isinstance(exchange, ThresholdConfig)
-    if spec.budget.seconds is None or exchange.search != "density" or not isinstance(link, EmulateLink):
+    link = spec.replica.link
+    if spec.budget.seconds is None or not _is_a_density(spec) or not isinstance(link, EmulateLink):
         return math.sqrt(low * high)
     dense_s = _transfer(spec, num_elements, None).seconds(link)
     sparse_s = _transfer(spec, num_elements, low).seconds(link)
     compute_s = max(0.0, statistics.median(warm_up.step_seconds) - sparse_s)
-    rule = cost.link_rule_density(compute_s, dense_s)
-    return min(high, max(low, rule))
+    return link_rule.rule(compute_s, dense_s, level)
+
+
+def _is_a_density(spec: TrialSpec) -> bool:
+    exchange = spec.replica.exchange
+    return isinstance(exchange, ThresholdConfig) and exchange.search == "density"
 
 
 def _transfer(spec: TrialSpec, num_elements: int, density: float | None) -> cost.Traffic:

@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Sequence
-
-from pydantic import BaseModel
+from typing import NamedTuple
 
 from search.types import Candidate, Decision, Forecast
 from service.cluster.progress import Measured
@@ -11,12 +10,22 @@ from service.records import AnyRecord, MetricPoints, ProbeDone, StageDecided
 from trainers.segment import Evaluation, Segment, SegmentResult
 
 
-class Probe(BaseModel):
+class Pushed(NamedTuple):
+    """A segment that was trained, and what came of it."""
+
+    segment: Segment
+    result: SegmentResult
+    started_s: float  # on the training clock
+    bytes_sent: int  # by one worker in the whole run, this included
+
+
+class Probe(NamedTuple):
     """A candidate, and what its probe measured."""
 
     candidate: Candidate
     measured: Measured
     seconds: float
+    pushed: Sequence[Pushed]
 
 
 def finite(value: float | None) -> float | None:
@@ -47,12 +56,14 @@ def probe_done(trial_id: str, probe: Probe, forecast: Forecast | None) -> ProbeD
     )
 
 
-def decided(
-    trial_id: str, decision: Decision, probes: Sequence[Probe], *, first_step: int, search_bytes: int
-) -> list[AnyRecord]:
-    """Return the stage's decision, and its probes once more, now with their forecasts."""
+def decided(trial_id: str, decision: Decision, probes: Sequence[Probe], *, first_step: int) -> list[AnyRecord]:
+    """Return the stage's decision, and its probes once more, now with their forecasts.
+
+    What a promoted probe took is the commit's, not the search's.
+    """
     forecasts = {report.candidate.id: report.forecast for report in decision.probes}
     forecast = decision.forecast
+    searched = [probe for probe in probes if probe.candidate.id != decision.promoted]
     return [
         *(probe_done(trial_id, probe, forecasts.get(probe.candidate.id)) for probe in probes),
         StageDecided(
@@ -66,19 +77,18 @@ def decided(
             probability=finite(decision.probability),
             forecast=finite(forecast.mean) if forecast else None,
             forecast_std=finite(forecast.std) if forecast else None,
-            search_seconds=sum(probe.seconds for probe in probes),
-            search_steps=sum(probe.measured.num_steps for probe in probes),
-            search_bytes=search_bytes,
+            search_seconds=sum(probe.seconds for probe in searched),
+            search_steps=sum(probe.measured.num_steps for probe in searched),
+            search_bytes=sum(probe.measured.bytes_sent for probe in searched),
             decision=decision.model_dump(mode="json"),
         ),
     ]
 
 
-def committed(
-    trial_id: str, segment: Segment, result: SegmentResult, *, started_s: float, bytes_sent: int
-) -> list[MetricPoints]:
+def committed(trial_id: str, pushed: Pushed) -> list[MetricPoints]:
     """Return a committed segment's series: the loss of every step; the rest once, at its end."""
-    seconds, clock = [], started_s
+    segment, result, clock, bytes_sent = pushed
+    seconds = []
     for step_s in result.step_seconds:
         clock += step_s
         seconds.append(clock)

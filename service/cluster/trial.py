@@ -4,6 +4,7 @@ Control never calls upward: the strategy returns candidates and decisions, this 
 """
 
 import time
+from collections.abc import Iterator
 from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict
@@ -15,10 +16,11 @@ from service.cluster import chunks, reports
 from service.cluster.checkpoints import Keeper
 from service.cluster.opening import STAGE, opening_space
 from service.cluster.progress import Measured, OpenCommit, Progress
+from service.cluster.promotion import Ends
 from service.records import AnyRecord, Billed, Checkpointed, StageClosed, TrialFinished, TrialStarted
 from service.spec import TrialSpec
 from trainers.group import Group, Recovery
-from trainers.segment import Segment, SegmentResult
+from trainers.segment import Segment
 from trainers.workload import WorkloadError
 
 #: Shares of its allowance after which the strategy may end a probe, and the whole.
@@ -178,43 +180,49 @@ class _Run:
     # -- a stage --------------------------------------------------------------------------------------------
 
     def open_stage(self) -> OpenCommit:
-        """Search from a snapshot, decide, and rewind."""
-        started, sent = self.seconds(), self.progress.bytes
-        self.group.snapshot(STAGE)
+        """Search from a snapshot, decide, and rewind, or go on from the end of the probe that won."""
+        started, ends = self.seconds(), Ends(self.group)
         self._stage = StageStart(checkpoint=self._stage.checkpoint, progress=self.progress.model_copy(deep=True))
         probes = []
         while (candidate := self.strategy.ask()) is not None:
+            ends.rewind(leading=self.strategy.leading())
             probes.append(self._probe(candidate))
+            ends.ended(probes[-1])
             self.sink.report(reports.probe_done(self.trial_id, probes[-1], None), self._bill_so_far())
-        decision = self.strategy.decide()
-        if probes:
-            self.group.restore(STAGE)
-            self.cost = None
+        commit = OpenCommit(decision=self.strategy.decide(ends.held))
+        promoted = ends.go_to(commit.decision.promoted)
+        self.cost = None if probes else self.cost
         self.progress.charge_seconds(seconds_search=self.seconds() - started)
-        self.sink.report(
-            *reports.decided(
-                self.trial_id,
-                decision,
-                probes,
-                first_step=self.progress.step,
-                search_bytes=self.progress.bytes - sent,
-            )
-        )
-        return OpenCommit(decision=decision)
+        self.sink.report(*reports.decided(self.trial_id, commit.decision, probes, first_step=self.progress.step))
+        if promoted is not None:
+            self._promote(promoted, commit)
+        return commit
+
+    def _promote(self, probe: reports.Probe, commit: OpenCommit) -> None:
+        """Make the probe's steps, at whose end the group is, the first of the commit."""
+        self.progress.promote((pushed.result for pushed in probe.pushed), seconds=probe.seconds)
+        for pushed in probe.pushed:
+            commit.measured.add(pushed.result)
+            self._keep(pushed, commit)
 
     def _probe(self, candidate: Candidate) -> reports.Probe:
-        self.group.restore(STAGE)
         self.cost = None
         measured, opened = Measured(), self.spent()
+        pushed: list[reports.Pushed] = []
         for part in PROBE_PARTS:
             allowed = chunks.part_of(candidate.allowance, part)
-            self._run_probe(candidate.values, allowed, opened=opened, into=measured)
-            if measured.diverged or self.strategy.watch(self._observation(measured, candidate.id)) != "go_on":
+            pushed += self._run_probe(candidate.values, allowed, opened=opened, into=measured)
+            seen = self._observation(measured, candidate.id)
+            is_cut = part < 1 and not measured.diverged and self.strategy.watch(seen) != "go_on"
+            if measured.diverged or is_cut:
                 break
-        self.strategy.tell(self._observation(measured, candidate.id))
-        return reports.Probe(candidate=candidate, measured=measured, seconds=self.seconds() - opened.seconds)
+        self.strategy.tell(seen.model_copy(update={"is_cut": is_cut, "spent": self.spent()}))
+        seconds = self.seconds() - opened.seconds
+        return reports.Probe(candidate=candidate, measured=measured, seconds=seconds, pushed=pushed)
 
-    def _run_probe(self, values: Values, allowed: Allowance, *, opened: Spent, into: Measured) -> None:
+    def _run_probe(
+        self, values: Values, allowed: Allowance, *, opened: Spent, into: Measured
+    ) -> Iterator[reports.Pushed]:
         until = chunks.within(chunks.until_totals(opened, allowed), self.spec.budget)
         at_least = opened.steps + allowed.min_steps
         while not into.diverged and self._goes_on(until, at_least):
@@ -222,7 +230,7 @@ class _Run:
             num_steps = chunks.next_chunk(
                 until, self.spent(), self.cost, most=missing if missing > 0 else chunks.NO_LIMIT
             )
-            self._push(values, values, num_steps, into=into, is_probe=True)
+            yield self._push(values, values, num_steps, into=into, is_probe=True)
 
     def _goes_on(self, until: Allowance, at_least: int) -> bool:
         return self.progress.steps < at_least or not chunks.is_reached(until, self.spent(), self.cost)
@@ -247,17 +255,17 @@ class _Run:
     def _commit_chunk(self, commit: OpenCommit, until: Allowance) -> None:
         every = self.spec.objective.every
         num_steps = chunks.next_chunk(until, self.spent(), self.cost, most=every - self.progress.step % every)
-        start, started = self.strategy.values(self.spent()), self.seconds()
+        start = self.strategy.values(self.spent())
         end = self.strategy.values(self._spent_after(num_steps - 1))  # what its last step uses
-        segment, result = self._push(start, end, num_steps, into=commit.measured, is_probe=False)
-        if result.diverged:
-            return
+        pushed = self._push(start, end, num_steps, into=commit.measured, is_probe=False)
+        if not pushed.result.diverged:
+            self._keep(pushed, commit)
+
+    def _keep(self, pushed: reports.Pushed, commit: OpenCommit) -> None:
+        result = pushed.result
         self.progress.step = result.first_step + len(result.losses)
-        self.progress.schedule_segment(segment, result, commit.decision.reason)
-        self.sink.report(
-            *reports.committed(self.trial_id, segment, result, started_s=started, bytes_sent=self.progress.bytes),
-            self._bill_so_far(),
-        )
+        self.progress.schedule_segment(pushed.segment, result, commit.decision.reason)
+        self.sink.report(*reports.committed(self.trial_id, pushed), self._bill_so_far())
 
     def _spent_after(self, num_steps: int) -> Spent:
         spent, cost = self.spent(), self.cost or chunks.StepCost(bytes=0, seconds=0)
@@ -300,9 +308,7 @@ class _Run:
 
     # -- acts -----------------------------------------------------------------------------------------------
 
-    def _push(
-        self, start: Values, end: Values, num_steps: int, *, into: Measured, is_probe: bool
-    ) -> tuple[Segment, SegmentResult]:
+    def _push(self, start: Values, end: Values, num_steps: int, *, into: Measured, is_probe: bool) -> reports.Pushed:
         ramps = end.learning_rate != start.learning_rate
         segment = Segment(
             num_steps=num_steps,
@@ -311,17 +317,19 @@ class _Run:
             level=start.level,
         )
         self.sink.report()  # hears a cancel
+        started = self.seconds()
         result = self.group.run(segment)
         into.add(result)
         self.progress.charge(result, is_probe=is_probe)
         self.cost = chunks.cost_of(result) or self.cost
-        return segment, result
+        return reports.Pushed(segment, result, started_s=started, bytes_sent=self.progress.bytes)
 
     def _observation(self, measured: Measured, candidate_id: str | None) -> Observation:
         return Observation(
             candidate_id=candidate_id,
             losses=tuple(measured.losses),
             step_seconds=tuple(measured.step_seconds),
+            trace=measured.trace,
             bytes_sent=measured.bytes_sent,
             density=measured.density,
             diverged=measured.diverged,

@@ -27,6 +27,7 @@ from service.records import (
 from service.spec import JobSpec, TrialSpec
 from trainers.group import ProcessGroup
 from trainers.repair import RepairingGroup
+from trainers.segment import Segment
 
 
 class Memory:
@@ -60,7 +61,7 @@ def _spec(**changes: Any) -> TrialSpec:
     job = {
         "workload": {"kind": "digits-mlp"},
         "exchange": {"kind": "threshold", "density": [0.003, 0.1]},
-        "controller": {"kind": "bo", "max_search_fraction": 0.5},
+        "controller": {"kind": "bo", "revisit": "stages", "max_search_fraction": 0.5},
         "budget": {"steps": 900},
         "objective": {"every": 25},
     }
@@ -126,6 +127,21 @@ def test_the_schedule_covers_every_committed_step_once_and_the_bill_adds_up(undi
     assert finished.bill.steps + finished.bill.steps_search == 900
     assert sum(finished.bill.bytes_by_purpose.values()) == finished.bill.bytes_sent
     assert finished.bill.bytes_sent < finished.bill.bytes_dense
+
+
+def test_promoted_probes_are_trained_as_if_there_had_been_no_search(undisturbed: Memory) -> None:
+    [finished], decided = undisturbed.of(TrialFinished), undisturbed.of(StageDecided)
+
+    losses: list[float] = []
+    with ProcessGroup(_spec().replica, num_workers=2) as group:
+        for entry in finished.schedule:
+            values = entry.model_dump(include={"num_steps", "learning_rate", "final_learning_rate", "level"})
+            losses += group.run(Segment(**values)).losses
+
+    assert [stage.decision["promoted"] is not None for stage in decided][0:2] == [False, True]
+    assert losses == [loss for _, loss in sorted(undisturbed.losses().items())]
+    assert finished.bill.steps_search == sum(stage.search_steps for stage in decided)
+    assert finished.bill.bytes_search == sum(stage.search_bytes for stage in decided)
 
 
 def test_a_run_that_was_cut_between_stages_goes_on_bit_for_bit(train: Any, undisturbed: Memory) -> None:

@@ -7,10 +7,11 @@ import pytest
 
 from search.autolrs import AutoLrs
 from search.autolrs_rules import told_losses
+from search.confidence_bound import lowest_bound
 from search.config import AutoLrsConfig, Budget
 from search.extrapolation import extrapolate
 from search.space import SearchSpace
-from search.types import Observation, Spent, Values
+from search.types import Forecast, Observation, Spent, Values
 
 STEPS = Budget(steps=900)
 
@@ -107,8 +108,16 @@ def test_a_probe_that_blew_up_is_no_number_and_never_wins(losses):
 
 
 def test_what_diverged_is_told_as_little_worse_than_the_worst():
-    assert told_losses([1.0, None, 3.0]) == [1.0, 4.0, 3.0]
-    assert told_losses([None, None]) == [0.0, 0.0]
+    diverged = Forecast(mean=1e30, std=1.0, status="diverged")
+    low, high = (Forecast(mean=mean, std=1.0, status="ok") for mean in (1.0, 3.0))
+
+    assert told_losses([low, diverged, high]) == [1.0, 4.0, 3.0]
+    assert told_losses([low, diverged]) == [1.0, 1.1]
+    assert told_losses([diverged, diverged]) == [0.0, 0.0]
+
+
+def test_losses_that_are_all_equal_lead_to_the_widest_gap():
+    assert lowest_bound(np.array([0.0, 1.0, 0.3]), np.zeros(3), kappa=1000.0) == pytest.approx(0.65)
 
 
 def test_if_all_probes_diverge_half_of_the_lowest_rate_is_used():

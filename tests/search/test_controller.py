@@ -19,7 +19,7 @@ LEVELS = {"level_range": (0.003, 0.1), "level_start": 0.02}
 def _controller(guess=0.1, *, optimizer="sgd", budget=STEPS, seed=0, space=None, **config):
     level = 0.02 if space else None
     where = SearchSpace(optimizer=optimizer, guess=Values(learning_rate=guess, level=level), **(space or {}))
-    return Controller(where, BoConfig(**config), seed, budget=budget)
+    return Controller(where, BoConfig(**{"revisit": "stages"} | config), seed, budget=budget)
 
 
 def _observe(candidate, losses, *, steps=0, diverged=False):

@@ -2,6 +2,7 @@
 
 import json
 import math
+from typing import get_args
 
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
@@ -10,7 +11,7 @@ from search import strategies
 from search.config import BoConfig, Budget
 from search.controller import Controller
 from search.space import SearchSpace
-from search.types import Observation, Spent, Values
+from search.types import Course, Observation, Spent, Values
 
 BUDGETS = [Budget(steps=2000), Budget(seconds=20.0), Budget(bytes=2000)]
 SPACES = [
@@ -40,6 +41,9 @@ def observations(draw, candidate_id, steps):
         candidate_id=candidate_id,
         losses=tuple(losses),
         step_seconds=tuple(draw(st.sampled_from([[], [0.0], [1e-9, 1e6], [0.01] * len(losses)]))),
+        gradient_scales=tuple(draw(st.lists(odd_numbers, max_size=12))),
+        is_cut=candidate_id is not None and draw(st.booleans()),
+        rolled_back=candidate_id is None and draw(st.booleans()),
         bytes_sent=draw(st.sampled_from([0, 1, 10**15])),
         density=draw(st.sampled_from([None, 0.0, 0.5, math.nan])),
         diverged=draw(st.booleans()),
@@ -61,14 +65,19 @@ def test_no_observation_crashes_the_controller_or_reaches_a_candidate(data, spac
             for candidate in reversed(asked):
                 assert _is_sound(candidate.values, space)
                 steps += 20
-                controller.tell(data.draw(observations(candidate.id, steps)))
+                _watch_and_tell(controller, data.draw(observations(candidate.id, steps)))
         decision = controller.decide()
         assert _is_sound(decision.values, space)
         assert all(math.isfinite(report.forecast.mean + report.forecast.std) for report in decision.probes)
         steps += 200
-        controller.tell(data.draw(observations(None, steps)))
+        _watch_and_tell(controller, data.draw(observations(None, steps)))
     restored = strategies.restore(json.loads(json.dumps(dict(controller.state_dict()), allow_nan=False)))
     assert restored.decide() == controller.decide()
+
+
+def _watch_and_tell(controller, observation):
+    assert controller.watch(observation) in get_args(Course)
+    controller.tell(observation)
 
 
 def _is_sound(values, space):

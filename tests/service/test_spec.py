@@ -14,6 +14,12 @@ from service.spec import JobSpec
 
 JOB: dict[str, Any] = {"workload": {"kind": "digits-mlp"}, "budget": {"seconds": 10}}
 RANGE = {"kind": "threshold", "density": [0.003, 0.1]}
+SCHEDULE: dict[str, Any] = {
+    "format": "wiretune.schedule/1",
+    "optimizer": "schedulefree_sgd",
+    "num_steps": 10,
+    "entries": [{"step": 0, "num_steps": 10, "learning_rate": 0.1}],
+}
 ABSOLUTE = {"kind": "threshold", "search": "absolute"}
 
 
@@ -93,13 +99,58 @@ def test_a_bad_value_is_named_with_its_place_and_what_is_allowed(
     ("changes", "pointer"),
     [
         ({"exchange": {"kind": "powersgd"}}, "/exchange/kind"),
-        ({"controller": {"kind": "autolrs"}}, "/controller/kind"),
-        ({"controller": {"kind": "bo", "revisit": "events"}}, "/controller/revisit"),
         ({"optimizer": {"kind": "lars"}}, "/optimizer/kind"),
     ],
 )
 def test_what_a_later_version_builds_is_refused_by_name(changes: dict[str, Any], pointer: str) -> None:
     assert "not available in this version" in refused(changes)[pointer].message
+
+
+@pytest.mark.parametrize("kind", ["bo", "sobol", "local"])
+def test_a_range_is_taken_by_those_who_search_it(kind: str) -> None:
+    assert accepted({"exchange": RANGE, "controller": {"kind": kind}}).controller.kind == kind
+
+
+@pytest.mark.parametrize("kind", ["autolrs", "off", "fixed", "cosine", "linear", "schedule"])
+def test_a_range_is_refused_for_those_who_do_not(kind: str) -> None:
+    controller = {"kind": kind} | ({"schedule": SCHEDULE} if kind == "schedule" else {})
+    problem = refused({"exchange": RANGE, "controller": controller})["/exchange/density"]
+
+    assert f"is `{kind}`: give one number" in problem.message
+
+
+def test_the_schedule_of_another_optimizer_is_refused_with_what_would_fit() -> None:
+    schedule = SCHEDULE | {"optimizer": "adamw"}
+    arms = [{"name": "a"}, {"name": "b", "controller": {"kind": "schedule", "schedule": schedule}}]
+    problem = refused({"arms": arms})["/arms/1/controller/schedule/optimizer"]
+
+    assert "`schedulefree_sgd`: give the arm `optimizer: {kind: adamw}`" in problem.message
+    arms[1] |= {"optimizer": {"kind": "adamw"}}
+    assert accepted({"arms": arms}).arms[1].controller is not None
+
+
+def test_a_scheduled_level_must_be_one_of_the_exchange() -> None:
+    entry = SCHEDULE["entries"][0] | {"level": 3.0}
+    controller = {"kind": "schedule", "schedule": SCHEDULE | {"entries": [entry]}}
+    pointer = "/controller/schedule/entries/0/level"
+
+    assert "(0, 1], got 3" in refused({"controller": controller, "exchange": RANGE | {"density": 0.1}})[pointer].message
+    assert accepted({"controller": controller, "exchange": ABSOLUTE | {"threshold": 0.1}})
+    assert accepted({"controller": controller})  # dense: there is no level to set
+
+
+def test_a_schedule_is_given_itself_where_nobody_reads_files() -> None:
+    found = refused({"controller": {"kind": "schedule", "path": "schedule.json"}})
+
+    assert "give `schedule` itself" in found["/controller"].message
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [({"min_learning_rate": 0.1}, "give both"), ({"min_learning_rate": 1, "max_learning_rate": 0.1}, "must be below")],
+)
+def test_the_range_of_autolrs_has_two_ends_in_order(limits: dict[str, float], said: str) -> None:
+    assert said in refused({"controller": {"kind": "autolrs"} | limits})["/controller"].message
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,38 @@
+"""Which switches are taken back: those whose commit does worse than the incumbent's was forecast to."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from search import spending
+from search.evidence import stage_level, usable_control
+from search.forecast import forecast_loss, standard_error
+from search.reading import last_losses, usable_median
+from search.reports import LONGEST_COMMIT
+from search.spending import Amounts
+from search.stage import Problem, Stage
+
+#: A switch is judged once this share of its commit is done ...
+FIRST_CHECK = 0.2
+#: ... and from this share on only if it has also lost what the stage had begun with: going back costs all of it.
+LATE = 0.4
+#: Standard deviations above the incumbent's forecast.
+WORSE_STDS = 2.0
+
+
+def is_setback(problem: Problem, stage: Stage, losses: Sequence[float], *, part: float, whole: Amounts) -> bool:
+    """Whether a commit, of which `part` is done and which may spend `whole`, does worse than without its switch.
+
+    `losses`: its last ones. Their median is compared with the incumbent's probe, forecast to the same point.
+    """
+    control, recent = usable_control(stage), last_losses(losses)
+    median, level = usable_median(recent), stage_level(stage)
+    if stage.decision is None or not stage.decision.switched or control is None:
+        return False
+    if part < FIRST_CHECK or median is None or (level is not None and part >= LATE and median <= level):
+        return False
+    num_steps = spending.num_steps(spending.scale(whole, part), spending.step_cost(problem.budget, control))
+    points = max(float(len(control.losses)), min(num_steps, LONGEST_COMMIT) / control.steps_per_point)
+    forecast = forecast_loss(control.losses, points, level=level)
+    return median > forecast.mean + WORSE_STDS * math.hypot(forecast.std, standard_error(np.asarray(recent)))

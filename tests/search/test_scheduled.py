@@ -1,0 +1,80 @@
+"""A learned schedule that is followed again: the same values at the same steps, then its last ones."""
+
+import pytest
+
+from search.config import Budget, ScheduleConfig
+from search.schedule_file import Entry, ScheduleFile
+from search.scheduled import Scheduled, stage_starts
+from search.space import SearchSpace
+from search.types import Observation, Spent, Values
+
+
+def _schedule(*pieces, optimizer="sgd"):
+    entries, step = [], 0
+    for num_steps, rates, level in pieces:
+        first, last = rates if isinstance(rates, tuple) else (rates, None)
+        entries.append(
+            Entry(step=step, num_steps=num_steps, learning_rate=first, final_learning_rate=last, level=level)
+        )
+        step += num_steps
+    return ScheduleFile(optimizer=optimizer, num_steps=step, entries=tuple(entries))
+
+
+#: Held, held lower and denser, decayed in three pieces.
+LEARNED = _schedule(
+    (30, 0.1, 0.01), (20, 0.05, 0.02), (4, (0.05, 0.035), 0.02), (4, (0.03, 0.015), 0.02), (1, 0.01, 0.02)
+)
+
+
+def _scheduled(schedule=LEARNED, *, level=0.1, budget=None):
+    space = SearchSpace(optimizer="sgd", guess=Values(learning_rate=1.0, level=level))
+    return Scheduled(space, budget or Budget(steps=80), ScheduleConfig(schedule=schedule))
+
+
+def test_every_committed_step_has_the_rate_and_the_level_of_the_schedule_and_later_ones_the_last():
+    strategy = _scheduled()
+
+    used = [strategy.values(Spent(steps=step)) for step in range(80)]
+
+    assert [each.learning_rate for each in used] == [LEARNED.learning_rate_at(step) for step in range(80)]
+    assert [each.level for each in used] == [LEARNED.level_at(step) for step in range(80)]
+    assert {each.learning_rate for each in used[59:]} == {0.01}
+
+
+def test_a_run_follows_it_to_the_budgets_end(simulated_run):
+    run = simulated_run(Budget(steps=80)).train(_scheduled())
+
+    assert [decision.commit_until.steps for decision in run.decisions] == [30, 50, 59, 80]
+    assert [decision.values.learning_rate for decision in run.decisions] == [0.1, 0.05, 0.05, 0.01]
+    assert "ends at step 59" in run.decisions[-1].reason
+    assert run.searched.steps == 0
+
+
+def test_a_decay_that_is_stored_in_pieces_is_one_stage():
+    assert stage_starts(LEARNED) == (0, 30, 50)
+    assert stage_starts(_schedule((10, (0.3, 0.21), None), (10, (0.2, 0.11), None))) == (0,)
+    assert stage_starts(_schedule((10, (0.3, 0.21), None), (10, (0.05, 0.02), None))) == (0, 10)
+
+
+@pytest.mark.parametrize(("level", "used"), [(None, None), (0.3, 0.01)])
+def test_its_level_needs_an_exchange_that_has_one(level, used):
+    assert _scheduled(level=level).decide().values.level == used
+
+
+def test_without_levels_it_leaves_the_exchange_its_own():
+    assert _scheduled(_schedule((10, 0.1, None)), level=0.3).decide().values.level == 0.3
+
+
+def test_a_commit_that_diverged_is_offered_again_as_another_stage():
+    strategy = _scheduled()
+    first = strategy.decide()
+    strategy.tell(
+        Observation(candidate_id=None, losses=(), step_seconds=(), bytes_sent=0, diverged=True, spent=Spent())
+    )
+
+    assert (strategy.decide().stage, strategy.decide().values) == (1, first.values)
+
+
+def test_the_schedule_of_another_optimizer_is_refused():
+    with pytest.raises(ValueError, match=r"`schedule.optimizer` must be 'sgd', got 'adamw'"):
+        _scheduled(_schedule((10, 0.1, None), optimizer="adamw"))

@@ -1,0 +1,319 @@
+"""`revisit: stages`: where a stage looks, what it remembers, which probes end early, which steps stay."""
+
+import json
+import math
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from search import strategies
+from search.closing import next_stage
+from search.config import BoConfig, Budget
+from search.controller import Controller
+from search.decision import trust_region
+from search.evidence import scores
+from search.history import DRIFT, discounted, extended, learned_drift
+from search.pruning import is_hopeless, stays_behind
+from search.reading import Ending, Reading
+from search.space import SearchSpace
+from search.stage import Problem, Score, Stage
+from search.types import Allowance, Candidate, Decision, Observation, Spent, Values
+from search.watching import events_of, signs_of
+
+BUDGET = Budget(steps=10_000)
+RATE = Values(learning_rate=0.1)
+
+
+def _problem(budget=BUDGET, **config):
+    space = SearchSpace(optimizer="schedulefree_sgd", guess=RATE)
+    return Problem(space=space, config=BoConfig(revisit="stages", **config), budget=budget, seed=0)
+
+
+def _observe(candidate, losses, *, total, bytes_per_step=1, **changes):
+    return Observation(
+        candidate_id=candidate.id if candidate else None,
+        losses=tuple(losses),
+        step_seconds=(0.01,) * len(losses),
+        bytes_sent=bytes_per_step * len(losses),
+        spent=Spent(steps=total, bytes=bytes_per_step * total, seconds=total / 100),
+        **changes,
+    )
+
+
+def _candidate(number, rate, allowance):
+    origin = "incumbent" if number == 0 else "move"
+    values = Values(learning_rate=rate)
+    return Candidate(id=f"1-{number}", stage=1, values=values, allowance=allowance, origin=origin)
+
+
+def _falling(num_steps, *, fall, noise=0.0, seed=0, start=2.0):
+    shocks = np.random.default_rng(seed).normal(0, noise, num_steps) if noise else np.zeros(num_steps)
+    return (start * np.exp(-fall * np.arange(num_steps)) + shocks).tolist()
+
+
+# -- where a stage looks ---------------------------------------------------------------------------
+
+
+def _closed(stage, problem, *, switched, rolled_back=False):
+    probe = _candidate(0, 0.1, Allowance(steps=40))
+    stage.candidates, stage.incumbent = [probe], RATE
+    stage.readings = {probe.id: Reading.of(_observe(probe, _falling(40, fall=0.01), total=40))}
+    values = Values(learning_rate=0.2) if switched else RATE
+    until = Allowance(steps=1000)
+    stage.decision = Decision(stage=stage.index, values=values, reason="", switched=switched, commit_until=until)
+    observation = _observe(None, [1.5] * 100, total=200, rolled_back=rolled_back)
+    signs = signs_of(problem, stage, observation)
+    ending = Ending.of(observation, signs, events_of(problem, observation, signs))
+    return next_stage(problem, stage, ending, search=Spent(steps=40))
+
+
+@pytest.mark.parametrize(
+    ("before", "switched", "rolled_back", "after"),
+    [
+        (1.0, False, False, 0.5),
+        (0.25, False, False, 0.25),
+        (0.25, True, False, 0.5),
+        (1.0, True, False, 1.0),
+        (1.0, True, True, 0.5),
+    ],
+)
+def test_the_trust_region_narrows_without_success_and_widens_with_it(before, switched, rolled_back, after):
+    stage = Stage(index=1, incumbent=RATE, width=before)
+
+    assert _closed(stage, _problem(), switched=switched, rolled_back=rolled_back).width == after
+
+
+@pytest.mark.parametrize(("width", "low", "high"), [(1.0, 0.025, 0.2), (0.5, 0.05, 0.1 * math.sqrt(2))])
+def test_a_width_is_the_exponent_of_the_limits(width, low, high):
+    region = trust_region(_problem(), RATE, may_rise=True, width=width)
+
+    assert region.learning_rate == pytest.approx((low, high))
+
+
+# -- what a stage remembers ------------------------------------------------------------------------
+
+
+def _scores(*rewards, variance=1e-6):
+    rates = np.geomspace(0.01, 1.0, len(rewards))
+    return tuple(Score(Values(learning_rate=float(r)), y, variance) for r, y in zip(rates, rewards, strict=True))
+
+
+def test_three_stages_are_remembered_relative_to_the_present_incumbent():
+    history = ()
+    for offset in (1.0, 2.0, 3.0, 4.0):
+        history = extended(history, _scores(offset, offset + 0.1, offset + 0.3), incumbent=RATE)
+
+    assert [[score.reward for score in stage] for stage in history] == [pytest.approx([-0.1, 0.0, 0.2])] * 3
+
+
+def test_what_was_seen_earlier_counts_less():
+    history = extended(extended((), _scores(0, 1, 2), incumbent=RATE), _scores(0, 1, 2), incumbent=RATE)
+    known = discounted(history, DRIFT)
+
+    spread = np.var([0, 1, 2])
+    assert [score.variance for score in known] == pytest.approx([1e-6 + 0.25 * spread] * 3 + [1e-6 + 0.5 * spread] * 3)
+
+
+@pytest.mark.parametrize(
+    ("older", "newer", "least", "most"),
+    [
+        ((0, 1, 2, 3), (0, 1, 2, 3), 0.0, 0.3),  # the landscape stood still
+        ((0, 1, 2, 3), (3, 2, 1, 0), 0.8, 2.0),  # it turned round
+    ],
+)
+def test_drift_is_learned_from_values_tried_in_two_stages(older, newer, least, most):
+    history = extended(extended((), _scores(*older), incumbent=RATE), _scores(*newer), incumbent=RATE)
+
+    assert least <= learned_drift(history) <= most
+
+
+def test_without_a_comparison_the_drift_is_the_prior():
+    assert learned_drift(()) == learned_drift((_scores(0, 1), ())) == DRIFT
+
+
+# -- which probes end early ------------------------------------------------------------------------
+
+
+def test_noise_alone_ends_no_probe():
+    gaps = np.random.default_rng(0).normal(0, 0.05, (500, 40))
+
+    assert sum(stays_behind(gap, left=1.0) for gap in gaps) <= 3
+
+
+@pytest.mark.parametrize(
+    ("gaps", "is_behind"),
+    [
+        (np.linspace(0.0, 0.3, 40), True),
+        (np.linspace(0.3, 0.28, 40), True),
+        (np.linspace(0.6, 0.1, 40), False),  # in a straight line it is ahead before the end
+        (np.linspace(0.0, -0.3, 40), False),
+        (np.linspace(0.0, 0.3, 8), False),  # too few to tell
+    ],
+)
+def test_only_a_gap_that_stays_ends_a_probe(gaps, is_behind):
+    noise = np.random.default_rng(1).normal(0, 0.005, len(gaps))
+
+    assert stays_behind(gaps + noise, left=1.0) is is_behind
+
+
+def _running(num_steps, *, fall, allowance=None, bytes_per_step=1, start=2.0):
+    """A stage whose control fell by 0.01 a step for 100 steps, and the reading of a rival that still runs."""
+    allowance = allowance or Allowance(steps=100, min_steps=20)
+    control, rival = _candidate(0, 0.1, allowance), _candidate(1, 0.05, allowance)
+    stage = Stage(index=1, incumbent=RATE, level=2.0, candidates=[control, rival])
+    seen = _observe(control, _falling(100, fall=0.01, noise=0.01), total=100, bytes_per_step=10)
+    stage.readings[control.id] = Reading.of(seen)
+    losses = _falling(num_steps, fall=fall, noise=0.01, start=start)
+    return stage, rival, _observe(rival, losses, total=100 + num_steps, bytes_per_step=bytes_per_step)
+
+
+@pytest.mark.parametrize(("fall", "start", "ends"), [(0.002, 2.0, True), (0.02, 2.0, False), (-0.1, 2.0, True)])
+def test_a_probe_ends_when_it_is_hopeless_or_diverges(fall, start, ends):
+    stage, _, seen = _running(50, fall=fall, start=start)
+
+    assert is_hopeless(_problem(), stage, Reading.of(seen)) is ends
+
+
+@pytest.mark.parametrize(("bytes_per_step", "ends"), [(10, True), (2, False)])
+def test_a_probe_with_cheap_steps_is_compared_where_both_had_spent_as_much(bytes_per_step, ends):
+    allowance = Allowance(bytes=1000, min_steps=20)
+    stage, _, seen = _running(50, fall=0.006, allowance=allowance, bytes_per_step=bytes_per_step)
+
+    assert is_hopeless(_problem(Budget(bytes=10**6)), stage, Reading.of(seen)) is ends
+
+
+def test_a_probe_that_was_cut_is_told_as_far_behind_as_it_was_and_less_surely():
+    cut, _, seen = _running(50, fall=0.004)
+    cut.readings["1-1"] = Reading.of(seen.model_copy(update={"is_cut": True}))
+    whole, _, seen = _running(100, fall=0.004)
+    whole.readings["1-1"] = Reading.of(seen)
+
+    (control, early), (_, late) = scores(cut), scores(whole)
+    assert late.reward < early.reward < control.reward
+    assert early.variance > late.variance
+
+
+# -- which steps stay, and which switches ------------------------------------------------------------
+
+
+class _Line:
+    """Drives a controller: probes fall the faster the nearer their rate is to the best one."""
+
+    def __init__(self, budget=BUDGET, **config):
+        problem = _problem(budget, **config)
+        self.controller, self.total = Controller(problem.space, problem.config, 0, budget=budget), 0
+
+    def search(self, *, best=0.1):
+        """Tell the open stage's probes; returns them."""
+        candidates = []
+        while (candidate := self.controller.ask()) is not None:
+            num_steps = max(candidate.allowance.min_steps, candidate.allowance.steps or 0)
+            fall = 0.004 * (3 - abs(math.log10(candidate.values.learning_rate / best)))
+            self.total += num_steps
+            self.controller.tell(_observe(candidate, _falling(num_steps, fall=fall, noise=0.001), total=self.total))
+            candidates.append(candidate)
+        return candidates
+
+    def commit(self, losses, **changes):
+        self.total += len(losses)
+        self.controller.tell(_observe(None, losses, total=self.total, **changes))
+
+    def first_stage(self):
+        self.search()
+        until = self.controller.decide().commit_until
+        self.commit([2.0] * (until.steps - self.total))
+        return self
+
+    def restored(self):
+        journal = json.dumps(dict(self.controller.state_dict()), allow_nan=False)
+        return strategies.restore(json.loads(journal))
+
+
+class _Switch(NamedTuple):
+    """A run at its second decision, a switch, and what led to it."""
+
+    line: _Line
+    probes: list[Candidate]
+    leading: str | None
+    decision: Decision
+
+
+@pytest.fixture(scope="module")
+def switch():
+    line = _Line().first_stage()
+    probes, leading = line.search(best=1.0), line.controller.leading()
+    return _Switch(line, probes, leading, line.controller.decide([leading, probes[0].id]))
+
+
+def test_the_winner_leads_and_its_steps_are_the_commits_not_the_searchs(switch):
+    decision, num_steps = switch.decision, {probe.id: probe.allowance.steps for probe in switch.probes}
+
+    assert decision.switched and decision.promoted == switch.leading
+    kept = num_steps.pop(decision.promoted)
+    assert decision.search_steps == sum(num_steps.values())
+    begun = switch.line.total - kept
+    assert decision.commit_until.steps == begun + round((10_000 - begun) * 2 / 14)
+
+
+@pytest.mark.parametrize(
+    ("share", "loss", "course"),
+    [
+        (0.15, 1.9, "go_on"),  # too early to tell
+        (0.25, 1.9, "roll_back"),
+        (0.25, 0.5, "go_on"),
+        (0.6, 1.9, "go_on"),  # going back would cost more
+        (0.6, 2.1, "roll_back"),  # but for losing what the stage began with
+    ],
+)
+def test_a_switch_is_rolled_back_if_it_does_worse_than_the_incumbent_was_forecast_to(switch, share, loss, course):
+    begun = switch.line.total - switch.probes[0].allowance.steps
+    total = begun + round(share * (switch.decision.commit_until.steps - begun))
+    losses = np.random.default_rng(0).normal(loss, 0.001, 200).tolist()
+
+    assert switch.line.controller.watch(_observe(None, losses, total=total)) == course
+
+
+def test_after_a_roll_back_the_incumbent_returns_and_nothing_like_the_switch_is_tried(switch):
+    line = _Line()
+    line.controller, line.total = switch.line.restored(), switch.line.total
+    line.commit([2.5] * 300, rolled_back=True)
+
+    tried = [probe.values for probe in line.search()]
+
+    assert tried[0] == switch.probes[0].values
+    half_way = math.sqrt(switch.decision.values.learning_rate * tried[0].learning_rate)
+    assert all(values.learning_rate < half_way for values in tried)
+    assert "rolled back" in line.controller.decide().reason
+
+
+@pytest.mark.parametrize("config", [{"promote": False}, {}])
+def test_nothing_is_promoted_that_may_not_be_or_is_not_held(config):
+    line = _Line(**config)
+    wide = line.search()
+    assert line.controller.decide([probe.id for probe in wide]).promoted is None  # the wide search is rewound
+
+    line.commit([2.0] * 300)
+    later = line.search()
+    held = [probe.id for probe in later] if config else []
+    assert line.controller.decide(held).promoted is None
+
+
+def test_a_restored_controller_knows_what_was_promoted(switch):
+    line = _Line()
+    line.controller, line.total = switch.line.restored(), switch.line.total
+    assert line.controller.decide() == switch.decision
+    line.commit([1.0] * 300)
+
+    assert line.restored().ask() == line.controller.ask()
+
+
+@pytest.mark.parametrize(
+    ("max_search_fraction", "num_probes", "num_steps"), [(0.9, 3, 53), (0.14, 3, 20), (0.09, 2, 20), (0.08, 0, 0)]
+)
+def test_over_the_cap_probes_shrink_to_their_least_and_then_are_dropped(max_search_fraction, num_probes, num_steps):
+    line = _Line(Budget(steps=2000), max_search_fraction=max_search_fraction, num_stages=3).first_stage()
+    probes = line.search()
+
+    lengths = {max(probe.allowance.steps, probe.allowance.min_steps) for probe in probes}
+    assert (len(probes), lengths) == (num_probes, {num_steps} if num_probes else set())
