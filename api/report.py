@@ -104,6 +104,8 @@ def _trial_state(trial: TrialView, job: JobView) -> str:
 def schedule_table(name: str, schedule: ScheduleView) -> Table:
     """Return the learned schedule for a terminal; a stage's ramps are one row."""
     title = f"Schedule of {name}" if schedule.complete else f"Schedule of {name}, so far"
+    if schedule.line == "insurance":
+        title += ": your own, which did better than the searched one"
     table = _table(title, "steps", "learning rate", "density", "threshold", "reason")
     for _, group in groupby(schedule.entries, key=lambda entry: (entry.reason, entry.level)):
         entries = list(group)
@@ -131,7 +133,8 @@ def bill_table(report: JobReport, spec: JobSpec) -> Table:
     link = f"emulated {spec.link.mbps:g} Mbit link" if spec.link.mode == "emulate" else "the network as it is"
     metrics = sorted(report.metric_directions)
     repairs = ["repairs"] if any(trial.bill.repairs for trial in report.trials) else []
-    figure_names = ["sent", "dense", "ratio", "search", "training", *repairs, "val. loss", *metrics]
+    insurance = ["insurance"] if any(trial.bill.steps_insurance for trial in report.trials) else []
+    figure_names = ["sent", "dense", "ratio", "search", "training", *insurance, *repairs, "val. loss", *metrics]
     table = _table(f"Bill ({link})", "trial", *figure_names)
     for trial in report.trials:
         bill = trial.bill
@@ -142,6 +145,7 @@ def bill_table(report: JobReport, spec: JobSpec) -> Table:
             _ratio(bill),
             f"{bill.seconds_search:.1f} s",
             f"{bill.seconds_training:.1f} s",
+            *(f"{bill.steps_insurance} steps, {figures.size(bill.bytes_insurance)}" for _ in insurance),
             *(f"{bill.repairs} ({bill.seconds_recovery:.1f} s)" for _ in repairs),
             figures.loss(trial.validation_loss),
             *(figures.loss(trial.validation_metrics.get(name)) for name in metrics),

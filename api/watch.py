@@ -81,7 +81,8 @@ def where_it_is(job: JobView) -> Iterator[str]:
     yield f"{job.state}{_since(job)}{attempt}{f': {job.reason}' if job.reason else ''}"
     spec = job.spec
     arms, seeds = ", ".join(arm.name for arm in spec.arms), ", ".join(map(str, spec.seeds))
-    cost = f"{spec.workers.count} workers, {_budget(spec.budget)} a trial"
+    lanes = f"{spec.lanes.count} lanes of " if spec.lanes.count > 1 else ""
+    cost = f"{lanes}{spec.workers.count} workers, {_budget(spec.budget)} a trial"
     workload = getattr(spec.workload, "factory", spec.workload.kind)
     yield f"{workload}, {cost}; arms: {arms}; seeds: {seeds}"
 

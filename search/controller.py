@@ -15,6 +15,7 @@ from search import promotion, spending
 from search.closing import next_stage
 from search.config import OPTIMIZER_TRAITS, Budget, SearchConfig
 from search.decision import choose
+from search.levels import follow_link
 from search.probe_costs import (
     StepCosts,
     cooldown_factor,
@@ -220,7 +221,7 @@ class Controller:
 
     def _decide(self, held: Collection[str]) -> Decision:
         problem, stage = self._problem, self._stage
-        choice = choose(problem, stage)
+        choice = follow_link(problem, stage, choose(problem, stage))
         winner = promotion.winner(problem, stage, choice.values)
         promoted = winner if winner and winner.candidate.id in held else None
         kept = promotion.cost(promoted.reading if promoted else None)

@@ -199,6 +199,8 @@ def _keep_reason(problem: Problem, stage: Stage, winner: int, verdict: Verdict) 
     name, config = _name(stage.incumbent), problem.config
     if verdict.winner == 0:
         rivals = len(stage.probes) - 1
+        if not rivals:
+            return f"{name} stays: there was no room for a rival's probe"
         return f"{name} stays: none of {rivals} others did better (loss {_tail(stage, 0)} after the probe)"
     rival = _name(stage.probes[winner].candidate.values)
     if verdict.probability < config.switch_probability:

@@ -16,11 +16,9 @@ Array = NDArray[np.float64]
 Event = Literal["step_time", "gradient_scale", "plateau", "divergence"]
 
 #: A trace of fewer points shows nothing.
-MIN_POINTS = 20
-#: Points of the shortest window that a median is taken of.
-MIN_WINDOW = 5
-#: The same where two neighbouring windows are compared: a sparse gradient's scale is noisy.
-MIN_JUMP_WINDOW = 10
+MIN_POINTS = 40
+#: Points of the shortest window that a median is taken of: step times and a sparse gradient's scale are noisy.
+MIN_WINDOW = 10
 #: Without progress for this share of the commit, a loss above its forecast is a plateau.
 PLATEAU_SHARE = 0.2
 #: A divergence raises the loss by so many standard errors, and by this share of the run's first loss.
@@ -98,7 +96,7 @@ def jump(series: Sequence[float]) -> float | None:
     A scale that falls slowly shows a factor near 1, however far it falls. The series' first tenth is left out.
     """
     values = np.asarray(series, dtype=np.float64)
-    window = max(MIN_JUMP_WINDOW, len(values) // 10)
+    window = max(MIN_WINDOW, len(values) // 10)
     values = values[len(values) // 10 :]
     if len(values) < 2 * window or not bool(np.all(np.isfinite(values) & (values > 0))):
         return None

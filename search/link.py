@@ -42,14 +42,6 @@ def fit(steps: Sequence[StepCost]) -> Link | None:
     return Link(compute_s=offset, seconds_per_byte=slope)
 
 
-def moved(link: Link, latest: StepCost) -> Link:
-    """Return `link` as the `latest` step shows it: one level cannot tell compute from transfer, so compute stays."""
-    if latest.bytes <= 0:
-        return link
-    transfer_s = max(0.0, latest.seconds - link.compute_s)
-    return link.model_copy(update={"seconds_per_byte": transfer_s / latest.bytes})
-
-
 def rule(compute_s: float, dense_transfer_s: float, bounds: tuple[float, float]) -> float:
     """Return the density in `bounds` at which sending takes a quarter of the compute time.
 

@@ -110,6 +110,8 @@ def _propose_local(problem: Problem, stage: Stage) -> Proposal | None:
         return None
     may_rise = stage.may_rise and fraction_spent(problem.budget, stage.opened) < LAST_RISE
     region = trust_region(problem, stage.incumbent, may_rise=may_rise, width=stage.width)
+    if asked == 1 and "step_time" in stage.events and region.level is not None:
+        return _other_level(stage, region)
     return _RIVALS[problem.config.kind](problem, stage, region)
 
 
@@ -117,6 +119,14 @@ def _promising(problem: Problem, stage: Stage, region: Box) -> Proposal | None:
     if evidence(stage).num_finite < MIN_POINTS:
         return _move(problem, stage, region)
     return _acquire(problem, stage, region)
+
+
+def _other_level(stage: Stage, region: Box) -> Proposal:
+    """Return the incumbent at the level farthest from its own: the contrast tells compute from transfer."""
+    low, high = (corner.level or 1.0 for corner in region.corners(stage.incumbent.level))
+    current = stage.incumbent.level or 1.0
+    farthest = low if current / low > high / current else high
+    return stage.incumbent.model_copy(update={"level": farthest}), "move"
 
 
 def _move(problem: Problem, stage: Stage, region: Box) -> Proposal | None:

@@ -44,10 +44,11 @@ def _course_of_commit(
 def signs_of(problem: Problem, stage: Stage, observation: Observation) -> Signs:
     """Return what the open commit shows."""
     decision = stage.decision
+    is_as_before = decision is not None and decision.values == stage.incumbent and not stage.probes
     return events.read(
         trace_of(observation),
         part=part_done(problem, stage, observation.spent),
-        reference_seconds=stage.reference_seconds,
+        reference_seconds=stage.reference_seconds if is_as_before else None,
         forecast=None if decision is None else decision.forecast,
         start=stage_level(stage),
         initial=stage.initial,

@@ -115,6 +115,9 @@ class Bill(Record):
     seconds_checkpoint: float = 0.0
     steps: int = Field(0, description="committed")
     steps_search: int = 0
+    steps_taken_back: int = Field(0, description="of commits that diverged or were rolled back")
+    steps_insurance: int = Field(0, description="of the line that trained the user's own schedule beside the main one")
+    bytes_insurance: int = Field(0, description="sent by it; not in `bytes_sent` or the budget, which it has again")
     repairs: int = Field(0, description="times that lost workers, or their connection, were replaced")
     seconds_recovery: float = Field(0.0, description="spent on that, lost work included; not on the training clock")
     bytes_recovery: int = Field(0, description="sent in lost and in replayed steps; not in `bytes_sent` or the budget")
@@ -135,7 +138,7 @@ class StageClosed(Record):
     trial_id: str
     stage: int
     step: int = Field(description="committed steps after it")
-    num_steps: int = Field(description="committed in this stage; 0: it diverged and was rewound")
+    num_steps: int = Field(description="committed in this stage; 0: it was taken back")
     density: float | None
     threshold: float | None
     bill: Bill = Field(description="so far, search included")
@@ -157,6 +160,7 @@ class TrialFinished(Record):
     kind: Literal["trial_finished"] = "trial_finished"
     trial_id: str
     outcome: Literal["completed", "diverged"]
+    line: Literal["main", "insurance"] = Field("main", description="whose weights, schedule and losses these are")
     validation_loss: float | None
     validation_metrics: dict[str, float | None] = Field(default_factory=dict)
     schedule: tuple[ScheduleEntry, ...]

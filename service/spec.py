@@ -60,6 +60,24 @@ class Workers(Config):
         return gpus
 
 
+class Lanes(Config):
+    """Worker groups of one training run; each has `workers`. They probe side by side."""
+
+    count: int = Field(1, ge=1, le=16)
+    after: Literal["idle", "insurance", "batch"] = Field(
+        "idle",
+        description="what the spare lanes do after the first search: wait for the next one; one trains the guess as a "
+        "second line, and the better line is kept; or all join the main line, whose batch grows `count` times",
+    )
+
+    @model_validator(mode="after")
+    def _has_spare_ones(self) -> "Lanes":
+        if self.after != "idle" and self.count < 2:
+            message = f"`after: {self.after}` needs a `count` of 2 to 16, got {self.count}"
+            raise refusal([Fault("/count", self.count, message)])
+        return self
+
+
 class Objective(Config):
     """What is evaluated, and how often on the committed line."""
 
@@ -93,6 +111,7 @@ class TrialSpec(Config):
     controller: ControllerConfig
     replica: ReplicaConfig
     workers: Workers
+    lanes: Lanes = Lanes()
     budget: Budget
     objective: Objective
     checkpoint: Checkpointing
@@ -104,6 +123,7 @@ class JobSpec(Config):
     name: Name = "unnamed"
     workload: WorkloadConfig
     workers: Workers = Workers()
+    lanes: Lanes = Lanes()
     optimizer: OptimizerConfig = ScheduleFreeSgdConfig()
     exchange: ExchangeConfig = NoneConfig()
     controller: ControllerConfig = BoConfig()
@@ -142,13 +162,15 @@ class JobSpec(Config):
         if samples is None or isinstance(self.workload, OwnWorkload):
             return  # the workers find out
         batch_size = self.workload.batch_size
-        most = samples // (batch_size * self.accumulate)
+        joined = self.lanes.count if self.lanes.after == "batch" else 1
+        lanes = f" of {joined} lanes" if joined > 1 else ""
+        most = samples // (batch_size * self.accumulate * joined)
         if self.workers.count > most:
             yield Fault(
                 "/workers/count",
                 self.workers.count,
                 f"`count` must be in [1, {most}], got {self.workers.count}: a step takes {batch_size} samples x "
-                f"{self.accumulate} micro-batches per worker, and `{self.workload.kind}` has {samples}",
+                f"{self.accumulate} micro-batches per worker{lanes}, and `{self.workload.kind}` has {samples}",
             )
 
     def _ranges_without_a_searcher(self) -> Iterator[Fault]:
@@ -184,6 +206,11 @@ class JobSpec(Config):
         """Return the job with its own code and files found from `folder`, as a shell finds them."""
         return self.model_copy(update={"workload": self.workload.resolved(folder)})
 
+    @property
+    def num_workers(self) -> int:
+        """Workers of one training run, in all lanes."""
+        return self.lanes.count * self.workers.count
+
     def trials(self) -> Iterator[TrialSpec]:
         """Yield the job's training runs, arm by arm, with every override applied."""
         for arm in self.arms:
@@ -210,6 +237,7 @@ class JobSpec(Config):
             controller=arm.controller or self.controller,
             replica=replica,
             workers=self.workers,
+            lanes=self.lanes,
             budget=self.budget,
             objective=self.objective,
             checkpoint=self.checkpoint,

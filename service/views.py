@@ -1,7 +1,7 @@
 """What the API answers: the public shape of jobs, trials, stages and series. Client, page and CLI read nothing else."""
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -134,6 +134,7 @@ class ScheduleView(View):
     seed: int
     optimizer: str
     complete: bool
+    line: Literal["main", "insurance"] = Field(description="of two lines the one that was kept; `main` until then")
     num_steps: int
     entries: tuple[ScheduleEntry, ...]
 

@@ -64,6 +64,14 @@ class Group(ABC):
         """
 
     @abstractmethod
+    def absorb(self, others: Sequence["Group"]) -> None:
+        """Take over the ranks of `others`, groups of this kind and configuration, as further ranks of this one.
+
+        All are then in the state before the first step, and `others` are empty. Slots are lost. Raises WorkerLost if a
+        rank is lost meanwhile: no group is of use then.
+        """
+
+    @abstractmethod
     def close(self) -> None:
         """End all workers. May be called twice."""
 
@@ -138,6 +146,17 @@ class WorkerGroup(Group):
             self._kill(rank)
         self._start_and_connect(ranks)
 
+    def absorb(self, others: Sequence[Group]) -> None:
+        groups: list[Group] = [self, *others]
+        total, first = sum(group.num_workers for group in groups), 0
+        for group in groups:
+            assert isinstance(group, WorkerGroup)
+            group.call("move", first, total)
+            self._adopt(group, first)
+            first += group.num_workers
+        self.num_workers = total
+        self._connect(range(total))
+
     def _open(self) -> None:
         """Start and connect all ranks; end them if that fails."""
         try:
@@ -149,6 +168,10 @@ class WorkerGroup(Group):
     def _start_and_connect(self, ranks: Collection[int]) -> None:
         for rank in ranks:
             self._start(rank)
+        self._connect(ranks)
+
+    def _connect(self, ranks: Collection[int]) -> None:
+        """Have `ranks` build their replicas, and then all ranks meet."""
         # All are ready before any waits for its peers, which it does no longer than for a collective.
         self._agree(self._call(ranks, "build", ()))
         self.backend, self.device, self.num_elements = self.call("connect", self._rendezvous())[0]
@@ -185,6 +208,10 @@ class WorkerGroup(Group):
         return judge(outcomes)
 
     @abstractmethod
+    def _adopt(self, other: "WorkerGroup", first: int) -> None:
+        """Take the workers of `other`, which may be this group, as ranks from `first` on; `num_workers` follows."""
+
+    @abstractmethod
     def _start(self, rank: int) -> None:
         """Start a worker for `rank`; returns before it is ready."""
 
@@ -215,7 +242,7 @@ class ProcessGroup(WorkerGroup):
         self, config: ReplicaConfig, num_workers: int, *, device: str = "auto", backend: Backend = "auto"
     ) -> None:
         self.config, self.num_workers = config, num_workers
-        self._launch = (config.model_dump_json(), num_workers, device, backend)
+        self._launch = (config.model_dump_json(), device, backend)
         # The ranks find each other in a file: no port that somebody else could take first.
         self._folder = tempfile.TemporaryDirectory(prefix="wiretune-")
         self._meetings = itertools.count()
@@ -235,8 +262,15 @@ class ProcessGroup(WorkerGroup):
         self._workers = {}
         self._folder.cleanup()
 
+    def _adopt(self, other: WorkerGroup, first: int) -> None:
+        assert isinstance(other, ProcessGroup)
+        workers, other._workers = other._workers, {}
+        for rank, worker in workers.items():
+            worker.rank = first + rank
+        self._workers |= {worker.rank: worker for worker in workers.values()}
+
     def _start(self, rank: int) -> None:
-        self._workers[rank] = _Worker(rank, self._launch)
+        self._workers[rank] = _Worker(rank, self.num_workers, self._launch)
 
     def _ask(self, rank: int, method: str, args: Sequence[Any]) -> None:
         with suppress(OSError):  # it is dead, as its end of the connection will say
@@ -257,12 +291,12 @@ class ProcessGroup(WorkerGroup):
 class _Worker:
     """The parent's end of one process."""
 
-    def __init__(self, rank: int, launch: tuple[str, int, str, Backend]) -> None:
+    def __init__(self, rank: int, num_workers: int, launch: tuple[str, str, Backend]) -> None:
         context = multiprocessing.get_context("spawn")
         self.rank = rank
         self.connection, theirs = context.Pipe()
         self._process = context.Process(
-            target=_serve, args=(theirs, rank, launch), daemon=True, name=f"wiretune-rank-{rank}"
+            target=_serve, args=(theirs, rank, num_workers, launch), daemon=True, name=f"wiretune-rank-{rank}"
         )
         self._process.start()
         theirs.close()  # so that its death ends our receive
@@ -288,12 +322,12 @@ class _Worker:
         self._process.close()
 
 
-def _serve(calls: Connection, rank: int, launch: tuple[str, int, str, Backend]) -> None:
+def _serve(calls: Connection, rank: int, num_workers: int, launch: tuple[str, str, Backend]) -> None:
     """Be one rank: answer calls until the other end closes."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     # A daemon may have no children, and the loaders of a user's data are: they end with us by themselves.
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
-    config, num_workers, device, backend = launch
+    config, device, backend = launch
     ours = Rank(ReplicaConfig.model_validate_json(config), rank, num_workers, device=device, backend=backend)
     with suppress(EOFError, OSError):  # the group was closed
         while True:

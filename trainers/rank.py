@@ -9,7 +9,7 @@ from trainers.exchange.aggregate import PeerLost
 from trainers.outcome import Outcome
 from trainers.replica import Backend, Replica
 from trainers.segment import Segment
-from trainers.workload import WorkloadError
+from trainers.workload import Workload, WorkloadError
 
 #: Errors of the operating system that are a person's to mend.
 _LASTING = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
@@ -31,6 +31,7 @@ class Rank:
         self._launch = (config, rank, num_workers)
         self._device, self._backend = device, backend
         self._replica: Replica | None = None
+        self._workload: Workload | None = None  # of a replica that was built before: its data are loaded
 
     def answer(self, method: str, args: Sequence[Any]) -> Outcome:
         """Return what came of the call; after a failure this rank has left its peers, until told to connect."""
@@ -51,9 +52,13 @@ class Rank:
             return Outcome("machine_error" if _may_pass(error) else "error", traceback.format_exc())
 
     def _call(self, method: str, args: Sequence[Any]) -> Any:
+        if method == "move":
+            self._move(*args)
+            return None
         if method == "build":
             config, rank, num_workers = self._launch
-            self._replica = Replica(config, rank, num_workers, device=self._device)
+            self._replica = Replica(config, rank, num_workers, device=self._device, workload=self._workload)
+            self._workload = self._replica.workload
             return {"fingerprint": self._replica.fingerprint(), "metrics": dict(self._replica.workload.metrics)}
         if self._replica is None:
             raise ValueError(f"a rank must be told to `build` first, got {method!r}")
@@ -61,6 +66,14 @@ class Rank:
             self._replica.connect(*args, backend=self._backend)
             return self._replica.backend, str(self._replica.device), self._replica.num_elements
         return answer(self._replica, method, args)
+
+    def _move(self, first: int, num_workers: int) -> None:
+        """Become a rank of a larger group, `first` ranks further on; it is to be built and connected anew."""
+        config, rank, _ = self._launch
+        self._launch = (config, first + rank, num_workers)
+        if self._replica is not None:
+            self._replica.close()
+        self._replica = None
 
 
 def answer(replica: Replica, method: str, args: Sequence[Any]) -> Any:

@@ -6,7 +6,7 @@ fails this costs a list of calls.
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -92,6 +92,11 @@ class RepairingGroup(Group):
             raise ValueError(f"`url` must be a new folder, got {url}: lost workers would be rebuilt from what it holds")
         super().save(url)
         self._history.record(Call("load", (url,)))  # the checkpoint is complete now, and is the present state
+
+    def absorb(self, others: Sequence[Group]) -> None:
+        self._group.absorb([other._group if isinstance(other, RepairingGroup) else other for other in others])
+        self.num_workers = self._group.num_workers
+        self._history = History()
 
     def close(self) -> None:
         self._group.close()

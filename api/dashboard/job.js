@@ -166,9 +166,14 @@ function billTable(trials, job) {
     ["training", (trial) => seconds(trial.seconds), "number"],
     ["validation loss", (trial) => loss(trial.validation_loss), "number"],
     ...metricNames(trials).map((name) => [name, (trial) => loss(trial.validation_metrics[name] ?? null), "number"]),
+    ...(trials.some((trial) => trial.bill.steps_insurance) ? [["insurance", insurance, "number"]] : []),
     ...(trials.some((trial) => trial.bill.repairs) ? [["repairs", repairs, "number"]] : []),
   ], trials);
 }
+
+// The user's own schedule, trained beside the search: outside of the bytes sent.
+const insurance = ({ bill }) =>
+  (bill.steps_insurance ? `${bill.steps_insurance} steps, ${size(bill.bytes_insurance)}` : "–");
 
 // Lost workers that were replaced: outside of the training clock and of the bytes sent.
 const repairs = ({ bill }) =>

@@ -5,9 +5,9 @@ import math
 from pydantic import BaseModel, ConfigDict
 
 from search.config import Budget
-from search.types import Allowance, Spent
+from search.types import Allowance, Spent, Values
 from service.cluster.progress import bytes_per_worker
-from trainers.segment import SegmentResult
+from trainers.segment import Segment, SegmentResult
 
 #: Steps of a first push, when nothing is known about the cost of a step with these values.
 FIRST_CHUNK = 4
@@ -34,6 +34,17 @@ def cost_of(result: SegmentResult) -> StepCost | None:
         return None
     sent = bytes_per_worker(result.bytes_sent) / len(result.step_seconds)
     return StepCost(bytes=sent, seconds=sum(seconds) / len(seconds))
+
+
+def segment(start: Values, end: Values, num_steps: int) -> Segment:
+    """Return `num_steps` with `start`, whose rate goes linearly to that of `end`."""
+    ramps = end.learning_rate != start.learning_rate
+    return Segment(
+        num_steps=num_steps,
+        learning_rate=start.learning_rate,
+        final_learning_rate=end.learning_rate if ramps else None,
+        level=start.level,
+    )
 
 
 def until_totals(spent: Spent, allowance: Allowance) -> Allowance:

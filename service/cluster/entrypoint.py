@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 import tempfile
+from contextlib import ExitStack
 from typing import Any
 
 import ray
@@ -15,7 +16,7 @@ from service.cluster import trial
 from service.cluster.group import RayGroup
 from service.cluster.reporter import Door, LeaseKeeper, Reporter, Stopped, driver_reporter
 from service.records import AttemptBrief, AttemptFinished, Control, ResumePoint
-from service.spec import TrialSpec, Workers
+from service.spec import JobSpec, TrialSpec
 from trainers.outcome import WorkerFailed
 from trainers.repair import RepairingGroup
 from trainers.workload import WorkloadError
@@ -102,15 +103,15 @@ def outcome_of(trials: list[str]) -> AttemptFinished:
 
 
 def _tuner(brief: AttemptBrief, todo: list[str], scratch: str) -> tune.Tuner:
-    workers = brief.spec.workers
+    workers, lanes = brief.spec.workers, brief.spec.lanes
     bundle = {"CPU": workers.cpus} | ({"GPU": workers.gpus} if workers.gpus else {})
     # The head bundle is empty, so that n workers fit n cores: the trial process waits while they train.
-    placement = tune.PlacementGroupFactory([{}] + [bundle] * workers.count, strategy="PACK")
+    placement = tune.PlacementGroupFactory([{}] + [bundle] * (lanes.count * workers.count), strategy="PACK")
     trainable = tune.with_resources(train_trial, placement)
     return tune.Tuner(
         trainable,
         param_space={"trial_id": tune.grid_search(todo)},
-        tune_config=tune.TuneConfig(max_concurrent_trials=concurrency(workers, len(todo))),
+        tune_config=tune.TuneConfig(max_concurrent_trials=concurrency(brief.spec, len(todo))),
         run_config=tune.RunConfig(
             name=f"{brief.job_id}-a{brief.number}",
             storage_path=scratch,
@@ -120,12 +121,12 @@ def _tuner(brief: AttemptBrief, todo: list[str], scratch: str) -> tune.Tuner:
     )
 
 
-def concurrency(workers: Workers, num_trials: int) -> int:
+def concurrency(spec: JobSpec, num_trials: int) -> int:
     """Return all trials if each can have its own cores, else 1: shared cores make elapsed times meaningless."""
-    total = ray.cluster_resources()
-    fits = int(total.get("CPU", 0) // (workers.cpus * workers.count))
+    total, workers = ray.cluster_resources(), spec.workers
+    fits = int(total.get("CPU", 0) // (workers.cpus * spec.num_workers))
     if workers.gpus:
-        fits = min(fits, int(total.get("GPU", 0) // (workers.gpus * workers.count)))
+        fits = min(fits, int(total.get("GPU", 0) // (workers.gpus * spec.num_workers)))
     return num_trials if fits >= num_trials else 1
 
 
@@ -139,9 +140,10 @@ def train_trial(config: dict[str, Any]) -> None:
         return
     point, spec = _find(brief, config["trial_id"])
     reporter = Reporter(door, point.trial_id, max_silence_s=brief.max_silence_s)
-    log.info("trial %s starts %d workers", point.trial_id, spec.workers.count)
+    log.info("trial %s starts %d lanes of %d workers", point.trial_id, spec.lanes.count, spec.workers.count)
     try:
-        with RepairingGroup(RayGroup(spec.replica, spec.workers)) as group:
+        with ExitStack() as lanes:
+            group, *spare = [lanes.enter_context(_open_lane(spec, lane)) for lane in range(spec.lanes.count)]
             log.info("trial %s: its workers are ready, on %s over %s", point.trial_id, group.device, group.backend)
             result = trial.train(
                 spec,
@@ -150,6 +152,7 @@ def train_trial(config: dict[str, Any]) -> None:
                 trial_id=point.trial_id,
                 storage_url=brief.storage_url,
                 resume=point.resume,
+                spare=spare,
             )
         outcome: str = result.outcome
     except Stopped as stopped:
@@ -165,6 +168,10 @@ def train_trial(config: dict[str, Any]) -> None:
     finally:
         reporter.close()
     tune.report({"outcome": outcome})
+
+
+def _open_lane(spec: TrialSpec, lane: int) -> RepairingGroup:
+    return RepairingGroup(RayGroup(spec.replica, spec.workers, lane=lane))
 
 
 def _find(brief: AttemptBrief, trial_id: str) -> tuple[ResumePoint, TrialSpec]:

@@ -22,7 +22,7 @@ from trainers.rank import Rank
 class RankActor:
     """One rank. Values cross as plain data; tensors stay where they are."""
 
-    def __init__(self, config: dict[str, Any], rank: int, workers: dict[str, Any]) -> None:
+    def __init__(self, config: dict[str, Any], rank: int, num_workers: int, workers: dict[str, Any]) -> None:
         self.address = ray.util.get_node_ip_address()
         if interface := interface_of(self.address):
             # gloo resolves the host's name otherwise, to an address that other nodes may not reach
@@ -32,7 +32,7 @@ class RankActor:
         self.rank = Rank(
             ReplicaConfig.model_validate(config),
             rank,
-            shape.count,
+            num_workers,
             device="auto" if shape.gpus else "cpu",
             backend="nccl" if shape.gpus >= 1 else "gloo",
         )
@@ -49,15 +49,16 @@ class RankActor:
 
 
 class RayGroup(WorkerGroup):
-    """The ranks as actors of the trial that makes it; worker i has the trial's bundle i.
+    """The ranks as actors of the trial that makes it; worker i of lane k has the trial's bundle k x workers + i.
 
     NCCL where each rank has a GPU of its own, else gloo. Raises WorkerLost if one of them does not start,
     WorkloadError or WorkerFailed if one cannot build its replica.
     """
 
-    def __init__(self, config: ReplicaConfig, workers: Workers) -> None:
+    def __init__(self, config: ReplicaConfig, workers: Workers, *, lane: int = 0) -> None:
         self.config, self.num_workers = config, workers.count
-        self._shape = workers
+        self._shape, self._first_bundle = workers, lane * workers.count
+        self._placement = ray.util.get_current_placement_group()  # of this thread: a lane is repaired in another one
         self._actors: dict[int, ActorHandle] = {}
         self._calls: dict[int, ray.ObjectRef] = {}  # the last one of each rank
         self._open()
@@ -66,6 +67,11 @@ class RayGroup(WorkerGroup):
         for rank in self._actors:
             self._kill(rank)
         self._actors = {}
+
+    def _adopt(self, other: WorkerGroup, first: int) -> None:
+        assert isinstance(other, RayGroup)
+        actors, other._actors = other._actors, {}
+        self._actors |= {first + rank: actor for rank, actor in actors.items()}
 
     def _start(self, rank: int) -> None:
         # max_restarts=0: a rank that Ray restarted would have lost its state and its peers, and nobody would know.
@@ -76,10 +82,10 @@ class RayGroup(WorkerGroup):
                 num_gpus=self._shape.gpus,
                 max_restarts=0,
                 scheduling_strategy=PlacementGroupSchedulingStrategy(
-                    ray.util.get_current_placement_group(), placement_group_bundle_index=rank
+                    self._placement, placement_group_bundle_index=self._first_bundle + rank
                 ),
             )
-            .remote(self.config.model_dump(mode="json"), rank, self._shape.model_dump(mode="json"))
+            .remote(self.config.model_dump(mode="json"), rank, self.num_workers, self._shape.model_dump(mode="json"))
         )
 
     def _ask(self, rank: int, method: str, args: Sequence[Any]) -> None:

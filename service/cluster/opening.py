@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from collections.abc import Sequence
 
 from search import link as link_rule
 from search.space import SearchSpace
@@ -18,20 +19,21 @@ WARM_UP_STEPS = 3
 STAGE = "stage"
 
 
-def opening_space(spec: TrialSpec, group: Group) -> tuple[SearchSpace, SegmentResult]:
-    """Return the search space of a fresh run, and the warm-up that measured the machine for it."""
+def opening_space(spec: TrialSpec, groups: Sequence[Group]) -> tuple[SearchSpace, list[SegmentResult]]:
+    """Return the search space of a fresh run, and the warm-ups of its lanes; the first measured the machine for it."""
     level = _level(spec)
     lowest = level[0] if isinstance(level, tuple) else level
-    warm_up = _warm_up(group, spec.replica.optimizer.learning_rate, lowest)
-    start = _start(spec, level, warm_up, group.num_elements) if isinstance(level, tuple) else level
+    warm_ups = [_warm_up(group, spec.replica.optimizer.learning_rate, lowest) for group in groups]
+    num_elements = groups[0].num_elements
+    start = _start(spec, level, warm_ups[0], num_elements) if isinstance(level, tuple) else level
     space = SearchSpace(
         optimizer=spec.replica.optimizer.kind,
         guess=Values(learning_rate=spec.replica.optimizer.learning_rate, level=start),
         level_range=level if isinstance(level, tuple) else None,
         level_start=start if isinstance(level, tuple) else None,
-        dense_bytes=_transfer(spec, group.num_elements, None).bytes if _is_a_density(spec) else None,
+        dense_bytes=_transfer(spec, num_elements, None).bytes if _is_a_density(spec) else None,
     )
-    return space, warm_up
+    return space, warm_ups
 
 
 def _level(spec: TrialSpec) -> float | tuple[float, float] | None:

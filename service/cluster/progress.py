@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from search.trace import Trace
-from search.types import Decision
+from search.types import Decision, Observation, Spent
 from service.records import Bill, ScheduleEntry
 from trainers.group import Recovery
 from trainers.segment import Purpose, Segment, SegmentResult
@@ -43,6 +43,20 @@ class Measured(BaseModel):
     def density(self) -> float | None:
         """Mean share of entries sent; None for a dense exchange."""
         return None if self.density_sum is None else self.density_sum / max(1, self.num_steps)
+
+    def observation(self, candidate_id: str | None, spent: Spent, *, is_cut: bool = False) -> Observation:
+        """Return it as the strategy is told; None: the committed line. `spent` are the run's totals."""
+        return Observation(
+            candidate_id=candidate_id,
+            losses=tuple(self.losses),
+            step_seconds=tuple(self.step_seconds),
+            trace=self.trace,
+            bytes_sent=self.bytes_sent,
+            density=self.density,
+            diverged=self.diverged,
+            is_cut=is_cut,
+            spent=spent,
+        )
 
 
 #: Losses of a commit that are kept: its end is all that a strategy reads, and a commit can be long.
@@ -113,9 +127,14 @@ class Progress(BaseModel):
             bytes_recovery=self.bill.bytes_recovery + now.bytes - before.bytes,
         )
 
-    def rewind_to(self, earlier: "Progress") -> None:
-        """Forget the committed steps since `earlier`; what they cost stays on the bill."""
+    def note_insurance(self, line: "Progress") -> None:
+        """Write down what the line beside this one has spent so far; no budget of this one counts it."""
+        self._bill(steps_insurance=line.steps, bytes_insurance=line.bytes)
+
+    def rewind_to(self, earlier: "Progress", *, num_steps: int) -> None:
+        """Forget the `num_steps` that were trained since `earlier`; what they cost stays on the bill."""
         self.step, self.schedule = earlier.step, list(earlier.schedule)
+        self._bill(steps_taken_back=self.bill.steps_taken_back + num_steps)
 
     def stop_clock(self, seconds: float) -> None:
         """Write the training clock down."""

@@ -2,12 +2,23 @@
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from search.types import Candidate, Decision, Forecast
 from service.cluster.progress import Measured
-from service.records import AnyRecord, MetricPoints, ProbeDone, StageDecided
+from service.records import AnyRecord, MetricPoints, ProbeDone, StageDecided, TrialStarted
+from service.spec import TrialSpec
+from trainers.group import Group
 from trainers.segment import Evaluation, Segment, SegmentResult
+
+
+class Sink(Protocol):
+    """Where records go, from any thread. `flush` waits until they are stored; both raise what must end the run."""
+
+    def report(self, *records: AnyRecord) -> None: ...
+    def flush(self, *records: AnyRecord) -> None: ...
+    def is_clear(self) -> bool:
+        """Whether all that was reported is stored."""
 
 
 class Pushed(NamedTuple):
@@ -26,6 +37,19 @@ class Probe(NamedTuple):
     measured: Measured
     seconds: float
     pushed: Sequence[Pushed]
+    is_cut: bool  # before its allowance was spent
+
+
+def started(trial_id: str, spec: TrialSpec, group: Group) -> TrialStarted:
+    """Return the record of a run whose workers are ready."""
+    return TrialStarted(
+        trial_id=trial_id,
+        arm=spec.arm,
+        seed=spec.seed,
+        backend=group.backend,
+        device=group.device,
+        metrics=dict(group.metrics),
+    )
 
 
 def finite(value: float | None) -> float | None:

@@ -3,60 +3,28 @@
 Control never calls upward: the strategy returns candidates and decisions, this module acts on them.
 """
 
+import threading
 import time
-from collections.abc import Iterator
-from typing import Any, Literal, Protocol
-
-from pydantic import BaseModel, ConfigDict
+from collections.abc import Sequence
+from typing import Any, Literal
 
 from search import strategies
 from search.protocol import Strategy
-from search.types import Allowance, Candidate, Course, Observation, Spent, Values
+from search.space import SearchSpace
+from search.types import Allowance, Candidate, Course, Spent, Values
 from service.cluster import chunks, reports
 from service.cluster.checkpoints import Keeper
+from service.cluster.insurance import Insurance, InsuranceSink, insured, loss_of, own_schedule
+from service.cluster.lanes import Lane, ProbeRun, one_at_a_time, recovered, require_equal, side_by_side
 from service.cluster.opening import STAGE, opening_space
-from service.cluster.progress import Measured, OpenCommit, Progress
-from service.cluster.promotion import Ends
-from service.records import AnyRecord, Billed, Checkpointed, StageClosed, TrialFinished, TrialStarted
+from service.cluster.progress import OpenCommit, Progress
+from service.cluster.reports import Sink
+from service.cluster.resume import Resume, StageStart
+from service.records import AnyRecord, Billed, Checkpointed, StageClosed, TrialFinished
 from service.spec import TrialSpec
 from trainers.group import Group, Recovery
-from trainers.segment import Segment
+from trainers.segment import Evaluation
 from trainers.workload import WorkloadError
-
-#: Shares of its allowance after which the strategy may end a probe, and the whole.
-PROBE_PARTS = (0.25, 0.5, 0.75, 1.0)
-
-
-class Sink(Protocol):
-    """Where records go. `flush` waits until they are stored; both raise `Stopped` when the run must end."""
-
-    def report(self, *records: AnyRecord) -> None: ...
-    def flush(self, *records: AnyRecord) -> None: ...
-    def is_clear(self) -> bool:
-        """Whether all that was reported is stored."""
-
-
-class StageStart(BaseModel):
-    """Where a diverged commit is rewound to."""
-
-    checkpoint: str
-    progress: Progress
-
-
-class Resume(BaseModel):
-    """All that a later attempt needs to go on from a checkpoint as if nothing had happened."""
-
-    model_config = ConfigDict(ser_json_inf_nan="strings")
-
-    fingerprint: str  # of the training task
-    checkpoint: str
-    checkpoints: list[str]  # all that are still on storage, oldest first
-    stage: StageStart
-    journal: dict[str, Any]
-    progress: Progress
-    cost: chunks.StepCost | None
-    diverged_values: Values | None
-    open_commit: OpenCommit | None  # None: the stage is closed
 
 
 def train(
@@ -67,34 +35,38 @@ def train(
     trial_id: str,
     storage_url: str,
     resume: dict[str, Any] | None = None,
+    spare: Sequence[Group] = (),
 ) -> TrialFinished:
-    """Train one run to the end of its budget, and return what came of it."""
-    run = _Run(spec, group, sink, trial_id=trial_id, storage_url=storage_url)
-    commit = run.begin(Resume.model_validate(resume) if resume else None)
-    while commit is not None or not run.is_over():
-        commit = commit or run.open_stage()
-        if commit.decision.values == run.diverged_values:
-            return run.finish("diverged")  # the strategy has nothing else to offer
-        run.close_stage(commit, run.train_commit(commit))
-        commit = None
-    return run.finish("completed")
+    """Train one run to the end of its budget, and return what came of it. `spare` are its lanes beside `group`."""
+    run = _Run(spec, [group, *spare], sink, trial_id=trial_id, storage_url=storage_url)
+    try:
+        return run.train(Resume.model_validate(resume) if resume else None)
+    finally:
+        run.close()
 
 
 class _Run:
     """The run's state, and the few acts it is made of."""
 
-    def __init__(self, spec: TrialSpec, group: Group, sink: Sink, *, trial_id: str, storage_url: str) -> None:
-        self.spec, self.group, self.sink = spec, group, sink
-        self.trial_id = trial_id
-        self.keeper = Keeper(group, f"{storage_url}/{trial_id}", keep=spec.checkpoint.keep)
+    def __init__(
+        self, spec: TrialSpec, groups: Sequence[Group], sink: Sink, *, trial_id: str, storage_url: str
+    ) -> None:
+        require_equal(groups)
+        self.spec, self.group, self.sink = spec, groups[0], sink
+        self.groups, self.lanes = groups, [Lane(group) for group in groups]  # what they do now
+        self.insurance: Insurance[_Run] | None = None
+        self.trial_id, self.storage_url = trial_id, storage_url
+        self.keeper = Keeper(self.group, f"{storage_url}/{trial_id}", keep=spec.checkpoint.keep)
         self.strategy: Strategy
         self.progress = Progress()
         self.cost: chunks.StepCost | None = None  # of a step with the values in force; None: not known yet
         self.diverged_values: Values | None = None
+        self._space: SearchSpace
         self._stage: StageStart
         self._billed = Recovery()  # what of the group's recovery is on the bill
         self._clock_zero = self._now()
         self._saved_s = 0.0
+        self._turn = threading.Lock()  # lanes' threads ask the strategy too
 
     # -- time and totals ------------------------------------------------------------------------------------
 
@@ -115,25 +87,31 @@ class _Run:
 
     # -- begin and end --------------------------------------------------------------------------------------
 
+    def train(self, resume: Resume | None) -> TrialFinished:
+        """Train stage by stage to the end of the budget."""
+        commit = self.begin(resume)
+        while commit is not None or not self.is_over():
+            commit = commit or self.open_stage()
+            if commit.decision.values == self.diverged_values:
+                return self.finish("diverged")  # the strategy has nothing else to offer
+            self.close_stage(commit, self.train_commit(commit))
+            commit = None
+        return self.finish("completed")
+
     def begin(self, resume: Resume | None) -> OpenCommit | None:
         """Start at step 0, or go on where a checkpoint stands; returns the commit it interrupted, if any."""
-        self.sink.report(
-            TrialStarted(
-                trial_id=self.trial_id,
-                arm=self.spec.arm,
-                seed=self.spec.seed,
-                backend=self.group.backend,
-                device=self.group.device,
-                metrics=dict(self.group.metrics),
-            )
-        )
+        self.sink.report(reports.started(self.trial_id, self.spec, self.group))
         if resume is None:
-            space, warm_up = opening_space(self.spec, self.group)
+            space, warm_ups = opening_space(self.spec, self.groups)
+            for warm_up in warm_ups:
+                self.progress.charge_warm_up(warm_up)
+            self._space = space
             self.strategy = strategies.build(
                 self.spec.controller, space=space, seed=self.spec.seed, budget=self.spec.budget
             )
-            self.progress.charge_warm_up(warm_up)
             self._stage = StageStart(checkpoint=self.keeper.save(0), progress=self.progress)
+            for lane in self.lanes:
+                lane.hold(self._stage.checkpoint)  # their states are equal by construction
             self._clock_zero = self._now()
             self.evaluate()
             return None
@@ -145,6 +123,10 @@ class _Run:
             raise WorkloadError(
                 "the model's starting weights, or its data, are not those that this job began with; submit it anew"
             )
+        if self.spec.lanes.after == "batch":
+            self._join_lanes()
+        if resume.insurance is not None:
+            self._insure(Resume.model_validate(resume.insurance))
         self._stage = resume.stage
         if resume.open_commit is not None:
             self.group.load(resume.stage.checkpoint)
@@ -158,45 +140,127 @@ class _Run:
         self._clock_zero = self._now() - self.progress.seconds
 
     def finish(self, outcome: Literal["completed", "diverged"]) -> TrialFinished:
-        """Stop the clock, evaluate what is kept, export it."""
-        self.progress.stop_clock(self.seconds())
-        evaluation = self.group.evaluate()
-        self.progress.charge_bytes(evaluation.bytes_sent)
-        self.sink.report(*reports.evaluated(self.trial_id, evaluation, self.progress.step, self.progress.seconds))
-        weights_url = self.keeper.export()
-        self._bill_recovery()
+        """Stop the clock, evaluate what is kept, export it: of two lines the better one."""
+        ended = self.seconds()
+        beside = [self.insurance.line] if self.insurance and self.insurance.wait() == "end" else []
+        self.progress.stop_clock(max([ended, *(line.progress.seconds for line in beside)]))
+        lines = [(line, line.evaluate_end()) for line in (self, *beside)]
+        line, evaluation = min(lines, key=lambda each: loss_of(each[1]))
+        weights_url = line.keeper.export()
+        self._bill_lanes()
         finished = TrialFinished(
             trial_id=self.trial_id,
-            outcome=outcome,
+            outcome=outcome if line is self else "completed",
+            line="main" if line is self else "insurance",
             validation_loss=reports.finite(evaluation.loss),
             validation_metrics={name: reports.finite(value) for name, value in evaluation.metrics.items()},
-            schedule=tuple(self.progress.schedule),
+            schedule=tuple(line.progress.schedule),
             bill=self.progress.bill,
             weights_url=weights_url,
         )
         self.sink.flush(finished)
         return finished
 
+    def evaluate_end(self) -> Evaluation:
+        """Evaluate what the clock has stopped at."""
+        evaluation = self.group.evaluate()
+        self.progress.charge_bytes(evaluation.bytes_sent)
+        self.sink.report(*reports.evaluated(self.trial_id, evaluation, self.progress.step, self.progress.seconds))
+        return evaluation
+
+    def close(self) -> None:
+        """End what runs beside this line."""
+        if self.insurance is not None:
+            self.insurance.close()
+
+    # -- the spare lanes ------------------------------------------------------------------------------------
+
+    def _employ_spare_lanes(self) -> None:
+        """Have them do, after the wide search, what the job says."""
+        if self.spec.lanes.after == "batch":
+            self._join_lanes()
+            self._stage.checkpoint = self.keeper.save(0)  # the one before is of fewer ranks
+            self.lanes[0].hold(self._stage.checkpoint)
+        if self.spec.lanes.after == "insurance":
+            start = self._stage.checkpoint
+            self._insure(own_schedule(self.spec, self._space, self.group, start=start, seconds=self.seconds()))
+
+    def _join_lanes(self) -> None:
+        self.group.absorb(self.groups[1:])
+        self.lanes = self.lanes[:1]
+        self.cost = None
+
+    def _insure(self, resume: Resume) -> None:
+        """Train the second line from `resume` on, on the next lane, beside this one."""
+        sink = InsuranceSink(self.sink, resume.model_dump(mode="json"))
+        url, groups = f"{self.storage_url}/{self.trial_id}/insurance", [self.lanes.pop(1).group]
+        line = _Run(insured(self.spec), groups, sink, trial_id=self.trial_id, storage_url=url)
+        self.insurance = Insurance(line, sink, line.begin(resume))
+
+    def train_alone(self, commit: OpenCommit | None) -> Course:
+        """Train the one stage of a strategy that does not search, from its start or within `commit`."""
+        if commit is None:
+            self.evaluate()
+        course = self.train_commit(commit or self.open_stage())
+        self.progress.stop_clock(self.seconds())
+        return course
+
+    def needed(self) -> set[str]:
+        """Return the checkpoints that must stay on storage, whatever their age."""
+        beside = self.insurance.line.needed() if self.insurance else set()
+        return {self._stage.checkpoint, *beside, *(lane.holds for lane in self.lanes if lane.holds)}
+
     # -- a stage --------------------------------------------------------------------------------------------
 
     def open_stage(self) -> OpenCommit:
         """Search from a snapshot, decide, and rewind, or go on from the end of the probe that won."""
-        started, ends = self.seconds(), Ends(self.group)
+        started, main = self.seconds(), self.lanes[0]
+        main.hold(self._stage.checkpoint)
         self._stage = StageStart(checkpoint=self._stage.checkpoint, progress=self.progress.model_copy(deep=True))
-        probes = []
-        while (candidate := self.strategy.ask()) is not None:
-            ends.rewind(leading=self.strategy.leading())
-            probes.append(self._probe(candidate))
-            ends.ended(probes[-1])
-            self.sink.report(reports.probe_done(self.trial_id, probes[-1], None), self._bill_so_far())
-        commit = OpenCommit(decision=self.strategy.decide(ends.held))
-        promoted = ends.go_to(commit.decision.promoted)
+        probes = self._search()
+        commit = OpenCommit(decision=self.strategy.decide(main.ends.held))  # what other lanes hold stays there
+        promoted = main.ends.go_to(commit.decision.promoted)
         self.cost = None if probes else self.cost
         self.progress.charge_seconds(seconds_search=self.seconds() - started)
         self.sink.report(*reports.decided(self.trial_id, commit.decision, probes, first_step=self.progress.step))
         if promoted is not None:
             self._promote(promoted, commit)
+        if commit.decision.stage == 0:
+            self._employ_spare_lanes()
         return commit
+
+    def _search(self) -> list[reports.Probe]:
+        """Probe what the strategy asks for, as many candidates at once as there are lanes."""
+        probes: list[reports.Probe] = []
+        groups = [lane.group for lane in self.lanes]
+        before = [group.recovery.seconds for group in groups]
+        side_by_side(
+            self.lanes,
+            ask=one_at_a_time(self._turn, self.strategy.ask),
+            probe=self._probe,
+            tell=lambda probe: probes.append(self._tell(probe)),
+            in_rounds=self.spec.budget.seconds is None,
+        )
+        waited = [group.recovery.seconds - start for group, start in zip(groups, before, strict=True)]
+        self._clock_zero += max(waited) - waited[0]  # the clock knows the recovery of the main lane alone
+        return probes
+
+    def _probe(self, lane: Lane, candidate: Candidate) -> reports.Probe:
+        with self._turn:
+            leading = self.strategy.leading() if lane is self.lanes[0] else None
+        lane.rewind(self._stage.checkpoint, leading=leading)
+        run = ProbeRun(lane.group, candidate, opened=self.spent(), budget=self.spec.budget)
+        probe = run.run(watch=one_at_a_time(self._turn, self.strategy.watch), check=self.sink.report)
+        lane.ends.ended(probe)
+        return probe
+
+    def _tell(self, probe: reports.Probe) -> reports.Probe:
+        for pushed in probe.pushed:
+            self.progress.charge(pushed.result, is_probe=True)
+        seen = probe.measured.observation(probe.candidate.id, self.spent(), is_cut=probe.is_cut)
+        one_at_a_time(self._turn, self.strategy.tell)(seen)
+        self.sink.report(reports.probe_done(self.trial_id, probe, None), self._bill_so_far())
+        return probe
 
     def _promote(self, probe: reports.Probe, commit: OpenCommit) -> None:
         """Make the probe's steps, at whose end the group is, the first of the commit."""
@@ -204,36 +268,6 @@ class _Run:
         for pushed in probe.pushed:
             commit.measured.add(pushed.result)
             self._keep(pushed, commit)
-
-    def _probe(self, candidate: Candidate) -> reports.Probe:
-        self.cost = None
-        measured, opened = Measured(), self.spent()
-        pushed: list[reports.Pushed] = []
-        for part in PROBE_PARTS:
-            allowed = chunks.part_of(candidate.allowance, part)
-            pushed += self._run_probe(candidate.values, allowed, opened=opened, into=measured)
-            seen = self._observation(measured, candidate.id)
-            is_cut = part < 1 and not measured.diverged and self.strategy.watch(seen) != "go_on"
-            if measured.diverged or is_cut:
-                break
-        self.strategy.tell(seen.model_copy(update={"is_cut": is_cut, "spent": self.spent()}))
-        seconds = self.seconds() - opened.seconds
-        return reports.Probe(candidate=candidate, measured=measured, seconds=seconds, pushed=pushed)
-
-    def _run_probe(
-        self, values: Values, allowed: Allowance, *, opened: Spent, into: Measured
-    ) -> Iterator[reports.Pushed]:
-        until = chunks.within(chunks.until_totals(opened, allowed), self.spec.budget)
-        at_least = opened.steps + allowed.min_steps
-        while not into.diverged and self._goes_on(until, at_least):
-            missing = at_least - self.progress.steps
-            num_steps = chunks.next_chunk(
-                until, self.spent(), self.cost, most=missing if missing > 0 else chunks.NO_LIMIT
-            )
-            yield self._push(values, values, num_steps, into=into, is_probe=True)
-
-    def _goes_on(self, until: Allowance, at_least: int) -> bool:
-        return self.progress.steps < at_least or not chunks.is_reached(until, self.spent(), self.cost)
 
     def train_commit(self, commit: OpenCommit) -> Course:
         """Train the steps that stay, evaluating and checkpointing on the way; returns how it ended."""
@@ -244,7 +278,7 @@ class _Run:
                 return "roll_back"  # what follows is of states that stay
             if self.progress.step % self.spec.objective.every == 0:
                 self.evaluate()
-                course = self.strategy.watch(self._observation(commit.measured, None))
+                course = self.strategy.watch(commit.measured.observation(None, self.spent()))
                 if course != "go_on":
                     return course
             is_due = self.seconds() - self._saved_s >= self.spec.checkpoint.every_seconds
@@ -255,16 +289,20 @@ class _Run:
     def _commit_chunk(self, commit: OpenCommit, until: Allowance) -> None:
         every = self.spec.objective.every
         num_steps = chunks.next_chunk(until, self.spent(), self.cost, most=every - self.progress.step % every)
-        start = self.strategy.values(self.spent())
+        start, started = self.strategy.values(self.spent()), self.seconds()
         end = self.strategy.values(self._spent_after(num_steps - 1))  # what its last step uses
-        pushed = self._push(start, end, num_steps, into=commit.measured, is_probe=False)
-        if not pushed.result.diverged:
-            self._keep(pushed, commit)
+        segment = chunks.segment(start, end, num_steps)
+        self.sink.report()  # hears a cancel
+        result = self.group.run(segment)
+        commit.measured.add(result)
+        self.progress.charge(result, is_probe=False)
+        self.cost = chunks.cost_of(result) or self.cost
+        if not result.diverged:
+            self._keep(reports.Pushed(segment, result, started_s=started, bytes_sent=self.progress.bytes), commit)
 
     def _keep(self, pushed: reports.Pushed, commit: OpenCommit) -> None:
-        result = pushed.result
-        self.progress.step = result.first_step + len(result.losses)
-        self.progress.schedule_segment(pushed.segment, result, commit.decision.reason)
+        self.progress.step = pushed.result.first_step + len(pushed.result.losses)
+        self.progress.schedule_segment(pushed.segment, pushed.result, commit.decision.reason)
         self.sink.report(*reports.committed(self.trial_id, pushed), self._bill_so_far())
 
     def _spent_after(self, num_steps: int) -> Spent:
@@ -278,14 +316,14 @@ class _Run:
     def close_stage(self, commit: OpenCommit, course: Course) -> None:
         """Tell the strategy, keep the stage or take it back, as `course` says, and wait until that is stored."""
         measured, is_kept = commit.measured, course == "end"
-        observation = self._observation(measured, None)
+        observation = measured.observation(None, self.spent())
         self.strategy.tell(observation.model_copy(update={"rolled_back": not is_kept}))
         if measured.diverged:
             self.diverged_values = commit.decision.values
         if not is_kept:
             self.cost = None
             self.group.restore(STAGE)
-            self.progress.rewind_to(self._stage.progress)
+            self.progress.rewind_to(self._stage.progress, num_steps=measured.num_steps)
         resume = self._save(None)
         self._wait_for(
             StageClosed(
@@ -308,34 +346,6 @@ class _Run:
 
     # -- acts -----------------------------------------------------------------------------------------------
 
-    def _push(self, start: Values, end: Values, num_steps: int, *, into: Measured, is_probe: bool) -> reports.Pushed:
-        ramps = end.learning_rate != start.learning_rate
-        segment = Segment(
-            num_steps=num_steps,
-            learning_rate=start.learning_rate,
-            final_learning_rate=end.learning_rate if ramps else None,
-            level=start.level,
-        )
-        self.sink.report()  # hears a cancel
-        started = self.seconds()
-        result = self.group.run(segment)
-        into.add(result)
-        self.progress.charge(result, is_probe=is_probe)
-        self.cost = chunks.cost_of(result) or self.cost
-        return reports.Pushed(segment, result, started_s=started, bytes_sent=self.progress.bytes)
-
-    def _observation(self, measured: Measured, candidate_id: str | None) -> Observation:
-        return Observation(
-            candidate_id=candidate_id,
-            losses=tuple(measured.losses),
-            step_seconds=tuple(measured.step_seconds),
-            trace=measured.trace,
-            bytes_sent=measured.bytes_sent,
-            density=measured.density,
-            diverged=measured.diverged,
-            spent=self.spent(),
-        )
-
     def evaluate(self) -> None:
         """Evaluate the committed line, on the clock."""
         started = self.seconds()
@@ -345,12 +355,16 @@ class _Run:
         self.sink.report(*reports.evaluated(self.trial_id, evaluation, self.progress.step, self.seconds()))
 
     def _bill_so_far(self) -> Billed:
+        self._bill_lanes()
         now = {"seconds_training": self.seconds(), "steps": self.progress.step}
         return Billed(trial_id=self.trial_id, bill=self.progress.bill.model_copy(update=now))
 
-    def _bill_recovery(self) -> None:
-        self.progress.charge_recovery(self._billed, self.group.recovery)
-        self._billed = self.group.recovery
+    def _bill_lanes(self) -> None:
+        now = recovered(self.groups)
+        self.progress.charge_recovery(self._billed, now)
+        self._billed = now
+        if self.insurance is not None:
+            self.progress.note_insurance(self.insurance.line.progress)
 
     def _checkpoint(self, commit: OpenCommit) -> Checkpointed:
         resume = self._save(commit)
@@ -365,11 +379,11 @@ class _Run:
     def _save(self, commit: OpenCommit | None) -> dict[str, Any]:
         """Write a checkpoint; return what a later attempt needs to go on from it. `commit` is the open one."""
         started = self.seconds()
-        url = self.keeper.save(self.progress.step, needed=[self._stage.checkpoint])
+        url = self.keeper.save(self.progress.step, needed=self.needed())
         self._saved_s = self.seconds()
         self.progress.charge_seconds(seconds_checkpoint=self._saved_s - started)
         self.progress.stop_clock(self._saved_s)
-        self._bill_recovery()
+        self._bill_lanes()
         if commit is None:
             self._stage = StageStart(checkpoint=url, progress=self.progress)
         return Resume(
@@ -382,4 +396,5 @@ class _Run:
             cost=self.cost,
             diverged_values=self.diverged_values,
             open_commit=commit,
+            insurance=self.insurance.resume() if self.insurance else None,
         ).model_dump(mode="json")

@@ -43,12 +43,13 @@ def misfits(spec: JobSpec, nodes: Sequence[Node]) -> list[Problem]:
             message = f"a worker asks for {wanted:g} {name}; allowed: 0 to {most:g}, the most that a node has"
             problems.append(Problem(pointer=f"/workers/{name}", message=message, value=wanted))
     placeable = num_placeable(workers, nodes)
-    if not problems and workers.count > placeable:
+    if not problems and spec.num_workers > placeable:
         without_gpus = num_placeable(workers.model_copy(update={"gpus": 0.0}), nodes)
         limit = "gpus" if placeable < without_gpus else "count"
         value = workers.gpus if limit == "gpus" else workers.count
+        lanes = f" in {spec.lanes.count} lanes" if spec.lanes.count > 1 else ""
         message = (
-            f"the job asks for {workers.count} workers of {workers.cpus:g} CPUs and {workers.gpus:g} GPUs; "
+            f"the job asks for {spec.num_workers} workers{lanes} of {workers.cpus:g} CPUs and {workers.gpus:g} GPUs; "
             f"allowed: 1 to {placeable}, all that the cluster holds"
         )
         problems.append(Problem(pointer=f"/workers/{limit}", message=message, value=value))
@@ -58,7 +59,7 @@ def misfits(spec: JobSpec, nodes: Sequence[Node]) -> list[Problem]:
 def demand(spec: JobSpec, nodes: Sequence[Node]) -> Demand:
     """Return what the job takes: all trials side by side if the cluster has as much, else one at a time."""
     workers = spec.workers
-    one = Demand(cpus=workers.count * workers.cpus, gpus=workers.count * workers.gpus)
+    one = Demand(cpus=spec.num_workers * workers.cpus, gpus=spec.num_workers * workers.gpus)
     num_trials = len(spec.arms) * len(spec.seeds)
     together = Demand(cpus=num_trials * one.cpus, gpus=num_trials * one.gpus)
     has_all = together.cpus <= sum(node.cpus for node in nodes) and together.gpus <= sum(node.gpus for node in nodes)

@@ -134,7 +134,8 @@ class Ingest:
             for step, seconds, value in zip(record.steps, record.seconds, record.values, strict=True)
         ]
         self.session.connection().execute(upsert, rows)
-        trial.step = max(trial.step, *record.steps)
+        if not record.name.startswith("insurance_"):  # it counts steps of its own
+            trial.step = max(trial.step, *record.steps)
         trial.seconds = max(trial.seconds, *record.seconds)
         if record.name in _HEADLINES:
             setattr(trial, record.name, record.values[-1])
@@ -196,7 +197,7 @@ def _finish_trial(trial: TrialRow, record: TrialFinished) -> None:
     trial.validation_loss, trial.validation_metrics = record.validation_loss, dict(record.validation_metrics)
     trial.bill = record.bill.model_dump(mode="json")
     trial.step, trial.seconds = record.bill.steps, record.bill.seconds_training
-    trial.schedule = {"entries": _dumped(record.schedule)}
+    trial.schedule = {"line": record.line, "entries": _dumped(record.schedule)}
     trial.weights_url = record.weights_url
 
 

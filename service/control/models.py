@@ -121,7 +121,7 @@ class TrialRow(Base):
     validation_metrics: Mapped[Json] = mapped_column(default=dict)  # by name, the newest values
     metric_directions: Mapped[Json] = mapped_column(default=dict)
     bill: Mapped[Json]
-    schedule: Mapped[Json | None]  # {"entries": [...]}, once the trial has finished
+    schedule: Mapped[Json | None]  # {"line": ..., "entries": [...]}, once the trial has finished
     weights_url: Mapped[str | None]
 
 

@@ -216,6 +216,7 @@ def schedule_view(session: Session, trial: TrialRow, *, optimizer: str) -> Sched
         seed=trial.seed,
         optimizer=optimizer,
         complete=trial.schedule is not None,
+        line="main" if trial.schedule is None else trial.schedule["line"],
         num_steps=sum(entry.num_steps for entry in entries),
         entries=tuple(entries),
     )

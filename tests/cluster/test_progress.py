@@ -60,10 +60,22 @@ def test_a_rewound_stage_leaves_the_schedule_and_stays_on_the_bill() -> None:
     progress.step = 10
     progress.schedule_segment(_segment(10, 9.0), _result(0, 10), "too high")
 
-    progress.rewind_to(opened)
+    progress.rewind_to(opened, num_steps=10)
 
     assert progress.step == 0 and progress.schedule == []
-    assert progress.bytes == 100
+    assert progress.bytes == 100 and progress.bill.steps_taken_back == 10
+
+
+def test_a_promoted_probe_is_on_the_bill_as_committed() -> None:
+    progress, result = Progress(), _result(0, 10)
+    progress.charge(result, is_probe=True)
+    progress.charge_seconds(seconds_search=2.0)
+
+    progress.promote([result], seconds=1.5)
+
+    bill = progress.bill
+    assert (bill.steps_search, bill.bytes_search, bill.seconds_search) == (0, 0, 0.5)
+    assert (progress.steps, bill.bytes_sent) == (10, 100)
 
 
 def test_recovery_is_billed_once_apart_from_the_bytes_of_training() -> None:

@@ -1,5 +1,6 @@
 """Whatever the moment a run is cut off, it ends as if nothing had happened; budgets here read no clock."""
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,8 @@ from typing import Any
 import pytest
 
 from service.cluster import trial
-from service.records import AnyRecord, Checkpointed, MetricPoints, StageClosed, TrialFinished
+from service.cluster.resume import Resume
+from service.records import AnyRecord, Checkpointed, MetricPoints, ProbeDone, StageClosed, StageDecided, TrialFinished
 from service.spec import JobSpec, TrialSpec
 from trainers.workload import WorkloadError
 
@@ -15,13 +17,27 @@ ARMS: dict[str, dict[str, Any]] = {
     "fixed": {"controller": {"kind": "fixed"}},
     "fixed that diverges": {"controller": {"kind": "fixed"}, "optimizer": {"kind": "sgd", "learning_rate": 60}},
     "cosine": {"controller": {"kind": "cosine"}, "optimizer": {"kind": "sgd", "learning_rate": 0.5}},
-    "bo with a cool-down": {
-        "controller": {"kind": "bo", "revisit": "stages", "max_search_fraction": 0.5},
-        "optimizer": {"kind": "sgd"},
-    },
+    "bo with a cool-down": {"controller": {"kind": "bo", "max_search_fraction": 0.5}, "optimizer": {"kind": "sgd"}},
     "bo that diverges": {
-        "controller": {"kind": "bo", "max_search_fraction": 0.5, "probe_fraction": 0.01, "min_probe_steps": 4},
+        "controller": {
+            "kind": "bo",
+            "revisit": "stages",
+            "max_search_fraction": 0.5,
+            "probe_fraction": 0.01,
+            "min_probe_steps": 4,
+        },
         "optimizer": {"kind": "schedulefree_sgd", "learning_rate": 3.0},
+    },
+}
+LANES: dict[str, dict[str, Any]] = {
+    "bo beside the own schedule": {
+        "controller": {"kind": "bo", "max_search_fraction": 0.5},
+        "optimizer": {"kind": "sgd"},
+        "lanes": {"count": 3, "after": "insurance"},
+    },
+    "bo with a batch that grows": {
+        "controller": {"kind": "bo", "max_search_fraction": 0.5},
+        "lanes": {"count": 2, "after": "batch"},
     },
 }
 BUDGETS: dict[str, dict[str, int]] = {"steps": {"steps": 700}, "bytes": {"bytes": 800_000}}
@@ -50,8 +66,8 @@ class Memory:
 
 def _spec(arm: str, budget: str, *, keep: int) -> TrialSpec:
     checkpoint = {"every_seconds": 1e-9, "keep": keep}  # after every push
-    job = {"workload": {"kind": "digits-mlp"}, "budget": BUDGETS[budget], "checkpoint": checkpoint, **ARMS[arm]}
-    return next(JobSpec.model_validate(job | {"objective": {"every": 30}}).trials())
+    job = {"workload": {"kind": "digits-mlp"}, "budget": BUDGETS[budget], "checkpoint": checkpoint}
+    return next(JobSpec.model_validate(job | (ARMS | LANES)[arm] | {"objective": {"every": 30}}).trials())
 
 
 @pytest.fixture
@@ -61,8 +77,9 @@ def train(tmp_path: Path, arithmetic_group: Callable[..., Any]) -> Callable[...,
     def train(spec: TrialSpec, sink: Memory | None = None, resume: dict[str, Any] | None = None) -> Memory:
         sink, url = sink or Memory(), f"file://{tmp_path}/attempt-{next(attempts)}"
         limit = 1.5 if spec.controller.kind == "bo" and spec.replica.optimizer.kind != "sgd" else 50.0
-        group = arithmetic_group(limit=limit, patience=60 if limit == 1.5 else 7)
-        trial.train(spec, group, sink, trial_id="job.tuned.0", storage_url=url, resume=resume)
+        patience = 60 if limit == 1.5 else 7
+        group, *spare = [arithmetic_group(limit=limit, patience=patience) for _ in range(spec.lanes.count)]
+        trial.train(spec, group, sink, trial_id="job.tuned.0", storage_url=url, resume=resume, spare=spare)
         return sink
 
     return train
@@ -71,12 +88,18 @@ def train(tmp_path: Path, arithmetic_group: Callable[..., Any]) -> Callable[...,
 def _end(sink: Memory) -> tuple[Any, ...]:
     [finished] = sink.of(TrialFinished)
     bill = finished.bill
-    spent = (bill.bytes_sent, bill.bytes_search, bill.steps, bill.steps_search)
+    spent = (bill.bytes_sent, bill.bytes_search, bill.steps, bill.steps_search, bill.steps_insurance)
     return finished.outcome, finished.validation_loss, finished.schedule, spent
 
 
-@pytest.mark.parametrize("budget", BUDGETS)
-@pytest.mark.parametrize("arm", ARMS)
+CUT_OFF = [
+    *itertools.product(ARMS, BUDGETS),
+    ("bo beside the own schedule", "bytes"),
+    ("bo with a batch that grows", "steps"),
+]
+
+
+@pytest.mark.parametrize(("arm", "budget"), CUT_OFF)
 def test_a_run_cut_off_at_any_checkpoint_ends_like_the_undisturbed_one(
     train: Callable[..., Memory], arm: str, budget: str
 ) -> None:
@@ -92,9 +115,22 @@ def test_a_run_cut_off_at_any_checkpoint_ends_like_the_undisturbed_one(
 
 def test_the_arm_that_is_meant_to_diverge_in_a_commit_does(train: Callable[..., Memory]) -> None:
     closed = train(_spec("bo that diverges", "steps", keep=1)).of(StageClosed)
+    bill = closed[-1].bill
 
     assert any(stage.num_steps == 0 for stage in closed)
     assert sum(stage.num_steps for stage in closed) == closed[-1].step
+    assert bill.steps_taken_back > 0
+    assert bill.steps + bill.steps_search + bill.steps_taken_back == 700
+
+
+def test_an_event_ends_a_commit_of_a_run(train: Callable[..., Memory]) -> None:
+    sink = train(_spec("bo with a cool-down", "steps", keep=1))
+
+    *_, before, after = sink.of(StageDecided)
+    [closed] = [stage for stage in sink.of(StageClosed) if stage.stage == before.stage]
+    assert closed.step == 210  # the first look after step 200
+    assert "the gradient's scale jumped 8x" in after.reason
+    assert {probe.stage for probe in sink.of(ProbeDone)} == {0, after.stage}
 
 
 def test_a_fixed_arm_that_diverges_keeps_nothing_of_the_commit(train: Callable[..., Memory]) -> None:
@@ -113,17 +149,20 @@ def test_a_diverged_state_is_never_evaluated(train: Callable[..., Memory], every
     assert all(point.values == (60.0 * point.steps[0],) for point in evaluated)
 
 
-@pytest.mark.parametrize("arm", ["cosine", "bo that diverges"])
+@pytest.mark.parametrize("arm", ["cosine", "bo that diverges", "bo beside the own schedule"])
 def test_what_a_later_attempt_would_load_is_on_storage_and_old_checkpoints_are_not(
     train: Callable[..., Memory], arm: str
 ) -> None:
     def watch(record: AnyRecord) -> None:
         if isinstance(record, Checkpointed | StageClosed):
-            resume = trial.Resume.model_validate(record.resume)
+            resume = Resume.model_validate(record.resume)
             kept = {_folder(url) for url in resume.checkpoints}
             assert {_folder(resume.checkpoint), _folder(resume.stage.checkpoint)} <= kept
+            if beside := resume.insurance:
+                assert _folder(beside["checkpoint"]).is_dir() and _folder(beside["stage"]["checkpoint"]) in kept
             assert all(folder.is_dir() for folder in kept)
-            assert len(kept) <= 2 + 1 + 1  # keep, the newest, the stage's start
+            most = 2 + 1 + 1  # keep, the newest, the stage's start
+            assert len(kept) <= most + (resume.insurance is not None)  # whose start is this line's
 
     spec = _spec(arm, "steps", keep=2)
     first = train(spec, Memory(watch))
@@ -131,8 +170,8 @@ def test_what_a_later_attempt_would_load_is_on_storage_and_old_checkpoints_are_n
 
     second = train(spec, Memory(watch), middle.resume)
 
-    inherited = {_folder(url) for url in trial.Resume.model_validate(middle.resume).checkpoints}
-    left = {_folder(url) for url in trial.Resume.model_validate(second.of(StageClosed)[-1].resume).checkpoints}
+    inherited = {_folder(url) for url in Resume.model_validate(middle.resume).checkpoints}
+    left = {_folder(url) for url in Resume.model_validate(second.of(StageClosed)[-1].resume).checkpoints}
     assert all(folder.is_dir() == (folder in left) for folder in inherited)
 
 

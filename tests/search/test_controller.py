@@ -162,7 +162,8 @@ class _Recorder:
 
     def __init__(self, controller):
         self.controller, self.states, self.told = controller, [], []
-        self.ask, self.decide, self.values = controller.ask, controller.decide, controller.values
+        self.ask, self.watch = controller.ask, controller.watch
+        self.decide, self.values = controller.decide, controller.values
 
     def tell(self, observation):
         self.states.append(json.dumps(dict(self.controller.state_dict()), allow_nan=False))

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from search.events import Signs
 from search.reading import MAX_POINTS, Ending, Reading, thinned
 from search.types import Observation, Spent
 
@@ -61,6 +62,6 @@ def test_a_reading_keeps_the_first_losses_and_the_cost_of_a_step_after_calibrati
 def test_a_commit_ends_at_the_median_of_its_last_losses(num_steps, num_read):
     losses = np.linspace(2, 1, num_steps).tolist()
 
-    ending = Ending.of(_observation(losses, candidate_id=None))
+    ending = Ending.of(_observation(losses, candidate_id=None), Signs(), ())
 
     assert ending.level == pytest.approx(np.median(losses[-num_read:]))

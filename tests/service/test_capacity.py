@@ -3,7 +3,7 @@
 import pytest
 
 from service.control.capacity import Node, demand, has_room, misfits
-from service.spec import JobSpec
+from service.spec import JobSpec, Lanes
 
 TWO_CORES = [Node(cpus=2)]
 GPU_PAIR = [Node(cpus=8, gpus=2), Node(cpus=8)]
@@ -37,6 +37,15 @@ def test_a_misfit_names_the_field_the_value_and_what_is_allowed(workers, nodes, 
 )
 def test_what_can_be_placed_is_no_misfit(workers, nodes):
     assert misfits(spec(**workers), nodes) == []
+
+
+def test_a_job_needs_room_for_all_its_lanes():
+    two_lanes = spec(count=2).model_copy(update={"lanes": Lanes(count=2)})
+
+    (problem,) = misfits(two_lanes, [Node(cpus=3)])
+    assert "4 workers in 2 lanes" in problem.message
+    assert misfits(two_lanes, [Node(cpus=4)]) == []
+    assert demand(two_lanes, [Node(cpus=4)]).cpus == 4
 
 
 def test_trials_count_together_only_where_all_run_side_by_side():

@@ -72,6 +72,8 @@ def accepted(changes: dict[str, Any]) -> JobSpec:
             5,
             "[1, 4]",
         ),
+        ({"lanes": {"count": 1, "after": "batch"}}, "/lanes/count", 1, "2 to 16"),
+        ({"lanes": {"count": 2, "after": "batch"}, "workers": {"count": 23}}, "/workers/count", 23, "[1, 22]"),
         ({"workload": {"kind": "stdlib-lm", "size": "1B"}}, "/workload/size", "1B", "25M"),
         ({"workers": {"gpus": 1.5}}, "/workers/gpus", 1.5, "whole number"),
         ({"workers": {"timeout_s": 0}}, "/workers/timeout_s", 0, "greater than 0"),

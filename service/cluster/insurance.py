@@ -1,0 +1,132 @@
+"""The user's own schedule, trained on a spare lane beside the main line: the better of the two is kept."""
+
+import math
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Generic, Protocol, TypeVar
+
+from search import strategies
+from search.config import OffConfig
+from search.space import SearchSpace
+from search.types import Course
+from service.cluster.progress import OpenCommit, Progress
+from service.cluster.reports import Sink
+from service.cluster.resume import Resume, StageStart
+from service.records import AnyRecord, Checkpointed, MetricPoints
+from service.spec import Lanes, TrialSpec
+from trainers.group import Group
+from trainers.segment import Evaluation
+
+
+class Over(Exception):
+    """The main line has ended before its insurance."""
+
+
+class Line(Protocol):
+    """A training run that stands ready: at its start, or within a commit."""
+
+    progress: Progress
+
+    def train_alone(self, commit: OpenCommit | None) -> Course:
+        """Train to the budget's end; returns `end`, or `roll_back` if it diverged."""
+
+
+class InsuranceSink:
+    """Where a second line reports to: its evaluations go to `sink`, under names of their own.
+
+    Its last checkpoint is for the main line to report, so that one record holds what a later attempt needs of both.
+    """
+
+    def __init__(self, sink: Sink, start: dict[str, Any]) -> None:
+        self._sink = sink
+        self._is_over = threading.Event()
+        self._last = self._taken = start
+
+    def report(self, *records: AnyRecord) -> None:
+        if self._is_over.is_set():
+            raise Over
+        self._last = next((each.resume for each in records if isinstance(each, Checkpointed)), self._last)
+        self._sink.report(*(_renamed(each) for each in records if _is_evaluation(each)))
+
+    flush = report
+
+    def is_clear(self) -> bool:
+        """Whether the last checkpoint is known to the API, with the main line's."""
+        return self._last is self._taken and self._sink.is_clear()
+
+    def take(self) -> dict[str, Any]:
+        """Return the last checkpoint, which the caller is about to report."""
+        self._taken = self._last
+        return self._taken
+
+    def end(self) -> None:
+        """Have the next report raise `Over`."""
+        self._is_over.set()
+
+
+def _is_evaluation(record: AnyRecord) -> bool:
+    return isinstance(record, MetricPoints) and record.name.startswith("validation_")
+
+
+def _renamed(record: AnyRecord) -> AnyRecord:
+    assert isinstance(record, MetricPoints)
+    return record.model_copy(update={"name": f"insurance_{record.name}"})
+
+
+def insured(spec: TrialSpec) -> TrialSpec:
+    """Return the run beside that of `spec`: of one lane, with the same budget."""
+    # One checkpoint more: when the second line saves, the main one may not have reported the one before yet.
+    checkpoint = spec.checkpoint.model_copy(update={"keep": spec.checkpoint.keep + 1})
+    return spec.model_copy(update={"lanes": Lanes(), "checkpoint": checkpoint})
+
+
+def own_schedule(spec: TrialSpec, space: SearchSpace, group: Group, *, start: str, seconds: float) -> Resume:
+    """Return where the second line begins: in the run's first state, at checkpoint `start`, with the guess.
+
+    Its training clock starts at `seconds`: what has elapsed is gone for it too.
+    """
+    strategy = strategies.build(OffConfig(), space=space, seed=spec.seed, budget=spec.budget)
+    return Resume(
+        fingerprint=group.fingerprint,
+        checkpoint=start,
+        checkpoints=[],
+        stage=StageStart(checkpoint=start, progress=Progress()),
+        journal=dict(strategy.state_dict()),
+        progress=Progress(seconds=seconds),
+        cost=None,
+        diverged_values=None,
+        open_commit=None,
+    )
+
+
+def loss_of(evaluation: Evaluation) -> float:
+    """Return the loss by which lines are ranked: one that is not finite is the worst."""
+    return evaluation.loss if math.isfinite(evaluation.loss) else math.inf
+
+
+L = TypeVar("L", bound=Line)
+
+
+class Insurance(Generic[L]):
+    """A thread that trains `line`, whose sink is `sink`."""
+
+    def __init__(self, line: L, sink: InsuranceSink, commit: OpenCommit | None) -> None:
+        self.line = line
+        self._sink = sink
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="insurance")
+        self._ending = self._pool.submit(line.train_alone, commit)
+
+    def resume(self) -> dict[str, Any]:
+        """Return what a later attempt needs to go on with it; raises what has ended its thread, if anything has."""
+        if self._ending.done():
+            self._ending.result()
+        return self._sink.take()
+
+    def wait(self) -> Course:
+        """Wait for the line's end, which comes with its budget, and return how it ended."""
+        return self._ending.result()  # no timeout: every call to its group has one
+
+    def close(self) -> None:
+        """End the thread, at the latest when the push under way has ended."""
+        self._sink.end()
+        self._pool.shutdown()

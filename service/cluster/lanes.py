@@ -1,0 +1,159 @@
+"""The worker groups of one trial, its lanes: the first trains the main line, and all of them probe side by side."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import ParamSpec, TypeVar
+
+from search.config import Budget
+from search.types import Allowance, Candidate, Course, Observation, Spent
+from service.cluster import chunks
+from service.cluster.progress import Measured
+from service.cluster.promotion import Ends
+from service.cluster.reports import Probe, Pushed
+from trainers.group import Group, Recovery
+from trainers.workload import WorkloadError
+
+#: Shares of its allowance after which the strategy may end a probe, and the whole.
+PROBE_PARTS = (0.25, 0.5, 0.75, 1.0)
+
+
+class Lane:
+    """A worker group, the checkpoint whose state it `holds` in memory, and the ends of probes that it holds too."""
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.holds: str | None = None
+        self.ends: Ends
+
+    def hold(self, checkpoint: str) -> None:
+        """Keep the present state, which is that of `checkpoint`, for probes to start from."""
+        self.ends = Ends(self.group)
+        self.holds = checkpoint
+
+    def rewind(self, checkpoint: str, *, leading: str | None = None) -> None:
+        """Go to the state of `checkpoint`: from memory, or the first time from storage. `leading` is as in `Ends`."""
+        if self.holds != checkpoint:
+            self.group.load(checkpoint)
+            self.hold(checkpoint)
+        self.ends.rewind(leading=leading)
+
+
+class ProbeRun:
+    """One probe under way on one lane. It touches nothing else: whoever started it puts it on the bill."""
+
+    def __init__(self, group: Group, candidate: Candidate, *, opened: Spent, budget: Budget) -> None:
+        self._group, self._candidate, self._opened, self._budget = group, candidate, opened, budget
+        self._measured = Measured()
+        self._pushed: list[Pushed] = []
+        self._started = self._now()
+        self._cost: chunks.StepCost | None = None
+
+    def run(self, *, watch: Callable[[Observation], Course], check: Callable[[], None]) -> Probe:
+        """Train the candidate until it has spent its allowance, diverges, or `watch` ends it.
+
+        `check` is called before every push; what it raises ends the probe.
+        """
+        is_cut = False
+        for part in PROBE_PARTS:
+            self._train(chunks.part_of(self._candidate.allowance, part), check)
+            seen = self._measured.observation(self._candidate.id, self._spent())
+            is_cut = part < 1 and not self._measured.diverged and watch(seen) != "go_on"
+            if self._measured.diverged or is_cut:
+                break
+        seconds = self._now() - self._started
+        return Probe(self._candidate, self._measured, seconds=seconds, pushed=self._pushed, is_cut=is_cut)
+
+    def _now(self) -> float:
+        return time.monotonic() - self._group.recovery.seconds
+
+    def _train(self, allowed: Allowance, check: Callable[[], None]) -> None:
+        until = chunks.within(chunks.until_totals(self._opened, allowed), self._budget)
+        while not self._measured.diverged and self._goes_on(until, allowed.min_steps):
+            missing = allowed.min_steps - self._measured.num_steps
+            most = missing if missing > 0 else chunks.NO_LIMIT
+            check()
+            self._push(chunks.next_chunk(until, self._spent(), self._cost, most=most))
+
+    def _goes_on(self, until: Allowance, at_least: int) -> bool:
+        return self._measured.num_steps < at_least or not chunks.is_reached(until, self._spent(), self._cost)
+
+    def _push(self, num_steps: int) -> None:
+        segment = chunks.segment(self._candidate.values, self._candidate.values, num_steps)
+        started_s = self._spent().seconds
+        result = self._group.run(segment)
+        self._measured.add(result)
+        self._pushed.append(Pushed(segment, result, started_s=started_s, bytes_sent=self._spent().bytes))
+        self._cost = chunks.cost_of(result) or self._cost
+
+    def _spent(self) -> Spent:
+        """Return the run's totals when it was opened, and its own since."""
+        opened, measured = self._opened, self._measured
+        return Spent(
+            steps=opened.steps + measured.num_steps,
+            bytes=opened.bytes + measured.bytes_sent,
+            seconds=opened.seconds + self._now() - self._started,
+        )
+
+
+def side_by_side(
+    lanes: Sequence[Lane],
+    *,
+    ask: Callable[[], Candidate | None],
+    probe: Callable[[Lane, Candidate], Probe],
+    tell: Callable[[Probe], None],
+    in_rounds: bool,
+) -> None:
+    """Probe what `ask` gives until that is None, a candidate on each lane, and tell every probe in the calling thread.
+
+    In rounds a probe is told when all that run beside it have ended, in the order in which they were asked for, so
+    that nothing depends on which lane is faster. Otherwise a lane that is free is given the next candidate at once.
+    """
+    running: dict[Future[Probe], Lane] = {}
+    with ThreadPoolExecutor(len(lanes), thread_name_prefix="lane") as pool:
+        while True:
+            free = [lane for lane in lanes if lane not in running.values()]
+            # all are asked for before any starts: a probe that is watched reads what `ask` writes
+            asked = list(zip(free, iter(ask, None), strict=False))
+            running |= {pool.submit(probe, lane, candidate): lane for lane, candidate in asked}
+            if not running:
+                return
+            # no timeout: every call to a group has one
+            done, _ = wait(running, return_when=ALL_COMPLETED if in_rounds else FIRST_COMPLETED)
+            for future in [future for future in running if future in done]:
+                del running[future]
+                tell(future.result())
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def one_at_a_time(lock: threading.Lock, call: Callable[P, R]) -> Callable[P, R]:
+    """Return `call` for several threads to make."""
+
+    def locked(*args: P.args, **kwargs: P.kwargs) -> R:
+        with lock:
+            return call(*args, **kwargs)
+
+    return locked
+
+
+def require_equal(groups: Sequence[Group]) -> None:
+    """Raise WorkloadError unless all lanes have built the same model and data."""
+    if any(group.fingerprint != groups[0].fingerprint for group in groups):
+        raise WorkloadError(
+            "the lanes built different models or data from one seed: draw random numbers from the global "
+            "generators of torch, NumPy and Python only, and read the same files everywhere"
+        )
+
+
+def recovered(groups: Sequence[Group]) -> Recovery:
+    """Return what all lanes have spent on lost workers so far."""
+    spent = [group.recovery for group in groups]
+    return Recovery(
+        repairs=sum(each.repairs for each in spent),
+        seconds=sum(each.seconds for each in spent),
+        bytes=sum(each.bytes for each in spent),
+    )

@@ -1,0 +1,33 @@
+"""What a later attempt needs to go on with a training run. JSON both ways, as every checkpoint's record carries it."""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from search.types import Values
+from service.cluster import chunks
+from service.cluster.progress import OpenCommit, Progress
+
+
+class StageStart(BaseModel):
+    """Where a diverged commit is rewound to."""
+
+    checkpoint: str
+    progress: Progress
+
+
+class Resume(BaseModel):
+    """All that a later attempt needs to go on from a checkpoint as if nothing had happened."""
+
+    model_config = ConfigDict(ser_json_inf_nan="strings")
+
+    fingerprint: str  # of the training task
+    checkpoint: str
+    checkpoints: list[str]  # all that are still on storage, oldest first
+    stage: StageStart
+    journal: dict[str, Any]
+    progress: Progress
+    cost: chunks.StepCost | None
+    diverged_values: Values | None
+    open_commit: OpenCommit | None  # None: the stage is closed
+    insurance: dict[str, Any] | None = None  # the same of the line beside this one

@@ -1,0 +1,256 @@
+"""Several worker groups in one trial: side by side they find what they would find one after the other."""
+
+import itertools
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from search.config import Budget
+from search.types import Allowance, Candidate, Spent, Values
+from service.cluster import trial
+from service.cluster.lanes import Lane, ProbeRun, require_equal, side_by_side
+from service.cluster.reports import Probe
+from service.records import AnyRecord, MetricPoints, ProbeDone, TrialFinished
+from service.spec import JobSpec, TrialSpec
+from trainers.group import ProcessGroup
+from trainers.repair import RepairingGroup
+from trainers.segment import Segment
+from trainers.workload import WorkloadError
+
+BUDGET = Budget(steps=1000)
+WAIT_S = 60.0
+
+
+def _candidate(number: int) -> Candidate:
+    values = Values(learning_rate=0.5 / (1 + number))
+    return Candidate(id=f"0-{number}", stage=0, values=values, allowance=Allowance(steps=12), origin="wide")
+
+
+def _run(lane: Lane, candidate: Candidate) -> Probe:
+    run = ProbeRun(lane.group, candidate, opened=Spent(), budget=BUDGET)
+    return run.run(watch=lambda observation: "go_on", check=lambda: None)
+
+
+def _told(lanes: list[Lane], *, in_rounds: bool) -> list[str]:
+    """Probe three candidates on two lanes, the first of which waits for the other; return who is told when."""
+    candidates, told = iter([_candidate(number) for number in range(3)]), list[str]()
+    neighbour_ended, waits = threading.Event(), not in_rounds
+
+    def probe(lane: Lane, candidate: Candidate) -> Probe:
+        if candidate.id == "0-0":
+            assert neighbour_ended.wait(WAIT_S)
+        elif candidate.id == ("0-2" if waits else "0-1"):
+            neighbour_ended.set()
+        return _run(lane, candidate)
+
+    def ask() -> Candidate | None:
+        return next(candidates, None)
+
+    side_by_side(lanes, ask=ask, probe=probe, tell=lambda run: told.append(run.candidate.id), in_rounds=in_rounds)
+    return told
+
+
+def test_in_rounds_what_is_told_does_not_depend_on_which_lane_is_faster(arithmetic_group: Callable[..., Any]) -> None:
+    lanes = [Lane(arithmetic_group()) for _ in range(2)]
+
+    assert _told(lanes, in_rounds=True) == ["0-0", "0-1", "0-2"]
+
+
+def test_outside_of_rounds_a_free_lane_goes_on_at_once(arithmetic_group: Callable[..., Any]) -> None:
+    lanes = [Lane(arithmetic_group()) for _ in range(2)]
+
+    assert _told(lanes, in_rounds=False)[0] == "0-1"
+
+
+def test_what_ends_one_lane_ends_the_search_when_the_others_have_ended(arithmetic_group: Callable[..., Any]) -> None:
+    candidates, ended = iter([_candidate(0), _candidate(1)]), list[str]()
+
+    def probe(lane: Lane, candidate: Candidate) -> Probe:
+        if candidate.id == "0-0":
+            raise WorkloadError("no such file")
+        ended.append(candidate.id)
+        return _run(lane, candidate)
+
+    lanes = [Lane(arithmetic_group()) for _ in range(2)]
+    with pytest.raises(WorkloadError, match="no such file"):
+        side_by_side(lanes, ask=lambda: next(candidates, None), probe=probe, tell=lambda run: None, in_rounds=True)
+    assert ended == ["0-1"]
+
+
+def test_lanes_of_different_models_are_refused(arithmetic_group: Callable[..., Any]) -> None:
+    groups = [arithmetic_group(), arithmetic_group()]
+    groups[1].fingerprint = "another model"
+
+    with pytest.raises(WorkloadError, match="different models or data"):
+        require_equal(groups)
+
+
+# -- whole runs ----------------------------------------------------------------------------------------------
+
+
+class Memory:
+    """Keeps the records, whichever thread they come from."""
+
+    def __init__(self) -> None:
+        self.records: list[AnyRecord] = []
+
+    def report(self, *records: AnyRecord) -> None:
+        self.records.extend(records)
+
+    flush = report
+
+    def is_clear(self) -> bool:
+        return True
+
+    def of(self, kind: type) -> list[Any]:
+        return [record for record in self.records if isinstance(record, kind)]
+
+
+def _spec(**changes: Any) -> TrialSpec:
+    job = {
+        "workload": {"kind": "digits-mlp"},
+        "optimizer": {"kind": "sgd"},
+        "controller": {"kind": "bo", "max_search_fraction": 0.5},
+        "budget": {"steps": 900},
+    }
+    return next(JobSpec.model_validate(job | changes).trials())
+
+
+@pytest.fixture
+def train(tmp_path: Path, arithmetic_group: Callable[..., Any]) -> Callable[..., Memory]:
+    runs = itertools.count()
+
+    def train(spec: TrialSpec) -> Memory:
+        sink, url = Memory(), f"file://{tmp_path}/{next(runs)}"
+        group, *spare = [arithmetic_group() for _ in range(spec.lanes.count)]
+        trial.train(spec, group, sink, trial_id="job.tuned.0", storage_url=url, spare=spare)
+        return sink
+
+    return train
+
+
+def _finished(sink: Memory) -> TrialFinished:
+    [finished] = sink.of(TrialFinished)
+    assert isinstance(finished, TrialFinished)
+    return finished
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_the_steps_of_all_lanes_are_on_the_bill_and_in_the_budget(train: Callable[..., Memory], count: int) -> None:
+    sink = train(_spec(lanes={"count": count}))
+
+    bill = _finished(sink).bill
+    probes = {probe.probe_id: probe for probe in sink.of(ProbeDone)}
+    assert bill.steps + bill.steps_search == 900
+    assert bill.steps_search == sum(probe.num_steps for probe in probes.values())
+    assert bill.bytes_search == sum(probe.bytes_sent for probe in probes.values())
+
+
+def test_the_insurance_is_what_an_arm_without_a_search_would_train(train: Callable[..., Memory]) -> None:
+    own = _finished(train(_spec(controller={"kind": "off"})))
+    searched = _finished(train(_spec(lanes={"count": 2})))
+    sink = train(_spec(lanes={"count": 2, "after": "insurance"}))
+
+    insured = _finished(sink)
+    assert own.validation_loss is not None and searched.validation_loss is not None
+    kept = min((searched.validation_loss, "main"), (own.validation_loss, "insurance"))
+    assert (insured.validation_loss, insured.line) == kept
+    assert insured.schedule == {"main": searched, "insurance": own}[insured.line].schedule
+    assert (insured.bill.steps, insured.bill.steps_insurance) == (searched.bill.steps, own.bill.steps)
+    assert insured.bill.bytes_insurance > 0
+    [last] = [point for point in sink.of(MetricPoints) if point.name == "insurance_validation_loss"][-1:]
+    assert last.values == (own.validation_loss,)
+
+
+def test_of_two_lines_the_better_one_is_kept(train: Callable[..., Memory]) -> None:
+    lanes = {"count": 2, "after": "insurance"}
+    rates = (1e-4, 20.0)  # this group's validation loss is the sum of the rates
+    lines = [
+        _finished(train(_spec(lanes=lanes, optimizer={"kind": "sgd", "learning_rate": rate}))).line for rate in rates
+    ]
+
+    assert lines == ["insurance", "main"]
+
+
+class Cancelled(Exception):
+    pass
+
+
+class Cancelling(Memory):
+    """Cancels the run when its first committed steps are reported."""
+
+    def report(self, *records: AnyRecord) -> None:
+        super().report(*records)
+        if any(point.name == "loss" for point in self.of(MetricPoints)):
+            raise Cancelled
+
+    flush = report
+
+
+def test_a_run_that_is_cancelled_ends_the_line_beside_it(tmp_path: Path, arithmetic_group: Callable[..., Any]) -> None:
+    spec = _spec(controller={"kind": "fixed"}, budget={"steps": 10**9}, lanes={"count": 2, "after": "insurance"})
+    url = f"file://{tmp_path}"
+    with pytest.raises(Cancelled):
+        trial.train(spec, arithmetic_group(), Cancelling(), trial_id="t", storage_url=url, spare=[arithmetic_group()])
+
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith(("insurance", "lane"))]
+
+
+# -- real workers --------------------------------------------------------------------------------------------
+
+SMALL = JobSpec.model_validate(
+    {
+        "workload": {"kind": "digits-mlp"},
+        "workers": {"count": 1},
+        "exchange": {"kind": "threshold", "density": 0.05},
+        "budget": {"steps": 100},
+    }
+)
+SEGMENT = Segment(num_steps=6, learning_rate=0.3, level=0.05)
+
+
+@pytest.fixture(scope="module")
+def groups() -> Iterator[list[ProcessGroup]]:
+    [spec] = SMALL.trials()
+    with ProcessGroup(spec.replica, 1) as first, ProcessGroup(spec.replica, 1) as second:
+        yield [first, second]
+
+
+def test_a_probe_gives_the_same_losses_whichever_lane_runs_it(groups: list[ProcessGroup], tmp_path: Path) -> None:
+    main, spare = (Lane(group) for group in groups)
+    require_equal(groups)
+
+    def losses(lane: Lane, checkpoint: str) -> list[float]:
+        lane.rewind(checkpoint)
+        lane.ends.ended(probe := _run(lane, _candidate(0)))
+        return probe.measured.losses
+
+    for number in range(2):  # at the first step, and at a later stage
+        checkpoint = f"file://{tmp_path}/{number}"
+        main.group.save(checkpoint)
+        main.hold(checkpoint)
+        found = losses(main, checkpoint)
+        assert len(found) == 12
+        assert losses(spare, checkpoint) == losses(main, checkpoint) == found
+
+
+def test_lanes_that_join_train_as_a_group_of_all_their_workers_would(groups: list[ProcessGroup]) -> None:
+    [spec] = SMALL.trials()
+    with ProcessGroup(spec.replica, 2) as whole:
+        expected = [whole.run(SEGMENT).losses for _ in range(2)]
+
+    first, second = groups
+    joined = RepairingGroup(first)
+    joined.absorb([RepairingGroup(second)])
+    results = [joined.run(SEGMENT)]
+    os.kill(first.pids[1], signal.SIGKILL)
+    results.append(joined.run(SEGMENT))
+
+    assert joined.num_workers == len(results[0].bytes_sent) == 2
+    assert [result.losses for result in results] == expected
+    assert joined.recovery.repairs == 1
