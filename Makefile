@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-long check bench bench-workloads clean
+.PHONY: setup demo test test-long check bench bench-controller bench-workloads clean
 
 setup: $(STAMP)
 
@@ -33,9 +33,12 @@ check: setup
 bench: setup
 	$(BIN)/python benchmarks/start_up.py
 	$(BIN)/python benchmarks/exchange_kernels.py
-	$(BIN)/python benchmarks/ask_latency.py
+	$(BIN)/python benchmarks/controller.py
 	$(BIN)/python benchmarks/recovery.py
 	$(BIN)/python benchmarks/overheads.py
+
+bench-controller: setup
+	$(BIN)/python benchmarks/controller.py
 
 bench-workloads: setup
 	$(BIN)/python benchmarks/workloads.py

@@ -21,6 +21,8 @@ Array = NDArray[np.float64]
 TOLERANCE = 0.7
 #: What a level a decade away from the opening one is expected to cost, in standard deviations of the rewards.
 STDS_PER_DECADE = 0.5
+#: No reward, and no error of one, is more than so many times the loss that it is relative to, which may be almost 0.
+LARGEST_RATIO = 1e3
 
 
 def opening_level(readings: Sequence[Reading]) -> float | None:
@@ -58,10 +60,11 @@ def scores(stage: Stage) -> tuple[Score, ...]:
     if level is None or control is None:
         return tuple(Score(probe.candidate.values, None, 0.0) for probe in stage.probes)
     tails = {number: _tail(probe, control) for number, probe in usable.items()}
-    is_positive = level > 0 and min(tail.loss for tail in tails.values()) > 0
+    losses = [tail.loss for tail in tails.values()]
+    is_positive = level > 0 and min(losses) > 0
+    unit = None if is_positive else max(abs(level), max(map(abs, losses)) / LARGEST_RATIO) or 1.0
     return tuple(
-        _score(probe.candidate.values, tails.get(probe.candidate.id), level=level, is_positive=is_positive)
-        for probe in stage.probes
+        _score(probe.candidate.values, tails.get(probe.candidate.id), level=level, unit=unit) for probe in stage.probes
     )
 
 
@@ -92,7 +95,7 @@ def _tail(probe: Probe, control: Probe) -> _Tail:
     both = side_by_side(probe.reading, control.reading, num_steps, num_steps)
     seen, same = (series[len(series) // 2 :] for series in both)
     error = _error(seen, same, saw_the_same=saw_the_same, is_paired=True) * math.sqrt(whole / num_steps)
-    if min(seen.mean(), same.mean(), others.mean()) > 0:
+    if min(seen.mean(), same.mean(), others.mean()) > 0 and seen.mean() <= LARGEST_RATIO * same.mean():
         return _Tail(float(others.mean() * seen.mean() / same.mean()), error)
     return _Tail(float(others.mean() + seen.mean() - same.mean()), error)
 
@@ -104,12 +107,13 @@ def _error(half: Array, others: Array, *, saw_the_same: bool, is_paired: bool) -
     return standard_error(half - others if is_paired else half)
 
 
-def _score(values: Values, tail: _Tail | None, *, level: float, is_positive: bool) -> Score:
+def _score(values: Values, tail: _Tail | None, *, level: float, unit: float | None) -> Score:
+    """Return the score of a probe; `unit` stands in where a logarithm has none."""
     if tail is None:
         return Score(values, None, 0.0)
-    unit = tail.loss if is_positive else abs(level) or 1.0
-    reward = math.log(level / tail.loss) if is_positive else (level - tail.loss) / unit
-    return Score(values, reward, (tail.error / unit) ** 2)
+    reward = math.log(level) - math.log(tail.loss) if unit is None else (level - tail.loss) / unit
+    relative = min(tail.error / (unit or tail.loss), LARGEST_RATIO)
+    return Score(values, reward, relative**2)
 
 
 def _last_half(reading: Reading) -> Array:

@@ -212,21 +212,31 @@ def _average_curve(times: Array, values: Array, horizon: float) -> float:
 
 
 def _fit(shapes: Array, values: Array) -> tuple[Array, Array, Array]:
-    """Fit slope and offset `(m,)` of every shape `(m, n)` by 4 rounds of Huber re-weighting; residuals `(m, n)`."""
+    """Fit slope and offset `(m,)` of every shape `(m, n)` by 4 rounds of Huber re-weighting; residuals `(m, n)`.
+
+    Values that are never negative get no negative offset: nothing could fall that far.
+    """
     weights = np.ones_like(shapes)
     for _ in range(4):
-        total = weights.sum(axis=1)
-        mean_shape = (weights * shapes).sum(axis=1) / total
-        mean_value = (weights @ values) / total
-        centred = shapes - mean_shape[:, None]
-        power = (weights * centred**2).sum(axis=1)
-        slope = (weights * centred * (values - mean_value[:, None])).sum(axis=1) / np.maximum(power, 1e-12)
-        offset = mean_value - slope * mean_shape
+        slope, offset = _least_squares(shapes, values, weights)
+        if values.min() >= 0:
+            to_zero = (weights * shapes * values).sum(axis=1) / np.maximum((weights * shapes**2).sum(axis=1), 1e-12)
+            slope, offset = np.where(offset < 0, to_zero, slope), np.maximum(offset, 0.0)
         residuals = values - slope[:, None] * shapes - offset[:, None]
         size = np.abs(residuals)
         scale = np.maximum(HUBER * MAD_TO_STD * np.median(size, axis=1), EPSILON)[:, None]
         weights = np.minimum(1.0, scale / np.maximum(size, EPSILON))
     return slope, offset, residuals
+
+
+def _least_squares(shapes: Array, values: Array, weights: Array) -> tuple[Array, Array]:
+    """Return slope and offset `(m,)` of `values` `(n,)` on each of `shapes` `(m, n)`, by `weights` `(m, n)`."""
+    total = weights.sum(axis=1)
+    mean_shape, mean_value = (weights * shapes).sum(axis=1) / total, (weights @ values) / total
+    centred = shapes - mean_shape[:, None]
+    power = (weights * centred**2).sum(axis=1)
+    slope = (weights * centred * (values - mean_value[:, None])).sum(axis=1) / np.maximum(power, 1e-12)
+    return slope, mean_value - slope * mean_shape
 
 
 def _huber(residuals: ArrayLike) -> Array:

@@ -19,7 +19,7 @@ def measured_link(problem: Problem, stage: Stage) -> Link | None:
     steps = [
         StepCost(bytes=reading.bytes_sent / reading.num_steps, seconds=reading.step_seconds)
         for reading in alike
-        if reading.step_seconds
+        if reading.num_steps and reading.step_seconds
     ]
     return link.fit(steps) or stage.link
 

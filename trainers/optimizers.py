@@ -118,6 +118,11 @@ class Optimizer:
             for key, value in self._optimizer.state.get(parameter, {}).items():
                 yield f"{name}.{key}", value
 
+    @property
+    def averages(self) -> bool:
+        """Whether another iterate is evaluated than is trained."""
+        return any(_interpolation(self.config, group) is not None for group in self._groups)
+
     @torch.no_grad()
     def evaluated(self) -> dict[str, Tensor]:
         """Return the parameters to evaluate and to export, by name.

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainers import checkpoint, cost, feed, model, optimizers
+from trainers import checkpoint, cost, feed, model, normalization, optimizers
 from trainers.checkpoint import Shard
 from trainers.config import ReplicaConfig
 from trainers.exchange import exchange, pacing
@@ -213,14 +213,14 @@ class Replica:
         self._buffer.zero()
         total = torch.zeros((), device=self.device)
         for micro in range(self.config.accumulate):
-            loss = self._loss(micro, batch_size) / self.config.accumulate
+            loss = self._loss(self.step, micro, batch_size) / self.config.accumulate
             torch.autograd.backward(loss)
             total += loss.detach()
         return total
 
-    def _loss(self, micro: int, batch_size: int | None) -> Tensor:
-        batch = feed.to_device(self._feed.batch(self.step, micro, batch_size), self.device)
-        place = (self.config.seed, self.step, self.rank, micro)
+    def _loss(self, step: int, micro: int, batch_size: int | None = None) -> Tensor:
+        batch = feed.to_device(self._feed.batch(step, micro, batch_size), self.device)
+        place = (self.config.seed, step, self.rank, micro)
         with feed.host_seeded(feed.seed_of(place)), self._autocast():
             loss = self.workload.loss(self.model, batch)
         if not isinstance(loss, Tensor) or loss.ndim:
@@ -239,7 +239,8 @@ class Replica:
         names = ("loss", *self.workload.metrics)
         num_samples = len(self.workload.validation)
         sums = torch.zeros(len(names), dtype=torch.float64)
-        with model.evaluating(self.model), model.lent(self.model, self._evaluated()), feed.seeded(0):
+        evaluated = self._evaluated()
+        with model.evaluating(self.model), model.lent(self.model, evaluated), feed.seeded(0):
             share = torch.arange(self.rank, num_samples, self.num_workers)
             for indices in torch.split(share, self.workload.evaluation_batch_size):
                 if len(indices):  # a set smaller than the ranks leaves some without a share
@@ -264,20 +265,40 @@ class Replica:
 
     def _evaluated(self) -> dict[str, Tensor]:
         """Return what is evaluated and exported: parameters and buffers by name."""
-        return self._optimizer.evaluated() | self._averaged_buffers()
+        parameters = self._optimizer.evaluated()
+        return parameters | self._averaged(self._saved_buffers() | self._statistics(parameters))
 
-    def _averaged_buffers(self) -> dict[str, Tensor]:
-        """Return copies of the buffers that the model saves, averaged over the ranks where they are floating-point.
-
-        Those that it does not save (masks, tables) are constants, and equal on all ranks.
-        """
+    def _saved_buffers(self) -> dict[str, Tensor]:
+        """Return copies of the buffers that the model saves; the others (masks, tables) are constants."""
         saved = self.model.state_dict().keys()
-        copies = {name: buffer.clone() for name, buffer in self.model.named_buffers() if name in saved}
-        for buffer in copies.values():
+        return {name: buffer.clone() for name, buffer in self.model.named_buffers() if name in saved}
+
+    @torch.no_grad()
+    def _statistics(self, parameters: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return BatchNorm's statistics of the evaluated `parameters`; none if these are the trained ones.
+
+        They are taken from the batches that training sees next, a pure function of (seed, step, rank), and the
+        model's own stay as they are.
+        """
+        layers = normalization.tracking(self.model) if self._optimizer.averages else []
+        if not layers:
+            return {}
+        scratch = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+        random = RandomState(feed.seed_of((self.config.seed, self.step, self.rank)), self.device)
+        lent = model.lent(self.model, parameters | scratch)
+        with lent, normalization.counting_anew(layers), random.scope():
+            for index in range(normalization.NUM_BATCHES):
+                ahead, micro = divmod(index, self.config.accumulate)
+                self._loss(self.step + ahead, micro)
+        return {name: scratch[name] for name in normalization.statistics(self.model, layers)}
+
+    def _averaged(self, buffers: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Average `buffers` over the ranks, in place, where they are floating-point; returns them."""
+        for buffer in buffers.values():
             if buffer.is_floating_point():
                 buffer.div_(self.num_workers)  # before the sum, which could overflow
                 self._wire.all_reduce_sum(buffer, {"state": buffer.nbytes})
-        return copies
+        return buffers
 
 
 def _default_device(rank: int) -> str:

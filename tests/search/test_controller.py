@@ -5,8 +5,6 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from search import strategies
 from search.config import BoConfig, Budget
@@ -357,29 +355,6 @@ def _switches_on_noise(seed):
 def test_noise_alone_rarely_switches():
     # twice 5 % by the rule, as each of the two rivals may win by chance
     assert sum(_switches_on_noise(seed) for seed in range(30)) <= 6
-
-
-hostile = st.one_of(
-    st.just([]),
-    st.lists(st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -1.0, 1e308, 1e-300, 2.3, 2.2]), max_size=30),
-)
-
-
-@given(data=st.data(), levels=st.booleans(), budget=st.sampled_from([STEPS, Budget(seconds=20.0), Budget(bytes=2000)]))
-@settings(max_examples=25, deadline=None)
-def test_hostile_observations_never_crash_it_nor_reach_a_candidate(data, levels, budget):
-    controller, steps = _controller(space=LEVELS if levels else None, budget=budget), 0
-    for _ in range(3):
-        while (candidate := controller.ask()) is not None:
-            steps += 20
-            assert math.isfinite(candidate.values.learning_rate) and candidate.values.learning_rate > 0
-            controller.tell(_observe(candidate, data.draw(hostile), steps=steps, diverged=data.draw(st.booleans())))
-        decision = controller.decide()
-        assert math.isfinite(decision.values.learning_rate) and decision.values.learning_rate > 0
-        assert all(math.isfinite(report.forecast.mean) for report in decision.probes)
-        steps += 200
-        controller.tell(_observe(None, data.draw(hostile), steps=steps, diverged=data.draw(st.booleans())))
-    assert _through_json(controller).decide() == controller.decide()
 
 
 @pytest.mark.parametrize(

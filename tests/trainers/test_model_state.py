@@ -7,8 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from trainers.checkpoint import commit_manifest
-from trainers.config import ReplicaConfig
+from trainers import feed
+from trainers.checkpoint import commit_manifest, read_tensors
+from trainers.config import ReplicaConfig, ScheduleFreeSgdConfig
+from trainers.normalization import NUM_BATCHES
 from trainers.replica import Replica
 from trainers.segment import Segment
 from trainers.workloads import table
@@ -70,3 +72,55 @@ def test_evaluating_uses_the_statistics_and_leaves_them_alone(replica: Replica):
     with torch.no_grad():
         replica.model.get_buffer("1.running_var").mul_(4.0)
     assert replica.evaluate().loss != first.loss
+
+
+@pytest.fixture
+def averaging(make_config: Callable[..., ReplicaConfig], monkeypatch: pytest.MonkeyPatch) -> Replica:
+    monkeypatch.setitem(table.BUILTIN, "digits-mlp", NormedDigits)
+    replica = Replica(make_config(optimizer=ScheduleFreeSgdConfig(), accumulate=2), 0, 1, device="cpu")
+    replica.run(Segment(num_steps=20, learning_rate=0.5))
+    return replica
+
+
+def test_an_averaged_iterate_has_statistics_of_its_own_from_the_batches_ahead(averaging: Replica, tmp_path: Path):
+    averaging.export(f"{tmp_path}/weights.safetensors")
+
+    exported = read_tensors(f"{tmp_path}/weights.safetensors")
+    batches = feed.build(averaging.workload, averaging.config, 0, 1)
+    places = [(averaging.step + index // 2, index % 2) for index in range(NUM_BATCHES)]
+    outputs = [
+        nn.functional.linear(batches.batch(*place)[0], exported["0.weight"], exported["0.bias"]) for place in places
+    ]
+    means, variances = [output.mean(dim=0) for output in outputs], [output.var(dim=0) for output in outputs]
+    torch.testing.assert_close(exported["1.running_mean"], torch.stack(means).mean(dim=0))
+    torch.testing.assert_close(exported["1.running_var"], torch.stack(variances).mean(dim=0))
+
+
+def test_an_averaged_iterate_is_evaluated_with_these_statistics(averaging: Replica, tmp_path: Path):
+    averaging.export(f"{tmp_path}/weights.safetensors")
+    exported, trained = read_tensors(f"{tmp_path}/weights.safetensors"), dict(averaging.model.named_buffers())
+    evaluated = averaging.evaluate().loss
+
+    assert evaluated == pytest.approx(_validation_loss(averaging, exported), rel=1e-5)
+    assert evaluated != pytest.approx(_validation_loss(averaging, exported | trained), rel=1e-2)
+
+
+def _validation_loss(replica: Replica, state: dict[str, torch.Tensor]) -> float:
+    model = replica.workload.model().eval()
+    model.load_state_dict(state)
+    inputs, labels = replica.workload.validation[:]
+    with torch.no_grad():
+        return float(nn.functional.cross_entropy(model(inputs), labels))
+
+
+def test_taking_the_statistics_disturbs_no_bit_of_training(averaging: Replica):
+    averaging.snapshot("stage")
+    before = statistics(averaging)
+    losses = averaging.run(SEGMENT).losses
+    averaging.restore("stage")
+
+    assert averaging.evaluate() == averaging.evaluate()
+
+    assert statistics(averaging) == before
+    assert averaging.model.get_submodule("1").momentum == 0.5
+    assert averaging.run(SEGMENT).losses == losses
