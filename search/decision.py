@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from search.config import BoConfig
 from search.evidence import Evidence, diverged_values, evidence, scores
+from search.posterior import Belief
 from search.space import Box
 from search.stage import Problem, Score, Stage, is_barred
 from search.surrogate import NOISE_FLOOR
@@ -31,6 +32,7 @@ class Choice(NamedTuple):
     reason: str
     probability: float | None = None
     posterior: dict[int, tuple[float, float]] = {}  # noqa: RUF012  (never mutated)
+    belief: Belief | None = None  # None: there was too little for a surrogate
 
 
 class Verdict(NamedTuple):
@@ -111,19 +113,20 @@ def _choose_after_divergence(problem: Problem, stage: Stage) -> Choice:
 def _choose_local(problem: Problem, stage: Stage) -> Choice:
     found = scores(stage)
     order = [index for index, score in enumerate(found) if score.reward is not None]
-    means, covariance = _believe(problem, evidence(stage), [found[index] for index in order])
+    belief = _belief(problem, stage)
+    means, covariance = _believe(belief, evidence(stage), [found[index] for index in order])
     posterior = _posterior(order, means, covariance)
     verdict = compare(means, covariance)
     winner = order[verdict.winner]
     if found[0].reward is None:
         values = found[order[int(np.argmax(means))]].values
         reason = f"{_name(values)} replaces the incumbent {_name(stage.incumbent)}, whose probe diverged"
-        return Choice(values, reason, None, posterior)
+        return Choice(values, reason, None, posterior, belief)
     if may_switch(verdict, problem.config):
         reason = _switch_reason(stage, winner, verdict)
-        return Choice(found[winner].values, reason, verdict.probability, posterior)
+        return Choice(found[winner].values, reason, verdict.probability, posterior, belief)
     reason = _keep_reason(problem, stage, winner, verdict)
-    return Choice(stage.incumbent, reason, verdict.probability, posterior)
+    return Choice(stage.incumbent, reason, verdict.probability, posterior, belief)
 
 
 def _posterior(order: Sequence[int], means: Array, covariance: Array) -> dict[int, tuple[float, float]]:
@@ -131,12 +134,17 @@ def _posterior(order: Sequence[int], means: Array, covariance: Array) -> dict[in
     return {index: (float(means[row]), float(stds[row])) for row, index in enumerate(order)}
 
 
-def _believe(problem: Problem, known: Evidence, finite: Sequence[Score]) -> tuple[Array, Array]:
-    """Return mean `(m,)` and covariance `(m, m)` of the rewards of the `finite` scores, by GP if there are enough."""
+def _belief(problem: Problem, stage: Stage) -> Belief | None:
+    known = evidence(stage)
     box = bounding_box(problem, known.values)
     surrogate = known.surrogate(box)
-    if surrogate is not None:
-        return surrogate.joint(np.array([box.to_unit(score.values) for score in finite]))
+    return None if surrogate is None else Belief(surrogate, box)
+
+
+def _believe(belief: Belief | None, known: Evidence, finite: Sequence[Score]) -> tuple[Array, Array]:
+    """Return mean `(m,)` and covariance `(m, m)` of the rewards of the `finite` scores, by GP if there is one."""
+    if belief is not None:
+        return belief.surrogate.joint(np.array([belief.box.to_unit(score.values) for score in finite]))
     rewards = known.rewards[: len(finite)]  # the stage's own come first
     floor = (NOISE_FLOOR * float(np.std(rewards))) ** 2
     return rewards, np.diag(np.maximum(known.variances[: len(finite)], floor))
@@ -165,7 +173,8 @@ def _keep_reason(problem: Problem, stage: Stage, winner: int, verdict: Verdict) 
 
 
 def _choose_wide(problem: Problem, stage: Stage) -> Choice:
-    best, how, posterior = wide_best(problem, stage)
+    belief = _belief(problem, stage)
+    best, how, posterior = wide_best(problem, stage, belief)
     space, factor = problem.space, problem.traits.pick
     rate = min(space.max_learning_rate, max(space.min_learning_rate, best.learning_rate * factor))
     values = Values(learning_rate=rate, level=best.level)
@@ -175,10 +184,12 @@ def _choose_wide(problem: Problem, stage: Stage) -> Choice:
         f"{_name(values)}: {how} {_number(best.learning_rate)}{share}, from {len(rates)} probes "
         f"between {_number(min(rates))} and {_number(max(rates))}"
     )
-    return Choice(values, reason, None, posterior)
+    return Choice(values, reason, None, posterior, belief)
 
 
-def wide_best(problem: Problem, stage: Stage) -> tuple[Values, str, dict[int, tuple[float, float]]]:
+def wide_best(
+    problem: Problem, stage: Stage, belief: Belief | None
+) -> tuple[Values, str, dict[int, tuple[float, float]]]:
     """Return the values with the highest posterior mean inside the probed range, how, and the probes' posterior.
 
     Interpolated over log learning rate (and log level): the grid's best probe would jump by a cell between
@@ -186,12 +197,10 @@ def wide_best(problem: Problem, stage: Stage) -> tuple[Values, str, dict[int, tu
     """
     found = scores(stage)
     finite = [(index, score) for index, score in enumerate(found) if score.reward is not None]
-    known = evidence(stage)
-    box = bounding_box(problem, known.values)
-    surrogate = known.surrogate(box)
-    if surrogate is None:
+    if belief is None:
         best = max(finite, key=lambda item: item[1].reward or -math.inf)[1].values
         return best, "the best probe's", {}
+    surrogate, box = belief
     at, covariance = surrogate.joint(np.array([box.to_unit(score.values) for _, score in finite]))
     posterior = _posterior([index for index, _ in finite], at, covariance)
     points = _grid(problem, [score.values for _, score in finite], box, diverged_values(stage))
