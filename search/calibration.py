@@ -32,15 +32,14 @@ class Calibration(Value):
     )
 
 
-def z_score(outcome: Outcome) -> float | None:
-    """Return how many standard deviations the loss lies above its forecast; None where the forecast gave no spread."""
-    std = outcome.forecast.std
-    return (outcome.loss - outcome.forecast.mean) / std if std > 0 else None
+def z_score(loss: float, *, mean: float, std: float) -> float | None:
+    """Return how many `std` a loss lies above the `mean` that was forecast; None where the forecast had no spread."""
+    return (loss - mean) / std if std > 0 else None
 
 
-def calibration(outcomes: Iterable[Outcome]) -> Calibration:
-    """Return how the forecasts with a spread did, all counted alike."""
-    scores = [score for score in map(z_score, outcomes) if score is not None]
+def calibration(z_scores: Iterable[float]) -> Calibration:
+    """Return how the forecasts with these z-scores did, all counted alike."""
+    scores = list(z_scores)
     if not scores:
         return Calibration(num_outcomes=0, within_1_std=None, within_2_std=None, mean_z=None)
     return Calibration(

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from search import strategies
 from search.protocol import Strategy
+from search.reading import Ending
 from search.types import Allowance, Candidate, Observation, Spent, Values
 from service.cluster import chunks, reports
 from service.cluster.checkpoints import Keeper
@@ -257,7 +258,8 @@ class _Run:
     def close_stage(self, commit: OpenCommit) -> None:
         """Tell the strategy, keep the stage (or rewind it if it diverged), and wait until that is stored."""
         measured = commit.measured
-        self.strategy.tell(self._observation(measured, None))
+        observation = self._observation(measured, None)
+        self.strategy.tell(observation)
         self.cost = self.cost if not measured.diverged else None
         if measured.diverged:
             self.diverged_values = commit.decision.values
@@ -272,6 +274,7 @@ class _Run:
                 num_steps=0 if measured.diverged else measured.num_steps,
                 density=measured.density,
                 threshold=measured.threshold,
+                loss=reports.finite(Ending.of(observation).level),
                 bill=self.progress.bill,
                 resume=resume,
             )
