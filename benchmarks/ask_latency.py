@@ -9,7 +9,7 @@ import time
 
 from search.config import BoConfig, Budget
 from search.controller import Controller
-from search.space import SearchSpace
+from search.space import Axis, SearchSpace
 from search.types import Candidate, Observation, Spent, Values
 
 RUNS, PROBES = 5, 16
@@ -30,8 +30,7 @@ def ask_milliseconds(seed: int) -> list[float]:
     space = SearchSpace(
         optimizer="schedulefree_sgd",
         guess=Values(learning_rate=0.1, level=0.02),
-        level_range=(0.003, 0.1),
-        level_start=0.02,
+        axes=(Axis(name="level", low=0.003, high=0.1),),
     )
     config = BoConfig(wide_probes=PROBES, max_search_fraction=0.9)
     controller, times = Controller(space, config, seed, budget=Budget(steps=10_000)), []

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from search.surrogate import MIN_POINTS, Surrogate, quiet_and_single_threaded
 
 Array = NDArray[np.float64]
-Allowed = Callable[[Array], NDArray[np.bool_]]
+Legal = Callable[[Array], Array]
 
 NUM_SOBOL = 512
 NUM_LOCAL = 64
@@ -27,14 +27,14 @@ def sobol_points(num_points: int, bounds: Array, *, seed: int) -> Array:
     return np.asarray(bounds[0] + unit * (bounds[1] - bounds[0]))
 
 
-def next_point(surrogate: Surrogate, bounds: Array, *, pending: Array, allowed: Allowed, seed: int) -> Array | None:
-    """Return the point `(d,)` within `bounds` `(2, d)` that promises the most, or None if none is allowed.
+def next_point(surrogate: Surrogate, bounds: Array, *, pending: Array, legal: Legal, seed: int) -> Array | None:
+    """Return the point `(d,)` within `bounds` `(2, d)` that promises the most, or None if none is legal.
 
     Maximises qLogNoisyExpectedImprovement (Ament et al., 2023) over 512 Sobol points and 64 around the best
-    mean. Points that still run are `pending` `(p, d)`; `allowed` maps a cloud `(m, d)` to a mask `(m,)`.
+    mean. Points that still run are `pending` `(p, d)`; `legal` maps a cloud `(m, d)` to what may be tried of it
+    `(k, d)`, moved onto values that exist: so whole numbers and choices are searched exactly.
     """
-    cloud = _cloud(surrogate, bounds, seed)
-    cloud = cloud[allowed(cloud)]
+    cloud = legal(_cloud(surrogate, bounds, seed))
     if not len(cloud):
         return None
     with quiet_and_single_threaded(), torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -55,7 +55,7 @@ def warm_up() -> None:
     bounds = np.array([[0.0, 0.0], [1.0, 1.0]])
     points = sobol_points(2 * MIN_POINTS, bounds, seed=0)
     surrogate = Surrogate(points, points.sum(axis=1), np.full(len(points), 0.01))
-    next_point(surrogate, bounds, pending=points[:1], allowed=lambda cloud: np.ones(len(cloud), bool), seed=0)
+    next_point(surrogate, bounds, pending=points[:1], legal=lambda cloud: cloud, seed=0)
     surrogate.joint(points)
 
 

@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from search import spending
-from search.config import Budget
+from search.config import OPTIMIZER_TRAITS, Budget, OffConfig
 from search.space import SearchSpace
-from search.types import Allowance, Candidate, Decision, Observation, Spent, Values
+from search.types import Allowance, Candidate, Course, Decision, Observation, Spent, Values
 
 
 class Fixed:
@@ -35,20 +35,30 @@ class Fixed:
             raise ValueError(f"`candidate_id` must be None: nothing was asked, got {observation.candidate_id!r}.")
         self._num_closed += 1
 
+    def watch(self, observation: Observation) -> Course:
+        """Return `go_on`: nothing that is measured changes anything."""
+        return "go_on"
+
     def decide(self) -> Decision:
         """Return the guess, until the budget's end."""
         budget = self._budget
         return Decision(
             stage=self._num_closed,
-            values=self._guess(),
+            values=self._space.guess,
             reason=self.reason,
             switched=False,
             commit_until=Allowance(steps=budget.steps, bytes=budget.bytes, seconds=budget.seconds),
         )
 
     def values(self, spent: Spent) -> Values:
-        """Return the guess."""
-        return self._guess()
+        """Return the guess, as far as it is annealed by now."""
+        guess = self._space.guess
+        factor = self.factor(spending.fraction_spent(self._budget, spent))
+        return guess.model_copy(update={"learning_rate": guess.learning_rate * factor})
+
+    def factor(self, fraction: float) -> float:
+        """Return what the guess is multiplied by when `fraction` of the budget is spent."""
+        return 1.0
 
     def state_dict(self) -> Mapping[str, Any]:
         """Return the state as JSON-compatible data."""
@@ -60,16 +70,11 @@ class Fixed:
         }
 
     @classmethod
-    def from_state_dict(cls, state: Mapping[str, Any]) -> "Fixed":
+    def from_state_dict(cls, state: Mapping[str, Any]) -> Self:
         """Restore from `state_dict`'s answer."""
         restored = cls(SearchSpace.model_validate(state["space"]), Budget.model_validate(state["budget"]))
         restored._num_closed = state["num_closed"]
         return restored
-
-    def _guess(self) -> Values:
-        guess = self._space.guess
-        level = guess.level if guess.level is not None else self._space.level_start
-        return Values(learning_rate=guess.learning_rate, level=level)
 
 
 class Cosine(Fixed):
@@ -78,8 +83,42 @@ class Cosine(Fixed):
     kind: ClassVar[str] = "cosine"
     reason: ClassVar[str] = "the guess, annealed to zero by half a cosine over the budget"
 
-    def values(self, spent: Spent) -> Values:
-        """Return the annealed guess; 0 at the budget's end."""
-        guess = self._guess()
-        factor = 0.5 * (1 + math.cos(math.pi * spending.fraction_spent(self._budget, spent)))
-        return guess.model_copy(update={"learning_rate": guess.learning_rate * factor})
+    def factor(self, fraction: float) -> float:
+        return 0.5 * (1 + math.cos(math.pi * fraction))
+
+
+class Linear(Fixed):
+    """The guess x (1 - f), f the fraction of the budget spent."""
+
+    kind: ClassVar[str] = "linear"
+    reason: ClassVar[str] = "the guess, decayed linearly to zero over the budget"
+
+    def factor(self, fraction: float) -> float:
+        return 1 - fraction
+
+
+class Off(Fixed):
+    """The guess held constant; for a plain optimizer decayed linearly to 0 over the budget's last `cooldown` share."""
+
+    kind: ClassVar[str] = "off"
+    reason: ClassVar[str] = "the guess, without a search"
+
+    def __init__(self, space: SearchSpace, budget: Budget, config: OffConfig) -> None:
+        super().__init__(space, budget)
+        self._config = config
+
+    def factor(self, fraction: float) -> float:
+        cools_down = OPTIMIZER_TRAITS[self._space.optimizer].cools_down
+        return spending.cooldown_factor(fraction, share=self._config.cooldown if cools_down else 0.0)
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Return the state as JSON-compatible data."""
+        return {**super().state_dict(), "config": self._config.model_dump(mode="json")}
+
+    @classmethod
+    def from_state_dict(cls, state: Mapping[str, Any]) -> Self:
+        """Restore from `state_dict`'s answer."""
+        space, budget = SearchSpace.model_validate(state["space"]), Budget.model_validate(state["budget"])
+        restored = cls(space, budget, OffConfig.model_validate(state["config"]))
+        restored._num_closed = state["num_closed"]
+        return restored

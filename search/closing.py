@@ -46,4 +46,4 @@ def next_stage(problem: Problem, stage: Stage, ending: Ending, *, search: Spent)
 def _after_divergence(problem: Problem, used: Values) -> tuple[Values, str]:
     rate = max(problem.space.min_learning_rate, used.learning_rate * DIVERGED_FACTOR)
     note = f"the stage before diverged at {used.learning_rate:.3g}, so this one starts from {rate:.3g}"
-    return Values(learning_rate=rate, level=used.level), note
+    return used.model_copy(update={"learning_rate": rate}), note

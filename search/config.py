@@ -16,6 +16,10 @@ Count = Annotated[int, BeforeValidator(_whole), Field(gt=0)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
+#: More axes than this are not searched, the learning rate among them: a run can afford a dozen probes.
+MAX_DIMENSIONS = 4
+
+
 class Config(BaseModel):
     """Base of every configuration: unknown keys are errors, values do not change."""
 
@@ -48,13 +52,33 @@ class CosineConfig(Config):
     kind: Literal["cosine"] = "cosine"
 
 
+class LinearConfig(Config):
+    """The guess, decayed linearly to zero over the budget."""
+
+    kind: Literal["linear"] = "linear"
+
+
+#: Last share of the budget in which a plain optimizer's rate goes linearly to 0.
+CoolDown = Annotated[float, Field(ge=0, le=0.5)]
+
+
+class OffConfig(Config):
+    """The guess without any search: held constant, and for plain optimizers decayed to zero at the end."""
+
+    kind: Literal["off"] = "off"
+    cooldown: CoolDown = Field(
+        0.15, description="last share of the budget, decayed linearly to 0 (plain optimizers; Schedule-Free needs none)"
+    )
+
+
 class BoConfig(Config):
     """One wide Bayesian-optimisation search, then a trust region around the incumbent at every stage."""
 
     kind: Literal["bo"] = "bo"
     revisit: Literal["stages"] = Field("stages", description="when a later search opens: at every stage")
     num_stages: int = Field(4, ge=1, le=12, description="commits take 1 : 2 : 4 : ... of the budget")
-    wide_probes: int = Field(7, ge=5, le=16, description="probes of the first, wide search")
+    wide_probes: int = Field(7, ge=5, le=16, description="probes of the first, wide search over rate and level")
+    wide_probes_per_axis: int = Field(2, ge=0, le=8, description="more of them for each further axis")
     probes: int = Field(3, ge=2, le=8, description="probes of a later stage, the incumbent among them")
     wide_decades: PositiveFloat = Field(4.0, le=8, description="decades of learning rate the wide search covers")
     probe_fraction: PositiveFloat = Field(0.1, le=0.5, description="a probe's share of its stage's commit")
@@ -62,21 +86,22 @@ class BoConfig(Config):
     min_probe_steps: int = Field(20, ge=4, description="a probe is not shortened below this")
     max_up: float = Field(2.0, gt=1, description="most a later stage may multiply the learning rate by")
     max_down: float = Field(0.25, gt=0, lt=1, description="most a later stage may shrink the learning rate to")
-    max_level_move: float = Field(4.0, gt=1, description="most a later stage may multiply or divide the level by")
+    max_level_move: float = Field(
+        4.0, gt=1, description="most a later stage may multiply or divide the level by, and each further axis"
+    )
     switch_probability: float = Field(0.95, ge=0.5, lt=1, description="switch only if this sure to be better")
     min_gain: float = Field(0.002, ge=0, description="and better by this share of the loss")
-    cooldown: float = Field(
-        0.15,
-        ge=0,
-        le=0.5,
-        description="last share of the budget, decayed linearly to 0 (plain optimizers; Schedule-Free needs none)",
+    cooldown: CoolDown = Field(
+        0.15, description="last share of the budget, decayed linearly to 0 (plain optimizers; Schedule-Free needs none)"
     )
 
 
-ControllerConfig = Annotated[BoConfig | FixedConfig | CosineConfig, Field(discriminator="kind")]
+ControllerConfig = Annotated[
+    BoConfig | FixedConfig | CosineConfig | LinearConfig | OffConfig, Field(discriminator="kind")
+]
 
 #: Kinds that the job language knows and a later release builds; refused by name until then.
-FUTURE_CONTROLLERS = ("off", "schedule", "autolrs", "local", "sobol")
+FUTURE_CONTROLLERS = ("schedule", "autolrs", "local", "sobol")
 
 
 class OptimizerTraits(Config):

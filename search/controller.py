@@ -23,7 +23,7 @@ from search.reading import Ending, Reading
 from search.reports import forecast_of, probe_reports, tax
 from search.space import SearchSpace
 from search.stage import Problem, Stage
-from search.types import Candidate, Decision, Observation, Spent, Values
+from search.types import Candidate, Course, Decision, Observation, Spent, Values
 
 FORMAT = "wiretune.controller/2"
 
@@ -35,7 +35,7 @@ class Controller:
         """Begin a run at its first step.
 
         Raises:
-            ValueError: `space` names an unknown optimizer, or a range that is empty or not positive.
+            ValueError: `space` names an unknown optimizer, or a guess outside its range.
         """
         _check(space)
         self._problem = Problem(space=space, config=config, budget=budget, seed=seed)
@@ -83,6 +83,10 @@ class Controller:
         self._write("tell", reading)
         self._apply_tell(reading)
 
+    def watch(self, observation: Observation) -> Course:
+        """Return `go_on`: every probe and commit runs to its end."""
+        return "go_on"
+
     def decide(self) -> Decision:
         """Choose the open stage's values; asked again, the answer is the same."""
         if self._stage.decision is None:
@@ -95,7 +99,7 @@ class Controller:
         decision = self._stage.decision
         chosen = self._stage.incumbent if decision is None else decision.values
         factor = cooldown_factor(self._problem, spent)
-        return Values(learning_rate=chosen.learning_rate * factor, level=chosen.level)
+        return chosen.model_copy(update={"learning_rate": chosen.learning_rate * factor})
 
     def state_dict(self) -> Mapping[str, Any]:
         """Return the journal as JSON-compatible data."""
@@ -197,7 +201,7 @@ class Controller:
             tax=tax(problem, self._search),
             forecast_weight=learned_weight(stage.outcomes),
             num_earlier=sum(score.reward is not None for score in stage.previous),
-            posterior=None if choice.belief is None else on_grid(choice.belief, choice.values),
+            posterior=None if choice.fit is None else on_grid(choice.fit, choice.values),
         )
 
 
@@ -212,5 +216,3 @@ def _check(space: SearchSpace) -> None:
     low, high = space.min_learning_rate, space.max_learning_rate
     if not low <= space.guess.learning_rate <= high:
         raise ValueError(f"`guess.learning_rate` must be in [{low:g}, {high:g}], got {space.guess.learning_rate:g}.")
-    if space.level_range is not None and not 0 < space.level_range[0] < space.level_range[1]:
-        raise ValueError(f"`level_range` must be (low, high) with 0 < low < high, got {space.level_range}.")

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from search.config import BoConfig
 from search.evidence import Evidence, diverged_values, evidence, scores
-from search.posterior import Belief
-from search.space import Box
-from search.stage import Problem, Score, Stage, is_barred
+from search.peak import interpolated_peak
+from search.posterior import Fit
+from search.space import Axis, Box
+from search.stage import Problem, Score, Stage
 from search.surrogate import NOISE_FLOOR
 from search.types import Values
 
@@ -21,8 +22,6 @@ Array = NDArray[np.float64]
 DIVERGED_FACTOR = 0.25
 #: What the incumbent is multiplied by when every probe diverged.
 ALL_DIVERGED_FACTOR = 0.5
-#: Grid on which the wide search's posterior mean is maximised: steps of 4 decades / 200, about 5 %.
-GRID = (201, 17)
 
 
 class Choice(NamedTuple):
@@ -32,7 +31,7 @@ class Choice(NamedTuple):
     reason: str
     probability: float | None = None
     posterior: dict[int, tuple[float, float]] = {}  # noqa: RUF012  (never mutated)
-    belief: Belief | None = None  # None: there was too little for a surrogate
+    fit: Fit | None = None  # None: there was too little for a surrogate
 
 
 class Verdict(NamedTuple):
@@ -49,23 +48,18 @@ def trust_region(problem: Problem, incumbent: Values, *, may_rise: bool) -> Box:
     rate = incumbent.learning_rate
     high = min(space.max_learning_rate, rate * (config.max_up if may_rise else 1.0))
     low = max(space.min_learning_rate, rate * config.max_down)
-    if space.level_range is None or incumbent.level is None:
-        return Box(learning_rate=(min(low, high), high))
-    bottom, top = space.level_range
-    levels = (
-        max(bottom, incumbent.level / config.max_level_move),
-        min(top, incumbent.level * config.max_level_move),
-    )
-    return Box(learning_rate=(min(low, high), high), level=levels)
+    rates = Axis(name="learning_rate", low=min(low, high), high=high)
+    others = (axis.around(getattr(incumbent, axis.name), config.max_level_move) for axis in space.axes)
+    return Box(axes=(rates, *others))
 
 
 def bounding_box(problem: Problem, values: Sequence[Values], region: Box | None = None) -> Box:
-    """Return the smallest box of learning rates around `values` and `region`, over the whole range of levels."""
+    """Return the smallest box of learning rates around `values` and `region`, over the whole range of other axes."""
     rates = [value.learning_rate for value in values] + list(region.learning_rate if region else ())
     low, high = min(rates), max(rates)
     if high < 1.01 * low:
         low, high = low / 2, high * 2  # a cube needs a width
-    return Box(learning_rate=(low, high), level=problem.space.level_range)
+    return Box(axes=(Axis(name="learning_rate", low=low, high=high), *problem.space.axes))
 
 
 def compare(means: Array, covariance: Array) -> Verdict:
@@ -102,7 +96,7 @@ def _choose_after_divergence(problem: Problem, stage: Stage) -> Choice:
     tried = [probe.candidate.values.learning_rate for probe in stage.probes]
     start = min(stage.incumbent.learning_rate, *tried) if stage.index == 0 else stage.incumbent.learning_rate
     rate = max(problem.space.min_learning_rate, start * ALL_DIVERGED_FACTOR)
-    values = Values(learning_rate=rate, level=stage.incumbent.level)
+    values = stage.incumbent.model_copy(update={"learning_rate": rate})
     reason = f"{_name(values)}, half of {_number(start)}: all {len(tried)} probes diverged"
     return Choice(values, reason)
 
@@ -113,20 +107,20 @@ def _choose_after_divergence(problem: Problem, stage: Stage) -> Choice:
 def _choose_local(problem: Problem, stage: Stage) -> Choice:
     found = scores(stage)
     order = [index for index, score in enumerate(found) if score.reward is not None]
-    belief = _belief(problem, stage)
-    means, covariance = _believe(belief, evidence(stage), [found[index] for index in order])
+    fit = _fit(problem, stage)
+    means, covariance = _believe(fit, evidence(stage), [found[index] for index in order])
     posterior = _posterior(order, means, covariance)
     verdict = compare(means, covariance)
     winner = order[verdict.winner]
     if found[0].reward is None:
         values = found[order[int(np.argmax(means))]].values
         reason = f"{_name(values)} replaces the incumbent {_name(stage.incumbent)}, whose probe diverged"
-        return Choice(values, reason, None, posterior, belief)
+        return Choice(values, reason, None, posterior, fit)
     if may_switch(verdict, problem.config):
         reason = _switch_reason(stage, winner, verdict)
-        return Choice(found[winner].values, reason, verdict.probability, posterior, belief)
+        return Choice(found[winner].values, reason, verdict.probability, posterior, fit)
     reason = _keep_reason(problem, stage, winner, verdict)
-    return Choice(stage.incumbent, reason, verdict.probability, posterior, belief)
+    return Choice(stage.incumbent, reason, verdict.probability, posterior, fit)
 
 
 def _posterior(order: Sequence[int], means: Array, covariance: Array) -> dict[int, tuple[float, float]]:
@@ -134,17 +128,17 @@ def _posterior(order: Sequence[int], means: Array, covariance: Array) -> dict[in
     return {index: (float(means[row]), float(stds[row])) for row, index in enumerate(order)}
 
 
-def _belief(problem: Problem, stage: Stage) -> Belief | None:
+def _fit(problem: Problem, stage: Stage) -> Fit | None:
     known = evidence(stage)
     box = bounding_box(problem, known.values)
-    surrogate = known.surrogate(box)
-    return None if surrogate is None else Belief(surrogate, box)
+    surrogate = known.surrogate(box, problem.opening)
+    return None if surrogate is None else Fit(surrogate, box)
 
 
-def _believe(belief: Belief | None, known: Evidence, finite: Sequence[Score]) -> tuple[Array, Array]:
+def _believe(fit: Fit | None, known: Evidence, finite: Sequence[Score]) -> tuple[Array, Array]:
     """Return mean `(m,)` and covariance `(m, m)` of the rewards of the `finite` scores, by GP if there is one."""
-    if belief is not None:
-        return belief.surrogate.joint(np.array([belief.box.to_unit(score.values) for score in finite]))
+    if fit is not None:
+        return fit.surrogate.joint(np.array([fit.box.to_unit(score.values) for score in finite]))
     rewards = known.rewards[: len(finite)]  # the stage's own come first
     floor = (NOISE_FLOOR * float(np.std(rewards))) ** 2
     return rewards, np.diag(np.maximum(known.variances[: len(finite)], floor))
@@ -173,67 +167,53 @@ def _keep_reason(problem: Problem, stage: Stage, winner: int, verdict: Verdict) 
 
 
 def _choose_wide(problem: Problem, stage: Stage) -> Choice:
-    belief = _belief(problem, stage)
-    best, how, posterior = wide_best(problem, stage, belief)
+    fit = _fit(problem, stage)
+    best, how, posterior = wide_best(problem, stage, fit)
     space, factor = problem.space, problem.traits.pick
     rate = min(space.max_learning_rate, max(space.min_learning_rate, best.learning_rate * factor))
-    values = Values(learning_rate=rate, level=best.level)
+    values = best.model_copy(update={"learning_rate": rate})
     rates = [probe.candidate.values.learning_rate for probe in stage.probes]
     share = "" if factor == 1 else f" x {factor:g}"
     reason = (
         f"{_name(values)}: {how} {_number(best.learning_rate)}{share}, from {len(rates)} probes "
         f"between {_number(min(rates))} and {_number(max(rates))}"
     )
-    return Choice(values, reason, None, posterior, belief)
+    return Choice(values, reason, None, posterior, fit)
 
 
-def wide_best(
-    problem: Problem, stage: Stage, belief: Belief | None
-) -> tuple[Values, str, dict[int, tuple[float, float]]]:
+def wide_best(problem: Problem, stage: Stage, fit: Fit | None) -> tuple[Values, str, dict[int, tuple[float, float]]]:
     """Return the values with the highest posterior mean inside the probed range, how, and the probes' posterior.
 
-    Interpolated over log learning rate (and log level): the grid's best probe would jump by a cell between
-    seeds. With fewer than 4 finite probes it is the best probe.
+    Interpolated on every axis: the grid's best probe would jump by a cell between seeds. With fewer than 4 finite
+    probes it is the best probe.
     """
     found = scores(stage)
     finite = [(index, score) for index, score in enumerate(found) if score.reward is not None]
-    if belief is None:
+    if fit is None:
         best = max(finite, key=lambda item: item[1].reward or -math.inf)[1].values
         return best, "the best probe's", {}
-    surrogate, box = belief
+    surrogate, box = fit
     at, covariance = surrogate.joint(np.array([box.to_unit(score.values) for _, score in finite]))
     posterior = _posterior([index for index, _ in finite], at, covariance)
-    points = _grid(problem, [score.values for _, score in finite], box, diverged_values(stage))
-    if not points:
-        return finite[int(np.argmax(at))][1].values, "the best probe's", posterior
-    means = surrogate.mean(np.array([box.to_unit(values) for values in points]))
-    return points[int(np.argmax(means))], "the interpolated minimum at", posterior
-
-
-def _grid(problem: Problem, finite: Sequence[Values], box: Box, diverged: tuple[Values, ...]) -> list[Values]:
-    rates = [values.learning_rate for values in finite]
-    levels: list[float | None] = [finite[0].level]
-    if box.level is not None:
-        tried = [values.level for values in finite if values.level is not None]
-        levels = [float(level) for level in np.geomspace(min(tried), max(tried), GRID[1])]
-    cells = [
-        Values(learning_rate=float(rate), level=level)
-        for rate in np.geomspace(min(rates), max(rates), GRID[0])
-        for level in levels
-    ]
-    return [values for values in cells if not is_barred(values, diverged)]
+    tried = [score.values for _, score in finite]
+    peak = interpolated_peak(surrogate, box, tried, barred=diverged_values(stage))
+    if peak is None:
+        return tried[int(np.argmax(at))], "the best probe's", posterior
+    return peak, "the interpolated minimum at", posterior
 
 
 # -- words -----------------------------------------------------------------------------------------
 
 
 def _number(value: float) -> str:
-    return f"{value:.3g}"
+    return str(value).lower() if isinstance(value, bool) else f"{value:.3g}"
 
 
 def _name(values: Values) -> str:
-    level = "" if values.level is None else f" at level {_number(values.level)}"
-    return f"{_number(values.learning_rate)}{level}"
+    level = [] if values.level is None else [f"level {_number(values.level)}"]
+    further = [f"{name.replace('_', ' ')} {_number(value)}" for name, value in values.further.items()]
+    others = ", ".join(level + further)
+    return f"{_number(values.learning_rate)}{others and f' at {others}'}"
 
 
 def _tail(stage: Stage, index: int) -> str:

@@ -11,7 +11,7 @@ from search.forecast import has_diverged, standard_error
 from search.reading import Reading, usable_median
 from search.space import Box
 from search.stage import Probe, Score, Stage
-from search.surrogate import MIN_POINTS, Surrogate
+from search.surrogate import MIN_POINTS, Belief, Surrogate
 from search.types import Values
 
 Array = NDArray[np.float64]
@@ -20,6 +20,8 @@ Array = NDArray[np.float64]
 TOLERANCE = 0.7
 #: How much of the rewards' spread an older stage's reward may have drifted by.
 DRIFT = 0.5
+#: What a level a decade away from the opening one is expected to cost, in standard deviations of the rewards.
+STDS_PER_DECADE = 0.5
 
 
 def opening_level(readings: Sequence[Reading]) -> float | None:
@@ -43,12 +45,13 @@ def scores(stage: Stage) -> tuple[Score, ...]:
 
     The reward is ln L0 - ln(mean loss of the probe's last half), L0 the stage's starting level: comparable
     between stages. Where a loss is not positive, (L0 - tail) / |L0| stands in for it. Probes of equal length
-    saw the same batches, so their variance is that of the paired difference to the first of them.
+    and batch size saw the same batches, so their variance is that of the paired difference to the first of them;
+    one with another batch size saw others, and the noise of both counts.
     """
     level = stage_level(stage)
     probes = stage.probes
     usable = {
-        index: _Half(probe.reading.num_steps, _last_half(probe.reading))
+        index: _Half(probe.reading.num_steps, probe.candidate.values.batch_size, _last_half(probe.reading))
         for index, probe in enumerate(probes)
         if level is not None and not is_diverged(probe.reading, level=level, initial=stage.initial)
     }
@@ -67,18 +70,25 @@ def scores(stage: Stage) -> tuple[Score, ...]:
 
 class _Half(NamedTuple):
     num_steps: int  # of the whole probe
+    batch_size: int | None
     losses: Array
 
 
 def _score(probe: Probe, half: _Half, control: _Half, *, level: float, is_positive: bool) -> Score:
     tail = float(half.losses.mean())
-    is_paired = half is not control and half.num_steps == control.num_steps
-    error = standard_error(half.losses - control.losses if is_paired else half.losses)
-    if half is control:
-        error = 0.0  # the others carry the noise of the difference
     unit = tail if is_positive else abs(level) or 1.0
     reward = math.log(level / tail) if is_positive else (level - tail) / unit
-    return Score(probe.candidate.values, reward, (error / unit) ** 2)
+    return Score(probe.candidate.values, reward, (_error(half, control) / unit) ** 2)
+
+
+def _error(half: _Half, control: _Half) -> float:
+    """Return the standard error of the difference between two probes' mean losses."""
+    if half is control:
+        return 0.0  # the others carry the noise of the difference
+    if half.batch_size != control.batch_size:
+        return math.hypot(standard_error(half.losses), standard_error(control.losses))
+    is_paired = half.num_steps == control.num_steps
+    return standard_error(half.losses - control.losses if is_paired else half.losses)
 
 
 def _last_half(reading: Reading) -> Array:
@@ -110,12 +120,26 @@ class Evidence(NamedTuple):
     variances: Array
     num_finite: int
 
-    def surrogate(self, box: Box) -> Surrogate | None:
+    def surrogate(self, box: Box, opening: Values) -> Surrogate | None:
         """Return a surrogate over `box`, or None if there is too little to learn from."""
         if self.num_finite < MIN_POINTS:
             return None
         points = np.array([box.to_unit(values) for values in self.values])
-        return Surrogate(points, self.rewards, self.variances)
+        return Surrogate(points, self.rewards, self.variances, belief=level_belief(box, opening))
+
+
+def level_belief(box: Box, opening: Values) -> Belief:
+    """Return what is expected of the level before any probe: that the one the run opens with is best.
+
+    It opens with what the link suggests. A level 10 times as high, or as low, costs half of a standard deviation of
+    the rewards: probes that tell levels apart outvote it.
+    """
+    peak, weight = np.zeros(len(box.axes)), np.zeros(len(box.axes))
+    for column, axis in enumerate(box.axes):
+        if axis.name == "level" and opening.level is not None:
+            peak[column] = axis.to_unit(opening.level)
+            weight[column] = STDS_PER_DECADE * math.log10(axis.high / axis.low) ** 2
+    return Belief(peak, weight)
 
 
 def evidence(stage: Stage) -> Evidence:

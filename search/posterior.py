@@ -3,38 +3,43 @@
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from search.space import Box
+from search.space import Axis, Box
 from search.surrogate import Surrogate
-from search.types import Axis, Posterior, Values
-
-Array = NDArray[np.float64]
+from search.types import GridAxis, Posterior, Values
 
 #: Coordinates of an axis. Two axes make 1,024 points: some 20 kB of JSON.
 NUM_COORDINATES = 32
 DIGITS = 4
 
 
-class Belief(NamedTuple):
+class Fit(NamedTuple):
     """A surrogate, and the box whose unit cube it works in."""
 
     surrogate: Surrogate
     box: Box
 
 
-def on_grid(belief: Belief, at: Values) -> Posterior:
-    """Return the posterior over learning rate, and the level where it is searched, to 4 digits.
+def on_grid(fit: Fit, like: Values) -> Posterior:
+    """Return the posterior over two axes to 4 digits: the learning rate and the level, or else the next one.
 
-    `at`: values whose level holds where it is not searched.
+    With one axis it is a line; values on further axes are those of `like`.
     """
-    names = ("learning_rate", "level")[: belief.surrogate.points.shape[1]]
-    unit = np.linspace(0.0, 1.0, NUM_COORDINATES)
-    points = np.stack(np.meshgrid(*[unit] * len(names), indexing="ij"), axis=-1).reshape(-1, len(names))
-    mean, std = belief.surrogate.marginals(points)
-    diagonal = [belief.box.from_unit((at_unit,) * len(names), at.level) for at_unit in unit.tolist()]
-    axes = (Axis(name=name, coordinates=_rounded([getattr(each, name) for each in diagonal])) for name in names)
-    return Posterior(axes=tuple(axes), mean=_rounded(mean.tolist()), std=_rounded(std.tolist()))
+    axes = fit.box.axes
+    shown = [axes[0], *sorted(axes[1:], key=lambda axis: axis.name != "level")[:1]]
+    grids = {axis.name: axis.grid(NUM_COORDINATES) if axis in shown else [getattr(like, axis.name)] for axis in axes}
+    units = [[axis.to_unit(value) for value in grids[axis.name]] for axis in axes]
+    points = np.stack(np.meshgrid(*units, indexing="ij"), axis=-1).reshape(-1, len(axes))
+    mean, std = fit.surrogate.marginals(points)
+    return Posterior(
+        axes=tuple(_grid_axis(axis, grids[axis.name]) for axis in shown),
+        mean=_rounded(mean.tolist()),
+        std=_rounded(std.tolist()),
+    )
+
+
+def _grid_axis(axis: Axis, coordinates: list[float]) -> GridAxis:
+    return GridAxis(name=axis.name, coordinates=_rounded(coordinates))
 
 
 def _rounded(values: list[float]) -> tuple[float, ...]:

@@ -1,34 +1,33 @@
 """What probing may cost: shares of the budget by stage, and whether one more probe fits."""
 
-import math
-
 from search import spending
 from search.reading import Reading
+from search.space import distance
 from search.spending import Amounts
 from search.stage import Problem, Stage
 from search.types import Allowance, Spent, Values
 
-#: The wide search's share of the budget (of which each of its probes gets an equal part).
+#: Share of the budget of a wide search over rate and level (of which each of its probes gets an equal part).
 WIDE_SHARE = 0.08
 
 
 class StepCosts:
-    """Mutable: the latest cost of a step at each level that was trained with."""
+    """Mutable: the latest cost of a step with each level and batch size that was trained with."""
 
     def __init__(self) -> None:
-        self._by_level: dict[float | None, Amounts] = {}
+        self._known: dict[tuple[float | None, int | None], tuple[Values, Amounts]] = {}
 
     def record(self, problem: Problem, values: Values, reading: Reading) -> None:
         if reading.num_steps:
-            self._by_level[values.level] = spending.step_cost(problem.budget, reading)
+            cost = spending.step_cost(problem.budget, reading)
+            self._known[values.level, values.batch_size] = values, cost
 
     def of(self, values: Values) -> Amounts | None:
-        """Return the cost of a step with `values`, that of the nearest level; None before the first step."""
-        known = self._by_level
-        if values.level is None or values.level in known:
-            return known.get(values.level)
-        distances = {level: abs(math.log(level / values.level)) for level in known if level is not None}
-        return known[min(distances, key=distances.__getitem__)] if distances else None
+        """Return the cost of a step with `values`, that of the nearest known ones; None before the first step."""
+        known = self._known.values()
+        if not known:
+            return None
+        return min(known, key=lambda each: distance(each[0], values, ("level", "batch_size")))[1]
 
 
 def room(problem: Problem, search: Spent, spent: Spent) -> Amounts:
@@ -41,12 +40,13 @@ def room(problem: Problem, search: Spent, spent: Spent) -> Amounts:
 def probe_amounts(problem: Problem, stage: Stage) -> Amounts:
     """Return what each probe of `stage` should spend: the same for all of them, fixed when the stage opened.
 
-    The wide search's probes share 8 % of the budget. A later probe gets `probe_fraction` of its stage's commit,
-    but no more than an equal part of its stage's share of what searching may still spend.
+    The wide search's probes share 8 % of the budget; more of them, for further axes, get as much each. A later probe
+    gets `probe_fraction` of its stage's commit, but no more than an equal part of its stage's share of what searching
+    may still spend.
     """
     config, budget = problem.config, problem.budget
     if stage.index == 0:
-        share = min(WIDE_SHARE, config.max_search_fraction) / config.wide_probes
+        share = min(WIDE_SHARE / config.wide_probes, config.max_search_fraction / problem.wide_probes)
         return spending.scale(spending.caps(budget), share)
     shares = problem.shares(stage.index)
     part = shares[0] / sum(shares)
@@ -81,7 +81,5 @@ def is_in_cooldown(problem: Problem, spent: Spent) -> bool:
 
 def cooldown_factor(problem: Problem, spent: Spent) -> float:
     """Return what the rate is multiplied by: 1, and linearly to 0 over the budget's last `cooldown` share."""
-    share = problem.config.cooldown
-    if not problem.traits.cools_down or share == 0:
-        return 1.0
-    return min(1.0, (1 - spending.fraction_spent(problem.budget, spent)) / share)
+    share = problem.config.cooldown if problem.traits.cools_down else 0.0
+    return spending.cooldown_factor(spending.fraction_spent(problem.budget, spent), share=share)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from search.acquisition import next_point, sobol_points
 from search.decision import bounding_box, trust_region
 from search.evidence import diverged_values, evidence, scores
-from search.space import Box
+from search.space import Box, are_within
 from search.spending import fraction_spent
 from search.stage import Problem, Stage, is_barred
 from search.surrogate import MIN_POINTS
@@ -39,7 +39,8 @@ def wide_plan(problem: Problem) -> list[Proposal]:
     """Return the wide search's opening: a grid of learning rates, most central first, and the guess.
 
     Where the level is searched too it alternates between both sides of the opening level, low next to the
-    centre and high beyond, so that rate and level are not confounded.
+    centre and high beyond, so that rate and level are not confounded. Further axes start from where the run opens,
+    and are then spread over their ranges (Sobol).
     """
     config, opening = problem.config, problem.opening
     centre = _clip_rate(problem, opening.learning_rate * problem.traits.centre)
@@ -49,19 +50,32 @@ def wide_plan(problem: Problem) -> list[Proposal]:
     rates = [float(rate) for rate in np.geomspace(low, high, num_points)]
     order = sorted(range(num_points), key=lambda index: abs(2 * index - num_points + 1.1))
     levels = _alternating_levels(problem, num_points)
-    plan: list[Proposal] = [(Values(learning_rate=rates[index], level=levels[index]), "wide") for index in order]
+    plan: list[Proposal] = [
+        (spread.model_copy(update={"learning_rate": rates[index], "level": levels[index]}), "wide")
+        for index, spread in zip(order, _spread(problem, num_points), strict=True)
+    ]
     if all(not _within(opening.learning_rate, rate, SAME_RATE) for rate in rates):
         plan.insert(1, (opening, "guess"))
     return plan
 
 
+def _spread(problem: Problem, num_points: int) -> list[Values]:
+    """Return the opening values, and then some that fill the ranges of the further axes."""
+    opening, axes = problem.opening, problem.space.further
+    if not axes:
+        return [opening] * num_points
+    box = Box(axes=axes)
+    unit_cube = np.array([[0.0] * len(axes), [1.0] * len(axes)])
+    points = sobol_points(num_points - 1, unit_cube, seed=problem.seed)
+    return [opening, *(box.from_unit(point.tolist(), opening) for point in points)]
+
+
 def _alternating_levels(problem: Problem, num_points: int) -> list[float | None]:
-    level, bounds = problem.opening.level, problem.space.level_range
-    if level is None or bounds is None:
+    level, axis = problem.opening.level, problem.space.axis("level")
+    if level is None or axis is None:
         return [level] * num_points
-    reach = problem.config.max_level_move
-    low = math.sqrt(level * max(bounds[0], level / reach))
-    high = math.sqrt(level * min(bounds[1], level * reach))
+    reach = axis.around(level, problem.config.max_level_move)
+    low, high = math.sqrt(level * reach.low), math.sqrt(level * reach.high)
     distances = [abs(2 * index - num_points + 1) // 2 for index in range(num_points)]
     return [level if distance == 0 else (low, high)[(distance + 1) % 2] for distance in distances]
 
@@ -76,7 +90,7 @@ def _propose_wide(problem: Problem, stage: Stage) -> Proposal | None:
         extension = _extension(problem, stage)
         if extension is not None:
             return extension, "wide"
-    if asked - num_extensions >= problem.config.wide_probes:
+    if asked - num_extensions >= problem.wide_probes:
         return None
     box = bounding_box(problem, [candidate.values for candidate in stage.candidates])
     return _acquire(problem, stage, box)
@@ -90,7 +104,7 @@ def _extension(problem: Problem, stage: Stage) -> Values | None:
         return None
     factor = 0.1 if best is tried[0] else 10.0
     rate = _clip_rate(problem, best.values.learning_rate * factor)
-    values = Values(learning_rate=rate, level=best.values.level)
+    values = best.values.model_copy(update={"learning_rate": rate})
     return None if _within(rate, best.values.learning_rate, SAME_RATE) else values
 
 
@@ -111,12 +125,15 @@ def _propose_local(problem: Problem, stage: Stage) -> Proposal | None:
 
 
 def _move(problem: Problem, stage: Stage, region: Box) -> Proposal | None:
-    """Return the first of up, down (and the same for the level) that is new; the level goes first every other stage."""
-    rate, level = stage.incumbent.learning_rate, stage.incumbent.level
-    moves = [Values(learning_rate=rate * factor, level=level) for factor in (2.0, 0.5, 0.25)]
-    if region.level is not None and level is not None:
-        levels = [Values(learning_rate=rate, level=level * factor) for factor in (2.0, 0.5)]
-        moves = [*levels, *moves] if stage.index % 2 == 0 else [*moves[:2], *levels, moves[2]]
+    """Return the first of up, down (and the same for the other axes) that is new; those go first every other stage."""
+    start = stage.incumbent
+    rates = [start.model_copy(update={"learning_rate": start.learning_rate * factor}) for factor in (2.0, 0.5, 0.25)]
+    others = [
+        start.model_copy(update={axis.name: axis.times(getattr(start, axis.name), factor)})
+        for axis in region.axes[1:]
+        for factor in (2.0, 0.5)
+    ]
+    moves = [*others, *rates] if stage.index % 2 == 0 else [*rates[:2], *others, rates[2]]
     diverged = diverged_values(stage)
     allowed = (region.clip(values) for values in moves)
     new = (values for values in allowed if not is_barred(values, diverged) and not _was_tried(stage, values))
@@ -129,24 +146,25 @@ def _move(problem: Problem, stage: Stage, region: Box) -> Proposal | None:
 
 def _acquire(problem: Problem, stage: Stage, region: Box) -> Proposal | None:
     """Return the most promising point of `region` by the surrogate, or a space-filling one without it."""
-    outer, level = _outer(problem, stage, region), stage.incumbent.level
-    bounds = np.array([outer.to_unit(corner) for corner in region.corners(level)])
+    outer, like = _outer(problem, stage, region), stage.incumbent
+    bounds = np.array([outer.to_unit(corner) for corner in region.corners(like)])
     diverged = diverged_values(stage)
 
-    def allowed(cloud: Array) -> NDArray[np.bool_]:
-        values = [outer.from_unit(point.tolist(), level) for point in cloud]
-        return np.array([not is_barred(value, diverged) and not _was_tried(stage, value) for value in values], bool)
+    def legal(cloud: Array) -> Array:
+        snapped = outer.snap(cloud)
+        values = [outer.from_unit(point.tolist(), like) for point in snapped]
+        free = [not is_barred(value, diverged) and not _was_tried(stage, value) for value in values]
+        return np.asarray(snapped[np.array(free, bool)])
 
     # a function of where the run stands, not of how it got there: a restored controller asks the same
     seed = (problem.seed * 1_000_003 + stage.index * 1_009 + len(stage.candidates)) % 2**31
-    surrogate = evidence(stage).surrogate(outer)
+    surrogate = evidence(stage).surrogate(outer, problem.opening)
     if surrogate is None:
-        cloud = sobol_points(16, bounds, seed=seed)
-        free = cloud[allowed(cloud)]
-        return (outer.from_unit(free[0].tolist(), level), "sobol") if len(free) else None
+        free = legal(sobol_points(16, bounds, seed=seed))
+        return (outer.from_unit(free[0].tolist(), like), "sobol") if len(free) else None
     pending = np.array([outer.to_unit(candidate.values) for candidate in stage.pending])
-    point = next_point(surrogate, bounds, pending=pending, allowed=allowed, seed=seed)
-    return None if point is None else (outer.from_unit(point.tolist(), level), "acquisition")
+    point = next_point(surrogate, bounds, pending=pending, legal=legal, seed=seed)
+    return None if point is None else (outer.from_unit(point.tolist(), like), "acquisition")
 
 
 def _outer(problem: Problem, stage: Stage, region: Box) -> Box:
@@ -156,11 +174,7 @@ def _outer(problem: Problem, stage: Stage, region: Box) -> Box:
 
 
 def _was_tried(stage: Stage, values: Values) -> bool:
-    return any(
-        _within(values.learning_rate, other.learning_rate, SAME_VALUES)
-        and _within(values.level or 1.0, other.level or 1.0, SAME_VALUES)
-        for other in (candidate.values for candidate in stage.candidates)
-    )
+    return any(are_within(values, candidate.values, SAME_VALUES) for candidate in stage.candidates)
 
 
 def _within(first: float, second: float, factor: float) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from search.types import Candidate, Decision, Observation, Spent, Values
+from search.types import Candidate, Course, Decision, Observation, Spent, Values
 
 
 class Strategy(Protocol):
@@ -12,6 +12,9 @@ class Strategy(Protocol):
     One stage: `ask` until it returns None, running each candidate from the stage's snapshot and reporting
     it with `tell`; then `decide`, rewind to the snapshot, and train the commit with `values(spent)` until
     `decision.commit_until`; then `tell` the commit's observation (`candidate_id=None`), which closes the stage.
+
+    Meanwhile `watch` is asked at points that follow from the budget: after a quarter, a half and three quarters of a
+    probe's allowance, and whenever the committed line is evaluated.
     """
 
     def ask(self) -> Candidate | None:
@@ -19,6 +22,13 @@ class Strategy(Protocol):
 
     def tell(self, observation: Observation) -> None:
         """Record what a probe or the commit measured."""
+
+    def watch(self, observation: Observation) -> Course:
+        """Judge a running probe, or the commit, by what it has measured so far. Changes nothing, and is no event.
+
+        `end`: stop here, and `tell` it. `roll_back`, of a commit only: rewind to the stage's snapshot and `tell` it
+        with `rolled_back`; what it cost stays spent.
+        """
 
     def decide(self) -> Decision:
         """Choose the open stage's values."""

@@ -8,6 +8,7 @@ from search.calibration import learned_weight
 from search.decision import Choice
 from search.evidence import scores, stage_level
 from search.forecast import forecast_loss
+from search.space import distance
 from search.spending import Amounts
 from search.stage import Probe, Problem, Score, Stage
 from search.types import Forecast, ProbeReport, Spent, Tax, Values
@@ -42,7 +43,7 @@ def forecast_of(values: Values, reports: Sequence[ProbeReport]) -> Forecast | No
     finite = [report for report in reports if report.reward is not None]
     if not finite:
         return None
-    nearest = min(finite, key=lambda report: _distance(values, report.candidate.values))
+    nearest = min(finite, key=lambda report: distance(values, report.candidate.values))
     rates = sorted((values.learning_rate, nearest.candidate.values.learning_rate))
     return nearest.forecast if rates[1] <= NEAR_RATE * rates[0] else None
 
@@ -51,13 +52,6 @@ def tax(problem: Problem, search: Spent) -> Tax:
     """Return what `search`, all probes of the run so far, is of the budget."""
     share = spending.fraction_spent(problem.budget, search)
     return Tax(budget_share=share, cap_share=share / problem.config.max_search_fraction)
-
-
-def _distance(first: Values, second: Values) -> float:
-    rates = abs(math.log(first.learning_rate / second.learning_rate))
-    if first.level is None or second.level is None:
-        return rates
-    return math.hypot(rates, math.log(first.level / second.level))
 
 
 def _horizon(problem: Problem, probe: Probe, commit: Amounts) -> float:

@@ -30,6 +30,11 @@ def fraction_spent(budget: Budget, spent: Spent) -> float:
     return min(1.0, max(used[unit] / cap for unit, cap in caps(budget).items()))
 
 
+def cooldown_factor(fraction: float, *, share: float) -> float:
+    """Return what the rate is multiplied by: 1, and linearly to 0 over the last `share` of the budget."""
+    return min(1.0, (1 - fraction) / share) if share else 1.0
+
+
 def remaining(budget: Budget, spent: Spent) -> Amounts:
     """Return what is left under every cap, at least 0."""
     used = amounts(budget, spent)

@@ -6,13 +6,14 @@ from typing import NamedTuple
 from search.calibration import Outcome
 from search.config import OPTIMIZER_TRAITS, BoConfig, Budget, OptimizerTraits
 from search.reading import Reading
-from search.space import SearchSpace
+from search.space import AxisName, SearchSpace, are_within
 from search.types import Candidate, Decision, Spent, Values
 
 #: A rate that diverged bars those at or above this share of it ...
 BARRED_SHARE = 0.7
-#: ... at levels within this factor.
-BARRED_LEVELS = 3.0
+#: ... at values within this factor of what also decides whether a rate diverges (momentum: of 1 - momentum).
+BARRED_FACTOR = 3.0
+BARRED_AXES: tuple[AxisName, ...] = ("level", "batch_size", "momentum")
 
 
 @dataclass(frozen=True)
@@ -30,13 +31,13 @@ class Problem:
 
     @property
     def opening(self) -> Values:
-        """The guess, with the level that the run opens with."""
-        low, high = self.space.level_range or (None, None)
-        level = self.space.guess.level
-        if low is not None and high is not None:
-            level = self.space.level_start or level or (low * high) ** 0.5
-            level = min(high, max(low, level))
-        return Values(learning_rate=self.space.guess.learning_rate, level=level)
+        """What the run opens with: the guess, inside the space."""
+        return self.space.opening
+
+    @property
+    def wide_probes(self) -> int:
+        """Probes of the wide search, extensions of its range apart."""
+        return self.config.wide_probes + self.config.wide_probes_per_axis * len(self.space.further)
 
     def shares(self, stage: int) -> list[int]:
         """Return the weights 1 : 2 : 4 : ... of the commits from `stage` on; past the last stage, all is one."""
@@ -90,12 +91,7 @@ class Stage:
 def is_barred(values: Values, diverged: tuple[Values, ...]) -> bool:
     """Whether `values` are as likely to diverge as any of those that did."""
     return any(
-        values.learning_rate >= BARRED_SHARE * other.learning_rate and _are_near(values.level, other.level)
+        values.learning_rate >= BARRED_SHARE * other.learning_rate
+        and are_within(values, other, BARRED_FACTOR, BARRED_AXES)
         for other in diverged
     )
-
-
-def _are_near(first: float | None, second: float | None) -> bool:
-    if first is None or second is None:
-        return True
-    return max(first, second) <= BARRED_LEVELS * min(first, second)

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from search.acquisition import warm_up
-from search.baselines import Cosine, Fixed
-from search.config import BoConfig, Budget, ControllerConfig
+from search.baselines import Cosine, Fixed, Linear, Off
+from search.config import BoConfig, Budget, ControllerConfig, OffConfig
 from search.controller import Controller
 from search.protocol import Strategy
 from search.space import SearchSpace
@@ -17,6 +17,11 @@ def _controller(config: ControllerConfig, space: SearchSpace, seed: int, budget:
     return Controller(space, config, seed, budget=budget)
 
 
+def _off(config: ControllerConfig, space: SearchSpace, seed: int, budget: Budget) -> Strategy:
+    assert isinstance(config, OffConfig)
+    return Off(space, budget, config)
+
+
 def _restored(state: Mapping[str, Any]) -> Strategy:
     warm_up()
     return Controller.from_state_dict(state)
@@ -26,12 +31,16 @@ _BUILDERS: dict[str, Callable[[ControllerConfig, SearchSpace, int, Budget], Stra
     "bo": _controller,
     "fixed": lambda config, space, seed, budget: Fixed(space, budget),
     "cosine": lambda config, space, seed, budget: Cosine(space, budget),
+    "linear": lambda config, space, seed, budget: Linear(space, budget),
+    "off": _off,
 }
 
 _RESTORERS: dict[str, Callable[[Mapping[str, Any]], Strategy]] = {
     "bo": _restored,
     "fixed": Fixed.from_state_dict,
     "cosine": Cosine.from_state_dict,
+    "linear": Linear.from_state_dict,
+    "off": Off.from_state_dict,
 }
 
 

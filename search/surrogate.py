@@ -6,16 +6,19 @@ Symbols: X the points `(n, d)`, y their rewards `(n,)` (higher is better), Yvar 
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from botorch.exceptions.warnings import BotorchWarning, OptimizationWarning
 from botorch.models import SingleTaskGP
 from botorch.optim.fit import fit_gpytorch_mll_scipy
+from gpytorch.means import ConstantMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from gpytorch.settings import skip_posterior_variances
 from linear_operator.utils.warnings import NumericalWarning
 from numpy.typing import NDArray
+from torch import Tensor
 
 Array = NDArray[np.float64]
 
@@ -47,17 +50,40 @@ def quiet_and_single_threaded() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
+class Belief(NamedTuple):
+    """What is expected before any probe: -`weight` x (u - `peak`)^2, summed over the axes of the unit cube.
+
+    Both are `(d,)`. A weight is in standard deviations of the rewards; where it is 0 nothing is expected.
+    """
+
+    peak: Array
+    weight: Array
+
+
+class _BelievedMean(ConstantMean):  # type: ignore[misc]  # gpytorch is untyped
+    """A constant, fitted, plus a belief, which is not."""
+
+    def __init__(self, belief: Belief) -> None:
+        super().__init__()
+        self._peak, self._weight = (torch.as_tensor(each, dtype=torch.float64) for each in belief)
+
+    def forward(self, points: Tensor) -> Tensor:
+        """Return the prior means `(..., n)` at `points` `(..., n, d)`."""
+        constant: Tensor = super().forward(points)
+        return constant - ((points - self._peak).square() * self._weight).sum(dim=-1)
+
+
 class Surrogate:
     """A fitted Gaussian process; the same data give the same bits.
 
     `model` works on standardised rewards: (y - `centre`) / `spread`.
     """
 
-    def __init__(self, points: Array, rewards: Array, variances: Array) -> None:
+    def __init__(self, points: Array, rewards: Array, variances: Array, *, belief: Belief | None = None) -> None:
         """Fit to `points` `(n, d)` in the unit cube, `rewards` `(n,)` and their `variances` `(n,)`, n >= 4.
 
-        BoTorch's defaults: RBF kernel with one length scale per axis, and a log-normal prior on it that grows
-        with sqrt(d) (Hvarfner et al., 2024).
+        `belief` is added to the prior mean, which else is constant. The rest is BoTorch's defaults: RBF kernel with
+        one length scale per axis, and a log-normal prior on it that grows with sqrt(d) (Hvarfner et al., 2024).
 
         Raises:
             ValueError: fewer than 4 points, or a reward that is not finite.
@@ -67,12 +93,14 @@ class Surrogate:
         self.centre = float(rewards.mean())
         self.spread = float(rewards.std(ddof=1)) or 1.0
         self.points = torch.as_tensor(points, dtype=torch.float64)
+        flat = Belief(np.zeros(points.shape[1]), np.zeros(points.shape[1]))
         noise = np.maximum(variances / self.spread**2, NOISE_FLOOR**2)
         with quiet_and_single_threaded():
             self.model = SingleTaskGP(
                 self.points,
                 torch.as_tensor((rewards - self.centre) / self.spread, dtype=torch.float64).unsqueeze(-1),
                 torch.as_tensor(noise, dtype=torch.float64).unsqueeze(-1),
+                mean_module=_BelievedMean(belief or flat),
                 outcome_transform=None,
             )
             likelihood = ExactMarginalLogLikelihood(self.model.likelihood, self.model)

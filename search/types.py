@@ -9,6 +9,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 ForecastStatus = Literal["ok", "no_progress", "overshoot", "diverged", "too_short"]
+#: Where a running probe or commit goes from here: it ends early with `end`, and is taken back with `roll_back`.
+Course = Literal["go_on", "end", "roll_back"]
 Origin = Literal["guess", "incumbent", "wide", "acquisition", "move", "sobol"]
 
 
@@ -19,10 +21,24 @@ class Value(BaseModel):
 
 
 class Values(Value):
-    """What a controller sets."""
+    """What a controller sets. What is not searched is None: the configuration's value holds."""
 
     learning_rate: float
     level: float | None = Field(None, description="how hard the exchange compresses; None: it has no level")
+    batch_size: int | None = Field(None, description="samples per worker and micro-batch")
+    momentum: float | None = Field(None, description="of Adam kinds: the first beta")
+    weight_decay: float | None = None
+    nesterov: bool | None = None
+
+    @property
+    def further(self) -> dict[str, float]:
+        """What is set beyond learning rate and level, by name."""
+        given = {name: getattr(self, name) for name in FURTHER}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+#: The values beyond learning rate and level, all of them optional.
+FURTHER = tuple(name for name in Values.model_fields if name not in ("learning_rate", "level"))
 
 
 class Spent(Value):
@@ -61,6 +77,7 @@ class Observation(Value):
     bytes_sent: int = Field(description="by one worker, during this observation")
     density: float | None = Field(None, description="measured mean share of gradient entries sent")
     diverged: bool = False
+    rolled_back: bool = Field(False, description="a commit's steps were taken back; never a probe's")
     spent: Spent = Field(description="the run's totals when this observation ended")
 
 
@@ -86,7 +103,7 @@ class ProbeReport(Value):
     posterior_std: float | None = None
 
 
-class Axis(Value):
+class GridAxis(Value):
     """An axis of a posterior's grid."""
 
     name: str = Field(description="a field of `Values`")
@@ -99,7 +116,7 @@ class Posterior(Value):
     A grid of axes with m and n coordinates has m x n entries, row by row: the last axis varies fastest.
     """
 
-    axes: tuple[Axis, ...]
+    axes: tuple[GridAxis, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
 

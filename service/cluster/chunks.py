@@ -45,6 +45,16 @@ def until_totals(spent: Spent, allowance: Allowance) -> Allowance:
     )
 
 
+def part_of(allowance: Allowance, part: float) -> Allowance:
+    """Return `part`, in (0, 1], of what a probe may spend, in whole steps and bytes."""
+    return Allowance(
+        steps=None if allowance.steps is None else math.ceil(part * allowance.steps),
+        bytes=None if allowance.bytes is None else math.ceil(part * allowance.bytes),
+        seconds=None if allowance.seconds is None else part * allowance.seconds,
+        min_steps=math.ceil(part * allowance.min_steps),
+    )
+
+
 def _add(total: float, more: float | None) -> float | None:
     return None if more is None else total + more
 

@@ -3,7 +3,7 @@
 import math
 import statistics
 
-from search.space import SearchSpace
+from search.space import Axis, SearchSpace
 from search.types import Values
 from service.spec import TrialSpec
 from trainers import cost
@@ -26,8 +26,7 @@ def opening_space(spec: TrialSpec, group: Group) -> tuple[SearchSpace, SegmentRe
     space = SearchSpace(
         optimizer=spec.replica.optimizer.kind,
         guess=Values(learning_rate=spec.replica.optimizer.learning_rate, level=start),
-        level_range=level if isinstance(level, tuple) else None,
-        level_start=start if isinstance(level, tuple) else None,
+        axes=(Axis(name="level", low=level[0], high=level[1]),) if isinstance(level, tuple) else (),
     )
     return space, warm_up
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from search import strategies
 from search.protocol import Strategy
 from search.reading import Ending
-from search.types import Allowance, Candidate, Observation, Spent, Values
+from search.types import Allowance, Candidate, Course, Observation, Spent, Values
 from service.cluster import chunks, reports
 from service.cluster.checkpoints import Keeper
 from service.cluster.opening import STAGE, opening_space
@@ -21,6 +21,9 @@ from service.spec import TrialSpec
 from trainers.group import Group, Recovery
 from trainers.segment import Segment, SegmentResult
 from trainers.workload import WorkloadError
+
+#: Shares of its allowance after which the strategy may end a probe, and the whole.
+PROBE_PARTS = (0.25, 0.5, 0.75, 1.0)
 
 
 class Sink(Protocol):
@@ -71,8 +74,7 @@ def train(
         commit = commit or run.open_stage()
         if commit.decision.values == run.diverged_values:
             return run.finish("diverged")  # the strategy has nothing else to offer
-        run.train_commit(commit)
-        run.close_stage(commit)
+        run.close_stage(commit, run.train_commit(commit))
         commit = None
     return run.finish("completed")
 
@@ -204,33 +206,44 @@ class _Run:
     def _probe(self, candidate: Candidate) -> reports.Probe:
         self.group.restore(STAGE)
         self.cost = None
-        measured, started = Measured(), self.seconds()
-        until = chunks.within(chunks.until_totals(self.spent(), candidate.allowance), self.spec.budget)
-        at_least = self.progress.steps + candidate.allowance.min_steps
-        while not measured.diverged and self._goes_on(until, at_least):
+        measured, opened = Measured(), self.spent()
+        for part in PROBE_PARTS:
+            allowed = chunks.part_of(candidate.allowance, part)
+            self._run_probe(candidate.values, allowed, opened=opened, into=measured)
+            if measured.diverged or self.strategy.watch(self._observation(measured, candidate.id)) != "go_on":
+                break
+        self.strategy.tell(self._observation(measured, candidate.id))
+        return reports.Probe(candidate=candidate, measured=measured, seconds=self.seconds() - opened.seconds)
+
+    def _run_probe(self, values: Values, allowed: Allowance, *, opened: Spent, into: Measured) -> None:
+        until = chunks.within(chunks.until_totals(opened, allowed), self.spec.budget)
+        at_least = opened.steps + allowed.min_steps
+        while not into.diverged and self._goes_on(until, at_least):
             missing = at_least - self.progress.steps
             num_steps = chunks.next_chunk(
                 until, self.spent(), self.cost, most=missing if missing > 0 else chunks.NO_LIMIT
             )
-            self._push(candidate.values, candidate.values, num_steps, into=measured, is_probe=True)
-        self.strategy.tell(self._observation(measured, candidate.id))
-        return reports.Probe(candidate=candidate, measured=measured, seconds=self.seconds() - started)
+            self._push(values, values, num_steps, into=into, is_probe=True)
 
     def _goes_on(self, until: Allowance, at_least: int) -> bool:
         return self.progress.steps < at_least or not chunks.is_reached(until, self.spent(), self.cost)
 
-    def train_commit(self, commit: OpenCommit) -> None:
-        """Train the steps that stay, evaluating and checkpointing on the way."""
+    def train_commit(self, commit: OpenCommit) -> Course:
+        """Train the steps that stay, evaluating and checkpointing on the way; returns how it ended."""
         until = chunks.within(commit.decision.commit_until, self.spec.budget)
         while not chunks.is_reached(until, self.spent(), self.cost):
             self._commit_chunk(commit, until)
             if commit.measured.diverged:
-                return  # what follows is of states that stay
+                return "roll_back"  # what follows is of states that stay
             if self.progress.step % self.spec.objective.every == 0:
                 self.evaluate()
+                course = self.strategy.watch(self._observation(commit.measured, None))
+                if course != "go_on":
+                    return course
             is_due = self.seconds() - self._saved_s >= self.spec.checkpoint.every_seconds
             if is_due and self.sink.is_clear():  # while the API is silent nobody would know of it
                 self.sink.report(self._checkpoint(commit))
+        return "end"
 
     def _commit_chunk(self, commit: OpenCommit, until: Allowance) -> None:
         every = self.spec.objective.every
@@ -255,14 +268,15 @@ class _Run:
             seconds=spent.seconds + num_steps * cost.seconds,
         )
 
-    def close_stage(self, commit: OpenCommit) -> None:
-        """Tell the strategy, keep the stage (or rewind it if it diverged), and wait until that is stored."""
-        measured = commit.measured
+    def close_stage(self, commit: OpenCommit, course: Course) -> None:
+        """Tell the strategy, keep the stage or take it back, as `course` says, and wait until that is stored."""
+        measured, is_kept = commit.measured, course == "end"
         observation = self._observation(measured, None)
-        self.strategy.tell(observation)
-        self.cost = self.cost if not measured.diverged else None
+        self.strategy.tell(observation.model_copy(update={"rolled_back": not is_kept}))
         if measured.diverged:
             self.diverged_values = commit.decision.values
+        if not is_kept:
+            self.cost = None
             self.group.restore(STAGE)
             self.progress.rewind_to(self._stage.progress)
         resume = self._save(None)
@@ -271,7 +285,7 @@ class _Run:
                 trial_id=self.trial_id,
                 stage=commit.decision.stage,
                 step=self.progress.step,
-                num_steps=0 if measured.diverged else measured.num_steps,
+                num_steps=measured.num_steps if is_kept else 0,
                 density=measured.density,
                 threshold=measured.threshold,
                 loss=reports.finite(Ending.of(observation).level),

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from search import strategies
-from search.baselines import Cosine, Fixed
-from search.config import BoConfig, Budget, CosineConfig, FixedConfig
+from search.baselines import Cosine, Fixed, Linear, Off
+from search.config import BoConfig, Budget, CosineConfig, FixedConfig, LinearConfig, OffConfig
 from search.controller import Controller
 from search.space import SearchSpace
 from search.types import Observation, Spent, Values
@@ -15,9 +15,9 @@ SPACE = SearchSpace(optimizer="sgd", guess=Values(learning_rate=0.2, level=0.01)
 BUDGET = Budget(steps=100, seconds=10.0)
 
 
-@pytest.mark.parametrize("kind", [Fixed, Cosine])
-def test_a_baseline_asks_nothing_and_commits_the_whole_budget(kind):
-    strategy = kind(SPACE, BUDGET)
+@pytest.mark.parametrize("config", [FixedConfig(), CosineConfig(), LinearConfig(), OffConfig()])
+def test_a_baseline_asks_nothing_and_commits_the_whole_budget(config):
+    strategy = strategies.build(config, space=SPACE, seed=0, budget=BUDGET)
     decision = strategy.decide()
 
     assert strategy.ask() is None
@@ -41,7 +41,23 @@ def test_cosine_follows_the_cap_that_is_nearest(spent, factor):
     assert values.level == 0.01
 
 
-@pytest.mark.parametrize("config", [CosineConfig(), BoConfig()])
+@pytest.mark.parametrize("steps", [0, 25, 100])
+def test_linear_falls_with_the_budget(steps):
+    assert Linear(SPACE, BUDGET).values(Spent(steps=steps)).learning_rate == pytest.approx(0.2 * (1 - steps / 100))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "steps", "factor"),
+    [("sgd", 79, 1.0), ("sgd", 90, 0.5), ("sgd", 100, 0.0), ("schedulefree_sgd", 90, 1.0)],
+)
+def test_off_holds_the_guess_and_cools_plain_optimizers_down(optimizer, steps, factor):
+    off = Off(SPACE.model_copy(update={"optimizer": optimizer}), BUDGET, OffConfig(cooldown=0.2))
+
+    assert off.values(Spent(steps=steps)).learning_rate == pytest.approx(0.2 * factor)
+    assert strategies.restore(off.state_dict()).values(Spent(steps=steps)) == off.values(Spent(steps=steps))
+
+
+@pytest.mark.parametrize("config", [CosineConfig(), LinearConfig(), OffConfig(), BoConfig()])
 def test_annealed_rates_are_a_function_of_what_is_spent_alone(config):
     asked = [0, 95, 30, 100, 90, 30]
     strategy = strategies.build(config, space=SPACE, seed=0, budget=BUDGET)
@@ -63,7 +79,14 @@ def test_a_probe_told_to_a_baseline_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("config", "kind"), [(FixedConfig(), Fixed), (CosineConfig(), Cosine), (BoConfig(), Controller)]
+    ("config", "kind"),
+    [
+        (FixedConfig(), Fixed),
+        (CosineConfig(), Cosine),
+        (LinearConfig(), Linear),
+        (OffConfig(), Off),
+        (BoConfig(), Controller),
+    ],
 )
 def test_what_is_built_is_restored_as_the_same_kind(config, kind):
     built = strategies.build(config, space=SPACE, seed=0, budget=BUDGET)

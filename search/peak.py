@@ -1,0 +1,63 @@
+"""Where the posterior mean of a wide search is highest: a lattice of legal values, then one axis at a time."""
+
+import math
+from collections.abc import Sequence
+from itertools import product
+
+import numpy as np
+
+from search.space import Axis, Box
+from search.stage import is_barred
+from search.surrogate import Surrogate
+from search.types import Values
+
+#: Points on a line of learning rates (4 decades / 200: steps of about 5 %), and on one of another axis.
+NUM_RATES, NUM_OTHERS = 201, 17
+#: More rounds of line searches than a posterior of a dozen probes needs.
+MAX_ROUNDS = 8
+
+
+def interpolated_peak(
+    surrogate: Surrogate, box: Box, tried: Sequence[Values], *, barred: tuple[Values, ...]
+) -> Values | None:
+    """Return the values with the highest posterior mean inside the range of `tried`; None: all of it is barred."""
+    axes = [_tried_range(axis, tried) for axis in box.axes]
+
+    def best(cells: Sequence[Values]) -> Values | None:
+        free = [values for values in cells if not is_barred(values, barred)]
+        means = surrogate.mean(np.array([box.to_unit(values) for values in free])) if free else np.zeros(0)
+        return free[int(np.argmax(means))] if free else None
+
+    peak = best([_with(start, axes[0], rate) for rate in _line(axes[0]) for start in _settings(axes[1:], tried)])
+    for _ in range(MAX_ROUNDS):
+        before = peak
+        for axis in axes:
+            peak = peak and best([peak, *(_with(peak, axis, value) for value in _line(axis))])
+        if peak == before:
+            break
+    return peak
+
+
+def _tried_range(axis: Axis, tried: Sequence[Values]) -> Axis:
+    values = [getattr(each, axis.name) for each in tried]
+    return Axis(name=axis.name, low=min(values), high=max(values))
+
+
+def _line(axis: Axis) -> list[float]:
+    if axis.name == "learning_rate":
+        return [float(rate) for rate in np.geomspace(axis.low, axis.high, NUM_RATES)]
+    return axis.grid(NUM_OTHERS)
+
+
+def _settings(axes: Sequence[Axis], tried: Sequence[Values]) -> list[Values]:
+    """Return a lattice over `axes`, about as many cells as one line has points, and what was tried."""
+    num_points = max(3, math.floor(NUM_OTHERS ** (1 / len(axes)))) if axes else 1
+    cells = product(*(axis.grid(num_points) for axis in axes))
+    lattice = [
+        tried[0].model_copy(update={axis.name: value for axis, value in zip(axes, cell, strict=True)}) for cell in cells
+    ]
+    return lattice + (list(tried) if len(axes) > 1 else [])
+
+
+def _with(values: Values, axis: Axis, value: float) -> Values:
+    return values.model_copy(update={axis.name: value})
