@@ -101,6 +101,7 @@ class JobView(View):
     finished_at: datetime | None
     version: int = Field(description="grows with every change of state")
     labels: dict[str, str]
+    advice: tuple[str, ...] = Field((), description="sentences on what of the job is legal, but unwise")
     spec: JobSpec
 
 
@@ -223,6 +224,7 @@ class Validated(View):
     spec: JobSpec
     num_trials: int
     notes: tuple[str, ...] = ()
+    advice: tuple[str, ...] = Field((), description="sentences on what of the job is legal, but unwise")
 
 
 class ProblemDocument(BaseModel):

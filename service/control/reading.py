@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from service.advice import advice
 from service.control import cards
 from service.control.models import JobRow, LabelRow, PointRow, ProbeRow, StageRow, TrialRow
 from service.control.thinning import thin
@@ -64,6 +65,7 @@ def job_view(job: JobRow) -> JobView:
         finished_at=_moment_or_none(job.finished_at),
         version=job.version,
         labels=spec.labels,
+        advice=advice(spec),
         spec=spec,
     )
 
