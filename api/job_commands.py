@@ -7,7 +7,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from api import exports, figures, report
+from api import explanation, exports, figures, report
 from api.client import Client
 from api.exports import DEFAULT_NAMES, Selection, What, Written
 from api.log_following import follow_log
@@ -97,6 +97,32 @@ def show(job: JobId, url: Url = None, key: Key = None, as_json: AsJson = False) 
     if view.started_at is not None:
         console().print(report.trials_table(found))
         print_result(found)
+
+
+@app.command()
+def explain(
+    job: JobId,
+    trial: Annotated[str | None, typer.Option(help="a trial's id; default: all")] = None,
+    arm: Annotated[str | None, typer.Option(help="default: all")] = None,
+    stage: Annotated[int | None, typer.Option(min=0, help="default: all")] = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Explain a job's decisions: why, from which probes, what was believed, and what came true."""
+    with open_client(url, key) as client:
+        try:
+            found = explanation.explanation(client, job, trial=trial, arm=arm, stage=stage)
+        except LookupError as error:
+            fail(str(error))
+    if as_json:
+        print_json(found)
+        return
+    for part in explanation.parts(found):
+        if isinstance(part, str):
+            say(console(), part)
+        else:
+            console().print(part)
 
 
 @app.command()
