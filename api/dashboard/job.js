@@ -2,6 +2,7 @@
 
 import * as api from "./api.js";
 import { bytesChart, lossChart, panel, scheduleChart } from "./charts.js";
+import { decisions } from "./decisions.js";
 import { age, badge, element, empty, loss, number, seconds, share, size, table } from "./dom.js";
 
 const OVER = ["succeeded", "failed", "cancelled"];
@@ -13,11 +14,12 @@ export function jobPage(root, id) {
   const bytes = panel("Bytes");
   const arms = element("section", { class: "panel wide" });
   const stages = element("section", { class: "panel wide" });
+  const why = decisions(id);
   const bill = element("section", { class: "panel wide" });
   const files = element("section", { class: "panel wide" });
   const drawFiles = onChange((offered) => files.replaceChildren(element("h2", {}, "Files"), ...fileLines(id, offered)));
   const panels = element("div", { class: "panels", hidden: "" },
-    curves.body, arms, schedule.body, bytes.body, bill, files, stages);
+    curves.body, arms, schedule.body, bytes.body, bill, files, stages, why.body);
   const waiting = element("div", {}, empty("loading …"));
   root.replaceChildren(head, waiting, panels);
   let over = false;
@@ -55,6 +57,8 @@ export function jobPage(root, id) {
     await curves.draw(lossChart(training.map(labelled), validation.map(labelled)));
     await schedule.draw(scheduleChart(found, boundaries.map((stage) => stage.first_step)));
     await bytes.draw(bytesChart(trials.map(labelled)));
+    await why.update(report.trials.map(labelled).map((trial) => ({ ...trial, level: levelName(job, trial.arm),
+      stages: decided.filter((stage) => stage.trial_id === trial.trial_id) })));
   }
 
   return { refresh, everyMs: () => (over ? 10000 : 1500) };
@@ -91,13 +95,15 @@ function waitingText(job) {
   return job.state === "queued" ? "Waiting for its turn. Charts appear with the first report." : "Starting its workers.";
 }
 
+// What an arm's level is.
+function levelName(job, name) {
+  const arm = job.spec.arms.find((each) => each.name === name);
+  return (arm.exchange ?? job.spec.exchange).search === "absolute" ? "threshold" : "density";
+}
+
 function stageTable(stages, job) {
   if (!stages.length) return empty("No stage is decided yet: the first search is under way.");
-  const absolute = (stage) => {
-    const arm = job.spec.arms.find((each) => each.name === stage.arm);
-    return (arm.exchange ?? job.spec.exchange).search === "absolute";
-  };
-  const level = (stage) => (absolute(stage) ? number(stage.level) : share(stage.level));
+  const level = (stage) => (levelName(job, stage.arm) === "density" ? share(stage.level) : number(stage.level));
   const forecast = (stage) => (stage.forecast === null ? "–" : `${loss(stage.forecast)} ± ${number(stage.forecast_std, 2)}`);
   const result = (stage) => (stage.num_steps === null ? "runs" : stage.num_steps === 0 ? "rewound" : String(stage.num_steps));
   return table("What was chosen, and why", [
