@@ -106,16 +106,19 @@ def calibration_line(found: Calibration) -> str:
 
 
 def _probe_table(stage: StageView, level: str) -> Table:
-    table = Table(box=box.SIMPLE)
-    headings = ("learning rate", level, "steps", "loss", "forecast", "status", "gain", "posterior")
-    for heading in headings if stage.level is not None else [each for each in headings if each != level]:
-        table.add_column(heading, justify="left" if heading == "status" else "right", no_wrap=True)
+    table, write = Table(box=box.SIMPLE), figures.share if level == "density" else figures.number
+    has_level, has_more = stage.level is not None, any(probe.values for probe in stage.probes)
+    settings = ["learning rate", *[level] * has_level, *["besides"] * has_more]
+    for heading in (*settings, "steps", "loss", "forecast", "status", "gain", "posterior"):
+        table.add_column(heading, justify="left" if heading in ("status", "besides") else "right", no_wrap=True)
     origin = next((probe.reward for probe in stage.probes if probe.reward is not None), None)
     for probe in stage.probes:
-        values = [figures.number(probe.learning_rate)]
-        if stage.level is not None:
-            values.append(figures.share(probe.level) if level == "density" else figures.number(probe.level))
-        table.add_row(*values, *_measured(probe, origin))
+        table.add_row(
+            figures.number(probe.learning_rate),
+            *[write(probe.level)] * has_level,
+            *[figures.settings(probe.values)] * has_more,
+            *_measured(probe, origin),
+        )
     return table
 
 

@@ -1,5 +1,7 @@
 """How figures are written for people."""
 
+from collections.abc import Mapping
+
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -20,6 +22,12 @@ def share(fraction: float | None) -> str:
 def number(value: float | None, digits: int = 3) -> str:
     """Return `value` to so many significant digits; a dash for none."""
     return "-" if value is None else f"{value:.{digits}g}"
+
+
+def settings(values: Mapping[str, float]) -> str:
+    """Return values by name in words: `momentum 0.95, batch size 64`; nothing for none."""
+    texts = {name: str(value).lower() if isinstance(value, bool) else number(value) for name, value in values.items()}
+    return ", ".join(f"{name.replace('_', ' ')} {text}" for name, text in texts.items())
 
 
 def loss(value: float | None) -> str:

@@ -1,10 +1,9 @@
 """A posterior as lines of text: bars over the learning rate, or a map of learning rate and a second axis."""
 
-import math
 from collections.abc import Iterator, Sequence
 
 from search.types import GridAxis, Posterior
-from service.views import StageView
+from service.views import ProbeView, StageView
 
 NUM_ROWS = 16
 NUM_CELLS = 40
@@ -17,7 +16,11 @@ def plot(stage: StageView, posterior: Posterior, *, level: str) -> Iterator[str]
     if len(posterior.axes) == 1:
         yield from _bars(stage, posterior)
     else:
-        yield from _map(stage, posterior, second=level if posterior.axes[1].name == "level" else posterior.axes[1].name)
+        yield from _map(
+            stage,
+            posterior,
+            second=level if posterior.axes[1].name == "level" else posterior.axes[1].name.replace("_", " "),
+        )
 
 
 def _bars(stage: StageView, posterior: Posterior) -> Iterator[str]:
@@ -54,13 +57,11 @@ def _map(stage: StageView, posterior: Posterior, *, second: str) -> Iterator[str
 def _marks(stage: StageView, posterior: Posterior, rows: Sequence[int]) -> dict[tuple[int, int], str]:
     rates, others = posterior.axes
     columns = range(len(rates.coordinates))
-    if others.name != "level":
-        return {}
-    tried = [(probe.learning_rate, probe.level, _PROBE) for probe in stage.probes]
+    shown: list[tuple[ProbeView | StageView, str]] = [*((probe, _PROBE) for probe in stage.probes), (stage, _CHOICE)]
     return {
-        (_nearest(columns, rates, rate), _nearest(rows, others, level)): mark
-        for rate, level, mark in [*tried, (stage.learning_rate, stage.level, _CHOICE)]
-        if level is not None
+        (_nearest(columns, rates, each.learning_rate), _nearest(rows, others, other)): mark
+        for each, mark in shown
+        if (other := each.level if others.name == "level" else each.values.get(others.name)) is not None
     }
 
 
@@ -75,7 +76,8 @@ def _rows_of(rows: Sequence[int], axis: GridAxis, values: Sequence[float]) -> se
 
 
 def _nearest(rows: Sequence[int], axis: GridAxis, value: float) -> int:
-    return min(rows, key=lambda row: abs(math.log(axis.coordinates[row] / value)))
+    # the grid is even on the axis's own scale: what lies between two of its points is near enough to both
+    return min(rows, key=lambda row: abs(axis.coordinates[row] - value))
 
 
 def _share(value: float, low: float, high: float) -> float:

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from api import figures
 from api.client import ApiError, Client
-from api.watch import trial_name
+from api.watch import level_names, trial_name
 from service.records import Bill, ScheduleEntry
 from service.spec import JobSpec
 from service.states import TERMINAL
@@ -81,7 +81,9 @@ def tables(found: Result) -> Iterator[Table]:
 
 def trials_table(found: Result) -> Table:
     """Return where each trial is."""
-    table = _table("Trials", "trial", "state", "step", "training", "learning rate", "level", "val. loss")
+    table = _table(
+        "Trials", "trial", "state", "step", "training", "learning rate", level_names(found.job.spec), "val. loss"
+    )
     for trial in found.trials:
         table.add_row(
             found.name(trial),
@@ -104,8 +106,9 @@ def _trial_state(trial: TrialView, job: JobView) -> str:
 def schedule_table(name: str, schedule: ScheduleView) -> Table:
     """Return the learned schedule for a terminal; a stage's ramps are one row."""
     title = f"Schedule of {name}" if schedule.complete else f"Schedule of {name}, so far"
-    table = _table(title, "steps", "learning rate", "density", "threshold", "reason")
-    for _, group in groupby(schedule.entries, key=lambda entry: (entry.reason, entry.level)):
+    has_more = any(entry.values for entry in schedule.entries)
+    table = _table(title, "steps", "learning rate", "density", "threshold", *["besides"] * has_more, "reason")
+    for _, group in groupby(schedule.entries, key=lambda entry: (entry.reason, entry.level, entry.values)):
         entries = list(group)
         first, last = entries[0], entries[-1]
         final = last.learning_rate if last.final_learning_rate is None else last.final_learning_rate
@@ -115,6 +118,7 @@ def schedule_table(name: str, schedule: ScheduleView) -> Table:
             rate if final == first.learning_rate else f"{rate} -> {figures.number(final)}",
             figures.share(_mean_density(entries)),
             figures.number(last.threshold),
+            *[figures.settings(first.values)] * has_more,
             first.reason,
         )
     return table

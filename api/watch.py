@@ -9,6 +9,7 @@ from service.records import Bill
 from service.spec import JobSpec
 from service.states import TERMINAL, JobState
 from service.views import JobView, ProbeView, ScheduleView, StageView, TrialReport, TrialView
+from trainers import config
 
 #: Training seconds between two lines about a trial that decides nothing.
 QUIET_S = 5.0
@@ -70,8 +71,12 @@ def trial_name(trial: TrialView | TrialReport | ScheduleView, spec: JobSpec) -> 
 def level_name(spec: JobSpec, arm: str) -> str:
     """Return what the arm's level is: `density` or `threshold`."""
     found = next(each for each in spec.arms if each.name == arm)
-    exchange = found.exchange or spec.exchange
-    return "threshold" if getattr(exchange, "search", "") == "absolute" else "density"
+    return config.level_name(found.exchange or spec.exchange)
+
+
+def level_names(spec: JobSpec) -> str:
+    """Return what levels are called in the job, for a column of all arms' levels."""
+    return " or ".join(sorted({level_name(spec, arm.name) for arm in spec.arms}))
 
 
 def where_it_is(job: JobView) -> Iterator[str]:
@@ -117,12 +122,12 @@ def _decision_lines(name: str, stage: StageView, level: str) -> Iterator[str]:
     for probe in stage.probes:
         yield f"    probe {_probe(probe, level)}"
     verb = "takes" if stage.switched or not stage.probes else "keeps"
-    values = _values(stage.learning_rate, stage.level, level)
+    values = _values(stage, level)
     yield f"{name}: stage {stage.stage} {verb} {values}: {stage.reason}"
 
 
 def _probe(probe: ProbeView, level: str) -> str:
-    text = _values(probe.learning_rate, probe.level, level)
+    text = _values(probe, level)
     if probe.loss is None or probe.status == "diverged":
         return f"{text}, loss - ({probe.status})"
     text += f", loss {figures.loss(probe.loss)}"
@@ -132,11 +137,11 @@ def _probe(probe: ProbeView, level: str) -> str:
     return text if probe.status == "ok" else f"{text} ({probe.status.replace('_', ' ')})"
 
 
-def _values(learning_rate: float, level: float | None, name: str) -> str:
-    text = f"lr {figures.number(learning_rate)}"
-    if level is None:
-        return text
-    return f"{text}, {name} {figures.share(level) if name == 'density' else figures.number(level)}"
+def _values(given: StageView | ProbeView, name: str) -> str:
+    texts = [f"lr {figures.number(given.learning_rate)}"]
+    if given.level is not None:
+        texts.append(f"{name} {figures.share(given.level) if name == 'density' else figures.number(given.level)}")
+    return ", ".join([*texts, *([figures.settings(given.values)] if given.values else [])])
 
 
 def _closed_line(name: str, stage: StageView) -> str:

@@ -1,6 +1,7 @@
 """What a stage's probes decide, and why: pure functions."""
 
 import math
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -81,7 +82,8 @@ def may_switch(verdict: Verdict, config: BoConfig) -> bool:
 def choose(problem: Problem, stage: Stage) -> Choice:
     """Choose the open stage's values from its finished probes."""
     choice = _choose(problem, stage)
-    return choice._replace(reason=f"{choice.reason}; {stage.note}") if stage.note else choice
+    reason = f"{choice.reason}; {stage.note}" if stage.note else choice.reason
+    return choice._replace(reason=for_a_person(reason, problem.space.level_name))
 
 
 def _choose(problem: Problem, stage: Stage) -> Choice:
@@ -203,6 +205,11 @@ def wide_best(problem: Problem, stage: Stage, fit: Fit | None) -> tuple[Values, 
 
 
 # -- words -----------------------------------------------------------------------------------------
+
+
+def for_a_person(reason: str, level_name: str) -> str:
+    """Return `reason` with a level called what the job calls it."""
+    return re.sub(r"\blevel\b", level_name, reason)
 
 
 def _number(value: float) -> str:

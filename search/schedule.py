@@ -1,8 +1,8 @@
 """The learned artefact: which values a run used at which step, and how to use them again in plain torch."""
 
 from bisect import bisect_right
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 from torch.optim import Optimizer
@@ -22,6 +22,9 @@ class Entry(Value):
     learning_rate: float = Field(ge=0, allow_inf_nan=False)
     final_learning_rate: float | None = Field(None, ge=0, allow_inf_nan=False)
     level: float | None = None
+    values: dict[str, bool | int | float] = Field(
+        default_factory=dict, description="what else was searched: batch_size, momentum, weight_decay, nesterov"
+    )
     density: float | None = Field(None, description="measured mean share of gradient entries sent")
     threshold: float | None = Field(None, description="absolute cut-off in force at the entry's end")
     reason: str = ""
@@ -85,12 +88,22 @@ class Schedule(Value):
         """
         return self._entry_at(step).level
 
+    def batch_size_at(self, step: int) -> int | None:
+        """Return the samples per worker and micro-batch at `step`; None: the batch size was not searched.
+
+        Raises:
+            ValueError: `step` is negative.
+        """
+        size = self._entry_at(step).values.get("batch_size")
+        return None if size is None else int(size)
+
     def scheduler(self, optimizer: Optimizer, *, on_level: Callable[[float], None] | None = None) -> LambdaLR:
         """Return a scheduler that gives `optimizer` these rates, from its next step on.
 
         The first parameter group gets the schedule's rates, the others keep their ratio to it. The rates of an
-        `own` optimizer multiply those of its groups, also of the first. `on_level` is called with the level of
-        the coming step, at once and whenever it changes.
+        `own` optimizer multiply those of its groups, also of the first. A momentum, weight decay or nesterov that was
+        searched is set where a group now has the first one's. `on_level` is called with the level of the coming
+        step, at once and whenever it changes.
 
         Raises:
             ValueError: the first group's rate is not positive, so there is no ratio to it.
@@ -99,8 +112,10 @@ class Schedule(Value):
         if not base > 0:
             raise ValueError(f"`optimizer` must have a positive learning rate in its first group, got {base}.")
         announced: list[float | None] = [None]
+        followers = _followers(optimizer)
 
         def factor(step: int) -> float:
+            _set_options(followers, self._entry_at(step).values)
             level = self.level_at(step)
             if on_level is not None and level is not None and level != announced[0]:
                 announced[0] = level
@@ -113,3 +128,23 @@ class Schedule(Value):
         if step < 0:
             raise ValueError(f"`step` must be at least 0, got {step}.")
         return self.entries[bisect_right([entry.step for entry in self.entries], step) - 1]
+
+
+Groups = list[dict[str, Any]]  # torch parameter groups
+
+
+def _followers(optimizer: Optimizer) -> dict[str, Groups]:
+    """Return by option the groups that have the first one's."""
+    first = optimizer.param_groups[0]
+    return {
+        option: [group for group in optimizer.param_groups if group.get(option) == first[option]]
+        for option in ("betas", "momentum", "weight_decay", "nesterov")
+        if option in first
+    }
+
+
+def _set_options(followers: Mapping[str, Groups], values: Mapping[str, float]) -> None:
+    for option, groups in followers.items():
+        value = values.get("momentum" if option == "betas" else option)
+        for group in groups if value is not None else ():
+            group[option] = (value, group["betas"][1]) if option == "betas" else value

@@ -4,7 +4,7 @@ Words: a *candidate* is tried as a *probe*; what it measured is an *observation*
 values of a stage's *commit*, the steps that stay.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -31,8 +31,8 @@ class Values(Value):
     nesterov: bool | None = None
 
     @property
-    def further(self) -> dict[str, float]:
-        """What is set beyond learning rate and level, by name."""
+    def further(self) -> dict[str, Any]:
+        """What is set beyond learning rate and level, by name: whole numbers, numbers, false or true."""
         given = {name: getattr(self, name) for name in FURTHER}
         return {name: value for name, value in given.items() if value is not None}
 

@@ -33,12 +33,14 @@ def _on_an_arm(trial: TrialSpec) -> Iterator[str]:
 
 def _on_a_search(trial: TrialSpec, config: BoConfig) -> Iterator[str]:
     exchange, budget = trial.replica.exchange, trial.budget
-    probing = config.wide_probes * config.min_probe_steps
+    num_further = sum(each.name != "level" for each in trial.replica.ranges())
+    num_probes = config.wide_probes + config.wide_probes_per_axis * num_further
+    probing = num_probes * config.min_probe_steps
     fraction = config.max_search_fraction
     enough = math.ceil(probing / fraction)
     if budget.steps is not None and budget.steps < enough:
         yield (
-            f"{config.wide_probes} probes of {config.min_probe_steps} steps take {probing}, and `max_search_fraction` "
+            f"{num_probes} probes of {config.min_probe_steps} steps take {probing}, and `max_search_fraction` "
             f"{fraction:g} of `budget.steps` {budget.steps} is {math.floor(fraction * budget.steps)}: "
             f"give {enough} steps, a higher fraction, or `controller: {{kind: off}}` to keep the guess"
         )

@@ -8,7 +8,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from search.config import FUTURE_CONTROLLERS
-from trainers.config import FUTURE_EXCHANGES, FUTURE_OPTIMIZERS, Fault
+from trainers.config import FUTURE_EXCHANGES, FUTURE_OPTIMIZERS
+from trainers.ranges import Fault
 
 #: Words of the job language that this version refuses by name.
 FUTURE = {*FUTURE_CONTROLLERS, *FUTURE_EXCHANGES, *FUTURE_OPTIMIZERS, "events"}

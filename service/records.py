@@ -16,6 +16,10 @@ Direction = Literal["min", "max"]
 DRIVER_STREAM = "driver"
 
 
+#: What a run uses besides a learning rate and a level, by name: `batch_size`, `momentum`, `weight_decay`, `nesterov`.
+FurtherValues = dict[str, bool | int | float]
+
+
 class Record(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -60,6 +64,7 @@ class ProbeDone(Record):
     probe_id: str
     learning_rate: float
     level: float | None
+    values: FurtherValues = Field(default_factory=dict, description="what else is searched")
     origin: str
     num_steps: int
     seconds: float
@@ -78,6 +83,7 @@ class StageDecided(Record):
     first_step: int = Field(description="committed steps when the stage opened")
     learning_rate: float
     level: float | None
+    values: FurtherValues = Field(default_factory=dict, description="what else is searched")
     reason: str
     switched: bool
     probability: float | None
@@ -97,6 +103,7 @@ class ScheduleEntry(Record):
     learning_rate: float
     final_learning_rate: float | None = None
     level: float | None = None
+    values: FurtherValues = Field(default_factory=dict, description="what else was searched")
     density: float | None = Field(None, description="measured mean")
     threshold: float | None = Field(None, description="in force at the end")
     reason: str = ""

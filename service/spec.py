@@ -5,10 +5,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from search.config import BoConfig, Budget, ControllerConfig
+from search.config import MAX_DIMENSIONS, BoConfig, Budget, ControllerConfig
 from trainers.config import (
     ExchangeConfig,
-    Fault,
     LinkConfig,
     MeasureLink,
     NoneConfig,
@@ -16,10 +15,9 @@ from trainers.config import (
     OwnWorkload,
     ReplicaConfig,
     ScheduleFreeSgdConfig,
-    ThresholdConfig,
     WorkloadConfig,
-    refusal,
 )
+from trainers.ranges import Fault, Range, refusal
 from trainers.shapes import num_samples
 
 Name = Annotated[str, Field(min_length=1, max_length=100)]
@@ -118,7 +116,7 @@ class JobSpec(Config):
 
     @model_validator(mode="after")
     def _parts_fit_together(self) -> "JobSpec":
-        faults = [*self._repeated(), *self._steps_beyond_the_data(), *self._ranges_without_a_searcher()]
+        faults = [*self._repeated(), *self._steps_beyond_the_data(), *self._ranges_that_are_not_searched()]
         if faults:
             raise refusal(faults)
         return self
@@ -134,7 +132,8 @@ class JobSpec(Config):
         samples = num_samples(self.workload)
         if samples is None or isinstance(self.workload, OwnWorkload):
             return  # the workers find out
-        batch_size = self.workload.batch_size
+        given = self.workload.batch_size
+        batch_size = given if isinstance(given, int) else max(given)
         most = samples // (batch_size * self.accumulate)
         if self.workers.count > most:
             yield Fault(
@@ -144,18 +143,35 @@ class JobSpec(Config):
                 f"{self.accumulate} micro-batches per worker, and `{self.workload.kind}` has {samples}",
             )
 
-    def _ranges_without_a_searcher(self) -> Iterator[Fault]:
+    def _ranges_that_are_not_searched(self) -> Iterator[Fault]:
+        found: dict[str, Fault] = {}
         for index, arm in enumerate(self.arms):
-            exchange, controller = arm.exchange or self.exchange, arm.controller or self.controller
-            searches = isinstance(controller, BoConfig)
-            if isinstance(exchange, ThresholdConfig) and isinstance(exchange.level, tuple) and not searches:
-                place = f"/arms/{index}/exchange" if arm.exchange else "/exchange"
-                yield Fault(
-                    f"{place}/{exchange.level_name}",
-                    list(exchange.level),
-                    f"a range needs a controller that searches, and that of arm `{arm.name}` is "
-                    f"`{controller.kind}`: give one number, got {list(exchange.level)}",
+            for fault in self._ranges_of(index, arm):
+                found.setdefault(fault.pointer, fault)  # arms share the job's parts
+        yield from found.values()
+
+    def _ranges_of(self, index: int, arm: Arm) -> Iterator[Fault]:
+        """Yield a fault for each range that `arm` has and does not search."""
+        controller = arm.controller or self.controller
+        most = MAX_DIMENSIONS - 1
+        for number, (pointer, each) in enumerate(self._placed_ranges(index, arm), start=1):
+            reason = ""
+            if not isinstance(controller, BoConfig):
+                reason = (
+                    f"a range needs a controller that searches, and that of arm `{arm.name}` is `{controller.kind}`"
                 )
+            elif number > most:
+                reason = f"at most {most} values are searched beside the learning rate, and this is number {number}"
+            if reason:
+                yield Fault(pointer, list(each.pair), f"{reason}: give one number, got {list(each.pair)}")
+
+    def _placed_ranges(self, index: int, arm: Arm) -> Iterator[tuple[str, Range]]:
+        """Yield what `arm` has a range for, by its place in the job."""
+        for part in ("exchange", "optimizer", "workload"):
+            own = getattr(arm, part, None)
+            place = f"/arms/{index}/{part}" if own else f"/{part}"
+            for each in (own or getattr(self, part)).ranges():
+                yield f"{place}/{each.field}", each
 
     def resolved(self, folder: str) -> "JobSpec":
         """Return the job with its own code and files found from `folder`, as a shell finds them."""

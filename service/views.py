@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from search.calibration import Calibration
 from search.types import Posterior, Tax
-from service.records import Bill, Direction, ScheduleEntry
+from service.records import Bill, Direction, FurtherValues, ScheduleEntry
 from service.spec import JobSpec
 from service.states import JobState
 
@@ -22,6 +22,7 @@ class ProbeView(View):
     probe_id: str
     learning_rate: float
     level: float | None
+    values: FurtherValues = Field(description="what else is searched")
     origin: str
     num_steps: int
     seconds: float
@@ -47,6 +48,7 @@ class StageView(View):
     num_steps: int | None
     learning_rate: float
     level: float | None
+    values: FurtherValues = Field(description="what else is searched")
     density: float | None
     threshold: float | None
     reason: str
@@ -174,6 +176,7 @@ class TrialReport(View):
     target_loss: float | None = Field(description="the worst loss at which an arm ended with this seed")
     seconds_to_target: float | None = Field(description="until this trial was first there; null: never")
     calibration: Calibration = Field(description="its forecasts against what came")
+    level_name: str = Field(description="what its level is: density, threshold")
     crossing: Crossing | None = Field(description="the first arm against this trial; null in the first arm")
 
 

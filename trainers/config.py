@@ -2,35 +2,42 @@
 
 import json
 import os
-from typing import Annotated, Literal, NamedTuple, Self
+from collections.abc import Iterator
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, JsonValue, Tag, field_validator, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    JsonValue,
+    Tag,
+    field_validator,
+)
 
-
-class Config(BaseModel):
-    """Base of every configuration: unknown keys are errors, values do not change."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
+from trainers.ranges import Config, Fault, Range
 
 Density = Annotated[float, Field(gt=0, le=1)]
 Threshold = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 LearningRate = Annotated[float, Field(ge=1e-8, le=1e3, allow_inf_nan=False)]
+Momentum = Annotated[float, Field(ge=0, lt=1)]
+WeightDecay = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class Fault(NamedTuple):
-    """A field that is fine by itself and does not fit the others."""
+def _one_number(given: object) -> object:
+    if isinstance(given, list | tuple):
+        raise ValueError(
+            "Schedule-Free averages with its momentum, which cannot change during a run: give one number, not a range"
+        )
+    return given
 
-    pointer: str  # RFC 6901, from the model that checked on
-    value: object
-    message: str
 
-
-def refusal(faults: list[Fault]) -> PydanticCustomError:
-    """Return the error of a check across fields, which names all `faults` at once."""
-    message = "; ".join(fault.message for fault in faults)
-    return PydanticCustomError("faults", "{message}", {"message": message, "faults": faults})
+#: The interpolation beta of Schedule-Free.
+Interpolation = Annotated[float, BeforeValidator(_one_number), Field(gt=0, lt=1)]
+#: Sizes of the batches of a worker.
+Size = Annotated[int, Field(ge=1, le=1024)]
+PairedSize = Annotated[int, Field(ge=2, le=1024)]
+OwnSize = Annotated[int, Field(ge=1, le=2**20)]
+TableSize = Annotated[int, Field(ge=1, le=4096)]
 
 
 class WorkloadBase(Config):
@@ -49,14 +56,16 @@ class DigitsMlp(WorkloadBase):
     """scikit-learn's handwritten digits (1,797 scans of 8x8) and a 64-512-512-10 perceptron."""
 
     kind: Literal["digits-mlp"] = "digits-mlp"
-    batch_size: int = Field(32, ge=1, le=1024, description="samples per worker and step")
+    batch_size: Size | tuple[Size, Size] = Field(32, description="samples per worker and step")
 
 
 class ConvNet(WorkloadBase):
     """A convolutional net with BatchNorm over grey images of 28x28 in 10 classes."""
 
     size: Literal["small", "medium", "large"] = Field("small", description="24 thousand, 0.54 or 5 million parameters")
-    batch_size: int = Field(32, ge=2, le=1024, description="samples per worker and step; BatchNorm needs two")
+    batch_size: PairedSize | tuple[PairedSize, PairedSize] = Field(
+        32, description="samples per worker and step; BatchNorm needs two"
+    )
 
 
 class Mnist5kCnn(ConvNet):
@@ -79,7 +88,7 @@ class StdlibLm(WorkloadBase):
         "0.2M", description="parameters, within 5 % at the default context"
     )
     context: int = Field(128, ge=8, le=1024, description="bytes that a window predicts")
-    batch_size: int = Field(8, ge=1, le=1024, description="windows per worker and step")
+    batch_size: Size | tuple[Size, Size] = Field(8, description="windows per worker and step")
     checkpointing: bool = Field(False, description="compute each block's activations again instead of keeping them")
 
 
@@ -87,7 +96,7 @@ class DiamondsMlp(WorkloadBase):
     """The prices of 53,940 diamonds and a 26-256-256-1 perceptron."""
 
     kind: Literal["diamonds-mlp"] = "diamonds-mlp"
-    batch_size: int = Field(128, ge=1, le=4096, description="samples per worker and step")
+    batch_size: TableSize | tuple[TableSize, TableSize] = Field(128, description="samples per worker and step")
 
 
 class OwnWorkload(WorkloadBase):
@@ -95,6 +104,9 @@ class OwnWorkload(WorkloadBase):
 
     kind: Literal["own"] = "own"
     factory: str = Field(max_length=500, description="package.module:name of what returns the workload")
+    batch_size: OwnSize | tuple[OwnSize, OwnSize] | None = Field(
+        None, description="samples per worker and step; default: the workload's own. Not for a stream"
+    )
     params: dict[str, JsonValue] = Field(default_factory=dict, description="keyword arguments of the factory")
     path: str | None = Field(None, description="folder to import from first; `wiretune run` fills in its own")
 
@@ -143,16 +155,15 @@ class SgdConfig(Config):
 
     kind: Literal["sgd"] = "sgd"
     learning_rate: LearningRate = 0.1
-    momentum: float = Field(0.9, ge=0, lt=1)
-    nesterov: bool = False
-    weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False)
+    momentum: Momentum | tuple[Momentum, Momentum] = 0.9
+    nesterov: bool | tuple[bool, bool] = False
+    weight_decay: WeightDecay | tuple[WeightDecay, WeightDecay] = 0.0
     warmup_steps: int = Field(0, ge=0, description="linear ramp from the first step")
 
-    @model_validator(mode="after")
-    def _nesterov_has_momentum(self) -> "SgdConfig":
+    def faults(self) -> Iterator[Fault]:
+        yield from super().faults()
         if self.nesterov and self.momentum == 0:
-            raise refusal([Fault("/momentum", self.momentum, "`nesterov` needs `momentum` > 0, got 0")])
-        return self
+            yield Fault("/momentum", self.momentum, "`nesterov` needs `momentum` > 0, got 0")
 
 
 class AdamWConfig(Config):
@@ -160,9 +171,16 @@ class AdamWConfig(Config):
 
     kind: Literal["adamw"] = "adamw"
     learning_rate: LearningRate = 1e-3
-    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.999)
-    weight_decay: float = Field(0.01, ge=0, allow_inf_nan=False)
+    betas: tuple[Momentum | tuple[Momentum, Momentum], Momentum] = Field(
+        (0.9, 0.999), description="the first is the momentum"
+    )
+    weight_decay: WeightDecay | tuple[WeightDecay, WeightDecay] = 0.01
     warmup_steps: int = Field(0, ge=0, description="linear ramp from the first step")
+
+    def ranges(self) -> Iterator[Range]:
+        if isinstance(self.betas[0], tuple):
+            yield Range("momentum", "betas/0", self.betas[0])
+        yield from super().ranges()
 
 
 class ScheduleFreeSgdConfig(Config):
@@ -170,8 +188,8 @@ class ScheduleFreeSgdConfig(Config):
 
     kind: Literal["schedulefree_sgd"] = "schedulefree_sgd"
     learning_rate: LearningRate = 0.1
-    momentum: float = Field(0.9, gt=0, lt=1, description="the interpolation beta")
-    weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False)
+    momentum: Interpolation = Field(0.9, description="the interpolation beta")
+    weight_decay: WeightDecay | tuple[WeightDecay, WeightDecay] = 0.0
     warmup_steps: int = Field(0, ge=0, description="linear ramp from the first step")
 
 
@@ -180,8 +198,8 @@ class ScheduleFreeAdamWConfig(Config):
 
     kind: Literal["schedulefree_adamw"] = "schedulefree_adamw"
     learning_rate: LearningRate = 2.5e-3
-    betas: tuple[Annotated[float, Field(gt=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.999)
-    weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False)
+    betas: tuple[Interpolation, Momentum] = (0.9, 0.999)
+    weight_decay: WeightDecay | tuple[WeightDecay, WeightDecay] = 0.0
     warmup_steps: int = Field(0, ge=0, description="linear ramp from the first step")
 
 
@@ -220,22 +238,21 @@ class ThresholdConfig(Config):
         "stage", description="stage: recalibrate when the measured density leaves 2x of the plan; run: never"
     )
 
-    @model_validator(mode="after")
-    def _level_is_given(self) -> "ThresholdConfig":
+    def ranges(self) -> Iterator[Range]:
+        given = getattr(self, self.level_name)
+        if isinstance(given, tuple):
+            yield Range("level", self.level_name, given)
+
+    def faults(self) -> Iterator[Fault]:
+        yield from super().faults()
         wanted, other = self.level_name, "threshold" if self.search == "density" else "density"
-        given, extra = getattr(self, wanted), getattr(self, other)
-        faults = []
-        if given is None:
+        extra = getattr(self, other)
+        if getattr(self, wanted) is None:
             message = f"`search: {self.search}` needs `{wanted}`: a number, or a pair [low, high]"
-            faults.append(Fault(f"/{wanted}", None, message))
-        elif isinstance(given, tuple):
-            faults += _faults_of_pair(wanted, given)
+            yield Fault(f"/{wanted}", None, message)
         if extra is not None:
             message = f"`{other}` has no effect with `search: {self.search}`; leave it out"
-            faults.append(Fault(f"/{other}", extra, message))
-        if faults:
-            raise refusal(faults)
-        return self
+            yield Fault(f"/{other}", extra, message)
 
     @property
     def level_name(self) -> Literal["density", "threshold"]:
@@ -250,18 +267,13 @@ class ThresholdConfig(Config):
         return level
 
 
-def _faults_of_pair(name: str, pair: tuple[float, float]) -> list[Fault]:
-    low, high = pair
-    if not low < high:
-        message = f"`{name}` must be [low, high] with low < high, got [{low}, {high}]"
-    elif low <= 0:
-        message = f"`{name}` is searched on a log scale: its lower bound must be > 0, got [{low}, {high}]"
-    else:
-        return []
-    return [Fault(f"/{name}", list(pair), message)]
-
-
 ExchangeConfig = Annotated[NoneConfig | ThresholdConfig, Field(discriminator="kind")]
+
+
+def level_name(exchange: ExchangeConfig) -> Literal["density", "threshold"]:
+    """Return what people call the level of `exchange`; one without a level is told by its density."""
+    return exchange.level_name if isinstance(exchange, ThresholdConfig) else "density"
+
 
 #: Kinds that the job language knows and a later release builds; refused by name until then.
 FUTURE_EXCHANGES = (
@@ -302,3 +314,9 @@ class ReplicaConfig(Config):
     threads: int = Field(1, ge=1, le=256, description="torch threads per worker")
     reply_timeout_s: float = Field(300.0, gt=0, description="of all that is no step: data, evaluation, checkpoints")
     collective_timeout_s: float = Field(60.0, gt=0, description="a collective that takes longer is an error")
+
+    def ranges(self) -> Iterator[Range]:
+        """Yield what is searched, each with its place in the job."""
+        for part in ("workload", "optimizer", "exchange"):
+            for each in getattr(self, part).ranges():
+                yield each._replace(field=f"{part}/{each.field}")

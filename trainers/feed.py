@@ -4,6 +4,7 @@ import random
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,14 +20,18 @@ from trainers.workload import Batch, Samples, Stream, Workload, WorkloadError
 class Feed(Protocol):
     """One rank's training batches."""
 
-    def batch(self, step: int, micro: int) -> Batch:
-        """Return micro-batch `micro` of optimizer step `step`."""
+    def batch(self, step: int, micro: int, batch_size: int | None) -> Batch:
+        """Return micro-batch `micro` of optimizer step `step`; `batch_size` None: the workload's own."""
 
 
 def build(workload: Workload, config: ReplicaConfig, rank: int, num_workers: int) -> Feed:
     """Return the feed that suits the workload's training data; raises WorkloadError if none does."""
     data: Any = workload.training
     if hasattr(data, "batches"):
+        if config.workload.batch_size is not None:
+            raise WorkloadError(
+                "`workload.batch_size` is of no use here: `training` is a stream, which makes its batches itself"
+            )
         return StreamFeed(data, config, rank, num_workers)
     if isinstance(data, IterableDataset) or not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
         raise WorkloadError(
@@ -61,7 +66,12 @@ class _Requests(Sampler[_Request]):
 
     def __init__(self, sampler: StatelessSampler, rank: int) -> None:
         self._sampler, self._rank = sampler, rank
+        self._default_size = sampler.batch_size
         self.start = (0, 0)
+
+    def resize(self, batch_size: int | None) -> None:
+        """Make batches of `batch_size` samples from now on; None: of the workload's own."""
+        self._sampler = replace(self._sampler, batch_size=batch_size or self._default_size)
 
     def at(self, step: int, micro: int) -> _Request:
         place = (self._sampler.seed, step, self._rank, micro)
@@ -112,7 +122,8 @@ class IndexFeed:
     def __init__(self, workload: Workload, requests: _Requests) -> None:
         self._fetcher, self._requests = _Fetcher(workload), requests
 
-    def batch(self, step: int, micro: int) -> Batch:
+    def batch(self, step: int, micro: int, batch_size: int | None) -> Batch:
+        self._requests.resize(batch_size)
         return self._fetcher[self._requests.at(step, micro)]
 
 
@@ -131,9 +142,12 @@ class LoaderFeed:
         )
         self._batches: Iterator[Batch] | None = None
         self._place = (-1, 0)
+        self._batch_size: int | None = None
 
-    def batch(self, step: int, micro: int) -> Batch:
-        if self._batches is None or self._place != (step, micro):
+    def batch(self, step: int, micro: int, batch_size: int | None) -> Batch:
+        if self._batches is None or (self._place, self._batch_size) != ((step, micro), batch_size):
+            self._batch_size = batch_size
+            self._requests.resize(batch_size)
             self._requests.start = (step, micro)
             with seeded(0):  # the loader draws a seed for its processes, which draw nothing from it
                 self._batches = iter(self._loader)
@@ -150,7 +164,7 @@ class StreamFeed:
         self._batches: Iterator[Batch] = iter(())
         self._place = (-1, 0)
 
-    def batch(self, step: int, micro: int) -> Batch:
+    def batch(self, step: int, micro: int, batch_size: int | None) -> Batch:
         if self._place != (step, micro):
             self._open(step)
             for _ in range(micro):

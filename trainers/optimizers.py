@@ -1,6 +1,6 @@
 """The optimizers behind one face: rates with warm-up, complete state, and the iterate to evaluate."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,9 +16,12 @@ from trainers.config import (
     ScheduleFreeSgdConfig,
     SgdConfig,
 )
+from trainers.ranges import first
+from trainers.segment import Segment
 from trainers.workload import Workload, WorkloadError
 
 Group = dict[str, Any]  # a torch parameter group
+OurOptimizerConfig = SgdConfig | AdamWConfig | ScheduleFreeSgdConfig | ScheduleFreeAdamWConfig
 
 
 class Optimizer:
@@ -29,11 +32,17 @@ class Optimizer:
     """
 
     def __init__(
-        self, config: OptimizerConfig, optimizer: torch.optim.Optimizer, names: Mapping[Parameter, str]
+        self,
+        config: OptimizerConfig,
+        optimizer: torch.optim.Optimizer,
+        names: Mapping[Parameter, str],
+        *,
+        brought: Sequence[Collection[str]],
     ) -> None:
         self.config = config
         self._optimizer = optimizer
         self._groups: list[Group] = optimizer.param_groups
+        self._brought = brought  # options that the workload gave each group
         self._scales = [group["lr"] for group in self._groups]
         self.parameters = {names[each]: each for group in self._groups for each in group["params"]}
 
@@ -43,6 +52,19 @@ class Optimizer:
         ramp = min(1.0, (step + 1) / warmup) if warmup else 1.0
         for group, scale in zip(self._groups, self._scales, strict=True):
             group["lr"] = learning_rate * ramp * scale
+
+    def set_options(self, segment: Segment) -> None:
+        """Use the segment's momentum, weight decay and nesterov from the next step on, where it has them.
+
+        A parameter group for which the workload gave an option keeps its own.
+        """
+        for group, brought in zip(self._groups, self._brought, strict=True):
+            options: Group = {"weight_decay": segment.weight_decay, "nesterov": segment.nesterov}
+            if segment.momentum is not None and "betas" in group:
+                options["betas"] = (segment.momentum, group["betas"][1])
+            else:
+                options["momentum"] = segment.momentum
+            group |= {name: value for name, value in options.items() if value is not None and name not in brought}
 
     def step(self) -> None:
         """Apply one update. The gradients are used as scratch."""
@@ -128,8 +150,11 @@ def build(config: OptimizerConfig, workload: Workload, model: nn.Module) -> Opti
     names = {parameter: name for name, parameter in model.named_parameters()}
     if isinstance(config, OwnOptimizerConfig):
         optimizer = _checked(workload.optimizer(model))
+        brought = [frozenset(group) for group in optimizer.param_groups]
     else:
-        optimizer = _prepared(config, _groups(workload.parameter_groups(model)))
+        groups = _groups(workload.parameter_groups(model))
+        brought = [frozenset(group) for group in groups]  # torch adds the defaults to them
+        optimizer = _prepared(config, groups)
     for group in optimizer.param_groups:
         _check_group(group, names)
         group["params"] = [parameter for parameter in group["params"] if parameter.requires_grad]
@@ -138,7 +163,7 @@ def build(config: OptimizerConfig, workload: Workload, model: nn.Module) -> Opti
         raise WorkloadError("no parameter is trained: all are frozen, or in no parameter group")
     for parameter in names.keys() - trained:
         parameter.requires_grad_(False)
-    return Optimizer(config, optimizer, names)
+    return Optimizer(config, optimizer, names, brought=brought)
 
 
 def _groups(given: Sequence[Group]) -> list[Group]:
@@ -180,7 +205,7 @@ def _checked(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     return optimizer
 
 
-def _prepared(config: OptimizerConfig, groups: list[Group]) -> torch.optim.Optimizer:
+def _prepared(config: OurOptimizerConfig, groups: list[Group]) -> torch.optim.Optimizer:
     """Return one of our own kinds, with all its state made."""
     optimizer = _of_kind(config, groups)
     for group in optimizer.param_groups:
@@ -193,22 +218,20 @@ def _prepared(config: OptimizerConfig, groups: list[Group]) -> torch.optim.Optim
     return optimizer
 
 
-def _of_kind(config: OptimizerConfig, groups: list[Group]) -> torch.optim.Optimizer:
+def _of_kind(config: OurOptimizerConfig, groups: list[Group]) -> torch.optim.Optimizer:
+    """Return the optimizer; what is searched has the range's first value until a segment gives one."""
+    decay = first(config.weight_decay)
     match config:
         case SgdConfig():
             return torch.optim.SGD(
-                groups, momentum=config.momentum, nesterov=config.nesterov, weight_decay=config.weight_decay
+                groups, momentum=first(config.momentum), nesterov=first(config.nesterov), weight_decay=decay
             )
         case AdamWConfig():
-            return torch.optim.AdamW(groups, betas=config.betas, weight_decay=config.weight_decay)
+            return torch.optim.AdamW(groups, betas=(first(config.betas[0]), config.betas[1]), weight_decay=decay)
         case ScheduleFreeSgdConfig():
-            optimizer: torch.optim.Optimizer = SGDScheduleFree(
-                groups, momentum=config.momentum, weight_decay=config.weight_decay
-            )
+            optimizer: torch.optim.Optimizer = SGDScheduleFree(groups, momentum=config.momentum, weight_decay=decay)
         case ScheduleFreeAdamWConfig():
-            optimizer = AdamWScheduleFree(groups, betas=config.betas, weight_decay=config.weight_decay)
-        case OwnOptimizerConfig():
-            raise AssertionError("a user's own optimizer is not made here")
+            optimizer = AdamWScheduleFree(groups, betas=config.betas, weight_decay=decay)
     for group in optimizer.param_groups:
         group["train_mode"] = True  # the package's train(), which has nothing to move yet
     return optimizer

@@ -152,10 +152,12 @@ class Replica:
         sent: list[Exchanged] = []
         seconds: list[float] = []
         diverged = False
+        self._check_searched(segment)
+        self._optimizer.set_options(segment)
         with self._random.scope():
             for index in range(segment.num_steps):
                 started = time.monotonic()
-                outcome = self._train_step(_learning_rate(segment, index), segment.level)
+                outcome = self._train_step(segment, index)
                 diverged = outcome.diverged
                 if diverged:
                     break
@@ -175,6 +177,11 @@ class Replica:
             diverged=diverged,
         )
 
+    def _check_searched(self, segment: Segment) -> None:
+        for each in self.config.ranges():
+            if getattr(segment, each.name) is None:
+                raise ValueError(f"`{each.name}` must be given where it is searched, got None for {list(each.pair)}")
+
     def _check_buffers(self) -> None:
         """Raise WorkloadError if the model put another tensor in a buffer's place: the state holds the first one."""
         for name, buffer in self.model.named_buffers():
@@ -186,9 +193,9 @@ class Replica:
     def _dense_bytes(self) -> int:
         return cost.dense_step(self._buffer.num_elements, self.num_workers).bytes
 
-    def _train_step(self, learning_rate: float, level: float | None) -> Exchanged:
-        self._optimizer.set_learning_rate(learning_rate, self.step)
-        outcome = self._exchange.step(self._backward(), level)
+    def _train_step(self, segment: Segment, index: int) -> Exchanged:
+        self._optimizer.set_learning_rate(_learning_rate(segment, index), self.step)
+        outcome = self._exchange.step(self._backward(segment.batch_size), segment.level)
         if not outcome.diverged:
             if self.config.clip is not None:
                 self._buffer.clip(self.config.clip)
@@ -196,18 +203,18 @@ class Replica:
             self._steps.taken += 1
         return outcome
 
-    def _backward(self) -> Tensor:
+    def _backward(self, batch_size: int | None) -> Tensor:
         """Fill the gradient buffer; returns the mean loss `()` of this rank's micro-batches."""
         self._buffer.zero()
         total = torch.zeros((), device=self.device)
         for micro in range(self.config.accumulate):
-            loss = self._loss(micro) / self.config.accumulate
+            loss = self._loss(micro, batch_size) / self.config.accumulate
             torch.autograd.backward(loss)
             total += loss.detach()
         return total
 
-    def _loss(self, micro: int) -> Tensor:
-        batch = feed.to_device(self._feed.batch(self.step, micro), self.device)
+    def _loss(self, micro: int, batch_size: int | None) -> Tensor:
+        batch = feed.to_device(self._feed.batch(self.step, micro, batch_size), self.device)
         place = (self.config.seed, self.step, self.rank, micro)
         with feed.host_seeded(feed.seed_of(place)), self._autocast():
             loss = self.workload.loss(self.model, batch)

@@ -1,6 +1,6 @@
 """What a group of workers is told to train, and what it reports back."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -19,6 +19,17 @@ class Segment(Value):
     learning_rate: float
     final_learning_rate: float | None = None  # of the last step; None: constant
     level: float | None = None  # density or absolute threshold; None: the exchange has no level
+    # None from here on: the configuration's own
+    batch_size: int | None = None  # samples per rank and micro-batch
+    momentum: float | None = None  # of Adam kinds: the first beta
+    weight_decay: float | None = None
+    nesterov: bool | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What is set of batch size and optimizer options, by name."""
+        given = {name: getattr(self, name) for name in ("batch_size", "momentum", "weight_decay", "nesterov")}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 class SegmentResult(Value):

@@ -209,14 +209,15 @@ function posteriorMap(stage, probes, level) {
   const { axes: [rates, second], mean } = stage.posterior;
   const size = second.coordinates.length;
   const rows = second.coordinates.map((_, row) => rates.coordinates.map((_, column) => mean[column * size + row]));
-  const name = second.name === "level" ? level : second.name.replace("_", " ");
-  const chosen = { type: "scatter", mode: "markers", name: "chosen", x: [stage.learning_rate], y: [stage[second.name]],
+  const name = second.name === "level" ? level : second.name.replaceAll("_", " ");
+  const other = (each) => (second.name === "level" ? each.level : each.values[second.name]);
+  const chosen = { type: "scatter", mode: "markers", name: "chosen", x: [stage.learning_rate], y: [other(stage)],
     marker: { symbol: "star", size: 14, color: COLOURS[1], line: { color: "#fff", width: 1 } } };
   const heat = { type: "heatmap", x: rates.coordinates, y: second.coordinates, z: rows, colorscale: "Blues", reversescale: true,
     colorbar: { title: { text: "gain", side: "right" }, thickness: 12 },
     hovertemplate: `learning rate %{x:.3g}, ${name} %{y:.3g}: gain %{z:.3g}<extra></extra>` };
   return {
-    traces: [heat, ...probeTraces(probes.filter((probe) => probe[second.name] !== undefined), (probe) => probe[second.name]), chosen],
+    traces: [heat, ...probeTraces(probes, other), chosen],
     layout: { height: 300, xaxis: { title: { text: "learning rate" }, ...logAxis(rates.coordinates, String) },
       yaxis: { title: { text: name }, ...(second.name === "nesterov" ? {} : logAxis(second.coordinates, String)) } },
   };

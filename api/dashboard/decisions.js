@@ -44,7 +44,7 @@ export function decisions(id) {
     shown = state;
     sum.textContent = calibrationText(trial.calibration);
     list.replaceChildren(...found.map((stage) => cardOf(stage).body));
-    for (const stage of found) await cardOf(stage).draw(stage, trial.level);
+    for (const stage of found) await cardOf(stage).draw(stage, trial.level_name);
   }
 
   function cardOf(stage) {

@@ -40,9 +40,11 @@ export function jobPage(root, id) {
     ]);
     const several = job.spec.seeds.length > 1;
     const names = job.spec.arms.map((arm) => arm.name);
+    const levels = new Map(report.trials.map((trial) => [trial.trial_id, trial.level_name]));
     const known = new Map(trials.map((trial) => [trial.trial_id, {
       label: several ? `${trial.arm} seed ${trial.seed}` : trial.arm,
       arm_index: names.indexOf(trial.arm),
+      level_name: levels.get(trial.trial_id),
       is_first_seed: trial.seed === job.spec.seeds[0],
     }]));
     const labelled = (each) => ({ ...each, ...known.get(each.trial_id) });
@@ -50,14 +52,14 @@ export function jobPage(root, id) {
     const found = schedules.filter((each) => each !== null).map(labelled);
     const boundaries = decided.filter((stage) => stage.trial_id === trials[0].trial_id && stage.stage > 0);
     arms.replaceChildren(element("h2", {}, "Arms"), armTable(report), ...(several ? [] : crossings(report)));
-    stages.replaceChildren(element("h2", {}, "Stages"), stageTable(decided.map(labelled), job));
+    stages.replaceChildren(element("h2", {}, "Stages"), stageTable(decided.map(labelled)));
     bill.replaceChildren(element("h2", {}, "Bill"), billTable(trials.map(labelled), job));
     const decidedIds = found.map((each) => each.trial_id);
     drawFiles({ attempt: job.attempt, trials: trials.map(labelled).map((trial) => offer(trial, decidedIds)) });
     await curves.draw(lossChart(training.map(labelled), validation.map(labelled)));
     await schedule.draw(scheduleChart(found, boundaries.map((stage) => stage.first_step)));
     await bytes.draw(bytesChart(trials.map(labelled)));
-    await why.update(report.trials.map(labelled).map((trial) => ({ ...trial, level: levelName(job, trial.arm),
+    await why.update(report.trials.map(labelled).map((trial) => ({ ...trial, 
       stages: decided.filter((stage) => stage.trial_id === trial.trial_id) })));
   }
 
@@ -95,15 +97,16 @@ function waitingText(job) {
   return job.state === "queued" ? "Waiting for its turn. Charts appear with the first report." : "Starting its workers.";
 }
 
-// What an arm's level is.
-function levelName(job, name) {
-  const arm = job.spec.arms.find((each) => each.name === name);
-  return (arm.exchange ?? job.spec.exchange).search === "absolute" ? "threshold" : "density";
+// What is searched besides the rate and the level: "momentum 0.95, batch size 64".
+function further(stage) {
+  return Object.entries(stage.values)
+    .map(([name, value]) => `${name.replaceAll("_", " ")} ${typeof value === "boolean" ? value : number(value)}`)
+    .join(", ");
 }
 
-function stageTable(stages, job) {
+function stageTable(stages) {
   if (!stages.length) return empty("No stage is decided yet: the first search is under way.");
-  const level = (stage) => (levelName(job, stage.arm) === "density" ? share(stage.level) : number(stage.level));
+  const level = (stage) => (stage.level_name === "density" ? share(stage.level) : number(stage.level));
   const forecast = (stage) => (stage.forecast === null ? "–" : `${loss(stage.forecast)} ± ${number(stage.forecast_std, 2)}`);
   const result = (stage) => (stage.num_steps === null ? "runs" : stage.num_steps === 0 ? "rewound" : String(stage.num_steps));
   return table("What was chosen, and why", [
@@ -112,7 +115,8 @@ function stageTable(stages, job) {
     ["from step", (stage) => String(stage.first_step), "number"],
     ["committed", result, "number"],
     ["learning rate", (stage) => number(stage.learning_rate), "number"],
-    ["level", level, "number"],
+    [[...new Set(stages.map((stage) => stage.level_name))].sort().join(" or "), level, "number"],
+    ...(stages.some((stage) => further(stage) !== "") ? [["besides", further, ""]] : []),
     ["measured density", (stage) => share(stage.density), "number"],
     ["forecast", forecast, "number"],
     ["probes", (stage) => String(stage.probes.length), "number"],

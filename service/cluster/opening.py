@@ -1,13 +1,12 @@
 """What a run knows before its first step: the search space, with the level that the link suggests."""
 
-import math
 import statistics
 
 from search.space import Axis, SearchSpace
 from search.types import Values
 from service.spec import TrialSpec
 from trainers import cost
-from trainers.config import EmulateLink, NoneConfig, ThresholdConfig
+from trainers.config import EmulateLink, NoneConfig, ReplicaConfig, ThresholdConfig, level_name
 from trainers.group import Group
 from trainers.segment import Segment, SegmentResult
 
@@ -19,45 +18,54 @@ STAGE = "stage"
 
 def opening_space(spec: TrialSpec, group: Group) -> tuple[SearchSpace, SegmentResult]:
     """Return the search space of a fresh run, and the warm-up that measured the machine for it."""
-    level = _level(spec)
-    lowest = level[0] if isinstance(level, tuple) else level
-    warm_up = _warm_up(group, spec.replica.optimizer.learning_rate, lowest)
-    start = _start(spec, level, warm_up, group.num_elements) if isinstance(level, tuple) else level
-    space = SearchSpace(
-        optimizer=spec.replica.optimizer.kind,
-        guess=Values(learning_rate=spec.replica.optimizer.learning_rate, level=start),
-        axes=(Axis(name="level", low=level[0], high=level[1]),) if isinstance(level, tuple) else (),
+    space = _stated_space(spec.replica)
+    axis, opening = space.axis("level"), space.opening
+    lowest = opening if axis is None else opening.model_copy(update={"level": axis.low})
+    warm_up = _warm_up(group, lowest)
+    rule = None if axis is None else _link_rule(spec, axis.low, warm_up, group.num_elements)
+    if rule is None:
+        return space, warm_up
+    return space.model_copy(update={"guess": space.guess.model_copy(update={"level": rule})}), warm_up
+
+
+def _stated_space(replica: ReplicaConfig) -> SearchSpace:
+    """Return the space that the job itself states; what it searches opens in the middle, or with the first choice."""
+    exchange, ranges = replica.exchange, list(replica.ranges())
+    level = exchange.level if isinstance(exchange, ThresholdConfig) else None
+    choices = {each.name: each.pair[0] for each in ranges if isinstance(each.pair[0], bool)}
+    return SearchSpace(
+        optimizer=replica.optimizer.kind,
+        guess=Values(
+            learning_rate=replica.optimizer.learning_rate,
+            level=None if isinstance(level, tuple) else level,
+            nesterov=choices.get("nesterov"),
+        ),
+        level_name=level_name(exchange),
+        axes=tuple(Axis.model_validate({"name": each.name, "low": each.low, "high": each.high}) for each in ranges),
     )
-    return space, warm_up
 
 
-def _level(spec: TrialSpec) -> float | tuple[float, float] | None:
-    exchange = spec.replica.exchange
-    return exchange.level if isinstance(exchange, ThresholdConfig) else None
-
-
-def _warm_up(group: Group, learning_rate: float, level: float | None) -> SegmentResult:
+def _warm_up(group: Group, values: Values) -> SegmentResult:
     group.snapshot(STAGE)
-    result = group.run(Segment(num_steps=WARM_UP_STEPS, learning_rate=learning_rate, level=level))
+    segment = Segment(num_steps=WARM_UP_STEPS, learning_rate=values.learning_rate, level=values.level, **values.further)
+    result = group.run(segment)
     group.restore(STAGE)
     return result
 
 
-def _start(spec: TrialSpec, level: tuple[float, float], warm_up: SegmentResult, num_elements: int) -> float:
-    """Return the level to start from: the link's rule where the link is stated, else the range's middle.
+def _link_rule(spec: TrialSpec, lowest: float, warm_up: SegmentResult, num_elements: int) -> float | None:
+    """Return the density that the link's rule suggests, where the link is stated; `warm_up` ran at the `lowest`.
 
-    The rule reads a clock, so a budget without seconds takes the middle as well.
+    The rule reads a clock, so a budget without seconds has none.
     """
-    low, high = level
     link, exchange = spec.replica.link, spec.replica.exchange
     assert isinstance(exchange, ThresholdConfig)
     if spec.budget.seconds is None or exchange.search != "density" or not isinstance(link, EmulateLink):
-        return math.sqrt(low * high)
+        return None
     dense_s = _transfer(spec, num_elements, None).seconds(link)
-    sparse_s = _transfer(spec, num_elements, low).seconds(link)
+    sparse_s = _transfer(spec, num_elements, lowest).seconds(link)
     compute_s = max(0.0, statistics.median(warm_up.step_seconds) - sparse_s)
-    rule = cost.link_rule_density(compute_s, dense_s)
-    return min(high, max(low, rule))
+    return cost.link_rule_density(compute_s, dense_s)
 
 
 def _transfer(spec: TrialSpec, num_elements: int, density: float | None) -> cost.Traffic:

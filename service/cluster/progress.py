@@ -122,6 +122,7 @@ class Progress(BaseModel):
             learning_rate=segment.learning_rate,
             final_learning_rate=segment.final_learning_rate,
             level=segment.level,
+            values=segment.options,
             density=result.density,
             threshold=result.threshold,
             reason=reason,
@@ -133,7 +134,7 @@ class Progress(BaseModel):
 
 
 def _continues(last: ScheduleEntry, entry: ScheduleEntry) -> bool:
-    fields = ("learning_rate", "level", "reason")
+    fields = ("learning_rate", "level", "values", "reason")
     constant = last.final_learning_rate is None and entry.final_learning_rate is None
     return constant and all(getattr(last, field) == getattr(entry, field) for field in fields)
 

@@ -311,6 +311,7 @@ class _Run:
             learning_rate=start.learning_rate,
             final_learning_rate=end.learning_rate if ramps else None,
             level=start.level,
+            **start.further,
         )
         self.sink.report()  # hears a cancel
         result = self.group.run(segment)

@@ -133,6 +133,7 @@ class StageRow(Base):
     first_step: Mapped[int]
     learning_rate: Mapped[float]
     level: Mapped[float | None]
+    values: Mapped[Json] = mapped_column(default=dict)  # what else is searched
     reason: Mapped[str]
     switched: Mapped[bool]
     probability: Mapped[float | None]
@@ -163,6 +164,7 @@ class ProbeRow(Base):
     probe_id: Mapped[str]
     learning_rate: Mapped[float]
     level: Mapped[float | None]
+    values: Mapped[Json] = mapped_column(default=dict)  # what else is searched
     origin: Mapped[str]
     num_steps: Mapped[int]
     seconds: Mapped[float]

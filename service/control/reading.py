@@ -234,5 +234,5 @@ def schedule_view(session: Session, trial: TrialRow, *, optimizer: str) -> Sched
 
 def _entry(stage: StageRow, trial: TrialRow) -> ScheduleEntry:
     so_far = max(0, trial.step - stage.first_step) if stage.num_steps is None else stage.num_steps
-    fields = _columns(stage, ("learning_rate", "level", "density", "threshold", "reason"))
+    fields = _columns(stage, ("learning_rate", "level", "values", "density", "threshold", "reason"))
     return ScheduleEntry(step=stage.first_step, num_steps=so_far, **fields)

@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 
 from search.calibration import calibration
 from service.control.intervals import CONFIDENCE, estimate
+from service.spec import TrialSpec
 from service.states import TERMINAL
 from service.views import ArmReport, Crossing, JobReport, JobView, Series, TrialReport, TrialView
+from trainers.config import level_name
 
 
 def job_report(
@@ -16,12 +18,12 @@ def job_report(
     first = job.spec.arms[0].name
     firsts = {trial.seed: by_trial[trial.trial_id] for trial in trials if trial.arm == first and trial.outcome}
     targets = _targets(trials, by_trial)
-    kinds = {(each.arm, each.seed): each.controller.kind for each in job.spec.trials()}
+    specs = {(each.arm, each.seed): each for each in job.spec.trials()}
     found = [
         _trial_report(
             trial,
             by_trial[trial.trial_id],
-            controller=kinds[trial.arm, trial.seed],
+            spec=specs[trial.arm, trial.seed],
             z_scores=z_scores[trial.trial_id],
             target=targets.get(trial.seed),
             first=firsts.get(trial.seed) if trial.arm != first and trial.outcome == "completed" else None,
@@ -56,7 +58,7 @@ def _trial_report(
     trial: TrialView,
     curve: Series,
     *,
-    controller: str,
+    spec: TrialSpec,
     z_scores: Sequence[float],
     target: float | None,
     first: Series | None,
@@ -65,7 +67,8 @@ def _trial_report(
         trial_id=trial.trial_id,
         arm=trial.arm,
         seed=trial.seed,
-        controller=controller,
+        controller=spec.controller.kind,
+        level_name=level_name(spec.replica.exchange),
         outcome=trial.outcome,
         steps=trial.step,
         seconds=trial.seconds,

@@ -33,7 +33,6 @@ class Images(Classification):
     evaluation_batch_size = 256
 
     def __init__(self, config: ConvNet) -> None:
-        self.batch_size = config.batch_size
         self._channels = CONV_CHANNELS[config.size]
 
     def model(self) -> nn.Module:

@@ -31,7 +31,6 @@ class Diamonds(Workload):
     metrics: Mapping[str, Direction] = {"mae": "min"}  # of the natural logarithm of the price
 
     def __init__(self, config: DiamondsMlp) -> None:
-        self.batch_size = config.batch_size
         path = data.find(
             "diamonds.csv",
             installed=data.in_package("plotnine", "data/diamonds.csv"),

@@ -19,7 +19,6 @@ class Digits(Classification):
     """1,797 scans of 8x8 pixels in 10 classes, split 80 : 20 by class; pixels in [0, 1]."""
 
     def __init__(self, config: DigitsMlp) -> None:
-        self.batch_size = config.batch_size
         pixels, labels = load_digits(return_X_y=True)
         inputs = torch.from_numpy((pixels / MAX_PIXEL).astype(np.float32))  # 1797 x 64
         targets = torch.from_numpy(labels.astype(np.int64))

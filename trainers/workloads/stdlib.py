@@ -34,7 +34,6 @@ class Stdlib(Workload):
 
     def __init__(self, config: StdlibLm) -> None:
         self._config = config
-        self.batch_size = config.batch_size
         training, held_out = read_source(library())
         # The bytes follow the workers' version of Python.
         self.data_version = hashlib.sha256(training).hexdigest()

@@ -22,5 +22,11 @@ BUILTIN: dict[str, Callable[[Any], Workload]] = {
 
 
 def build(config: WorkloadConfig) -> Workload:
-    """Return the workload that `config` describes; raises WorkloadError where it cannot be trained."""
-    return BUILTIN[config.kind](config)
+    """Return the workload that `config` describes; raises WorkloadError where it cannot be trained.
+
+    Where its batch size is searched, it has the largest.
+    """
+    workload = BUILTIN[config.kind](config)
+    if config.batch_size is not None:
+        workload.batch_size = config.batch_size if isinstance(config.batch_size, int) else max(config.batch_size)
+    return workload

@@ -1,13 +1,13 @@
 """What a stage's commit reached, and the posterior it was decided by.
 
-Revision: 0004
+Revision: 0005
 """
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0004"
-down_revision = "0003"
+revision = "0005"
+down_revision = "0004"
 branch_labels = None
 depends_on = None
 

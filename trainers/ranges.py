@@ -1,0 +1,86 @@
+"""The base of every configuration: ranges where a number may stand, and refusals that name the fields at fault."""
+
+from collections.abc import Iterator
+from typing import NamedTuple, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic_core import PydanticCustomError
+
+Number = TypeVar("Number", bound=float)
+
+
+class Fault(NamedTuple):
+    """A field that is fine by itself and does not fit the others."""
+
+    pointer: str  # RFC 6901, from the model that checked on
+    value: object
+    message: str
+
+
+def refusal(faults: list[Fault]) -> PydanticCustomError:
+    """Return the error of a check across fields, which names all `faults` at once."""
+    message = "; ".join(fault.message for fault in faults)
+    return PydanticCustomError("faults", "{message}", {"message": message, "faults": faults})
+
+
+class Range(NamedTuple):
+    """A pair where a configuration takes a number: the value it gives is searched."""
+
+    name: str  # of the value, as a segment has it
+    field: str  # of the configuration, with `/` and the index where it is an item
+    pair: tuple[float, float]
+
+    @property
+    def low(self) -> float:
+        return min(self.pair)
+
+    @property
+    def high(self) -> float:
+        return max(self.pair)
+
+    def faults(self) -> Iterator[Fault]:
+        """Yield what makes it no range."""
+        field, shown = self.field.partition("/")[0], list(self.pair)
+        one, other = self.pair
+        message = ""
+        if isinstance(one, bool):
+            message = f"`{field}` must be [false, true], or [true, false]" if one == other else ""
+        elif not one < other:
+            message = f"`{field}` must be [low, high] with low < high"
+        elif one <= 0:
+            message = f"`{field}` is searched on a log scale: its lower bound must be > 0"
+        if message:
+            yield Fault(f"/{self.field}", shown, f"{message}, got {shown}")
+
+
+#: Fields that give the value of their own name, and may be a pair.
+SEARCHABLE = ("batch_size", "momentum", "weight_decay", "nesterov")
+
+
+class Config(BaseModel):
+    """Base of every configuration: unknown keys are errors, values do not change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    def ranges(self) -> Iterator[Range]:
+        """Yield what is searched."""
+        for name in SEARCHABLE:
+            given = getattr(self, name, None)
+            if isinstance(given, tuple):
+                yield Range(name, name, given)
+
+    def faults(self) -> Iterator[Fault]:
+        """Yield what does not fit together."""
+        for each in self.ranges():
+            yield from each.faults()
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if faults := list(self.faults()):
+            raise refusal(faults)
+        return self
+
+
+def first(given: Number | tuple[Number, Number]) -> Number:
+    """Return a number as it is, and of a pair the first."""
+    return given[0] if isinstance(given, tuple) else given
