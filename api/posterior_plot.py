@@ -30,7 +30,7 @@ def _bars(stage: StageView, posterior: Posterior) -> Iterator[str]:
     rows = _thinned(len(rates))
     probes = _rows_of(rows, posterior.axes[0], [probe.learning_rate for probe in stage.probes])
     chosen = _rows_of(rows, posterior.axes[0], [stage.learning_rate])
-    yield f"{'learning rate':>14}   expected gain (█), up to 1 std more (░); {_PROBE}: a probe, {_CHOICE}: chosen"
+    yield f"{'learning rate':>14}   gain expected (█), and 1 std more (░); {_PROBE}: a probe, {_CHOICE}: chosen"
     for row in rows:
         mean, std = posterior.mean[row], posterior.std[row]
         sure, hoped = (round(NUM_CELLS * _share(value, low, high)) for value in (mean, mean + std))
@@ -44,7 +44,7 @@ def _map(stage: StageView, posterior: Posterior, *, second: str) -> Iterator[str
     rows = _thinned(len(others.coordinates))
     low, high = min(posterior.mean), max(posterior.mean)
     marks = _marks(stage, posterior, rows)
-    yield f"{second:>14}   expected gain, the darker the higher; {_PROBE}: a probe, {_CHOICE}: chosen"
+    yield f"{second:>14}   gain expected, the darker the higher; {_PROBE}: a probe, {_CHOICE}: chosen"
     for row in reversed(rows):
         means = posterior.mean[row :: len(others.coordinates)]
         shades = (_SHADES[min(4, int(5 * _share(mean, low, high)))] for mean in means)

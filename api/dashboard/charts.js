@@ -192,16 +192,17 @@ function posteriorLine(stage, probes) {
   const rates = axis.coordinates;
   const edge = (sign) => mean.map((value, at) => value + sign * 2 * std[at]);
   const line = (y, more) => ({ type: "scatter", mode: "lines", x: rates, y, hoverinfo: "skip", showlegend: false, ...more });
+  const chosen = { color: COLOURS[1], width: 1.5, dash: "dash" };
   const floor = Math.min(...mean, ...probes.map((probe) => probe.gain ?? 0));
   return {
     traces: [line(edge(-1), { line: { width: 0 } }),
       line(edge(1), { line: { width: 0 }, fill: "tonexty", fillcolor: "rgba(47,111,208,0.18)" }),
       line(mean, { line: { color: COLOURS[0], width: 2.2 }, name: "posterior ± 2 std", showlegend: rates.length > 0, hoverinfo: "x+y" }),
-      ...probeTraces(probes, (probe) => probe.gain ?? floor)],
+      ...probeTraces(probes, (probe) => probe.gain ?? floor),
+      line([null], { x: [null], line: chosen, name: "chosen", showlegend: true })],
     layout: { height: 300, xaxis: { title: { text: "learning rate" }, ...logAxis([...rates, ...probes.map((each) => each.learning_rate)], String) },
-      yaxis: { title: { text: "gain" } },
-      shapes: [{ type: "line", x0: stage.learning_rate, x1: stage.learning_rate, y0: 0, y1: 1, yref: "paper",
-        line: { color: COLOURS[1], width: 1.5, dash: "dash" }, label: { text: "chosen", textposition: "end", textangle: 0 } }] },
+      yaxis: { title: { text: "gain" }, exponentformat: "power" },
+      shapes: [{ type: "line", x0: stage.learning_rate, x1: stage.learning_rate, y0: 0, y1: 1, yref: "paper", line: chosen }] },
   };
 }
 
@@ -214,7 +215,7 @@ function posteriorMap(stage, probes, level) {
   const chosen = { type: "scatter", mode: "markers", name: "chosen", x: [stage.learning_rate], y: [other(stage)],
     marker: { symbol: "star", size: 14, color: COLOURS[1], line: { color: "#fff", width: 1 } } };
   const heat = { type: "heatmap", x: rates.coordinates, y: second.coordinates, z: rows, colorscale: "Blues", reversescale: true,
-    colorbar: { title: { text: "gain", side: "right" }, thickness: 12 },
+    colorbar: { title: { text: "gain", side: "right" }, thickness: 12, exponentformat: "power" },
     hovertemplate: `learning rate %{x:.3g}, ${name} %{y:.3g}: gain %{z:.3g}<extra></extra>` };
   return {
     traces: [heat, ...probeTraces(probes, other), chosen],

@@ -58,7 +58,7 @@ export function decisions(id) {
 
 function card() {
   const head = element("div", {});
-  const chart = panel("What was believed", "bare");
+  const chart = panel("Expected gain: further fall of the log loss than in the first probe", "bare");
   const foot = element("ul", { class: "facts" });
   const body = element("article", { class: "card" }, head, chart.body, foot);
 
@@ -83,7 +83,7 @@ function facts(stage) {
     ["probes", stage.probes.length ? String(stage.probes.length) : "none"],
     ["of earlier stages", stage.num_earlier ? String(stage.num_earlier) : null],
     ["forecast", stage.forecast === null ? null : `${loss(stage.forecast)} ± ${number(stage.forecast_std, 2)}`],
-    ["came true", came],
+    ["came to", came],
     ["searching so far", stage.tax.budget_share ? `${share(stage.tax.budget_share)} of the budget${cap}` : null],
   ].filter(([, value]) => value !== null);
 }
