@@ -51,7 +51,7 @@ def _map(stage: StageView, posterior: Posterior, *, second: str) -> Iterator[str
         cells = (marks.get((column, row), shade) for column, shade in enumerate(shades))
         yield f"{others.coordinates[row]:>14.3g} |{''.join(cells)}|"
     first, last = f"{rates.coordinates[0]:.3g}", f"{rates.coordinates[-1]:.3g}"
-    yield f"{'':>16}{first}{last:>{len(rates.coordinates) - len(first)}}  learning rate"
+    yield f"{'':>16}{first} {last.rjust(len(rates.coordinates) - len(first) - 1)}  learning rate"
 
 
 def _marks(stage: StageView, posterior: Posterior, rows: Sequence[int]) -> dict[tuple[int, int], str]:

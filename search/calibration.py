@@ -62,10 +62,11 @@ def learned_weight(outcomes: Sequence[Outcome]) -> float:
 
     Least squares of loss - tail = w (average - tail), in units of the tail, with `FIRST_WEIGHT` as one more outcome.
     """
-    rows = [(FIRST_MOVE, FIRST_WEIGHT * FIRST_MOVE)]
+    rows = []
     for forecast, loss in ((outcome.forecast, outcome.loss) for outcome in outcomes):
         if forecast.tail is not None and forecast.average is not None:
             unit = abs(forecast.tail) or 1.0
             rows.append(((forecast.average - forecast.tail) / unit, (loss - forecast.tail) / unit))
-    weight = sum(led * moved for led, moved in rows) / sum(led * led for led, _ in rows)
+    power = FIRST_MOVE**2 + sum(led * led for led, _ in rows)
+    weight = FIRST_WEIGHT + sum(led * (moved - FIRST_WEIGHT * led) for led, moved in rows) / power
     return min(1.0, max(0.0, weight))
