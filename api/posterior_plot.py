@@ -36,7 +36,7 @@ def _bars(stage: StageView, posterior: Posterior) -> Iterator[str]:
         sure, hoped = (round(NUM_CELLS * _share(value, low, high)) for value in (mean, mean + std))
         marks = (_PROBE if row in probes else "") + (_CHOICE if row in chosen else "")
         bar = "█" * sure + "░" * (hoped - sure)
-        yield f"{rates[row]:>14.3g} {marks:<2}{bar:<{NUM_CELLS}} {mean:+.3g} ± {std:.2g}"
+        yield f"{rates[row]:>14.3g} {marks:<3}{bar:<{NUM_CELLS}} {mean:+.3g} ± {std:.2g}"
 
 
 def _map(stage: StageView, posterior: Posterior, *, second: str) -> Iterator[str]:
