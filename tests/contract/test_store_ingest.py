@@ -383,6 +383,7 @@ def test_a_stage_closed_before_it_was_decided_is_refused(driver):
 
 
 def test_a_stage_shows_its_probes_in_order_of_arrival(store, driver):
+    further = {"batch_size": 64, "momentum": 0.95, "nesterov": True}
     for name, rate in (("b", 0.1), ("a", 0.2)):
         probe = ProbeDone(
             trial_id=driver.trial_id,
@@ -390,6 +391,7 @@ def test_a_stage_shows_its_probes_in_order_of_arrival(store, driver):
             probe_id=name,
             learning_rate=rate,
             level=None,
+            values=further,
             origin="wide",
             num_steps=20,
             seconds=1.0,
@@ -398,12 +400,14 @@ def test_a_stage_shows_its_probes_in_order_of_arrival(store, driver):
             loss=None,
         )
         driver.send(probe, stream=driver.trial_id)
-    driver.decide(0, first_step=0)
+    driver.decide(0, first_step=0, values=further)
 
     (stage,) = store.stages(driver.job_id)
 
     assert [(probe.probe_id, probe.learning_rate) for probe in stage.probes] == [("b", 0.1), ("a", 0.2)]
     assert stage.probes[0].bytes_sent == 2**40
+    assert stage.values == stage.probes[0].values == further
+    assert store.schedules(driver.job_id)[0].entries[0].values == further
     assert not stage.closed
 
 

@@ -55,6 +55,41 @@ def test_torch_replays_the_schedule_and_keeps_the_ratio_of_groups(schedule):
     assert levels == [0.01, 0.03]
 
 
+OPTIONS = {"momentum": 0.8, "weight_decay": 0.02, "nesterov": True, "batch_size": 64}
+
+
+@pytest.fixture
+def joint_schedule():
+    """A schedule of a search over more than the learning rate."""
+    entries = (
+        Entry(step=0, num_steps=1, learning_rate=0.1, values=OPTIONS),
+        Entry(step=1, num_steps=1, learning_rate=0.1, values=OPTIONS | {"momentum": 0.95, "batch_size": 32}),
+    )
+    return Schedule.from_json(Schedule(optimizer="sgd", num_steps=2, entries=entries).to_json())
+
+
+def test_torch_replays_options_in_the_groups_that_have_the_first_ones(joint_schedule):
+    first, second = (torch.nn.Parameter(torch.ones(1)) for _ in range(2))
+    groups = [{"params": [first]}, {"params": [second], "weight_decay": 0.0}]
+    optimizer = torch.optim.SGD(groups, lr=0.1, momentum=0.9, weight_decay=1e-3)
+    scheduler = joint_schedule.scheduler(optimizer)
+    used = []
+    for _ in range(2):
+        used.append([(group["momentum"], group["weight_decay"], group["nesterov"]) for group in optimizer.param_groups])
+        optimizer.step()
+        scheduler.step()
+
+    assert used == [[(0.8, 0.02, True), (0.8, 0.0, True)], [(0.95, 0.02, True), (0.95, 0.0, True)]]
+    assert [joint_schedule.batch_size_at(step) for step in (0, 1, 5)] == [64, 32, 32]
+
+
+def test_the_momentum_of_adam_is_its_first_beta(joint_schedule):
+    optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(1))], betas=(0.9, 0.99))
+    joint_schedule.scheduler(optimizer)
+
+    assert optimizer.param_groups[0]["betas"] == (0.8, 0.99)
+
+
 @pytest.mark.parametrize("kind", [SGDScheduleFree, AdamWScheduleFree])
 def test_torch_replays_the_schedule_with_schedule_free_optimizers(schedule, kind):
     parameter = torch.nn.Parameter(torch.ones(1))

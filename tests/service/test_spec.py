@@ -14,6 +14,10 @@ from service.spec import JobSpec
 
 JOB: dict[str, Any] = {"workload": {"kind": "digits-mlp"}, "budget": {"seconds": 10}}
 RANGE = {"kind": "threshold", "density": [0.003, 0.1]}
+SGD, ADAMW, DIGITS = {"kind": "sgd"}, {"kind": "adamw"}, {"kind": "digits-mlp"}
+FREE = SGD | {"momentum": [0.8, 0.9], "nesterov": [False, True]}
+SIZES = DIGITS | {"batch_size": [16, 32]}
+COSINE = {"controller": {"kind": "cosine"}}
 ABSOLUTE = {"kind": "threshold", "search": "absolute"}
 
 
@@ -58,6 +62,22 @@ def accepted(changes: dict[str, Any]) -> JobSpec:
             [0.003, 0.1],
             "one number",
         ),
+        ({"optimizer": SGD | {"momentum": [0.98, 0.8]}}, "/optimizer/momentum", [0.98, 0.8], "low < high"),
+        ({"optimizer": SGD | {"momentum": [0, 0.8]}}, "/optimizer/momentum", [0, 0.8], "must be > 0"),
+        ({"optimizer": SGD | {"momentum": [0.8, 1.5]}}, "/optimizer/momentum/1", 1.5, "less than 1"),
+        ({"optimizer": SGD | {"weight_decay": [0, 0.1]}}, "/optimizer/weight_decay", [0, 0.1], "must be > 0"),
+        ({"optimizer": SGD | {"nesterov": [True, True]}}, "/optimizer/nesterov", [True, True], "[false, true]"),
+        ({"optimizer": ADAMW | {"betas": [[0.9, 0.8], 0.99]}}, "/optimizer/betas/0", [0.9, 0.8], "low < high"),
+        (
+            {"optimizer": {"kind": "schedulefree_sgd", "momentum": [0.8, 0.9]}},
+            "/optimizer/momentum",
+            None,
+            "one number",
+        ),
+        ({"workload": DIGITS | {"batch_size": [64, 16]}}, "/workload/batch_size", [64, 16], "low < high"),
+        ({"workload": DIGITS | {"batch_size": [16, 1000]}}, "/workers/count", 2, "[1, 1]"),
+        ({"optimizer": SGD | {"momentum": [0.8, 0.9]}} | COSINE, "/optimizer/momentum", [0.8, 0.9], "one number"),
+        ({"exchange": RANGE, "workload": SIZES, "optimizer": FREE}, "/workload/batch_size", [16, 32], "at most 3"),
         ({"workers": {"count": 0}}, "/workers/count", 0, "greater than or equal to 1"),
         ({"workers": {"count": 45}}, "/workers/count", 45, "[1, 44]"),
         (

@@ -1,0 +1,77 @@
+"""A job's ranges become the axes of its search, and what is chosen on them reaches workers, records and schedule."""
+
+from typing import Any
+
+import pytest
+
+from service.cluster import trial
+from service.cluster.opening import opening_space
+from service.records import AnyRecord, ProbeDone, StageDecided
+from service.spec import JobSpec, TrialSpec
+from trainers.segment import Segment, SegmentResult
+
+JOB: dict[str, Any] = {
+    "workload": {"kind": "digits-mlp", "batch_size": [16, 64]},
+    "optimizer": {"kind": "sgd", "learning_rate": 0.5, "momentum": [0.8, 0.98], "nesterov": [True, False]},
+    "controller": {"kind": "bo", "max_search_fraction": 0.5, "num_stages": 1},
+    "budget": {"steps": 900},
+}
+
+
+class Memory:
+    def __init__(self) -> None:
+        self.records: list[AnyRecord] = []
+
+    def report(self, *records: AnyRecord) -> None:
+        self.records.extend(records)
+
+    flush = report
+
+    def is_clear(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def spec() -> TrialSpec:
+    return next(JobSpec.model_validate(JOB).trials())
+
+
+@pytest.fixture
+def group(arithmetic_group: Any) -> Any:
+    """It remembers what it was told to train."""
+    group = arithmetic_group()
+    group.told, run = [], group.run
+
+    def remember(segment: Segment) -> SegmentResult:
+        group.told.append(segment)
+        return run(segment)
+
+    group.run = remember
+    return group
+
+
+def test_the_search_opens_in_the_middle_of_a_pair_and_with_the_first_choice(spec: TrialSpec, group: Any) -> None:
+    space, _ = opening_space(spec, group)
+
+    assert {axis.name: (axis.low, axis.high) for axis in space.axes} == {
+        "batch_size": (16, 64),
+        "momentum": (0.8, 0.98),
+        "nesterov": (False, True),
+    }
+    assert (space.opening.batch_size, space.opening.nesterov) == (32, True)
+    assert space.opening.momentum == pytest.approx(1 - (0.2 * 0.02) ** 0.5)
+    assert group.told[0].options == space.opening.further  # the warm-up trains with them too
+
+
+def test_what_is_chosen_is_trained_with_reported_and_in_the_schedule(
+    spec: TrialSpec, group: Any, tmp_path: Any
+) -> None:
+    sink = Memory()
+    finished = trial.train(spec, group, sink, trial_id="job.tuned.0", storage_url=f"file://{tmp_path}")
+    probes = [record for record in sink.records if isinstance(record, ProbeDone)]
+    (decided,) = [record for record in sink.records if isinstance(record, StageDecided)]
+
+    assert all(segment.options.keys() == {"batch_size", "momentum", "nesterov"} for segment in group.told)
+    assert len({record.values["momentum"] for record in probes}) > 4
+    assert {frozenset(entry.values.items()) for entry in finished.schedule} == {frozenset(decided.values.items())}
+    assert group.told[-1].options == decided.values
