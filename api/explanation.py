@@ -86,12 +86,14 @@ def search_line(stage: StageView) -> str:
 
 def outcome_line(stage: StageView) -> str:
     """Return what the commit reached, beside what was forecast."""
+    weight = "" if stage.forecast_weight is None else f" (weight {figures.number(stage.forecast_weight, 2)})"
+    forecast = f"forecast {_forecast(stage)}{weight}"
     if not stage.closed:
-        return f"forecast {_forecast(stage)}; the commit runs"
+        return f"{forecast}; the commit runs"
     if stage.num_steps == 0:
-        return f"forecast {_forecast(stage)}; the commit kept no steps"
+        return f"{forecast}; the commit kept no steps"
     came = "" if stage.z_score is None else f", {stage.z_score:+.1f} standard deviations from the forecast"
-    return f"forecast {_forecast(stage)}; the training loss came to {figures.loss(stage.loss)}{came}"
+    return f"{forecast}; the training loss came to {figures.loss(stage.loss)}{came}"
 
 
 def calibration_line(found: Calibration) -> str:

@@ -84,6 +84,7 @@ function facts(stage) {
     ["of earlier stages", stage.num_earlier ? String(stage.num_earlier) : null],
     ["forecast", stage.forecast === null ? null : `${loss(stage.forecast)} ± ${number(stage.forecast_std, 2)}`],
     ["came to", came],
+    ["forecast weight", stage.forecast_weight === null ? null : number(stage.forecast_weight, 2)],
     ["searching so far", stage.tax.budget_share ? `${share(stage.tax.budget_share)} of the budget${cap}` : null],
   ].filter(([, value]) => value !== null);
 }

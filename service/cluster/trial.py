@@ -271,8 +271,8 @@ class _Run:
     def close_stage(self, commit: OpenCommit, course: Course) -> None:
         """Tell the strategy, keep the stage or take it back, as `course` says, and wait until that is stored."""
         measured, is_kept = commit.measured, course == "end"
-        observation = self._observation(measured, None)
-        self.strategy.tell(observation.model_copy(update={"rolled_back": not is_kept}))
+        observation = self._observation(measured, None).model_copy(update={"rolled_back": not is_kept})
+        self.strategy.tell(observation)
         if measured.diverged:
             self.diverged_values = commit.decision.values
         if not is_kept:
@@ -288,7 +288,7 @@ class _Run:
                 num_steps=measured.num_steps if is_kept else 0,
                 density=measured.density,
                 threshold=measured.threshold,
-                loss=reports.finite(Ending.of(observation).level),
+                loss=reports.finite(Ending.of(observation).level) if is_kept else None,
                 bill=self.progress.bill,
                 resume=resume,
             )
