@@ -47,6 +47,19 @@ def forecast_of(values: Values, reports: Sequence[ProbeReport]) -> Forecast | No
     return nearest.forecast if rates[1] <= NEAR_RATE * rates[0] else None
 
 
+def line_forecast(problem: Problem, stage: Stage, commit: Amounts) -> Forecast | None:
+    """Return the forecast of a commit without probes, from the commit before it; None if that does not go on."""
+    before = stage.before
+    if before is None or not before.is_kept or not before.losses:
+        return None
+    seconds = before.signs.step_seconds
+    cost = {"steps": 1.0, "bytes": before.bytes_sent / before.num_steps, "seconds": seconds or 0.0}
+    known = {unit: cost[unit] for unit in commit}
+    steps = before.num_steps + min(spending.num_steps(commit, known), LONGEST_COMMIT)
+    points = max(float(len(before.losses)), len(before.losses) * steps / before.num_steps)
+    return forecast_loss(before.losses, points, level=stage.before_level)
+
+
 def _horizon(problem: Problem, probe: Probe, commit: Amounts) -> float:
     """Return how many of the probe's steps the commit is long, or 1 if the probe finished none."""
     num_steps = probe.reading.num_steps

@@ -323,6 +323,7 @@ class _Run:
             candidate_id=candidate_id,
             losses=tuple(measured.losses),
             step_seconds=tuple(measured.step_seconds),
+            trace=measured.trace,
             bytes_sent=measured.bytes_sent,
             density=measured.density,
             diverged=measured.diverged,

@@ -21,7 +21,7 @@ LEVELS = {"axes": (Axis(name="level", low=0.003, high=0.1),)}
 def _controller(guess=0.1, *, optimizer="sgd", budget=STEPS, seed=0, space=None, **config):
     level = 0.02 if space else None
     where = SearchSpace(optimizer=optimizer, guess=Values(learning_rate=guess, level=level), **(space or {}))
-    return Controller(where, BoConfig(**config), seed, budget=budget)
+    return Controller(where, BoConfig(**{"revisit": "stages"} | config), seed, budget=budget)
 
 
 def _observe(candidate, losses, *, steps=0, diverged=False):
