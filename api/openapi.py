@@ -29,7 +29,7 @@ EXAMPLE_JOB: dict[str, Any] = {
     "workers": {"count": 2},
     "optimizer": {"kind": "schedulefree_sgd", "learning_rate": 0.1},
     "exchange": {"kind": "threshold", "density": [0.003, 0.1]},
-    "controller": {"kind": "bo", "revisit": "stages"},
+    "controller": {"kind": "bo", "revisit": "events"},
     "arms": [
         {"name": "tuned"},
         {"name": "dense", "controller": {"kind": "fixed"}, "exchange": {"kind": "none"}},

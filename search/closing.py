@@ -3,12 +3,15 @@
 from search.calibration import with_outcome
 from search.decision import DIVERGED_FACTOR, bounding_box
 from search.evidence import relative_to, stage_level
+from search.levels import measured_link
 from search.reading import Ending
 from search.stage import Problem, Stage
 from search.types import Forecast, Spent, Values
 
 #: A commit that ended within so many standard deviations of its forecast, or below it, has met it.
 MET_STDS = 2.0
+#: A commit that was taken back without a blow-up was too high by less.
+ROLLED_BACK_FACTOR = 0.5
 
 
 def has_met(forecast: Forecast | None, ending: Ending) -> bool:
@@ -21,12 +24,12 @@ def has_met(forecast: Forecast | None, ending: Ending) -> bool:
 def next_stage(problem: Problem, stage: Stage, ending: Ending, *, search: Spent) -> Stage:
     """Return the stage after the decided `stage`, whose commit ended as `ending`; `search`: all probes so far.
 
-    A commit that diverged cuts the rate and bars what diverged, and rates stay down until a commit meets its
+    A commit that was taken back cuts the rate and bars what it used, and rates stay down until a commit meets its
     forecast again.
     """
     assert stage.decision is not None
-    used, start = stage.decision.values, stage_level(stage)
-    incumbent, note = _after_divergence(problem, used) if ending.diverged else (used, "")
+    used, start, link = stage.decision.values, stage_level(stage), measured_link(problem, stage)
+    incumbent, note = (used, "") if ending.is_kept else _cut(problem, used, ending)
     probed = [probe.candidate.values for probe in stage.probes]
     return Stage(
         index=stage.index + 1,
@@ -36,14 +39,20 @@ def next_stage(problem: Problem, stage: Stage, ending: Ending, *, search: Spent)
         level=ending.level if ending.level is not None else start,
         initial=stage.initial if stage.initial is not None else start,
         previous=relative_to(incumbent, stage, bounding_box(problem, [*probed, incumbent])),
-        barred=(*stage.barred, used) if ending.diverged else stage.barred,
-        may_rise=not ending.diverged and (stage.may_rise or has_met(stage.decision.forecast, ending)),
+        barred=stage.barred if ending.is_kept else (*stage.barred, used),
+        may_rise=ending.is_kept and (stage.may_rise or has_met(stage.decision.forecast, ending)),
+        before=ending,
+        before_level=start,
+        events=ending.events,
+        reference_seconds=ending.signs.reference_seconds if ending.is_kept and not ending.events else None,
+        link=link,
         note=note,
-        outcomes=with_outcome(stage.outcomes, stage.decision.forecast, ending.level),
+        outcomes=with_outcome(stage.outcomes, stage.decision.forecast, None if ending.events else ending.level),
     )
 
 
-def _after_divergence(problem: Problem, used: Values) -> tuple[Values, str]:
-    rate = max(problem.space.min_learning_rate, used.learning_rate * DIVERGED_FACTOR)
-    note = f"the stage before diverged at {used.learning_rate:.3g}, so this one starts from {rate:.3g}"
+def _cut(problem: Problem, used: Values, ending: Ending) -> tuple[Values, str]:
+    factor, what = (DIVERGED_FACTOR, "diverged") if ending.diverged else (ROLLED_BACK_FACTOR, "was taken back")
+    rate = max(problem.space.min_learning_rate, used.learning_rate * factor)
+    note = f"the stage before {what} at {used.learning_rate:.3g}, so this one starts from {rate:.3g}"
     return used.model_copy(update={"learning_rate": rate}), note

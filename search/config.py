@@ -72,17 +72,21 @@ class OffConfig(Config):
 
 
 class BoConfig(Config):
-    """One wide Bayesian-optimisation search, then a trust region around the incumbent at every stage."""
+    """One wide Bayesian-optimisation search; later a trust region around the incumbent, on events or at every stage."""
 
     kind: Literal["bo"] = "bo"
-    revisit: Literal["stages"] = Field("stages", description="when a later search opens: at every stage")
+    revisit: Literal["events", "stages"] = Field(
+        "events", description="when a later search opens: after something happened, or at every stage"
+    )
     num_stages: int = Field(4, ge=1, le=12, description="commits take 1 : 2 : 4 : ... of the budget")
     wide_probes: int = Field(7, ge=5, le=16, description="probes of the first, wide search over rate and level")
     wide_probes_per_axis: int = Field(2, ge=0, le=8, description="more of them for each further axis")
     probes: int = Field(3, ge=2, le=8, description="probes of a later stage, the incumbent among them")
     wide_decades: PositiveFloat = Field(4.0, le=8, description="decades of learning rate the wide search covers")
     probe_fraction: PositiveFloat = Field(0.1, le=0.5, description="a probe's share of its stage's commit")
-    max_search_fraction: PositiveFloat = Field(0.20, le=0.9, description="most of the budget that probes may spend")
+    max_search_fraction: PositiveFloat | None = Field(
+        None, le=0.9, description="most of the budget that probes may spend; null: 0.08 for `events`, 0.20 for `stages`"
+    )
     min_probe_steps: int = Field(20, ge=4, description="a probe is not shortened below this")
     max_up: float = Field(2.0, gt=1, description="most a later stage may multiply the learning rate by")
     max_down: float = Field(0.25, gt=0, lt=1, description="most a later stage may shrink the learning rate to")
@@ -91,10 +95,28 @@ class BoConfig(Config):
     )
     switch_probability: float = Field(0.95, ge=0.5, lt=1, description="switch only if this sure to be better")
     min_gain: float = Field(0.002, ge=0, description="and better by this share of the loss")
+    event_step_time: float = Field(
+        1.5, gt=1, description="an event: a step takes so many times as long, or as short (budgets in seconds)"
+    )
+    event_gradient_scale: float = Field(
+        4.0, gt=1, description="an event: within a commit the gradient's scale jumps by this factor, up or down"
+    )
+    event_loss_stds: PositiveFloat = Field(
+        3.0, description="an event: no progress for a fifth of the commit, and the loss so far above its forecast"
+    )
+    event_dwell: float = Field(0.1, gt=0, le=1, description="share of a commit before an event may end it")
     cooldown: CoolDown = Field(
         0.15, description="last share of the budget, decayed linearly to 0 (plain optimizers; Schedule-Free needs none)"
     )
 
+    @property
+    def search_fraction(self) -> float:
+        """Most of the budget that probes may spend."""
+        return self.max_search_fraction or SEARCH_FRACTION[self.revisit]
+
+
+#: Most of the budget that probes may spend, unless it is stated: a search that opens only on events needs less.
+SEARCH_FRACTION = {"events": 0.08, "stages": 0.20}
 
 ControllerConfig = Annotated[
     BoConfig | FixedConfig | CosineConfig | LinearConfig | OffConfig, Field(discriminator="kind")

@@ -1,4 +1,4 @@
-"""The controller: one wide search, then a trust region around the incumbent at every stage.
+"""The controller: one wide search, then a trust region around the incumbent, on events or at every stage.
 
 It is a fold over its journal: what was asked, told and decided. What the journal holds is applied as it stands
 and never computed again, so a restored controller stands by what was acted upon, whatever the machine. Of what it
@@ -16,16 +16,26 @@ from search.calibration import learned_weight
 from search.closing import next_stage
 from search.config import OPTIMIZER_TRAITS, BoConfig, Budget
 from search.decision import choose
+from search.levels import follow_link
 from search.posterior import on_grid
-from search.probe_costs import StepCosts, cooldown_factor, is_in_cooldown, probe_allowance
+from search.probe_costs import (
+    StepCosts,
+    cooldown_factor,
+    has_room_for_wide,
+    is_in_cooldown,
+    is_too_slow,
+    probe_allowance,
+)
 from search.proposals import propose
 from search.reading import Ending, Reading
-from search.reports import forecast_of, probe_reports, tax
+from search.refusals import too_expensive, too_slow
+from search.reports import forecast_of, line_forecast, probe_reports, tax
 from search.space import SearchSpace
 from search.stage import Problem, Stage
-from search.types import Candidate, Course, Decision, Observation, Spent, Values
+from search.types import Candidate, Course, Decision, Observation, Refusal, Spent, Values
+from search.watching import course_of, events_of, signs_of
 
-FORMAT = "wiretune.controller/2"
+FORMAT = "wiretune.controller/3"
 
 
 class Controller:
@@ -72,7 +82,8 @@ class Controller:
         if observation.candidate_id is None:
             if self._stage.decision is None:
                 raise ValueError(f"stage {self._stage.index} has no commit yet: `decide` first.")
-            ending = Ending.of(observation)
+            signs = signs_of(self._problem, self._stage, observation)
+            ending = Ending.of(observation, signs, events_of(self._problem, observation, signs))
             self._write("close", ending)
             self._apply_close(ending)
             return
@@ -84,14 +95,16 @@ class Controller:
         self._apply_tell(reading)
 
     def watch(self, observation: Observation) -> Course:
-        """Return `go_on`: every probe and commit runs to its end."""
-        return "go_on"
+        """Return `end` for a probe that is too slow, and for a commit in which something happened."""
+        return course_of(self._problem, self._stage, observation, costs=self._costs, search=self._search)
 
     def decide(self) -> Decision:
         """Choose the open stage's values; asked again, the answer is the same."""
         if self._stage.decision is None:
-            self._stage.decision = self._decide()
-            self._write("decide", self._stage.decision)
+            decision = self._decide()
+            self._write("decide", decision)
+            self._apply_decide(decision)
+            return decision
         return self._stage.decision
 
     def values(self, spent: Spent) -> Values:
@@ -146,8 +159,10 @@ class Controller:
             self._apply_tell(Reading.model_validate(event["tell"]))
         elif "close" in event:
             self._apply_close(Ending.model_validate(event["close"]))
+        elif "refuse" in event:
+            self._stage.refused.append(Refusal.model_validate(event["refuse"]))
         else:
-            self._stage.decision = Decision.model_validate(event["decide"])
+            self._apply_decide(Decision.model_validate(event["decide"]))
 
     def _apply_ask(self, candidate: Candidate) -> None:
         self._stage.candidates.append(candidate)
@@ -156,8 +171,13 @@ class Controller:
         before, self._spent = self._spent, reading.spent
         self._search = spending.plus(self._search, spending.minus(reading.spent, before))
         self._stage.readings[reading.candidate_id] = reading
-        values = next(c.values for c in self._stage.candidates if c.id == reading.candidate_id)
-        self._costs.record(self._problem, values, reading)
+        candidate = next(each for each in self._stage.candidates if each.id == reading.candidate_id)
+        self._costs.record(self._problem, candidate.values, reading)
+        if is_too_slow(self._problem, self._stage, reading):
+            self._stage.too_slow[candidate.id] = too_slow(self._problem, self._stage, candidate, reading)
+
+    def _apply_decide(self, decision: Decision) -> None:
+        self._stage.decision, self._stage.decided = decision, self._spent
 
     def _apply_close(self, ending: Ending) -> None:
         self._spent = ending.spent
@@ -166,22 +186,28 @@ class Controller:
     # -- what is new -------------------------------------------------------------------------------
 
     def _next_candidate(self) -> Candidate | None:
+        """Return the next probe that fits; what does not is refused, unless nothing fits any more."""
         problem, stage = self._problem, self._stage
-        if is_in_cooldown(problem, self._spent):
+        if is_in_cooldown(problem, self._spent) or (stage.index == 0 and not has_room_for_wide(problem, stage)):
             return None
-        proposal = propose(problem, stage)
-        if proposal is None:
-            return None
-        values, origin = proposal
-        allowance = probe_allowance(problem, stage, self._costs, values=values, search=self._search, spent=self._spent)
-        if allowance is None:
-            return None
-        number = f"{stage.index}-{len(stage.candidates)}"
-        return Candidate(id=number, stage=stage.index, values=values, allowance=allowance, origin=origin)
+        while not stage.is_full and (proposal := propose(problem, stage)) is not None:
+            values, origin = proposal
+            allowance = probe_allowance(
+                problem, stage, self._costs, values=values, search=self._search, spent=self._spent
+            )
+            if allowance is not None:
+                number = f"{stage.index}-{len(stage.candidates)}"
+                return Candidate(id=number, stage=stage.index, values=values, allowance=allowance, origin=origin)
+            if stage.pending:  # what still runs may leave room
+                return None
+            refusal = too_expensive(problem, stage, self._costs, proposal)
+            self._write("refuse", refusal)
+            stage.refused.append(refusal)
+        return None
 
     def _decide(self) -> Decision:
         problem, stage = self._problem, self._stage
-        choice = choose(problem, stage)
+        choice = follow_link(problem, stage, choose(problem, stage))
         shares = problem.shares(stage.index)
         part = shares[0] / sum(shares)
         commit = spending.scale(spending.remaining(problem.budget, self._spent), part)
@@ -193,9 +219,10 @@ class Controller:
             reason=choice.reason,
             switched=choice.values != stage.incumbent,
             probability=choice.probability,
-            forecast=forecast_of(choice.values, reports),
+            forecast=forecast_of(choice.values, reports) or line_forecast(problem, stage, commit),
             commit_until=spending.commit_end(problem.budget, self._spent, shares),
             probes=reports,
+            refused=(*stage.too_slow.values(), *stage.refused),
             search_seconds=search.seconds,
             search_steps=search.steps,
             tax=tax(problem, self._search),

@@ -8,12 +8,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from search import events, spending
 from search.config import BoConfig
 from search.evidence import Evidence, diverged_values, evidence, scores
 from search.peak import interpolated_peak
 from search.posterior import Fit
+from search.probe_costs import MIN_WIDE_PROBES, has_room_for_wide, search_cap, shortest_wide_probe
 from search.space import Axis, Box
-from search.stage import Problem, Score, Stage
+from search.stage import Problem, Score, Stage, is_barred
 from search.surrogate import NOISE_FLOOR
 from search.types import Values
 
@@ -82,16 +84,62 @@ def may_switch(verdict: Verdict, config: BoConfig) -> bool:
 def choose(problem: Problem, stage: Stage) -> Choice:
     """Choose the open stage's values from its finished probes."""
     choice = _choose(problem, stage)
-    reason = f"{choice.reason}; {stage.note}" if stage.note else choice.reason
+    remarks = [stage.note, _happened(problem, stage)]
+    reason = "; ".join([choice.reason, *filter(None, remarks)])
     return choice._replace(reason=for_a_person(reason, problem.space.level_name))
 
 
 def _choose(problem: Problem, stage: Stage) -> Choice:
+    if stage.index == 0 and len(stage.probes) < MIN_WIDE_PROBES:
+        return _choose_unsearched(problem, stage)
     if not stage.probes:
-        return Choice(stage.incumbent, f"{_name(stage.incumbent)} stays: there is no room for probes")
+        return Choice(stage.incumbent, f"{_name(stage.incumbent)} stays: {_why_unsearched(problem, stage)}")
     if all(score.reward is None for score in scores(stage)):
         return _choose_after_divergence(problem, stage)
     return _choose_wide(problem, stage) if stage.index == 0 else _choose_local(problem, stage)
+
+
+def _choose_unsearched(problem: Problem, stage: Stage) -> Choice:
+    """Keep the guess: fewer probes than a wide search needs do not tell a better rate from a lucky one."""
+    opening, diverged = problem.opening, diverged_values(stage)
+    if is_barred(opening, diverged):
+        finite = [score for score in scores(stage) if score.reward is not None]
+        if not finite:
+            return _choose_after_divergence(problem, stage)
+        best = max(finite, key=lambda score: score.reward or -math.inf)
+        return Choice(best.values, f"{_name(best.values)}, the best probe's: the guess {_name(opening)} diverged")
+    return Choice(opening, f"the guess {_name(opening)} stays: {_why_too_few(problem, stage)}")
+
+
+def _why_too_few(problem: Problem, stage: Stage) -> str:
+    steps, least = problem.config.min_probe_steps, MIN_WIDE_PROBES
+    if has_room_for_wide(problem, stage):
+        return f"{len(stage.probes)} probes came to an end, a search needs {least}"
+    shortest, cap = shortest_wide_probe(problem, stage), search_cap(problem)
+    number = int(spending.num_steps(cap, shortest))
+    short = [unit for unit, quantity in shortest.items() if least * quantity > cap[unit]]
+    needed = " and ".join(f"{least * shortest[unit] / problem.config.search_fraction:.4g} {unit}" for unit in short)
+    return (
+        f"the budget has room for {number} probes of {steps} steps, a search needs {least} "
+        f"(give {needed}, or raise `max_search_fraction`)"
+    )
+
+
+def _why_unsearched(problem: Problem, stage: Stage) -> str:
+    """Return why a later stage has no probes."""
+    if problem.config.revisit == "stages" or stage.before is None:
+        return "there is no room for probes"
+    if stage.events:
+        return "there is no room for probes"
+    is_timed = problem.budget.seconds is not None
+    return f"nothing happened ({events.describe(stage.before.signs, is_timed=is_timed)})"
+
+
+def _happened(problem: Problem, stage: Stage) -> str:
+    """Return why a search opened, where that takes a reason."""
+    if problem.config.revisit == "stages" or stage.before is None or stage.before.diverged:
+        return ""  # a note says what diverged
+    return " and ".join(events.tell(event, stage.before.signs) for event in stage.events)
 
 
 def _choose_after_divergence(problem: Problem, stage: Stage) -> Choice:
@@ -156,6 +204,8 @@ def _keep_reason(problem: Problem, stage: Stage, winner: int, verdict: Verdict) 
     name, config = _name(stage.incumbent), problem.config
     if verdict.winner == 0:
         rivals = len(stage.probes) - 1
+        if not rivals:
+            return f"{name} stays: there was no room for a rival's probe"
         return f"{name} stays: none of {rivals} others did better (loss {_tail(stage, 0)} after the probe)"
     rival = _name(stage.probes[winner].candidate.values)
     if verdict.probability < config.switch_probability:

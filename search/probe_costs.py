@@ -7,8 +7,17 @@ from search.spending import Amounts
 from search.stage import Problem, Stage
 from search.types import Allowance, Spent, Values
 
-#: Share of the budget of a wide search over rate and level (of which each of its probes gets an equal part).
-WIDE_SHARE = 0.08
+#: The share of the budget of a wide search over rate and level (of which each of its probes gets an equal part), and
+#: at most of the cap: the rest extends the range, and is kept for later searches.
+WIDE_SHARE, WIDE_PART = 0.08, 0.6
+#: A wide search of fewer probes picks worse than the guess, measured on runs of 120 steps.
+MIN_WIDE_PROBES = 5
+#: A later search compares at least the incumbent and one rival.
+MIN_PROBES = 2
+#: From this share of the budget on nothing is searched: what is left is too short to gain from it.
+LAST_SEARCH = 0.9
+#: Where searches are rare, one may take this part of what searching may still spend.
+EVENT_PART = 0.5
 
 
 class StepCosts:
@@ -30,48 +39,95 @@ class StepCosts:
         return min(known, key=lambda each: distance(each[0], values, ("level", "batch_size")))[1]
 
 
+def search_cap(problem: Problem) -> Amounts:
+    """Return what all probes of a run may spend together."""
+    return spending.scale(spending.caps(problem.budget), problem.config.search_fraction)
+
+
 def room(problem: Problem, search: Spent, spent: Spent) -> Amounts:
     """Return what all probes to come may still spend together."""
-    cap = spending.scale(spending.caps(problem.budget), problem.config.max_search_fraction)
-    left = spending.subtract(cap, spending.amounts(problem.budget, search))
+    left = spending.subtract(search_cap(problem), spending.amounts(problem.budget, search))
     return spending.least(left, spending.remaining(problem.budget, spent))
 
 
 def probe_amounts(problem: Problem, stage: Stage) -> Amounts:
     """Return what each probe of `stage` should spend: the same for all of them, fixed when the stage opened.
 
-    The wide search's probes share 8 % of the budget; more of them, for further axes, get as much each. A later probe
-    gets `probe_fraction` of its stage's commit, but no more than an equal part of its stage's share of what searching
-    may still spend.
+    The wide search's probes share 8 % of the budget (more of them, for further axes, get as much each), and at most
+    60 % of what searching may spend. A later probe gets `probe_fraction` of its stage's commit, but no more than an
+    equal part of what searching may still spend: of the stage's share of it where every stage searches, else of half.
     """
     config, budget = problem.config, problem.budget
     if stage.index == 0:
-        share = min(WIDE_SHARE / config.wide_probes, config.max_search_fraction / problem.wide_probes)
+        share = min(WIDE_SHARE / config.wide_probes, WIDE_PART * config.search_fraction / problem.wide_probes)
         return spending.scale(spending.caps(budget), share)
     shares = problem.shares(stage.index)
     part = shares[0] / sum(shares)
     of_commit = spending.scale(spending.remaining(budget, stage.opened), part * config.probe_fraction)
     free = room(problem, stage.search_before, stage.opened)
-    return spending.least(of_commit, spending.scale(free, part / config.probes))
+    of_room = part if config.revisit == "stages" else EVENT_PART
+    return spending.least(of_commit, spending.scale(free, of_room / config.probes))
+
+
+def most_amounts(problem: Problem, stage: Stage) -> Amounts:
+    """Return what a probe of `stage` may cost at most: so much that the least useful number of them fits."""
+    if stage.index == 0:
+        return spending.scale(search_cap(problem), 1 / MIN_WIDE_PROBES)
+    return spending.scale(room(problem, stage.search_before, stage.opened), 1 / MIN_PROBES)
 
 
 def probe_allowance(
     problem: Problem, stage: Stage, costs: StepCosts, *, values: Values, search: Spent, spent: Spent
 ) -> Allowance | None:
-    """Return what a probe with `values` may spend, or None if that would pass `max_search_fraction`.
+    """Return what a probe with `values` may spend, or None if that is too much.
 
     A probe is at least `min_probe_steps` long; what still runs is reserved. A later stage opens only if its
     control and one rival fit: alone, a control decides nothing.
     """
-    wanted, cost = probe_amounts(problem, stage), costs.of(values)
-    if cost is None:
-        cost = dict.fromkeys(wanted, 0.0) | ({"steps": 1.0} if "steps" in wanted else {})
-    needed = spending.most(wanted, spending.scale(cost, problem.config.min_probe_steps))
+    wanted, shortest = probe_amounts(problem, stage), shortest_probe(problem, costs.of(values))
+    needed = spending.most(wanted, shortest)
     is_opening = stage.index > 0 and not stage.candidates
-    num_reserved = len(stage.pending) + (2 if is_opening else 1)
-    if not spending.fits(spending.scale(needed, num_reserved), room(problem, search, spent)):
+    num_reserved = len(stage.pending) + (MIN_PROBES if is_opening else 1)
+    has_room = spending.fits(spending.scale(needed, num_reserved), room(problem, search, spent))
+    if not has_room or not spending.fits(shortest, most_amounts(problem, stage)):
         return None
     return spending.allowance(wanted, min_steps=problem.config.min_probe_steps)
+
+
+def shortest_probe(problem: Problem, step_cost: Amounts | None) -> Amounts:
+    """Return what `min_probe_steps` cost, in units that are known: before the first step, steps alone are."""
+    known = {**dict.fromkeys(spending.caps(problem.budget), 0.0), **(step_cost or {})}
+    known |= {"steps": 1.0} if "steps" in known else {}
+    return spending.scale(known, problem.config.min_probe_steps)
+
+
+def is_too_slow(problem: Problem, stage: Stage, reading: Reading) -> bool:
+    """Whether a probe that is shorter than any should be costs too much to go on."""
+    if reading.diverged or not 0 < reading.num_steps < problem.config.min_probe_steps:
+        return False
+    shortest = shortest_probe(problem, spending.step_cost(problem.budget, reading))
+    return not spending.fits(shortest, most_amounts(problem, stage))
+
+
+def shortest_wide_probe(problem: Problem, stage: Stage) -> Amounts:
+    """Return what the shortest probe of the wide search costs, by the first one that was told."""
+    timed = (reading for reading in stage.readings.values() if reading.num_steps)
+    first = next(timed, None)
+    return shortest_probe(problem, None if first is None else spending.step_cost(problem.budget, first))
+
+
+def has_room_for_wide(problem: Problem, stage: Stage) -> bool:
+    """Whether so many of the shortest probes fit under the cap that a wide search is worth it."""
+    needed = spending.scale(shortest_wide_probe(problem, stage), MIN_WIDE_PROBES)
+    return spending.fits(needed, search_cap(problem))
+
+
+def has_room_for_search(problem: Problem, costs: StepCosts, *, values: Values, search: Spent, spent: Spent) -> bool:
+    """Whether a later search could open now, and would leave some of the budget to gain from."""
+    if is_in_cooldown(problem, spent) or spending.fraction_spent(problem.budget, spent) >= LAST_SEARCH:
+        return False
+    needed = spending.scale(shortest_probe(problem, costs.of(values)), MIN_PROBES)
+    return spending.fits(needed, room(problem, search, spent))
 
 
 def is_in_cooldown(problem: Problem, spent: Spent) -> bool:

@@ -28,8 +28,10 @@ SAME_VALUES = 1.02
 
 
 def propose(problem: Problem, stage: Stage) -> Proposal | None:
-    """Return what to try next in `stage`, or None if it has tried enough."""
-    return _propose_wide(problem, stage) if stage.index == 0 else _propose_local(problem, stage)
+    """Return what to try next in `stage`, or None if it has tried enough, or has no reason to search."""
+    if stage.index == 0:
+        return _propose_wide(problem, stage)
+    return _propose_local(problem, stage) if problem.config.revisit == "stages" or stage.events else None
 
 
 # -- the wide search -------------------------------------------------------------------------------
@@ -82,22 +84,24 @@ def _alternating_levels(problem: Problem, num_points: int) -> list[float | None]
 
 def _propose_wide(problem: Problem, stage: Stage) -> Proposal | None:
     plan = wide_plan(problem)
-    asked = len(stage.candidates)
+    asked = len(stage.tried)
     if asked < len(plan):
         return plan[asked]
-    num_extensions = sum(candidate.origin == "wide" for candidate in stage.candidates[len(plan) :])
+    num_extensions = sum(each.origin in ("wide", "guess") for each in stage.tried) - len(plan)
     if num_extensions < MAX_EXTENSIONS and not stage.pending:
         extension = _extension(problem, stage)
         if extension is not None:
             return extension, "wide"
     if asked - num_extensions >= problem.wide_probes:
         return None
-    box = bounding_box(problem, [candidate.values for candidate in stage.candidates])
+    box = bounding_box(problem, [each.values for each in stage.tried])
     return _acquire(problem, stage, box)
 
 
 def _extension(problem: Problem, stage: Stage) -> Values | None:
     """Return a point a decade beyond the end of the range that did best; below it if everything diverged."""
+    if not stage.probes:
+        return None
     tried = sorted(scores(stage), key=lambda score: score.values.learning_rate)
     best = max(tried, key=lambda score: -math.inf if score.reward is None else score.reward)
     if best is not tried[0] and best is not tried[-1]:
@@ -112,16 +116,26 @@ def _extension(problem: Problem, stage: Stage) -> Values | None:
 
 
 def _propose_local(problem: Problem, stage: Stage) -> Proposal | None:
-    asked = len(stage.candidates)
+    asked = len(stage.tried)
     if asked == 0:
         return stage.incumbent, "incumbent"
-    if asked >= problem.config.probes:
+    if asked >= problem.config.probes or not stage.candidates:  # without its control it decides nothing
         return None
     may_rise = stage.may_rise and fraction_spent(problem.budget, stage.opened) < LAST_RISE
     region = trust_region(problem, stage.incumbent, may_rise=may_rise)
+    if asked == 1 and "step_time" in stage.events and problem.space.axis("level") is not None:
+        return _other_level(stage, region)
     if evidence(stage).num_finite < MIN_POINTS:
         return _move(problem, stage, region)
     return _acquire(problem, stage, region)
+
+
+def _other_level(stage: Stage, region: Box) -> Proposal:
+    """Return the incumbent at the level farthest from its own: the contrast tells compute from transfer."""
+    low, high = (corner.level or 1.0 for corner in region.corners(stage.incumbent))
+    current = stage.incumbent.level or 1.0
+    farthest = low if current / low > high / current else high
+    return stage.incumbent.model_copy(update={"level": farthest}), "move"
 
 
 def _move(problem: Problem, stage: Stage, region: Box) -> Proposal | None:
@@ -157,7 +171,7 @@ def _acquire(problem: Problem, stage: Stage, region: Box) -> Proposal | None:
         return np.asarray(snapped[np.array(free, bool)])
 
     # a function of where the run stands, not of how it got there: a restored controller asks the same
-    seed = (problem.seed * 1_000_003 + stage.index * 1_009 + len(stage.candidates)) % 2**31
+    seed = (problem.seed * 1_000_003 + stage.index * 1_009 + len(stage.tried)) % 2**31
     surrogate = evidence(stage).surrogate(outer, problem.opening)
     if surrogate is None:
         free = legal(sobol_points(16, bounds, seed=seed))
@@ -174,7 +188,7 @@ def _outer(problem: Problem, stage: Stage, region: Box) -> Box:
 
 
 def _was_tried(stage: Stage, values: Values) -> bool:
-    return any(are_within(values, candidate.values, SAME_VALUES) for candidate in stage.candidates)
+    return any(are_within(values, each.values, SAME_VALUES) for each in stage.tried)
 
 
 def _within(first: float, second: float, factor: float) -> bool:

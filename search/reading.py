@@ -4,7 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from search.events import Event, Signs
 from search.forecast import LARGEST
+from search.trace import Trace
 from search.types import Observation, Spent, Value
 
 #: Longer curves are kept as means of blocks: as many points as a forecast tells apart.
@@ -31,7 +33,7 @@ class Reading(Value):
     def of(cls, observation: Observation) -> "Reading":
         """Read the probe that `observation` measured."""
         assert observation.candidate_id is not None
-        timed = observation.step_seconds[len(observation.step_seconds) // 10 :]  # the first tenth may calibrate
+        timed = _calibrated(observation.step_seconds)
         return cls(
             candidate_id=observation.candidate_id,
             num_steps=len(observation.losses),
@@ -52,16 +54,55 @@ class Reading(Value):
 class Ending(Value):
     """A finished commit, as its controller remembers it."""
 
-    level: float | None  # the loss that it ended at; None: it diverged, or no loss of its end is usable
+    level: float | None  # the loss that it ended at; None: it was not kept, or no loss of its end is usable
     diverged: bool
+    rolled_back: bool
+    num_steps: int
+    bytes_sent: int
+    losses: tuple[float, ...]  # the whole curve: means of equally many steps
+    signs: Signs
+    events: tuple[Event, ...]  # what of them is a reason to search again
     spent: Spent
 
     @classmethod
-    def of(cls, observation: Observation) -> "Ending":
-        """Read the commit that `observation` measured; its level is the median of the last fifth (20 to 200 losses)."""
-        num_losses = min(MAX_LEVEL_LOSSES, max(MIN_LEVEL_LOSSES, len(observation.losses) // 5))
-        level = None if observation.diverged else usable_median(observation.losses[-num_losses:])
-        return cls(level=level, diverged=observation.diverged, spent=observation.spent)
+    def of(cls, observation: Observation, signs: Signs, events: tuple[Event, ...]) -> "Ending":
+        """Read the commit that `observation` measured."""
+        trace = trace_of(observation)
+        return cls(
+            level=end_level(observation),
+            diverged=observation.diverged,
+            rolled_back=observation.rolled_back,
+            num_steps=trace.num_steps,
+            bytes_sent=observation.bytes_sent,
+            losses=trace.losses,
+            signs=signs,
+            events=events,
+            spent=observation.spent,
+        )
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the run went on from where the commit ended."""
+        return not self.diverged and not self.rolled_back
+
+
+def end_level(observation: Observation) -> float | None:
+    """Return where a commit that was kept ended: the median of its last fifth (20 to 200 losses)."""
+    num_losses = min(MAX_LEVEL_LOSSES, max(MIN_LEVEL_LOSSES, len(observation.losses) // 5))
+    is_kept = not observation.diverged and not observation.rolled_back
+    return usable_median(observation.losses[-num_losses:]) if is_kept else None
+
+
+def trace_of(observation: Observation) -> Trace:
+    """Return the whole course of what `observation` measured."""
+    if observation.trace is not None:
+        return observation.trace
+    return Trace().extended(observation.losses, observation.step_seconds, observation.gradient_scales)
+
+
+def _calibrated(seconds: Sequence[float]) -> Sequence[float]:
+    # the first tenth may calibrate, the first step most of all
+    return seconds[max(1, len(seconds) // 10) :] or seconds
 
 
 def thinned(losses: Sequence[float]) -> tuple[float, ...]:

@@ -48,10 +48,23 @@ def forecast_of(values: Values, reports: Sequence[ProbeReport]) -> Forecast | No
     return nearest.forecast if rates[1] <= NEAR_RATE * rates[0] else None
 
 
+def line_forecast(problem: Problem, stage: Stage, commit: Amounts) -> Forecast | None:
+    """Return the forecast of a commit without probes, from the commit before it; None if that does not go on."""
+    before = stage.before
+    if before is None or not before.is_kept or not before.losses:
+        return None
+    seconds = before.signs.step_seconds
+    cost = {"steps": 1.0, "bytes": before.bytes_sent / before.num_steps, "seconds": seconds or 0.0}
+    known = {unit: cost[unit] for unit in commit}
+    steps = before.num_steps + min(spending.num_steps(commit, known), LONGEST_COMMIT)
+    points = max(float(len(before.losses)), len(before.losses) * steps / before.num_steps)
+    return forecast_loss(before.losses, points, level=stage.before_level, weight=learned_weight(stage.outcomes))
+
+
 def tax(problem: Problem, search: Spent) -> Tax:
     """Return what `search`, all probes of the run so far, is of the budget."""
     share = spending.fraction_spent(problem.budget, search)
-    return Tax(budget_share=share, cap_share=share / problem.config.max_search_fraction)
+    return Tax(budget_share=share, cap_share=share / problem.config.search_fraction)
 
 
 def _horizon(problem: Problem, probe: Probe, commit: Amounts) -> float:

@@ -5,9 +5,11 @@ from typing import NamedTuple
 
 from search.calibration import Outcome
 from search.config import OPTIMIZER_TRAITS, BoConfig, Budget, OptimizerTraits
-from search.reading import Reading
+from search.events import Event
+from search.link import Link
+from search.reading import Ending, Reading
 from search.space import AxisName, SearchSpace, are_within
-from search.types import Candidate, Decision, Spent, Values
+from search.types import Candidate, Decision, Refusal, Spent, Values
 
 #: A rate that diverged bars those at or above this share of it ...
 BARRED_SHARE = 0.7
@@ -70,22 +72,40 @@ class Stage:
     previous: tuple[Score, ...] = ()  # of the stage before, relative to its own choice
     barred: tuple[Values, ...] = ()  # diverged on the committed line
     may_rise: bool = True  # False: a commit diverged, and none has met its forecast since
+    before: Ending | None = None  # how the stage before ended
+    before_level: float | None = None  # the loss at which that stage started
+    events: tuple[Event, ...] = ()  # what happened in it
+    reference_seconds: float | None = None  # of a step after the last search; None: this commit will show it
+    link: Link | None = None  # as the stages before have shown it
     candidates: list[Candidate] = field(default_factory=list)
     readings: dict[str, Reading] = field(default_factory=dict)
     outcomes: tuple[Outcome, ...] = ()  # of the last stages that had a forecast
+    refused: list[Refusal] = field(default_factory=list)  # without a step
+    too_slow: dict[str, Refusal] = field(default_factory=dict)  # by candidate, after a few steps
+    decided: Spent = field(default_factory=Spent)  # the run's totals at the decision
     note: str = ""  # why the incumbent is not what the stage before used
     is_complete: bool = False
     decision: Decision | None = None
 
     @property
     def probes(self) -> list[Probe]:
-        """The finished probes, in the order in which they were asked for."""
-        done = [candidate for candidate in self.candidates if candidate.id in self.readings]
+        """The finished probes, without those that were too slow, in the order in which they were asked for."""
+        done = [each for each in self.candidates if each.id in self.readings and each.id not in self.too_slow]
         return [Probe(candidate, self.readings[candidate.id]) for candidate in done]
 
     @property
     def pending(self) -> list[Candidate]:
         return [candidate for candidate in self.candidates if candidate.id not in self.readings]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further probe fits."""
+        return any(refusal.kind == "no_room" for refusal in self.refused)
+
+    @property
+    def tried(self) -> list[Candidate | Refusal]:
+        """All that was proposed, whether or not it was probed."""
+        return [*self.candidates, *self.refused]
 
 
 def is_barred(values: Values, diverged: tuple[Values, ...]) -> bool:

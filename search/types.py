@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from search.trace import Trace
+
 ForecastStatus = Literal["ok", "no_progress", "overshoot", "diverged", "too_short"]
 #: Where a running probe or commit goes from here: it ends early with `end`, and is taken back with `roll_back`.
 Course = Literal["go_on", "end", "roll_back"]
@@ -74,6 +76,8 @@ class Observation(Value):
     candidate_id: str | None = Field(description="None: the committed line of the open stage")
     losses: tuple[float, ...]
     step_seconds: tuple[float, ...]
+    gradient_scales: tuple[float, ...] = Field((), description="root mean square of the mean gradient; () if unknown")
+    trace: Trace | None = Field(None, description="the whole course, where the series are only its end")
     bytes_sent: int = Field(description="by one worker, during this observation")
     density: float | None = Field(None, description="measured mean share of gradient entries sent")
     diverged: bool = False
@@ -91,6 +95,15 @@ class Forecast(Value):
         None, description="where the curve ended; given with `average`, of a forecast that is ok"
     )
     average: float | None = Field(None, description="where its fitted curves lead; never above the tail")
+
+
+class Refusal(Value):
+    """Values that were not tried, or not to the end, because a probe of them costs too much."""
+
+    values: Values
+    origin: Origin
+    kind: Literal["too_slow", "no_room"]
+    reason: str
 
 
 class ProbeReport(Value):
@@ -139,6 +152,7 @@ class Decision(Value):
     forecast: Forecast | None = Field(None, description="the chosen values' loss at the end of the commit")
     commit_until: Allowance = Field(description="run totals at which the commit ends")
     probes: tuple[ProbeReport, ...] = ()
+    refused: tuple[Refusal, ...] = Field((), description="what would have been probed, had there been room")
     search_seconds: float = Field(0.0, description="spent on this stage's probes")
     search_steps: int = 0
     tax: Tax = Tax(budget_share=0.0, cap_share=None)

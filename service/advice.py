@@ -36,7 +36,7 @@ def _on_a_search(trial: TrialSpec, config: BoConfig) -> Iterator[str]:
     num_further = sum(each.name != "level" for each in trial.replica.ranges())
     num_probes = config.wide_probes + config.wide_probes_per_axis * num_further
     probing = num_probes * config.min_probe_steps
-    fraction = config.max_search_fraction
+    fraction = config.search_fraction
     enough = math.ceil(probing / fraction)
     if budget.steps is not None and budget.steps < enough:
         yield (

@@ -12,7 +12,7 @@ from trainers.config import FUTURE_EXCHANGES, FUTURE_OPTIMIZERS
 from trainers.ranges import Fault
 
 #: Words of the job language that this version refuses by name.
-FUTURE = {*FUTURE_CONTROLLERS, *FUTURE_EXCHANGES, *FUTURE_OPTIMIZERS, "events"}
+FUTURE = {*FUTURE_CONTROLLERS, *FUTURE_EXCHANGES, *FUTURE_OPTIMIZERS}
 
 
 class Problem(BaseModel):

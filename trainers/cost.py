@@ -19,9 +19,6 @@ ENTRY_BYTES = 2 * WORD_BYTES
 CAPACITY_MARGIN = 1.25
 #: Capacities are multiples of this, so that they change rarely.
 CAPACITY_MULTIPLE = 8
-#: A link is used well when sending takes about a quarter of the compute time it competes with.
-LINK_RULE_SHARE = 0.25
-LINK_RULE_MIN_DENSITY = 0.001
 
 
 @dataclass(frozen=True)
@@ -96,13 +93,3 @@ def step_traffic(
     if density == 1 or prefers_dense(capacity, d, num_workers):
         return dense_step(d, num_workers)
     return sparse_step(capacity, num_workers)
-
-
-def link_rule_density(compute_s: float, dense_transfer_s: float) -> float:
-    """Return the density at which sending takes a quarter of the compute time: a prior for the search.
-
-    `compute_s` and `dense_transfer_s` are seconds per step of compute, and of a dense exchange.
-    """
-    if dense_transfer_s <= 0:
-        return 1.0
-    return min(1.0, max(LINK_RULE_MIN_DENSITY, LINK_RULE_SHARE * compute_s / dense_transfer_s))

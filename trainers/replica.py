@@ -150,6 +150,7 @@ class Replica:
         """Take the segment's steps; returns this rank's view of them. Losses are means over all ranks."""
         first_step = self.step
         sent: list[Exchanged] = []
+        scales: list[Tensor] = []
         seconds: list[float] = []
         diverged = False
         self._check_searched(segment)
@@ -157,7 +158,7 @@ class Replica:
         with self._random.scope():
             for index in range(segment.num_steps):
                 started = time.monotonic()
-                outcome = self._train_step(segment, index)
+                outcome, scale = self._train_step(segment, index)
                 diverged = outcome.diverged
                 if diverged:
                     break
@@ -165,11 +166,13 @@ class Replica:
                     self._buffer.check_attached()
                     self._check_buffers()
                 sent.append(outcome)
+                scales.append(scale)
                 seconds.append(time.monotonic() - started)
         return SegmentResult(
             first_step=first_step,
             losses=tuple(outcome.loss for outcome in sent),
             step_seconds=tuple(seconds),
+            gradient_scales=tuple(torch.stack(scales).tolist()) if scales else (),
             bytes_sent=(self._ledger.take(),),
             bytes_dense=(len(sent) + diverged) * self._dense_bytes(),
             density=_mean_density(sent),
@@ -193,15 +196,17 @@ class Replica:
     def _dense_bytes(self) -> int:
         return cost.dense_step(self._buffer.num_elements, self.num_workers).bytes
 
-    def _train_step(self, segment: Segment, index: int) -> Exchanged:
+    def _train_step(self, segment: Segment, index: int) -> tuple[Exchanged, Tensor]:
+        """Take a step; returns what the exchange knows, and the scale of the gradient that it left."""
         self._optimizer.set_learning_rate(_learning_rate(segment, index), self.step)
         outcome = self._exchange.step(self._backward(segment.batch_size), segment.level)
+        scale = self._buffer.root_mean_square()
         if not outcome.diverged:
             if self.config.clip is not None:
                 self._buffer.clip(self.config.clip)
             self._optimizer.step()
             self._steps.taken += 1
-        return outcome
+        return outcome, scale
 
     def _backward(self, batch_size: int | None) -> Tensor:
         """Fill the gradient buffer; returns the mean loss `()` of this rank's micro-batches."""

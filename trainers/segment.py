@@ -39,6 +39,7 @@ class SegmentResult(Value):
     losses: tuple[float, ...]  # mean over the ranks' mini-batches, before the step's update
     step_seconds: tuple[float, ...]  # slowest rank
     bytes_sent: tuple[dict[Purpose, int], ...]  # per rank, over the whole segment
+    gradient_scales: tuple[float, ...] = ()  # root mean square of the mean gradient, before clipping; same on all ranks
     bytes_dense: int  # what one rank would have sent without compression
     density: float | None = None  # measured mean share of entries sent; None: dense exchange
     threshold: float | None = None  # in force at the segment's end

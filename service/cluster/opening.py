@@ -2,6 +2,7 @@
 
 import statistics
 
+from search import link as link_rule
 from search.space import Axis, SearchSpace
 from search.types import Values
 from service.spec import TrialSpec
@@ -19,10 +20,12 @@ STAGE = "stage"
 def opening_space(spec: TrialSpec, group: Group) -> tuple[SearchSpace, SegmentResult]:
     """Return the search space of a fresh run, and the warm-up that measured the machine for it."""
     space = _stated_space(spec.replica)
+    if _is_a_density(spec):
+        space = space.model_copy(update={"dense_bytes": _transfer(spec, group.num_elements, None).bytes})
     axis, opening = space.axis("level"), space.opening
     lowest = opening if axis is None else opening.model_copy(update={"level": axis.low})
     warm_up = _warm_up(group, lowest)
-    rule = None if axis is None else _link_rule(spec, axis.low, warm_up, group.num_elements)
+    rule = None if axis is None else _link_rule(spec, axis, warm_up, group.num_elements)
     if rule is None:
         return space, warm_up
     return space.model_copy(update={"guess": space.guess.model_copy(update={"level": rule})}), warm_up
@@ -53,19 +56,23 @@ def _warm_up(group: Group, values: Values) -> SegmentResult:
     return result
 
 
-def _link_rule(spec: TrialSpec, lowest: float, warm_up: SegmentResult, num_elements: int) -> float | None:
-    """Return the density that the link's rule suggests, where the link is stated; `warm_up` ran at the `lowest`.
+def _link_rule(spec: TrialSpec, axis: Axis, warm_up: SegmentResult, num_elements: int) -> float | None:
+    """Return the density that the link's rule suggests, where the link is stated; `warm_up` ran at the lowest.
 
     The rule reads a clock, so a budget without seconds has none.
     """
-    link, exchange = spec.replica.link, spec.replica.exchange
-    assert isinstance(exchange, ThresholdConfig)
-    if spec.budget.seconds is None or exchange.search != "density" or not isinstance(link, EmulateLink):
+    link = spec.replica.link
+    if spec.budget.seconds is None or not _is_a_density(spec) or not isinstance(link, EmulateLink):
         return None
     dense_s = _transfer(spec, num_elements, None).seconds(link)
-    sparse_s = _transfer(spec, num_elements, lowest).seconds(link)
+    sparse_s = _transfer(spec, num_elements, axis.low).seconds(link)
     compute_s = max(0.0, statistics.median(warm_up.step_seconds) - sparse_s)
-    return cost.link_rule_density(compute_s, dense_s)
+    return link_rule.rule(compute_s, dense_s, (axis.low, axis.high))
+
+
+def _is_a_density(spec: TrialSpec) -> bool:
+    exchange = spec.replica.exchange
+    return isinstance(exchange, ThresholdConfig) and exchange.search == "density"
 
 
 def _transfer(spec: TrialSpec, num_elements: int, density: float | None) -> cost.Traffic:

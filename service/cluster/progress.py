@@ -5,6 +5,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from search.trace import Trace
 from search.types import Decision
 from service.records import Bill, ScheduleEntry
 from trainers.group import Recovery
@@ -20,6 +21,7 @@ class Measured(BaseModel):
     num_steps: int = 0
     losses: list[float] = Field(default_factory=list)
     step_seconds: list[float] = Field(default_factory=list)
+    trace: Trace = Field(default_factory=Trace, description="of all steps, whatever the limit")
     bytes_sent: int = 0
     density_sum: float | None = None
     threshold: float | None = None
@@ -30,6 +32,7 @@ class Measured(BaseModel):
         self.num_steps += len(result.losses)
         self.losses = [*self.losses, *result.losses][-(self.limit or 0) :]
         self.step_seconds = [*self.step_seconds, *result.step_seconds][-(self.limit or 0) :]
+        self.trace = self.trace.extended(result.losses, result.step_seconds, result.gradient_scales)
         self.bytes_sent += bytes_per_worker(result.bytes_sent)
         self.threshold = result.threshold
         self.diverged = self.diverged or result.diverged

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from search import strategies
 from search.protocol import Strategy
-from search.reading import Ending
+from search.reading import end_level
 from search.types import Allowance, Candidate, Course, Observation, Spent, Values
 from service.cluster import chunks, reports
 from service.cluster.checkpoints import Keeper
@@ -288,7 +288,7 @@ class _Run:
                 num_steps=measured.num_steps if is_kept else 0,
                 density=measured.density,
                 threshold=measured.threshold,
-                loss=reports.finite(Ending.of(observation).level) if is_kept else None,
+                loss=reports.finite(end_level(observation)),
                 bill=self.progress.bill,
                 resume=resume,
             )
@@ -325,6 +325,7 @@ class _Run:
             candidate_id=candidate_id,
             losses=tuple(measured.losses),
             step_seconds=tuple(measured.step_seconds),
+            trace=measured.trace,
             bytes_sent=measured.bytes_sent,
             density=measured.density,
             diverged=measured.diverged,

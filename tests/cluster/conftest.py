@@ -13,7 +13,10 @@ from trainers.segment import Evaluation, Segment, SegmentResult
 
 
 class ArithmeticGroup(Group):
-    """Its state is the rates it has trained with; a rate above `limit` diverges after `patience` steps in a row."""
+    """Its state is the rates it has trained with; a rate above `limit` diverges after `patience` steps in a row.
+
+    Its gradients grow eightfold at step 200.
+    """
 
     def __init__(self, *, limit: float = 50.0, patience: int = 7) -> None:
         self.config = ReplicaConfig(workload=DigitsMlp(), optimizer=SgdConfig(), exchange=NoneConfig())
@@ -38,6 +41,7 @@ class ArithmeticGroup(Group):
             first_step=first,
             losses=tuple(losses),
             step_seconds=(0.001,) * len(losses),
+            gradient_scales=tuple(8.0 if first + index >= 200 else 1.0 for index in range(len(losses))),
             bytes_sent=({"gradient": 1000 * segment.num_steps + 17 * first},) * 2,
             bytes_dense=5000 * segment.num_steps,
             diverged=len(losses) < segment.num_steps,

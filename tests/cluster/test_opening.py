@@ -13,7 +13,7 @@ from trainers.segment import Segment, SegmentResult
 JOB: dict[str, Any] = {
     "workload": {"kind": "digits-mlp", "batch_size": [16, 64]},
     "optimizer": {"kind": "sgd", "learning_rate": 0.5, "momentum": [0.8, 0.98], "nesterov": [True, False]},
-    "controller": {"kind": "bo", "max_search_fraction": 0.5, "num_stages": 1},
+    "controller": {"kind": "bo", "revisit": "stages", "max_search_fraction": 0.5, "num_stages": 1},
     "budget": {"steps": 900},
 }
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from service.cluster import trial
-from service.records import AnyRecord, Checkpointed, MetricPoints, StageClosed, TrialFinished
+from service.records import AnyRecord, Checkpointed, MetricPoints, ProbeDone, StageClosed, StageDecided, TrialFinished
 from service.spec import JobSpec, TrialSpec
 from trainers.workload import WorkloadError
 
@@ -92,6 +92,16 @@ def test_the_arm_that_is_meant_to_diverge_in_a_commit_does(train: Callable[..., 
 
     assert any(stage.num_steps == 0 for stage in closed)
     assert sum(stage.num_steps for stage in closed) == closed[-1].step
+
+
+def test_an_event_ends_a_commit_of_a_run(train: Callable[..., Memory]) -> None:
+    sink = train(_spec("bo with a cool-down", "steps", keep=1))
+
+    *_, before, after = sink.of(StageDecided)
+    [closed] = [stage for stage in sink.of(StageClosed) if stage.stage == before.stage]
+    assert closed.step == 210  # the first look after step 200
+    assert "the gradient's scale jumped 8x" in after.reason
+    assert {probe.stage for probe in sink.of(ProbeDone)} == {0, after.stage}
 
 
 def test_a_fixed_arm_that_diverges_keeps_nothing_of_the_commit(train: Callable[..., Memory]) -> None:

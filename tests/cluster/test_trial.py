@@ -60,7 +60,7 @@ def _spec(**changes: Any) -> TrialSpec:
     job = {
         "workload": {"kind": "digits-mlp"},
         "exchange": {"kind": "threshold", "density": [0.003, 0.1]},
-        "controller": {"kind": "bo", "max_search_fraction": 0.5},
+        "controller": {"kind": "bo", "revisit": "stages", "max_search_fraction": 0.5},
         "budget": {"steps": 900},
         "objective": {"every": 25},
     }

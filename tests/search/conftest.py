@@ -9,7 +9,8 @@ import pytest
 
 from search.config import Budget
 from search.protocol import Strategy
-from search.types import Allowance, Candidate, Decision, Observation, Spent, Values
+from search.trace import Trace
+from search.types import Allowance, Candidate, Course, Decision, Observation, Spent, Values
 
 
 @dataclass
@@ -28,7 +29,10 @@ class SimulatedRun:
     excess: float = 2.0  # above the loss that no training removes
     step: int = 0
     history: list[tuple[Candidate, Observation]] = field(default_factory=list)
+    every: int = 50  # committed steps between two looks at the line
+    scale_at: Callable[[int], float] = lambda step: 1.0  # the gradient's scale at a step of a commit
     decisions: list[Decision] = field(default_factory=list)
+    commits: list[Observation] = field(default_factory=list)
     searched: Spent = field(default_factory=Spent)
 
     def train(self, strategy: Strategy) -> "SimulatedRun":
@@ -54,10 +58,23 @@ class SimulatedRun:
         )
 
     def commit(self, strategy: Strategy) -> Decision:
-        decision = strategy.decide()
+        decision, snapshot = strategy.decide(), (self.excess, self.step)
         self.decisions.append(decision)
-        losses, _ = self.steps(lambda: strategy.values(self.spent), until=decision.commit_until)
-        strategy.tell(self.observation(None, losses, decision.values))
+        course: Course = "go_on"
+        trace = Trace()
+        while course == "go_on" and not (self.is_over() or _is_reached(decision.commit_until, self.spent)):
+            done, most = self.spent.seconds, self.every - self.step % self.every
+            losses, _ = self.steps(lambda: strategy.values(self.spent), until=decision.commit_until, most=most)
+            seconds = [(self.spent.seconds - done) / len(losses)] * len(losses)
+            scales = [self.scale_at(trace.num_steps + index) for index in range(len(losses))]
+            trace = trace.extended(losses, seconds, scales)
+            told = self.observation(None, losses, decision.values, trace=trace)
+            if self.step % self.every == 0:
+                course = strategy.watch(told)
+        if course == "roll_back":
+            self.excess, self.step = snapshot
+        self.commits.append(told.model_copy(update={"rolled_back": course == "roll_back"}))
+        strategy.tell(self.commits[-1])
         return decision
 
     def probe(self, candidate: Candidate) -> Observation:
@@ -73,21 +90,32 @@ class SimulatedRun:
         return self.observation(candidate.id, losses, candidate.values, diverged=diverged)
 
     def observation(
-        self, candidate_id: str | None, losses: list[float], values: Values, *, diverged: bool = False
+        self,
+        candidate_id: str | None,
+        losses: list[float],
+        values: Values,
+        *,
+        diverged: bool = False,
+        trace: Trace | None = None,
     ) -> Observation:
         return Observation(
             candidate_id=candidate_id,
             losses=tuple(losses),
             step_seconds=(self.seconds_per_step(values),) * len(losses),
-            bytes_sent=self.bytes_per_step(values) * len(losses),
+            trace=trace,
+            bytes_sent=self.bytes_per_step(values) * (trace.num_steps if trace else len(losses)),
             diverged=diverged,
             spent=self.spent,
         )
 
-    def steps(self, values: Callable[[], Values], *, until: Allowance, at_least: int = 0) -> tuple[list[float], bool]:
+    def steps(
+        self, values: Callable[[], Values], *, until: Allowance, at_least: int = 0, most: int = 10**9
+    ) -> tuple[list[float], bool]:
         losses: list[float] = []
         whole = Allowance(steps=self.budget.steps, bytes=self.budget.bytes, seconds=self.budget.seconds)
-        while len(losses) < at_least or not (_is_reached(until, self.spent) or _is_reached(whole, self.spent)):
+        while len(losses) < most and (
+            len(losses) < at_least or not (_is_reached(until, self.spent) or _is_reached(whole, self.spent))
+        ):
             now = values()
             losses.append(self._step(now))
             if not losses[-1] < 100:

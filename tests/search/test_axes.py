@@ -64,7 +64,7 @@ def _search(controller, speed=_speed, **simulated):
 @pytest.fixture(scope="module")
 def searched():
     """A finished wide search over four dimensions."""
-    config = BoConfig(max_search_fraction=0.9)
+    config = BoConfig(max_search_fraction=0.9, revisit="stages")
     controller = Controller(_space(MOMENTUM, DECAY, NESTEROV, nesterov=False), config, 0, budget=BUDGET)
     return controller, _search(controller)
 

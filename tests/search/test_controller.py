@@ -22,7 +22,7 @@ LEVELS = {"axes": (Axis(name="level", low=0.003, high=0.1),)}
 def _controller(guess=0.1, *, optimizer="sgd", budget=STEPS, seed=0, space=None, **config):
     level = 0.02 if space else None
     where = SearchSpace(optimizer=optimizer, guess=Values(learning_rate=guess, level=level), **(space or {}))
-    return Controller(where, BoConfig(**config), seed, budget=budget)
+    return Controller(where, BoConfig(**{"revisit": "stages"} | config), seed, budget=budget)
 
 
 def _observe(candidate, losses, *, steps=0, diverged=False):
@@ -166,6 +166,7 @@ class _Recorder:
     def __init__(self, controller):
         self.controller, self.states, self.told = controller, [], []
         self.ask, self.decide, self.values = controller.ask, controller.decide, controller.values
+        self.watch = controller.watch
 
     def tell(self, observation):
         self.states.append(json.dumps(dict(self.controller.state_dict()), allow_nan=False))
@@ -216,7 +217,7 @@ def test_a_reason_calls_the_level_what_the_job_calls_it():
     controller = _controller(space=LEVELS | {"level_name": "threshold"}, budget=Budget(steps=10))
 
     assert controller.ask() is None
-    assert controller.decide().reason.startswith("0.1 at threshold 0.02 stays")
+    assert "0.1 at threshold 0.02 stays" in controller.decide().reason
 
 
 @pytest.fixture(scope="module")

@@ -114,7 +114,6 @@ def test_a_bad_value_is_named_with_its_place_and_what_is_allowed(
     [
         ({"exchange": {"kind": "powersgd"}}, "/exchange/kind"),
         ({"controller": {"kind": "autolrs"}}, "/controller/kind"),
-        ({"controller": {"kind": "bo", "revisit": "events"}}, "/controller/revisit"),
         ({"optimizer": {"kind": "lars"}}, "/optimizer/kind"),
     ],
 )

@@ -47,11 +47,3 @@ def test_seconds_add_transfer_and_latency():
 def test_a_density_outside_its_range_is_named(density: float | None):
     with pytest.raises(ValueError, match=r"`density` must be in \(0, 1\].*got"):
         cost.step_traffic(SHAPES, num_workers=2, exchange=ThresholdConfig(density=0.1), density=density)
-
-
-@pytest.mark.parametrize(
-    ("compute_s", "transfer_s", "density"),
-    [(0.01, 0.1, 0.025), (10.0, 0.1, 1.0), (1e-6, 10.0, 0.001), (0.1, 0.0, 1.0)],
-)
-def test_link_rule_spends_a_quarter_of_compute_on_sending(compute_s: float, transfer_s: float, density: float):
-    assert cost.link_rule_density(compute_s, transfer_s) == pytest.approx(density)

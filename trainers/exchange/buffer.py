@@ -1,6 +1,9 @@
 """One flat float32 buffer behind all gradients, with the control words of a dense exchange at its end."""
 
+import math
+
 import torch
+from torch import Tensor
 from torch.nn import Parameter
 
 from trainers import cost
@@ -41,6 +44,12 @@ class GradientBuffer:
     def is_finite(self) -> bool:
         """Whether no entry is NaN or infinite; a sum beyond float32's range counts as infinite."""
         return bool(torch.isfinite(self.gradient.sum()))
+
+    @torch.no_grad()
+    def root_mean_square(self) -> Tensor:
+        """Return the root mean square of all entries as a scalar on the buffer's device; infinite if it overflows."""
+        norm: Tensor = torch.linalg.vector_norm(self.gradient)
+        return norm / math.sqrt(self.num_elements)
 
     @torch.no_grad()
     def clip(self, max_norm: float) -> None:

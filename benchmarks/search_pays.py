@@ -1,0 +1,325 @@
+"""Does the search pay? Final validation loss at an equal budget, search charged, beside the best schedules of a grid.
+
+    python benchmarks/search_pays.py run [--tasks fashion lm] [--arms grid search] [--seeds 10 11] [--file FILE]
+    python benchmarks/search_pays.py table [--file FILE]
+
+A run is two workers of one core and 1 % of the gradient. The budget is 2,000 steps, so a run costs the same steps
+whatever it searches, and what else a machine does changes nothing; the seconds of searching are recorded beside it.
+Each run is one line of FILE; what is in it is not run again. Two runs at a time.
+
+The rates of the grid and of Schedule-Free are tuned on the task itself, and that is not charged: those rows are what
+somebody knows who has trained the task before. The others start from a guess 10x too low, right, or 10x too high.
+"""
+
+import argparse
+import json
+import math
+import os
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from search.config import Budget, ControllerConfig
+from service.cluster.trial import train
+from service.records import AnyRecord, MetricPoints, StageDecided, TrialFinished
+from service.spec import Checkpointing, Objective, TrialSpec, Workers
+from trainers.config import OptimizerConfig, ReplicaConfig, ThresholdConfig, WorkloadConfig
+from trainers.group import ProcessGroup
+
+HERE = Path(__file__).parent
+FILE = HERE / "search_pays.jsonl"
+NUM_STEPS = 2000
+NUM_LOSSES = 100  # committed training losses whose median is recorded
+DENSITY = 0.01
+STARTS = {"10x low": 0.1, "right": 1.0, "10x high": 10.0}
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A workload, its plain optimizer and the Schedule-Free one, and the rates tried with each."""
+
+    workload: Json
+    plain: str
+    free: str
+    rates: tuple[float, ...]
+    free_rates: tuple[float, ...]
+    guess: float  # the best of `rates` with a cool-down, on seeds that are not reported
+
+
+TASKS = {
+    "fashion": Task(
+        {"kind": "fashion-conv", "batch_size": 16},
+        "sgd",
+        "schedulefree_sgd",
+        (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0),
+        (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0),
+        0.03,
+    ),
+    "lm": Task(
+        {"kind": "stdlib-lm", "context": 32},
+        "adamw",
+        "schedulefree_adamw",
+        (1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1),
+        (3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3),
+        0.001,
+    ),
+    "digits": Task(
+        {"kind": "digits-mlp"},
+        "sgd",
+        "schedulefree_sgd",
+        (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0),
+        (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0),
+        0.03,
+    ),
+}
+
+#: Arms by name: the controller, and whether the optimizer is the Schedule-Free one.
+SCHEDULES: dict[str, tuple[Json, bool]] = {
+    "constant": ({"kind": "fixed"}, False),
+    "cosine": ({"kind": "cosine"}, False),
+    "linear": ({"kind": "linear"}, False),
+    "cool-down": ({"kind": "off"}, False),
+    "Schedule-Free": ({"kind": "off"}, True),
+}
+SEARCHES: dict[str, tuple[Json, bool]] = {
+    "bo, events": ({"kind": "bo", "revisit": "events"}, True),
+    "bo, stages": ({"kind": "bo", "revisit": "stages"}, True),
+    "bo, events, plain": ({"kind": "bo", "revisit": "events"}, False),
+    "local": ({"kind": "local"}, True),
+    "sobol": ({"kind": "sobol"}, True),
+    "autolrs": ({"kind": "autolrs"}, False),
+}
+PRODIGY: dict[str, Json] = {"Prodigy": {"kind": "fixed"}, "Prodigy, cosine": {"kind": "cosine"}}
+ARMS = SCHEDULES | SEARCHES | PRODIGY
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run; `learning_rate` is the grid's rate, or the guess that a search starts from."""
+
+    task: str
+    arm: str
+    learning_rate: float
+    seed: int
+
+    def spec(self) -> TrialSpec:
+        """Return the run as a job's trial."""
+        task = TASKS[self.task]
+        controller, is_free = (SCHEDULES | SEARCHES).get(self.arm) or (PRODIGY[self.arm], False)
+        kind = task.free if is_free else task.plain
+        workload, optimizer = task.workload, {"kind": kind, "learning_rate": self.learning_rate}
+        if self.arm in PRODIGY:
+            workload = {"factory": "prodigy:workload", "path": str(HERE), "params": {"task": task.workload}}
+            optimizer = {"kind": "own", "learning_rate": self.learning_rate}
+        return TrialSpec(
+            arm=self.arm,
+            seed=self.seed,
+            controller=TypeAdapter(ControllerConfig).validate_python(controller),
+            replica=ReplicaConfig(
+                workload=TypeAdapter(WorkloadConfig).validate_python(workload),
+                optimizer=TypeAdapter(OptimizerConfig).validate_python(optimizer),
+                exchange=ThresholdConfig(density=DENSITY),
+                seed=self.seed,
+            ),
+            workers=Workers(count=2),
+            budget=Budget(steps=NUM_STEPS),
+            objective=Objective(every=NUM_STEPS // 4),
+            checkpoint=Checkpointing(every_seconds=3600),
+        )
+
+
+# -- running ---------------------------------------------------------------------------------------
+
+
+def runs_of(name: str, arm: str, seed: int) -> Iterator[Run]:
+    """Yield an arm's runs: a schedule's at every rate of its grid, a search's from every start."""
+    task = TASKS[name]
+    if arm in SCHEDULES:
+        for rate in task.free_rates if SCHEDULES[arm][1] else task.rates:
+            yield Run(name, arm, rate, seed)
+    elif arm in PRODIGY:
+        yield Run(name, arm, 1.0, seed)
+    else:
+        for factor in STARTS.values():
+            yield Run(name, arm, task.guess * factor, seed)
+
+
+class Notes:
+    """A trial's sink that keeps the decisions and the last training losses."""
+
+    def __init__(self) -> None:
+        self.decisions: list[StageDecided] = []
+        self.losses: list[float | None] = []
+
+    def report(self, *records: AnyRecord) -> None:
+        for record in records:
+            if isinstance(record, StageDecided):
+                self.decisions.append(record)
+            elif isinstance(record, MetricPoints) and record.name == "loss":
+                self.losses = [*self.losses, *record.values][-NUM_LOSSES:]
+
+    flush = report
+
+    def is_clear(self) -> bool:
+        return True
+
+
+def measure(run: Run) -> Json:
+    """Train the run, and return what came of it as JSON-compatible data."""
+    spec, notes = run.spec(), Notes()
+    with tempfile.TemporaryDirectory() as folder, ProcessGroup(spec.replica, 2, device="cpu") as group:
+        finished = train(spec, group, notes, trial_id="run", storage_url=folder)
+    return asdict(run) | outcome(finished, notes) | {"load": os.getloadavg()[0], "at": int(time.time())}
+
+
+def outcome(finished: TrialFinished, notes: Notes) -> Json:
+    losses = [loss for loss in notes.losses if loss is not None]
+    return {
+        "outcome": finished.outcome,
+        "validation_loss": finished.validation_loss,
+        "metrics": finished.validation_metrics,
+        "training_loss": statistics.median(losses) if losses else None,
+        "steps": finished.bill.steps,
+        "steps_search": finished.bill.steps_search,
+        "seconds": finished.bill.seconds_training,
+        "seconds_search": finished.bill.seconds_search,
+        "bytes_sent": finished.bill.bytes_sent,
+        "decisions": [[decided.learning_rate, decided.reason] for decided in notes.decisions],
+    }
+
+
+def run_all(runs: Sequence[Run], file: Path) -> None:
+    """Run what `file` does not hold yet, two at a time, and append each when it ends."""
+    done = {(row["task"], row["arm"], row["learning_rate"], row["seed"]) for row in read(file)}
+    open_runs = [run for run in dict.fromkeys(runs) if (run.task, run.arm, run.learning_rate, run.seed) not in done]
+    lock = threading.Lock()
+
+    def one(run: Run) -> None:
+        row = measure(run)
+        with lock, file.open("a") as out:
+            out.write(json.dumps(row) + "\n")
+            print(
+                f"{run.task:8} {run.arm:18} {run.learning_rate:<8g} seed {run.seed:<3} "
+                f"loss {row['validation_loss'] or float('nan'):.4f}  {row['seconds']:.0f} s, "
+                f"{row['steps_search']} steps searched",
+                flush=True,
+            )
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(one, open_runs))
+
+
+def read(file: Path) -> list[Json]:
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+# -- the table -------------------------------------------------------------------------------------
+
+
+def print_table(rows: list[Json]) -> None:
+    """Print one table per task, and the mean over tasks, as markdown."""
+    excess_of: dict[str, list[float]] = {}
+    for name, task in TASKS.items():
+        known = [row for row in rows if row["task"] == name]
+        if not known:
+            continue
+        seeds = sorted({row["seed"] for row in known})
+        best, config = oracle(known, SCHEDULES.keys() - {"Schedule-Free"}, seeds)
+        print(f"\n### {name}: best schedule of the grid {config}, loss {best:.4g} (seeds {seeds})\n")
+        print(
+            "| arm | mean | worst | 10x low | right | 10x high | search |\n| --- | --- | --- | --- | --- | --- | --- |"
+        )
+        tuned, where = oracle(known, {"Schedule-Free"}, seeds)
+        print(f"| Schedule-Free tuned ({where}) | {percent(tuned / best - 1)} | | | | | |")
+        for arm in ("cool-down", *PRODIGY, *SEARCHES, INSURED):
+            by_start = losses_by_start(known, arm, task)
+            everything = [loss / best - 1 for losses in by_start.values() for loss in losses]
+            if not everything:
+                continue
+            excess_of.setdefault(arm, []).append(statistics.fmean(everything))
+            starts = " | ".join(percent_mean(by_start[start], best) for start in STARTS)
+            print(
+                f"| {arm} | {percent(excess_of[arm][-1])} | {percent(max(everything))} | {starts} "
+                f"| {percent(share(known, arm), sign='')} |"
+            )
+    print("\n| arm | mean over tasks |\n| --- | --- |")
+    for arm, excess in excess_of.items():
+        print(f"| {arm} | {percent(statistics.fmean(excess))} of {len(excess)} |")
+
+
+#: The tuned line beside the guess with a cool-down, on twice the workers; the better one is kept.
+INSURED = "bo, events, insured"
+
+
+def oracle(rows: Sequence[Json], arms: Collection[str], seeds: Sequence[int]) -> tuple[float, str]:
+    """Return the lowest mean loss of any (arm, rate) that was run with all `seeds`, and which it is."""
+    losses: dict[tuple[str, float], dict[int, float]] = {}
+    for row in rows:
+        if row["arm"] in arms:
+            losses.setdefault((row["arm"], row["learning_rate"]), {})[row["seed"]] = loss_of(row)
+    means = {key: statistics.fmean(found.values()) for key, found in losses.items() if sorted(found) == list(seeds)}
+    if not means:
+        return math.nan, "none was run with all seeds"
+    arm, rate = min(means, key=means.__getitem__)
+    return means[arm, rate], f"{arm} {rate:g}"
+
+
+def losses_by_start(rows: Sequence[Json], arm: str, task: Task) -> dict[str, list[float]]:
+    """Return the losses of `arm` from each start; Prodigy has none, and counts as started right."""
+    if arm == INSURED:
+        tuned, guess = (losses_by_start(rows, name, task) for name in ("bo, events", "cool-down"))
+        return {start: [min(pair) for pair in zip(tuned[start], guess[start], strict=False)] for start in STARTS}
+    guess = {start: 1.0 if arm in PRODIGY else task.guess * factor for start, factor in STARTS.items()}
+    starts = {"right": guess["right"]} if arm in PRODIGY else guess
+    chosen = sorted((row for row in rows if row["arm"] == arm), key=lambda row: int(row["seed"]))
+    return {
+        start: [loss_of(row) for row in chosen if start in starts and math.isclose(row["learning_rate"], starts[start])]
+        for start in STARTS
+    }
+
+
+def share(rows: Sequence[Json], arm: str) -> float:
+    """Return the mean share of the steps that `arm` searched for."""
+    return statistics.fmean([row["steps_search"] / NUM_STEPS for row in rows if row["arm"] == arm] or [0.0])
+
+
+def loss_of(row: Json) -> float:
+    loss = row["validation_loss"]
+    return math.inf if loss is None or row["outcome"] == "diverged" else float(loss)
+
+
+def percent_mean(losses: Sequence[float], best: float) -> str:
+    return percent(statistics.fmean(losses) / best - 1) if losses else ""
+
+
+def percent(value: float, *, sign: str = "+") -> str:
+    return f"{100 * value:{sign}.1f} %" if math.isfinite(value) else "diverged"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("run", "table"))
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
+    parser.add_argument("--arms", nargs="+", choices=[*ARMS], default=[*ARMS])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[10, 11, 12])
+    parser.add_argument("--file", type=Path, default=FILE)
+    given = parser.parse_args()
+    if given.what == "table":
+        return print_table(read(given.file))
+    run_all(
+        [run for seed in given.seeds for task in given.tasks for arm in given.arms for run in runs_of(task, arm, seed)],
+        given.file,
+    )
+
+
+if __name__ == "__main__":
+    main()

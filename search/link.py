@@ -1,0 +1,63 @@
+"""What a step costs on the link, as measured, and the level that this suggests."""
+
+import statistics
+from collections.abc import Sequence
+
+from search.space import SearchSpace
+from search.types import Value
+
+#: The level at which sending takes this share of the compute time that it competes with.
+TRANSFER_SHARE = 0.25
+#: Steps at levels this far apart, as a ratio of their bytes, tell compute from transfer.
+MIN_CONTRAST = 1.5
+#: The rule is coarse, and loss hardly depends on the level: nearer than this factor the current one stays.
+DEAD_BAND = 2.0
+
+
+class StepCost(Value):
+    """A step as measured: bytes sent by one worker, and seconds."""
+
+    bytes: float
+    seconds: float
+
+
+class Link(Value):
+    """A step's time = `compute_s` + bytes x `seconds_per_byte`; latency counts as compute."""
+
+    compute_s: float
+    seconds_per_byte: float
+
+
+def fit(steps: Sequence[StepCost]) -> Link | None:
+    """Fit compute and transfer to `steps` by non-negative least squares; None if they sent much the same bytes."""
+    sent = [step.bytes for step in steps]
+    if len(steps) < 2 or min(sent) <= 0 or max(sent) < MIN_CONTRAST * min(sent):
+        return None
+    slope, offset = statistics.linear_regression(sent, [step.seconds for step in steps])
+    if slope <= 0:
+        return Link(compute_s=statistics.fmean(step.seconds for step in steps), seconds_per_byte=0.0)
+    if offset < 0:
+        through_zero = sum(step.bytes * step.seconds for step in steps) / sum(count * count for count in sent)
+        return Link(compute_s=0.0, seconds_per_byte=through_zero)
+    return Link(compute_s=offset, seconds_per_byte=slope)
+
+
+def rule(compute_s: float, dense_transfer_s: float, bounds: tuple[float, float]) -> float:
+    """Return the density in `bounds` at which sending takes a quarter of the compute time.
+
+    `compute_s` and `dense_transfer_s` are seconds per step of compute, and of a dense exchange.
+    """
+    low, high = bounds
+    if dense_transfer_s <= 0:
+        return high
+    return min(high, max(low, TRANSFER_SHARE * compute_s / dense_transfer_s))
+
+
+def level(link: Link | None, space: SearchSpace, current: float | None) -> float | None:
+    """Return the level that `link` suggests, or `current` where that is near, or where nothing is known."""
+    axis = space.axis("level")
+    if link is None or current is None or axis is None or space.dense_bytes is None:
+        return current
+    suggested = rule(link.compute_s, space.dense_bytes * link.seconds_per_byte, (axis.low, axis.high))
+    is_near = max(suggested, current) <= DEAD_BAND * min(suggested, current)
+    return current if is_near else suggested

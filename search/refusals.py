@@ -1,0 +1,38 @@
+"""What is not probed because it costs too much, and how much that is."""
+
+from search import spending
+from search.probe_costs import StepCosts, most_amounts, shortest_probe
+from search.proposals import Proposal
+from search.reading import Reading
+from search.spending import Amounts
+from search.stage import Problem, Stage
+from search.types import Candidate, Refusal
+
+
+def too_expensive(problem: Problem, stage: Stage, costs: StepCosts, proposal: Proposal) -> Refusal:
+    """Refuse a proposal for which there is no room."""
+    values, origin = proposal
+    shortest, most = shortest_probe(problem, costs.of(values)), most_amounts(problem, stage)
+    over = _over(shortest, most)
+    if not over:
+        reason = "what is left of the search's share is too little"
+        return Refusal(values=values, origin=origin, kind="no_room", reason=reason)
+    return Refusal(values=values, origin=origin, kind="too_slow", reason=_words(problem, over, shortest, most))
+
+
+def too_slow(problem: Problem, stage: Stage, candidate: Candidate, reading: Reading) -> Refusal:
+    """Refuse a candidate whose first steps showed that a probe of it costs too much."""
+    shortest = shortest_probe(problem, spending.step_cost(problem.budget, reading))
+    most = most_amounts(problem, stage)
+    reason = _words(problem, _over(shortest, most), shortest, most)
+    return Refusal(values=candidate.values, origin=candidate.origin, kind="too_slow", reason=reason)
+
+
+def _over(shortest: Amounts, most: Amounts) -> str:
+    """Return the unit in which a probe costs too much, or an empty string."""
+    return next((unit for unit, quantity in shortest.items() if quantity > most[unit]), "")
+
+
+def _words(problem: Problem, unit: str, shortest: Amounts, most: Amounts) -> str:
+    steps = problem.config.min_probe_steps
+    return f"{steps} steps take {shortest[unit]:.3g} {unit}, a probe may take {most[unit]:.3g}"

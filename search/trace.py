@@ -1,0 +1,60 @@
+"""The course of a commit in a bounded number of points, however long it gets: means of blocks of its steps."""
+
+import math
+from collections.abc import Sequence
+from itertools import zip_longest
+
+from pydantic import BaseModel, ConfigDict, Field
+
+#: A trace has at most this many points, and at least half of them once it had that many.
+MAX_POINTS = 200
+Point = tuple[float, float, float]
+
+
+class Trace(BaseModel):
+    """Means of blocks of `steps_per_point` steps each: losses, seconds per step, gradient scales.
+
+    A series that nobody measured is all NaN. The steps of an unfinished block are in `rest`, as they are.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
+
+    steps_per_point: int = 1
+    points: tuple[Point, ...] = Field((), description="(loss, step seconds, gradient scale) by block")
+    rest: tuple[Point, ...] = ()
+
+    @property
+    def num_steps(self) -> int:
+        return self.steps_per_point * len(self.points) + len(self.rest)
+
+    @property
+    def losses(self) -> tuple[float, ...]:
+        return tuple(point[0] for point in self.points)
+
+    @property
+    def step_seconds(self) -> tuple[float, ...]:
+        return tuple(point[1] for point in self.points)
+
+    @property
+    def gradient_scales(self) -> tuple[float, ...]:
+        return tuple(point[2] for point in self.points)
+
+    def extended(
+        self, losses: Sequence[float], step_seconds: Sequence[float], gradient_scales: Sequence[float]
+    ) -> "Trace":
+        """Return the trace with further steps, one entry per step in each series; how they are split is no matter."""
+        size, points, rest = self.steps_per_point, list(self.points), list(self.rest)
+        for step in zip_longest(losses, step_seconds, gradient_scales, fillvalue=math.nan):
+            rest.append(step)
+            if len(rest) == size:
+                points.append(_mean(rest))
+                rest = []
+            if len(points) == MAX_POINTS:
+                points = [_mean(points[index : index + 2]) for index in range(0, MAX_POINTS, 2)]
+                size *= 2
+        return Trace(steps_per_point=size, points=tuple(points), rest=tuple(rest))
+
+
+def _mean(points: Sequence[Point]) -> Point:
+    first, second, third = (sum(series) / len(points) for series in zip(*points, strict=True))
+    return first, second, third

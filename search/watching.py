@@ -1,0 +1,64 @@
+"""What is made of a running probe or commit: pure functions of what it has measured so far."""
+
+from search import events, spending
+from search.events import Event, Signs
+from search.evidence import stage_level
+from search.probe_costs import StepCosts, has_room_for_search, is_too_slow
+from search.reading import Reading, trace_of
+from search.stage import Problem, Stage
+from search.types import Course, Observation, Spent
+
+
+def course_of(problem: Problem, stage: Stage, observation: Observation, *, costs: StepCosts, search: Spent) -> Course:
+    """Return where a probe, or the commit, goes from here; `search`: what all probes have spent."""
+    if observation.candidate_id is not None:
+        return "end" if is_too_slow(problem, stage, Reading.of(observation)) else "go_on"
+    return _course_of_commit(problem, stage, observation, costs=costs, search=search)
+
+
+def _course_of_commit(
+    problem: Problem, stage: Stage, observation: Observation, *, costs: StepCosts, search: Spent
+) -> Course:
+    """End a commit in which something happened, if a search may follow; take it back if it diverges slowly."""
+    assert stage.decision is not None
+    if problem.config.revisit == "stages" or part_done(problem, stage, observation.spent) < problem.config.event_dwell:
+        return "go_on"
+    signs = signs_of(problem, stage, observation)
+    found = events_of(problem, observation, signs)
+    if "divergence" in found:
+        return "roll_back"
+    values, spent = stage.decision.values, observation.spent
+    has_room = has_room_for_search(problem, costs, values=values, search=search, spent=spent)
+    return "end" if found and has_room else "go_on"
+
+
+def signs_of(problem: Problem, stage: Stage, observation: Observation) -> Signs:
+    """Return what the open commit shows."""
+    decision = stage.decision
+    is_as_before = decision is not None and decision.values == stage.incumbent and not stage.probes
+    return events.read(
+        trace_of(observation),
+        part=part_done(problem, stage, observation.spent),
+        reference_seconds=stage.reference_seconds if is_as_before else None,
+        forecast=None if decision is None else decision.forecast,
+        start=stage_level(stage),
+        initial=stage.initial,
+    )
+
+
+def events_of(problem: Problem, observation: Observation, signs: Signs) -> tuple[Event, ...]:
+    """Return what happened in a commit."""
+    if observation.diverged:
+        return ("divergence",)
+    return events.found(signs, problem.config, is_timed=problem.budget.seconds is not None)
+
+
+def part_done(problem: Problem, stage: Stage, spent: Spent) -> float:
+    """Return how much of the open commit is done, in [0, 1]: the largest share of a cap of its own."""
+    if stage.decision is None:
+        return 0.0
+    before, now = spending.amounts(problem.budget, stage.decided), spending.amounts(problem.budget, spent)
+    until = stage.decision.commit_until
+    whole = {unit: (getattr(until, unit) or 0.0) - before[unit] for unit in before}
+    shares = [(now[unit] - before[unit]) / whole[unit] for unit in whole if whole[unit] > 0]
+    return min(1.0, max(shares, default=1.0))

@@ -1,0 +1,198 @@
+"""The controller with `revisit: events`: it searches once, and again only after something happened."""
+
+import json
+
+import numpy as np
+import pytest
+
+from search import strategies
+from search.config import BoConfig, Budget
+from search.controller import Controller
+from search.space import Axis, SearchSpace
+from search.types import Values
+
+STEPS = Budget(steps=4000)
+LEVELS = {"axes": (Axis(name="level", low=0.003, high=0.5),), "dense_bytes": 1_000_000}
+
+
+def _controller(guess=0.1, *, optimizer="schedulefree_sgd", budget=STEPS, space=None, **config):
+    level = 0.02 if space else None
+    where = SearchSpace(optimizer=optimizer, guess=Values(learning_rate=guess, level=level), **(space or {}))
+    return Controller(where, BoConfig(**config), 0, budget=budget)
+
+
+def _searches(run):
+    """Return the number of probes by stage."""
+    stages = [candidate.stage for candidate, _ in run.history]
+    return [stages.count(decision.stage) for decision in run.decisions]
+
+
+def _jumping(at):
+    """The gradient's scale at a step of a commit, if it jumps eightfold at the step `at`."""
+    return lambda step: 1.0 if step < at else 8.0
+
+
+def test_without_an_event_it_searches_once_and_says_that_nothing_happened(simulated_run):
+    run = simulated_run(STEPS).train(_controller())
+
+    assert _searches(run)[0] >= 7 and sum(_searches(run)[1:]) == 0
+    assert len({decision.values for decision in run.decisions}) == 1
+    assert all("stays: nothing happened (gradient scale 1x, loss" in decision.reason for decision in run.decisions[1:])
+    assert all(decision.forecast is not None for decision in run.decisions)
+    assert run.searched.steps <= 0.08 * 4000
+
+
+def test_an_event_ends_the_commit_and_opens_a_search_around_the_incumbent(simulated_run):
+    run = simulated_run(Budget(steps=8000), scale_at=_jumping(300))
+    controller = _controller(budget=run.budget)
+    run.run_stage(controller)
+    run.run_stage(controller)
+
+    assert run.commits[0].trace.num_steps < 8000 / 15
+    assert _searches(run)[1] >= 2
+    incumbent = run.decisions[0].values.learning_rate
+    rates = {candidate.values.learning_rate / incumbent for candidate, _ in run.history if candidate.stage == 1}
+    assert 0.25 <= min(rates) <= 1.0 in rates and max(rates) <= 2
+    assert "the gradient's scale jumped 8x" in run.decisions[1].reason
+
+
+@pytest.mark.parametrize("budget", [Budget(steps=5000), Budget(bytes=5_000_000)])
+def test_events_without_end_neither_thrash_nor_pass_the_cap(simulated_run, budget):
+    run = simulated_run(budget, scale_at=_jumping(60)).train(_controller(budget=budget))
+
+    assert 2 <= sum(count > 0 for count in _searches(run)) == len(run.decisions) <= 8
+    assert run.searched.steps <= 0.08 * 5000
+    assert run.commits[-1].trace.num_steps > 2500  # there was no room for another search
+
+
+def test_before_its_dwell_a_commit_is_not_ended(simulated_run):
+    run = simulated_run(Budget(steps=8000), scale_at=_jumping(60))
+    run.run_stage(_controller(budget=run.budget, event_dwell=1.0))
+
+    assert run.commits[0].trace.num_steps >= 500
+
+
+def test_a_commit_that_diverges_slowly_is_taken_back_and_the_next_searches_below(simulated_run):
+    run = simulated_run(Budget(steps=8000))
+    controller = _controller(budget=run.budget)
+    run.run_stage(controller)
+    run.best = run.decisions[0].values.learning_rate / 4.3  # from 4 x best on losses grow
+    run.excess = 1.0
+    run.run_stage(controller)
+
+    assert run.commits[-1].rolled_back and run.excess == 1.0
+    run.run_stage(controller)
+    assert "was taken back" in run.decisions[2].reason and "the loss rose" in run.decisions[2].reason
+    assert run.decisions[2].values.learning_rate <= run.decisions[1].values.learning_rate / 2
+    assert _searches(run)[2] >= 2
+
+
+def test_the_level_follows_a_link_that_changes(simulated_run):
+    budget, compute_s = Budget(seconds=120.0), 0.01
+    run = simulated_run(budget, bytes_per_step=lambda values: int(1e6 * values.level))
+    run.seconds_per_step = lambda values: compute_s + values.level * 8 / (100 if run.spent.seconds < 20 else 10)
+    run.train(_controller(budget=budget, space=LEVELS))
+    first, last = run.decisions[0], run.decisions[-1]
+
+    assert first.values.level == pytest.approx(0.25 * compute_s / 0.08, rel=1.0)  # within the rule's dead band
+    assert last.values.level == pytest.approx(0.25 * compute_s / 0.8, rel=0.05)
+    assert last.values.learning_rate == first.values.learning_rate
+    [changed] = [decision for decision in run.decisions if "the step time changed" in decision.reason]
+    assert "a dense exchange takes 800 ms" in changed.reason and changed.switched
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "schedulefree_sgd"])
+def test_where_five_probes_do_not_fit_the_guess_stays_as_it_is(simulated_run, optimizer):
+    budget = Budget(steps=120)
+    run = simulated_run(budget).train(_controller(0.1, optimizer=optimizer, budget=budget))
+
+    assert run.searched.steps == 0
+    assert {decision.values.learning_rate for decision in run.decisions} == {0.1}
+    assert run.decisions[0].reason == (
+        "the guess 0.1 stays: the budget has room for 0 probes of 20 steps, a search needs 5 "
+        "(give 1250 steps, or raise `max_search_fraction`)"
+    )
+
+
+def test_the_first_probe_shows_that_five_do_not_fit(simulated_run):
+    budget = Budget(seconds=100.0)
+    run = simulated_run(budget, seconds_per_step=lambda values: 0.1).train(_controller(budget=budget))
+
+    assert _searches(run) == [1, 0, 0, 0]
+    assert "room for 4 probes of 20 steps" in run.decisions[0].reason
+    assert "give 125 seconds" in run.decisions[0].reason
+    assert run.decisions[-1].values.learning_rate == 0.1
+
+
+def test_levels_whose_probes_take_too_long_are_refused_and_told(simulated_run):
+    budget = Budget(seconds=60.0)
+    run = simulated_run(budget, seconds_per_step=lambda values: 0.002 if values.level < 0.03 else 0.2)
+    run.run_stage(_controller(budget=budget, space=LEVELS))
+
+    decision = run.decisions[0]
+    assert {refusal.kind for refusal in decision.refused} == {"too_slow"}
+    assert all(refusal.values.level > 0.03 and "20 steps take 4" in refusal.reason for refusal in decision.refused)
+    assert len(decision.probes) >= 5
+    assert run.searched.seconds <= 0.08 * 60 + 20 * 0.2
+
+
+def test_a_budget_in_steps_reads_no_clock(simulated_run):
+    budget = Budget(steps=3000)
+
+    def train(seconds_per_step):
+        run = simulated_run(budget, seconds_per_step=seconds_per_step)
+        run.train(_controller(space=LEVELS, budget=budget))
+        return [decision.model_copy(update={"search_seconds": 0.0}) for decision in run.decisions]
+
+    clock = iter(np.geomspace(0.001, 10, 10**6))
+    assert train(lambda values: 0.01) == train(lambda values: next(clock))
+
+
+class _Recorder:
+    """A controller, and its journal before every call that it answers."""
+
+    def __init__(self, controller):
+        self.controller, self.calls = controller, []
+        self.values = controller.values
+
+    def _call(self, name, *args):
+        state = json.dumps(dict(self.controller.state_dict()), allow_nan=False)
+        answer = getattr(self.controller, name)(*args)
+        self.calls.append((state, name, args, answer))
+        return answer
+
+    def ask(self):
+        return self._call("ask")
+
+    def tell(self, observation):
+        return self._call("tell", observation)
+
+    def watch(self, observation):
+        return self._call("watch", observation)
+
+    def decide(self):
+        return self._call("decide")
+
+
+def test_replayed_at_any_point_it_gives_the_same_answers(simulated_run):
+    budget = Budget(seconds=60.0)
+    run = simulated_run(budget, scale_at=_jumping(100))
+    run.seconds_per_step = lambda values: 0.01 if values.level < 0.03 else 0.2
+    recorder = _Recorder(_controller(budget=budget, space=LEVELS, max_search_fraction=0.3))
+    run.train(recorder)
+    kinds = {next(iter(event)) for event in recorder.controller.state_dict()["events"]}
+    answers = {answer for _, name, _, answer in recorder.calls if name == "watch"}
+
+    assert kinds == {"ask", "tell", "refuse", "decide", "close"} and answers == {"go_on", "end"}
+    for state, name, args, answer in recorder.calls[::20]:
+        restored = strategies.restore(json.loads(state))
+        assert getattr(restored, name)(*args) == answer
+    assert strategies.restore(recorder.controller.state_dict()).state_dict() == recorder.controller.state_dict()
+
+
+def test_a_guess_that_diverged_is_not_kept(simulated_run):
+    budget = Budget(seconds=100.0)
+    run = simulated_run(budget, best=1e-4, seconds_per_step=lambda values: 0.1)
+    run.run_stage(_controller(1.0, optimizer="sgd", budget=budget))
+
+    assert _searches(run) == [1] and run.decisions[0].values.learning_rate < 1.0

@@ -1,0 +1,129 @@
+"""Every event on synthetic commits, and what is no event: thresholds, windows, words."""
+
+import math
+
+import numpy as np
+import pytest
+
+from search import events
+from search.config import BoConfig
+from search.trace import MAX_POINTS, Trace
+from search.types import Forecast
+
+CONFIG = BoConfig()
+FORECAST = Forecast(mean=0.3, std=0.05, status="ok")
+STEPS = 400
+
+
+def _noise(size=STEPS, std=0.02, seed=0):
+    return np.random.default_rng(seed).normal(0, std, size)
+
+
+def _falling(start=1.0, end=0.3):
+    return end + (start - end) * np.exp(-np.arange(STEPS) / 80) + _noise()
+
+
+def _read(losses=None, *, seconds=None, scales=None, part=1.0, **known):
+    losses = _falling() if losses is None else losses
+    seconds = np.full(len(losses), 0.008) if seconds is None else seconds
+    scales = np.geomspace(1.0, 0.1, len(losses)) * np.exp(_noise(len(losses), 0.3)) if scales is None else scales
+    trace = Trace().extended(losses, seconds, scales)
+    context = {"reference_seconds": None, "forecast": FORECAST, "start": 1.0, "initial": 2.0}
+    return events.read(trace, part=part, **context | known)
+
+
+def _found(signs, *, is_timed=True):
+    return events.found(signs, CONFIG, is_timed=is_timed)
+
+
+def test_a_commit_on_its_course_shows_no_event_and_says_what_was_looked_at():
+    signs = _read(reference_seconds=0.0079)
+
+    assert _found(signs) == ()
+    words = events.describe(signs, is_timed=True)
+    assert "step 8 ms against 7.9" in words and "gradient scale 0." in words and "forecast 0.3 +- 0.05" in words
+
+
+@pytest.mark.parametrize(("factor", "is_event"), [(1.6, True), (0.6, True), (1.4, False), (0.75, False)])
+@pytest.mark.parametrize("reference", [None, 0.008])
+def test_steps_that_take_longer_or_shorter_are_an_event(factor, is_event, reference):
+    seconds = np.full(STEPS, 0.008)
+    seconds[STEPS * 3 // 4 :] *= factor
+    signs = _read(seconds=seconds, reference_seconds=reference)
+
+    assert _found(signs) == (("step_time",) if is_event else ())
+
+
+def test_a_budget_without_seconds_never_sees_the_step_time():
+    signs = _read(seconds=np.geomspace(0.001, 0.1, STEPS))
+
+    assert _found(signs, is_timed=False) == ()
+    assert "ms" not in events.describe(signs, is_timed=False)
+
+
+@pytest.mark.parametrize("where", [0.3, 0.5, 0.9])
+@pytest.mark.parametrize("factor", [8.0, 1 / 8])
+def test_a_gradient_scale_that_jumps_is_an_event_wherever_it_does(where, factor):
+    scales = np.ones(STEPS) * np.exp(_noise(std=0.3))
+    scales[int(where * STEPS) :] *= factor
+    signs = _read(scales=scales)
+
+    assert _found(signs) == ("gradient_scale",)
+    assert signs.gradient_jump == pytest.approx(factor, rel=0.3)
+
+
+@pytest.mark.parametrize("end", [1e-3, 1e3])
+def test_a_gradient_scale_that_drifts_is_no_event_however_far(end):
+    assert _found(_read(scales=np.geomspace(1.0, end, STEPS) * np.exp(_noise(std=0.3)))) == ()
+
+
+@pytest.mark.parametrize("scales", [(), np.zeros(STEPS), np.full(STEPS, math.inf)])
+def test_gradient_scales_that_say_nothing_are_no_event(scales):
+    signs = _read(scales=scales)
+
+    assert signs.gradient_jump is None and _found(signs) == ()
+
+
+@pytest.mark.parametrize(
+    ("level", "part", "is_event"), [(0.6, 1.0, True), (0.6, 0.5, True), (0.6, 0.3, False), (0.4, 1.0, False)]
+)
+def test_no_progress_for_a_fifth_of_the_commit_above_its_forecast_is_a_plateau(level, part, is_event):
+    signs = _read(np.full(STEPS, level) + _noise(), part=part)
+
+    assert _found(signs) == (("plateau",) if is_event else ())
+
+
+def test_above_its_forecast_but_falling_is_no_plateau():
+    assert _found(_read(np.linspace(1.0, 0.6, STEPS) + _noise())) == ()
+
+
+@pytest.mark.parametrize(("start", "is_event"), [(0.5, True), (1.5, False)])
+def test_a_loss_that_rises_above_where_the_commit_started_diverges_slowly(start, is_event):
+    signs = _read(np.linspace(0.5, 1.0, STEPS) + _noise(), start=start, forecast=None)
+
+    assert _found(signs) == (("divergence",) if is_event else ())
+
+
+def test_a_short_commit_shows_nothing():
+    signs = _read(np.linspace(1.0, 9.0, 39))
+
+    assert _found(signs) == ()
+    assert "39 steps are too few" in events.describe(signs.model_copy(update={"forecast": None}), is_timed=True)
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, 1e300])
+def test_losses_that_are_not_usable_show_no_event(loss):
+    assert _found(_read(np.where(np.arange(STEPS) == 300, loss, 0.9))) == ()
+
+
+def test_a_trace_does_not_depend_on_how_the_steps_were_split_and_stays_short():
+    losses = _noise(5000)
+    whole = Trace().extended(losses, losses, losses)
+    pieces = Trace()
+    for first in range(0, 5000, 37):
+        piece = losses[first : first + 37]
+        pieces = pieces.extended(piece, piece, piece)
+
+    assert pieces == whole == Trace.model_validate_json(whole.model_dump_json())
+    assert MAX_POINTS / 2 <= len(whole.points) < MAX_POINTS and whole.num_steps == 5000
+    assert np.mean(whole.losses) == pytest.approx(np.mean(losses[: whole.steps_per_point * len(whole.points)]))
