@@ -7,7 +7,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from api import exports, figures, report
+from api import explanation, exports, figures, report
 from api.client import Client
 from api.exports import DEFAULT_NAMES, Selection, What, Written
 from api.log_following import follow_log
@@ -23,11 +23,13 @@ from api.terminal import (
     console,
     fail,
     open_client,
+    print_advice,
     print_json,
     read_job,
     require_writable,
 )
 from api.watch import where_it_is
+from service.advice import advice
 from service.states import JobState
 from service.views import JobView, Validated
 
@@ -40,6 +42,7 @@ def submit(job: JobFile, url: Url = None, key: Key = None, as_json: AsJson = Fal
     spec = read_job(job)
     with open_client(url, key) as client:
         made = client.submit(spec)
+    print_advice(made.advice)
     if as_json:
         print_json(made)
     else:
@@ -50,7 +53,10 @@ def submit(job: JobFile, url: Url = None, key: Key = None, as_json: AsJson = Fal
 def validate(job: JobFile, as_json: AsJson = False) -> None:
     """Check a job's file, and print it with every default filled in."""
     spec = read_job(job, as_json=as_json)
-    print_json(Validated(spec=spec, num_trials=len(list(spec.trials()))) if as_json else spec)
+    found = Validated(spec=spec, num_trials=len(list(spec.trials())), advice=advice(spec))
+    print_json(found if as_json else spec)
+    if not as_json:
+        print_advice(found.advice)
 
 
 @app.command("list")
@@ -91,6 +97,32 @@ def show(job: JobId, url: Url = None, key: Key = None, as_json: AsJson = False) 
     if view.started_at is not None:
         console().print(report.trials_table(found))
         print_result(found)
+
+
+@app.command()
+def explain(
+    job: JobId,
+    trial: Annotated[str | None, typer.Option(help="a trial's id; default: all")] = None,
+    arm: Annotated[str | None, typer.Option(help="default: all")] = None,
+    stage: Annotated[int | None, typer.Option(min=0, help="default: all")] = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Explain a job's decisions: why, from which probes, what was believed, and what came true."""
+    with open_client(url, key) as client:
+        try:
+            found = explanation.explanation(client, job, trial=trial, arm=arm, stage=stage)
+        except LookupError as error:
+            fail(str(error))
+    if as_json:
+        print_json(found)
+        return
+    for part in explanation.parts(found):
+        if isinstance(part, str):
+            say(console(), part)
+        else:
+            console().print(part)
 
 
 @app.command()

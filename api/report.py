@@ -10,7 +10,7 @@ from rich.table import Table
 
 from api import figures
 from api.client import ApiError, Client
-from api.watch import trial_name
+from api.watch import level_names, trial_name
 from service.records import Bill, ScheduleEntry
 from service.spec import JobSpec
 from service.states import TERMINAL
@@ -81,7 +81,9 @@ def tables(found: Result) -> Iterator[Table]:
 
 def trials_table(found: Result) -> Table:
     """Return where each trial is."""
-    table = _table("Trials", "trial", "state", "step", "training", "learning rate", "level", "val. loss")
+    table = _table(
+        "Trials", "trial", "state", "step", "training", "learning rate", level_names(found.job.spec), "val. loss"
+    )
     for trial in found.trials:
         table.add_row(
             found.name(trial),

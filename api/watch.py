@@ -9,6 +9,7 @@ from service.records import Bill
 from service.spec import JobSpec
 from service.states import TERMINAL, JobState
 from service.views import JobView, ProbeView, ScheduleView, StageView, TrialReport, TrialView
+from trainers import config
 
 #: Training seconds between two lines about a trial that decides nothing.
 QUIET_S = 5.0
@@ -70,8 +71,12 @@ def trial_name(trial: TrialView | TrialReport | ScheduleView, spec: JobSpec) -> 
 def level_name(spec: JobSpec, arm: str) -> str:
     """Return what the arm's level is: `density` or `threshold`."""
     found = next(each for each in spec.arms if each.name == arm)
-    exchange = found.exchange or spec.exchange
-    return "threshold" if getattr(exchange, "search", "") == "absolute" else "density"
+    return config.level_name(found.exchange or spec.exchange)
+
+
+def level_names(spec: JobSpec) -> str:
+    """Return what levels are called in the job, for a column of all arms' levels."""
+    return " or ".join(sorted({level_name(spec, arm.name) for arm in spec.arms}))
 
 
 def where_it_is(job: JobView) -> Iterator[str]:

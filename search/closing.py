@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from search.calibration import with_outcome
 from search.decision import DIVERGED_FACTOR
 from search.evidence import scores, stage_level, usable_control
 from search.history import extended, learned_drift
@@ -54,6 +55,7 @@ def next_stage(problem: Problem, stage: Stage, ending: Ending, *, search: Spent)
         reference_seconds=ending.signs.reference_seconds if ending.is_kept and not ending.events else None,
         link=link,
         note=begin.note,
+        outcomes=with_outcome(stage.outcomes, stage.decision.forecast, None if ending.events else ending.level),
     )
 
 

@@ -12,10 +12,12 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter
 
 from search import promotion, spending
+from search.calibration import learned_weight
 from search.closing import next_stage
 from search.config import OPTIMIZER_TRAITS, Budget, SearchConfig
 from search.decision import choose
 from search.levels import follow_link
+from search.posterior import on_grid
 from search.probe_costs import (
     StepCosts,
     cooldown_factor,
@@ -27,7 +29,7 @@ from search.probe_costs import (
 from search.proposals import propose
 from search.reading import Ending, Reading
 from search.refusals import too_expensive, too_slow
-from search.reports import forecast_of, line_forecast, probe_reports
+from search.reports import forecast_of, line_forecast, probe_reports, tax
 from search.space import SearchSpace
 from search.stage import Problem, Stage
 from search.types import Candidate, Course, Decision, Observation, Refusal, Spent, Values
@@ -244,6 +246,10 @@ class Controller:
             refused=(*stage.too_slow.values(), *stage.refused),
             search_seconds=search.seconds,
             search_steps=search.steps,
+            tax=tax(problem, self._search),
+            forecast_weight=learned_weight(stage.outcomes),
+            num_earlier=sum(len(earlier) for earlier in stage.history),
+            posterior=None if choice.fit is None else on_grid(choice.fit, choice.values),
         )
 
     # -- the open stage ----------------------------------------------------------------------------

@@ -10,7 +10,8 @@ from search.types import Values
 def measured_link(problem: Problem, stage: Stage) -> Link | None:
     """Return the link by `stage`'s probes where they tell it, else as it was known before.
 
-    A budget without seconds reads no clock, and knows no link.
+    Those with another batch size than the incumbent compute for longer, or shorter, whatever the link. A budget
+    without seconds reads no clock, and knows no link.
     """
     if problem.budget.seconds is None:
         return None
@@ -39,6 +40,6 @@ def follow_link(problem: Problem, stage: Stage, choice: Choice) -> Choice:
 def _words(problem: Problem, measured: Link, values: Values, current: float) -> str:
     dense_s = (problem.space.dense_bytes or 0) * measured.seconds_per_byte
     return (
-        f"the link asks for level {values.level:.3g}: a step computes for {1e3 * measured.compute_s:.3g} ms, "
-        f"a dense exchange takes {1e3 * dense_s:.3g} ms"
+        f"the link asks for {problem.space.level_name} {values.level:.3g}: "
+        f"a step computes for {1e3 * measured.compute_s:.3g} ms, a dense exchange takes {1e3 * dense_s:.3g} ms"
     )

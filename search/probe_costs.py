@@ -7,8 +7,8 @@ from search.spending import Amounts
 from search.stage import Problem, Stage
 from search.types import Allowance, Spent, Values
 
-#: The wide search's share of the budget (of which each of its probes gets an equal part), and at most of the cap:
-#: the rest extends the range, and is kept for later searches.
+#: The share of the budget of a wide search over rate and level (of which each of its probes gets an equal part), and
+#: at most of the cap: the rest extends the range, and is kept for later searches.
 WIDE_SHARE, WIDE_PART = 0.08, 0.6
 #: A wide search of fewer probes picks worse than the guess, measured on runs of 120 steps.
 MIN_WIDE_PROBES = 5
@@ -53,10 +53,9 @@ def room(problem: Problem, search: Spent, spent: Spent) -> Amounts:
 def probe_amounts(problem: Problem, stage: Stage) -> Amounts:
     """Return what each probe of `stage` should spend: the same for all of them, fixed when the stage opened.
 
-    The wide search's probes share 8 % of the budget, and at most 60 % of what searching may spend; more of them, for
-    further axes, get as much each, as far as that goes. A later probe gets `probe_fraction` of its stage's commit, but
-    no more than an equal part of what searching may still spend: of the stage's share of it where every stage searches,
-    else of half of it.
+    The wide search's probes share 8 % of the budget (more of them, for further axes, get as much each), and at most
+    60 % of what searching may spend. A later probe gets `probe_fraction` of its stage's commit, but no more than an
+    equal part of what searching may still spend: of the stage's share of it where every stage searches, else of half.
     """
     config, budget = problem.config, problem.budget
     if not stage.has_incumbent:

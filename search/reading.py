@@ -87,11 +87,10 @@ class Ending(Value):
 
     @classmethod
     def of(cls, observation: Observation, signs: Signs, events: tuple[Event, ...]) -> "Ending":
-        """Read the commit that `observation` measured; its level is the median of the last fifth (20 to 200 losses)."""
-        is_kept = not observation.diverged and not observation.rolled_back
+        """Read the commit that `observation` measured."""
         trace = trace_of(observation)
         return cls(
-            level=usable_median(last_losses(observation.losses)) if is_kept else None,
+            level=end_level(observation),
             diverged=observation.diverged,
             rolled_back=observation.rolled_back,
             num_steps=trace.num_steps,
@@ -111,6 +110,12 @@ class Ending(Value):
 def last_losses(losses: Sequence[float]) -> Sequence[float]:
     """Return the end of a commit's `losses`, whose median is its level: a fifth, 20 to 200 of them."""
     return losses[-min(MAX_LEVEL_LOSSES, max(MIN_LEVEL_LOSSES, len(losses) // 5)) :]
+
+
+def end_level(observation: Observation) -> float | None:
+    """Return where a commit that was kept ended: the median of its last losses."""
+    is_kept = not observation.diverged and not observation.rolled_back
+    return usable_median(last_losses(observation.losses)) if is_kept else None
 
 
 def trace_of(observation: Observation) -> Trace:

@@ -92,6 +92,7 @@ class SearchSpace(Value):
     optimizer: str  # a key of OPTIMIZER_TRAITS
     guess: Values  # the user's values, and where each axis opens: the first stage's incumbent
     axes: tuple[Axis, ...] = ()
+    level_name: str = "level"  # what the exchange calls its level: density, threshold
     dense_bytes: int | None = None  # sent per step by one worker without compression; None: the link has no say
     max_learning_rate: float = 1e3
     min_learning_rate: float = 1e-8

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from search.calibration import Outcome
 from search.config import OPTIMIZER_TRAITS, Budget, OptimizerTraits, SearchConfig
 from search.events import Event
 from search.link import Link
@@ -86,6 +87,7 @@ class Stage:
     link: Link | None = None  # as the stages before have shown it
     candidates: list[Candidate] = field(default_factory=list)
     readings: dict[str, Reading] = field(default_factory=dict)
+    outcomes: tuple[Outcome, ...] = ()  # of the last stages that had a forecast
     refused: list[Refusal] = field(default_factory=list)  # without a step
     too_slow: dict[str, Refusal] = field(default_factory=dict)  # by candidate, after a few steps
     decided: Spent = field(default_factory=Spent)  # the run's totals when its commit began

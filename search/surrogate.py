@@ -122,3 +122,11 @@ class Surrogate:
             posterior = self.model.posterior(torch.as_tensor(points, dtype=torch.float64))
             mean = self.centre + self.spread * np.asarray(posterior.mean.squeeze(-1).numpy())
             return mean, self.spread**2 * np.asarray(posterior.distribution.covariance_matrix.numpy())
+
+    def marginals(self, points: Array) -> tuple[Array, Array]:
+        """Return posterior mean and standard deviation `(m,)` of the noise-free reward at each of `points` `(m, d)`."""
+        with quiet_and_single_threaded(), torch.no_grad():
+            # every point is a batch of its own: a thousand of them need no covariance, which takes 10 ms
+            posterior = self.model.posterior(torch.as_tensor(points, dtype=torch.float64).unsqueeze(1))
+            mean, variance = posterior.mean.flatten().numpy(), posterior.variance.flatten().numpy()
+        return self.centre + self.spread * np.asarray(mean), self.spread * np.sqrt(np.asarray(variance))

@@ -269,6 +269,12 @@ class ThresholdConfig(Config):
 
 ExchangeConfig = Annotated[NoneConfig | ThresholdConfig, Field(discriminator="kind")]
 
+
+def level_name(exchange: ExchangeConfig) -> Literal["density", "threshold"]:
+    """Return what people call the level of `exchange`; one without a level is told by its density."""
+    return exchange.level_name if isinstance(exchange, ThresholdConfig) else "density"
+
+
 #: Kinds that the job language knows and a later release builds; refused by name until then.
 FUTURE_EXCHANGES = (
     "auto", "fp16", "bf16", "topk", "randomk", "dgc", "gtopk", "powersgd", "qsgd", "terngrad", "signsgd",

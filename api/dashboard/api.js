@@ -54,6 +54,7 @@ export const job = (id) => get(`/v1/jobs/${encodeURIComponent(id)}`);
 export const trials = (id) => get(`/v1/jobs/${encodeURIComponent(id)}/trials`);
 export const report = (id) => get(`/v1/jobs/${encodeURIComponent(id)}/report`);
 export const stages = (id) => get(`/v1/jobs/${encodeURIComponent(id)}/stages`);
+export const cards = (id, trial) => get(`/v1/jobs/${encodeURIComponent(id)}/stages`, { trial, posterior: true });
 export const metric = (id, name) =>
   get(`/v1/jobs/${encodeURIComponent(id)}/metrics/${name}`, { max_points: 1000 });
 

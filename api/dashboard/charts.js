@@ -168,3 +168,67 @@ export function bytesChart(trials) {
     rows: trials,
   };
 }
+
+// What a stage's surrogate said of the gain: a line with its band over the learning rate, or a map of two axes.
+export function posteriorChart(stage, level) {
+  const origin = stage.probes.find((probe) => probe.reward !== null)?.reward ?? 0;
+  const probes = stage.probes.map((probe) => ({ ...probe, gain: probe.reward === null ? null : probe.reward - origin }));
+  const drawn = stage.posterior?.axes.length === 2 ? posteriorMap(stage, probes, level) : posteriorLine(stage, probes);
+  const best = Math.max(...probes.map((probe) => probe.gain).filter((gain) => gain !== null));
+  return {
+    ...drawn,
+    label: `${probes.length} probes, the best gained ${best.toPrecision(3)}; learning rate ${stage.learning_rate.toPrecision(3)} was chosen`,
+    columns: [["learning rate", (row) => row.learning_rate.toPrecision(3), "number"],
+      [level, (row) => row.level?.toPrecision(3) ?? "–", "number"],
+      ["loss", (row) => row.loss?.toFixed(4) ?? "diverged", "number"],
+      ["forecast", (row) => (row.forecast === null ? "–" : `${row.forecast.toFixed(4)} ± ${row.forecast_std.toPrecision(2)}`), "number"],
+      ["gain", (row) => row.gain?.toPrecision(3) ?? "–", "number"], ["status", (row) => row.status.replace("_", " "), ""]],
+    rows: probes,
+  };
+}
+
+function posteriorLine(stage, probes) {
+  const { axes: [axis], mean, std } = stage.posterior ?? { axes: [{ coordinates: [] }], mean: [], std: [] };
+  const rates = axis.coordinates;
+  const edge = (sign) => mean.map((value, at) => value + sign * 2 * std[at]);
+  const line = (y, more) => ({ type: "scatter", mode: "lines", x: rates, y, hoverinfo: "skip", showlegend: false, ...more });
+  const chosen = { color: COLOURS[1], width: 1.5, dash: "dash" };
+  const floor = Math.min(...mean, ...probes.map((probe) => probe.gain ?? 0));
+  return {
+    traces: [line(edge(-1), { line: { width: 0 } }),
+      line(edge(1), { line: { width: 0 }, fill: "tonexty", fillcolor: "rgba(47,111,208,0.18)" }),
+      line(mean, { line: { color: COLOURS[0], width: 2.2 }, name: "posterior ± 2 std", showlegend: rates.length > 0, hoverinfo: "x+y" }),
+      ...probeTraces(probes, (probe) => probe.gain ?? floor),
+      line([null], { x: [null], line: chosen, name: "chosen", showlegend: true })],
+    layout: { height: 300, xaxis: { title: { text: "learning rate" }, ...logAxis([...rates, ...probes.map((each) => each.learning_rate)], String) },
+      yaxis: { title: { text: "gain" }, exponentformat: "power" },
+      shapes: [{ type: "line", x0: stage.learning_rate, x1: stage.learning_rate, y0: 0, y1: 1, yref: "paper", line: chosen }] },
+  };
+}
+
+function posteriorMap(stage, probes, level) {
+  const { axes: [rates, second], mean } = stage.posterior;
+  const size = second.coordinates.length;
+  const rows = second.coordinates.map((_, row) => rates.coordinates.map((_, column) => mean[column * size + row]));
+  const name = second.name === "level" ? level : second.name.replaceAll("_", " ");
+  const other = (each) => (second.name === "level" ? each.level : each.values[second.name]);
+  const chosen = { type: "scatter", mode: "markers", name: "chosen", x: [stage.learning_rate], y: [other(stage)],
+    marker: { symbol: "star", size: 14, color: COLOURS[1], line: { color: "#fff", width: 1 } } };
+  const heat = { type: "heatmap", x: rates.coordinates, y: second.coordinates, z: rows, colorscale: "Blues", reversescale: true,
+    colorbar: { title: { text: "gain", side: "right" }, thickness: 12, exponentformat: "power" },
+    hovertemplate: `learning rate %{x:.3g}, ${name} %{y:.3g}: gain %{z:.3g}<extra></extra>` };
+  return {
+    traces: [heat, ...probeTraces(probes, other), chosen],
+    layout: { height: 300, xaxis: { title: { text: "learning rate" }, ...logAxis(rates.coordinates, String) },
+      yaxis: { title: { text: name }, ...(second.name === "nesterov" ? {} : logAxis(second.coordinates, String)) } },
+  };
+}
+
+function probeTraces(probes, y) {
+  const trace = (name, found, symbol) => ({ type: "scatter", mode: "markers", name, x: found.map((probe) => probe.learning_rate),
+    y: found.map(y), marker: { symbol, size: 9, color: "#1b1f26", line: { color: "#fff", width: 1.5 } },
+    text: found.map((probe) => `loss ${probe.loss?.toFixed(4) ?? "–"}`), hovertemplate: "%{x:.3g}: %{text}<extra></extra>" });
+  const diverged = probes.filter((probe) => probe.gain === null);
+  return [trace("probes", probes.filter((probe) => probe.gain !== null), "circle"),
+    ...(diverged.length ? [trace("diverged", diverged, "x")] : [])];
+}

@@ -2,6 +2,7 @@
 
 import * as api from "./api.js";
 import { bytesChart, lossChart, panel, scheduleChart } from "./charts.js";
+import { decisions } from "./decisions.js";
 import { age, badge, element, empty, loss, number, seconds, share, size, table } from "./dom.js";
 
 const OVER = ["succeeded", "failed", "cancelled"];
@@ -13,11 +14,12 @@ export function jobPage(root, id) {
   const bytes = panel("Bytes");
   const arms = element("section", { class: "panel wide" });
   const stages = element("section", { class: "panel wide" });
+  const why = decisions(id);
   const bill = element("section", { class: "panel wide" });
   const files = element("section", { class: "panel wide" });
   const drawFiles = onChange((offered) => files.replaceChildren(element("h2", {}, "Files"), ...fileLines(id, offered)));
   const panels = element("div", { class: "panels", hidden: "" },
-    curves.body, arms, schedule.body, bytes.body, bill, files, stages);
+    curves.body, arms, schedule.body, bytes.body, bill, files, stages, why.body);
   const waiting = element("div", {}, empty("loading …"));
   root.replaceChildren(head, waiting, panels);
   let over = false;
@@ -38,9 +40,11 @@ export function jobPage(root, id) {
     ]);
     const several = job.spec.seeds.length > 1;
     const names = job.spec.arms.map((arm) => arm.name);
+    const levels = new Map(report.trials.map((trial) => [trial.trial_id, trial.level_name]));
     const known = new Map(trials.map((trial) => [trial.trial_id, {
       label: several ? `${trial.arm} seed ${trial.seed}` : trial.arm,
       arm_index: names.indexOf(trial.arm),
+      level_name: levels.get(trial.trial_id),
       is_first_seed: trial.seed === job.spec.seeds[0],
     }]));
     const labelled = (each) => ({ ...each, ...known.get(each.trial_id) });
@@ -48,13 +52,15 @@ export function jobPage(root, id) {
     const found = schedules.filter((each) => each !== null).map(labelled);
     const boundaries = decided.filter((stage) => stage.trial_id === trials[0].trial_id && stage.stage > 0);
     arms.replaceChildren(element("h2", {}, "Arms"), armTable(report), ...(several ? [] : crossings(report)));
-    stages.replaceChildren(element("h2", {}, "Stages"), stageTable(decided.map(labelled), job));
+    stages.replaceChildren(element("h2", {}, "Stages"), stageTable(decided.map(labelled)));
     bill.replaceChildren(element("h2", {}, "Bill"), billTable(trials.map(labelled), job));
     const decidedIds = found.map((each) => each.trial_id);
     drawFiles({ attempt: job.attempt, trials: trials.map(labelled).map((trial) => offer(trial, decidedIds)) });
     await curves.draw(lossChart(training.map(labelled), validation.map(labelled)));
     await schedule.draw(scheduleChart(found, boundaries.map((stage) => stage.first_step)));
     await bytes.draw(bytesChart(trials.map(labelled)));
+    await why.update(report.trials.map(labelled).map((trial) => ({ ...trial, 
+      stages: decided.filter((stage) => stage.trial_id === trial.trial_id) })));
   }
 
   return { refresh, everyMs: () => (over ? 10000 : 1500) };
@@ -98,13 +104,9 @@ function further(stage) {
     .join(", ");
 }
 
-function stageTable(stages, job) {
+function stageTable(stages) {
   if (!stages.length) return empty("No stage is decided yet: the first search is under way.");
-  const absolute = (stage) => {
-    const arm = job.spec.arms.find((each) => each.name === stage.arm);
-    return (arm.exchange ?? job.spec.exchange).search === "absolute";
-  };
-  const level = (stage) => (absolute(stage) ? number(stage.level) : share(stage.level));
+  const level = (stage) => (stage.level_name === "density" ? share(stage.level) : number(stage.level));
   const forecast = (stage) => (stage.forecast === null ? "–" : `${loss(stage.forecast)} ± ${number(stage.forecast_std, 2)}`);
   const result = (stage) => (stage.num_steps === null ? "runs" : stage.num_steps === 0 ? "rewound" : String(stage.num_steps));
   return table("What was chosen, and why", [
@@ -113,7 +115,7 @@ function stageTable(stages, job) {
     ["from step", (stage) => String(stage.first_step), "number"],
     ["committed", result, "number"],
     ["learning rate", (stage) => number(stage.learning_rate), "number"],
-    ["level", level, "number"],
+    [[...new Set(stages.map((stage) => stage.level_name))].sort().join(" or "), level, "number"],
     ...(stages.some((stage) => further(stage) !== "") ? [["besides", further, ""]] : []),
     ["measured density", (stage) => share(stage.density), "number"],
     ["forecast", forecast, "number"],

@@ -8,7 +8,7 @@ from search.space import Axis, SearchSpace
 from search.types import Values
 from service.spec import TrialSpec
 from trainers import cost
-from trainers.config import EmulateLink, NoneConfig, ReplicaConfig, ThresholdConfig
+from trainers.config import EmulateLink, NoneConfig, ReplicaConfig, ThresholdConfig, level_name
 from trainers.group import Group
 from trainers.segment import Segment, SegmentResult
 
@@ -21,14 +21,15 @@ STAGE = "stage"
 def opening_space(spec: TrialSpec, groups: Sequence[Group]) -> tuple[SearchSpace, list[SegmentResult]]:
     """Return the search space of a fresh run, and the warm-ups of its lanes; the first measured the machine for it."""
     space = _stated_space(spec.replica)
+    if _is_a_density(spec):
+        space = space.model_copy(update={"dense_bytes": _transfer(spec, groups[0].num_elements, None).bytes})
     axis, opening = space.axis("level"), space.opening
     lowest = opening if axis is None else opening.model_copy(update={"level": axis.low})
     warm_ups = [_warm_up(group, lowest) for group in groups]
-    num_elements = groups[0].num_elements
-    rule = None if axis is None else _link_rule(spec, axis, warm_ups[0], num_elements)
-    guess = space.guess if rule is None else space.guess.model_copy(update={"level": rule})
-    dense_bytes = _transfer(spec, num_elements, None).bytes if _is_a_density(spec) else None
-    return space.model_copy(update={"guess": guess, "dense_bytes": dense_bytes}), warm_ups
+    rule = None if axis is None else _link_rule(spec, axis, warm_ups[0], groups[0].num_elements)
+    if rule is None:
+        return space, warm_ups
+    return space.model_copy(update={"guess": space.guess.model_copy(update={"level": rule})}), warm_ups
 
 
 def _stated_space(replica: ReplicaConfig) -> SearchSpace:
@@ -43,6 +44,7 @@ def _stated_space(replica: ReplicaConfig) -> SearchSpace:
             level=None if isinstance(level, tuple) else level,
             nesterov=choices.get("nesterov"),
         ),
+        level_name=level_name(exchange),
         axes=tuple(Axis.model_validate({"name": each.name, "low": each.low, "high": each.high}) for each in ranges),
     )
 
@@ -56,8 +58,7 @@ def _warm_up(group: Group, values: Values) -> SegmentResult:
 
 
 def _link_rule(spec: TrialSpec, axis: Axis, warm_up: SegmentResult, num_elements: int) -> float | None:
-    """Return the density that the link's rule suggests, where the link is stated; `warm_up` ran at the
-    lowest of the `axis`.
+    """Return the density that the link's rule suggests, where the link is stated; `warm_up` ran at the lowest.
 
     The rule reads a clock, so a budget without seconds has none.
     """

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from search import strategies
 from search.protocol import Strategy
+from search.reading import end_level
 from search.space import SearchSpace
 from search.types import Allowance, Candidate, Course, Spent, Values
 from service.cluster import chunks, reports
@@ -316,8 +317,8 @@ class _Run:
     def close_stage(self, commit: OpenCommit, course: Course) -> None:
         """Tell the strategy, keep the stage or take it back, as `course` says, and wait until that is stored."""
         measured, is_kept = commit.measured, course == "end"
-        observation = measured.observation(None, self.spent())
-        self.strategy.tell(observation.model_copy(update={"rolled_back": not is_kept}))
+        observation = measured.observation(None, self.spent()).model_copy(update={"rolled_back": not is_kept})
+        self.strategy.tell(observation)
         if measured.diverged:
             self.diverged_values = commit.decision.values
         if not is_kept:
@@ -333,6 +334,7 @@ class _Run:
                 num_steps=measured.num_steps if is_kept else 0,
                 density=measured.density,
                 threshold=measured.threshold,
+                loss=reports.finite(end_level(observation)),
                 bill=self.progress.bill,
                 resume=resume,
             )

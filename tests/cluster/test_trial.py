@@ -117,6 +117,7 @@ def test_every_stage_shows_its_search_and_the_incumbent_is_always_probed(undistu
         assert before.learning_rate in rates
         assert len(rates) >= 3
     assert all(stage.reason for stage in decided)
+    assert all(stage.loss is not None for stage in undisturbed.of(StageClosed))
 
 
 def test_the_schedule_covers_every_committed_step_once_and_the_bill_adds_up(undisturbed: Memory) -> None:

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from search import strategies
+from search.calibration import FIRST_WEIGHT
 from search.config import BoConfig, Budget
 from search.controller import Controller
 from search.space import Axis, SearchSpace
-from search.types import Observation, Spent, Values
+from search.types import Decision, Observation, Spent, Values
 
 STEPS = Budget(steps=2000)
 LEVELS = {"axes": (Axis(name="level", low=0.003, high=0.1),)}
@@ -195,6 +196,26 @@ def _assert_goes_on_alike(recorded, told):
 @pytest.mark.parametrize("told", [0, 5, 9, 14])
 def test_a_restored_controller_goes_on_bit_for_bit(recorded, told):
     _assert_goes_on_alike(recorded, told)
+
+
+def test_a_decision_tells_what_it_knew_and_what_searching_had_taken(recorded):
+    events = recorded.controller.state_dict()["events"]
+    decisions = [Decision.model_validate(event["decide"]) for event in events if "decide" in event]
+
+    searched = np.cumsum([decision.search_steps for decision in decisions])
+    assert [decision.tax.budget_share for decision in decisions] == pytest.approx((searched / STEPS.steps).tolist())
+    assert [decision.tax.cap_share for decision in decisions] == pytest.approx((searched / STEPS.steps / 0.2).tolist())
+    assert decisions[0].forecast_weight == FIRST_WEIGHT
+    assert len({decision.forecast_weight for decision in decisions}) > 1
+    assert [axis.name for axis in decisions[0].posterior.axes] == ["learning_rate", "level"]
+    assert max(len(decision.model_dump_json()) for decision in decisions) < 40_000
+
+
+def test_a_reason_calls_the_level_what_the_job_calls_it():
+    controller = _controller(space=LEVELS | {"level_name": "threshold"}, budget=Budget(steps=10))
+
+    assert controller.ask() is None
+    assert "0.1 at threshold 0.02 stays" in controller.decide().reason
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,53 @@
+"""A legal job that is unwise gets a sentence that says what to give instead; a good one gets none."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from api.documents import checked, parse_yaml
+from service.advice import advice
+from service.spec import JobSpec
+
+RANGE = {"kind": "threshold", "density": [0.003, 0.1]}
+JOBS = sorted((Path(__file__).parents[2] / "examples" / "jobs").glob("*.yaml"))
+
+
+def advised(**changes: Any) -> tuple[str, ...]:
+    return advice(JobSpec.model_validate({"workload": {"kind": "digits-mlp"}, "budget": {"seconds": 60}} | changes))
+
+
+@pytest.mark.parametrize("path", JOBS, ids=lambda path: path.name)
+def test_the_examples_need_no_advice(path: Path) -> None:
+    assert advice(checked(JobSpec, parse_yaml(path.read_bytes()))) == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"exchange": RANGE, "budget": {"steps": 10_000}}, "does not count what a step sends"),
+        ({"exchange": RANGE, "budget": {"bytes": 10**9}}, "does not count how fast the link is"),
+        ({"budget": {"steps": 10_000}, "objective": {"every": 20_000}}, "give `every` 1000"),
+        ({"exchange": RANGE, "workers": {"count": 1}}, "one worker exchanges nothing"),
+    ],
+)
+def test_what_is_unwise_is_said_once_with_a_remedy(changes: dict[str, Any], words: str) -> None:
+    (sentence,) = advised(**changes)
+
+    assert words in sentence
+    assert "give" in sentence
+
+
+def test_a_budget_too_small_for_a_search_is_told_how_many_steps_one_takes() -> None:
+    search = {"wide_probes": 7, "min_probe_steps": 20, "max_search_fraction": 0.08}
+
+    (sentence,) = advised(controller={"kind": "bo", **search}, budget={"steps": 1749}, seeds=[0, 1, 2])
+
+    assert "give 1750 steps" in sentence
+    assert advised(controller={"kind": "bo", **search}, budget={"steps": 1750}) == ()
+
+
+def test_only_the_arms_that_search_are_advised_on_searching() -> None:
+    arms = [{"name": "tuned"}, {"name": "held", "controller": {"kind": "fixed"}}]
+
+    assert [sentence.split(":")[0] for sentence in advised(arms=arms, budget={"steps": 100})] == ["arm `tuned`"]
