@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 
 def _whole(given: object) -> object:
@@ -71,6 +71,19 @@ class OffConfig(Config):
     )
 
 
+class PastJobs(Config):
+    """Jobs that succeeded, with the same optimizer and exchange, whose wide searches the first one may learn from."""
+
+    jobs: tuple[Annotated[str, Field(max_length=100)], ...] = Field(min_length=1, max_length=5)
+
+    @field_validator("jobs")
+    @classmethod
+    def _are_distinct(cls, jobs: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(jobs)) < len(jobs):
+            raise ValueError(f"`jobs` must be distinct, got {list(jobs)}")
+        return jobs
+
+
 class BoConfig(Config):
     """One wide Bayesian-optimisation search, then a trust region around the incumbent at every stage."""
 
@@ -79,6 +92,9 @@ class BoConfig(Config):
     num_stages: int = Field(4, ge=1, le=12, description="commits take 1 : 2 : 4 : ... of the budget")
     wide_probes: int = Field(7, ge=5, le=16, description="probes of the first, wide search over rate and level")
     wide_probes_per_axis: int = Field(2, ge=0, le=8, description="more of them for each further axis")
+    transfer: Literal["auto"] | PastJobs | None = Field(
+        None, description="past jobs to learn from: `{jobs: [...]}`, or `auto`, the newest 5 that are like this one"
+    )
     probes: int = Field(3, ge=2, le=8, description="probes of a later stage, the incumbent among them")
     wide_decades: PositiveFloat = Field(4.0, le=8, description="decades of learning rate the wide search covers")
     probe_fraction: PositiveFloat = Field(0.1, le=0.5, description="a probe's share of its stage's commit")

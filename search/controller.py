@@ -15,6 +15,7 @@ from search import spending
 from search.closing import next_stage
 from search.config import OPTIMIZER_TRAITS, BoConfig, Budget
 from search.decision import choose
+from search.prior import NO_PRIOR, Prior
 from search.probe_costs import StepCosts, cooldown_factor, is_in_cooldown, probe_allowance
 from search.proposals import propose
 from search.reading import Ending, Reading
@@ -29,7 +30,9 @@ FORMAT = "wiretune.controller/2"
 class Controller:
     """A `search.protocol.Strategy`. Several candidates may be asked for before the first is told."""
 
-    def __init__(self, space: SearchSpace, config: BoConfig, seed: int, *, budget: Budget) -> None:
+    def __init__(
+        self, space: SearchSpace, config: BoConfig, seed: int, *, budget: Budget, prior: Prior = NO_PRIOR
+    ) -> None:
         """Begin a run at its first step.
 
         Raises:
@@ -37,7 +40,8 @@ class Controller:
         """
         _check(space)
         self._problem = Problem(space=space, config=config, budget=budget, seed=seed)
-        self._stage = Stage(index=0, incumbent=self._problem.opening)
+        self._prior = prior
+        self._stage = Stage(index=0, incumbent=self._problem.opening, prior=prior)
         self._costs = StepCosts()
         self._spent, self._search = Spent(), Spent()
         self._journal: list[dict[str, Any]] = []
@@ -109,6 +113,7 @@ class Controller:
             "space": _to_json(problem.space),
             "budget": _to_json(problem.budget),
             "seed": problem.seed,
+            "prior": _to_json(self._prior),
             "events": list(self._journal),
         }
 
@@ -126,6 +131,7 @@ class Controller:
             BoConfig.model_validate(state["config"]),
             state["seed"],
             budget=Budget.model_validate(state["budget"]),
+            prior=Prior.model_validate(state["prior"]),
         )
         for event in state["events"]:
             controller._replay(event)

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from search.config import BoConfig
 from search.evidence import Evidence, diverged_values, evidence, scores
+from search.gaussian_process import NOISE_FLOOR
 from search.peak import interpolated_peak
 from search.space import Axis, Box
 from search.stage import Problem, Score, Stage
-from search.surrogate import NOISE_FLOOR
 from search.types import Values
 
 Array = NDArray[np.float64]

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from search.config import OPTIMIZER_TRAITS, BoConfig, Budget, OptimizerTraits
+from search.prior import NO_PRIOR, Prior
 from search.reading import Reading
 from search.space import AxisName, SearchSpace, are_within
 from search.types import Candidate, Decision, Spent, Values
@@ -67,6 +68,7 @@ class Stage:
     level: float | None = None
     initial: float | None = None
     previous: tuple[Score, ...] = ()  # of the stage before, relative to its own choice
+    prior: Prior = NO_PRIOR  # of the wide search; later stages have `previous`
     barred: tuple[Values, ...] = ()  # diverged on the committed line
     may_rise: bool = True  # False: a commit diverged, and none has met its forecast since
     candidates: list[Candidate] = field(default_factory=list)

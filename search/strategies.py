@@ -7,14 +7,9 @@ from search.acquisition import warm_up
 from search.baselines import Cosine, Fixed, Linear, Off
 from search.config import BoConfig, Budget, ControllerConfig, OffConfig
 from search.controller import Controller
+from search.prior import NO_PRIOR, Prior
 from search.protocol import Strategy
 from search.space import SearchSpace
-
-
-def _controller(config: ControllerConfig, space: SearchSpace, seed: int, budget: Budget) -> Strategy:
-    assert isinstance(config, BoConfig)
-    warm_up()
-    return Controller(space, config, seed, budget=budget)
 
 
 def _off(config: ControllerConfig, space: SearchSpace, seed: int, budget: Budget) -> Strategy:
@@ -28,7 +23,6 @@ def _restored(state: Mapping[str, Any]) -> Strategy:
 
 
 _BUILDERS: dict[str, Callable[[ControllerConfig, SearchSpace, int, Budget], Strategy]] = {
-    "bo": _controller,
     "fixed": lambda config, space, seed, budget: Fixed(space, budget),
     "cosine": lambda config, space, seed, budget: Cosine(space, budget),
     "linear": lambda config, space, seed, budget: Linear(space, budget),
@@ -44,8 +38,13 @@ _RESTORERS: dict[str, Callable[[Mapping[str, Any]], Strategy]] = {
 }
 
 
-def build(config: ControllerConfig, *, space: SearchSpace, seed: int, budget: Budget) -> Strategy:
-    """Return a strategy at the first step of a run."""
+def build(
+    config: ControllerConfig, *, space: SearchSpace, seed: int, budget: Budget, prior: Prior = NO_PRIOR
+) -> Strategy:
+    """Return a strategy at the first step of a run; one that searches may learn from `prior`."""
+    if isinstance(config, BoConfig):
+        warm_up()
+        return Controller(space, config, seed, budget=budget, prior=prior)
     return _BUILDERS[config.kind](config, space, seed, budget)
 
 

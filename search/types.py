@@ -95,6 +95,7 @@ class ProbeReport(Value):
     candidate: Candidate
     forecast: Forecast
     reward: float | None = Field(description="fall of the log loss over the probe's last half; None: diverged")
+    variance: float = Field(0.0, description="of the reward; the first probe's is 0: the others differ from it by theirs")
     posterior_mean: float | None = None
     posterior_std: float | None = None
 

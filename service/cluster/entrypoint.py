@@ -150,6 +150,7 @@ def train_trial(config: dict[str, Any]) -> None:
                 trial_id=point.trial_id,
                 storage_url=brief.storage_url,
                 resume=point.resume,
+                prior=point.prior,
             )
         outcome: str = result.outcome
     except Stopped as stopped:

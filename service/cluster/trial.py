@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 from pydantic import BaseModel, ConfigDict
 
 from search import strategies
+from search.prior import NO_PRIOR, Prior
 from search.protocol import Strategy
 from search.types import Allowance, Candidate, Course, Observation, Spent, Values
 from service.cluster import chunks, reports
@@ -65,10 +66,11 @@ def train(
     trial_id: str,
     storage_url: str,
     resume: dict[str, Any] | None = None,
+    prior: Prior = NO_PRIOR,
 ) -> TrialFinished:
-    """Train one run to the end of its budget, and return what came of it."""
+    """Train one run to the end of its budget, and return what came of it; its search may learn from `prior`."""
     run = _Run(spec, group, sink, trial_id=trial_id, storage_url=storage_url)
-    commit = run.begin(Resume.model_validate(resume) if resume else None)
+    commit = run.begin(Resume.model_validate(resume) if resume else None, prior)
     while commit is not None or not run.is_over():
         commit = commit or run.open_stage()
         if commit.decision.values == run.diverged_values:
@@ -113,7 +115,7 @@ class _Run:
 
     # -- begin and end --------------------------------------------------------------------------------------
 
-    def begin(self, resume: Resume | None) -> OpenCommit | None:
+    def begin(self, resume: Resume | None, prior: Prior) -> OpenCommit | None:
         """Start at step 0, or go on where a checkpoint stands; returns the commit it interrupted, if any."""
         self.sink.report(
             TrialStarted(
@@ -128,7 +130,7 @@ class _Run:
         if resume is None:
             space, warm_up = opening_space(self.spec, self.group)
             self.strategy = strategies.build(
-                self.spec.controller, space=space, seed=self.spec.seed, budget=self.spec.budget
+                self.spec.controller, space=space, seed=self.spec.seed, budget=self.spec.budget, prior=prior
             )
             self.progress.charge_warm_up(warm_up)
             self._stage = StageStart(checkpoint=self.keeper.save(0), progress=self.progress)
