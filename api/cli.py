@@ -23,12 +23,14 @@ from api.terminal import (
     JobFile,
     console,
     fail,
+    print_advice,
     print_json,
     read_job,
     read_settings,
     refusals,
     require_writable,
 )
+from service.advice import advice
 from service.control import cleaning
 from service.control.database import is_there
 from service.control.store import Store
@@ -75,7 +77,9 @@ def run(job: JobFile, as_json: AsJson = False) -> None:
 
     A `workload.factory` is imported from the working folder.
     """
-    _run_here(read_job(job).resolved(str(Path.cwd())), as_json=as_json)
+    spec = read_job(job).resolved(str(Path.cwd()))
+    print_advice(advice(spec))
+    _run_here(spec, as_json=as_json)
     if not as_json:
         say(
             console(),

@@ -112,9 +112,10 @@ class Client:
         """Return the job's trials, in its order."""
         return _TRIALS.validate_json(self._get(f"/v1/jobs/{job_id}/trials"))
 
-    def stages(self, job_id: str, *, trial: str | None = None) -> tuple[StageView, ...]:
-        """Return the decided stages, trial by trial."""
-        return _STAGES.validate_json(self._get(f"/v1/jobs/{job_id}/stages", trial=trial))
+    def stages(self, job_id: str, *, trial: str | None = None, with_posterior: bool = False) -> tuple[StageView, ...]:
+        """Return the decided stages, trial by trial; the posteriors are large."""
+        posterior = with_posterior or None
+        return _STAGES.validate_json(self._get(f"/v1/jobs/{job_id}/stages", trial=trial, posterior=posterior))
 
     def metrics(
         self, job_id: str, name: str, *, trial: str | None = None, max_points: int = 2000

@@ -23,11 +23,13 @@ from api.terminal import (
     console,
     fail,
     open_client,
+    print_advice,
     print_json,
     read_job,
     require_writable,
 )
 from api.watch import where_it_is
+from service.advice import advice
 from service.states import JobState
 from service.views import JobView, Validated
 
@@ -40,6 +42,7 @@ def submit(job: JobFile, url: Url = None, key: Key = None, as_json: AsJson = Fal
     spec = read_job(job)
     with open_client(url, key) as client:
         made = client.submit(spec)
+    print_advice(made.advice)
     if as_json:
         print_json(made)
     else:
@@ -50,7 +53,10 @@ def submit(job: JobFile, url: Url = None, key: Key = None, as_json: AsJson = Fal
 def validate(job: JobFile, as_json: AsJson = False) -> None:
     """Check a job's file, and print it with every default filled in."""
     spec = read_job(job, as_json=as_json)
-    print_json(Validated(spec=spec, num_trials=len(list(spec.trials()))) if as_json else spec)
+    found = Validated(spec=spec, num_trials=len(list(spec.trials())), advice=advice(spec))
+    print_json(found if as_json else spec)
+    if not as_json:
+        print_advice(found.advice)
 
 
 @app.command("list")

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -64,6 +64,12 @@ def read_job(path: Path, *, as_json: bool = False) -> JobSpec:
             *(f"  {p.pointer or '/'}: {p.message}" for p in error.problems),
         ]
         fail("\n".join(lines))
+
+
+def print_advice(advice: Iterable[str]) -> None:
+    """Print what of a job is unwise, to standard error: a script's output stays as it is."""
+    for sentence in advice:
+        typer.echo(f"advice: {sentence}", err=True)
 
 
 def require_writable(path: Path | None) -> Path | None:

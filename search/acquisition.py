@@ -9,7 +9,7 @@ from botorch.sampling.normal import SobolQMCNormalSampler
 from numpy.typing import NDArray
 
 from search.gaussian_process import GaussianProcess
-from search.surrogate import MIN_POINTS, Surrogate, quiet_and_single_threaded
+from search.surrogate import MIN_POINTS, AnySurrogate, Surrogate, quiet_and_single_threaded
 
 Array = NDArray[np.float64]
 Legal = Callable[[Array], Array]
@@ -28,9 +28,7 @@ def sobol_points(num_points: int, bounds: Array, *, seed: int) -> Array:
     return np.asarray(bounds[0] + unit * (bounds[1] - bounds[0]))
 
 
-def next_point(
-    surrogate: Surrogate | GaussianProcess, bounds: Array, *, pending: Array, legal: Legal, seed: int
-) -> Array | None:
+def next_point(surrogate: AnySurrogate, bounds: Array, *, pending: Array, legal: Legal, seed: int) -> Array | None:
     """Return the point `(d,)` within `bounds` `(2, d)` that promises the most, or None if none is legal.
 
     Maximises qLogNoisyExpectedImprovement (Ament et al., 2023), or of the plain surrogate the expected improvement
@@ -50,7 +48,7 @@ def next_point(
     return np.asarray(cloud[int(np.nanargmax(worth))])
 
 
-def _worth(surrogate: Surrogate | GaussianProcess, cloud: Array, pending: Array, seed: int) -> Array:
+def _worth(surrogate: AnySurrogate, cloud: Array, pending: Array, seed: int) -> Array:
     if isinstance(surrogate, GaussianProcess):
         return surrogate.log_improvement(cloud, pending=pending)
     with quiet_and_single_threaded(), torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -74,7 +72,7 @@ def warm_up() -> None:
     surrogate.joint(points)
 
 
-def _cloud(surrogate: Surrogate | GaussianProcess, bounds: Array, seed: int) -> Array:
+def _cloud(surrogate: AnySurrogate, bounds: Array, seed: int) -> Array:
     known = np.asarray(surrogate.points)
     best = np.clip(known[int(surrogate.mean(known).argmax())], bounds[0], bounds[1])
     spread = LOCAL_WIDTH * (bounds[1] - bounds[0])

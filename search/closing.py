@@ -1,5 +1,6 @@
 """What a closed stage hands to the next one."""
 
+from search.calibration import with_outcome
 from search.decision import DIVERGED_FACTOR, bounding_box
 from search.evidence import relative_to, stage_level
 from search.reading import Ending
@@ -38,6 +39,7 @@ def next_stage(problem: Problem, stage: Stage, ending: Ending, *, search: Spent)
         barred=(*stage.barred, used) if ending.diverged else stage.barred,
         may_rise=not ending.diverged and (stage.may_rise or has_met(stage.decision.forecast, ending)),
         note=note,
+        outcomes=with_outcome(stage.outcomes, stage.decision.forecast, ending.level),
     )
 
 

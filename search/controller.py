@@ -12,14 +12,16 @@ from typing import Any
 from pydantic import BaseModel
 
 from search import spending
+from search.calibration import learned_weight
 from search.closing import next_stage
 from search.config import OPTIMIZER_TRAITS, BoConfig, Budget
 from search.decision import choose
+from search.posterior import on_grid
 from search.prior import NO_PRIOR, Prior
 from search.probe_costs import StepCosts, cooldown_factor, is_in_cooldown, probe_allowance
 from search.proposals import propose
 from search.reading import Ending, Reading
-from search.reports import forecast_of, probe_reports
+from search.reports import forecast_of, probe_reports, tax
 from search.space import SearchSpace
 from search.stage import Problem, Stage
 from search.types import Candidate, Course, Decision, Observation, Spent, Values
@@ -202,6 +204,10 @@ class Controller:
             probes=reports,
             search_seconds=search.seconds,
             search_steps=search.steps,
+            tax=tax(problem, self._search),
+            forecast_weight=learned_weight(stage.outcomes),
+            num_earlier=sum(score.reward is not None for score in stage.previous),
+            posterior=None if choice.fit is None else on_grid(choice.fit, choice.values),
         )
 
 

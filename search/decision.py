@@ -11,6 +11,7 @@ from search.config import BoConfig
 from search.evidence import Evidence, diverged_values, evidence, scores
 from search.gaussian_process import NOISE_FLOOR
 from search.peak import interpolated_peak
+from search.posterior import Fit
 from search.space import Axis, Box
 from search.stage import Problem, Score, Stage
 from search.types import Values
@@ -30,6 +31,7 @@ class Choice(NamedTuple):
     reason: str
     probability: float | None = None
     posterior: dict[int, tuple[float, float]] = {}  # noqa: RUF012  (never mutated)
+    fit: Fit | None = None  # None: there was too little for a surrogate
 
 
 class Verdict(NamedTuple):
@@ -79,7 +81,8 @@ def may_switch(verdict: Verdict, config: BoConfig) -> bool:
 def choose(problem: Problem, stage: Stage) -> Choice:
     """Choose the open stage's values from its finished probes."""
     choice = _choose(problem, stage)
-    return choice._replace(reason=f"{choice.reason}; {stage.note}") if stage.note else choice
+    said = [choice.reason, stage.note, _prior_note(stage, choice.fit), choice.fit.surrogate.note if choice.fit else ""]
+    return choice._replace(reason="; ".join(part for part in said if part))
 
 
 def _choose(problem: Problem, stage: Stage) -> Choice:
@@ -105,19 +108,20 @@ def _choose_after_divergence(problem: Problem, stage: Stage) -> Choice:
 def _choose_local(problem: Problem, stage: Stage) -> Choice:
     found = scores(stage)
     order = [index for index, score in enumerate(found) if score.reward is not None]
-    means, covariance = _believe(problem, evidence(stage), [found[index] for index in order])
+    fit = _fit(problem, stage)
+    means, covariance = _believe(fit, evidence(stage), [found[index] for index in order])
     posterior = _posterior(order, means, covariance)
     verdict = compare(means, covariance)
     winner = order[verdict.winner]
     if found[0].reward is None:
         values = found[order[int(np.argmax(means))]].values
         reason = f"{_name(values)} replaces the incumbent {_name(stage.incumbent)}, whose probe diverged"
-        return Choice(values, reason, None, posterior)
+        return Choice(values, reason, None, posterior, fit)
     if may_switch(verdict, problem.config):
         reason = _switch_reason(stage, winner, verdict)
-        return Choice(found[winner].values, reason, verdict.probability, posterior)
+        return Choice(found[winner].values, reason, verdict.probability, posterior, fit)
     reason = _keep_reason(problem, stage, winner, verdict)
-    return Choice(stage.incumbent, reason, verdict.probability, posterior)
+    return Choice(stage.incumbent, reason, verdict.probability, posterior, fit)
 
 
 def _posterior(order: Sequence[int], means: Array, covariance: Array) -> dict[int, tuple[float, float]]:
@@ -125,12 +129,17 @@ def _posterior(order: Sequence[int], means: Array, covariance: Array) -> dict[in
     return {index: (float(means[row]), float(stds[row])) for row, index in enumerate(order)}
 
 
-def _believe(problem: Problem, known: Evidence, finite: Sequence[Score]) -> tuple[Array, Array]:
-    """Return mean `(m,)` and covariance `(m, m)` of the rewards of the `finite` scores, by GP if there are enough."""
+def _fit(problem: Problem, stage: Stage) -> Fit | None:
+    known = evidence(stage)
     box = bounding_box(problem, known.values)
     surrogate = known.surrogate(box, problem.opening)
-    if surrogate is not None:
-        return surrogate.joint(np.array([box.to_unit(score.values) for score in finite]))
+    return None if surrogate is None else Fit(surrogate, box)
+
+
+def _believe(fit: Fit | None, known: Evidence, finite: Sequence[Score]) -> tuple[Array, Array]:
+    """Return mean `(m,)` and covariance `(m, m)` of the rewards of the `finite` scores, by GP if there is one."""
+    if fit is not None:
+        return fit.surrogate.joint(np.array([fit.box.to_unit(score.values) for score in finite]))
     rewards = known.rewards[: len(finite)]  # the stage's own come first
     floor = (NOISE_FLOOR * float(np.std(rewards))) ** 2
     return rewards, np.diag(np.maximum(known.variances[: len(finite)], floor))
@@ -159,7 +168,8 @@ def _keep_reason(problem: Problem, stage: Stage, winner: int, verdict: Verdict) 
 
 
 def _choose_wide(problem: Problem, stage: Stage) -> Choice:
-    best, how, posterior = wide_best(problem, stage)
+    fit = _fit(problem, stage)
+    best, how, posterior = wide_best(problem, stage, fit)
     space, factor = problem.space, problem.traits.pick
     rate = min(space.max_learning_rate, max(space.min_learning_rate, best.learning_rate * factor))
     values = best.model_copy(update={"learning_rate": rate})
@@ -169,10 +179,10 @@ def _choose_wide(problem: Problem, stage: Stage) -> Choice:
         f"{_name(values)}: {how} {_number(best.learning_rate)}{share}, from {len(rates)} probes "
         f"between {_number(min(rates))} and {_number(max(rates))}"
     )
-    return Choice(values, reason, None, posterior)
+    return Choice(values, reason, None, posterior, fit)
 
 
-def wide_best(problem: Problem, stage: Stage) -> tuple[Values, str, dict[int, tuple[float, float]]]:
+def wide_best(problem: Problem, stage: Stage, fit: Fit | None) -> tuple[Values, str, dict[int, tuple[float, float]]]:
     """Return the values with the highest posterior mean inside the probed range, how, and the probes' posterior.
 
     Interpolated on every axis: the grid's best probe would jump by a cell between seeds. With fewer than 4 finite
@@ -180,12 +190,10 @@ def wide_best(problem: Problem, stage: Stage) -> tuple[Values, str, dict[int, tu
     """
     found = scores(stage)
     finite = [(index, score) for index, score in enumerate(found) if score.reward is not None]
-    known = evidence(stage)
-    box = bounding_box(problem, known.values)
-    surrogate = known.surrogate(box, problem.opening)
-    if surrogate is None:
+    if fit is None:
         best = max(finite, key=lambda item: item[1].reward or -math.inf)[1].values
         return best, "the best probe's", {}
+    surrogate, box = fit
     at, covariance = surrogate.joint(np.array([box.to_unit(score.values) for _, score in finite]))
     posterior = _posterior([index for index, _ in finite], at, covariance)
     tried = [score.values for _, score in finite]
@@ -207,6 +215,12 @@ def _name(values: Values) -> str:
     further = [f"{name.replace('_', ' ')} {_number(value)}" for name, value in values.further.items()]
     others = ", ".join(level + further)
     return f"{_number(values.learning_rate)}{others and f' at {others}'}"
+
+
+def _prior_note(stage: Stage, fit: Fit | None) -> str:
+    num_jobs = len(stage.prior.searches)
+    weight = 0.0 if fit is None else fit.surrogate.expected.weight
+    return f"prior from {num_jobs} job{'s' * (num_jobs > 1)}, weight {weight:.2f}" if num_jobs else ""
 
 
 def _tail(stage: Stage, index: int) -> str:

@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search.forecast import has_diverged, standard_error
-from search.gaussian_process import Expectation, Function, GaussianProcess
+from search.gaussian_process import Expectation, Function
 from search.prior import NO_PRIOR, Prior
 from search.reading import Reading, usable_median
 from search.space import Box
 from search.stage import Probe, Score, Stage
-from search.surrogate import LEAST_POINTS, MIN_POINTS, Surrogate, fit
+from search.surrogate import LEAST_POINTS, MIN_POINTS, AnySurrogate, fit
 from search.transfer import expectation, worth_of_divergence
 from search.types import Values
 
@@ -124,7 +124,7 @@ class Evidence(NamedTuple):
     num_finite: int
     prior: Prior = NO_PRIOR
 
-    def surrogate(self, box: Box, opening: Values) -> Surrogate | GaussianProcess | None:
+    def surrogate(self, box: Box, opening: Values) -> AnySurrogate | None:
         """Return a surrogate over `box`, or None if there is too little to learn from."""
         if self.num_finite < (LEAST_POINTS if self.prior.searches else MIN_POINTS):
             return None

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from search.types import Forecast, ForecastStatus
+from search.types import Forecast
 
 Array = NDArray[np.float64]
 
@@ -58,8 +58,9 @@ def forecast_loss(
         return _hopeless(values, level)
     unit = max(float(np.abs(values).max()), abs(level or 0.0)) or 1.0
     scaled_level = None if level is None else level / unit
-    mean, std, status = _forecast(values / unit, horizon, scaled_level, momentum=momentum, weight=weight)
-    return Forecast(mean=mean * unit, std=std * unit, status=status)
+    forecast = _forecast(values / unit, horizon, scaled_level, momentum=momentum, weight=weight)
+    numbers = {name: getattr(forecast, name) for name in ("mean", "std", "tail", "average")}
+    return forecast.model_copy(update={name: unit * value for name, value in numbers.items() if value is not None})
 
 
 def has_diverged(losses: Sequence[float], *, level: float | None, tolerance: float = 0.0) -> bool:
@@ -110,19 +111,17 @@ def _hopeless(values: Array, level: float | None) -> Forecast:
     return Forecast(mean=mean, std=abs(mean), status="diverged")
 
 
-def _forecast(
-    values: Array, horizon: float, level: float | None, *, momentum: float, weight: float
-) -> tuple[float, float, ForecastStatus]:
+def _forecast(values: Array, horizon: float, level: float | None, *, momentum: float, weight: float) -> Forecast:
     num_points = len(values)
     if num_points < MIN_POINTS:
-        return float(np.median(values)), float(np.ptp(values)), "too_short"
+        return Forecast(mean=float(np.median(values)), std=float(np.ptp(values)), status="too_short")
     tail, error = _tail(values)
     if has_diverged(values.tolist(), level=level):
-        return tail, abs(tail), "diverged"
+        return Forecast(mean=tail, std=abs(tail), status="diverged")
     if level is not None and tail >= level - 2 * error:
-        return tail, error, "no_progress"
+        return Forecast(mean=tail, std=error, status="no_progress")
     if level is not None and float(smooth(values).max()) > level + 3 * error + 0.02 * abs(level):
-        return tail, error, "overshoot"
+        return Forecast(mean=tail, std=error, status="overshoot")
     skip = _head(num_points, momentum)
     times, kept = _reduce(np.arange(skip, num_points, dtype=np.float64), _without_spikes(values[skip:]))
     progress = _log_progress(kept, error, horizon / num_points)
@@ -133,7 +132,8 @@ def _forecast(
     backtest = _backtest(times, kept, tail) * math.log(max(1.0, horizon / num_points)) / math.log(4 / 3)
     spread = 0.5 * (average - (tail - progress / 3))
     std = math.sqrt(error**2 + spread**2 + min(backtest, abs(tail - first)) ** 2)
-    return tail + weight * min(0.0, average - tail), std, "ok"
+    average = min(tail, average)
+    return Forecast(mean=tail + weight * (average - tail), std=std, status="ok", tail=tail, average=average)
 
 
 def _head(num_points: int, momentum: float) -> int:

@@ -60,9 +60,10 @@ class GaussianProcess:
         `failure` says why it stands in for `search.surrogate.Surrogate`, if it does.
 
         The length `scales` `(d,)`, where none are given, are the most probable ones on a grid under the prior of
-        Hvarfner et al. (2024), eq. 7: log-normal(sqrt 2 + ln(d) / 2, sqrt 3).
+        Hvarfner et al. (2024): log-normal(sqrt 2 + ln(d) / 2, sqrt 3).
         """
-        self.points, self.expected, self.failure = points, expected, failure
+        self.points, self.expected = points, expected
+        self.note = failure and f"by the fallback surrogate: {failure}"
         self.centre, self.spread = location(rewards)
         self._unit = self.spread * expected.residual
         self._rewards = (rewards - self.centre - self.spread * expected.mean(points)) / self._unit
@@ -86,6 +87,11 @@ class GaussianProcess:
         covariance = kernel(points, points, self.scales) - shared.T @ shared
         return self.mean(points), self._unit**2 * covariance
 
+    def marginals(self, points: Array) -> tuple[Array, Array]:
+        """Return posterior mean and standard deviation `(m,)` of the noise-free reward at each of `points` `(m, d)`."""
+        shared = np.linalg.solve(self._factor, kernel(self.points, points, self.scales))
+        return self.mean(points), self._unit * np.sqrt(np.maximum(1e-12, 1 - (shared**2).sum(axis=0)))
+
     def log_improvement(self, cloud: Array, *, pending: Array) -> Array:
         """Return ln of the expected improvement `(m,)` of each point of `cloud` `(m, d)` over the best known mean.
 
@@ -93,9 +99,7 @@ class GaussianProcess:
         """
         informed = self._with(pending) if len(pending) else self
         best = float(informed.mean(informed.points).max())
-        means = informed.mean(cloud)
-        shared = np.linalg.solve(informed._factor, kernel(informed.points, cloud, informed.scales))
-        stds = self._unit * np.sqrt(np.maximum(1e-12, 1 - (shared**2).sum(axis=0)))
+        means, stds = informed.marginals(cloud)
         return np.asarray(np.log(stds) + log_h((means - best) / stds))
 
     def plain(self, failure: str) -> "GaussianProcess":
@@ -129,10 +133,16 @@ class GaussianProcess:
 
     def _solved(self, scales: Array) -> tuple[Array, Array, float]:
         """Return the covariance's Cholesky factor L `(n, n)`, L^-1 (y - c) `(n,)`, and the most probable constant c."""
-        factor = np.asarray(np.linalg.cholesky(kernel(self.points, self.points, scales) + np.diag(self._noise)), dtype=np.float64)
+        factor = np.asarray(
+            np.linalg.cholesky(kernel(self.points, self.points, scales) + np.diag(self._noise)), dtype=np.float64
+        )
         rewards, ones = np.linalg.solve(factor, np.stack([self._rewards, np.ones_like(self._rewards)], axis=1)).T
         constant = float(ones @ rewards) / float(ones @ ones)
         return factor, rewards - constant * ones, constant
+
+
+#: Below this z the terms of the expected improvement cancel.
+FAR = -20.0
 
 
 def location(rewards: Array) -> tuple[float, float]:
@@ -148,14 +158,13 @@ def noise(variances: Array, spread: float) -> Array:
 def log_h(z: Array) -> Array:
     """Return ln(phi(z) + z Phi(z)), the log of the expected improvement in standard units, for any z `(m,)`.
 
-    Far below 0 the terms cancel; the asymptotic series phi(z) (1 - 3 / z^2 + 15 / z^4) / z^2 stands in for them
-    (Ament et al., 2023, eq. 9).
+    Below -20 the asymptotic series phi(z) (1 - 3 / z^2 + 15 / z^4) / z^2 stands in for it (Ament et al., 2023).
     """
-    low, near = np.minimum(z, -5.0), np.maximum(z, -5.0)
+    low, near = np.minimum(z, FAR), np.maximum(z, FAR)
     density = np.exp(-(near**2) / 2) / math.sqrt(2 * math.pi)
     below = 0.5 * np.array([math.erfc(-value / math.sqrt(2)) for value in near])
     series = np.log1p(-3 / low**2 + 15 / low**4) - low**2 / 2 - math.log(math.sqrt(2 * math.pi)) - 2 * np.log(-low)
-    return np.where(z < -5, series, np.log(density + near * below))
+    return np.where(z < FAR, series, np.log(density + near * below))
 
 
 def kernel(first: Array, second: Array, scales: Array) -> Array:

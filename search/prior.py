@@ -7,7 +7,6 @@ from pydantic import ConfigDict
 
 from search.types import Value, Values
 
-
 #: A past search with fewer finite probes has no shape to learn from.
 MIN_FINITE = 4
 

@@ -29,8 +29,9 @@ LAST_RISE = 0.5
 #: So many probes about the past's best rate, if the past explains them with this probability, replace the grid ...
 BRACKET = 3
 CONFIRMED = 0.5
-#: ... and spare so many of the probes.
-SPARED = 0
+#: ... and spare so many of the probes; a past that they refute has put the grid in the wrong place, and costs so many.
+SPARED = 2
+DETOUR = 1
 #: Values closer than this were tried already.
 SAME_VALUES = 1.02
 
@@ -122,14 +123,18 @@ def _propose_wide(problem: Problem, stage: Stage) -> Proposal | None:
         extension = _extension(problem, stage)
         if extension is not None:
             return extension, "wide"
-    if len(tried) - num_extensions >= problem.wide_probes - (SPARED if is_bracketed else -EXTRA if moved(problem, stage.prior) else 0):
+    if len(tried) - num_extensions >= _num_wide(problem, stage, is_bracketed=is_bracketed):
         return None
     box = bounding_box(problem, [candidate.values for candidate in stage.candidates])
     return _acquire(problem, stage, box)
 
 
-def moved(problem, prior): return _past_rate(problem, prior, _grid(problem)) is not None
-EXTRA=0
+def _num_wide(problem: Problem, stage: Stage, *, is_bracketed: bool) -> int:
+    """Return how many probes the wide search has, extensions apart: fewer where the past was right, more where not."""
+    if is_bracketed:
+        return problem.wide_probes - SPARED
+    is_detour = _past_rate(problem, stage.prior, _grid(problem)) is not None
+    return problem.wide_probes + DETOUR * is_detour
 
 
 def past_is_confirmed(problem: Problem, stage: Stage) -> bool:
@@ -218,8 +223,10 @@ def _acquire(problem: Problem, stage: Stage, region: Box) -> Proposal | None:
     try:
         point = next_point(surrogate, bounds, pending=pending, legal=legal, seed=seed)
     except NUMERICAL_FAILURES as error:
-        point = next_point(surrogate.plain(described(error)), bounds, pending=pending, legal=legal, seed=seed)
-    return None if point is None else (outer.from_unit(point.tolist(), like), "acquisition")
+        surrogate = surrogate.plain(described(error))
+        point = next_point(surrogate, bounds, pending=pending, legal=legal, seed=seed)
+    origin: Origin = "fallback" if surrogate.note else "acquisition"
+    return None if point is None else (outer.from_unit(point.tolist(), like), origin)
 
 
 def _outer(problem: Problem, stage: Stage, region: Box) -> Box:

@@ -4,13 +4,14 @@ import math
 from collections.abc import Sequence
 
 from search import spending
+from search.calibration import learned_weight
 from search.decision import Choice
 from search.evidence import scores, stage_level
 from search.forecast import forecast_loss
 from search.space import distance
 from search.spending import Amounts
 from search.stage import Probe, Problem, Score, Stage
-from search.types import Forecast, ProbeReport, Values
+from search.types import Forecast, ProbeReport, Spent, Tax, Values
 
 #: Horizon of a commit whose steps cost nothing that the budget caps.
 LONGEST_COMMIT = 1e7
@@ -20,11 +21,11 @@ NEAR_RATE = 10**0.5
 
 def probe_reports(problem: Problem, stage: Stage, *, commit: Amounts, choice: Choice) -> tuple[ProbeReport, ...]:
     """Return a report of each finished probe of `stage`; `commit` is what the stage's commit may spend."""
-    level = stage_level(stage)
+    level, weight = stage_level(stage), learned_weight(stage.outcomes)
     reports = []
     for index, (probe, score) in enumerate(zip(stage.probes, scores(stage), strict=True)):
         mean, std = choice.posterior.get(index, (None, None))
-        forecast = _forecast(probe, score, horizon=_horizon(problem, probe, commit), level=level)
+        forecast = _forecast(probe, score, horizon=_horizon(problem, probe, commit), level=level, weight=weight)
         reports.append(
             ProbeReport(
                 candidate=probe.candidate,
@@ -48,6 +49,12 @@ def forecast_of(values: Values, reports: Sequence[ProbeReport]) -> Forecast | No
     return nearest.forecast if rates[1] <= NEAR_RATE * rates[0] else None
 
 
+def tax(problem: Problem, search: Spent) -> Tax:
+    """Return what `search`, all probes of the run so far, is of the budget."""
+    share = spending.fraction_spent(problem.budget, search)
+    return Tax(budget_share=share, cap_share=share / problem.config.max_search_fraction)
+
+
 def _horizon(problem: Problem, probe: Probe, commit: Amounts) -> float:
     """Return how many of the probe's steps the commit is long, or 1 if the probe finished none."""
     num_steps = probe.reading.num_steps
@@ -57,12 +64,12 @@ def _horizon(problem: Problem, probe: Probe, commit: Amounts) -> float:
     return max(float(num_steps), min(steps, LONGEST_COMMIT))
 
 
-def _forecast(probe: Probe, score: Score, *, horizon: float, level: float | None) -> Forecast:
+def _forecast(probe: Probe, score: Score, *, horizon: float, level: float | None, weight: float) -> Forecast:
     reading = probe.reading
     if reading.losses:
         # the forecast counts in points of the curve; rounding must not put the horizon before its end
         points = max(float(len(reading.losses)), horizon / reading.steps_per_point)
-        forecast = forecast_loss(reading.losses, points, level=level)
+        forecast = forecast_loss(reading.losses, points, level=level, weight=weight)
     else:
         forecast = forecast_loss((math.nan,), 1.0, level=level)  # it diverged in its first step
     if score.reward is None:

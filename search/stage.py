@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from search.calibration import Outcome
 from search.config import OPTIMIZER_TRAITS, BoConfig, Budget, OptimizerTraits
 from search.prior import NO_PRIOR, Prior
 from search.reading import Reading
@@ -73,6 +74,7 @@ class Stage:
     may_rise: bool = True  # False: a commit diverged, and none has met its forecast since
     candidates: list[Candidate] = field(default_factory=list)
     readings: dict[str, Reading] = field(default_factory=dict)
+    outcomes: tuple[Outcome, ...] = ()  # of the last stages that had a forecast
     note: str = ""  # why the incumbent is not what the stage before used
     is_complete: bool = False
     decision: Decision | None = None

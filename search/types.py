@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 ForecastStatus = Literal["ok", "no_progress", "overshoot", "diverged", "too_short"]
 #: Where a running probe or commit goes from here: it ends early with `end`, and is taken back with `roll_back`.
 Course = Literal["go_on", "end", "roll_back"]
-Origin = Literal["guess", "incumbent", "wide", "acquisition", "move", "sobol"]
+Origin = Literal["guess", "incumbent", "wide", "acquisition", "fallback", "move", "sobol"]
 
 
 class Value(BaseModel):
@@ -87,6 +87,10 @@ class Forecast(Value):
     mean: float
     std: float
     status: ForecastStatus
+    tail: float | None = Field(
+        None, description="where the curve ended; given with `average`, of a forecast that is ok"
+    )
+    average: float | None = Field(None, description="where its fitted curves lead; never above the tail")
 
 
 class ProbeReport(Value):
@@ -95,9 +99,34 @@ class ProbeReport(Value):
     candidate: Candidate
     forecast: Forecast
     reward: float | None = Field(description="fall of the log loss over the probe's last half; None: diverged")
-    variance: float = Field(0.0, description="of the reward; the first probe's is 0: the others differ from it by theirs")
+    variance: float = Field(0.0, description="of the reward's difference to the first probe's")
     posterior_mean: float | None = None
     posterior_std: float | None = None
+
+
+class GridAxis(Value):
+    """An axis of a posterior's grid."""
+
+    name: str = Field(description="a field of `Values`")
+    coordinates: tuple[float, ...]
+
+
+class Posterior(Value):
+    """What a stage's surrogate says on a grid: rewards, higher is better, relative to the stage's first probe's.
+
+    A grid of axes with m and n coordinates has m x n entries, row by row: the last axis varies fastest.
+    """
+
+    axes: tuple[GridAxis, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+class Tax(Value):
+    """What searching has taken of a run, up to a decision."""
+
+    budget_share: float = Field(description="spent on probes, as a share of the budget (the largest over its caps)")
+    cap_share: float | None = Field(description="the same, as a share of what may be; None: the strategy has no cap")
 
 
 class Decision(Value):
@@ -113,3 +142,9 @@ class Decision(Value):
     probes: tuple[ProbeReport, ...] = ()
     search_seconds: float = Field(0.0, description="spent on this stage's probes")
     search_steps: int = 0
+    tax: Tax = Tax(budget_share=0.0, cap_share=None)
+    forecast_weight: float | None = Field(
+        None, description="how far forecasts follow fitted curves, learned; in [0, 1]"
+    )
+    num_earlier: int = Field(0, description="probes of earlier stages that informed it")
+    posterior: Posterior | None = Field(None, description="None: there was no surrogate")

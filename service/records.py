@@ -139,6 +139,9 @@ class StageClosed(Record):
     num_steps: int = Field(description="committed in this stage; 0: it diverged and was rewound")
     density: float | None
     threshold: float | None
+    loss: float | None = Field(
+        None, description="median training loss of its end, which was forecast; null: it diverged"
+    )
     bill: Bill = Field(description="so far, search included")
     resume: dict[str, Any] = Field(description="what `trial.resume` needs: checkpoint, journal, schedule, bill")
 

@@ -5,6 +5,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from search.calibration import Calibration
+from search.types import Posterior, Tax
 from service.records import Bill, Direction, ScheduleEntry
 from service.spec import JobSpec
 from service.states import JobState
@@ -29,10 +31,13 @@ class ProbeView(View):
     forecast: float | None
     forecast_std: float | None
     status: str
+    reward: float | None = Field(description="fall of the log loss that it is judged by; null: diverged, or undecided")
+    posterior_mean: float | None = Field(description="of the reward, relative to the first finite probe's")
+    posterior_std: float | None
 
 
 class StageView(View):
-    """A stage: its probes, what was decided and why, and what the commit did (null while it runs)."""
+    """A stage: its probes, what was decided, why and from what, and what the commit did (null while it runs)."""
 
     trial_id: str
     arm: str
@@ -52,7 +57,13 @@ class StageView(View):
     search_seconds: float
     search_steps: int
     search_bytes: int
+    tax: Tax = Field(description="what searching had taken of the trial's budget")
+    forecast_weight: float | None = Field(description="how far forecasts followed fitted curves; null: none was made")
+    num_earlier: int = Field(description="probes of earlier stages that informed the decision")
+    posterior: Posterior | None = Field(description="null: there was none, or it was not asked for")
     closed: bool
+    loss: float | None = Field(description="the training loss that was forecast, as it came; null: diverged")
+    z_score: float | None = Field(description="(loss - forecast) / forecast_std")
     bill: Bill | None = Field(description="the trial's, when the stage closed; null: not kept yet")
     probes: tuple[ProbeView, ...]
 
@@ -90,6 +101,7 @@ class JobView(View):
     finished_at: datetime | None
     version: int = Field(description="grows with every change of state")
     labels: dict[str, str]
+    advice: tuple[str, ...] = Field((), description="sentences on what of the job is legal, but unwise")
     spec: JobSpec
 
 
@@ -161,6 +173,7 @@ class TrialReport(View):
     bill: Bill
     target_loss: float | None = Field(description="the worst loss at which an arm ended with this seed")
     seconds_to_target: float | None = Field(description="until this trial was first there; null: never")
+    calibration: Calibration = Field(description="its forecasts against what came")
     crossing: Crossing | None = Field(description="the first arm against this trial; null in the first arm")
 
 
@@ -211,6 +224,7 @@ class Validated(View):
     spec: JobSpec
     num_trials: int
     notes: tuple[str, ...] = ()
+    advice: tuple[str, ...] = Field((), description="sentences on what of the job is legal, but unwise")
 
 
 class ProblemDocument(BaseModel):

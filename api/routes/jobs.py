@@ -9,6 +9,7 @@ from api import bodies
 from api.auth import StoreOf, require_key
 from api.etags import UNCHANGED, IfNoneMatch, unchanged
 from api.openapi import CHANGING, CREATING, EXAMPLE_JOB, READING, body, refusals
+from service.advice import advice
 from service.control import permissions
 from service.errors import DoesNotFit, InvalidJob
 from service.problems import Problem
@@ -63,7 +64,7 @@ def validate_job(spec: JobBody, misfits: MisfitsOf, user_code: UserCode) -> Vali
     """Check a job without queueing it; the answer has every default filled in."""
     _check(spec, misfits, user_code)
     num_trials = len(spec.arms) * len(spec.seeds)
-    return Validated(spec=spec, num_trials=num_trials, notes=_notes(spec, num_trials))
+    return Validated(spec=spec, num_trials=num_trials, notes=_notes(spec, num_trials), advice=advice(spec))
 
 
 @router.get("/jobs", operation_id="listJobs", responses=refusals(*READING))

@@ -62,9 +62,14 @@ def list_trials(job: str, store: StoreOf) -> tuple[TrialView, ...]:
 
 
 @router.get("/stages", operation_id="listStages")
-def list_stages(job: str, store: StoreOf, trial: str | None = None) -> tuple[StageView, ...]:
-    """Return every decided stage: its probes, the choice and its reason, and what the commit did."""
-    return store.stages(job, trial_id=trial)
+def list_stages(
+    job: str,
+    store: StoreOf,
+    trial: str | None = None,
+    posterior: Annotated[bool, Query(description="with each decision's posterior on a grid, up to 20 kB")] = False,
+) -> tuple[StageView, ...]:
+    """Return every decided stage: its probes, the choice, its reason and grounds, and what the commit did."""
+    return store.stages(job, trial_id=trial, with_posterior=posterior)
 
 
 @router.get("/metrics/{name}", operation_id="getMetric")

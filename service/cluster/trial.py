@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from search import strategies
 from search.prior import NO_PRIOR, Prior
 from search.protocol import Strategy
+from search.reading import Ending
 from search.types import Allowance, Candidate, Course, Observation, Spent, Values
 from service.cluster import chunks, reports
 from service.cluster.checkpoints import Keeper
@@ -289,6 +290,7 @@ class _Run:
                 num_steps=measured.num_steps if is_kept else 0,
                 density=measured.density,
                 threshold=measured.threshold,
+                loss=reports.finite(Ending.of(observation).level),
                 bill=self.progress.bill,
                 resume=resume,
             )

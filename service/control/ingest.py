@@ -154,13 +154,15 @@ class Ingest:
             setattr(row, name, value)
 
     def _decide_stage(self, trial: TrialRow, record: StageDecided) -> None:
-        self.session.merge(StageRow(**record.model_dump(exclude={"kind"}), closed=False))
+        fields = record.model_dump(exclude={"kind"})
+        posterior = fields["decision"].pop("posterior", None)
+        self.session.merge(StageRow(**fields, posterior=posterior, closed=False))
         trial.learning_rate, trial.level = record.learning_rate, record.level
 
     def _close_stage(self, trial: TrialRow, record: StageClosed) -> None:
         stage = self._decided(trial, record.stage)
         stage.closed, stage.num_steps = True, record.num_steps
-        stage.density, stage.threshold = record.density, record.threshold
+        stage.density, stage.threshold, stage.loss = record.density, record.threshold, record.loss
         if record.num_steps == 0:
             attempts.forget_beyond(self.session, trial, record.step)
         _keep(trial, stage, record)

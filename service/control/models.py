@@ -142,13 +142,15 @@ class StageRow(Base):
     search_seconds: Mapped[float]
     search_steps: Mapped[int]
     search_bytes: Mapped[int]
-    decision: Mapped[Json]
+    decision: Mapped[Json]  # all of it but the posterior
+    posterior: Mapped[Json | None] = mapped_column(deferred=True)  # large, and drawn of few stages
     closed: Mapped[bool] = mapped_column(default=False)
     num_steps: Mapped[int | None]
     density: Mapped[float | None]
     threshold: Mapped[float | None]
+    loss: Mapped[float | None]  # which was forecast, at its end
     bill: Mapped[Json | None]  # the trial's, up to what `resume` holds
-    resume: Mapped[Json | None]
+    resume: Mapped[Json | None] = mapped_column(deferred=True)
     resume_step: Mapped[int | None]  # committed steps that `resume` holds
 
 

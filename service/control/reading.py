@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from service.advice import advice
+from service.control import cards
 from service.control.models import JobRow, LabelRow, PointRow, ProbeRow, StageRow, TrialRow
 from service.control.thinning import thin
 from service.errors import InvalidJob, NotFound
@@ -16,7 +18,7 @@ from service.problems import Problem
 from service.records import Bill, ScheduleEntry
 from service.spec import JobSpec
 from service.states import TERMINAL, JobState
-from service.views import JobPage, JobSummary, JobView, ProbeView, ScheduleView, Series, StageView, TrialView
+from service.views import JobPage, JobSummary, JobView, ScheduleView, Series, StageView, TrialView
 
 MAX_PAGE = 500
 #: What every trial reports, besides the losses and metrics of its evaluations.
@@ -63,6 +65,7 @@ def job_view(job: JobRow) -> JobView:
         finished_at=_moment_or_none(job.finished_at),
         version=job.version,
         labels=spec.labels,
+        advice=advice(spec),
         spec=spec,
     )
 
@@ -142,19 +145,27 @@ def trial_view(trial: TrialRow) -> TrialView:
     )
 
 
-def stage_views(session: Session, trials: Iterable[TrialRow]) -> tuple[StageView, ...]:
-    """Return the decided stages of `trials`, each with its probes."""
-    return tuple(view for trial in trials for view in _stages_of(session, trial))
+def stage_views(session: Session, trials: Iterable[TrialRow], *, with_posterior: bool = False) -> tuple[StageView, ...]:
+    """Return the decided stages of `trials`, each with its probes; the posteriors are large."""
+    return tuple(
+        cards.stage_view(trial, stage, probes.get(stage.stage, []), with_posterior=with_posterior)
+        for trial in trials
+        for probes in [_probes(session, trial.id)]
+        for stage in _decided(session, trial.id)
+    )
 
 
-def _stages_of(session: Session, trial: TrialRow) -> Iterable[StageView]:
-    probes: dict[int, list[ProbeView]] = {}
-    for row in session.scalars(select(ProbeRow).where(ProbeRow.trial_id == trial.id).order_by(ProbeRow.id)):
-        probes.setdefault(row.stage, []).append(ProbeView(**_columns(row, ProbeView.model_fields)))
-    fields = StageView.model_fields.keys() - {"arm", "seed", "probes"}
-    for stage in _decided(session, trial.id):
-        found = tuple(probes.get(stage.stage, ()))
-        yield StageView(arm=trial.arm, seed=trial.seed, probes=found, **_columns(stage, fields))
+def _probes(session: Session, trial_id: str) -> dict[int, list[ProbeRow]]:
+    """Return the trial's probes by stage, in the order in which they arrived."""
+    found: dict[int, list[ProbeRow]] = {}
+    for row in session.scalars(select(ProbeRow).where(ProbeRow.trial_id == trial_id).order_by(ProbeRow.id)):
+        found.setdefault(row.stage, []).append(row)
+    return found
+
+
+def z_scores(session: Session, trial_id: str) -> list[float]:
+    """Return how far each closed stage of the trial ended from its forecast, where it had one."""
+    return [score for stage in _decided(session, trial_id) if (score := cards.z_score_of(stage)) is not None]
 
 
 def _decided(session: Session, trial_id: str) -> Iterable[StageRow]:

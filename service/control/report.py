@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 
+from search.calibration import calibration
 from service.control.intervals import CONFIDENCE, estimate
 from service.states import TERMINAL
 from service.views import ArmReport, Crossing, JobReport, JobView, Series, TrialReport, TrialView
 
 
-def job_report(job: JobView, trials: Sequence[TrialView], curves: Sequence[Series]) -> JobReport:
-    """Return the report; `curves` are the trials' validation losses, all points of them."""
+def job_report(
+    job: JobView, trials: Sequence[TrialView], curves: Sequence[Series], *, z_scores: Mapping[str, Sequence[float]]
+) -> JobReport:
+    """Return the report; `curves` are the trials' validation losses, all of their points, `z_scores` by trial."""
     by_trial = {curve.trial_id: curve for curve in curves}
     first = job.spec.arms[0].name
     firsts = {trial.seed: by_trial[trial.trial_id] for trial in trials if trial.arm == first and trial.outcome}
@@ -19,6 +22,7 @@ def job_report(job: JobView, trials: Sequence[TrialView], curves: Sequence[Serie
             trial,
             by_trial[trial.trial_id],
             controller=kinds[trial.arm, trial.seed],
+            z_scores=z_scores[trial.trial_id],
             target=targets.get(trial.seed),
             first=firsts.get(trial.seed) if trial.arm != first and trial.outcome == "completed" else None,
         )
@@ -49,7 +53,13 @@ def _targets(trials: Sequence[TrialView], curves: Mapping[str, Series]) -> dict[
 
 
 def _trial_report(
-    trial: TrialView, curve: Series, *, controller: str, target: float | None, first: Series | None
+    trial: TrialView,
+    curve: Series,
+    *,
+    controller: str,
+    z_scores: Sequence[float],
+    target: float | None,
+    first: Series | None,
 ) -> TrialReport:
     return TrialReport(
         trial_id=trial.trial_id,
@@ -64,6 +74,7 @@ def _trial_report(
         bill=trial.bill,
         target_loss=target,
         seconds_to_target=None if target is None else reached(curve, target),
+        calibration=calibration(z_scores),
         crossing=None if first is None else crossing(first, curve),
     )
 

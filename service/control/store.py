@@ -154,10 +154,13 @@ class Store:
         with self._reading() as session:
             return tuple(reading.trial_view(trial) for trial in reading.trials(session, job_id))
 
-    def stages(self, job_id: str, *, trial_id: str | None = None) -> tuple[StageView, ...]:
-        """Return the decided stages, trial by trial, each with its probes."""
+    def stages(
+        self, job_id: str, *, trial_id: str | None = None, with_posterior: bool = False
+    ) -> tuple[StageView, ...]:
+        """Return the decided stages, trial by trial, each with its probes, and its posterior if asked for."""
         with self._reading() as session:
-            return reading.stage_views(session, reading.trials(session, job_id, trial_id=trial_id))
+            found = reading.trials(session, job_id, trial_id=trial_id)
+            return reading.stage_views(session, found, with_posterior=with_posterior)
 
     def series(
         self, job_id: str, name: str, *, trial_id: str | None = None, max_points: int = 2000
@@ -193,7 +196,8 @@ class Store:
             found = reading.trials(session, job_id)
             curves = [reading.series(session, trial, "validation_loss", max_points=sys.maxsize) for trial in found]
             job = reading.job_view(reading.require(session, job_id))
-            return job_report(job, [reading.trial_view(trial) for trial in found], curves)
+            z_scores = {trial.id: reading.z_scores(session, trial.id) for trial in found}
+            return job_report(job, [reading.trial_view(trial) for trial in found], curves, z_scores=z_scores)
 
     def cancel(self, job_id: str) -> JobView:
         """End a queued job, or have a running one stop; raises IllegalTransition for any other."""

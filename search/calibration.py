@@ -1,0 +1,71 @@
+"""What came true of the forecasts: how far a loss lay off, how sure a run was to be, and what it learns from that."""
+
+from collections.abc import Iterable, Sequence
+
+from pydantic import Field
+
+from search.types import Forecast, Value
+
+#: How far a forecast follows the fitted curves before any stage has closed: as selection on recorded curves was best.
+FIRST_WEIGHT = 0.33
+#: The first weight counts as one stage whose curves led this share of the loss away from its tail.
+FIRST_MOVE = 0.05
+#: So many of the last outcomes are learned from: what is true early in a run is not true late.
+MAX_OUTCOMES = 5
+
+
+class Outcome(Value):
+    """A forecast, and the loss that was reached at its horizon."""
+
+    forecast: Forecast
+    loss: float
+
+
+class Calibration(Value):
+    """Forecasts against outcomes. Of good forecasts 68 % lie within 1 standard deviation and 95 % within 2."""
+
+    num_outcomes: int
+    within_1_std: float | None = Field(description="share of outcomes; null: there is none")
+    within_2_std: float | None
+    mean_z: float | None = Field(
+        description="mean of (loss - forecast) / std; below 0: losses were lower than forecast"
+    )
+
+
+def z_score(loss: float, *, mean: float, std: float) -> float | None:
+    """Return how many `std` a loss lies above the `mean` that was forecast; None where the forecast had no spread."""
+    return (loss - mean) / std if std > 0 else None
+
+
+def calibration(z_scores: Iterable[float]) -> Calibration:
+    """Return how the forecasts with these z-scores did, all counted alike."""
+    scores = list(z_scores)
+    if not scores:
+        return Calibration(num_outcomes=0, within_1_std=None, within_2_std=None, mean_z=None)
+    return Calibration(
+        num_outcomes=len(scores),
+        within_1_std=sum(abs(score) <= 1 for score in scores) / len(scores),
+        within_2_std=sum(abs(score) <= 2 for score in scores) / len(scores),
+        mean_z=sum(scores) / len(scores),
+    )
+
+
+def with_outcome(outcomes: tuple[Outcome, ...], forecast: Forecast | None, loss: float | None) -> tuple[Outcome, ...]:
+    """Return the last outcomes that can be learned from, this one among them if it can."""
+    if forecast is None or forecast.average is None or loss is None:
+        return outcomes
+    return (*outcomes, Outcome(forecast=forecast, loss=loss))[-MAX_OUTCOMES:]
+
+
+def learned_weight(outcomes: Sequence[Outcome]) -> float:
+    """Return the weight w in [0, 1] that would have forecast `outcomes` best.
+
+    Least squares of loss - tail = w (average - tail), in units of the tail, with `FIRST_WEIGHT` as one more outcome.
+    """
+    rows = [(FIRST_MOVE, FIRST_WEIGHT * FIRST_MOVE)]
+    for forecast, loss in ((outcome.forecast, outcome.loss) for outcome in outcomes):
+        if forecast.tail is not None and forecast.average is not None:
+            unit = abs(forecast.tail) or 1.0
+            rows.append(((forecast.average - forecast.tail) / unit, (loss - forecast.tail) / unit))
+    weight = sum(led * moved for led, moved in rows) / sum(led * led for led, _ in rows)
+    return min(1.0, max(0.0, weight))
