@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 
 
 def _whole(given: object) -> object:
@@ -84,6 +84,16 @@ class PastJobs(Config):
         return jobs
 
 
+def _form_of(transfer: object) -> str:
+    return "named" if isinstance(transfer, dict | PastJobs) else "auto"
+
+
+#: `auto`: the newest jobs that are like this one.
+Transfer = Annotated[
+    Annotated[PastJobs, Tag("named")] | Annotated[Literal["auto"], Tag("auto")], Discriminator(_form_of)
+]
+
+
 class BoConfig(Config):
     """One wide Bayesian-optimisation search, then a trust region around the incumbent at every stage."""
 
@@ -92,7 +102,7 @@ class BoConfig(Config):
     num_stages: int = Field(4, ge=1, le=12, description="commits take 1 : 2 : 4 : ... of the budget")
     wide_probes: int = Field(7, ge=5, le=16, description="probes of the first, wide search over rate and level")
     wide_probes_per_axis: int = Field(2, ge=0, le=8, description="more of them for each further axis")
-    transfer: Literal["auto"] | PastJobs | None = Field(
+    transfer: Transfer | None = Field(
         None, description="past jobs to learn from: `{jobs: [...]}`, or `auto`, the newest 5 that are like this one"
     )
     probes: int = Field(3, ge=2, le=8, description="probes of a later stage, the incumbent among them")
