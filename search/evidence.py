@@ -126,7 +126,8 @@ class Evidence(NamedTuple):
 
     def surrogate(self, box: Box, opening: Values) -> AnySurrogate | None:
         """Return a surrogate over `box`, or None if there is too little to learn from."""
-        if self.num_finite < (LEAST_POINTS if self.prior.searches else MIN_POINTS):
+        is_enough = len(self.values) >= LEAST_POINTS if self.prior.searches else self.num_finite >= MIN_POINTS
+        if not is_enough:
             return None
         return fit(self._points(box), self.rewards, self.variances, expected=self.expectation(box, opening))
 

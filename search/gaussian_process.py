@@ -17,6 +17,8 @@ Function = Callable[[Array], Array]
 
 #: Noise is at least this share of the rewards' spread: probes never agree to the last digit.
 NOISE_FLOOR = 0.02
+#: A reward with this variance, in units of the rewards', says nothing.
+LARGEST_NOISE = 1e6
 #: The length scales that are tried; a unit cube needs none beyond.
 LENGTH_SCALES = np.geomspace(0.025, 10.0, 25)
 #: The length scales are chosen one axis after the other, so often.
@@ -151,8 +153,8 @@ def location(rewards: Array) -> tuple[float, float]:
 
 
 def noise(variances: Array, spread: float) -> Array:
-    """Return `variances` `(n,)` in units of `spread`, the rewards' standard deviation, and not below the floor."""
-    return np.asarray(np.maximum(variances / spread**2, NOISE_FLOOR**2))
+    """Return `variances` `(n,)` in units of `spread`, the rewards' standard deviation; neither tiny nor infinite."""
+    return np.asarray(np.clip(variances / spread**2, NOISE_FLOOR**2, LARGEST_NOISE))
 
 
 def log_h(z: Array) -> Array:

@@ -1,5 +1,6 @@
 """What the wide searches of past runs measured, as a new run takes it along. JSON both ways; pydantic only."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,7 +33,7 @@ class PastSearch(Value):
         return cls(
             job=job,
             probes=tuple(
-                PastProbe(values=report.candidate.values, reward=report.reward, variance=report.variance)
+                PastProbe(values=report.candidate.values, reward=_finite(report.reward), variance=report.variance)
                 for report in reports
             ),
         )
@@ -50,6 +51,10 @@ class Prior(Value):
 
 
 NO_PRIOR = Prior()
+
+
+def _finite(reward: float | None) -> float | None:
+    return reward if reward is not None and math.isfinite(reward) else None
 
 
 class _Known(Value):

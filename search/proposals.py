@@ -26,12 +26,11 @@ SAME_RATE = 1.5
 MAX_EXTENSIONS = 2
 #: From this share of the budget on, a learning rate no longer rises: a short probe does not see slow divergence.
 LAST_RISE = 0.5
-#: So many probes about the past's best rate, if the past explains them with this probability, replace the grid ...
+#: The past is confirmed by so many probes about its best rate, if it explains them with this probability.
 BRACKET = 3
 CONFIRMED = 0.5
-#: ... and spare so many of the probes; a past that they refute has put the grid in the wrong place, and costs so many.
-SPARED = 2
-DETOUR = 1
+#: That spares so many probes of the rate alone; a past that is not confirmed has moved the grid for nothing, and costs.
+SPARED, DETOUR = 2, 1
 #: Values closer than this were tried already.
 SAME_VALUES = 1.02
 
@@ -111,46 +110,55 @@ def _alternating_levels(problem: Problem, distances: list[int]) -> list[float | 
 
 def _propose_wide(problem: Problem, stage: Stage) -> Proposal | None:
     plan = wide_plan(problem, stage.prior)
-    planned, tried = [values for values, _ in plan], [candidate.values for candidate in stage.candidates]
-    is_bracketed = not stage.pending and past_is_confirmed(problem, stage)
-    left = [] if is_bracketed else [proposal for proposal in plan if proposal[0] not in tried]
+    closer = closer_plan(plan) if past_is_confirmed(problem, stage) else plan
+    tried = [candidate.values for candidate in stage.candidates]
+    left = [proposal for proposal in closer if proposal[0] not in tried]
     if left:
         return left[0]
-    num_extensions = sum(
-        candidate.origin == "wide" and candidate.values not in planned for candidate in stage.candidates
-    )
-    if num_extensions < MAX_EXTENSIONS and not stage.pending:
+    planned = [values for values, _ in (*plan, *closer)]
+    extensions = [values for values in _asked_as(stage, "wide") if values not in planned]
+    if len(extensions) < MAX_EXTENSIONS and not stage.pending:
         extension = _extension(problem, stage)
         if extension is not None:
             return extension, "wide"
-    if len(tried) - num_extensions >= _num_wide(problem, stage, is_bracketed=is_bracketed):
+    if len(tried) - len(extensions) >= _num_wide(problem, stage, is_confirmed=closer is not plan):
         return None
-    box = bounding_box(problem, [candidate.values for candidate in stage.candidates])
-    return _acquire(problem, stage, box)
+    return _acquire(problem, stage, bounding_box(problem, tried))
 
 
-def _num_wide(problem: Problem, stage: Stage, *, is_bracketed: bool) -> int:
+def _asked_as(stage: Stage, origin: Origin) -> list[Values]:
+    return [candidate.values for candidate in stage.candidates if candidate.origin == origin]
+
+
+def _num_wide(problem: Problem, stage: Stage, *, is_confirmed: bool) -> int:
     """Return how many probes the wide search has, extensions apart: fewer where the past was right, more where not."""
-    if is_bracketed:
-        return problem.wide_probes - SPARED
+    if is_confirmed:
+        return problem.wide_probes - (0 if problem.space.axes else SPARED)
     is_detour = _past_rate(problem, stage.prior, _grid(problem)) is not None
     return problem.wide_probes + DETOUR * is_detour
 
 
 def past_is_confirmed(problem: Problem, stage: Stage) -> bool:
-    """Whether the first three probes lie about the past's best rate, agree with the past, and find it best again.
-
-    Then the rest of the grid is left out.
-    """
-    if not stage.prior.searches or len(stage.probes) < BRACKET:
-        return False
+    """Whether the first three probes lie about the past's best rate, agree with the past, and find it best again."""
     start = replace(stage, candidates=stage.candidates[:BRACKET])
-    first, rates = scores(start), [candidate.values.learning_rate for candidate in start.candidates]
-    rewards = [-math.inf if score.reward is None else score.reward for score in first]
+    if not stage.prior.searches or len(start.probes) < BRACKET:
+        return False
+    rates = [candidate.values.learning_rate for candidate in start.candidates]
+    rewards = [-math.inf if score.reward is None else score.reward for score in scores(start)]
     if not min(rates) < rates[0] < max(rates) or not rewards[0] > max(rewards[1:]):
         return False
     known = evidence(start)
     return known.expectation(bounding_box(problem, known.values), problem.opening).weight >= CONFIRMED
+
+
+def closer_plan(plan: list[Proposal]) -> list[Proposal]:
+    """Return the first three of `plan`, and the next two moved to half a step above and below the first."""
+    best, upper = plan[0][0].learning_rate, max(values.learning_rate for values, _ in plan[:BRACKET])
+    half_step = math.sqrt(upper / best)
+    return plan[:BRACKET] + [
+        (values.model_copy(update={"learning_rate": best * factor}), origin)
+        for (values, origin), factor in zip(plan[BRACKET:], (half_step, 1 / half_step), strict=False)
+    ]
 
 
 def _extension(problem: Problem, stage: Stage) -> Values | None:

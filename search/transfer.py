@@ -31,6 +31,8 @@ RESIDUAL = 0.3
 UNEXPLAINED = 0.5
 #: With fewer probes nothing is said of how well the past explains them.
 MIN_PROBES = 3
+#: Learning rates among which the past's best one is sought.
+NUM_RATES = 161
 
 
 class _Model(NamedTuple):
@@ -81,10 +83,6 @@ def best_rate(prior: Prior, box: Box, like: Sequence[float]) -> float | None:
     grid[:, 0] = np.linspace(0.0, 1.0, NUM_RATES)
     total = np.sum([shape(grid) for shape in shapes], axis=0)
     return box.axes[0].from_unit(float(grid[int(np.argmax(total)), 0]))
-
-
-#: Learning rates among which the past's best one is sought.
-NUM_RATES = 161
 
 
 @lru_cache(maxsize=256)

@@ -12,7 +12,7 @@ from search.config import BoConfig, Budget
 from search.controller import Controller
 from search.decision import choose
 from search.prior import NO_PRIOR, PastProbe, PastSearch, Prior
-from search.proposals import propose
+from search.proposals import closer_plan, propose
 from search.reading import Reading
 from search.space import Axis, Box, SearchSpace
 from search.stage import Problem, Stage
@@ -155,9 +155,22 @@ def test_a_search_that_says_nothing_of_an_axis_is_left_out():
     assert shape_of(_past(0.5).searches[0], box) is None
 
 
-def test_the_reason_says_what_the_past_did():
-    assert "; prior from 1 job, weight 0.9" in _search(1.0, _past(1.0), 0).reason
-    assert "; prior from 1 job, weight 0.0" in _search(1.0, _past(30.0), 0).reason
+@pytest.mark.parametrize(("past", "low", "high"), [(1.0, 0.7, 1.0), (30.0, 0.0, 0.1)])
+def test_the_reason_says_what_the_past_did(past, low, high):
+    reason = _search(1.0, _past(past), 0).reason
+    told, _, weight = reason.rpartition("; prior from 1 job, weight ")
+
+    assert told
+    assert low <= float(weight) <= high
+
+
+def test_a_confirmed_past_moves_the_outer_points_in_and_one_that_is_not_leaves_them():
+    plan = [(Values(learning_rate=rate), "wide") for rate in (1.0, 0.1, 10.0, 0.01, 100.0)]
+    closer = [values.learning_rate for values, _ in closer_plan(plan)]
+
+    assert closer == pytest.approx([1.0, 0.1, 10.0, math.sqrt(10), math.sqrt(0.1)])
+    assert _search(1.0, _past(1.0), 0).num_probes == 5
+    assert _search(1.0, _past(30.0), 0).num_probes >= 7
 
 
 def _tell(controller, candidate, steps):
