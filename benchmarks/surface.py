@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from search.acquisition import sobol_points
 from search.config import BoConfig, Budget
 from search.controller import Controller
-from search.space import Box, SearchSpace
+from search.space import Axis, Box, SearchSpace
 from search.types import Candidate, Observation, Spent, Values
 
 Array = NDArray[np.float64]
@@ -29,7 +29,8 @@ Array = NDArray[np.float64]
 NUM_EVALUATIONS, NUM_SEEDS = 10, 32
 NOISE = 0.02
 UNIT_SQUARE = np.array([[0.0, 0.0], [1.0, 1.0]])
-BOX = Box(learning_rate=(1e-4, 1.0), level=(1e-3, 1.0))
+RATE, LEVEL = Axis(name="learning_rate", low=1e-4, high=1.0), Axis(name="level", low=1e-3, high=1.0)
+BOX = Box(axes=(RATE, LEVEL))
 #: Loss of the first steps of a probe, and its length in steps.
 START_LOSS, PROBE_STEPS = 2.0, 20
 
@@ -85,10 +86,9 @@ def new_controller(seed: int, *, wide_probes: int) -> Controller:
     space = SearchSpace(
         optimizer="schedulefree_sgd",
         guess=guess,
-        level_range=BOX.level,
-        level_start=guess.level,
-        min_learning_rate=BOX.learning_rate[0],
-        max_learning_rate=BOX.learning_rate[1],
+        axes=(LEVEL,),
+        min_learning_rate=RATE.low,
+        max_learning_rate=RATE.high,
     )
     config = BoConfig(wide_probes=wide_probes, max_search_fraction=0.9)
     return Controller(space, config, seed, budget=Budget(steps=100_000))

@@ -9,7 +9,8 @@ from botorch.acquisition.logei import qLogNoisyExpectedImprovement
 from botorch.sampling.normal import SobolQMCNormalSampler
 from numpy.typing import NDArray
 
-from search.surrogate import MIN_POINTS, Surrogate, quiet_and_single_threaded
+from search.gaussian_process import GaussianProcess
+from search.surrogate import MIN_POINTS, AnySurrogate, Surrogate, quiet_and_single_threaded
 
 Array = NDArray[np.float64]
 Legal = Callable[[Array], Array]
@@ -28,16 +29,29 @@ def sobol_points(num_points: int, bounds: Array, *, seed: int) -> Array:
     return np.asarray(bounds[0] + unit * (bounds[1] - bounds[0]))
 
 
-def next_point(surrogate: Surrogate, bounds: Array, *, pending: Array, legal: Legal, seed: int) -> Array | None:
+def next_point(surrogate: AnySurrogate, bounds: Array, *, pending: Array, legal: Legal, seed: int) -> Array | None:
     """Return the point `(d,)` within `bounds` `(2, d)` that promises the most, or None if none is legal.
 
-    Maximises qLogNoisyExpectedImprovement (Ament et al., 2023) over 512 Sobol points and 64 around the best
-    mean. Points that still run are `pending` `(p, d)`; `legal` maps a cloud `(m, d)` to what may be tried of it
-    `(k, d)`, moved onto values that exist: so whole numbers and choices are searched exactly.
+    Maximises qLogNoisyExpectedImprovement (Ament et al., 2023), or of the plain surrogate the expected improvement
+    itself, over 512 Sobol points and 64 around the best mean. Points that still run are `pending` `(p, d)`; `legal`
+    maps a cloud `(m, d)` to what may be tried of it `(k, d)`, moved onto values that exist: so whole numbers and
+    choices are searched exactly.
+
+    Raises:
+        one of `search.surrogate.NUMERICAL_FAILURES`: BoTorch's acquisition failed.
     """
     cloud = legal(_cloud(surrogate, bounds, seed))
     if not len(cloud):
         return None
+    worth = _worth(surrogate, cloud, pending, seed)
+    if not np.isfinite(worth).any():
+        raise ArithmeticError("no point of the acquisition is finite")
+    return np.asarray(cloud[int(np.nanargmax(worth))])
+
+
+def _worth(surrogate: AnySurrogate, cloud: Array, pending: Array, seed: int) -> Array:
+    if isinstance(surrogate, GaussianProcess):
+        return surrogate.log_improvement(cloud, pending=pending)
     with quiet_and_single_threaded(), torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         acquisition = qLogNoisyExpectedImprovement(
@@ -47,8 +61,7 @@ def next_point(surrogate: Surrogate, bounds: Array, *, pending: Array, legal: Le
             X_pending=torch.as_tensor(pending, dtype=torch.float64) if len(pending) else None,
             prune_baseline=False,
         )
-        worth = acquisition(torch.as_tensor(cloud, dtype=torch.float64).unsqueeze(1))
-    return np.asarray(cloud[int(worth.argmax())])
+        return np.asarray(acquisition(torch.as_tensor(cloud, dtype=torch.float64).unsqueeze(1)).numpy())
 
 
 @cache
@@ -61,8 +74,8 @@ def warm_up() -> None:
     surrogate.joint(points)
 
 
-def _cloud(surrogate: Surrogate, bounds: Array, seed: int) -> Array:
-    known = surrogate.points.numpy()
+def _cloud(surrogate: AnySurrogate, bounds: Array, seed: int) -> Array:
+    known = np.asarray(surrogate.points)
     best = np.clip(known[int(surrogate.mean(known).argmax())], bounds[0], bounds[1])
     spread = LOCAL_WIDTH * (bounds[1] - bounds[0])
     local = best + spread * np.random.default_rng(seed).standard_normal((NUM_LOCAL, bounds.shape[1]))

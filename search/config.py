@@ -2,7 +2,7 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 
 from search.schedule_file import ScheduleFile
 
@@ -71,6 +71,29 @@ class OffConfig(Config):
     cooldown: CoolDown = Field(
         0.15, description="last share of the budget, decayed linearly to 0 (plain optimizers; Schedule-Free needs none)"
     )
+
+
+class PastJobs(Config):
+    """Jobs that succeeded, with the same optimizer and exchange, whose wide searches the first one may learn from."""
+
+    jobs: tuple[Annotated[str, Field(max_length=100)], ...] = Field(min_length=1, max_length=5)
+
+    @field_validator("jobs")
+    @classmethod
+    def _are_distinct(cls, jobs: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(jobs)) < len(jobs):
+            raise ValueError(f"`jobs` must be distinct, got {list(jobs)}")
+        return jobs
+
+
+def _form_of(transfer: object) -> str:
+    return "named" if isinstance(transfer, dict | PastJobs) else "auto"
+
+
+#: `auto`: the newest jobs that are like this one.
+Transfer = Annotated[
+    Annotated[PastJobs, Tag("named")] | Annotated[Literal["auto"], Tag("auto")], Discriminator(_form_of)
+]
 
 
 class ScheduleConfig(Config):
@@ -143,6 +166,9 @@ class BoConfig(WideConfig):
 
     kind: Literal["bo"] = "bo"
     has_surrogate: ClassVar[bool] = True
+    transfer: Transfer | None = Field(
+        None, description="past jobs to learn from: `{jobs: [...]}`, or `auto`, the newest 5 that are like this one"
+    )
     switch_probability: float = Field(0.95, ge=0.5, lt=1, description="switch only if this sure to be better")
     min_gain: float = Field(0.002, ge=0, description="and better by this share of the loss")
 

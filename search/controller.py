@@ -18,6 +18,7 @@ from search.config import OPTIMIZER_TRAITS, Budget, SearchConfig
 from search.decision import choose
 from search.levels import follow_link
 from search.posterior import on_grid
+from search.prior import NO_PRIOR, Prior
 from search.probe_costs import (
     StepCosts,
     cooldown_factor,
@@ -41,7 +42,9 @@ FORMAT = "wiretune.controller/3"
 class Controller:
     """A `search.protocol.Strategy`. Several candidates may be asked for before the first is told."""
 
-    def __init__(self, space: SearchSpace, config: SearchConfig, seed: int, *, budget: Budget) -> None:
+    def __init__(
+        self, space: SearchSpace, config: SearchConfig, seed: int, *, budget: Budget, prior: Prior = NO_PRIOR
+    ) -> None:
         """Begin a run at its first step.
 
         Raises:
@@ -49,7 +52,10 @@ class Controller:
         """
         _check(space)
         self._problem = Problem(space=space, config=config, budget=budget, seed=seed)
-        self._stage = Stage(index=0, incumbent=self._problem.opening, has_incumbent=config.wide_probes == 0)
+        self._prior = prior
+        self._stage = Stage(
+            index=0, incumbent=self._problem.opening, has_incumbent=config.wide_probes == 0, prior=prior
+        )
         self._costs = StepCosts()
         self._spent, self._search = Spent(), Spent()
         self._journal: list[dict[str, Any]] = []
@@ -138,6 +144,7 @@ class Controller:
             "space": _to_json(problem.space),
             "budget": _to_json(problem.budget),
             "seed": problem.seed,
+            "prior": _to_json(self._prior),
             "events": list(self._journal),
         }
 
@@ -155,6 +162,7 @@ class Controller:
             TypeAdapter(SearchConfig).validate_python(state["config"]),
             state["seed"],
             budget=Budget.model_validate(state["budget"]),
+            prior=Prior.model_validate(state["prior"]),
         )
         for event in state["events"]:
             controller._replay(event)

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from search import events, spending
 from search.config import SearchConfig
 from search.evidence import Evidence, diverged_values, evidence, scores
+from search.gaussian_process import NOISE_FLOOR
 from search.peak import interpolated_peak
 from search.posterior import Fit
 from search.probe_costs import MIN_WIDE_PROBES, has_room_for_wide, search_cap, shortest_wide_probe
 from search.space import Axis, Box
 from search.stage import Problem, Score, Stage, is_barred
-from search.surrogate import NOISE_FLOOR
 from search.types import Values
 
 Array = NDArray[np.float64]
@@ -85,8 +85,9 @@ def may_switch(verdict: Verdict, config: SearchConfig) -> bool:
 def choose(problem: Problem, stage: Stage) -> Choice:
     """Choose the open stage's values from its finished probes."""
     choice = _choose(problem, stage)
-    remarks = [stage.note, _happened(problem, stage)]
-    reason = "; ".join([choice.reason, *filter(None, remarks)])
+    remarks = [stage.note, _happened(problem, stage), _prior_note(stage, choice.fit)]
+    failure = choice.fit.surrogate.note if choice.fit else ""
+    reason = "; ".join(filter(None, [choice.reason, *remarks, failure]))
     return choice._replace(reason=for_a_person(reason, problem.space.level_name))
 
 
@@ -273,6 +274,12 @@ def _name(values: Values) -> str:
     further = [f"{name.replace('_', ' ')} {_number(value)}" for name, value in values.further.items()]
     others = ", ".join(level + further)
     return f"{_number(values.learning_rate)}{others and f' at {others}'}"
+
+
+def _prior_note(stage: Stage, fit: Fit | None) -> str:
+    num_jobs = len(stage.prior.searches)
+    weight = 0.0 if fit is None else fit.surrogate.expected.weight
+    return f"prior from {num_jobs} job{'s' * (num_jobs > 1)}, weight {weight:.2f}" if num_jobs else ""
 
 
 def _tail(stage: Stage, index: int) -> str:

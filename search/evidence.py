@@ -8,11 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search.forecast import has_diverged, standard_error
+from search.gaussian_process import Expectation, Function
 from search.history import discounted
+from search.prior import NO_PRIOR, Prior
 from search.reading import Reading, side_by_side, usable_median
 from search.space import Box
 from search.stage import Probe, Problem, Score, Stage
-from search.surrogate import MIN_POINTS, Belief, Surrogate
+from search.surrogate import LEAST_POINTS, MIN_POINTS, AnySurrogate, fit
+from search.transfer import expectation, worth_of_divergence
 from search.types import Values
 
 Array = NDArray[np.float64]
@@ -128,16 +131,27 @@ class Evidence(NamedTuple):
     rewards: Array
     variances: Array
     num_finite: int
+    prior: Prior = NO_PRIOR
 
-    def surrogate(self, problem: Problem, box: Box) -> Surrogate | None:
+    def surrogate(self, problem: Problem, box: Box) -> AnySurrogate | None:
         """Return a surrogate over `box`, or None if there is too little to learn from, or the controller uses none."""
-        if not problem.config.has_surrogate or self.num_finite < MIN_POINTS:
+        is_enough = len(self.values) >= LEAST_POINTS if self.prior.searches else self.num_finite >= MIN_POINTS
+        if not problem.config.has_surrogate or not is_enough:
             return None
-        points = np.array([box.to_unit(values) for values in self.values])
-        return Surrogate(points, self.rewards, self.variances, belief=level_belief(box, problem.opening))
+        expected = self.expectation(box, problem.opening)
+        return fit(self._points(box), self.rewards, self.variances, expected=expected)
+
+    def expectation(self, box: Box, opening: Values) -> Expectation:
+        """Return what past runs, as far as they explain the probes, and the link's rule lead to expect."""
+        return expectation(
+            self.prior, box, self._points(box), self.rewards, self.variances, otherwise=level_belief(box, opening)
+        )
+
+    def _points(self, box: Box) -> Array:
+        return np.array([box.to_unit(values) for values in self.values])
 
 
-def level_belief(box: Box, opening: Values) -> Belief:
+def level_belief(box: Box, opening: Values) -> Function:
     """Return what is expected of the level before any probe: that the one the run opens with is best.
 
     It opens with what the link suggests. A level 10 times as high, or as low, costs half of a standard deviation of
@@ -148,15 +162,11 @@ def level_belief(box: Box, opening: Values) -> Belief:
         if axis.name == "level" and opening.level is not None:
             peak[column] = axis.to_unit(opening.level)
             weight[column] = STDS_PER_DECADE * math.log10(axis.high / axis.low) ** 2
-    return Belief(peak, weight)
+    return lambda points: -np.asarray((points - peak) ** 2 @ weight)
 
 
 def evidence(stage: Stage) -> Evidence:
-    """Return what the probes of this stage and of earlier ones say, rewards relative to this stage's first finite one.
-
-    A diverged probe gets the lowest finite reward less half of the spread, with a large variance: a huge
-    number would flatten everything else.
-    """
+    """Return what the probes of this stage and of earlier ones say, relative to this stage's first finite reward."""
     current = scores(stage)
     origin = next((score.reward for score in current if score.reward is not None), 0.0)
     rows = [(score.values, score.reward - origin, score.variance) for score in current if score.reward is not None]
@@ -165,14 +175,14 @@ def evidence(stage: Stage) -> Evidence:
     num_finite = len(rows)
     diverged = [score.values for score in current if score.reward is None]
     if rows:
-        finite = np.array([reward for _, reward, _ in rows])
-        spread = max(float(np.ptp(finite)) / 2, float(finite.std()), 0.01)
-        rows += [(values, float(finite.min()) - spread, (0.5 * spread) ** 2) for values in diverged]
+        reward, variance = worth_of_divergence([reward for _, reward, _ in rows])
+        rows += [(values, reward, variance) for values in diverged]
     return Evidence(
         values=[values for values, _, _ in rows],
         rewards=np.array([reward for _, reward, _ in rows]),
         variances=np.array([variance for _, _, variance in rows]),
         num_finite=num_finite,
+        prior=stage.prior,
     )
 
 

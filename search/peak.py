@@ -8,7 +8,7 @@ import numpy as np
 
 from search.space import Axis, Box
 from search.stage import is_barred
-from search.surrogate import Surrogate
+from search.surrogate import AnySurrogate
 from search.types import Values
 
 #: Points on a line of learning rates (4 decades / 200: steps of about 5 %), and on one of another axis.
@@ -18,7 +18,7 @@ MAX_ROUNDS = 8
 
 
 def interpolated_peak(
-    surrogate: Surrogate, box: Box, tried: Sequence[Values], *, barred: tuple[Values, ...]
+    surrogate: AnySurrogate, box: Box, tried: Sequence[Values], *, barred: tuple[Values, ...]
 ) -> Values | None:
     """Return the values with the highest posterior mean inside the range of `tried`; None: all of it is barred."""
     axes = [_tried_range(axis, tried) for axis in box.axes]

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from search.space import Axis, Box
-from search.surrogate import Surrogate
+from search.surrogate import AnySurrogate
 from search.types import GridAxis, Posterior, Values
 
 #: Coordinates of an axis. Two axes make 1,024 points: some 20 kB of JSON.
@@ -16,7 +16,7 @@ DIGITS = 4
 class Fit(NamedTuple):
     """A surrogate, and the box whose unit cube it works in."""
 
-    surrogate: Surrogate
+    surrogate: AnySurrogate
     box: Box
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,10 +10,12 @@ from numpy.typing import NDArray
 from search.acquisition import next_point, sobol_points
 from search.decision import bounding_box, trust_region
 from search.evidence import diverged_values, evidence, scores
+from search.prior import Prior
 from search.space import Box, are_within, distance
 from search.spending import fraction_spent
 from search.stage import Problem, Stage, is_barred
-from search.surrogate import MIN_POINTS
+from search.surrogate import MIN_POINTS, NUMERICAL_FAILURES, described
+from search.transfer import best_rate
 from search.types import Origin, Values
 
 Array = NDArray[np.float64]
@@ -24,6 +27,11 @@ SAME_RATE = 1.5
 MAX_EXTENSIONS = 2
 #: From this share of the budget on, a learning rate no longer rises: a short probe does not see slow divergence.
 LAST_RISE = 0.5
+#: The past is confirmed by so many probes about its best rate, if it explains them with this probability.
+BRACKET = 3
+CONFIRMED = 0.5
+#: That spares so many probes of the rate alone; a past that is not confirmed has moved the grid for nothing, and costs.
+SPARED, DETOUR = 2, 1
 #: Values closer than this were tried already.
 SAME_VALUES = 1.02
 
@@ -38,28 +46,49 @@ def propose(problem: Problem, stage: Stage) -> Proposal | None:
 # -- the wide search -------------------------------------------------------------------------------
 
 
-def wide_plan(problem: Problem) -> list[Proposal]:
+def wide_plan(problem: Problem, prior: Prior) -> list[Proposal]:
     """Return the wide search's opening: a grid of learning rates, most central first, and the guess.
 
-    Where the level is searched too it alternates between both sides of the opening level, low next to the
-    centre and high beyond, so that rate and level are not confounded. Further axes start from where the run opens,
-    and are then spread over their ranges (Sobol).
+    Where past runs say which rate is best the grid is moved by up to half a step, so that it holds that rate, and
+    starts from there. Where the level is searched too it alternates between both sides of the opening level, low next
+    to the start and high beyond, so that rate and level are not confounded. Further axes start from where the run
+    opens, and are then spread over their ranges (Sobol).
     """
-    config, opening = problem.config, problem.opening
-    centre = _clip_rate(problem, opening.learning_rate * problem.traits.centre)
+    opening, rates = problem.opening, _grid(problem)
+    past = _past_rate(problem, prior, rates)
+    start = (len(rates) - 1) / 2
+    if past is not None:
+        start = min(range(len(rates)), key=lambda index: abs(math.log(rates[index] / past)))
+        rates = [_clip_rate(problem, rate * (past / rates[start])) for rate in rates]
+    order = sorted(range(len(rates)), key=lambda index: abs(2 * (index - start) + 0.1))
+    levels = _alternating_levels(problem, [int(abs(index - start)) for index in range(len(rates))])
+    plan: list[Proposal] = [
+        (spread.model_copy(update={"learning_rate": rates[index], "level": levels[index]}), "wide")
+        for index, spread in zip(order, _spread(problem, len(rates)), strict=True)
+    ]
+    if past is None and all(not _within(opening.learning_rate, rate, SAME_RATE) for rate in rates):
+        plan.insert(1, (opening, "guess"))
+    return plan
+
+
+def _grid(problem: Problem) -> list[float]:
+    config = problem.config
+    centre = _clip_rate(problem, problem.opening.learning_rate * problem.traits.centre)
     half = 10 ** (config.wide_decades / 2)
     low, high = _clip_rate(problem, centre / half), _clip_rate(problem, centre * half)
     num_points = max(3, min(math.floor(config.wide_decades) + 1, config.wide_probes - 1))
-    rates = [float(rate) for rate in np.geomspace(low, high, num_points)]
-    order = sorted(range(num_points), key=lambda index: abs(2 * index - num_points + 1.1))
-    levels = _alternating_levels(problem, num_points)
-    plan: list[Proposal] = [
-        (spread.model_copy(update={"learning_rate": rates[index], "level": levels[index]}), "wide")
-        for index, spread in zip(order, _spread(problem, num_points), strict=True)
-    ]
-    if all(not _within(opening.learning_rate, rate, SAME_RATE) for rate in rates):
-        plan.insert(1, (opening, "guess"))
-    return plan
+    return [float(rate) for rate in np.geomspace(low, high, num_points)]
+
+
+def _past_rate(problem: Problem, prior: Prior, rates: list[float]) -> float | None:
+    """Return the rate that past runs found best; None: they say nothing, or it lies beyond the grid of `rates`."""
+    probed = [probe.values for search in prior.searches for probe in search.probes if probe.reward is not None]
+    if not probed:
+        return None
+    box = bounding_box(problem, probed)
+    past = best_rate(prior, box, box.to_unit(problem.opening))
+    half_step = math.sqrt(rates[1] / rates[0])
+    return past if past is not None and rates[0] / half_step <= past <= rates[-1] * half_step else None
 
 
 def _spread(problem: Problem, num_points: int) -> list[Values]:
@@ -73,30 +102,62 @@ def _spread(problem: Problem, num_points: int) -> list[Values]:
     return [opening, *(box.from_unit(point.tolist(), opening) for point in points)]
 
 
-def _alternating_levels(problem: Problem, num_points: int) -> list[float | None]:
+def _alternating_levels(problem: Problem, distances: list[int]) -> list[float | None]:
     level, axis = problem.opening.level, problem.space.axis("level")
     if level is None or axis is None:
-        return [level] * num_points
+        return [level] * len(distances)
     reach = axis.around(level, problem.config.max_level_move)
     low, high = math.sqrt(level * reach.low), math.sqrt(level * reach.high)
-    distances = [abs(2 * index - num_points + 1) // 2 for index in range(num_points)]
     return [level if distance == 0 else (low, high)[(distance + 1) % 2] for distance in distances]
 
 
 def _propose_wide(problem: Problem, stage: Stage) -> Proposal | None:
-    plan = wide_plan(problem)
-    asked = len(stage.tried)
-    if asked < len(plan):
-        return plan[asked]
-    num_extensions = sum(each.origin in ("wide", "guess") for each in stage.tried) - len(plan)
-    if num_extensions < MAX_EXTENSIONS and not stage.pending:
+    plan = wide_plan(problem, stage.prior)
+    closer = closer_plan(plan) if past_is_confirmed(problem, stage) else plan
+    tried = [each.values for each in stage.tried]
+    left = [proposal for proposal in closer if proposal[0] not in tried]
+    if left:
+        return left[0]
+    planned = [values for values, _ in (*plan, *closer)]
+    extensions = [each.values for each in stage.tried if each.origin == "wide" and each.values not in planned]
+    if len(extensions) < MAX_EXTENSIONS and not stage.pending:
         extension = _extension(problem, stage)
         if extension is not None:
             return extension, "wide"
-    if asked - num_extensions >= problem.wide_probes:
+    if len(tried) - len(extensions) >= _num_wide(problem, stage, is_confirmed=closer is not plan):
         return None
-    box = bounding_box(problem, [each.values for each in stage.tried])
-    return _acquire(problem, stage, box)
+    return _acquire(problem, stage, bounding_box(problem, tried))
+
+
+def _num_wide(problem: Problem, stage: Stage, *, is_confirmed: bool) -> int:
+    """Return how many probes the wide search has, extensions apart: fewer where the past was right, more where not."""
+    if is_confirmed:
+        return problem.wide_probes - (0 if problem.space.axes else SPARED)
+    is_detour = _past_rate(problem, stage.prior, _grid(problem)) is not None
+    return problem.wide_probes + DETOUR * is_detour
+
+
+def past_is_confirmed(problem: Problem, stage: Stage) -> bool:
+    """Whether the first three probes lie about the past's best rate, agree with the past, and find it best again."""
+    start = replace(stage, candidates=stage.candidates[:BRACKET])
+    if not stage.prior.searches or len(start.probes) < BRACKET:
+        return False
+    rates = [candidate.values.learning_rate for candidate in start.candidates]
+    rewards = [-math.inf if score.reward is None else score.reward for score in scores(start)]
+    if not min(rates) < rates[0] < max(rates) or not rewards[0] > max(rewards[1:]):
+        return False
+    known = evidence(start)
+    return known.expectation(bounding_box(problem, known.values), problem.opening).weight >= CONFIRMED
+
+
+def closer_plan(plan: list[Proposal]) -> list[Proposal]:
+    """Return the first three of `plan`, and the next two moved to half a step above and below the first."""
+    best, upper = plan[0][0].learning_rate, max(values.learning_rate for values, _ in plan[:BRACKET])
+    half_step = math.sqrt(upper / best)
+    return plan[:BRACKET] + [
+        (values.model_copy(update={"learning_rate": best * factor}), origin)
+        for (values, origin), factor in zip(plan[BRACKET:], (half_step, 1 / half_step), strict=False)
+    ]
 
 
 def _extension(problem: Problem, stage: Stage) -> Values | None:
@@ -187,8 +248,13 @@ def _acquire(problem: Problem, stage: Stage, region: Box) -> Proposal | None:
         return (outer.from_unit(free[0].tolist(), like), "sobol") if len(free) else None
     seed = (stage_seed + len(stage.tried)) % 2**31
     pending = np.array([outer.to_unit(candidate.values) for candidate in stage.pending])
-    point = next_point(surrogate, bounds, pending=pending, legal=legal, seed=seed)
-    return None if point is None else (outer.from_unit(point.tolist(), like), "acquisition")
+    try:
+        point = next_point(surrogate, bounds, pending=pending, legal=legal, seed=seed)
+    except NUMERICAL_FAILURES as error:
+        surrogate = surrogate.plain(described(error))
+        point = next_point(surrogate, bounds, pending=pending, legal=legal, seed=seed)
+    origin: Origin = "fallback" if surrogate.note else "acquisition"
+    return None if point is None else (outer.from_unit(point.tolist(), like), origin)
 
 
 def _outer(problem: Problem, stage: Stage, region: Box) -> Box:

@@ -31,6 +31,7 @@ def probe_reports(problem: Problem, stage: Stage, *, commit: Amounts, choice: Ch
                 candidate=probe.candidate,
                 forecast=forecast,
                 reward=score.reward,
+                variance=score.variance,
                 posterior_mean=mean,
                 posterior_std=std,
             )

@@ -7,6 +7,7 @@ from search.calibration import Outcome
 from search.config import OPTIMIZER_TRAITS, Budget, OptimizerTraits, SearchConfig
 from search.events import Event
 from search.link import Link
+from search.prior import NO_PRIOR, Prior
 from search.reading import Ending, Reading
 from search.space import AxisName, SearchSpace, are_within
 from search.types import Candidate, Decision, Refusal, Spent, Values
@@ -76,6 +77,7 @@ class Stage:
     initial: float | None = None
     history: History = ()
     drift: float = 0.0  # of rewards from stage to stage, as far as `history` shows it
+    prior: Prior = NO_PRIOR  # of the wide search; later stages have a `history`
     width: float = 1.0  # of the trust region: the exponent of its limits
     barred: tuple[Values, ...] = ()  # diverged on the committed line
     rejected: tuple[Values, ...] = ()  # rolled back, from where this stage starts again

@@ -8,18 +8,13 @@ from search.autolrs import AutoLrs
 from search.baselines import Cosine, Fixed, Linear, Off
 from search.config import AutoLrsConfig, Budget, ControllerConfig, OffConfig, ScheduleConfig, StagedConfig
 from search.controller import Controller
+from search.prior import NO_PRIOR, Prior
 from search.protocol import Strategy
 from search.scheduled import Scheduled
 from search.space import SearchSpace
 
 Builder = Callable[[ControllerConfig, SearchSpace, int, Budget], Strategy]
 Restorer = Callable[[Mapping[str, Any]], Strategy]
-
-
-def _controller(config: ControllerConfig, space: SearchSpace, seed: int, budget: Budget) -> Strategy:
-    assert isinstance(config, StagedConfig)
-    warm_up()
-    return Controller(space, config, seed, budget=budget)
 
 
 def _autolrs(config: ControllerConfig, space: SearchSpace, seed: int, budget: Budget) -> Strategy:
@@ -47,9 +42,6 @@ def _warm(restorer: Restorer) -> Restorer:
 
 
 _BUILDERS: dict[str, Builder] = {
-    "bo": _controller,
-    "sobol": _controller,
-    "local": _controller,
     "autolrs": _autolrs,
     "fixed": lambda config, space, seed, budget: Fixed(space, budget),
     "cosine": lambda config, space, seed, budget: Cosine(space, budget),
@@ -71,8 +63,13 @@ _RESTORERS: dict[str, Restorer] = {
 }
 
 
-def build(config: ControllerConfig, *, space: SearchSpace, seed: int, budget: Budget) -> Strategy:
-    """Return a strategy at the first step of a run."""
+def build(
+    config: ControllerConfig, *, space: SearchSpace, seed: int, budget: Budget, prior: Prior = NO_PRIOR
+) -> Strategy:
+    """Return a strategy at the first step of a run; one that searches may learn from `prior`."""
+    if isinstance(config, StagedConfig):
+        warm_up()
+        return Controller(space, config, seed, budget=budget, prior=prior)
     return _BUILDERS[config.kind](config, space, seed, budget)
 
 

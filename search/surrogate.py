@@ -6,10 +6,10 @@ Symbols: X the points `(n, d)`, y their rewards `(n,)` (higher is better), Yvar 
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
 
 import numpy as np
 import torch
+from botorch.exceptions.errors import BotorchError, ModelFittingError
 from botorch.exceptions.warnings import BotorchWarning, OptimizationWarning
 from botorch.models import SingleTaskGP
 from botorch.optim.fit import fit_gpytorch_mll_scipy
@@ -20,16 +20,19 @@ from linear_operator.utils.warnings import NumericalWarning
 from numpy.typing import NDArray
 from torch import Tensor
 
+from search.gaussian_process import UNKNOWN, Expectation, GaussianProcess, location, noise
+
 Array = NDArray[np.float64]
 
-#: With fewer finite points a Gaussian process says less than a space-filling design.
+#: With fewer finite points a Gaussian process says less than a space-filling design ...
 MIN_POINTS = 4
+#: ... and with fewer than this nothing, whatever is expected of it.
+LEAST_POINTS = 3
 MAX_FIT_ITERATIONS = 40
 #: A grid has thousands of points, and their prior covariance is computed even where no variance is asked for.
 MEANS_AT_ONCE = 512
-#: Noise is at least this share of the rewards' spread: probes never agree to the last digit.
-NOISE_FLOOR = 0.02
-
+#: What BoTorch, GPyTorch and torch raise where the numbers, not the code, are at fault.
+NUMERICAL_FAILURES = (RuntimeError, ArithmeticError, BotorchError, ModelFittingError)
 
 #: Said of what is legal here: a constant reward, a fit that the iteration limit ends, points close together.
 EXPECTED_WARNINGS = (BotorchWarning, OptimizationWarning, NumericalWarning)
@@ -52,27 +55,18 @@ def quiet_and_single_threaded() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-class Belief(NamedTuple):
-    """What is expected before any probe: -`weight` x (u - `peak`)^2, summed over the axes of the unit cube.
+class _ExpectedMean(ConstantMean):  # type: ignore[misc]  # gpytorch is untyped
+    """A constant, fitted, plus an expectation, which is not; in units of its residual."""
 
-    Both are `(d,)`. A weight is in standard deviations of the rewards; where it is 0 nothing is expected.
-    """
-
-    peak: Array
-    weight: Array
-
-
-class _BelievedMean(ConstantMean):  # type: ignore[misc]  # gpytorch is untyped
-    """A constant, fitted, plus a belief, which is not."""
-
-    def __init__(self, belief: Belief) -> None:
+    def __init__(self, expected: Expectation) -> None:
         super().__init__()
-        self._peak, self._weight = (torch.as_tensor(each, dtype=torch.float64) for each in belief)
+        self._expected = expected
 
     def forward(self, points: Tensor) -> Tensor:
         """Return the prior means `(..., n)` at `points` `(..., n, d)`."""
+        flat = self._expected.mean(points.detach().reshape(-1, points.shape[-1]).numpy())
         constant: Tensor = super().forward(points)
-        return constant - ((points - self._peak).square() * self._weight).sum(dim=-1)
+        return constant + torch.as_tensor(flat / self._expected.residual).reshape(points.shape[:-1])
 
 
 class Surrogate:
@@ -81,28 +75,29 @@ class Surrogate:
     `model` works on standardised rewards: (y - `centre`) / `spread`.
     """
 
-    def __init__(self, points: Array, rewards: Array, variances: Array, *, belief: Belief | None = None) -> None:
-        """Fit to `points` `(n, d)` in the unit cube, `rewards` `(n,)` and their `variances` `(n,)`, n >= 4.
+    note = ""  # nothing stands in for anything
 
-        `belief` is added to the prior mean, which else is constant. The rest is BoTorch's defaults: RBF kernel with
+    def __init__(self, points: Array, rewards: Array, variances: Array, *, expected: Expectation = UNKNOWN) -> None:
+        """Fit to `points` `(n, d)` in the unit cube, `rewards` `(n,)` and their `variances` `(n,)`, n >= 3.
+
+        What is `expected` is the prior mean, up to a constant. The rest is BoTorch's defaults: RBF kernel with
         one length scale per axis, and a log-normal prior on it that grows with sqrt(d) (Hvarfner et al., 2024).
 
         Raises:
-            ValueError: fewer than 4 points, or a reward that is not finite.
+            ValueError: fewer than 3 points, or a reward that is not finite.
         """
-        if len(points) < MIN_POINTS or not np.all(np.isfinite(rewards)):
-            raise ValueError(f"`rewards` must be at least {MIN_POINTS} finite numbers, got {rewards.tolist()}.")
-        self.centre = float(rewards.mean())
-        self.spread = float(rewards.std(ddof=1)) or 1.0
+        if len(points) < LEAST_POINTS or not np.all(np.isfinite(rewards)):
+            raise ValueError(f"`rewards` must be at least {LEAST_POINTS} finite numbers, got {rewards.tolist()}.")
+        self.expected, self._data = expected, (points, rewards, variances)
+        self.centre, std = location(rewards)
+        self.spread = std * expected.residual
         self.points = torch.as_tensor(points, dtype=torch.float64)
-        flat = Belief(np.zeros(points.shape[1]), np.zeros(points.shape[1]))
-        noise = np.maximum(variances / self.spread**2, NOISE_FLOOR**2)
         with quiet_and_single_threaded():
             self.model = SingleTaskGP(
                 self.points,
                 torch.as_tensor((rewards - self.centre) / self.spread, dtype=torch.float64).unsqueeze(-1),
-                torch.as_tensor(noise, dtype=torch.float64).unsqueeze(-1),
-                mean_module=_BelievedMean(belief or flat),
+                torch.as_tensor(noise(variances, std) / expected.residual**2).unsqueeze(-1),
+                mean_module=_ExpectedMean(expected),
                 outcome_transform=None,
             )
             likelihood = ExactMarginalLogLikelihood(self.model.likelihood, self.model)
@@ -130,3 +125,29 @@ class Surrogate:
             posterior = self.model.posterior(torch.as_tensor(points, dtype=torch.float64).unsqueeze(1))
             mean, variance = posterior.mean.flatten().numpy(), posterior.variance.flatten().numpy()
         return self.centre + self.spread * np.asarray(mean), self.spread * np.sqrt(np.asarray(variance))
+
+    def plain(self, failure: str) -> GaussianProcess:
+        """Return the plain Gaussian process of the same data, which stands in because of `failure`."""
+        return GaussianProcess(*self._data, expected=self.expected, failure=failure)
+
+
+#: Either answers the same questions.
+AnySurrogate = Surrogate | GaussianProcess
+
+
+def fit(points: Array, rewards: Array, variances: Array, *, expected: Expectation = UNKNOWN) -> AnySurrogate:
+    """Return a surrogate of the data, as `Surrogate` takes it; the plain one where BoTorch's fails numerically."""
+    try:
+        surrogate = Surrogate(points, rewards, variances, expected=expected)
+        if all(np.isfinite(part).all() for part in surrogate.joint(points)):
+            return surrogate
+        failure = "its posterior is not finite"
+    except NUMERICAL_FAILURES as error:
+        failure = described(error)
+    return GaussianProcess(points, rewards, variances, expected=expected, failure=failure)
+
+
+def described(error: Exception) -> str:
+    """Return the first line of what `error` says, for a reason of one sentence."""
+    said = str(error).strip().splitlines()
+    return (said[0] if said else type(error).__name__)[:200].rstrip(".")

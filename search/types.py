@@ -13,7 +13,7 @@ from search.trace import Trace
 ForecastStatus = Literal["ok", "no_progress", "overshoot", "diverged", "too_short"]
 #: Where a running probe or commit goes from here: it ends early with `end`, and is taken back with `roll_back`.
 Course = Literal["go_on", "end", "roll_back"]
-Origin = Literal["guess", "incumbent", "wide", "acquisition", "move", "sobol", "random"]
+Origin = Literal["guess", "incumbent", "wide", "acquisition", "fallback", "move", "sobol", "random"]
 
 
 class Value(BaseModel):
@@ -115,6 +115,7 @@ class ProbeReport(Value):
     reward: float | None = Field(
         description="what ranks it: fall of the log loss over its last half, or minus a forecast; None: diverged"
     )
+    variance: float = Field(0.0, description="of the reward's difference to the first probe's")
     posterior_mean: float | None = None
     posterior_std: float | None = None
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from search.prior import NO_PRIOR, Prior
 from service.spec import JobSpec
 
 SCHEMA_VERSION: Literal[1] = 1
@@ -220,11 +221,12 @@ class Acknowledgement(Record):
 
 
 class ResumePoint(Record):
-    """Where an earlier attempt of a trial got to."""
+    """What a trial goes on from: where an earlier attempt got to, and what past jobs know."""
 
     trial_id: str
     finished: bool
     resume: dict[str, Any] | None
+    prior: Prior = Field(NO_PRIOR, description="the past searches that its controller may learn from")
 
 
 class AttemptBrief(Record):

@@ -1,6 +1,6 @@
 """`/v1/jobs`: submit, look, cancel."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
@@ -60,11 +60,12 @@ def create_job(
 
 
 @router.post("/jobs:validate", operation_id="validateJob", responses=refusals(*CREATING), openapi_extra=_JOB_BODY)
-def validate_job(spec: JobBody, misfits: MisfitsOf, user_code: UserCode) -> Validated:
+def validate_job(spec: JobBody, store: StoreOf, misfits: MisfitsOf, user_code: UserCode) -> Validated:
     """Check a job without queueing it; the answer has every default filled in."""
     _check(spec, misfits, user_code)
     num_trials = len(spec.arms) * len(spec.seeds)
-    return Validated(spec=spec, num_trials=num_trials, notes=_notes(spec, num_trials), advice=advice(spec))
+    notes = (*_notes(spec, num_trials), *_notes_on_priors(store.prior_jobs(spec)))
+    return Validated(spec=spec, num_trials=num_trials, notes=notes, advice=advice(spec))
 
 
 @router.get("/jobs", operation_id="listJobs", responses=refusals(*READING))
@@ -113,3 +114,9 @@ def _notes(spec: JobSpec, num_trials: int) -> tuple[str, ...]:
         return ()
     count = f"{num_trials} trials ({len(spec.arms)} arms x {len(spec.seeds)} seeds)"
     return (f"{count}, each with the whole budget",)
+
+
+def _notes_on_priors(jobs: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
+    for arm, found in jobs.items():
+        learns = f"learns from {', '.join(found)}" if found else "has no past job to learn from, and starts without"
+        yield f"arm `{arm}` {learns}"

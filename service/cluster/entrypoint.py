@@ -153,6 +153,7 @@ def train_trial(config: dict[str, Any]) -> None:
                 storage_url=brief.storage_url,
                 resume=point.resume,
                 spare=spare,
+                prior=point.prior,
             )
         outcome: str = result.outcome
     except Stopped as stopped:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from search import strategies
+from search.prior import NO_PRIOR, Prior
 from search.protocol import Strategy
 from search.reading import end_level
 from search.space import SearchSpace
@@ -37,11 +38,15 @@ def train(
     storage_url: str,
     resume: dict[str, Any] | None = None,
     spare: Sequence[Group] = (),
+    prior: Prior = NO_PRIOR,
 ) -> TrialFinished:
-    """Train one run to the end of its budget, and return what came of it. `spare` are its lanes beside `group`."""
+    """Train one run to the end of its budget, and return what came of it.
+
+    `spare` are its lanes beside `group`; its search may learn from `prior`.
+    """
     run = _Run(spec, [group, *spare], sink, trial_id=trial_id, storage_url=storage_url)
     try:
-        return run.train(Resume.model_validate(resume) if resume else None)
+        return run.train(Resume.model_validate(resume) if resume else None, prior)
     finally:
         run.close()
 
@@ -88,9 +93,9 @@ class _Run:
 
     # -- begin and end --------------------------------------------------------------------------------------
 
-    def train(self, resume: Resume | None) -> TrialFinished:
+    def train(self, resume: Resume | None, prior: Prior = NO_PRIOR) -> TrialFinished:
         """Train stage by stage to the end of the budget."""
-        commit = self.begin(resume)
+        commit = self.begin(resume, prior)
         while commit is not None or not self.is_over():
             commit = commit or self.open_stage()
             if commit.decision.values == self.diverged_values:
@@ -99,7 +104,7 @@ class _Run:
             commit = None
         return self.finish("completed")
 
-    def begin(self, resume: Resume | None) -> OpenCommit | None:
+    def begin(self, resume: Resume | None, prior: Prior = NO_PRIOR) -> OpenCommit | None:
         """Start at step 0, or go on where a checkpoint stands; returns the commit it interrupted, if any."""
         self.sink.report(reports.started(self.trial_id, self.spec, self.group))
         if resume is None:
@@ -108,7 +113,7 @@ class _Run:
                 self.progress.charge_warm_up(warm_up)
             self._space = space
             self.strategy = strategies.build(
-                self.spec.controller, space=space, seed=self.spec.seed, budget=self.spec.budget
+                self.spec.controller, space=space, seed=self.spec.seed, budget=self.spec.budget, prior=prior
             )
             self._stage = StageStart(checkpoint=self.keeper.save(0), progress=self.progress)
             for lane in self.lanes:

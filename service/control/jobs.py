@@ -1,9 +1,12 @@
 """What happens to a job's row: made, moved on, cancelled. Functions of one open transaction."""
 
 import secrets
+from collections.abc import Mapping
 
 from sqlalchemy.orm import Session
 
+from search.prior import Prior
+from service.control import transfer
 from service.control.models import IdempotencyRow, JobRow, LabelRow, TrialRow
 from service.errors import IllegalTransition, KeyReused, NotFound
 from service.records import Bill
@@ -39,14 +42,14 @@ def add(session: Session, spec: JobSpec, *, key: str | None, now: float) -> tupl
     session.add(job)
     session.flush()  # the rows below refer to it
     session.add_all(LabelRow(job_id=job.id, name=name, value=value) for name, value in spec.labels.items())
-    session.add_all(_trials(job.id, spec))
+    session.add_all(_trials(job.id, spec, transfer.priors(session, spec)))
     if key is not None:
         session.add(IdempotencyRow(key=key, job_id=job.id, created_at=now))
     _enter(job, JobState.QUEUED, reason="", now=now)
     return job, True
 
 
-def _trials(job_id: str, spec: JobSpec) -> list[TrialRow]:
+def _trials(job_id: str, spec: JobSpec, priors: Mapping[str, Prior]) -> list[TrialRow]:
     bill = Bill().model_dump(mode="json")
     return [
         TrialRow(
@@ -56,6 +59,7 @@ def _trials(job_id: str, spec: JobSpec) -> list[TrialRow]:
             arm=trial.arm,
             seed=trial.seed,
             bill=bill,
+            prior=priors[trial.arm].model_dump(mode="json") if trial.arm in priors else None,
         )
         for position, trial in enumerate(spec.trials())
     ]

@@ -123,6 +123,7 @@ class TrialRow(Base):
     bill: Mapped[Json]
     schedule: Mapped[Json | None]  # {"line": ..., "entries": [...]}, once the trial has finished
     weights_url: Mapped[str | None]
+    prior: Mapped[Json | None] = mapped_column(deferred=True)  # the past searches that were found for it
 
 
 class StageRow(Base):

@@ -13,7 +13,7 @@ from sqlalchemy import Engine, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
-from service.control import attempts, database, jobs, keys, reading
+from service.control import attempts, database, jobs, keys, reading, transfer
 from service.control.ingest import Ingest
 from service.control.models import ApiKeyRow, AttemptRow, JobRow
 from service.control.reading import Point
@@ -117,7 +117,7 @@ class Store:
     def add_job(self, spec: JobSpec, *, idempotency_key: str | None = None) -> tuple[JobView, bool]:
         """Queue a job; the flag says whether it is new. A known key gives its first job again.
 
-        Raises KeyReused when the key made another job.
+        Raises KeyReused when the key made another job, InvalidJob when it cannot learn from a job that it names.
         """
 
         def add(session: Session) -> tuple[JobView, bool]:
@@ -125,6 +125,12 @@ class Store:
             return reading.job_view(job), created
 
         return self._writer.write(add)
+
+    def prior_jobs(self, spec: JobSpec) -> dict[str, tuple[str, ...]]:
+        """Return the past jobs that each arm with `transfer` would learn from; raises InvalidJob as `add_job` does."""
+        with self._reading() as session:
+            found = transfer.priors(session, spec)
+        return {arm: tuple(search.job for search in prior.searches) for arm, prior in found.items()}
 
     def job(self, job_id: str) -> JobView:
         """Return one job; raises NotFound."""
@@ -380,9 +386,11 @@ def _attempt(row: AttemptRow) -> Attempt:
 
 
 def _resume_points(session: Session, job_id: str) -> tuple[ResumePoint, ...]:
+    priors = transfer.kept(session, job_id)
     points = []
     for trial in reading.trials(session, job_id):
         stage = attempts.last_resumable(session, trial.id)
         resume = None if stage is None else stage.resume
-        points.append(ResumePoint(trial_id=trial.id, finished=trial.outcome is not None, resume=resume))
+        finished = trial.outcome is not None
+        points.append(ResumePoint(trial_id=trial.id, finished=finished, resume=resume, prior=priors[trial.id]))
     return tuple(points)

@@ -101,6 +101,23 @@ def test_an_idempotency_key_is_refused_for_another_job(http: TestClient) -> None
     refused(response, 422, "idempotency-key-reused")
 
 
+def test_a_past_job_that_cannot_be_learned_from_is_refused_with_its_pointer(http: TestClient) -> None:
+    past = http.post("/v1/jobs", json=EXAMPLE_JOB).json()["id"]
+    named = EXAMPLE_JOB | {"controller": {"kind": "bo", "transfer": {"jobs": [past, "job-0"]}}}
+
+    for path in ("/v1/jobs", "/v1/jobs:validate"):
+        errors = refused(http.post(path, json=named), 422, "invalid-job")["errors"]
+        assert [error["pointer"] for error in errors] == [f"/controller/transfer/jobs/{n}" for n in (0, 1)]
+        assert errors[0]["message"] == f"job `{past}` is queued; only one that succeeded can be learned from"
+    assert len(http.get("/v1/jobs").json()["jobs"]) == 1
+
+
+def test_a_dry_run_says_which_past_jobs_an_arm_learns_from(http: TestClient) -> None:
+    answer = http.post("/v1/jobs:validate", json=EXAMPLE_JOB | {"controller": {"kind": "bo", "transfer": "auto"}})
+
+    assert "arm `tuned` has no past job to learn from, and starts without" in answer.json()["notes"]
+
+
 def test_a_bad_job_is_refused_with_every_problem_and_its_pointer(http: TestClient) -> None:
     bad = EXAMPLE_JOB | {"workers": {"count": 0, "cpu": 1}, "budget": {}, "exchange": {"kind": "treshold"}}
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from search import strategies
 from search.config import BoConfig, Budget
 from search.controller import Controller
-from search.space import SearchSpace
+from search.space import Axis, SearchSpace
 from search.types import Course, Observation, Spent, Values
 
 BUDGETS = [Budget(steps=2000), Budget(seconds=20.0), Budget(bytes=2000)]
@@ -19,8 +19,7 @@ SPACES = [
     SearchSpace(
         optimizer="schedulefree_sgd",
         guess=Values(learning_rate=0.1, level=0.02),
-        level_range=(0.003, 0.1),
-        level_start=0.02,
+        axes=(Axis(name="level", low=0.003, high=0.1),),
     ),
 ]
 
@@ -81,6 +80,7 @@ def _watch_and_tell(controller, observation):
 
 
 def _is_sound(values, space):
-    low, high = space.level_range or (-math.inf, math.inf)
+    axis = space.axis("level")
+    low, high = (axis.low, axis.high) if axis else (-math.inf, math.inf)
     is_rate = space.min_learning_rate <= values.learning_rate <= space.max_learning_rate
     return is_rate and (values.level is None or low * (1 - 1e-9) <= values.level <= high * (1 + 1e-9))

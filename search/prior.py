@@ -1,0 +1,75 @@
+"""What the wide searches of past runs measured, as a new run takes it along. JSON both ways; pydantic only."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ConfigDict
+
+from search.types import Value, Values
+
+#: A past search with fewer finite probes has no shape to learn from.
+MIN_FINITE = 4
+
+
+class PastProbe(Value):
+    """What a probe was worth: the fall of the log loss, comparable within its search alone. None: it diverged."""
+
+    values: Values
+    reward: float | None
+    variance: float = 0.0
+
+
+class PastSearch(Value):
+    """The wide search of a past run."""
+
+    job: str
+    probes: tuple[PastProbe, ...]
+
+    @classmethod
+    def of(cls, job: str, decision: Mapping[str, Any]) -> "PastSearch":
+        """Read what `decision`, a run's first `search.types.Decision` as JSON, tells of its probes."""
+        reports = _Card.model_validate(decision).probes
+        return cls(
+            job=job,
+            probes=tuple(
+                PastProbe(values=report.candidate.values, reward=_finite(report.reward), variance=report.variance)
+                for report in reports
+            ),
+        )
+
+    @property
+    def num_finite(self) -> int:
+        """How many of the probes did not diverge."""
+        return sum(probe.reward is not None for probe in self.probes)
+
+
+class Prior(Value):
+    """The past searches that a run may learn from, all with its optimizer kind; by default none."""
+
+    searches: tuple[PastSearch, ...] = ()
+
+
+NO_PRIOR = Prior()
+
+
+def _finite(reward: float | None) -> float | None:
+    return reward if reward is not None and math.isfinite(reward) else None
+
+
+class _Known(Value):
+    model_config = ConfigDict(extra="ignore")
+
+
+class _Candidate(_Known):
+    values: Values
+
+
+class _Report(_Known):
+    candidate: _Candidate
+    reward: float | None
+    variance: float = 0.0
+
+
+class _Card(_Known):
+    probes: tuple[_Report, ...] = ()

@@ -1,0 +1,128 @@
+"""Which past searches a job's runs may learn from: found when the job is added, and kept with its trials.
+
+So a later attempt learns from the same, whatever has finished since. Functions of one open session.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from search.config import BoConfig
+from search.prior import MIN_FINITE, NO_PRIOR, PastSearch, Prior
+from service.control.models import JobRow, StageRow, TrialRow
+from service.errors import InvalidJob
+from service.problems import Problem
+from service.spec import JobSpec, TrialSpec
+from service.states import JobState
+from trainers.config import OwnWorkload, ThresholdConfig, WorkloadConfig
+
+#: `auto` takes at most so many jobs ...
+MAX_JOBS = 5
+#: ... out of so many of the newest ones with the same workload.
+MAX_LOOKED_AT = 50
+
+
+class _Kind(NamedTuple):
+    """What must agree for a learning rate and a level to mean the same."""
+
+    optimizer: str
+    exchange: str
+
+    @classmethod
+    def of(cls, trial: TrialSpec) -> "_Kind":
+        exchange = trial.replica.exchange
+        by = f" by {exchange.level_name}" if isinstance(exchange, ThresholdConfig) else ""
+        return cls(trial.replica.optimizer.kind, f"{exchange.kind}{by}")
+
+
+class _Refusal(Exception):
+    """Why a job cannot be learned from."""
+
+
+def priors(session: Session, spec: JobSpec) -> dict[str, Prior]:
+    """Return what each arm that asks for it may learn from; raises InvalidJob for jobs that it cannot."""
+    found, problems = {}, []
+    trials = {trial.arm: trial for trial in spec.trials()}
+    for index, arm in enumerate(spec.arms):
+        trial = trials[arm.name]
+        if not isinstance(trial.controller, BoConfig) or trial.controller.transfer is None:
+            continue
+        if trial.controller.transfer == "auto":
+            found[arm.name] = _newest(session, trial)
+            continue
+        place = f"/arms/{index}/controller" if arm.controller else "/controller"
+        searches = []
+        for number, job_id in enumerate(trial.controller.transfer.jobs):
+            try:
+                searches.append(_named(session, job_id, _Kind.of(trial)))
+            except _Refusal as refusal:
+                pointer = f"{place}/transfer/jobs/{number}"
+                problems.append(Problem(pointer=pointer, message=str(refusal), value=job_id))
+        found[arm.name] = Prior(searches=tuple(searches))
+    if problems:
+        raise InvalidJob(problems)
+    return found
+
+
+def kept(session: Session, job_id: str) -> Mapping[str, Prior]:
+    """Return what was found for each trial of the job when it was added."""
+    rows = session.execute(select(TrialRow.id, TrialRow.prior).where(TrialRow.job_id == job_id))
+    return {trial_id: NO_PRIOR if prior is None else Prior.model_validate(prior) for trial_id, prior in rows}
+
+
+def _newest(session: Session, trial: TrialSpec) -> Prior:
+    searches: list[PastSearch] = []
+    for job in session.scalars(_of_workload(trial.replica.workload)):
+        try:
+            searches.append(_search(session, job, _Kind.of(trial)))
+        except _Refusal:
+            continue
+        if len(searches) == MAX_JOBS:
+            break
+    return Prior(searches=tuple(searches))
+
+
+def _of_workload(workload: WorkloadConfig) -> Any:
+    given = JobRow.spec["workload"]
+    query = select(JobRow).where(JobRow.state == JobState.SUCCEEDED.value)
+    query = query.where(given["kind"].as_string() == workload.kind)
+    if isinstance(workload, OwnWorkload):
+        query = query.where(given["factory"].as_string() == workload.factory)
+    return query.order_by(JobRow.id.desc()).limit(MAX_LOOKED_AT)
+
+
+def _named(session: Session, job_id: str, kind: _Kind) -> PastSearch:
+    job = session.get(JobRow, job_id)
+    if job is None:
+        raise _Refusal(f"there is no job `{job_id}`")
+    if job.job_state is not JobState.SUCCEEDED:
+        raise _Refusal(f"job `{job_id}` is {job.state}; only one that succeeded can be learned from")
+    return _search(session, job, kind)
+
+
+def _search(session: Session, job: JobRow, kind: _Kind) -> PastSearch:
+    """Return the wide search of the job's first run of that kind that has one; raises `_Refusal`."""
+    searching = [trial for trial in JobSpec.model_validate(job.spec).trials() if isinstance(trial.controller, BoConfig)]
+    if not searching:
+        raise _Refusal(f"job `{job.id}` has no arm that searched")
+    alike = [(trial.arm, trial.seed) for trial in searching if _Kind.of(trial) == kind]
+    if not alike:
+        other = _Kind.of(searching[0])
+        raise _Refusal(
+            f"job `{job.id}` trained with optimizer `{other.optimizer}` and exchange `{other.exchange}`, this one does "
+            f"with `{kind.optimizer}` and `{kind.exchange}`: their rates and levels do not compare"
+        )
+    for search in _decided(session, job.id, alike):
+        if search.num_finite >= MIN_FINITE:
+            return search
+    raise _Refusal(f"the search of job `{job.id}` has fewer than {MIN_FINITE} probes that did not diverge")
+
+
+def _decided(session: Session, job_id: str, runs: list[tuple[str, int]]) -> Iterator[PastSearch]:
+    query = select(TrialRow.arm, TrialRow.seed, StageRow.decision).join(StageRow, StageRow.trial_id == TrialRow.id)
+    query = query.where(TrialRow.job_id == job_id, StageRow.stage == 0).order_by(TrialRow.position)
+    for arm, seed, decision in session.execute(query):
+        if (arm, seed) in runs:
+            yield PastSearch.of(job_id, decision)

@@ -1,0 +1,119 @@
+"""What the store promises about past jobs: whom a job may learn from, and that every attempt learns from the same."""
+
+import pytest
+
+from service.errors import InvalidJob
+from service.records import AttemptFinished, Bill
+from service.states import JobState
+
+AUTO = {"controller": {"kind": "bo", "transfer": "auto"}}
+SGD = {"optimizer": {"kind": "sgd", "learning_rate": 0.1}}
+
+
+def _decision(rewards=(0.1, 0.4, 0.5, 0.2, None)):
+    probes = [
+        {"candidate": {"values": {"learning_rate": 0.01 * 10**number}}, "reward": reward, "variance": 0.01}
+        for number, reward in enumerate(rewards)
+    ]
+    return {"probes": probes}
+
+
+@pytest.fixture
+def past(store, make_spec, begin):
+    """Add a job that has searched, and return its id."""
+
+    def past(*, decision=None, ends=True, **changes):
+        job_id = store.add_job(make_spec(**changes))[0].id
+        driver = begin(job_id)
+        driver.start()
+        driver.decide(0, first_step=0, decision=_decision() if decision is None else decision)
+        driver.decide(1, first_step=50, decision=_decision((0.0, 0.0, 0.0, 0.0)))
+        if ends:
+            driver.close(0, step=50, num_steps=50, bill=Bill(), resume={})
+            driver.send(AttemptFinished(outcome="succeeded"))
+        return job_id
+
+    return past
+
+
+def _named(*jobs):
+    return {"controller": {"kind": "bo", "transfer": {"jobs": list(jobs)}}}
+
+
+def _brief(store, job_id):
+    return store.brief(job_id, store.begin_attempt(job_id).attempt)
+
+
+def test_auto_takes_the_newest_five_that_are_alike(store, make_spec, past):
+    alike = [past() for _ in range(6)]
+    past(workload={"kind": "mnist5k-cnn"})
+    past(exchange={"kind": "threshold", "density": 0.01})
+    past(**SGD)
+    past(ends=False)
+    past(decision={})
+    past(controller={"kind": "fixed"})
+    job, _ = store.add_job(make_spec(**AUTO))
+    [point] = _brief(store, job.id).trials
+
+    assert [search.job for search in point.prior.searches] == alike[:0:-1]
+    assert [probe.reward for probe in point.prior.searches[0].probes] == [0.1, 0.4, 0.5, 0.2, None]
+    assert point.prior.searches[0].probes[1].values.learning_rate == pytest.approx(0.1)
+
+
+def test_own_workloads_are_alike_by_their_factory(store, make_spec, past):
+    mine = past(workload={"factory": "a.model:make"})
+    past(workload={"factory": "another.model:make"})
+    job, _ = store.add_job(make_spec(workload={"factory": "a.model:make"}, **AUTO))
+
+    assert [search.job for search in _brief(store, job.id).trials[0].prior.searches] == [mine]
+
+
+def test_what_was_found_stays_with_the_job_whatever_finishes_later(store, make_spec, past):
+    first = past()
+    job, _ = store.add_job(make_spec(**AUTO))
+    early = _brief(store, job.id)
+    past()
+    store.lose_attempt(job.id, 1, reason="lost")
+    late = _brief(store, job.id)
+
+    assert early.trials == late.trials
+    assert [search.job for search in late.trials[0].prior.searches] == [first]
+
+
+def test_each_arm_learns_from_what_its_own_controller_asks_for(store, make_spec, past):
+    one = past(**SGD)
+    arms = [{"name": "warm", **_named(one), **SGD}, {"name": "cold"}, {"name": "alike", **AUTO}]
+    job, _ = store.add_job(make_spec(arms=arms, seeds=[0, 1]))
+    found = {point.trial_id.split(".")[1]: point.prior.searches for point in _brief(store, job.id).trials}
+
+    assert {arm: [search.job for search in searches] for arm, searches in found.items()} == {
+        "warm": [one],
+        "cold": [],
+        "alike": [],
+    }
+    assert store.prior_jobs(job.spec) == {"warm": (one,), "alike": ()}
+
+
+def test_a_job_that_cannot_be_learned_from_is_refused_by_name(store, make_spec, past, job_in):
+    running, cancelled = job_in(JobState.RUNNING), job_in(JobState.CANCELLED)
+    sgd, fixed = past(**SGD), past(controller={"kind": "fixed"})
+    hopeless = past(decision=_decision((0.1, None, None, None)))
+    refused = make_spec(arms=[{"name": "a", **_named("job-0", running, cancelled, sgd, fixed)}])
+    with pytest.raises(InvalidJob) as refusal:
+        store.add_job(refused)
+    with pytest.raises(InvalidJob, match=f"{hopeless}. has fewer than 4 probes"):
+        store.add_job(make_spec(**_named(hopeless)))
+
+    problems = refusal.value.problems
+    assert [problem.pointer for problem in problems] == [f"/arms/0/controller/transfer/jobs/{n}" for n in range(5)]
+    assert [problem.value for problem in problems] == ["job-0", running, cancelled, sgd, fixed]
+    for problem, why in zip(problems, ("no job", "is running", "is cancelled", "`sgd`", "no arm"), strict=True):
+        assert why in problem.message and f"`{problem.value}`" in problem.message
+    assert store.jobs(state=JobState.QUEUED).jobs == ()
+
+
+def test_a_known_key_gives_its_job_again_whatever_has_finished_since(store, make_spec, past):
+    first, _ = store.add_job(make_spec(**AUTO), idempotency_key="k")
+    past()
+
+    assert store.add_job(make_spec(**AUTO), idempotency_key="k")[0].id == first.id
