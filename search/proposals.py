@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from search.acquisition import next_point, sobol_points
 from search.decision import bounding_box, trust_region
 from search.evidence import diverged_values, evidence, scores
-from search.prior import Prior
+from search.prior import NO_PRIOR, Prior
 from search.space import Box, are_within, distance
 from search.spending import fraction_spent
 from search.stage import Problem, Stage, is_barred
@@ -46,7 +46,7 @@ def propose(problem: Problem, stage: Stage) -> Proposal | None:
 # -- the wide search -------------------------------------------------------------------------------
 
 
-def wide_plan(problem: Problem, prior: Prior) -> list[Proposal]:
+def wide_plan(problem: Problem, prior: Prior = NO_PRIOR) -> list[Proposal]:
     """Return the wide search's opening: a grid of learning rates, most central first, and the guess.
 
     Where past runs say which rate is best the grid is moved by up to half a step, so that it holds that rate, and

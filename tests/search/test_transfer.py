@@ -43,11 +43,15 @@ class Search(NamedTuple):
     reason: str
 
 
+def _opened(problem, prior):
+    return Stage(index=0, incumbent=problem.opening, has_incumbent=False, prior=prior)
+
+
 def _search(best, prior, seed):
     """Search around a guess of 1 where `best` is the best rate, as a controller does."""
     space = SearchSpace(optimizer="schedulefree_sgd", guess=Values(learning_rate=0.05))
     problem = Problem(space=space, config=BoConfig(), budget=Budget(steps=100_000), seed=seed)
-    stage, rng = Stage(index=0, incumbent=problem.opening, prior=prior), np.random.default_rng(seed)
+    stage, rng = _opened(problem, prior), np.random.default_rng(seed)
     while (proposal := propose(problem, stage)) is not None:
         values, origin = proposal
         name = str(len(stage.candidates))
