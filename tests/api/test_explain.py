@@ -73,10 +73,10 @@ def job_id(reporting: Reporting) -> str:
     trial_id = reporting.trial("tuned")
     for found in (decision(0, "learning_rate"), decision(1, "learning_rate", "level")):
         probes = [
-            reports.Probe(candidate=report.candidate, measured=Measured(num_steps=2, losses=[1.0, 0.9]), seconds=0.1)
+            reports.Probe(report.candidate, Measured(num_steps=2, losses=[1.0, 0.9]), 0.1, pushed=(), is_cut=False)
             for report in found.probes
         ]
-        reporting.post(*reports.decided(trial_id, found, probes, first_step=100 * found.stage, search_bytes=10))
+        reporting.post(*reports.decided(trial_id, found, probes, first_step=100 * found.stage))
         if found.stage == 0:
             reporting.post(
                 StageClosed(trial_id=trial_id, stage=0, step=100, num_steps=100, density=0.02, threshold=None,
@@ -84,7 +84,7 @@ def job_id(reporting: Reporting) -> str:
             )  # fmt: skip
     held = Decision(stage=0, values=Values(learning_rate=0.1), reason="the guess, held constant", switched=False,
                     commit_until=Allowance())  # fmt: skip
-    reporting.post(*reports.decided(reporting.trial("dense"), held, [], first_step=0, search_bytes=0))
+    reporting.post(*reports.decided(reporting.trial("dense"), held, [], first_step=0))
     return reporting.job_id
 
 
