@@ -180,6 +180,21 @@ def test_of_two_lines_the_better_one_is_kept(train: Callable[..., Memory]) -> No
     assert lines == ["insurance", "main"]
 
 
+def test_lanes_that_join_take_no_probe_along(train: Callable[..., Memory]) -> None:
+    changes = {
+        "controller": {"kind": "local", "max_search_fraction": 0.5},
+        "optimizer": {"kind": "sgd", "learning_rate": 10.0},
+    }
+    joined, idle = (train(_spec(**changes, lanes={"count": 2, "after": after})) for after in ("batch", "idle"))
+
+    first, *_ = idle.of(StageDecided)
+    assert first.decision["promoted"] is not None  # so it would be, were there no joining
+    finished = _finished(joined)
+    assert finished.bill.steps + finished.bill.steps_search == 900
+    steps = [step for entry in finished.schedule for step in range(entry.step, entry.step + entry.num_steps)]
+    assert steps == list(range(finished.bill.steps))
+
+
 class Cancelled(Exception):
     pass
 
