@@ -80,6 +80,6 @@ def _on_autolrs(budget: Budget, config: AutoLrsConfig) -> Iterator[str]:
     elif tau < enough:
         remedy = f"`budget.steps` {math.ceil(enough * lengths * (1 + searched))}, fewer `num_stages`"
         yield (
-            f"its first probes have {int(tau * config.probe_fraction)} steps, too few to forecast a stage of "
+            f"its first probes have {round(tau * config.probe_fraction)} steps, too few to forecast a stage of "
             f"{tau:.0f}: give {remedy if config.first_stage is None else f'`first_stage` {enough:.0f}'}, or use `bo`"
         )

@@ -31,7 +31,7 @@ def test_the_examples_need_no_advice(path: Path) -> None:
         ({"exchange": RANGE, "workers": {"count": 1}}, "one worker exchanges nothing"),
         ({"controller": {"kind": "sobol"}, "budget": {"steps": 699}}, "give 700 steps"),
         ({"controller": {"kind": "local"}, "budget": {"steps": 299}}, "give 300 steps"),
-        ({"controller": {"kind": "autolrs"}, "budget": {"steps": 2000}}, "6 steps, too few to forecast a stage of 67"),
+        ({"controller": {"kind": "autolrs"}, "budget": {"steps": 2000}}, "7 steps, too few to forecast a stage of 67"),
         ({"controller": {"kind": "autolrs", "first_stage": 100}, "budget": {"steps": 5000}}, "give `first_stage` 200"),
         ({"controller": {"kind": "autolrs", "first_stage": 900}, "budget": {"steps": 900}}, "give 1800 steps"),
     ],
