@@ -1,13 +1,13 @@
 """The past searches that a trial may learn from.
 
-Revision: 0005
+Revision: 0006
 """
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0005"
-down_revision = "0004"
+revision = "0006"
+down_revision = "0005"
 branch_labels = None
 depends_on = None
 
