@@ -130,8 +130,9 @@ def test_levels_whose_probes_take_too_long_are_refused_and_told(simulated_run):
     run.run_stage(_controller(budget=budget, space=LEVELS))
 
     decision = run.decisions[0]
-    assert {refusal.kind for refusal in decision.refused} == {"too_slow"}
-    assert all(refusal.values.level > 0.03 and "20 steps take 4" in refusal.reason for refusal in decision.refused)
+    too_slow = [refusal for refusal in decision.refused if refusal.kind == "too_slow"]
+    assert too_slow
+    assert all(refusal.values.level > 0.03 and "20 steps take 4" in refusal.reason for refusal in too_slow)
     assert len(decision.probes) >= 5
     assert run.searched.seconds <= 0.08 * 60 + 20 * 0.2
 
