@@ -9,7 +9,7 @@ from rich.table import Table
 from api import figures
 from api.client import Client
 from api.posterior_plot import plot
-from api.watch import level_name, trial_name
+from api.watch import level_name, trial_name, values_text
 from search.calibration import Calibration
 from service.views import JobView, ProbeView, StageView, TrialReport
 
@@ -68,6 +68,8 @@ def _decision(stage: StageView, name: str, level: str) -> Iterator[str | Table]:
     yield f"  {search_line(stage)}"
     if stage.probes:
         yield _probe_table(stage, level)
+    for refusal in stage.refused:
+        yield f"  not tried: {values_text(refusal.values, level)}: {refusal.reason}"
     if stage.posterior is not None:
         yield from plot(stage, stage.posterior, level=level)
     yield f"  {outcome_line(stage)}"

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from api import figures
 from api.client import Client
 from search.config import Budget
+from search.types import Values
 from service.records import Bill
 from service.spec import JobSpec
 from service.states import TERMINAL, JobState
@@ -123,12 +124,12 @@ def _decision_lines(name: str, stage: StageView, level: str) -> Iterator[str]:
     for probe in stage.probes:
         yield f"    probe {_probe(probe, level)}"
     verb = "takes" if stage.switched or not stage.probes else "keeps"
-    values = _values(stage, level)
+    values = values_text(stage, level)
     yield f"{name}: stage {stage.stage} {verb} {values}: {stage.reason}"
 
 
 def _probe(probe: ProbeView, level: str) -> str:
-    text = _values(probe, level)
+    text = values_text(probe, level)
     if probe.loss is None or probe.status == "diverged":
         return f"{text}, loss - ({probe.status})"
     text += f", loss {figures.loss(probe.loss)}"
@@ -138,23 +139,26 @@ def _probe(probe: ProbeView, level: str) -> str:
     return text if probe.status == "ok" else f"{text} ({probe.status.replace('_', ' ')})"
 
 
-def _values(given: StageView | ProbeView, name: str) -> str:
+def values_text(given: StageView | ProbeView | Values, name: str) -> str:
+    """Return what was used or tried, in words; `name` is what the level is called."""
+    further = given.further if isinstance(given, Values) else given.values
     texts = [f"lr {figures.number(given.learning_rate)}"]
     if given.level is not None:
         texts.append(f"{name} {figures.share(given.level) if name == 'density' else figures.number(given.level)}")
-    return ", ".join([*texts, *([figures.settings(given.values)] if given.values else [])])
+    return ", ".join([*texts, *([figures.settings(further)] if further else [])])
 
 
 def _closed_line(name: str, stage: StageView) -> str:
     if stage.num_steps == 0:
-        return f"{name}: stage {stage.stage} kept no steps: it diverged and was rewound, or its share was under a step"
+        return f"{name}: stage {stage.stage} kept no steps: they were taken back, or its share was under a step"
     density = "" if stage.density is None else f" at density {figures.share(stage.density)}"
     so_far = "" if stage.bill is None else f"; so far {_sent(stage.bill)}"
     return f"{name}: stage {stage.stage} committed {stage.num_steps} steps{density}{so_far}"
 
 
 def _finished_line(name: str, trial: TrialView) -> str:
-    return f"{name}: {trial.outcome} after {_where(trial)}; {_sent(trial.bill)}"
+    own = "; your own schedule did better than the searched one, and is kept" if trial.line == "insurance" else ""
+    return f"{name}: {trial.outcome} after {_where(trial)}; {_sent(trial.bill)}{own}"
 
 
 def _sent(bill: Bill) -> str:

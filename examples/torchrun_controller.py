@@ -83,7 +83,8 @@ def lead(trainer: Trainer) -> None:
             length = min(10, decision.commit_until.steps - num_steps)
             committed += trainer.do(TRAIN, rate, length)[1]
             num_steps += length
-        print(f"{len(committed)} steps to loss {sum(committed[-20:]) / 20:.4f}: {decision.reason}")
+        loss = sum(committed[-20:]) / max(1, len(committed[-20:]))
+        print(f"{len(committed)} steps to loss {loss:.4f}: {decision.reason}")
         strategy.tell(observe(None, committed))
     trainer.do(STOP, 0, 0)
 

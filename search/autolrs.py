@@ -36,6 +36,7 @@ from search.types import (
     Observation,
     ProbeReport,
     Spent,
+    Tax,
     Value,
     Values,
 )
@@ -64,6 +65,7 @@ class Round(BaseModel):
     rate: float  # of the stage before
     opened: Spent = Spent()
     spent: Spent = Spent()
+    searched: Spent = Spent()  # by the probes of the stages before
     tried: tuple[Tried, ...] = ()
     running: Candidate | None = None
     decision: Decision | None = None
@@ -119,7 +121,8 @@ class AutoLrs:
             if now.decision is None:
                 raise ValueError(f"stage {now.index} has no commit yet: `decide` first.")
             rate = now.decision.values.learning_rate * (ALL_DIVERGED_FACTOR if observation.diverged else 1.0)
-            self._round = Round(index=now.index + 1, rate=rate, opened=observation.spent, spent=observation.spent)
+            spent = observation.spent
+            self._round = Round(index=now.index + 1, rate=rate, opened=spent, spent=spent, searched=self._searched())
             return
         if now.running is None or now.running.id != observation.candidate_id:
             running = now.running and now.running.id
@@ -166,6 +169,11 @@ class AutoLrs:
 
     # -- the stage -----------------------------------------------------------------------------------
 
+    def _searched(self) -> Spent:
+        """Return what all probes of the run have spent."""
+        now = self._round
+        return spending.plus(now.searched, spending.minus(now.spent, now.opened))
+
     def _with_rate(self, rate: float) -> Values:
         return self._space.guess.model_copy(update={"learning_rate": rate})
 
@@ -206,6 +214,7 @@ class AutoLrs:
             probes=tuple(_report(each) for each in now.tried),
             search_seconds=now.spent.seconds - now.opened.seconds,
             search_steps=now.spent.steps - now.opened.steps,
+            tax=Tax(budget_share=spending.fraction_spent(self._budget, self._searched()), cap_share=None),
         )
 
     def _choose(self) -> tuple[Values, str, Forecast | None]:

@@ -3,9 +3,12 @@
 import math
 from collections.abc import Iterator
 
-from search.config import BoConfig
+from search.config import AutoLrsConfig, Budget, StagedConfig, WideConfig
 from service.spec import JobSpec, TrialSpec
 from trainers.config import ThresholdConfig
+
+#: A shorter probe says little of where its loss leads.
+MIN_PROBE_STEPS = StagedConfig.model_fields["min_probe_steps"].default
 
 
 def advice(spec: JobSpec) -> tuple[str, ...]:
@@ -25,16 +28,20 @@ def _on_the_job(spec: JobSpec) -> Iterator[str]:
 
 def _on_an_arm(trial: TrialSpec) -> Iterator[str]:
     exchange, controller = trial.replica.exchange, trial.controller
-    if isinstance(controller, BoConfig):
+    if isinstance(controller, StagedConfig):
         yield from _on_a_search(trial, controller)
+        yield from _on_a_level(trial)
+    if isinstance(controller, AutoLrsConfig):
+        yield from _on_autolrs(trial.budget, controller)
     if isinstance(exchange, ThresholdConfig) and trial.workers.count == 1:
         yield "one worker exchanges nothing: compression costs time and saves no bytes; give `exchange: {kind: none}`"
 
 
-def _on_a_search(trial: TrialSpec, config: BoConfig) -> Iterator[str]:
-    exchange, budget = trial.replica.exchange, trial.budget
-    num_further = sum(each.name != "level" for each in trial.replica.ranges())
-    num_probes = config.wide_probes + config.wide_probes_per_axis * num_further
+def _on_a_search(trial: TrialSpec, config: StagedConfig) -> Iterator[str]:
+    budget, num_probes = trial.budget, config.probes
+    if isinstance(config, WideConfig):
+        num_further = sum(each.name != "level" for each in trial.replica.ranges())
+        num_probes = config.wide_probes + config.wide_probes_per_axis * num_further
     probing = num_probes * config.min_probe_steps
     fraction = config.search_fraction
     enough = math.ceil(probing / fraction)
@@ -44,10 +51,35 @@ def _on_a_search(trial: TrialSpec, config: BoConfig) -> Iterator[str]:
             f"{fraction:g} of `budget.steps` {budget.steps} is {math.floor(fraction * budget.steps)}: "
             f"give {enough} steps, a higher fraction, or `controller: {{kind: off}}` to keep the guess"
         )
+
+
+def _on_a_level(trial: TrialSpec) -> Iterator[str]:
+    exchange, budget = trial.replica.exchange, trial.budget
     if isinstance(exchange, ThresholdConfig) and isinstance(exchange.level, tuple) and budget.seconds is None:
         unit, ignored = ("steps", "what a step sends") if budget.bytes is None else ("bytes", "how fast the link is")
         name = exchange.level_name
         yield (
             f"a budget in {unit} does not count {ignored}, so it says little of the {name}: give `budget.seconds`, "
             f"or one {name}"
+        )
+
+
+def _on_autolrs(budget: Budget, config: AutoLrsConfig) -> Iterator[str]:
+    """Look at the first stage, tau, and its search; only a budget in steps tells beforehand how long they are."""
+    if budget.steps is None:
+        return
+    searched = config.num_probes * config.probe_fraction  # as a multiple of the stage
+    lengths = sum(min(config.growth**stage, config.max_growth) for stage in range(config.num_stages))
+    tau = config.first_stage or budget.steps / (lengths * (1 + searched))
+    enough = MIN_PROBE_STEPS / config.probe_fraction
+    if tau * searched >= budget.steps:
+        yield (
+            f"the first search takes {math.ceil(tau * searched)} steps and `budget.steps` is {budget.steps}, so none "
+            f"opens: give {math.ceil(tau * (1 + searched))} steps, or a shorter `first_stage`"
+        )
+    elif tau < enough:
+        remedy = f"`budget.steps` {math.ceil(enough * lengths * (1 + searched))}, fewer `num_stages`"
+        yield (
+            f"its first probes have {round(tau * config.probe_fraction)} steps, too few to forecast a stage of "
+            f"{tau:.0f}: give {remedy if config.first_stage is None else f'`first_stage` {enough:.0f}'}, or use `bo`"
         )

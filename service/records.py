@@ -17,6 +17,10 @@ Direction = Literal["min", "max"]
 DRIVER_STREAM = "driver"
 
 
+#: The searched line, or that of the user's own schedule, which is trained beside it.
+Line = Literal["main", "insurance"]
+#: Series of the line beside the main one begin so; their steps are its own.
+INSURANCE_PREFIX = "insurance_"
 #: What a run uses besides a learning rate and a level, by name: `batch_size`, `momentum`, `weight_decay`, `nesterov`.
 FurtherValues = dict[str, bool | int | float]
 
@@ -171,7 +175,7 @@ class TrialFinished(Record):
     kind: Literal["trial_finished"] = "trial_finished"
     trial_id: str
     outcome: Literal["completed", "diverged"]
-    line: Literal["main", "insurance"] = Field("main", description="whose weights, schedule and losses these are")
+    line: Line = Field("main", description="whose weights, schedule and losses these are")
     validation_loss: float | None
     validation_metrics: dict[str, float | None] = Field(default_factory=dict)
     schedule: tuple[ScheduleEntry, ...]

@@ -1,13 +1,13 @@
 """What the API answers: the public shape of jobs, trials, stages and series. Client, page and CLI read nothing else."""
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from search.calibration import Calibration
-from search.types import Posterior, Tax
-from service.records import Bill, Direction, FurtherValues, ScheduleEntry
+from search.types import Posterior, Refusal, Tax
+from service.records import Bill, Direction, FurtherValues, Line, ScheduleEntry
 from service.spec import JobSpec
 from service.states import JobState
 
@@ -62,6 +62,7 @@ class StageView(View):
     tax: Tax = Field(description="what searching had taken of the trial's budget")
     forecast_weight: float | None = Field(description="how far forecasts followed fitted curves; null: none was made")
     num_earlier: int = Field(description="probes of earlier stages that informed the decision")
+    refused: tuple[Refusal, ...] = Field(description="what was not probed, or not to the end, since it costs too much")
     posterior: Posterior | None = Field(description="null: there was none, or it was not asked for")
     closed: bool
     loss: float | None = Field(description="the training loss that was forecast, as it came; null: diverged")
@@ -77,6 +78,7 @@ class TrialView(View):
     arm: str
     seed: int
     outcome: str | None = Field(description="completed, diverged; null: not finished")
+    line: Line = Field(description="whose losses and weights these are at the end; `main` until then")
     backend: str | None
     device: str | None
     step: int = Field(description="committed steps so far")
@@ -148,7 +150,7 @@ class ScheduleView(View):
     seed: int
     optimizer: str
     complete: bool
-    line: Literal["main", "insurance"] = Field(description="of two lines the one that was kept; `main` until then")
+    line: Line = Field(description="of two lines the one that was kept; `main` until then")
     num_steps: int
     entries: tuple[ScheduleEntry, ...]
 
@@ -169,6 +171,7 @@ class TrialReport(View):
     seed: int
     controller: str
     outcome: str | None = Field(description="completed, diverged; null: not finished")
+    line: Line = Field(description="whose losses these are at the end; `main` until then")
     steps: int = Field(description="committed")
     seconds: float = Field(description="training clock")
     validation_loss: float | None

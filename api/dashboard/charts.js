@@ -174,10 +174,11 @@ export function posteriorChart(stage, level) {
   const origin = stage.probes.find((probe) => probe.reward !== null)?.reward ?? 0;
   const probes = stage.probes.map((probe) => ({ ...probe, gain: probe.reward === null ? null : probe.reward - origin }));
   const drawn = stage.posterior?.axes.length === 2 ? posteriorMap(stage, probes, level) : posteriorLine(stage, probes);
-  const best = Math.max(...probes.map((probe) => probe.gain).filter((gain) => gain !== null));
+  const gains = probes.map((probe) => probe.gain).filter((gain) => gain !== null);
+  const best = gains.length ? `the best gained ${Math.max(...gains).toPrecision(3)}` : "all diverged";
   return {
     ...drawn,
-    label: `${probes.length} probes, the best gained ${best.toPrecision(3)}; learning rate ${stage.learning_rate.toPrecision(3)} was chosen`,
+    label: `${probes.length} probes, ${best}; learning rate ${stage.learning_rate.toPrecision(3)} was chosen`,
     columns: [["learning rate", (row) => row.learning_rate.toPrecision(3), "number"],
       [level, (row) => row.level?.toPrecision(3) ?? "–", "number"],
       ["loss", (row) => row.loss?.toFixed(4) ?? "diverged", "number"],

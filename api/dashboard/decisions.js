@@ -65,7 +65,8 @@ function card() {
   async function draw(stage, level) {
     const values = stage.level === null ? "" : `, ${level} ${level === "density" ? share(stage.level) : number(stage.level)}`;
     head.replaceChildren(element("h3", {}, `Stage ${stage.stage}: learning rate ${number(stage.learning_rate)}${values}`),
-      element("p", { class: "reason" }, stage.reason));
+      element("p", { class: "reason" }, stage.reason),
+      ...stage.refused.map((refusal) => element("p", { class: "quiet" }, `Not tried: ${refusalText(refusal, level)}`)));
     foot.replaceChildren(...facts(stage).map(([name, value]) =>
       element("li", {}, element("span", { class: "quiet" }, `${name} `), element("b", {}, value))));
     chart.body.hidden = !stage.probes.length;
@@ -87,6 +88,11 @@ function facts(stage) {
     ["forecast weight", stage.forecast_weight === null ? null : number(stage.forecast_weight, 2)],
     ["searching so far", stage.tax.budget_share ? `${share(stage.tax.budget_share)} of the budget${cap}` : null],
   ].filter(([, value]) => value !== null);
+}
+
+function refusalText({ values, reason }, name) {
+  const level = values.level === null ? "" : `, ${name} ${name === "density" ? share(values.level) : number(values.level)}`;
+  return `learning rate ${number(values.learning_rate)}${level}: ${reason}`;
 }
 
 const signed = (text) => (text.startsWith("-") ? text.replace("-", "−") : `+${text}`);

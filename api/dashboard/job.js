@@ -167,7 +167,7 @@ function billTable(trials, job) {
   const ratio = (bill) => (bill.bytes_sent && bill.bytes_dense ? `${(bill.bytes_dense / bill.bytes_sent).toFixed(1)}×` : "–");
   return table(`Bytes of one worker, elapsed seconds, ${link}`, [
     ["trial", (trial) => trial.label, ""],
-    ["state", (trial) => trial.outcome ?? unfinished(trial, job), ""],
+    ["state", (trial) => (trial.outcome ?? unfinished(trial, job)) + (trial.line === "insurance" ? ", own schedule" : ""), ""],
     ["steps", (trial) => String(trial.step), "number"],
     ["sent", (trial) => size(trial.bill.bytes_sent), "number"],
     ["dense", (trial) => (trial.bill.bytes_dense ? size(trial.bill.bytes_dense) : "–"), "number"],

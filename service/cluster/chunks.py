@@ -95,6 +95,16 @@ def is_reached(until: Allowance, spent: Spent, cost: StepCost | None) -> bool:
     )
 
 
+def after(num_steps: int, spent: Spent, cost: StepCost | None) -> Spent:
+    """Return the totals `num_steps` further on, as far as the cost of a step is known."""
+    cost = cost or StepCost(bytes=0, seconds=0)
+    return Spent(
+        steps=spent.steps + num_steps,
+        bytes=spent.bytes + int(num_steps * cost.bytes),
+        seconds=spent.seconds + num_steps * cost.seconds,
+    )
+
+
 def next_chunk(until: Allowance, spent: Spent, cost: StepCost | None, *, most: int) -> int:
     """Return how many steps to push next, in [1, `most`], so that no cap of `until` is passed."""
     limits: list[float] = [most]

@@ -12,7 +12,7 @@ from search.types import Course
 from service.cluster.progress import OpenCommit, Progress
 from service.cluster.reports import Sink
 from service.cluster.resume import Resume, StageStart
-from service.records import AnyRecord, Checkpointed, MetricPoints
+from service.records import INSURANCE_PREFIX, AnyRecord, Checkpointed, MetricPoints
 from service.spec import Lanes, TrialSpec
 from trainers.group import Group
 from trainers.segment import Evaluation
@@ -70,7 +70,7 @@ def _is_evaluation(record: AnyRecord) -> bool:
 
 def _renamed(record: AnyRecord) -> AnyRecord:
     assert isinstance(record, MetricPoints)
-    return record.model_copy(update={"name": f"insurance_{record.name}"})
+    return record.model_copy(update={"name": f"{INSURANCE_PREFIX}{record.name}"})
 
 
 def insured(spec: TrialSpec) -> TrialSpec:

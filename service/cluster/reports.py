@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from search.types import Candidate, Decision, Forecast
-from service.cluster.progress import Measured
-from service.records import AnyRecord, MetricPoints, ProbeDone, StageDecided, TrialStarted
+from search.reading import end_level
+from search.types import Candidate, Decision, Forecast, Observation
+from service.cluster.progress import Measured, OpenCommit, Progress
+from service.records import AnyRecord, MetricPoints, ProbeDone, StageClosed, StageDecided, TrialStarted
 from service.spec import TrialSpec
 from trainers.group import Group
 from trainers.segment import Evaluation, Segment, SegmentResult
@@ -109,6 +110,23 @@ def decided(trial_id: str, decision: Decision, probes: Sequence[Probe], *, first
             decision=decision.model_dump(mode="json"),
         ),
     ]
+
+
+def closed(
+    trial_id: str, commit: OpenCommit, ended: Observation, progress: Progress, *, resume: dict[str, Any]
+) -> StageClosed:
+    """Return the record of a stage that is over: `ended` is what its strategy was told, `progress` what is kept."""
+    return StageClosed(
+        trial_id=trial_id,
+        stage=commit.decision.stage,
+        step=progress.step,
+        num_steps=0 if ended.rolled_back else commit.measured.num_steps,
+        density=commit.measured.density,
+        threshold=commit.measured.threshold,
+        loss=finite(end_level(ended)),
+        bill=progress.bill,
+        resume=resume,
+    )
 
 
 def committed(trial_id: str, pushed: Pushed) -> list[MetricPoints]:

@@ -11,7 +11,6 @@ from typing import Any, Literal
 from search import strategies
 from search.prior import NO_PRIOR, Prior
 from search.protocol import Strategy
-from search.reading import end_level
 from search.space import SearchSpace
 from search.types import Allowance, Candidate, Course, Spent, Values
 from service.cluster import chunks, reports
@@ -22,7 +21,7 @@ from service.cluster.opening import STAGE, opening_space
 from service.cluster.progress import OpenCommit, Progress
 from service.cluster.reports import Sink
 from service.cluster.resume import Resume, StageStart
-from service.records import AnyRecord, Billed, Checkpointed, StageClosed, TrialFinished
+from service.records import AnyRecord, Billed, Checkpointed, TrialFinished
 from service.spec import TrialSpec
 from trainers.group import Group, Recovery
 from trainers.segment import Evaluation
@@ -69,6 +68,7 @@ class _Run:
         self.diverged_values: Values | None = None
         self._space: SearchSpace
         self._stage: StageStart
+        self._known: list[str] = []  # the checkpoint that the API knew of when the last one was reported
         self._billed = Recovery()  # what of the group's recovery is on the bill
         self._clock_zero = self._now()
         self._saved_s = 0.0
@@ -181,9 +181,13 @@ class _Run:
 
     # -- the spare lanes ------------------------------------------------------------------------------------
 
+    def _is_to_join(self) -> bool:
+        """Whether the lanes become one after this search, in the state before the first step."""
+        return self.spec.lanes.after == "batch" and len(self.lanes) > 1
+
     def _employ_spare_lanes(self) -> None:
-        """Have them do, after the wide search, what the job says."""
-        if self.spec.lanes.after == "batch":
+        """Have them do, after the first search, what the job says."""
+        if self._is_to_join():
             self._join_lanes()
             self._stage.checkpoint = self.keeper.save(0)  # the one before is of fewer ranks
             self.lanes[0].hold(self._stage.checkpoint)
@@ -214,7 +218,8 @@ class _Run:
     def needed(self) -> set[str]:
         """Return the checkpoints that must stay on storage, whatever their age."""
         beside = self.insurance.line.needed() if self.insurance else set()
-        return {self._stage.checkpoint, *beside, *(lane.holds for lane in self.lanes if lane.holds)}
+        held = (lane.holds for lane in self.lanes if lane.holds)
+        return {self._stage.checkpoint, *self._known, *beside, *held}
 
     # -- a stage --------------------------------------------------------------------------------------------
 
@@ -224,7 +229,8 @@ class _Run:
         main.hold(self._stage.checkpoint)
         self._stage = StageStart(checkpoint=self._stage.checkpoint, progress=self.progress.model_copy(deep=True))
         probes = self._search()
-        commit = OpenCommit(decision=self.strategy.decide(main.ends.held))  # what other lanes hold stays there
+        held = () if self._is_to_join() else main.ends.held  # what other lanes hold stays there
+        commit = OpenCommit(decision=self.strategy.decide(held))
         promoted = main.ends.go_to(commit.decision.promoted)
         self.cost = None if probes else self.cost
         self.progress.charge_seconds(seconds_search=self.seconds() - started)
@@ -289,6 +295,7 @@ class _Run:
                     return course
             is_due = self.seconds() - self._saved_s >= self.spec.checkpoint.every_seconds
             if is_due and self.sink.is_clear():  # while the API is silent nobody would know of it
+                self._known = self.keeper.saved[-1:]
                 self.sink.report(self._checkpoint(commit))
         return "end"
 
@@ -296,7 +303,7 @@ class _Run:
         every = self.spec.objective.every
         num_steps = chunks.next_chunk(until, self.spent(), self.cost, most=every - self.progress.step % every)
         start, started = self.strategy.values(self.spent()), self.seconds()
-        end = self.strategy.values(self._spent_after(num_steps - 1))  # what its last step uses
+        end = self.strategy.values(chunks.after(num_steps - 1, self.spent(), self.cost))  # what its last step uses
         segment = chunks.segment(start, end, num_steps)
         self.sink.report()  # hears a cancel
         result = self.group.run(segment)
@@ -311,19 +318,11 @@ class _Run:
         self.progress.schedule_segment(pushed.segment, pushed.result, commit.decision.reason)
         self.sink.report(*reports.committed(self.trial_id, pushed), self._bill_so_far())
 
-    def _spent_after(self, num_steps: int) -> Spent:
-        spent, cost = self.spent(), self.cost or chunks.StepCost(bytes=0, seconds=0)
-        return Spent(
-            steps=spent.steps + num_steps,
-            bytes=spent.bytes + int(num_steps * cost.bytes),
-            seconds=spent.seconds + num_steps * cost.seconds,
-        )
-
     def close_stage(self, commit: OpenCommit, course: Course) -> None:
         """Tell the strategy, keep the stage or take it back, as `course` says, and wait until that is stored."""
         measured, is_kept = commit.measured, course == "end"
-        observation = measured.observation(None, self.spent()).model_copy(update={"rolled_back": not is_kept})
-        self.strategy.tell(observation)
+        ended = measured.observation(None, self.spent()).model_copy(update={"rolled_back": not is_kept})
+        self.strategy.tell(ended)
         if measured.diverged:
             self.diverged_values = commit.decision.values
         if not is_kept:
@@ -331,19 +330,8 @@ class _Run:
             self.group.restore(STAGE)
             self.progress.rewind_to(self._stage.progress, num_steps=measured.num_steps)
         resume = self._save(None)
-        self._wait_for(
-            StageClosed(
-                trial_id=self.trial_id,
-                stage=commit.decision.stage,
-                step=self.progress.step,
-                num_steps=measured.num_steps if is_kept else 0,
-                density=measured.density,
-                threshold=measured.threshold,
-                loss=reports.finite(end_level(observation)),
-                bill=self.progress.bill,
-                resume=resume,
-            )
-        )
+        self._wait_for(reports.closed(self.trial_id, commit, ended, self.progress, resume=resume))
+        self._known = []
 
     def _wait_for(self, record: AnyRecord) -> None:
         """Report `record` and wait until it is stored; a silent API is not on the clock."""

@@ -6,7 +6,7 @@ from sqlalchemy.orm import Session
 from service.control import jobs
 from service.control.models import AttemptRow, JobRow, PointRow, ProbeRow, StageRow, TrialRow
 from service.errors import Fenced
-from service.records import Bill, Control
+from service.records import INSURANCE_PREFIX, Bill, Control
 from service.states import JobState
 
 _BACK_OFF_S = 2.0  # doubled by every attempt
@@ -51,10 +51,14 @@ def _rewind(session: Session, trial: TrialRow) -> None:
 
 
 def forget_beyond(session: Session, trial: TrialRow, step: int) -> None:
-    """Delete what was measured beyond `step` committed steps; the trial's row shows what remains."""
+    """Delete what was measured beyond `step` committed steps, -1: all; the trial's row shows what remains.
+
+    The line beside the main one counts steps of its own; it goes on where it was, and reports a step again as it was.
+    """
     is_evaluation = PointRow.name.startswith("validation_", autoescape=True)  # made after its step, not during it
     beyond = or_(PointRow.step > step, (PointRow.step == step) & ~is_evaluation)
-    session.execute(delete(PointRow).where(PointRow.trial_id == trial.id, beyond))
+    gone = beyond if step < 0 else beyond & ~PointRow.name.startswith(INSURANCE_PREFIX, autoescape=True)
+    session.execute(delete(PointRow).where(PointRow.trial_id == trial.id, gone))
     committed = select(StageRow).where(StageRow.trial_id == trial.id, StageRow.num_steps.is_distinct_from(0))
     stage = session.scalars(committed.order_by(StageRow.stage.desc()).limit(1)).first()
     rate = _last_value(session, trial.id, "learning_rate")  # of a ramp, where it got to

@@ -12,7 +12,7 @@ from service.views import ProbeView, StageView
 _NO_TAX = Tax(budget_share=0.0, cap_share=None)
 _PROBE_COLUMNS = ProbeView.model_fields.keys() - {"reward", "posterior_mean", "posterior_std"}
 _STAGE_COLUMNS = StageView.model_fields.keys() - {
-    "arm", "seed", "probes", "tax", "forecast_weight", "num_earlier", "posterior", "z_score"
+    "arm", "seed", "probes", "tax", "forecast_weight", "num_earlier", "posterior", "refused", "z_score"
 }  # fmt: skip
 
 
@@ -27,6 +27,7 @@ def stage_view(trial: TrialRow, stage: StageRow, probes: Sequence[ProbeRow], *, 
         tax=decision.get("tax", _NO_TAX),
         forecast_weight=decision.get("forecast_weight"),
         num_earlier=decision.get("num_earlier", 0),
+        refused=decision.get("refused", ()),
         posterior=stage.posterior if with_posterior else None,
         z_score=z_score_of(stage),
         **{name: getattr(stage, name) for name in _STAGE_COLUMNS},

@@ -14,6 +14,7 @@ from service.errors import InvalidJob, OutOfSequence
 from service.problems import Problem
 from service.records import (
     DRIVER_STREAM,
+    INSURANCE_PREFIX,
     Acknowledgement,
     AttemptFinished,
     Batch,
@@ -134,7 +135,7 @@ class Ingest:
             for step, seconds, value in zip(record.steps, record.seconds, record.values, strict=True)
         ]
         self.session.connection().execute(upsert, rows)
-        if not record.name.startswith("insurance_"):  # it counts steps of its own
+        if not record.name.startswith(INSURANCE_PREFIX):
             trial.step = max(trial.step, *record.steps)
         trial.seconds = max(trial.seconds, *record.seconds)
         if record.name in _HEADLINES:

@@ -15,7 +15,7 @@ from service.control.models import JobRow, LabelRow, PointRow, ProbeRow, StageRo
 from service.control.thinning import thin
 from service.errors import InvalidJob, NotFound
 from service.problems import Problem
-from service.records import Bill, ScheduleEntry
+from service.records import Bill, Line, ScheduleEntry
 from service.spec import JobSpec
 from service.states import TERMINAL, JobState
 from service.views import JobPage, JobSummary, JobView, ScheduleView, Series, StageView, TrialView
@@ -141,8 +141,15 @@ def trial_view(trial: TrialRow) -> TrialView:
     return TrialView(
         trial_id=trial.id,
         bill=Bill.model_validate(trial.bill),
-        **_columns(trial, TrialView.model_fields.keys() - {"trial_id", "bill"}),
+        line=_line(trial),
+        **_columns(trial, TrialView.model_fields.keys() - {"trial_id", "bill", "line"}),
     )
+
+
+def _line(trial: TrialRow) -> Line:
+    # trials that ended before there were two lines say nothing of it
+    kept: Line = "main" if trial.schedule is None else trial.schedule.get("line", "main")
+    return kept
 
 
 def stage_views(session: Session, trials: Iterable[TrialRow], *, with_posterior: bool = False) -> tuple[StageView, ...]:
@@ -227,7 +234,7 @@ def schedule_view(session: Session, trial: TrialRow, *, optimizer: str) -> Sched
         seed=trial.seed,
         optimizer=optimizer,
         complete=trial.schedule is not None,
-        line="main" if trial.schedule is None else trial.schedule["line"],
+        line=_line(trial),
         num_steps=sum(entry.num_steps for entry in entries),
         entries=tuple(entries),
     )

@@ -70,6 +70,7 @@ def _trial_report(
         controller=spec.controller.kind,
         level_name=level_name(spec.replica.exchange),
         outcome=trial.outcome,
+        line=trial.line,
         steps=trial.step,
         seconds=trial.seconds,
         validation_loss=trial.validation_loss,

@@ -43,7 +43,8 @@ class _Refusal(Exception):
 
 def priors(session: Session, spec: JobSpec) -> dict[str, Prior]:
     """Return what each arm that asks for it may learn from; raises InvalidJob for jobs that it cannot."""
-    found, problems = {}, []
+    found: dict[str, Prior] = {}
+    problems: dict[str, Problem] = {}  # by place: arms share the job's controller
     trials = {trial.arm: trial for trial in spec.trials()}
     for index, arm in enumerate(spec.arms):
         trial = trials[arm.name]
@@ -59,10 +60,10 @@ def priors(session: Session, spec: JobSpec) -> dict[str, Prior]:
                 searches.append(_named(session, job_id, _Kind.of(trial)))
             except _Refusal as refusal:
                 pointer = f"{place}/transfer/jobs/{number}"
-                problems.append(Problem(pointer=pointer, message=str(refusal), value=job_id))
+                problems[pointer] = Problem(pointer=pointer, message=str(refusal), value=job_id)
         found[arm.name] = Prior(searches=tuple(searches))
     if problems:
-        raise InvalidJob(problems)
+        raise InvalidJob(list(problems.values()))
     return found
 
 

@@ -15,6 +15,7 @@ from search.types import (
     GridAxis,
     Posterior,
     ProbeReport,
+    Refusal,
     Tax,
     Values,
 )
@@ -48,6 +49,7 @@ def decision(stage: int, *axes: str) -> Decision:
     return Decision(
         stage=stage, values=Values(learning_rate=0.1, level=0.02), reason="0.1 at density 0.02: the best",
         switched=True, forecast=probes[1].forecast, commit_until=Allowance(steps=100), probes=tuple(probes),
+        refused=(Refusal(values=Values(learning_rate=9.0, level=0.1), origin="wide", kind="too_slow", reason="slow"),),
         tax=Tax(budget_share=0.04, cap_share=0.5), num_earlier=2, posterior=posterior(*axes) if axes else None,
     )  # fmt: skip
 
@@ -73,10 +75,10 @@ def job_id(reporting: Reporting) -> str:
     trial_id = reporting.trial("tuned")
     for found in (decision(0, "learning_rate"), decision(1, "learning_rate", "level")):
         probes = [
-            reports.Probe(candidate=report.candidate, measured=Measured(num_steps=2, losses=[1.0, 0.9]), seconds=0.1)
+            reports.Probe(report.candidate, Measured(num_steps=2, losses=[1.0, 0.9]), 0.1, pushed=(), is_cut=False)
             for report in found.probes
         ]
-        reporting.post(*reports.decided(trial_id, found, probes, first_step=100 * found.stage, search_bytes=10))
+        reporting.post(*reports.decided(trial_id, found, probes, first_step=100 * found.stage))
         if found.stage == 0:
             reporting.post(
                 StageClosed(trial_id=trial_id, stage=0, step=100, num_steps=100, density=0.02, threshold=None,
@@ -84,7 +86,7 @@ def job_id(reporting: Reporting) -> str:
             )  # fmt: skip
     held = Decision(stage=0, values=Values(learning_rate=0.1), reason="the guess, held constant", switched=False,
                     commit_until=Allowance())  # fmt: skip
-    reporting.post(*reports.decided(reporting.trial("dense"), held, [], first_step=0, search_bytes=0))
+    reporting.post(*reports.decided(reporting.trial("dense"), held, [], first_step=0))
     return reporting.job_id
 
 
@@ -105,6 +107,7 @@ def test_a_stage_tells_what_its_decision_knew_and_what_came_of_it(http: TestClie
     assert (second["loss"], second["z_score"]) == (None, None)
     assert [probe["reward"] for probe in first["probes"]] == [0.5, 0.7, None]
     assert first["probes"][1]["posterior_std"] == 0.03
+    assert [refusal["reason"] for refusal in first["refused"]] == ["slow"]
     assert (held["probes"], held["tax"]["budget_share"]) == ([], 0.0)
     assert [stage["posterior"] for stage in (first, second, held)] == [None] * 3  # large: only on request
     assert whole[1]["posterior"] == posterior("learning_rate", "level").model_dump(mode="json")
@@ -129,7 +132,15 @@ def test_explain_names_every_probe_reason_and_outcome_in_words_of_the_job(cli_at
     text = explained(job_id)
 
     assert text.count("0.1 at density 0.02: the best") == 2
-    for word in ("0.01", "0.4000 ± 0.1", "diverged", "+0.2", "0.2500, -1.5 standard", "4% of the budget, 50% of what"):
+    for word in (
+        "0.01",
+        "0.4000 ± 0.1",
+        "diverged",
+        "+0.2",
+        "0.2500, -1.5 standard",
+        "4% of the budget, 50% of what",
+        "not tried: lr 9, density 10%: slow",
+    ):
         assert word in text
     assert "nothing was searched" in text and "the guess, held constant" in text
     assert "level" not in text

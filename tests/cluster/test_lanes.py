@@ -15,7 +15,7 @@ from search.types import Allowance, Candidate, Spent, Values
 from service.cluster import trial
 from service.cluster.lanes import Lane, ProbeRun, require_equal, side_by_side
 from service.cluster.reports import Probe
-from service.records import AnyRecord, MetricPoints, ProbeDone, TrialFinished
+from service.records import AnyRecord, MetricPoints, ProbeDone, StageDecided, TrialFinished
 from service.spec import JobSpec, TrialSpec
 from trainers.group import ProcessGroup
 from trainers.repair import RepairingGroup
@@ -145,16 +145,19 @@ def test_the_steps_of_all_lanes_are_on_the_bill_and_in_the_budget(train: Callabl
     sink = train(_spec(lanes={"count": count}))
 
     bill = _finished(sink).bill
-    probes = {probe.probe_id: probe for probe in sink.of(ProbeDone)}
+    promoted = {stage.decision["promoted"] for stage in sink.of(StageDecided)}
+    probes = {probe.probe_id: probe for probe in sink.of(ProbeDone) if probe.probe_id not in promoted}
     assert bill.steps + bill.steps_search == 900
     assert bill.steps_search == sum(probe.num_steps for probe in probes.values())
     assert bill.bytes_search == sum(probe.bytes_sent for probe in probes.values())
 
 
 def test_the_insurance_is_what_an_arm_without_a_search_would_train(train: Callable[..., Memory]) -> None:
+    # without events no later search has a lane less
+    once = {"kind": "bo", "max_search_fraction": 0.5, "event_gradient_scale": 1e3}
     own = _finished(train(_spec(controller={"kind": "off"})))
-    searched = _finished(train(_spec(lanes={"count": 2})))
-    sink = train(_spec(lanes={"count": 2, "after": "insurance"}))
+    searched = _finished(train(_spec(lanes={"count": 2}, controller=once)))
+    sink = train(_spec(lanes={"count": 2, "after": "insurance"}, controller=once))
 
     insured = _finished(sink)
     assert own.validation_loss is not None and searched.validation_loss is not None
@@ -175,6 +178,21 @@ def test_of_two_lines_the_better_one_is_kept(train: Callable[..., Memory]) -> No
     ]
 
     assert lines == ["insurance", "main"]
+
+
+def test_lanes_that_join_take_no_probe_along(train: Callable[..., Memory]) -> None:
+    changes = {
+        "controller": {"kind": "local", "max_search_fraction": 0.5},
+        "optimizer": {"kind": "sgd", "learning_rate": 10.0},
+    }
+    joined, idle = (train(_spec(**changes, lanes={"count": 2, "after": after})) for after in ("batch", "idle"))
+
+    first, *_ = idle.of(StageDecided)
+    assert first.decision["promoted"] is not None  # so it would be, were there no joining
+    finished = _finished(joined)
+    assert finished.bill.steps + finished.bill.steps_search == 900
+    steps = [step for entry in finished.schedule for step in range(entry.step, entry.step + entry.num_steps)]
+    assert steps == list(range(finished.bill.steps))
 
 
 class Cancelled(Exception):

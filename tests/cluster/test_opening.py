@@ -51,7 +51,7 @@ def group(arithmetic_group: Any) -> Any:
 
 
 def test_the_search_opens_in_the_middle_of_a_pair_and_with_the_first_choice(spec: TrialSpec, group: Any) -> None:
-    space, _ = opening_space(spec, group)
+    space, _ = opening_space(spec, [group])
 
     assert {axis.name: (axis.low, axis.high) for axis in space.axes} == {
         "batch_size": (16, 64),

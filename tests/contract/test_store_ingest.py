@@ -324,6 +324,22 @@ def test_a_rewound_commit_leaves_only_its_cost_behind(store, diverged):
     assert [entry.step for entry in store.schedules(diverged.job_id)[0].entries] == [0]
 
 
+def test_the_line_beside_a_rewound_one_keeps_its_curve(store, driver, begin):
+    def curve():
+        return store.series(driver.job_id, name)[0].steps
+
+    name = "insurance_validation_loss"
+    beside = MetricPoints(trial_id=driver.trial_id, name=name, steps=(0, 5, 90), seconds=(1, 2, 9), values=(3, 2, 1))
+    driver.decide(0, first_step=0)
+    driver.send(beside, stream=driver.trial_id)
+    driver.close(0, step=0, num_steps=0, bill=BILL, resume={})
+    assert curve() == (0, 5, 90) and store.trials(driver.job_id)[0].step == 0
+
+    store.lose_attempt(driver.job_id, 1, reason="lost")
+    begin(driver.job_id)
+    assert curve() == (0, 5, 90)
+
+
 def test_a_new_attempt_goes_on_from_where_a_diverged_stage_was_rewound_to(store, diverged, begin):
     store.lose_attempt(diverged.job_id, 1, reason="lost")
 

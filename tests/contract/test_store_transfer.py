@@ -103,7 +103,10 @@ def test_a_job_that_cannot_be_learned_from_is_refused_by_name(store, make_spec, 
         store.add_job(refused)
     with pytest.raises(InvalidJob, match=f"{hopeless}. has fewer than 4 probes"):
         store.add_job(make_spec(**_named(hopeless)))
+    with pytest.raises(InvalidJob) as shared:
+        store.prior_jobs(make_spec(arms=[{"name": "a"}, {"name": "b"}], **_named("job-0")))
 
+    assert [problem.pointer for problem in shared.value.problems] == ["/controller/transfer/jobs/0"]
     problems = refusal.value.problems
     assert [problem.pointer for problem in problems] == [f"/arms/0/controller/transfer/jobs/{n}" for n in range(5)]
     assert [problem.value for problem in problems] == ["job-0", running, cancelled, sgd, fixed]

@@ -43,6 +43,7 @@ def run(simulated_run):
 def test_doubling_stages_fill_the_budget_and_half_of_it_is_search(run):
     assert run.searched.steps == STEPS.steps / 2
     assert [decision.search_steps for decision in run.decisions] == [150, 300]
+    assert [decision.tax.budget_share for decision in run.decisions] == [150 / 900, 450 / 900]
     assert [decision.commit_until.steps for decision in run.decisions] == [300, 900]
 
 

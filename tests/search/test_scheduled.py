@@ -56,6 +56,13 @@ def test_a_decay_that_is_stored_in_pieces_is_one_stage():
     assert stage_starts(_schedule((10, (0.3, 0.21), None), (10, (0.05, 0.02), None))) == (0, 10)
 
 
+def test_what_else_was_searched_changes_at_its_step():
+    held, changed = _schedule((10, 0.3, None), (10, 0.3, None)).entries
+    entries = (held, changed.model_copy(update={"values": {"momentum": 0.95}}))
+
+    assert stage_starts(ScheduleFile(optimizer="sgd", num_steps=20, entries=entries)) == (0, 10)
+
+
 @pytest.mark.parametrize(("level", "used"), [(None, None), (0.3, 0.01)])
 def test_its_level_needs_an_exchange_that_has_one(level, used):
     assert _scheduled(level=level).decide().values.level == used

@@ -29,6 +29,11 @@ def test_the_examples_need_no_advice(path: Path) -> None:
         ({"exchange": RANGE, "budget": {"bytes": 10**9}}, "does not count how fast the link is"),
         ({"budget": {"steps": 10_000}, "objective": {"every": 20_000}}, "give `every` 1000"),
         ({"exchange": RANGE, "workers": {"count": 1}}, "one worker exchanges nothing"),
+        ({"controller": {"kind": "sobol"}, "budget": {"steps": 699}}, "give 700 steps"),
+        ({"controller": {"kind": "local"}, "budget": {"steps": 299}}, "give 300 steps"),
+        ({"controller": {"kind": "autolrs"}, "budget": {"steps": 2000}}, "7 steps, too few to forecast a stage of 67"),
+        ({"controller": {"kind": "autolrs", "first_stage": 100}, "budget": {"steps": 5000}}, "give `first_stage` 200"),
+        ({"controller": {"kind": "autolrs", "first_stage": 900}, "budget": {"steps": 900}}, "give 1800 steps"),
     ],
 )
 def test_what_is_unwise_is_said_once_with_a_remedy(changes: dict[str, Any], words: str) -> None:
@@ -45,6 +50,8 @@ def test_a_budget_too_small_for_a_search_is_told_how_many_steps_one_takes() -> N
 
     assert "give 1750 steps" in sentence
     assert advised(controller={"kind": "bo", **search}, budget={"steps": 1750}) == ()
+    assert advised(controller={"kind": "sobol"}, budget={"steps": 700}) == ()
+    assert advised(controller={"kind": "autolrs"}, budget={"steps": 6000}) == ()
 
 
 def test_only_the_arms_that_search_are_advised_on_searching() -> None:

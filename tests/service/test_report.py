@@ -88,8 +88,8 @@ def test_nothing_known_has_no_mean() -> None:
 
 def trial(arm: str, seed: int, loss: float | None, *, outcome: str | None = "completed") -> TrialView:
     return TrialView(
-        trial_id=f"{arm}.{seed}", arm=arm, seed=seed, outcome=outcome, backend="gloo", device="cpu", step=10,
-        seconds=4.0, learning_rate=0.1, level=None, validation_loss=loss, validation_metrics={"accuracy": 0.9},
+        trial_id=f"{arm}.{seed}", arm=arm, seed=seed, outcome=outcome, line="main", backend="gloo", device="cpu",
+        step=10, seconds=4.0, learning_rate=0.1, level=None, validation_loss=loss, validation_metrics={"accuracy": 0.9},
         metric_directions={"accuracy": "max"}, bill=Bill(bytes_sent=100, seconds_training=4.0), weights_url=None,
     )  # fmt: skip
 
