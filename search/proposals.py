@@ -120,7 +120,7 @@ def _propose_wide(problem: Problem, stage: Stage) -> Proposal | None:
     extensions = [each.values for each in stage.tried if each.origin == "wide" and each.values not in planned]
     if len(extensions) < MAX_EXTENSIONS and not stage.pending:
         extension = _extension(problem, stage)
-        if extension is not None:
+        if extension is not None and not _was_tried(stage, extension):  # it may have been refused
             return extension, "wide"
     if len(tried) - len(extensions) >= _num_wide(problem, stage, is_confirmed=closer is not plan):
         return None
