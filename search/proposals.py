@@ -21,7 +21,7 @@ from search.types import Origin, Values
 Array = NDArray[np.float64]
 Proposal = tuple[Values, Origin]
 
-#: A guess within this factor of a grid point is that point.
+#: An extension that the space cuts to less than this factor is none.
 SAME_RATE = 1.5
 #: End points of the range that turn out best are extended, at most this often.
 MAX_EXTENSIONS = 2
@@ -47,14 +47,14 @@ def propose(problem: Problem, stage: Stage) -> Proposal | None:
 
 
 def wide_plan(problem: Problem, prior: Prior = NO_PRIOR) -> list[Proposal]:
-    """Return the wide search's opening: a grid of learning rates, most central first, and the guess.
+    """Return the wide search's opening: a grid of learning rates, most central first.
 
     Where past runs say which rate is best the grid is moved by up to half a step, so that it holds that rate, and
     starts from there. Where the level is searched too it alternates between both sides of the opening level, low next
     to the start and high beyond, so that rate and level are not confounded. Further axes start from where the run
     opens, and are then spread over their ranges (Sobol).
     """
-    opening, rates = problem.opening, _grid(problem)
+    rates = _grid(problem)
     past = _past_rate(problem, prior, rates)
     start = (len(rates) - 1) / 2
     if past is not None:
@@ -66,8 +66,6 @@ def wide_plan(problem: Problem, prior: Prior = NO_PRIOR) -> list[Proposal]:
         (spread.model_copy(update={"learning_rate": rates[index], "level": levels[index]}), "wide")
         for index, spread in zip(order, _spread(problem, len(rates)), strict=True)
     ]
-    if past is None and all(not _within(opening.learning_rate, rate, SAME_RATE) for rate in rates):
-        plan.insert(1, (opening, "guess"))
     return plan
 
 
@@ -122,7 +120,7 @@ def _propose_wide(problem: Problem, stage: Stage) -> Proposal | None:
     extensions = [each.values for each in stage.tried if each.origin == "wide" and each.values not in planned]
     if len(extensions) < MAX_EXTENSIONS and not stage.pending:
         extension = _extension(problem, stage)
-        if extension is not None:
+        if extension is not None and not _was_tried(stage, extension):  # it may have been refused
             return extension, "wide"
     if len(tried) - len(extensions) >= _num_wide(problem, stage, is_confirmed=closer is not plan):
         return None

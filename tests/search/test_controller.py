@@ -64,9 +64,9 @@ def test_the_range_is_extended_at_most_twice(simulated_run):
 
 @pytest.mark.parametrize(
     ("optimizer", "rates"),
-    [("sgd", [0.001, 0.01, 0.1, 1.0, 10.0]), ("schedulefree_sgd", [0.02, 0.1, 0.2, 2.0, 20.0, 200.0])],
+    [("sgd", [0.001, 0.01, 0.1, 1.0, 10.0]), ("schedulefree_sgd", [0.02, 0.2, 2.0, 20.0, 200.0])],
 )
-def test_the_wide_search_begins_with_decades_and_the_guess(optimizer, rates):
+def test_the_wide_search_begins_with_decades(optimizer, rates):
     controller = _controller(0.1, optimizer=optimizer)
 
     asked = [controller.ask().values.learning_rate for _ in rates]

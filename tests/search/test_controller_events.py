@@ -125,15 +125,16 @@ def test_the_first_probe_shows_that_five_do_not_fit(simulated_run):
 
 
 def test_levels_whose_probes_take_too_long_are_refused_and_told(simulated_run):
-    budget = Budget(seconds=60.0)
+    budget = Budget(seconds=120.0)
     run = simulated_run(budget, seconds_per_step=lambda values: 0.002 if values.level < 0.03 else 0.2)
     run.run_stage(_controller(budget=budget, space=LEVELS))
 
     decision = run.decisions[0]
-    assert {refusal.kind for refusal in decision.refused} == {"too_slow"}
-    assert all(refusal.values.level > 0.03 and "20 steps take 4" in refusal.reason for refusal in decision.refused)
+    too_slow = [refusal for refusal in decision.refused if refusal.kind == "too_slow"]
+    assert too_slow
+    assert all(refusal.values.level > 0.03 and "20 steps take 4" in refusal.reason for refusal in too_slow)
     assert len(decision.probes) >= 5
-    assert run.searched.seconds <= 0.08 * 60 + 20 * 0.2
+    assert run.searched.seconds <= 0.08 * 120 + 20 * 0.2
 
 
 def test_a_budget_in_steps_reads_no_clock(simulated_run):
