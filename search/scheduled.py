@@ -100,7 +100,8 @@ def _goes_on(first: Entry, second: Entry) -> bool:
     slopes = (_slope(first), _slope(second))
     is_one_kind = 1 in (first.num_steps, second.num_steps) or (slopes[0] == 0) == (slopes[1] == 0)
     jump = abs(second.learning_rate - first.learning_rate_at(first.step + first.num_steps - 1))
-    return first.level == second.level and is_one_kind and jump <= LARGEST_JUMP * max(slopes)
+    is_same = (first.level, first.values) == (second.level, second.values)
+    return is_same and is_one_kind and jump <= LARGEST_JUMP * max(slopes)
 
 
 def _slope(entry: Entry) -> float:

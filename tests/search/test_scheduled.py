@@ -56,6 +56,14 @@ def test_a_decay_that_is_stored_in_pieces_is_one_stage():
     assert stage_starts(_schedule((10, (0.3, 0.21), None), (10, (0.05, 0.02), None))) == (0, 10)
 
 
+def test_a_stage_begins_where_a_further_value_changes():
+    entries = [
+        Entry(step=10 * i, num_steps=10, learning_rate=0.1, values={"momentum": m}) for i, m in enumerate((0.9, 0.5))
+    ]
+
+    assert stage_starts(ScheduleFile(optimizer="sgd", num_steps=20, entries=tuple(entries))) == (0, 10)
+
+
 @pytest.mark.parametrize(("level", "used"), [(None, None), (0.3, 0.01)])
 def test_its_level_needs_an_exchange_that_has_one(level, used):
     assert _scheduled(level=level).decide().values.level == used
