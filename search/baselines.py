@@ -48,7 +48,7 @@ class Fixed:
         budget = self._budget
         return Decision(
             stage=self._num_closed,
-            values=self._space.guess,
+            values=self._space.opening,
             reason=self.reason,
             switched=False,
             commit_until=Allowance(steps=budget.steps, bytes=budget.bytes, seconds=budget.seconds),
@@ -56,7 +56,7 @@ class Fixed:
 
     def values(self, spent: Spent) -> Values:
         """Return the guess, as far as it is annealed by now."""
-        guess = self._space.guess
+        guess = self._space.opening
         factor = self.factor(spending.fraction_spent(self._budget, spent))
         return guess.model_copy(update={"learning_rate": guess.learning_rate * factor})
 

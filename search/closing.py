@@ -33,7 +33,7 @@ def next_stage(problem: Problem, stage: Stage, ending: Ending, *, search: Spent)
     forecast.
     """
     assert stage.decision is not None
-    start, link = stage_level(stage), measured_link(problem, stage)
+    start = stage_level(stage)
     begin = _after_kept(problem, stage) if ending.is_kept else _after_taken_back(problem, stage, ending)
     history = extended(stage.history, scores(stage), incumbent=begin.incumbent)
     return Stage(
@@ -53,7 +53,7 @@ def next_stage(problem: Problem, stage: Stage, ending: Ending, *, search: Spent)
         before_level=start,
         events=ending.events,
         reference_seconds=ending.signs.reference_seconds if ending.is_kept and not ending.events else None,
-        link=link,
+        link=measured_link(problem, stage, begin.incumbent.batch_size),
         note=begin.note,
         outcomes=with_outcome(stage.outcomes, stage.decision.forecast, None if ending.events else ending.level),
     )

@@ -240,7 +240,8 @@ class Controller:
         part = shares[0] / sum(shares)
         commit = spending.scale(spending.remaining(problem.budget, start), part)
         reports = probe_reports(problem, stage, commit=commit, choice=choice)
-        search = spending.minus(spending.minus(self._search, stage.search_before), kept)
+        searched = spending.minus(self._search, kept)
+        search = spending.minus(searched, stage.search_before)
         return Decision(
             stage=stage.index,
             values=choice.values,
@@ -254,7 +255,7 @@ class Controller:
             refused=(*stage.too_slow.values(), *stage.refused),
             search_seconds=search.seconds,
             search_steps=search.steps,
-            tax=tax(problem, self._search),
+            tax=tax(problem, searched),
             forecast_weight=learned_weight(stage.outcomes),
             num_earlier=sum(len(earlier) for earlier in stage.history),
             posterior=None if choice.fit is None else on_grid(choice.fit, choice.values),

@@ -14,7 +14,7 @@ from search.evidence import Evidence, diverged_values, evidence, scores
 from search.gaussian_process import NOISE_FLOOR
 from search.peak import interpolated_peak
 from search.posterior import Fit
-from search.probe_costs import MIN_WIDE_PROBES, has_room_for_wide, search_cap, shortest_wide_probe
+from search.probe_costs import MIN_WIDE_PROBES, has_room_for_wide, is_in_cooldown, search_cap, shortest_wide_probe
 from search.space import Axis, Box
 from search.stage import Problem, Score, Stage, is_barred
 from search.types import Values
@@ -94,6 +94,8 @@ def choose(problem: Problem, stage: Stage) -> Choice:
 def _choose(problem: Problem, stage: Stage) -> Choice:
     if not stage.has_incumbent and len(stage.probes) < MIN_WIDE_PROBES:
         return _choose_unsearched(problem, stage)
+    if stage.lacks_control:
+        return Choice(stage.incumbent, f"{_name(stage.incumbent)} stays: its own probe took too long to compare with")
     if not stage.probes:
         return Choice(stage.incumbent, f"{_name(stage.incumbent)} stays: {_why_unsearched(problem, stage)}")
     if all(score.reward is None for score in scores(stage)):
@@ -129,10 +131,12 @@ def _why_too_few(problem: Problem, stage: Stage) -> str:
 
 def _why_unsearched(problem: Problem, stage: Stage) -> str:
     """Return why a later stage has no probes."""
-    if problem.config.revisit == "stages" or stage.before is None:
+    if is_in_cooldown(problem, stage.opened):
+        return "while the rate decays nothing is searched"
+    if problem.config.revisit == "stages" or stage.events:
         return "there is no room for probes"
-    if stage.events:
-        return "there is no room for probes"
+    if stage.before is None:
+        return "nothing has happened yet"
     is_timed = problem.budget.seconds is not None
     return f"nothing happened ({events.describe(stage.before.signs, is_timed=is_timed)})"
 
@@ -266,7 +270,7 @@ def for_a_person(reason: str, level_name: str) -> str:
 
 
 def _number(value: float) -> str:
-    return str(value).lower() if isinstance(value, bool) else f"{value:.3g}"
+    return str(value).lower() if isinstance(value, int) else f"{value:.3g}"  # whole, or false and true
 
 
 def _name(values: Values) -> str:

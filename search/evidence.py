@@ -48,10 +48,10 @@ def scores(stage: Stage) -> tuple[Score, ...]:
     """Return what each finished probe of `stage` is worth, in their order.
 
     The reward is ln L0 - ln(mean loss of the probe's last half), L0 the stage's starting level: comparable
-    between stages. Where a loss is not positive, (L0 - tail) / |L0| stands in for it. Probes of equal length
-    and batch size saw the same batches, so their variance is that of the paired difference to the first of them;
-    one with another batch size saw others, and the noise of both counts. One that was cut short is behind the first
-    by as much as it was when it ended, with a variance that grows with what it missed.
+    between stages. Where a loss is not positive, (L0 - tail) / |L0| stands in for it. The variance is that of the
+    difference to the first probe, paired on the steps that are in both last halves, as far as they saw the same
+    batches. One that was cut short is behind the first by as much as it was when it ended, with a variance that grows
+    with what it missed.
     """
     level = stage_level(stage)
     usable = {
@@ -90,24 +90,35 @@ def _tail(probe: Probe, control: Probe) -> _Tail:
     half, others = _last_half(probe.reading), _last_half(control.reading)
     if probe is control:
         return _Tail(float(half.mean()), 0.0)
-    num_steps, whole = probe.reading.num_steps, control.reading.num_steps
     saw_the_same = probe.candidate.values.batch_size == control.candidate.values.batch_size
     if not probe.reading.is_cut:
-        return _Tail(float(half.mean()), _error(half, others, saw_the_same=saw_the_same, is_paired=num_steps == whole))
-    num_steps = min(num_steps, whole)
+        return _Tail(float(half.mean()), _error(probe.reading, control.reading, saw_the_same=saw_the_same))
+    whole = control.reading.num_steps
+    num_steps = min(probe.reading.num_steps, whole)
     both = side_by_side(probe.reading, control.reading, num_steps, num_steps)
     seen, same = (series[len(series) // 2 :] for series in both)
-    error = _error(seen, same, saw_the_same=saw_the_same, is_paired=True) * math.sqrt(whole / num_steps)
+    paired = standard_error(seen - same) if saw_the_same else math.hypot(standard_error(seen), standard_error(same))
+    error = paired * math.sqrt(whole / num_steps)
     if min(seen.mean(), same.mean(), others.mean()) > 0 and seen.mean() <= LARGEST_RATIO * same.mean():
         return _Tail(float(others.mean() * seen.mean() / same.mean()), error)
     return _Tail(float(others.mean() + seen.mean() - same.mean()), error)
 
 
-def _error(half: Array, others: Array, *, saw_the_same: bool, is_paired: bool) -> float:
-    """Return the standard error of the difference between two means; the control's own noise is in it once."""
-    if not saw_the_same:
-        return math.hypot(standard_error(half), standard_error(others))
-    return standard_error(half - others if is_paired else half)
+def _error(reading: Reading, control: Reading, *, saw_the_same: bool) -> float:
+    """Return the standard error e of the difference between the mean losses of two last halves.
+
+    Both hold the same steps as far as a share p of the one and q of the other. With e1 and e2 the errors of the two
+    means, and e3 that of the mean difference on those steps, e^2 = (1 - q) e1^2 + (1 - p) e2^2 + p q e3^2: exact where
+    losses are independent from step to step and vary alike.
+    """
+    shorter, longer = sorted((reading.num_steps, control.num_steps))
+    shared = max(0.0, shorter - longer / 2) if saw_the_same else 0.0
+    p, q = 2 * shared / reading.num_steps, 2 * shared / control.num_steps
+    own, others = standard_error(_last_half(reading)), standard_error(_last_half(control))
+    seen, same = side_by_side(reading, control, shorter, shorter)
+    first = min(int(len(seen) * longer / (2 * shorter)), len(seen) - 1)
+    paired = standard_error((seen - same)[first:])
+    return math.sqrt((1 - q) * own**2 + (1 - p) * others**2 + p * q * paired**2)
 
 
 def _score(values: Values, tail: _Tail | None, *, level: float, unit: float | None) -> Score:

@@ -32,7 +32,6 @@ def forecast_loss(
     horizon: float,
     *,
     level: float | None = None,
-    momentum: float = 0.0,
     weight: float = 0.33,
 ) -> Forecast:
     """Forecast the loss at step `horizon` of a run whose first steps lost `losses`.
@@ -42,15 +41,12 @@ def forecast_loss(
     which the run forked, gets no credit for coming back; one that made no progress is forecast to stay.
 
     Raises:
-        ValueError: `losses` is empty, `horizon` lies before its end, `momentum` is not in [0, 1), or `weight` not
-            in [0, 1].
+        ValueError: `losses` is empty, `horizon` lies before its end, or `weight` is not in [0, 1].
     """
     if len(losses) == 0:
         raise ValueError("`losses` must hold at least 1 loss, got 0.")
     if not horizon >= len(losses):
         raise ValueError(f"`horizon` must be at least the {len(losses)} steps seen, got {horizon}.")
-    if not 0 <= momentum < 1:
-        raise ValueError(f"`momentum` must be in [0, 1), got {momentum}.")
     if not 0 <= weight <= 1:
         raise ValueError(f"`weight` must be in [0, 1], got {weight}.")
     values = np.asarray(losses, dtype=np.float64)
@@ -58,7 +54,7 @@ def forecast_loss(
         return _hopeless(values, level)
     unit = max(float(np.abs(values).max()), abs(level or 0.0)) or 1.0
     scaled_level = None if level is None else level / unit
-    forecast = _forecast(values / unit, horizon, scaled_level, momentum=momentum, weight=weight)
+    forecast = _forecast(values / unit, horizon, scaled_level, weight=weight)
     numbers = {name: getattr(forecast, name) for name in ("mean", "std", "tail", "average")}
     return forecast.model_copy(update={name: unit * value for name, value in numbers.items() if value is not None})
 
@@ -111,7 +107,7 @@ def _hopeless(values: Array, level: float | None) -> Forecast:
     return Forecast(mean=mean, std=abs(mean), status="diverged")
 
 
-def _forecast(values: Array, horizon: float, level: float | None, *, momentum: float, weight: float) -> Forecast:
+def _forecast(values: Array, horizon: float, level: float | None, *, weight: float) -> Forecast:
     num_points = len(values)
     if num_points < MIN_POINTS:
         return Forecast(mean=float(np.median(values)), std=float(np.ptp(values)), status="too_short")
@@ -122,7 +118,7 @@ def _forecast(values: Array, horizon: float, level: float | None, *, momentum: f
         return Forecast(mean=tail, std=error, status="no_progress")
     if level is not None and float(smooth(values).max()) > level + 3 * error + 0.02 * abs(level):
         return Forecast(mean=tail, std=error, status="overshoot")
-    skip = _head(num_points, momentum)
+    skip = min(num_points // 3, max(2, num_points // 20))  # the first steps still move as the values before did
     times, kept = _reduce(np.arange(skip, num_points, dtype=np.float64), _without_spikes(values[skip:]))
     progress = _log_progress(kept, error, horizon / num_points)
     average = max(_average_curve(times, kept, horizon), tail - progress)
@@ -134,11 +130,6 @@ def _forecast(values: Array, horizon: float, level: float | None, *, momentum: f
     std = math.sqrt(error**2 + spread**2 + min(backtest, abs(tail - first)) ** 2)
     average = min(tail, average)
     return Forecast(mean=tail + weight * (average - tail), std=std, status="ok", tail=tail, average=average)
-
-
-def _head(num_points: int, momentum: float) -> int:
-    # the first steps still move by the momentum of the values before
-    return min(num_points // 3, max(2, math.ceil(1 / (1 - momentum)), num_points // 20))
 
 
 def _tail(values: Array) -> tuple[float, float]:

@@ -7,27 +7,27 @@ from search.stage import Problem, Stage
 from search.types import Values
 
 
-def measured_link(problem: Problem, stage: Stage) -> Link | None:
+def measured_link(problem: Problem, stage: Stage, batch_size: int | None) -> Link | None:
     """Return the link by `stage`'s probes where they tell it, else as it was known before.
 
-    Those with another batch size than the incumbent compute for longer, or shorter, whatever the link. A budget
-    without seconds reads no clock, and knows no link.
+    Steps with another batch size than `batch_size` compute for longer, or shorter, whatever the link. Probes that were
+    too slow to go on tell it too. A budget without seconds reads no clock, and knows no link.
     """
     if problem.budget.seconds is None:
         return None
-    batch_size = stage.incumbent.batch_size  # another one computes for another time
-    alike = (probe.reading for probe in stage.probes if probe.candidate.values.batch_size == batch_size)
+    sizes = {candidate.id: candidate.values.batch_size for candidate in stage.candidates}
     steps = [
         StepCost(bytes=reading.bytes_sent / reading.num_steps, seconds=reading.step_seconds)
-        for reading in alike
-        if reading.num_steps and reading.step_seconds
+        for reading in stage.readings.values()
+        if reading.num_steps and reading.step_seconds and sizes[reading.candidate_id] == batch_size
     ]
-    return link.fit(steps) or stage.link
+    known = stage.link if batch_size == stage.incumbent.batch_size else None
+    return link.fit(steps) or known
 
 
 def follow_link(problem: Problem, stage: Stage, choice: Choice) -> Choice:
     """Return `choice` at the level that the link suggests; where every stage searches, the search chooses it."""
-    measured, current = measured_link(problem, stage), choice.values.level
+    measured, current = measured_link(problem, stage, choice.values.batch_size), choice.values.level
     if problem.config.revisit == "stages" or measured is None or current is None:
         return choice
     level = link.level(measured, problem.space, current)

@@ -132,12 +132,10 @@ def has_room_for_search(problem: Problem, costs: StepCosts, *, values: Values, s
 
 def is_in_cooldown(problem: Problem, spent: Spent) -> bool:
     """Whether the rate is being decayed: nothing is searched then."""
-    return problem.traits.cools_down and cooldown_factor(problem, spent) < 1
+    return cooldown_factor(problem, spent) < 1
 
 
 def cooldown_factor(problem: Problem, spent: Spent) -> float:
     """Return what the rate is multiplied by: 1, and linearly to 0 over the budget's last `cooldown` share."""
-    share = problem.config.cooldown
-    if not problem.traits.cools_down or share == 0:
-        return 1.0
-    return min(1.0, (1 - spending.fraction_spent(problem.budget, spent)) / share)
+    share = problem.config.cooldown if problem.traits.cools_down else 0.0
+    return spending.cooldown_factor(spending.fraction_spent(problem.budget, spent), share=share)

@@ -1,6 +1,7 @@
 """Which probe's steps a commit may begin with: those of a later stage's winner. The wide search is always rewound."""
 
 from search.decision import choose
+from search.evidence import scores
 from search.reading import Reading
 from search.stage import Probe, Problem, Stage
 from search.types import Spent, Values
@@ -10,7 +11,8 @@ def winner(problem: Problem, stage: Stage, chosen: Values) -> Probe | None:
     """Return the probe that trained the `chosen` values to its end, if its steps may stay."""
     if not stage.has_incumbent or not problem.config.promote:
         return None
-    whole = (probe for probe in stage.probes if not probe.reading.diverged and not probe.reading.is_cut)
+    judged = zip(stage.probes, scores(stage), strict=True)
+    whole = (probe for probe, score in judged if score.reward is not None and not probe.reading.is_cut)
     return next((probe for probe in whole if probe.candidate.values == chosen), None)
 
 

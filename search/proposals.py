@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 from search.acquisition import next_point, sobol_points
 from search.decision import bounding_box, trust_region
 from search.evidence import diverged_values, evidence, scores
+from search.link import MIN_CONTRAST
 from search.prior import NO_PRIOR, Prior
+from search.probe_costs import MIN_WIDE_PROBES
 from search.space import Box, are_within, distance
 from search.spending import fraction_spent
 from search.stage import Problem, Stage, is_barred
@@ -120,9 +122,11 @@ def _propose_wide(problem: Problem, stage: Stage) -> Proposal | None:
     extensions = [each.values for each in stage.tried if each.origin == "wide" and each.values not in planned]
     if len(extensions) < MAX_EXTENSIONS and not stage.pending:
         extension = _extension(problem, stage)
-        if extension is not None and not _was_tried(stage, extension):  # it may have been refused
+        if extension is not None:
             return extension, "wide"
-    if len(tried) - len(extensions) >= _num_wide(problem, stage, is_confirmed=closer is not plan):
+    wanted = _num_wide(problem, stage, is_confirmed=closer is not plan)
+    num_refused = min(wanted, len(stage.refused) + len(stage.too_slow))  # others are tried for these, in bounds
+    if len(tried) - len(extensions) >= wanted + num_refused:
         return None
     return _acquire(problem, stage, bounding_box(problem, tried))
 
@@ -130,7 +134,7 @@ def _propose_wide(problem: Problem, stage: Stage) -> Proposal | None:
 def _num_wide(problem: Problem, stage: Stage, *, is_confirmed: bool) -> int:
     """Return how many probes the wide search has, extensions apart: fewer where the past was right, more where not."""
     if is_confirmed:
-        return problem.wide_probes - (0 if problem.space.axes else SPARED)
+        return max(MIN_WIDE_PROBES, problem.wide_probes - (0 if problem.space.axes else SPARED))
     is_detour = _past_rate(problem, stage.prior, _grid(problem)) is not None
     return problem.wide_probes + DETOUR * is_detour
 
@@ -159,7 +163,10 @@ def closer_plan(plan: list[Proposal]) -> list[Proposal]:
 
 
 def _extension(problem: Problem, stage: Stage) -> Values | None:
-    """Return a point a decade beyond the end of the range that did best; below it if everything diverged."""
+    """Return a point a decade beyond the end of the range that did best; below it if everything diverged.
+
+    None if it is not the end that did best, or if what is beyond was refused.
+    """
     if not stage.probes:
         return None
     tried = sorted(scores(stage), key=lambda score: score.values.learning_rate)
@@ -169,7 +176,8 @@ def _extension(problem: Problem, stage: Stage) -> Values | None:
     factor = 0.1 if best is tried[0] else 10.0
     rate = _clip_rate(problem, best.values.learning_rate * factor)
     values = best.values.model_copy(update={"learning_rate": rate})
-    return None if _within(rate, best.values.learning_rate, SAME_RATE) else values
+    is_known = _within(rate, best.values.learning_rate, SAME_RATE) or _was_tried(stage, values)
+    return None if is_known else values
 
 
 # -- a later stage ---------------------------------------------------------------------------------
@@ -185,6 +193,8 @@ def _propose_local(problem: Problem, stage: Stage) -> Proposal | None:
     region = trust_region(problem, stage.incumbent, may_rise=may_rise, width=stage.width)
     if asked == 1 and "step_time" in stage.events and problem.space.axis("level") is not None:
         return _other_level(stage, region)
+    if stage.lacks_control:
+        return None
     return _RIVALS[problem.config.kind](problem, stage, region)
 
 
@@ -195,11 +205,17 @@ def _promising(problem: Problem, stage: Stage, region: Box) -> Proposal | None:
 
 
 def _other_level(stage: Stage, region: Box) -> Proposal:
-    """Return the incumbent at the level farthest from its own: the contrast tells compute from transfer."""
-    low, high = (corner.level or 1.0 for corner in region.corners(stage.incumbent))
-    current = stage.incumbent.level or 1.0
-    farthest = low if current / low > high / current else high
-    return stage.incumbent.model_copy(update={"level": farthest}), "move"
+    """Return the incumbent at another level, since the contrast tells compute from transfer.
+
+    At a lower one if steps take longer than they did: it is cheaper, and where the link would lead.
+    """
+    assert stage.before is not None  # it is its signs that showed an event
+    signs, current = stage.before.signs, stage.incumbent.level or 1.0
+    levels = [corner.level or 1.0 for corner in region.corners(stage.incumbent)]
+    is_slower = (signs.step_seconds or 0.0) > (signs.reference_seconds or 0.0)
+    first, second = levels if is_slower else reversed(levels)
+    level = second if _within(first, current, MIN_CONTRAST) else first
+    return stage.incumbent.model_copy(update={"level": level}), "move"
 
 
 def _move(problem: Problem, stage: Stage, region: Box) -> Proposal | None:

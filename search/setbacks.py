@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from search import spending
+from search.calibration import learned_weight
 from search.evidence import stage_level, usable_control
 from search.forecast import forecast_loss, standard_error
 from search.reading import last_losses, usable_median
@@ -34,5 +35,5 @@ def is_setback(problem: Problem, stage: Stage, losses: Sequence[float], *, part:
         return False
     num_steps = spending.num_steps(spending.scale(whole, part), spending.step_cost(problem.budget, control))
     points = max(float(len(control.losses)), min(num_steps, LONGEST_COMMIT) / control.steps_per_point)
-    forecast = forecast_loss(control.losses, points, level=level)
+    forecast = forecast_loss(control.losses, points, level=level, weight=learned_weight(stage.outcomes))
     return median > forecast.mean + WORSE_STDS * math.hypot(forecast.std, standard_error(np.asarray(recent)))

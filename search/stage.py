@@ -108,6 +108,11 @@ class Stage:
         return [candidate for candidate in self.candidates if candidate.id not in self.readings]
 
     @property
+    def lacks_control(self) -> bool:
+        """Whether the incumbent's probe took too long, so that there is nothing to compare others with."""
+        return self.has_incumbent and bool(self.candidates) and self.candidates[0].id in self.too_slow
+
+    @property
     def is_full(self) -> bool:
         """Whether no further probe fits."""
         return any(refusal.kind == "no_room" for refusal in self.refused)

@@ -48,7 +48,7 @@ class SimulatedRun:
     def search(self, strategy: Strategy) -> None:
         before = self.spent
         while (candidate := strategy.ask()) is not None:
-            observation = self.probe(candidate)
+            observation = self.probe(candidate, strategy)
             self.history.append((candidate, observation))
             strategy.tell(observation)
         self.searched = Spent(
@@ -77,17 +77,19 @@ class SimulatedRun:
         strategy.tell(self.commits[-1])
         return decision
 
-    def probe(self, candidate: Candidate) -> Observation:
-        snapshot = self.excess, self.step
-        allowed, spent = candidate.allowance, self.spent
-        until = Allowance(
-            steps=None if allowed.steps is None else spent.steps + allowed.steps,
-            bytes=None if allowed.bytes is None else spent.bytes + allowed.bytes,
-            seconds=None if allowed.seconds is None else spent.seconds + allowed.seconds,
-        )
-        losses, diverged = self.steps(lambda: candidate.values, until=until, at_least=allowed.min_steps)
+    def probe(self, candidate: Candidate, strategy: Strategy) -> Observation:
+        snapshot, opened = (self.excess, self.step), self.spent
+        losses: list[float] = []
+        for part in (0.25, 0.5, 0.75, 1.0):
+            until, least = _part_of(candidate.allowance, part, opened)
+            more, diverged = self.steps(lambda: candidate.values, until=until, at_least=least - len(losses))
+            losses += more
+            seen = self.observation(candidate.id, losses, candidate.values, diverged=diverged)
+            is_cut = part < 1 and not diverged and strategy.watch(seen) != "go_on"
+            if diverged or is_cut:
+                break
         self.excess, self.step = snapshot
-        return self.observation(candidate.id, losses, candidate.values, diverged=diverged)
+        return seen.model_copy(update={"is_cut": is_cut})
 
     def observation(
         self,
@@ -139,6 +141,17 @@ class SimulatedRun:
     def is_over(self) -> bool:
         budget = self.budget
         return _is_reached(Allowance(steps=budget.steps, bytes=budget.bytes, seconds=budget.seconds), self.spent)
+
+
+def _part_of(allowed: Allowance, part: float, opened: Spent) -> tuple[Allowance, int]:
+    """Return the totals at which a part of a probe ends, and its least steps."""
+    totals = {
+        unit: getattr(opened, unit) + part * cap
+        for unit in ("steps", "bytes", "seconds")
+        if (cap := getattr(allowed, unit)) is not None
+    }
+    whole = {unit: math.ceil(totals[unit]) for unit in ("steps", "bytes") if unit in totals}
+    return Allowance(**whole, seconds=totals.get("seconds")), math.ceil(part * allowed.min_steps)
 
 
 def _is_reached(until: Allowance, spent: Spent) -> bool:

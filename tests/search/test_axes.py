@@ -170,6 +170,20 @@ def test_probes_with_another_batch_size_saw_other_batches_and_are_not_paired():
     assert unpaired.variance == pytest.approx(both / np.mean(better[20:]) ** 2)
 
 
+@pytest.mark.parametrize("num_steps", [100, 95, 60, 40, 210])
+def test_rewards_of_probes_that_differ_in_length_differ_by_as_much_as_their_variance_says(num_steps):
+    scored = []
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        shared = rng.normal(0, 0.03, max(num_steps, 100))  # by the batch; most of the noise
+        losses = [tuple(1 + shared[:size] + rng.normal(0, 0.01, size)) for size in (100, num_steps)]
+        scored.append(scores(_stage_of(*((32, each) for each in losses))))
+
+    differences = [second.reward - first.reward for first, second in scored]
+    stated = math.sqrt(np.mean([second.variance for _, second in scored]))
+    assert stated == pytest.approx(np.std(differences), rel=0.2)
+
+
 def test_what_diverged_at_a_high_momentum_bars_its_rate_only_there():
     diverged = (Values(learning_rate=1.0, momentum=0.98, weight_decay=1e-3),)
 

@@ -5,7 +5,7 @@ import pytest
 from search import strategies
 from search.baselines import Cosine, Fixed, Linear, Off
 from search.config import Budget, CosineConfig, FixedConfig, LinearConfig, OffConfig
-from search.space import SearchSpace
+from search.space import Axis, SearchSpace
 from search.types import Observation, Spent, Values
 
 SPACE = SearchSpace(optimizer="sgd", guess=Values(learning_rate=0.2, level=0.01))
@@ -20,6 +20,15 @@ def test_a_baseline_asks_nothing_and_commits_the_whole_budget(config):
     assert strategy.ask() is None
     assert decision.values == SPACE.guess
     assert (decision.commit_until.steps, decision.commit_until.seconds) == (100, 10.0)
+
+
+def test_what_is_searched_elsewhere_stays_where_a_search_would_open():
+    space = SearchSpace(
+        optimizer="sgd", guess=Values(learning_rate=0.2), axes=(Axis(name="level", low=0.01, high=1.0),)
+    )
+    off = Off(space, BUDGET, OffConfig())
+
+    assert off.decide().values.level == off.values(Spent()).level == space.opening.level == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("steps", [0, 50, 100])

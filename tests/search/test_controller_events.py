@@ -101,6 +101,18 @@ def test_the_level_follows_a_link_that_changes(simulated_run):
     assert "a dense exchange takes 800 ms" in changed.reason and changed.switched
 
 
+def test_the_level_follows_a_link_too_slow_to_probe_the_incumbent_on(simulated_run):
+    budget, compute_s = Budget(seconds=120.0), 0.01
+    run = simulated_run(budget, bytes_per_step=lambda values: int(1e6 * values.level))
+    run.seconds_per_step = lambda values: compute_s + values.level * 8 / (100 if run.spent.seconds < 20 else 1)
+    run.train(_controller(budget=budget, space=LEVELS))
+
+    [refused] = [decision for decision in run.decisions if decision.refused and decision.stage]
+    assert refused.refused[0].values == run.decisions[0].values
+    assert "its own probe took too long" in refused.reason
+    assert run.decisions[-1].values.level == pytest.approx(0.003)
+
+
 @pytest.mark.parametrize("optimizer", ["sgd", "schedulefree_sgd"])
 def test_where_five_probes_do_not_fit_the_guess_stays_as_it_is(simulated_run, optimizer):
     budget = Budget(steps=120)
@@ -135,6 +147,20 @@ def test_levels_whose_probes_take_too_long_are_refused_and_told(simulated_run):
     assert all(refusal.values.level > 0.03 and "20 steps take 4" in refusal.reason for refusal in too_slow)
     assert len(decision.probes) >= 5
     assert run.searched.seconds <= 0.08 * 120 + 20 * 0.2
+
+
+def test_a_range_whose_end_was_refused_is_not_extended_to_it_again(simulated_run):
+    run = simulated_run(
+        Budget(seconds=60.0), best=5.0, seconds_per_step=lambda v: 0.2 if v.learning_rate > 5 else 0.002
+    )
+    controller = _controller(0.1, optimizer="sgd", budget=run.budget)
+    while (candidate := controller.ask()) is not None and len(run.history) < 30:
+        run.history.append((candidate, run.probe(candidate, controller)))
+        controller.tell(run.history[-1][1])
+    tried = [candidate.values for candidate, _ in run.history]
+    tried += [refusal.values for refusal in controller.decide().refused if refusal.values not in tried]
+
+    assert controller.decide().refused and len(set(tried)) == len(tried) <= 2 * 7 + 2
 
 
 def test_a_budget_in_steps_reads_no_clock(simulated_run):

@@ -7,11 +7,11 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from search import strategies
+from search import promotion, strategies
 from search.closing import next_stage
 from search.config import BoConfig, Budget
 from search.controller import Controller
-from search.decision import trust_region
+from search.decision import choose, trust_region
 from search.evidence import scores
 from search.history import DRIFT, discounted, extended, learned_drift
 from search.pruning import is_hopeless, stays_behind
@@ -252,6 +252,10 @@ def test_the_winner_leads_and_its_steps_are_the_commits_not_the_searchs(switch):
     assert decision.switched and decision.promoted == switch.leading
     kept = num_steps.pop(decision.promoted)
     assert decision.search_steps == sum(num_steps.values())
+    searched = [
+        event["decide"]["search_steps"] for event in switch.line.controller.state_dict()["events"] if "decide" in event
+    ]
+    assert decision.tax.budget_share == pytest.approx(sum(searched) / 10_000)
     begun = switch.line.total - kept
     assert decision.commit_until.steps == begun + round((10_000 - begun) * 2 / 14)
 
@@ -297,6 +301,17 @@ def test_nothing_is_promoted_that_may_not_be_or_is_not_held(config):
     later = line.search()
     held = [probe.id for probe in later] if config else []
     assert line.controller.decide(held).promoted is None
+
+
+def test_what_blew_up_is_not_promoted_though_its_values_are_chosen():
+    stage, rival, _ = _running(0, fall=0.0)
+    for candidate in stage.candidates:
+        risen = _falling(100, fall=-0.1)
+        stage.readings[candidate.id] = Reading.of(_observe(candidate, risen, total=100))
+    chosen = choose(_problem(), stage).values
+
+    assert chosen == rival.values  # half of the incumbent's rate
+    assert promotion.winner(_problem(), stage, chosen) is None
 
 
 def test_a_restored_controller_knows_what_was_promoted(switch):

@@ -47,10 +47,10 @@ def _opened(problem, prior):
     return Stage(index=0, incumbent=problem.opening, has_incumbent=False, prior=prior)
 
 
-def _search(best, prior, seed):
+def _search(best, prior, seed, config=BoConfig()):  # noqa: B008  (frozen)
     """Search around a guess of 1 where `best` is the best rate, as a controller does."""
     space = SearchSpace(optimizer="schedulefree_sgd", guess=Values(learning_rate=0.05))
-    problem = Problem(space=space, config=BoConfig(), budget=Budget(steps=100_000), seed=seed)
+    problem = Problem(space=space, config=config, budget=Budget(steps=100_000), seed=seed)
     stage, rng = _opened(problem, prior), np.random.default_rng(seed)
     while (proposal := propose(problem, stage)) is not None:
         values, origin = proposal
@@ -175,6 +175,12 @@ def test_a_confirmed_past_moves_the_outer_points_in_and_one_that_is_not_leaves_t
     assert closer == pytest.approx([1.0, 0.1, 10.0, math.sqrt(10), math.sqrt(0.1)])
     assert _search(1.0, _past(1.0), 0).num_probes == 5
     assert _search(1.0, _past(30.0), 0).num_probes >= 7
+
+
+def test_the_shortest_search_keeps_its_pick_where_the_past_is_confirmed():
+    search = _search(1.0, _past(1.0), 0, config=BoConfig(wide_probes=5))
+
+    assert search.num_probes == 5 and "the guess" not in search.reason
 
 
 def _tell(controller, candidate, steps):
