@@ -82,7 +82,8 @@ def search_line(stage: StageView) -> str:
         return "nothing was searched"
     earlier = f" and {stage.num_earlier} of earlier stages" if stage.num_earlier else ""
     cap = "" if stage.tax.cap_share is None else f", {figures.share(stage.tax.cap_share)} of what it may"
-    probes = f"{len(stage.probes)} probes{earlier}" if stage.probes else "no probe"
+    num_probes = len(stage.probes)
+    probes = f"{num_probes} probe{'s' if num_probes > 1 else ''}{earlier}" if num_probes else "no probe"
     return f"{probes}; searching has taken {figures.share(stage.tax.budget_share)} of the budget{cap}"
 
 

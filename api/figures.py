@@ -15,8 +15,11 @@ def size(num_bytes: float) -> str:
 
 
 def share(fraction: float | None) -> str:
-    """Return a share in per cent, to two digits: `0.93%`."""
-    return "-" if fraction is None else f"{100 * fraction:.2g}%"
+    """Return a share in per cent, to two digits, and whole from there on: `0.93%`, `102%`."""
+    if fraction is None:
+        return "-"
+    percent = 100 * fraction
+    return f"{percent:.0f}%" if abs(percent) >= 9.95 else f"{percent:.2g}%"
 
 
 def number(value: float | None, digits: int = 3) -> str:

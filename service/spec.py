@@ -1,5 +1,6 @@
 """The job, as a user writes it. Every knob is declared beside its component; this page composes them."""
 
+import json
 import math
 from collections.abc import Iterator
 from typing import Annotated, Literal
@@ -196,7 +197,7 @@ class JobSpec(Config):
             elif number > most:
                 reason = f"at most {most} values are searched beside the learning rate, and this is number {number}"
             if reason:
-                yield Fault(pointer, list(each.pair), f"{reason}: give one number, got {list(each.pair)}")
+                yield Fault(pointer, list(each.pair), f"{reason}: give one number, got {json.dumps(each.pair)}")
 
     def _placed_ranges(self, index: int, arm: Arm) -> Iterator[tuple[str, Range]]:
         """Yield what `arm` has a range for, by its place in the job."""

@@ -32,7 +32,9 @@ class ProbeView(View):
     forecast: float | None
     forecast_std: float | None
     status: str
-    reward: float | None = Field(description="fall of the log loss that it is judged by; null: diverged, or undecided")
+    reward: float | None = Field(
+        description="fall of the log loss that it is judged by; null: diverged, too short, undecided"
+    )
     posterior_mean: float | None = Field(description="of the reward, relative to the first finite probe's")
     posterior_std: float | None
 

@@ -175,7 +175,7 @@ export function posteriorChart(stage, level) {
   const probes = stage.probes.map((probe) => ({ ...probe, gain: probe.reward === null ? null : probe.reward - origin }));
   const drawn = stage.posterior?.axes.length === 2 ? posteriorMap(stage, probes, level) : posteriorLine(stage, probes);
   const gains = probes.map((probe) => probe.gain).filter((gain) => gain !== null);
-  const best = gains.length ? `the best gained ${Math.max(...gains).toPrecision(3)}` : "all diverged";
+  const best = gains.length ? `the best gained ${Math.max(...gains).toPrecision(3)}` : "none could be judged";
   return {
     ...drawn,
     label: `${probes.length} probes, ${best}; learning rate ${stage.learning_rate.toPrecision(3)} was chosen`,
@@ -229,7 +229,9 @@ function probeTraces(probes, y) {
   const trace = (name, found, symbol) => ({ type: "scatter", mode: "markers", name, x: found.map((probe) => probe.learning_rate),
     y: found.map(y), marker: { symbol, size: 9, color: "#1b1f26", line: { color: "#fff", width: 1.5 } },
     text: found.map((probe) => `loss ${probe.loss?.toFixed(4) ?? "–"}`), hovertemplate: "%{x:.3g}: %{text}<extra></extra>" });
-  const diverged = probes.filter((probe) => probe.gain === null);
+  const unjudged = probes.filter((probe) => probe.gain === null);
+  const kinds = [["diverged", unjudged.filter((probe) => probe.status === "diverged"), "x"],
+    ["not judged", unjudged.filter((probe) => probe.status !== "diverged"), "circle-open"]];
   return [trace("probes", probes.filter((probe) => probe.gain !== null), "circle"),
-    ...(diverged.length ? [trace("diverged", diverged, "x")] : [])];
+    ...kinds.filter(([, found]) => found.length).map((kind) => trace(...kind))];
 }

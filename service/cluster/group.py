@@ -103,7 +103,7 @@ class RayGroup(WorkerGroup):
         try:
             address: str = ray.get(self._actors[0].rendezvous.remote(), timeout=self.config.reply_timeout_s)
         except RayError as error:
-            raise WorkerLost([0], str(error)) from error
+            raise WorkerLost([0], death_of(error)) from error
         return address
 
 
@@ -113,7 +113,13 @@ def _outcome_of(call: ray.ObjectRef) -> Outcome:
     except RayTaskError as error:  # outside of the rank's own border
         return Outcome("error", str(error))
     except RayError as error:
-        return Outcome("death", str(error))
+        return Outcome("death", death_of(error))
+
+
+def death_of(error: RayError) -> str:
+    """Return what Ray says of a death, in one line and without the causes that it can only guess at."""
+    lines = str(error).strip().splitlines() or [repr(error)]
+    return lines[-1].partition("Some common causes")[0].strip()
 
 
 def interface_of(address: str) -> str | None:

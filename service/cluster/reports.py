@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from search.reading import end_level
-from search.types import Candidate, Decision, Forecast, Observation
+from search.types import Candidate, Decision, Forecast, ForecastStatus, Observation
 from service.cluster.progress import Measured, OpenCommit, Progress
 from service.records import AnyRecord, MetricPoints, ProbeDone, StageClosed, StageDecided, TrialStarted
 from service.spec import TrialSpec
@@ -58,11 +58,13 @@ def finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def probe_done(trial_id: str, probe: Probe, forecast: Forecast | None) -> ProbeDone:
-    """Return the probe's record; its forecast is known once the stage is decided."""
+def probe_done(
+    trial_id: str, probe: Probe, forecast: Forecast | None, *, otherwise: ForecastStatus = "ok"
+) -> ProbeDone:
+    """Return the probe's record; its forecast is known once the stage is decided, `otherwise` its status without."""
     candidate, measured = probe.candidate, probe.measured
     tail = measured.losses[len(measured.losses) // 2 :]
-    status = forecast.status if forecast else "ok"
+    status = forecast.status if forecast else otherwise
     return ProbeDone(
         trial_id=trial_id,
         stage=candidate.stage,
@@ -85,13 +87,14 @@ def probe_done(trial_id: str, probe: Probe, forecast: Forecast | None) -> ProbeD
 def decided(trial_id: str, decision: Decision, probes: Sequence[Probe], *, first_step: int) -> list[AnyRecord]:
     """Return the stage's decision, and its probes once more, now with their forecasts.
 
+    One without was ended before it could be judged, since its steps cost too much.
     What a promoted probe took is the commit's, not the search's.
     """
     forecasts = {report.candidate.id: report.forecast for report in decision.probes}
     forecast = decision.forecast
     searched = [probe for probe in probes if probe.candidate.id != decision.promoted]
     return [
-        *(probe_done(trial_id, probe, forecasts.get(probe.candidate.id)) for probe in probes),
+        *(probe_done(trial_id, probe, forecasts.get(probe.candidate.id), otherwise="too_short") for probe in probes),
         StageDecided(
             trial_id=trial_id,
             stage=decision.stage,

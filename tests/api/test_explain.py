@@ -69,7 +69,10 @@ def job() -> JobSpec:
 
 @pytest.fixture
 def job_id(reporting: Reporting) -> str:
-    """Of a job whose first arm has closed a stage with a line and opened one with a map; the other has not searched."""
+    """Of a job whose first arm has closed a stage with a line and opened one with a map; the other has not searched.
+
+    The search of the line had a fourth probe, which was ended before it could be judged.
+    """
     for arm in ("tuned", "dense"):
         reporting.start(arm)
     trial_id = reporting.trial("tuned")
@@ -78,6 +81,9 @@ def job_id(reporting: Reporting) -> str:
             reports.Probe(report.candidate, Measured(num_steps=2, losses=[1.0, 0.9]), 0.1, pushed=(), is_cut=False)
             for report in found.probes
         ]
+        if found.stage == 0:
+            ended = found.probes[0].candidate.model_copy(update={"id": "0-3"})
+            probes.append(probes[0]._replace(candidate=ended, is_cut=True))
         reporting.post(*reports.decided(trial_id, found, probes, first_step=100 * found.stage))
         if found.stage == 0:
             reporting.post(
@@ -105,7 +111,8 @@ def test_a_stage_tells_what_its_decision_knew_and_what_came_of_it(http: TestClie
     assert (first["tax"], first["num_earlier"]) == ({"budget_share": 0.04, "cap_share": 0.5}, 2)
     assert (first["loss"], first["z_score"]) == (0.25, pytest.approx(-1.5))
     assert (second["loss"], second["z_score"]) == (None, None)
-    assert [probe["reward"] for probe in first["probes"]] == [0.5, 0.7, None]
+    assert [probe["reward"] for probe in first["probes"]] == [0.5, 0.7, None, None]
+    assert [probe["status"] for probe in first["probes"]] == ["ok", "ok", "diverged", "too_short"]
     assert first["probes"][1]["posterior_std"] == 0.03
     assert [refusal["reason"] for refusal in first["refused"]] == ["slow"]
     assert (held["probes"], held["tax"]["budget_share"]) == ([], 0.0)

@@ -25,6 +25,13 @@ def test_a_metric_of_any_size_keeps_four_digits(value: float | None, written: st
     assert figures.loss(value) == written
 
 
+@pytest.mark.parametrize(
+    ("fraction", "written"), [(0.0093, "0.93%"), (0.0996, "10%"), (0.999, "100%"), (1.025, "102%"), (None, "-")]
+)
+def test_a_share_is_written_without_an_exponent(fraction: float | None, written: str) -> None:
+    assert figures.share(fraction) == written
+
+
 def test_a_trial_of_a_job_that_is_over_does_not_train_for_ever(
     client: Client, store: Store, reporting: Reporting
 ) -> None:

@@ -1,9 +1,10 @@
 """How an attempt ends follows from how its trials did."""
 
 import pytest
-from ray.exceptions import RayTaskError
+from ray.exceptions import RayActorError, RayTaskError
 
 from service.cluster.entrypoint import Hopeless, failure_of, outcome_of, run
+from service.cluster.group import death_of
 from service.records import AttemptBrief, Control, ResumePoint
 from service.spec import JobSpec
 
@@ -54,3 +55,11 @@ def test_an_attempt_with_nothing_left_to_train_succeeds_without_ray() -> None:
 
 def test_an_attempt_that_is_cancelled_before_it_starts_trains_nothing() -> None:
     assert run(_brief(finished=False, control=Control.CANCEL)).outcome == "cancelled"
+
+
+def test_a_workers_death_is_told_in_one_line_without_guesses_at_its_cause() -> None:
+    death = RayActorError(
+        error_msg="The actor died.\n\tpid: 7\nIts worker has died: end of file. Some common causes include: (1) ..."
+    )
+
+    assert death_of(death) == "Its worker has died: end of file."
