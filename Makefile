@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-long check bench bench-controller bench-workloads clean
+.PHONY: setup demo test test-long check bench bench-controller bench-search bench-workloads clean
 
 setup: $(STAMP)
 
@@ -39,6 +39,10 @@ bench: setup
 
 bench-controller: setup
 	$(BIN)/python benchmarks/controller.py
+
+bench-search: setup
+	$(BIN)/python benchmarks/search_pays.py run
+	$(BIN)/python benchmarks/search_pays.py table
 
 bench-workloads: setup
 	$(BIN)/python benchmarks/workloads.py

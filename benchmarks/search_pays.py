@@ -1,6 +1,6 @@
 """Does the search pay? Final validation loss at an equal budget, search charged, beside the best schedules of a grid.
 
-    python benchmarks/search_pays.py run [--tasks fashion lm] [--arms grid search] [--seeds 10 11] [--file FILE]
+    python benchmarks/search_pays.py run [--tasks fashion lm] [--arms "bo, events"] [--seeds 10 11] [--file FILE]
     python benchmarks/search_pays.py table [--file FILE]
 
 A run is two workers of one core and 1 % of the gradient. The budget is 2,000 steps, so a run costs the same steps
@@ -239,7 +239,8 @@ def print_table(rows: list[Json]) -> None:
             "| arm | mean | worst | 10x low | right | 10x high | search |\n| --- | --- | --- | --- | --- | --- | --- |"
         )
         tuned, where = oracle(known, {"Schedule-Free"}, seeds)
-        print(f"| Schedule-Free tuned ({where}) | {percent(tuned / best - 1)} | | | | | |")
+        if math.isfinite(tuned):
+            print(f"| Schedule-Free tuned ({where}) | {percent(tuned / best - 1)} | | | | | |")
         for arm in ("cool-down", *PRODIGY, *SEARCHES, INSURED):
             by_start = losses_by_start(known, arm, task)
             everything = [loss / best - 1 for losses in by_start.values() for loss in losses]
@@ -249,7 +250,7 @@ def print_table(rows: list[Json]) -> None:
             starts = " | ".join(percent_mean(by_start[start], best) for start in STARTS)
             print(
                 f"| {arm} | {percent(excess_of[arm][-1])} | {percent(max(everything))} | {starts} "
-                f"| {percent(share(known, arm), sign='')} |"
+                f"| {percent(share(known, 'bo, events' if arm == INSURED else arm), sign='')} |"
             )
     print("\n| arm | mean over tasks |\n| --- | --- |")
     for arm, excess in excess_of.items():
