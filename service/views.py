@@ -162,7 +162,7 @@ class Crossing(View):
 
     loss: float
     seconds: float | None = Field(description="null: never")
-    other_seconds: float
+    other_seconds: float = Field(description="when the other first got there itself")
 
 
 class TrialReport(View):

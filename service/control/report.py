@@ -112,11 +112,11 @@ def best(arms: Sequence[ArmReport]) -> str | None:
 
 
 def crossing(first: Series, other: Series) -> Crossing | None:
-    """Return when `first` reached the last value of `other`; None where `other` has no value."""
+    """Return when `first`, and when `other` itself, first got to the last value of `other`; None where it has none."""
     end = final(other)
     if end is None:
         return None
-    return Crossing(loss=end[1], seconds=reached(first, end[1]), other_seconds=end[0])
+    return Crossing(loss=end[1], seconds=reached(first, end[1]), other_seconds=reached(other, end[1]) or end[0])
 
 
 def final(series: Series) -> tuple[float, float] | None:

@@ -40,9 +40,10 @@ def series(*points: tuple[float, float | None]) -> Series:
         (series((1, 0.9), (2, 0.6)), series((4, 0.8), (8, 0.5)), (0.5, None, 8)),
         (series((1, None), (2, 0.4)), series((4, 0.8), (8, None)), (0.8, 2, 4)),
         (series(), series((4, 0.8)), (0.8, None, 4)),
+        (series((1, 0.9), (2, 0.4)), series((4, 0.3), (6, 0.7), (8, 0.5)), (0.5, 2, 4)),
     ],
 )
-def test_a_crossing_is_the_first_time_at_or_below_the_others_last_loss(
+def test_a_crossing_is_the_first_time_of_each_at_or_below_the_others_last_loss(
     first: Series, other: Series, expected: tuple[float, float | None, float]
 ) -> None:
     found = report.crossing(first, other)
