@@ -89,7 +89,8 @@ def test_an_averaged_iterate_has_statistics_of_its_own_from_the_batches_ahead(av
     batches = feed.build(averaging.workload, averaging.config, 0, 1)
     places = [(averaging.step + index // 2, index % 2) for index in range(NUM_BATCHES)]
     outputs = [
-        nn.functional.linear(batches.batch(*place)[0], exported["0.weight"], exported["0.bias"]) for place in places
+        nn.functional.linear(batches.batch(*place, None)[0], exported["0.weight"], exported["0.bias"])
+        for place in places
     ]
     means, variances = [output.mean(dim=0) for output in outputs], [output.var(dim=0) for output in outputs]
     torch.testing.assert_close(exported["1.running_mean"], torch.stack(means).mean(dim=0))

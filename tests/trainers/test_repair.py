@@ -97,6 +97,9 @@ class SummingGroup(WorkerGroup):
     def _start(self, rank: int) -> None:
         raise AssertionError
 
+    def _adopt(self, other: WorkerGroup, first: int) -> None:
+        raise AssertionError
+
     def _ask(self, rank: int, method: str, args: Sequence[Any]) -> None:
         raise AssertionError
 
