@@ -157,6 +157,7 @@ def test_a_run_that_was_cut_between_stages_goes_on_bit_for_bit(train: Any, undis
     assert resumed.of(TrialFinished)[0].validation_loss == undisturbed.of(TrialFinished)[0].validation_loss
 
 
+@pytest.mark.long
 def test_a_run_goes_on_from_a_checkpoint_inside_a_commit_bit_for_bit(train: Any) -> None:
     spec = _spec(**FIXED, checkpoint={"every_seconds": 0.01, "keep": 100})
     whole = train(spec)
@@ -199,7 +200,8 @@ class Killer(Memory):
             self.timers[0].start()
 
 
-@pytest.mark.parametrize(("seed", "num_kills"), [(0, 3), pytest.param(1, 10, marks=pytest.mark.long)])
+@pytest.mark.long  # the service's kills, and those of tests/distributed, are of the default suite
+@pytest.mark.parametrize(("seed", "num_kills"), [(0, 3), (1, 10)])
 def test_a_run_whose_workers_are_killed_at_random_moments_ends_with_the_same_bits(
     undisturbed: Memory, tmp_path: Path, seed: int, num_kills: int
 ) -> None:

@@ -41,6 +41,7 @@ def test_a_validation_set_smaller_than_the_group_is_evaluated_once() -> None:
     assert evaluation.loss == pytest.approx(evaluation.metrics["mae"] ** 2, rel=1e-5)
 
 
+@pytest.mark.long
 def test_loader_processes_work_below_the_ranks_of_a_group() -> None:
     losses = []
     for processes in (0, 1):

@@ -136,6 +136,7 @@ def test_a_run_whose_workers_are_killed_at_random_moments_gives_the_same_bits(
     assert run.repairing.recovery.repairs >= before + num_moments
 
 
+@pytest.mark.long
 def test_a_worker_that_hangs_is_found_and_it_alone_is_replaced(two: Run):
     kept, hung = two.group.pids
     [commit, *_] = [number for number, act in enumerate(ACTS) if act is _commit]

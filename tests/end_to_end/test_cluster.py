@@ -143,6 +143,7 @@ def test_a_job_whose_driver_is_killed_goes_on_and_gives_the_same_weights(
         assert client.schedule(job.id).entries == client.schedule(finished.id).entries
 
 
+@pytest.mark.long
 def test_a_job_whose_worker_is_killed_goes_on_in_the_same_attempt_and_gives_the_same_weights(
     cluster: Any, finished: JobView, eventually: Any
 ) -> None:

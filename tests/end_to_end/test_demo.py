@@ -64,6 +64,7 @@ def test_the_demo_learns_a_schedule_that_beats_dense_training_on_a_slow_link(dem
     assert "http://127.0.0.1:" in demo["output"]
 
 
+@pytest.mark.long
 def test_an_interrupted_run_is_cancelled_and_leaves_no_process(
     environment: dict[str, str], tmp_path: Path, eventually: Callable[..., None]
 ) -> None:

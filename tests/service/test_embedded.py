@@ -82,6 +82,7 @@ def _submits(ray: RayJobs) -> bool:
     return True
 
 
+@pytest.mark.long
 @pytest.mark.ray
 @pytest.mark.parametrize("end", ["nobody owns it", "its watchdog is killed"])
 def test_a_head_does_not_outlive_its_owner_or_its_watchdog(end):
