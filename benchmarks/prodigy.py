@@ -12,13 +12,13 @@ from trainers.workload import Workload
 from trainers.workloads import table
 
 
-def workload(task: dict[str, Any]) -> Workload:
+def workload(task: dict[str, Any], decay: float) -> Workload:
     """Return the built-in workload that `task` configures, to be trained with `optimizer: {kind: own}`."""
     built = table.build(TypeAdapter(WorkloadConfig).validate_python(task))
 
     class WithProdigy(type(built)):  # type: ignore[misc]
         def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-            return Prodigy(model.parameters(), lr=1.0)
+            return Prodigy(model.parameters(), lr=1.0, weight_decay=decay)
 
     built.__class__ = WithProdigy
     return built

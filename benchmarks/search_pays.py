@@ -53,6 +53,7 @@ class Task:
     rates: tuple[float, ...]
     free_rates: tuple[float, ...]
     guess: float  # the best of `rates` with a cool-down, on seeds that are not reported
+    weight_decay: float  # of all arms
 
 
 TASKS = {
@@ -63,6 +64,7 @@ TASKS = {
         (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0),
         (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0),
         0.03,
+        0.0,
     ),
     "lm": Task(
         {"kind": "stdlib-lm", "context": 32},
@@ -71,6 +73,7 @@ TASKS = {
         (1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1),
         (3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3),
         0.001,
+        0.01,
     ),
     "digits": Task(
         {"kind": "digits-mlp"},
@@ -78,7 +81,8 @@ TASKS = {
         "schedulefree_sgd",
         (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0),
         (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0),
-        0.03,
+        0.1,
+        0.001,  # without it 2,000 steps overfit: the better a rate trains, the worse it validates
     ),
 }
 
@@ -116,9 +120,10 @@ class Run:
         task = TASKS[self.task]
         controller, is_free = (SCHEDULES | SEARCHES).get(self.arm) or (PRODIGY[self.arm], False)
         kind = task.free if is_free else task.plain
-        workload, optimizer = task.workload, {"kind": kind, "learning_rate": self.learning_rate}
+        workload = task.workload
+        optimizer = {"kind": kind, "learning_rate": self.learning_rate, "weight_decay": task.weight_decay}
         if self.arm in PRODIGY:
-            workload = {"factory": "prodigy:workload", "path": str(HERE), "params": {"task": task.workload}}
+            workload = {"factory": "prodigy:workload", "path": str(HERE), "params": {"task": task.workload, "decay": task.weight_decay}}
             optimizer = {"kind": "own", "learning_rate": self.learning_rate}
         return TrialSpec(
             arm=self.arm,
