@@ -53,6 +53,7 @@ class Task:
     rates: tuple[float, ...]
     free_rates: tuple[float, ...]
     guess: float  # the best of `rates` with a cool-down, on seeds that are not reported
+    free_guess: float  # the best of `free_rates`, on the same seeds
     weight_decay: float  # of all arms
 
 
@@ -64,6 +65,7 @@ TASKS = {
         (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0),
         (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0),
         0.03,
+        1.0,
         0.0,
     ),
     "lm": Task(
@@ -74,6 +76,7 @@ TASKS = {
         (3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3),
         0.001,
         0.01,
+        0.01,
     ),
     "digits": Task(
         {"kind": "digits-mlp"},
@@ -81,7 +84,8 @@ TASKS = {
         "schedulefree_sgd",
         (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0),
         (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0),
-        0.1,
+        0.3,
+        3.0,
         0.001,  # without it 2,000 steps overfit: the better a rate trains, the worse it validates
     ),
 }
@@ -145,11 +149,16 @@ class Run:
 # -- running ---------------------------------------------------------------------------------------
 
 
-def runs_of(name: str, arm: str, seed: int) -> Iterator[Run]:
-    """Yield an arm's runs: a schedule's at every rate of its grid, a search's from every start."""
+def runs_of(name: str, arm: str, seed: int, reach: int) -> Iterator[Run]:
+    """Yield an arm's runs: a schedule's at the rates of its grid, a search's from every start.
+
+    `reach` is how many steps of the grid to go from its best rate, either way.
+    """
     task = TASKS[name]
     if arm in SCHEDULES:
-        for rate in task.free_rates if SCHEDULES[arm][1] else task.rates:
+        rates, best = (task.free_rates, task.free_guess) if SCHEDULES[arm][1] else (task.rates, task.guess)
+        place = rates.index(best)
+        for rate in rates[max(0, place - reach) : place + reach + 1]:
             yield Run(name, arm, rate, seed)
     elif arm in PRODIGY:
         yield Run(name, arm, 1.0, seed)
@@ -317,14 +326,13 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--arms", nargs="+", choices=[*ARMS], default=[*ARMS])
     parser.add_argument("--seeds", nargs="+", type=int, default=[10, 11, 12])
+    parser.add_argument("--reach", type=int, default=6, help="grid steps either way of the best rate; 6: all of it")
     parser.add_argument("--file", type=Path, default=FILE)
     given = parser.parse_args()
     if given.what == "table":
         return print_table(read(given.file))
-    run_all(
-        [run for seed in given.seeds for task in given.tasks for arm in given.arms for run in runs_of(task, arm, seed)],
-        given.file,
-    )
+    cells = [(task, arm, seed) for seed in given.seeds for task in given.tasks for arm in given.arms]
+    run_all([run for cell in cells for run in runs_of(*cell, given.reach)], given.file)
 
 
 if __name__ == "__main__":

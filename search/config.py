@@ -260,6 +260,6 @@ OPTIMIZER_TRAITS: dict[str, OptimizerTraits] = {
     "sgd": OptimizerTraits(centre=1.0, pick=0.4, cools_down=True),
     "adamw": OptimizerTraits(centre=1.0, pick=0.4, cools_down=True),
     "schedulefree_sgd": OptimizerTraits(centre=20.0, pick=1.0, cools_down=False),
-    "schedulefree_adamw": OptimizerTraits(centre=3.0, pick=0.5, cools_down=False),
+    "schedulefree_adamw": OptimizerTraits(centre=3.0, pick=0.3, cools_down=False),
     "own": OptimizerTraits(centre=1.0, pick=0.4, cools_down=True),  # taken for a plain one
 }

@@ -1,4 +1,8 @@
-"""Where the posterior mean of a wide search is highest: a lattice of legal values, then one axis at a time."""
+"""Where a wide search expects the highest reward.
+
+Along one axis: the vertex of a parabola through the best probe and its neighbours. On several: where the posterior
+mean is highest, on a lattice of legal values, then along one axis at a time.
+"""
 
 import math
 from collections.abc import Sequence
@@ -15,6 +19,27 @@ from search.types import Values
 NUM_RATES, NUM_OTHERS = 201, 17
 #: More rounds of line searches than a posterior of a dozen probes needs.
 MAX_ROUNDS = 8
+
+
+def vertex(rates: Sequence[float], rewards: Sequence[float]) -> float | None:
+    """Return the rate at the vertex of the parabola, in log rate, through the best probe and its two neighbours.
+
+    None where the best probe is the lowest or the highest one, or has no neighbour that is worse.
+    """
+    order = np.argsort(rates)
+    x, y = np.log(np.asarray(rates)[order]), np.asarray(rewards)[order]
+    best = int(np.argmax(y))
+    if not 0 < best < len(y) - 1:
+        return None
+    left, right = (x[best - 1], x[best + 1])
+    rise = (y[best] - y[best - 1]) / (x[best] - left)
+    fall = (y[best] - y[best + 1]) / (right - x[best])
+    if not rise + fall > 0:
+        return None
+    # Slopes are those of the parabola half-way between two probes.
+    middle = (left + x[best]) / 2
+    peak = middle + (right - left) / 2 * rise / (rise + fall)
+    return float(np.exp(np.clip(peak, left, right)))
 
 
 def interpolated_peak(

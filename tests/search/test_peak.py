@@ -1,0 +1,27 @@
+import math
+
+import pytest
+
+from search.peak import vertex
+
+
+def parabola(rate: float, *, at: float) -> float:
+    return 1.0 - math.log(rate / at) ** 2
+
+
+@pytest.mark.parametrize("at", [0.02, 0.05, 0.09])
+def test_the_vertex_of_a_parabola_is_found_exactly_whatever_the_order(at: float):
+    rates = [0.1, 1.0, 0.03, 0.01]
+
+    assert vertex(rates, [parabola(rate, at=at) for rate in rates]) == pytest.approx(at)
+
+
+def test_the_vertex_lies_between_the_best_probes_neighbours():
+    rates, rewards = [0.01, 0.1, 0.11, 1.0], [0.0, 0.5, 0.501, 0.49999]
+
+    assert 0.1 <= vertex(rates, rewards) <= 1.0
+
+
+@pytest.mark.parametrize("rewards", [[3.0, 2.0, 1.0], [1.0, 2.0, 3.0], [1.0, 1.0, 1.0]])
+def test_a_best_probe_at_an_end_has_no_vertex(rewards: list[float]):
+    assert vertex([0.01, 0.1, 1.0], rewards) is None
