@@ -12,7 +12,7 @@ from search import events, spending
 from search.config import SearchConfig
 from search.evidence import Evidence, diverged_values, evidence, scores
 from search.gaussian_process import NOISE_FLOOR
-from search.peak import interpolated_peak, vertex
+from search.peak import interpolated_peak, parabola_peak
 from search.posterior import Fit
 from search.probe_costs import MIN_WIDE_PROBES, has_room_for_wide, is_in_cooldown, search_cap, shortest_wide_probe
 from search.space import Axis, Box
@@ -256,20 +256,10 @@ def wide_best(problem: Problem, stage: Stage, fit: Fit | None) -> tuple[Values, 
     at, covariance = surrogate.joint(np.array([box.to_unit(score.values) for _, score in finite]))
     posterior = _posterior([index for index, _ in finite], at, covariance)
     tried = [score.values for _, score in finite]
-    peak = _vertex(stage, box, [score for _, score in finite]) or interpolated_peak(
-        surrogate, box, tried, barred=diverged_values(stage)
-    )
+    peak = parabola_peak(problem, stage) or interpolated_peak(surrogate, box, tried, barred=diverged_values(stage))
     if peak is None:
         return tried[int(np.argmax(at))], "the best probe's", posterior
     return peak, "the interpolated minimum at", posterior
-
-
-def _vertex(stage: Stage, box: Box, finite: Sequence[Score]) -> Values | None:
-    if len(box.axes) > 1 or stage.prior.searches:
-        return None
-    rate = vertex([score.values.learning_rate for score in finite], [score.reward or 0.0 for score in finite])
-    values = None if rate is None else finite[0].values.model_copy(update={"learning_rate": rate})
-    return None if values is None or is_barred(values, diverged_values(stage)) else values
 
 
 # -- words -----------------------------------------------------------------------------------------

@@ -10,8 +10,9 @@ from itertools import product
 
 import numpy as np
 
+from search.evidence import diverged_values, scores
 from search.space import Axis, Box
-from search.stage import is_barred
+from search.stage import Problem, Stage, is_barred
 from search.surrogate import AnySurrogate
 from search.types import Values
 
@@ -40,6 +41,20 @@ def vertex(rates: Sequence[float], rewards: Sequence[float]) -> float | None:
     middle = (left + x[best]) / 2
     peak = middle + (right - left) / 2 * rise / (rise + fall)
     return float(np.exp(np.clip(peak, left, right)))
+
+
+def parabola_peak(problem: Problem, stage: Stage) -> Values | None:
+    """Return the values at the vertex of the stage's probes.
+
+    None where more than the rate is searched or past jobs speak: then the posterior knows more. None too where there
+    is no vertex, or it is barred.
+    """
+    if problem.space.axes or stage.prior.searches:
+        return None
+    finite = [score for score in scores(stage) if score.reward is not None]
+    rate = vertex([score.values.learning_rate for score in finite], [score.reward or 0.0 for score in finite])
+    values = None if rate is None else finite[0].values.model_copy(update={"learning_rate": rate})
+    return None if values is None or is_barred(values, diverged_values(stage)) else values
 
 
 def interpolated_peak(

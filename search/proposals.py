@@ -11,6 +11,7 @@ from search.acquisition import next_point, sobol_points
 from search.decision import bounding_box, trust_region
 from search.evidence import diverged_values, evidence, scores
 from search.link import MIN_CONTRAST
+from search.peak import parabola_peak
 from search.prior import NO_PRIOR, Prior
 from search.probe_costs import MIN_WIDE_PROBES
 from search.space import Box, are_within, distance
@@ -36,6 +37,8 @@ CONFIRMED = 0.5
 SPARED, DETOUR = 2, 1
 #: Values closer than this were tried already.
 SAME_VALUES = 1.02
+#: ... and with less than this between two rates, a probe between them would tell little.
+SAME_RATE = 1.15
 
 
 def propose(problem: Problem, stage: Stage) -> Proposal | None:
@@ -128,7 +131,16 @@ def _propose_wide(problem: Problem, stage: Stage) -> Proposal | None:
     num_refused = min(wanted, len(stage.refused) + len(stage.too_slow))  # others are tried for these, in bounds
     if len(tried) - len(extensions) >= wanted + num_refused:
         return None
-    return _acquire(problem, stage, bounding_box(problem, tried))
+    return _at_the_vertex(problem, stage) or _acquire(problem, stage, bounding_box(problem, tried))
+
+
+def _at_the_vertex(problem: Problem, stage: Stage) -> Proposal | None:
+    """Return where the best three probes expect the peak, unless it is known or another probe is on its way there."""
+    if stage.pending or not problem.config.has_surrogate:
+        return None
+    peak = parabola_peak(problem, stage)
+    is_known = peak is not None and any(are_within(peak, each.values, SAME_RATE) for each in stage.tried)
+    return None if peak is None or is_known else (peak, "acquisition")
 
 
 def _num_wide(problem: Problem, stage: Stage, *, is_confirmed: bool) -> int:
