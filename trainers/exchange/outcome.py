@@ -1,0 +1,23 @@
+"""What all ranks know after an exchange, and how a step that is not finite is told."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Exchanged:
+    """Equal on all ranks. After `diverged` the gradient in the buffer is of no use, and no memory has changed."""
+
+    loss: float = float("nan")  # mean over the ranks
+    diverged: bool = False  # a loss or a gradient was not finite
+    density: float | None = None  # mean share of entries sent; None: the exchange sends something of each
+
+
+DIVERGED = Exchanged(diverged=True)
+
+
+def is_finite(values: Tensor) -> bool:
+    """Whether no entry of `values` is NaN or infinite; a sum beyond float32's range counts as infinite."""
+    return bool(torch.isfinite(values.sum()))

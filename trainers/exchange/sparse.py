@@ -1,0 +1,111 @@
+"""Exchanges that send some entries: a selector says which, a memory keeps the others, an aggregator adds them up.
+
+A bucket is one or two collectives whose shapes all ranks know. Loss, finite flag and the number of wanted entries ride
+in them, so that all ranks agree on the next capacity, and stop at the same step when a gradient is not finite.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainers import cost
+from trainers.exchange import aggregate, memory
+from trainers.exchange.aggregate import Report
+from trainers.exchange.buckets import Bucket
+from trainers.exchange.buffer import GradientBuffer
+from trainers.exchange.config import SparseConfig
+from trainers.exchange.dense import all_reduce_mean
+from trainers.exchange.outcome import DIVERGED, Exchanged, is_finite
+from trainers.exchange.selectors import Selector
+from trainers.exchange.wire import Wire
+
+
+class SparseExchange:
+    """Compressor, memory and aggregator, bucket by bucket; a bucket goes densely where that sends fewer bytes."""
+
+    def __init__(self, config: SparseConfig, selector: Selector, buffer: GradientBuffer, wire: Wire) -> None:
+        self._config, self._selector = config, selector
+        self._buffer, self._wire = buffer, wire
+        self._memory = memory.build(config, buffer.gradient)
+        self._aggregators = [aggregate.build(config, bucket, wire) for bucket in buffer.buckets]
+        self._learning_rate: float | None = None  # of the step before
+
+    @property
+    def threshold(self) -> float | None:
+        return self._selector.threshold
+
+    @torch.no_grad()
+    def step(self, loss: Tensor, level: float | None, learning_rate: float) -> Exchanged:
+        """Exchange the buffer's gradient, bucket by bucket; the memory changes only if all of it was finite."""
+        if self._config.lr_corrected and self._learning_rate is not None:
+            self._memory.rescale(self._learning_rate / learning_rate)
+        if not self._selector.prepare(level, self._buffer, self._memory, self._wire):
+            return DIVERGED
+        reports = [self._exchange(bucket, loss) for bucket in self._buffer.buckets]
+        if not all(report.is_finite for report in reports):
+            return DIVERGED
+        self._commit(reports, learning_rate)
+        return Exchanged(
+            loss=reports[-1].loss,
+            density=sum(report.sent for report in reports) / self._buffer.num_elements,
+        )
+
+    def _exchange(self, bucket: Bucket, loss: Tensor) -> Report:
+        gradient, aggregator = self._buffer.wait(bucket), self._aggregators[bucket.index]
+        capacity = self._selector.capacity(bucket)
+        if capacity >= len(gradient) or aggregator.num_bytes(capacity) > self._dense_bytes(bucket):
+            report = self._dense(bucket, gradient, loss)
+        else:
+            selection = self._selector.select(bucket, gradient, self._memory, capacity)
+            report = aggregator.reduce(selection, capacity, loss=loss, memory=self._memory, out=gradient)
+        self._memory.receive(gradient, bucket.span)
+        return report
+
+    def _dense_bytes(self, bucket: Bucket) -> int:
+        return cost.all_reduce(cost.WORD_BYTES * (bucket.num_elements + 2), self._wire.num_workers).bytes
+
+    def _dense(self, bucket: Bucket, gradient: Tensor, loss: Tensor) -> Report:
+        corrected = self._memory.corrected(gradient, bucket.span)
+        wanted = self._selector.count(bucket, corrected)
+        gradient.copy_(corrected)
+        self._memory.take_all(bucket.span)
+        self._aggregators[bucket.index].release(gradient)
+        loss_sum, wanted_sum = all_reduce_mean(gradient, self._wire, [float(loss), float(wanted)])
+        mean_wanted = wanted_sum / self._wire.num_workers
+        return Report(
+            loss=loss_sum / self._wire.num_workers,
+            is_finite=math.isfinite(loss_sum) and is_finite(gradient),
+            most_wanted=mean_wanted,
+            mean_wanted=mean_wanted,
+            sent=float(len(gradient)),
+        )
+
+    def _commit(self, reports: list[Report], learning_rate: float) -> None:
+        self._memory.commit()
+        self._learning_rate = learning_rate
+        for aggregator in self._aggregators:
+            aggregator.commit()
+        self._selector.observe(reports)
+
+    def tensors(self) -> dict[str, Tensor]:
+        kept = {
+            f"aggregate.{index}.{name}": tensor
+            for index, aggregator in enumerate(self._aggregators)
+            for name, tensor in aggregator.tensors().items()
+        }
+        return self._memory.tensors() | kept
+
+    def scalars(self) -> dict[str, Any]:
+        return {
+            "selector": self._selector.scalars(),
+            "aggregators": [aggregator.scalars() for aggregator in self._aggregators],
+            "learning_rate": self._learning_rate,
+        }
+
+    def load_scalars(self, scalars: dict[str, Any]) -> None:
+        self._selector.load_scalars(scalars["selector"])
+        for aggregator, each in zip(self._aggregators, scalars["aggregators"], strict=True):
+            aggregator.load_scalars(each)
+        self._learning_rate = scalars["learning_rate"]
