@@ -53,7 +53,7 @@ class Gather:
         self._bucket, self._wire, self._dtype = bucket, wire, config.values
 
     def num_bytes(self, capacity: int) -> int:
-        return cost.all_gather(self._payload(capacity).num_bytes, self._wire.num_workers).bytes
+        return cost.gather(self._bucket.num_elements, capacity, self._dtype, self._wire.num_workers).bytes
 
     def reduce(self, selection: Selection, capacity: int, *, loss: Tensor, memory: Memory, out: Tensor) -> Report:
         payload = self._payload(capacity)
@@ -96,11 +96,3 @@ def report(headers: list[Header], *, sent: float) -> Report:
         mean_wanted=sum(wanted) / len(wanted),
         sent=sent,
     )
-
-
-def build(config: SparseConfig, bucket: Bucket, wire: Wire) -> Aggregator:
-    """Return the aggregator that `config` asks for; `auto` is the one that sends fewer bytes, the same at any level."""
-    from trainers.exchange.sharded import Sharded  # it reports like the others
-
-    is_sharded = config.aggregate == "sharded" or (config.aggregate == "auto" and wire.num_workers > 2)
-    return (Sharded if is_sharded else Gather)(config, bucket, wire)

@@ -53,7 +53,7 @@ def all_reduce_mean(values: Tensor, wire: Wire, control: Control, dtype: torch.d
         rounded = (values / wire.num_workers).to(dtype)
         wire.all_reduce_sum(rounded, {"gradient": rounded.nbytes})
         values.copy_(rounded)
-        return _sums(control, wire)  # in a collective of its own: 16 bits are too few for a loss
+        return sums(control, wire)  # in a collective of its own: 16 bits are too few for a loss
     if not control:
         wire.all_reduce_sum(values, {"gradient": values.nbytes})
         values.div_(wire.num_workers)
@@ -65,7 +65,8 @@ def all_reduce_mean(values: Tensor, wire: Wire, control: Control, dtype: torch.d
     return words[: len(control)].tolist()
 
 
-def _sums(control: Control, wire: Wire) -> Control:
+def sums(control: Control, wire: Wire) -> Control:
+    """Return the sums of the numbers over the ranks, in float32."""
     words = torch.tensor(control)
     if control:
         wire.all_reduce_sum(words, {"control": words.nbytes})

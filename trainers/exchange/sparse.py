@@ -11,14 +11,15 @@ import torch
 from torch import Tensor
 
 from trainers import cost
-from trainers.exchange import aggregate, memory
-from trainers.exchange.aggregate import Report
+from trainers.exchange import memory
+from trainers.exchange.aggregate import Aggregator, Gather, Report
 from trainers.exchange.buckets import Bucket
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.config import SparseConfig
 from trainers.exchange.dense import all_reduce_mean
 from trainers.exchange.outcome import DIVERGED, Exchanged, is_finite
 from trainers.exchange.selectors import Selector
+from trainers.exchange.sharded import Sharded
 from trainers.exchange.wire import Wire
 
 
@@ -29,7 +30,7 @@ class SparseExchange:
         self._config, self._selector = config, selector
         self._buffer, self._wire = buffer, wire
         self._memory = memory.build(config, buffer.gradient)
-        self._aggregators = [aggregate.build(config, bucket, wire) for bucket in buffer.buckets]
+        self._aggregators = [_aggregator(config, bucket, wire, buffer.gradient.device) for bucket in buffer.buckets]
         self._learning_rate: float | None = None  # of the step before
 
     @property
@@ -55,16 +56,14 @@ class SparseExchange:
     def _exchange(self, bucket: Bucket, loss: Tensor) -> Report:
         gradient, aggregator = self._buffer.wait(bucket), self._aggregators[bucket.index]
         capacity = self._selector.capacity(bucket)
-        if capacity >= len(gradient) or aggregator.num_bytes(capacity) > self._dense_bytes(bucket):
+        dense_bytes = cost.dense_instead(len(gradient), self._wire.num_workers).bytes
+        if capacity >= len(gradient) or aggregator.num_bytes(capacity) > dense_bytes:
             report = self._dense(bucket, gradient, loss)
         else:
             selection = self._selector.select(bucket, gradient, self._memory, capacity)
             report = aggregator.reduce(selection, capacity, loss=loss, memory=self._memory, out=gradient)
         self._memory.receive(gradient, bucket.span)
         return report
-
-    def _dense_bytes(self, bucket: Bucket) -> int:
-        return cost.all_reduce(cost.WORD_BYTES * (bucket.num_elements + 2), self._wire.num_workers).bytes
 
     def _dense(self, bucket: Bucket, gradient: Tensor, loss: Tensor) -> Report:
         corrected = self._memory.corrected(gradient, bucket.span)
@@ -109,3 +108,10 @@ class SparseExchange:
         for aggregator, each in zip(self._aggregators, scalars["aggregators"], strict=True):
             aggregator.load_scalars(each)
         self._learning_rate = scalars["learning_rate"]
+
+
+def _aggregator(config: SparseConfig, bucket: Bucket, wire: Wire, device: torch.device) -> Aggregator:
+    """Return what `config` asks for; `auto` is what sends fewer bytes, which does not depend on the level."""
+    if cost.is_sharded(config, wire.num_workers):
+        return Sharded(config, bucket, wire, device)
+    return Gather(config, bucket, wire)

@@ -43,6 +43,11 @@ class Wire:
         self.group: dist.ProcessGroup | None = None
         self._pacer = pacer
 
+    @property
+    def rank(self) -> int:
+        """This rank, among those that it exchanges with."""
+        return dist.get_rank(self.group) if self.num_workers > 1 else 0
+
     def all_reduce_sum(self, tensor: Tensor, parts: Parts) -> None:
         """Sum `tensor` over the ranks, in place, with equal bits on all; `parts` are its bytes by purpose."""
         started = time.monotonic()
