@@ -123,7 +123,11 @@ class Run:
         workload = task.workload
         optimizer = {"kind": kind, "learning_rate": self.learning_rate, "weight_decay": task.weight_decay}
         if self.arm in PRODIGY:
-            workload = {"factory": "prodigy:workload", "path": str(HERE), "params": {"task": task.workload, "decay": task.weight_decay}}
+            workload = {
+                "factory": "prodigy:workload",
+                "path": str(HERE),
+                "params": {"task": task.workload, "decay": task.weight_decay},
+            }
             optimizer = {"kind": "own", "learning_rate": self.learning_rate}
         return TrialSpec(
             arm=self.arm,

@@ -1,0 +1,126 @@
+"""Select: correct a gradient by a memory, and split it in one pass into what is sent and what stays.
+
+Everything is out of place, for a step may turn out to be void: the old memory holds until all ranks agree. Vectors
+are float32, contiguous, on one device, and those written to overlap no other. NaN reaches no threshold.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainers.exchange.kernels.entries import Entries
+
+#: Columns of the matrices that the CPU kernels work on: as many as a word has bits.
+COLUMNS = 64
+
+
+class Selected(NamedTuple):
+    """What a selection found."""
+
+    wanted: int  # entries that reached the threshold, whether or not there was room for them
+    is_finite: bool  # whether no corrected entry was NaN or infinite
+
+
+class Velocity(NamedTuple):
+    """The memory of momentum correction."""
+
+    momentum: Tensor  # (d,)
+    velocity: Tensor  # (d,)
+
+
+def select(
+    gradient: Tensor, residual: Tensor | None, threshold: float, *, next_residual: Tensor | None, room: Entries
+) -> Selected:
+    """Move entries of gradient + residual `(d,)` that reach `threshold` in magnitude to `room`, in ascending order.
+
+    What does not reach it, or finds no room, becomes `next_residual` `(d,)`; what was moved is 0 there. Without a
+    memory both residuals are None.
+    """
+    if residual is None or next_residual is None:
+        return compact(gradient, threshold, room)
+    if not gradient.is_cuda:
+        from trainers.exchange.kernels import cpu
+
+        return _by_rows(cpu.select, (gradient, residual, next_residual), threshold, room)
+    torch.add(gradient, residual, out=next_residual)
+    return _take(next_residual, threshold, room)
+
+
+@dataclass(frozen=True)
+class MomentumCorrection:
+    """Momentum before selection (Lin et al., 2018, sections 3.1 and 3.2): the optimizer must apply none afterwards.
+
+    u' = m u + g, v' = v + u', or u' = m (u + g), v' = v + u' + g with `nesterov`; what |v'| selects is sent.
+    """
+
+    coefficient: float  # m
+    nesterov: bool = False
+    masks: bool = True  # also forget the momentum of what is sent ("momentum factor masking")
+
+    @property
+    def factors(self) -> tuple[float, float, float]:
+        """Return (m, a, b) of u' = m u + a g, v' = v + u' + b g."""
+        return (self.coefficient, self.coefficient, 1.0) if self.nesterov else (self.coefficient, 1.0, 0.0)
+
+    def select(
+        self, gradient: Tensor, state: Velocity, threshold: float, *, next_state: Velocity, room: Entries
+    ) -> Selected:
+        """Move entries of the new velocity that reach `threshold` in magnitude to `room`, in ascending order.
+
+        `next_state` receives the new momentum and velocity; what was moved is 0 in the velocity.
+        """
+        selected = self._select(gradient, state, threshold, next_state=next_state, room=room)
+        if self.masks:
+            next_state.momentum[room.indices[: selected.wanted]] = 0.0
+        return selected
+
+    def _select(
+        self, gradient: Tensor, state: Velocity, threshold: float, *, next_state: Velocity, room: Entries
+    ) -> Selected:
+        if not gradient.is_cuda:
+            from trainers.exchange.kernels import cpu
+
+            kernel = partial(cpu.select_velocity, tuple(map(np.float32, self.factors)))
+            return _by_rows(kernel, (gradient, *state, *next_state), threshold, room)
+        decay, to_momentum, to_velocity = self.factors
+        torch.mul(state.momentum, decay, out=next_state.momentum).add_(gradient * to_momentum)
+        torch.add(state.velocity, next_state.momentum, out=next_state.velocity).add_(gradient * to_velocity)
+        return _take(next_state.velocity, threshold, room)
+
+
+def compact(vector: Tensor, threshold: float, room: Entries) -> Selected:
+    """Copy entries of `vector` `(d,)` that reach `threshold` in magnitude to `room`, in ascending order."""
+    hits = (vector.abs() >= threshold).nonzero().flatten()
+    sent = hits[: len(room.indices)]
+    room.indices[: len(sent)] = sent
+    room.values[: len(sent)] = vector[sent]
+    return Selected(len(hits), bool(torch.isfinite(vector).all()))
+
+
+def _take(vector: Tensor, threshold: float, room: Entries) -> Selected:
+    """As `compact`, but what is copied becomes 0 in `vector`."""
+    selected = compact(vector, threshold, room)
+    vector[room.indices[: selected.wanted]] = 0.0
+    return selected
+
+
+def _by_rows(kernel: Callable[..., Any], vectors: tuple[Tensor, ...], threshold: float, room: Entries) -> Selected:
+    """Run a CPU kernel over full rows, then over the short last one."""
+    d = len(vectors[0])
+    # The kernels check no bounds.
+    assert all(len(vector) == d for vector in vectors) and len(room.indices) == len(room.values)
+    entries = (room.indices.numpy(), room.values.numpy())
+    full = d - d % COLUMNS
+    wanted, is_finite = 0, True
+    for start, stop, columns in ((0, full, COLUMNS), (full, d, d - full)):
+        if start == stop:
+            continue
+        rows = tuple(vector[start:stop].view(-1, columns).numpy() for vector in vectors)
+        wanted, is_part_finite = kernel(rows, np.float32(threshold), start, entries, wanted)
+        is_finite = is_finite and is_part_finite
+    return Selected(wanted, is_finite)
