@@ -1,7 +1,6 @@
 """The job, as a user writes it. Every knob is declared beside its component; this page composes them."""
 
 import json
-import math
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
@@ -18,7 +17,6 @@ from trainers.config import (
     OwnWorkload,
     ReplicaConfig,
     ScheduleFreeSgdConfig,
-    ThresholdConfig,
     WorkloadConfig,
 )
 from trainers.ranges import Fault, Range, refusal
@@ -266,14 +264,12 @@ class JobSpec(Config):
 
 
 def _levels_out_of_range(schedule: ScheduleFile, exchange: ExchangeConfig, place: str) -> Iterator[Fault]:
-    if not isinstance(exchange, ThresholdConfig):
+    if exchange.level is None:
         return
-    highest = 1.0 if exchange.search == "density" else math.inf
     for number, entry in enumerate(schedule.entries):
-        if entry.level is not None and not 0 < entry.level <= highest:
+        if entry.level is not None and (fault := exchange.level_fault(entry.level)):
             yield Fault(
                 f"{place}/schedule/entries/{number}/level",
                 entry.level,
-                f"`level` is the exchange's `{exchange.level_name}` here and must be in (0, {highest:g}], "
-                f"got {entry.level:g}",
+                f"`level` is the exchange's `{exchange.level_name}` here and {fault}, got {entry.level:g}",
             )

@@ -14,7 +14,63 @@ from pydantic import (
     field_validator,
 )
 
-from trainers.exchange.config import *  # noqa: F403
+from trainers.exchange.config import (
+    FUTURE_EXCHANGES as FUTURE_EXCHANGES,
+)
+from trainers.exchange.config import (  # the exchange's part of the configuration
+    AdaCompConfig as AdaCompConfig,
+)
+from trainers.exchange.config import (
+    Bf16Config as Bf16Config,
+)
+from trainers.exchange.config import (
+    ByDensity as ByDensity,
+)
+from trainers.exchange.config import (
+    DgcConfig as DgcConfig,
+)
+from trainers.exchange.config import (
+    ExchangeBase as ExchangeBase,
+)
+from trainers.exchange.config import (
+    ExchangeConfig as ExchangeConfig,
+)
+from trainers.exchange.config import (
+    Fp16Config as Fp16Config,
+)
+from trainers.exchange.config import (
+    GTopKConfig as GTopKConfig,
+)
+from trainers.exchange.config import (
+    NoneConfig as NoneConfig,
+)
+from trainers.exchange.config import (
+    OneBitConfig as OneBitConfig,
+)
+from trainers.exchange.config import (
+    PowerSgdConfig as PowerSgdConfig,
+)
+from trainers.exchange.config import (
+    QsgdConfig as QsgdConfig,
+)
+from trainers.exchange.config import (
+    RandomKConfig as RandomKConfig,
+)
+from trainers.exchange.config import (
+    SignSgdConfig as SignSgdConfig,
+)
+from trainers.exchange.config import (
+    SparseConfig as SparseConfig,
+)
+from trainers.exchange.config import (
+    TernGradConfig as TernGradConfig,
+)
+from trainers.exchange.config import (
+    ThresholdConfig as ThresholdConfig,
+)
+from trainers.exchange.config import (
+    TopKConfig as TopKConfig,
+)
 from trainers.ranges import Config, Fault, Range
 
 LearningRate = Annotated[float, Field(ge=1e-8, le=1e3, allow_inf_nan=False)]

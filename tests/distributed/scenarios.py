@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Parameter
 
@@ -23,10 +24,11 @@ from trainers.config import (
     ThresholdConfig,
 )
 from trainers.exchange import exchange as exchanges
-from trainers.exchange.aggregate import Wire
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.ledger import Ledger
 from trainers.exchange.pacing import Unpaced
+from trainers.exchange.shards import Shards
+from trainers.exchange.wire import Wire
 from trainers.replica import Replica
 from trainers.segment import Segment
 
@@ -39,7 +41,7 @@ class Bench:
 
     def __init__(self, config: ExchangeConfig, num_workers: int) -> None:
         self.num_workers = num_workers
-        self.buffer = GradientBuffer([Parameter(torch.zeros(D))])
+        self.buffer = GradientBuffer([Parameter(torch.zeros(D))], config)
         self.ledger = Ledger()
         self.exchange = exchanges.build(config, self.buffer, Wire(num_workers, Unpaced(), self.ledger))
         self.given = torch.zeros(D, dtype=torch.float64)  # sum of this rank's gradients
@@ -49,16 +51,25 @@ class Bench:
         self.given += gradient
         self.buffer.zero()
         self.buffer.gradient.copy_(gradient)
-        outcome = self.exchange.step(LOSS, level)
+        self.buffer.finish()
+        outcome = self.exchange.step(LOSS, level, 0.1)
         self.received += self.buffer.gradient.double() * self.num_workers
         return outcome
 
+    def kept(self) -> Tensor:
+        """Return what this rank has not sent of its own gradients, and, as owner, of the sums of all."""
+        state = self.exchange.tensors()
+        kept = state.get("residual", torch.zeros(D)).clone()
+        if "aggregate.0.kept" in state:
+            shards = Shards(D, self.num_workers)
+            shards.add(kept, dist.get_rank(), self.num_workers * state["aggregate.0.kept"])
+        return kept
+
     def report(self) -> dict[str, Any]:
-        residual = self.exchange.tensors().get("residual", torch.zeros(D))
         return {
             "given": self.given.tolist(),
             "received": self.received.tolist(),
-            "residual": residual.tolist(),
+            "residual": self.kept().tolist(),
             "bits": digest([self.buffer.gradient]),
         }
 
@@ -89,9 +100,11 @@ def overflow(rank: int, num_workers: int) -> dict[str, Any]:
     sent, capacities = [], []
     for step in range(12):
         if step % 3 == 1:
-            bench.exchange.load_scalars(bench.exchange.scalars() | {"capacity": 16})
+            scalars = bench.exchange.scalars()
+            selector = scalars["selector"] | {"capacities": [16]}
+            bench.exchange.load_scalars(scalars | {"selector": selector})
         sent.append((bench.step(gradients(rank, step), 0.05).density or 0.0) * D)
-        capacities.append(bench.exchange.scalars()["capacity"])
+        capacities.append(bench.exchange.scalars()["selector"]["capacities"][0])
     return bench.report() | {"sent": sent, "capacities": capacities}
 
 

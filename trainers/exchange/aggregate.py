@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor
 
 from trainers import cost
@@ -32,9 +31,7 @@ class Aggregator(Protocol):
     def num_bytes(self, capacity: int) -> int:
         """Return the bytes that a rank sends for payloads of `capacity` entries."""
 
-    def reduce(
-        self, selection: Selection, capacity: int, *, loss: Tensor, memory: Memory, out: Tensor
-    ) -> Report:
+    def reduce(self, selection: Selection, capacity: int, *, loss: Tensor, memory: Memory, out: Tensor) -> Report:
         """Overwrite `out` by the mean over the ranks of what they sent; what did not fit goes back to `memory`."""
 
     def release(self, values: Tensor) -> None:
@@ -57,7 +54,7 @@ class Gather:
 
     def reduce(self, selection: Selection, capacity: int, *, loss: Tensor, memory: Memory, out: Tensor) -> Report:
         payload = self._payload(capacity)
-        words, errors = payload.pack(Header.of(selection, loss), selection.indices, selection.values)
+        words, errors = payload.pack(Header.of(selection, loss), selection.entries)
         memory.keep(self._bucket.span, selection.indices, errors)
         rows = self._wire.all_gather(words, payload.parts(len(selection.indices)))
         headers = payload.headers(rows)

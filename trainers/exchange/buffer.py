@@ -37,6 +37,7 @@ class GradientBuffer:
             parameter.grad = self.gradient[layer.start : layer.stop].view_as(parameter)
         self._places = [_place(parameter) for parameter in parameters]
         self._filled = [threading.Event() for _ in self.buckets]
+        self._events: dict[int, torch.cuda.Event] = {}  # on a GPU, of the work that fills each bucket
         self._missing: Counter[int] = Counter()  # layers that backward has yet to fill, by bucket
         self._expects = self._has_failed = False
         if config.overlap:
@@ -59,7 +60,12 @@ class GradientBuffer:
             )
         self._missing[index] -= 1
         if not self._missing[index]:
-            self._filled[index].set()
+            self._fill(index)
+
+    def _fill(self, index: int) -> None:
+        if self.gradient.is_cuda:
+            self._events[index] = torch.cuda.current_stream(self.gradient.device).record_event()
+        self._filled[index].set()
 
     def expect(self) -> None:
         """From now on buckets are what the coming backward fills."""
@@ -71,8 +77,9 @@ class GradientBuffer:
     def finish(self) -> None:
         """Backward has ended: layers that it did not come to have a gradient of zero."""
         self._expects = False
-        for filled in self._filled:
-            filled.set()
+        for bucket in self.buckets:
+            if not self._filled[bucket.index].is_set():
+                self._fill(bucket.index)
 
     def abort(self) -> None:
         """Backward has failed: whoever waits gets BackwardFailed."""
@@ -84,6 +91,8 @@ class GradientBuffer:
         self._filled[bucket.index].wait()
         if self._has_failed:
             raise BackwardFailed
+        if self.gradient.is_cuda:
+            torch.cuda.current_stream(self.gradient.device).wait_event(self._events[bucket.index])
         return self.gradient[bucket.span]
 
     def wait_for_all(self) -> Tensor:

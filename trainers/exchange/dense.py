@@ -18,7 +18,7 @@ Control = list[float]
 class DenseExchange:
     """All-reduces the gradient itself: the trivial compressor and memory.
 
-    In 16 bits the ranks' gradients are divided before they are summed, as torch's hooks do; what is rounded off is lost.
+    In 16 bits gradients are divided before they are summed, as in torch's hooks; what is rounded off is lost.
     """
 
     threshold = None

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from trainers.exchange import selectors
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.config import Bf16Config, ExchangeConfig, Fp16Config, NoneConfig, PowerSgdConfig, SparseConfig
 from trainers.exchange.dense import DenseExchange

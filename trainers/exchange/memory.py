@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from trainers.exchange.config import SparseConfig
-from trainers.exchange.kernels.select import select, select_with_momentum
+from trainers.exchange.kernels.entries import Entries
+from trainers.exchange.kernels.quantile import strided
+from trainers.exchange.kernels.select import MomentumCorrection, Selected, Velocity, select
 
 
 class Selection(NamedTuple):
@@ -20,6 +22,10 @@ class Selection(NamedTuple):
     values: Tensor  # (k,) float32
     wanted: int  # entries that qualified, whether or not there was room for them
     is_finite: bool  # whether all entries of the corrected gradient were
+
+    @property
+    def entries(self) -> Entries:
+        return Entries(self.indices, self.values)
 
 
 class Memory(Protocol):
@@ -31,6 +37,9 @@ class Memory(Protocol):
     def corrected(self, gradient: Tensor, span: slice) -> Tensor:
         """Return the corrected gradient of the bucket; all of it is kept until `take` or `take_all`."""
 
+    def sample(self, gradient: Tensor, span: slice) -> Tensor:
+        """Return evenly spread entries of the corrected gradient, without correcting the others."""
+
     def take(self, span: slice, indices: Tensor) -> Tensor:
         """Return the corrected entries at `indices`, which are sent and no longer kept."""
 
@@ -38,7 +47,7 @@ class Memory(Protocol):
         """The whole bucket is sent, none of it is kept."""
 
     def keep(self, span: slice, indices: Tensor, errors: Tensor) -> None:
-        """Of the entries sent at `indices`, `errors` did not go through: keep that."""
+        """Of the entries at `indices`, `errors` did not go through: keep that too."""
 
     def receive(self, mean: Tensor, span: slice) -> None:
         """Turn the mean of what the ranks sent into the gradient to step with, in place."""
@@ -62,8 +71,8 @@ class _Pair:
         self.now, self.next = self.next, self.now
 
 
-def _room(gradient: Tensor, capacity: int) -> tuple[Tensor, Tensor]:
-    return gradient.new_empty(capacity, dtype=torch.int32), gradient.new_empty(capacity)
+def _selection(room: Entries, selected: Selected) -> Selection:
+    return Selection(*room.first(selected.wanted), *selected)
 
 
 class Residual:
@@ -74,14 +83,15 @@ class Residual:
         self._factor = 1.0
 
     def select(self, gradient: Tensor, span: slice, *, threshold: float, capacity: int) -> Selection:
-        indices, values = _room(gradient, capacity)
+        room = Entries.empty(capacity, gradient.device)
         kept = self._residual.next[span]
-        wanted, is_finite = select(gradient, self._before(span), threshold, kept, indices, values)
-        count = min(wanted, capacity)
-        return Selection(indices[:count], values[:count], wanted, is_finite)
+        return _selection(room, select(gradient, self._before(span), threshold, next_residual=kept, room=room))
 
     def corrected(self, gradient: Tensor, span: slice) -> Tensor:
         return torch.add(gradient, self._before(span), out=self._residual.next[span])
+
+    def sample(self, gradient: Tensor, span: slice) -> Tensor:
+        return strided(gradient) + self._factor * strided(self._residual.now[span])
 
     def take(self, span: slice, indices: Tensor) -> Tensor:
         kept = self._residual.next[span]
@@ -93,7 +103,7 @@ class Residual:
         self._residual.next[span].zero_()
 
     def keep(self, span: slice, indices: Tensor, errors: Tensor) -> None:
-        self._residual.next[span][indices] = errors
+        self._residual.next[span][indices] += errors
 
     def receive(self, mean: Tensor, span: slice) -> None:
         return
@@ -112,51 +122,46 @@ class Residual:
         return before if self._factor == 1.0 else torch.mul(before, self._factor, out=self._residual.next[span])
 
 
-class MomentumCorrection:
-    """Momentum before compression: what is sent is velocity, accumulated where it is not (Lin et al., 2018, eq. 4-7)."""
+class Accumulation:
+    """Momentum before compression: velocity is sent, and accumulated where it is not (Lin et al., 2018, section 3)."""
 
     def __init__(self, like: Tensor, config: SparseConfig) -> None:
         assert config.momentum_correction is not None
-        self._momentum, self._nesterov, self._masks = config.momentum_correction, config.nesterov, config.masking
-        self._velocity, self._sum = _Pair(like), _Pair(like)  # DGC's u and v
+        self._correction = MomentumCorrection(config.momentum_correction, config.nesterov, config.masking)
+        self._momentum, self._sum = _Pair(like), _Pair(like)  # the paper's u and v
 
     def select(self, gradient: Tensor, span: slice, *, threshold: float, capacity: int) -> Selection:
-        indices, values = _room(gradient, capacity)
-        wanted, is_finite = select_with_momentum(
-            gradient,
-            (self._velocity.now[span], self._sum.now[span]),
-            threshold,
-            (self._velocity.next[span], self._sum.next[span]),
-            indices,
-            values,
-            momentum=self._momentum,
-            nesterov=self._nesterov,
-            masking=self._masks,
-        )
-        count = min(wanted, capacity)
-        return Selection(indices[:count], values[:count], wanted, is_finite)
+        room = Entries.empty(capacity, gradient.device)
+        now = Velocity(self._momentum.now[span], self._sum.now[span])
+        after = Velocity(self._momentum.next[span], self._sum.next[span])
+        return _selection(room, self._correction.select(gradient, now, threshold, next_state=after, room=room))
 
     def corrected(self, gradient: Tensor, span: slice) -> Tensor:
-        velocity = torch.mul(self._velocity.now[span], self._momentum, out=self._velocity.next[span])
-        velocity.add_(gradient, alpha=self._momentum if self._nesterov else 1.0)
-        total = torch.add(self._sum.now[span], velocity, out=self._sum.next[span])
-        return total.add_(gradient) if self._nesterov else total
+        decay, to_momentum, to_sum = self._correction.factors
+        momentum = torch.mul(self._momentum.now[span], decay, out=self._momentum.next[span])
+        momentum.add_(gradient, alpha=to_momentum)
+        return torch.add(self._sum.now[span], momentum, out=self._sum.next[span]).add_(gradient, alpha=to_sum)
+
+    def sample(self, gradient: Tensor, span: slice) -> Tensor:
+        decay, to_momentum, to_sum = self._correction.factors
+        momentum = decay * strided(self._momentum.now[span]) + to_momentum * strided(gradient)
+        return strided(self._sum.now[span]) + momentum + to_sum * strided(gradient)
 
     def take(self, span: slice, indices: Tensor) -> Tensor:
         total = self._sum.next[span]
         values = total[indices]
         total[indices] = 0.0
-        if self._masks:
-            self._velocity.next[span][indices] = 0.0
+        if self._correction.masks:
+            self._momentum.next[span][indices] = 0.0
         return values
 
     def take_all(self, span: slice) -> None:
         self._sum.next[span].zero_()
-        if self._masks:
-            self._velocity.next[span].zero_()
+        if self._correction.masks:
+            self._momentum.next[span].zero_()
 
     def keep(self, span: slice, indices: Tensor, errors: Tensor) -> None:
-        self._sum.next[span][indices] = errors
+        self._sum.next[span][indices] += errors
 
     def receive(self, mean: Tensor, span: slice) -> None:
         return
@@ -165,11 +170,11 @@ class MomentumCorrection:
         raise AssertionError("the configuration refuses this")
 
     def commit(self) -> None:
-        self._velocity.commit()
+        self._momentum.commit()
         self._sum.commit()
 
     def tensors(self) -> dict[str, Tensor]:
-        return {"velocity": self._velocity.now, "residual": self._sum.now}
+        return {"momentum": self._momentum.now, "residual": self._sum.now}
 
 
 class Differences:
@@ -189,6 +194,9 @@ class Differences:
     def corrected(self, gradient: Tensor, span: slice) -> Tensor:
         self._sent.next[span].copy_(self._sent.now[span])
         return torch.sub(gradient, self._sent.now[span], out=self._difference[span])
+
+    def sample(self, gradient: Tensor, span: slice) -> Tensor:
+        return strided(gradient) - strided(self._sent.now[span])
 
     def take(self, span: slice, indices: Tensor) -> Tensor:
         values = self._difference[span][indices]
@@ -223,13 +231,14 @@ class Nothing:
         self._corrected = torch.zeros_like(like)
 
     def select(self, gradient: Tensor, span: slice, *, threshold: float, capacity: int) -> Selection:
-        indices, values = _room(gradient, capacity)
-        wanted, is_finite = select(gradient, None, threshold, None, indices, values)
-        count = min(wanted, capacity)
-        return Selection(indices[:count], values[:count], wanted, is_finite)
+        room = Entries.empty(capacity, gradient.device)
+        return _selection(room, select(gradient, None, threshold, next_residual=None, room=room))
 
     def corrected(self, gradient: Tensor, span: slice) -> Tensor:
         return self._corrected[span].copy_(gradient)
+
+    def sample(self, gradient: Tensor, span: slice) -> Tensor:
+        return strided(gradient)
 
     def take(self, span: slice, indices: Tensor) -> Tensor:
         return self._corrected[span][indices]
@@ -256,7 +265,7 @@ class Nothing:
 def build(config: SparseConfig, like: Tensor) -> Memory:
     """Return the memory that `config` asks for, for gradients like `like` `(d,)`."""
     if config.momentum_correction is not None:
-        return MomentumCorrection(like, config)
+        return Accumulation(like, config)
     match config.memory:
         case "residual":
             return Residual(like)

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from trainers import cost
 from trainers.exchange.kernels.entries import Entries
-from trainers.exchange.kernels.pack import add_unpacked, pack
+from trainers.exchange.kernels.pack import pack, unpack
+from trainers.exchange.kernels.scatter import scatter_add
 from trainers.exchange.layout import PayloadLayout, ValueFormat
 from trainers.exchange.memory import Selection
 from trainers.exchange.wire import Parts
@@ -65,7 +66,7 @@ class Payload:
 
     def add_to(self, out: Tensor, words: Tensor, scale: float) -> None:
         """Add the entries in a payload, times `scale`, to `out` `(d,)`."""
-        add_unpacked(words[HEADER_BYTES:], self.layout, out, scale=scale)
+        scatter_add(out, unpack(words[HEADER_BYTES:], self.layout), scale)
 
     def parts(self, count: int, copies: int = 1) -> Parts:
         """Return the bytes by purpose of `copies` payloads that have `count` entries together."""

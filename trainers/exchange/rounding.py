@@ -1,4 +1,4 @@
-"""Averages over the ranks in float16 without a danger: scaled by what was averaged before, repeated if that overflows."""
+"""Averages over the ranks in float16 without a danger: scaled by the last averages, repeated if that overflows."""
 
 import math
 from collections.abc import Sequence

@@ -12,11 +12,11 @@ from torch import Tensor
 from trainers import cost
 from trainers.exchange.aggregate import Report, report
 from trainers.exchange.buckets import Bucket
+from trainers.exchange.compressors.topk import largest
 from trainers.exchange.config import SparseConfig
 from trainers.exchange.kernels.entries import Entries
 from trainers.exchange.memory import Memory, Selection
 from trainers.exchange.payload import Header, Payload
-from trainers.exchange.selectors import largest
 from trainers.exchange.shards import Shards
 from trainers.exchange.wire import Wire
 

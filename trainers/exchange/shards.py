@@ -44,7 +44,7 @@ class Shards:
             theirs.add_(part)
 
     def _views(self, values: Tensor, owner: int, shard: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Return the owner's entries of `values` beside those of its shard: the whole rounds, and what is after them."""
+        """Return the owner's entries of `values` beside those of its shard: whole rounds, and the rest."""
         stride = BLOCK * self._num_owners
         whole = self._d // stride
         rounds = values[: whole * stride].view(whole, self._num_owners, BLOCK)[:, owner]

@@ -16,7 +16,7 @@ from trainers.exchange.aggregate import Aggregator, Gather, Report
 from trainers.exchange.buckets import Bucket
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.config import SparseConfig
-from trainers.exchange.dense import all_reduce_mean
+from trainers.exchange.dense import Control, all_reduce_mean
 from trainers.exchange.outcome import DIVERGED, Exchanged, is_finite
 from trainers.exchange.selectors import Selector
 from trainers.exchange.sharded import Sharded
@@ -55,27 +55,33 @@ class SparseExchange:
 
     def _exchange(self, bucket: Bucket, loss: Tensor) -> Report:
         gradient, aggregator = self._buffer.wait(bucket), self._aggregators[bucket.index]
-        capacity = self._selector.capacity(bucket)
-        dense_bytes = cost.dense_instead(len(gradient), self._wire.num_workers).bytes
-        if capacity >= len(gradient) or aggregator.num_bytes(capacity) > dense_bytes:
-            report = self._dense(bucket, gradient, loss)
+        capacity, d = self._selector.capacity(bucket), len(gradient)
+        if self._selector.sends_all:
+            control = [float(loss)] if bucket.start == 0 else []  # as a dense exchange does, bit for bit
+            report = self._dense(bucket, control, wanted=d)
+        elif capacity == d or self._prefers_dense(aggregator.num_bytes(capacity), d):
+            wanted = self._selector.count(bucket, self._memory.corrected(gradient, bucket.span))
+            report = self._dense(bucket, [float(loss), float(wanted)], wanted=wanted)
         else:
             selection = self._selector.select(bucket, gradient, self._memory, capacity)
             report = aggregator.reduce(selection, capacity, loss=loss, memory=self._memory, out=gradient)
         self._memory.receive(gradient, bucket.span)
         return report
 
-    def _dense(self, bucket: Bucket, gradient: Tensor, loss: Tensor) -> Report:
-        corrected = self._memory.corrected(gradient, bucket.span)
-        wanted = self._selector.count(bucket, corrected)
-        gradient.copy_(corrected)
+    def _prefers_dense(self, num_bytes: int, d: int) -> bool:
+        return num_bytes > cost.dense_instead(d, self._wire.num_workers).bytes
+
+    def _dense(self, bucket: Bucket, control: Control, *, wanted: float) -> Report:
+        """Average the whole bucket; `control` is what it sends beside it: the loss, and what this rank wanted."""
+        gradient = self._buffer.gradient[bucket.span]
+        gradient.copy_(self._memory.corrected(gradient, bucket.span))
         self._memory.take_all(bucket.span)
         self._aggregators[bucket.index].release(gradient)
-        loss_sum, wanted_sum = all_reduce_mean(gradient, self._wire, [float(loss), float(wanted)])
-        mean_wanted = wanted_sum / self._wire.num_workers
+        means = [each / self._wire.num_workers for each in all_reduce_mean(gradient, self._wire, control)]
+        loss, mean_wanted = (*means, *(math.nan, wanted)[len(means) :])
         return Report(
-            loss=loss_sum / self._wire.num_workers,
-            is_finite=math.isfinite(loss_sum) and is_finite(gradient),
+            loss=loss,
+            is_finite=all(map(math.isfinite, means)) and is_finite(gradient),
             most_wanted=mean_wanted,
             mean_wanted=mean_wanted,
             sent=float(len(gradient)),

@@ -58,7 +58,9 @@ class HardThreshold:
 
     def calibrate(self, level: float, threshold: float) -> None:
         """Take `threshold`, agreed by all ranks, as lambda for `level`."""
-        self.state = ThresholdState(level, max(threshold, LEAST_THRESHOLD), self._room([level * d for d in self._sizes]))
+        self.state = ThresholdState(
+            level, max(threshold, LEAST_THRESHOLD), self._room([level * d for d in self._sizes])
+        )
 
     def use_absolute(self, threshold: float) -> None:
         """Take the level itself as lambda."""
