@@ -6,13 +6,21 @@ one loop of vector instructions, whose hits end up as the bits of one word, so t
 """
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numba import njit
 
 F = TypeVar("F", bound=Callable[..., Any])
-compiled: Callable[[F], F] = njit(nogil=True, cache=True, error_model="numpy")
+
+
+def compiled(function: F) -> F:
+    """Compile `function` when it is first called, and keep the result on disk where numba finds a place for it."""
+    try:
+        return cast(F, njit(nogil=True, cache=True, error_model="numpy")(function))
+    except RuntimeError:  # neither the folder of this file nor a home can be written to
+        return cast(F, njit(nogil=True, error_model="numpy")(function))
+
 
 LARGEST = np.finfo(np.float32).max
 ONE = np.uint64(1)
@@ -99,13 +107,16 @@ def scatter_add(out: Any, indices: Any, values: Any, scale: Any) -> None:
 
 
 @compiled
-def set_bits(words: Any, indices: Any) -> Any:
-    """See `pack.unpack`: write the positions of the bits of uint32 `words`, ascending; return their number."""
+def find_bits(words: Any, indices: Any) -> Any:
+    """Write the places of the set bits of int32 `words` to `indices`, ascending, while there is room; return how many.
+
+    Bit j of word i is place 32 i + j.
+    """
     count = 0
-    for place in range(len(words)):
-        bits = np.uint64(words[place])
+    for word in range(len(words)):
+        bits = np.uint64(np.uint32(words[word]))
         while bits and count < len(indices):
-            indices[count] = place * 32 + _lowest(bits)
+            indices[count] = word * 32 + _lowest(bits)
             bits &= bits - ONE
             count += 1
     return count
