@@ -25,7 +25,7 @@ class Sections(NamedTuple):
     """Ranges of a payload's bytes, in this order; one that a format does not need is empty."""
 
     unit: slice  # float32
-    bitmap: slice  # int32 words; bit j of word i stands for entry 32 i + j
+    bitmap: slice  # bit j of byte i stands for entry 8 i + j
     counts: slice  # int32: entries in each block
     values: slice  # float32 or float16, in ascending order of index
     indices: slice  # uint16

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from trainers.exchange.kernels.entries import Entries
-from trainers.exchange.kernels.scatter import scatter_add
 from trainers.exchange.layout import BLOCK, PayloadLayout
 
 #: The largest magnitude is scaled to [2^14, 2^15): below float16's 65,504 with all that rounding may add.
@@ -19,10 +18,10 @@ TOP_EXPONENT = 15
 LARGEST_SCALE_EXPONENT = 126
 
 
-def pack(entries: Entries, layout: PayloadLayout, payload: Tensor, *, memory: Tensor | None = None) -> None:
+def pack(entries: Entries, layout: PayloadLayout, payload: Tensor) -> Tensor:
     """Overwrite `payload` `(layout.num_bytes,)` uint8 by `entries`, at most as many as the layout's capacity.
 
-    What float16 rounds off is added to `memory` `(d,)`, and is exact: plus the value that `unpack` returns, it is
+    Return what the format rounds off `(k,)`, for the memory. It is exact: plus the value that `unpack` returns, it is
     the entry's value. Unused bytes are 0.
     """
     num, parts = len(entries.indices), layout.sections
@@ -38,8 +37,7 @@ def pack(entries: Entries, layout: PayloadLayout, payload: Tensor, *, memory: Te
     halves, unit = _round_to_half(entries.values)
     payload[parts.unit].view(torch.float32).fill_(unit)
     payload[parts.values].view(torch.float16)[:num] = halves
-    if memory is not None:
-        scatter_add(memory, Entries(entries.indices, entries.values - halves.float() * unit))
+    return halves.float().mul_(-unit).add_(entries.values)
 
 
 def unpack(payload: Tensor, layout: PayloadLayout) -> Entries:

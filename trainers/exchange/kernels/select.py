@@ -7,30 +7,16 @@ are float32, contiguous, on one device, and those written to overlap no other. N
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from trainers.exchange.kernels.entries import Entries
+from trainers.exchange.kernels import operators
+from trainers.exchange.kernels.entries import Entries, Selected, Velocity
 
 #: Columns of the matrices that the CPU kernels work on: as many as a word has bits.
 COLUMNS = 64
-
-
-class Selected(NamedTuple):
-    """What a selection found."""
-
-    wanted: int  # entries that reached the threshold, whether or not there was room for them
-    is_finite: bool  # whether no corrected entry was NaN or infinite
-
-
-class Velocity(NamedTuple):
-    """The memory of momentum correction."""
-
-    momentum: Tensor  # (d,)
-    velocity: Tensor  # (d,)
 
 
 def select(
@@ -42,25 +28,25 @@ def select(
     memory both residuals are None.
     """
     if residual is None or next_residual is None:
-        return compact(gradient, threshold, room)
-    if not gradient.is_cuda:
-        from trainers.exchange.kernels import cpu
+        assert residual is next_residual
+        return operators.compact(gradient, threshold, room)
+    if gradient.is_cuda:
+        return operators.select(gradient, residual, threshold, next_residual=next_residual, room=room)
+    from trainers.exchange.kernels import cpu
 
-        return _by_rows(cpu.select, (gradient, residual, next_residual), threshold, room)
-    torch.add(gradient, residual, out=next_residual)
-    return _take(next_residual, threshold, room)
+    return _by_rows(cpu.select, (gradient, residual, next_residual), threshold, room)
 
 
 @dataclass(frozen=True)
 class MomentumCorrection:
-    """Momentum before selection (Lin et al., 2018, sections 3.1 and 3.2): the optimizer must apply none afterwards.
+    """Momentum before selection (Lin et al., 2018, sections 3.1 and 3.2); the optimizer must apply none afterwards.
 
     u' = m u + g, v' = v + u', or u' = m (u + g), v' = v + u' + g with `nesterov`; what |v'| selects is sent.
     """
 
     coefficient: float  # m
     nesterov: bool = False
-    masks: bool = True  # also forget the momentum of what is sent ("momentum factor masking")
+    masks: bool = True  # what is sent loses its momentum too ("momentum factor masking")
 
     @property
     def factors(self) -> tuple[float, float, float]:
@@ -70,43 +56,20 @@ class MomentumCorrection:
     def select(
         self, gradient: Tensor, state: Velocity, threshold: float, *, next_state: Velocity, room: Entries
     ) -> Selected:
-        """Move entries of the new velocity that reach `threshold` in magnitude to `room`, in ascending order.
+        """Move entries of the new velocity `(d,)` that reach `threshold` in magnitude to `room`, in ascending order.
 
         `next_state` receives the new momentum and velocity; what was moved is 0 in the velocity.
         """
-        selected = self._select(gradient, state, threshold, next_state=next_state, room=room)
-        if self.masks:
-            next_state.momentum[room.indices[: selected.wanted]] = 0.0
-        return selected
-
-    def _select(
-        self, gradient: Tensor, state: Velocity, threshold: float, *, next_state: Velocity, room: Entries
-    ) -> Selected:
-        if not gradient.is_cuda:
+        if gradient.is_cuda:
+            selected = operators.select_velocity(self.factors, (gradient, state, next_state), threshold, room)
+        else:
             from trainers.exchange.kernels import cpu
 
             kernel = partial(cpu.select_velocity, tuple(map(np.float32, self.factors)))
-            return _by_rows(kernel, (gradient, *state, *next_state), threshold, room)
-        decay, to_momentum, to_velocity = self.factors
-        torch.mul(state.momentum, decay, out=next_state.momentum).add_(gradient * to_momentum)
-        torch.add(state.velocity, next_state.momentum, out=next_state.velocity).add_(gradient * to_velocity)
-        return _take(next_state.velocity, threshold, room)
-
-
-def compact(vector: Tensor, threshold: float, room: Entries) -> Selected:
-    """Copy entries of `vector` `(d,)` that reach `threshold` in magnitude to `room`, in ascending order."""
-    hits = (vector.abs() >= threshold).nonzero().flatten()
-    sent = hits[: len(room.indices)]
-    room.indices[: len(sent)] = sent
-    room.values[: len(sent)] = vector[sent]
-    return Selected(len(hits), bool(torch.isfinite(vector).all()))
-
-
-def _take(vector: Tensor, threshold: float, room: Entries) -> Selected:
-    """As `compact`, but what is copied becomes 0 in `vector`."""
-    selected = compact(vector, threshold, room)
-    vector[room.indices[: selected.wanted]] = 0.0
-    return selected
+            selected = _by_rows(kernel, (gradient, *state, *next_state), threshold, room)
+        if self.masks:
+            next_state.momentum[room.indices[: selected.wanted]] = 0.0
+        return selected
 
 
 def _by_rows(kernel: Callable[..., Any], vectors: tuple[Tensor, ...], threshold: float, room: Entries) -> Selected:
@@ -118,9 +81,8 @@ def _by_rows(kernel: Callable[..., Any], vectors: tuple[Tensor, ...], threshold:
     full = d - d % COLUMNS
     wanted, is_finite = 0, True
     for start, stop, columns in ((0, full, COLUMNS), (full, d, d - full)):
-        if start == stop:
-            continue
-        rows = tuple(vector[start:stop].view(-1, columns).numpy() for vector in vectors)
-        wanted, is_part_finite = kernel(rows, np.float32(threshold), start, entries, wanted)
-        is_finite = is_finite and is_part_finite
+        if start < stop:
+            rows = tuple(vector[start:stop].view(-1, columns).numpy() for vector in vectors)
+            wanted, is_part_finite = kernel(rows, np.float32(threshold), start, entries, wanted)
+            is_finite = is_finite and is_part_finite
     return Selected(wanted, is_finite)
