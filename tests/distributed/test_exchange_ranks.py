@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from trainers import cost
+from trainers.config import ThresholdConfig
 
 D = 2000
 Reports = dict[str, list[dict[str, Any]]]
@@ -80,4 +81,6 @@ def test_all_ranks_hold_equal_parameters_and_losses(four_ranks: Reports):
 
 
 def test_a_sparse_step_of_this_size_pays_off():
-    assert not cost.prefers_dense(cost.capacity_for(0.1 * D, D), D, 3)
+    exchange = ThresholdConfig(density=0.1)
+
+    assert cost.step_traffic([(D,)], num_workers=3, exchange=exchange, level=0.1).bytes < cost.dense_step(D, 3).bytes
