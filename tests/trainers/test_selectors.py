@@ -121,7 +121,7 @@ def test_adacomp_sends_what_its_definition_says(given_values: list[float], bin_s
 
     wanted, scale = sent_by_adacomp(corrected, gradient, bin_size)
     assert indices.dtype == torch.int32
-    assert indices.tolist() == wanted
+    assert indices.tolist() == wanted == adacomp.select_by_torch(corrected, gradient, bin_size)[0].tolist()
     torch.testing.assert_close(values, torch.where(corrected[wanted] >= 0, scale, -scale))
 
 

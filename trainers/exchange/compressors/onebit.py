@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from trainers.exchange.compressors import sizes
 from trainers.exchange.compressors.quantizer import Averaging, CodedPayload, Segments, num_entries, sign_codes
 from trainers.exchange.kernels.codes import add_levels
 
@@ -19,9 +20,8 @@ class OneBit(Averaging):
     uses_memory = True
 
     def __init__(self, segments: Segments) -> None:
-        self._segments = segments
-        self._form = CodedPayload(num_entries(segments), bits=1, num_scales=2 * len(segments))
-        self.num_bytes = self._form.num_bytes
+        layout = sizes.onebit(num_entries(segments), len(segments))
+        self._segments, self._form, self.num_bytes = segments, CodedPayload(layout), layout.num_bytes
 
     def encode(self, values: Tensor, payload: Tensor, generator: torch.Generator) -> None:
         codes, (lows, highs) = sign_codes(values), self._means(payload)

@@ -5,8 +5,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from trainers.exchange.compressors import sizes
 from trainers.exchange.compressors.quantizer import Averaging, CodedPayload, Segments, num_entries
-from trainers.exchange.compressors.sizes import code_bits
 from trainers.exchange.kernels.codes import add_levels, round_at_random
 
 
@@ -27,9 +27,8 @@ class Qsgd(Averaging):
         if bucket < 1:
             raise ValueError(f"`bucket` must be >= 1 entries, got {bucket}")
         self._levels, self._bucket, self._norm = levels, bucket, norm
-        d = num_entries(segments)
-        self._form = CodedPayload(d, bits=code_bits(levels), num_scales=-(-d // bucket))
-        self.num_bytes = self._form.num_bytes
+        layout = sizes.qsgd(num_entries(segments), levels=levels, bucket=bucket)
+        self._form, self.num_bytes = CodedPayload(layout), layout.num_bytes
 
     def encode(self, values: Tensor, payload: Tensor, generator: torch.Generator) -> None:
         scales, num_whole = self._form.scales(payload), len(values) // self._bucket

@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from trainers.exchange.compressors.sizes import WORD_BYTES, coded_bytes
+from trainers.exchange.compressors.sizes import CodedLayout
 from trainers.exchange.kernels.codes import pack, unpack
 
 #: The layers' ranges (start, stop) in a flat vector, one behind the other from 0.
@@ -47,28 +47,22 @@ class Averaging:
 
 @dataclass(frozen=True)
 class CodedPayload:
-    """Where scales and codes lie in a payload: scales first."""
+    """Reads and writes payloads of this layout."""
 
-    num_entries: int
-    bits: int
-    num_scales: int
-
-    @property
-    def num_bytes(self) -> int:
-        return coded_bytes(self.num_entries, bits=self.bits, num_scales=self.num_scales)
+    layout: CodedLayout
 
     def scales(self, payload: Tensor) -> Tensor:
         """Return a view `(num_scales,)` into `payload`."""
-        return payload[: WORD_BYTES * self.num_scales].view(torch.float32)
+        return payload[: self.layout.scale_bytes].view(torch.float32)
 
     def write_codes(self, codes: Tensor, payload: Tensor) -> None:
         """Pack `codes` `(d,)` uint8 into `payload`."""
-        pack(codes, self.bits, payload[WORD_BYTES * self.num_scales :])
+        pack(codes, self.layout.bits, payload[self.layout.scale_bytes :])
 
     def codes(self, payload: Tensor) -> Tensor:
         """Return the codes `(d,)` uint8 in `payload`."""
-        codes = payload.new_empty(self.num_entries)
-        unpack(payload[WORD_BYTES * self.num_scales :], self.bits, codes)
+        codes = payload.new_empty(self.layout.num_entries)
+        unpack(payload[self.layout.scale_bytes :], self.layout.bits, codes)
         return codes
 
 

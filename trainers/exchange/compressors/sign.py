@@ -4,6 +4,7 @@
 import torch
 from torch import Tensor
 
+from trainers.exchange.compressors import sizes
 from trainers.exchange.compressors.quantizer import Averaging, CodedPayload, Segments, num_entries, sign_codes
 from trainers.exchange.kernels.codes import add_levels
 
@@ -17,8 +18,8 @@ class MajoritySign:
     uses_memory = False
 
     def __init__(self, segments: Segments) -> None:
-        self._form = CodedPayload(num_entries(segments), bits=1, num_scales=0)
-        self.num_bytes = self._form.num_bytes
+        layout = sizes.majority_sign(num_entries(segments))
+        self._form, self.num_bytes = CodedPayload(layout), layout.num_bytes
 
     def encode(self, values: Tensor, payload: Tensor, generator: torch.Generator) -> None:
         self._form.write_codes(sign_codes(values), payload)
@@ -36,9 +37,8 @@ class ScaledSign(Averaging):
     uses_memory = True
 
     def __init__(self, segments: Segments) -> None:
-        self._segments = segments
-        self._form = CodedPayload(num_entries(segments), bits=1, num_scales=len(segments))
-        self.num_bytes = self._form.num_bytes
+        layout = sizes.scaled_sign(num_entries(segments), len(segments))
+        self._segments, self._form, self.num_bytes = segments, CodedPayload(layout), layout.num_bytes
 
     def encode(self, values: Tensor, payload: Tensor, generator: torch.Generator) -> None:
         scales = self._form.scales(payload)

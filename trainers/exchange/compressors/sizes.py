@@ -1,7 +1,8 @@
-"""How many bytes each compressor's payload takes, from the shapes alone. Pure Python: costs are predicted with it."""
+"""What each compressor sends, from the shapes alone. Pure Python: costs are predicted with it."""
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 WORD_BYTES = 4
 
@@ -29,26 +30,44 @@ def code_bits(levels: int) -> int:
     return next(bits for bits in (2, 4, 8) if 2 * levels < 2**bits)
 
 
-def coded_bytes(num_entries: int, *, bits: int, num_scales: int = 0) -> int:
-    """Return the bytes of float32 scales and packed codes, in whole words: payloads lie one behind the other."""
-    return WORD_BYTES * (num_scales + math.ceil(num_entries * bits / (8 * WORD_BYTES)))
+@dataclass(frozen=True)
+class CodedLayout:
+    """A payload of float32 scales, and behind them one code for each entry, packed."""
+
+    num_entries: int
+    bits: int
+    num_scales: int = 0
+
+    @property
+    def scale_bytes(self) -> int:
+        return WORD_BYTES * self.num_scales
+
+    @property
+    def num_bytes(self) -> int:
+        """The length of a payload, in whole words, since payloads lie one behind the other."""
+        return self.scale_bytes + WORD_BYTES * math.ceil(self.num_entries * self.bits / (8 * WORD_BYTES))
 
 
-def majority_sign_bytes(num_entries: int) -> int:
-    return coded_bytes(num_entries, bits=1)
+def majority_sign(num_entries: int) -> CodedLayout:
+    """Signs alone."""
+    return CodedLayout(num_entries, bits=1)
 
 
-def scaled_sign_bytes(num_entries: int, num_layers: int) -> int:
-    return coded_bytes(num_entries, bits=1, num_scales=num_layers)
+def scaled_sign(num_entries: int, num_layers: int) -> CodedLayout:
+    """Signs, and one magnitude per layer."""
+    return CodedLayout(num_entries, bits=1, num_scales=num_layers)
 
 
-def onebit_bytes(num_entries: int, num_layers: int) -> int:
-    return coded_bytes(num_entries, bits=1, num_scales=2 * num_layers)
+def onebit(num_entries: int, num_layers: int) -> CodedLayout:
+    """Signs, and two means per layer."""
+    return CodedLayout(num_entries, bits=1, num_scales=2 * num_layers)
 
 
-def terngrad_bytes(num_entries: int, num_layers: int) -> int:
-    return coded_bytes(num_entries, bits=2, num_scales=num_layers)
+def terngrad(num_entries: int, num_layers: int) -> CodedLayout:
+    """One of three values, and one scale per layer."""
+    return CodedLayout(num_entries, bits=2, num_scales=num_layers)
 
 
-def qsgd_bytes(num_entries: int, *, levels: int, bucket: int) -> int:
-    return coded_bytes(num_entries, bits=code_bits(levels), num_scales=math.ceil(num_entries / bucket))
+def qsgd(num_entries: int, *, levels: int, bucket: int) -> CodedLayout:
+    """One of 2 `levels` + 1 values, and one norm for each `bucket` entries, the last of which may be fewer."""
+    return CodedLayout(num_entries, bits=code_bits(levels), num_scales=math.ceil(num_entries / bucket))

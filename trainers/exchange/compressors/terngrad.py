@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor
 
+from trainers.exchange.compressors import sizes
 from trainers.exchange.compressors.quantizer import Averaging, CodedPayload, Segments, num_entries
 from trainers.exchange.kernels.codes import add_levels, round_at_random
 
@@ -21,15 +22,16 @@ class TernGrad(Averaging):
     def __init__(self, segments: Segments, *, clip: float = 2.5) -> None:
         if not clip > 0:
             raise ValueError(f"`clip` must be > 0 standard deviations (inf: no clipping), got {clip}")
-        self._segments, self._clip = segments, clip
-        self._form = CodedPayload(num_entries(segments), bits=2, num_scales=len(segments))
-        self.num_bytes = self._form.num_bytes
+        layout = sizes.terngrad(num_entries(segments), len(segments))
+        self._segments, self._form, self.num_bytes = segments, CodedPayload(layout), layout.num_bytes
+        self._clip = clip
 
     def encode(self, values: Tensor, payload: Tensor, generator: torch.Generator) -> None:
         codes, scales = torch.empty_like(values, dtype=torch.uint8), self._form.scales(payload)
         for index, (start, stop) in enumerate(self._segments):
             scale, layer = scales[index : index + 1], values[start:stop]
-            scale.copy_(torch.minimum(torch.maximum(layer.amax(), -layer.amin()), self._clip_of(layer)))
+            most = torch.maximum(layer.amax(), -layer.amin())
+            scale.copy_(torch.fmin(most, self._clip_of(layer)))  # fmin: without a clip, a layer of zeros has 0 * inf
             codes[start:stop] = round_at_random(layer, scale, group=len(layer), levels=1, generator=generator)
         self._form.write_codes(codes, payload)
 

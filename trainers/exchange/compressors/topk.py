@@ -20,7 +20,7 @@ SAMPLED_SHARE = 0.01
 LEAST_SAMPLES = 100
 ENOUGH = 0.8
 MAX_ROUNDS = 10
-#: Zeros are never sent.
+#: Zeros, and what float32 hardly tells from them, are never sent.
 LEAST = torch.finfo(torch.float32).tiny
 
 
@@ -75,10 +75,10 @@ def _at_rank(magnitudes: Tensor, rank: int) -> float:
 
 def _reaching(magnitudes: Tensor, threshold: float) -> Tensor:
     """Return the indices, ascending, of what is at least `threshold`, and not zero."""
-    threshold = max(threshold, LEAST)
-    if magnitudes.is_cuda:
-        return (magnitudes >= threshold).nonzero().flatten()
-    return torch.from_numpy(np.flatnonzero(magnitudes.numpy() >= np.float32(threshold)))
+    hits = magnitudes >= max(threshold, LEAST)
+    if hits.is_cuda:
+        return hits.nonzero().flatten()
+    return torch.from_numpy(np.flatnonzero(hits.numpy()))  # up to ten times as fast as torch's, where they are few
 
 
 def _largest_of(magnitudes: Tensor, candidates: Tensor, count: int) -> Tensor:
