@@ -61,8 +61,9 @@ def test_what_is_left_may_take_the_place_of_the_matrix():
         normal(50, 1).expand(50, 6),
         normal(40, 2) @ normal(2, 5),
         torch.eye(6)[:, [0, 0, 1, 1, 1]],
+        torch.tensor([[float("nan"), 1.0], [float("inf"), 2.0]]),
     ],
-    ids=["any", "square", "zero", "equal", "dependent", "axes twice"],
+    ids=["any", "square", "zero", "equal", "dependent", "axes twice", "not finite"],
 )
 def test_orthogonalized_columns_are_orthonormal(columns: Tensor, scale: float):
     p = (scale * columns).contiguous()

@@ -1,7 +1,7 @@
 """Machine code for loops, made at their first call: who never calls one does not wait for numba."""
 
 from collections.abc import Callable
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -18,7 +18,11 @@ def compiled(loop: Callable[P, R]) -> Callable[P, R]:
     def machine_code() -> Callable[P, R]:
         import numba
 
-        code: Callable[P, R] = numba.njit(nogil=True, cache=True, error_model="numpy")(loop)
+        compiler = partial(numba.njit, nogil=True, error_model="numpy")
+        try:
+            code: Callable[P, R] = compiler(cache=True)(loop)
+        except RuntimeError:  # neither the package's folder nor the home can be written to
+            code = compiler()(loop)
         return code
 
     @wraps(loop)
