@@ -13,7 +13,7 @@ from torch import Tensor
 
 from trainers.exchange.kernels import operators
 from trainers.exchange.kernels.entries import Entries, Selected, Velocity
-from trainers.exchange.kernels.pack import pack, unpack
+from trainers.exchange.kernels.pack import add_unpacked, pack, unpack
 from trainers.exchange.kernels.quantile import reached_by, strided
 from trainers.exchange.kernels.scatter import scatter_add
 from trainers.exchange.kernels.select import MomentumCorrection, select
@@ -210,6 +210,21 @@ def test_a_payload_holds_its_entries(values, d: int, density: float, spare: int,
     assert torch.equal(dirty, payload)
     assert torch.equal(unpacked.indices, entries.indices)
     assert torch.equal(unpacked.values + errors, entries.values)
+
+
+@pytest.mark.parametrize("values", ["float32", "float16"])
+@pytest.mark.parametrize("density", [0.01, 0.2])
+def test_a_payload_can_be_added_without_being_unpacked(values, density: float):
+    d, count = 3 * BLOCK + 5, round(density * 3 * BLOCK)
+    entries = Entries(torch.randperm(d)[:count].sort().values.int(), torch.randn(count))
+    layout, outs = PayloadLayout(d, count + 10, values), torch.randn(d).repeat(2, 1)
+    payload = torch.empty(layout.num_bytes, dtype=torch.uint8)
+    pack(entries, layout, payload)
+
+    add_unpacked(outs[0], payload, layout, 1 / 3)
+    scatter_add(outs[1], unpack(payload, layout), 1 / 3)
+
+    assert torch.equal(*outs)
 
 
 @pytest.mark.parametrize("largest", [1e-30, 1.0, 3e38])
