@@ -32,7 +32,7 @@ check: setup
 
 bench: setup
 	$(BIN)/python benchmarks/start_up.py
-	$(BIN)/python benchmarks/exchange_kernels.py
+	$(BIN)/python benchmarks/kernels.py
 	$(BIN)/python benchmarks/controller.py
 	$(BIN)/python benchmarks/recovery.py
 	$(BIN)/python benchmarks/overheads.py

@@ -12,6 +12,7 @@ from trainers.exchange.aggregate import Report
 from trainers.exchange.buckets import Bucket, Layer
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.compressors.threshold import LEAST_THRESHOLD, HardThreshold
+from trainers.exchange.compressors.sizes import num_selected
 from trainers.exchange.compressors.topk import largest
 from trainers.exchange.config import ByDensity, DgcConfig, SparseConfig, ThresholdConfig, TopKConfig
 from trainers.exchange.kernels.quantile import reached_by
@@ -157,7 +158,7 @@ class ByCount:
         return bucket.layers if self._by_layer else (bucket,)
 
     def _count(self, d: int) -> int:
-        return max(1, math.ceil(self._density * d))
+        return num_selected(d, self._density)
 
     def _room(self, d: int) -> int:
         return self._count(d) if self._exact else cost.capacity_for(self._density * d, d, cost.COUNT_MARGIN)

@@ -11,6 +11,8 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numba import njit
 
+from trainers.exchange.layout import BLOCK
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -103,7 +105,8 @@ def select_velocity(factors: Any, vectors: Any, threshold: Any, first: Any, entr
 def scatter_add(out: Any, indices: Any, values: Any, scale: Any) -> None:
     """See `scatter.scatter_add`."""
     for place in range(len(indices)):
-        out[indices[place]] += scale * values[place]
+        # Unsigned: numba need not ask whether an index counts from the end, which takes as long as the addition.
+        out[np.uint32(indices[place])] += scale * values[place]
 
 
 @compiled
@@ -120,3 +123,16 @@ def find_bits(words: Any, indices: Any) -> Any:
             bits &= bits - ONE
             count += 1
     return count
+
+
+@compiled
+def add_blocks(out: Any, counts: Any, places: Any, values: Any, scale: Any) -> None:
+    """See `pack.add_unpacked`: add values at uint16 `places` in blocks of these `counts`."""
+    start = 0
+    for block in range(len(counts)):
+        stop = start + counts[block]
+        here, added = places[start:stop], values[start:stop]
+        target = out[block * BLOCK :]
+        for entry in range(len(here)):
+            target[here[entry]] += scale * added[entry]
+        start = stop

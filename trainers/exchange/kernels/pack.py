@@ -6,10 +6,12 @@ What rounding takes from a value goes back to the memory.
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from trainers.exchange.kernels.entries import Entries
+from trainers.exchange.kernels.scatter import scatter_add
 from trainers.exchange.layout import BLOCK, PayloadLayout
 
 #: The largest magnitude is scaled to [2^14, 2^15): below float16's 65,504 with all that rounding may add.
@@ -46,14 +48,31 @@ def unpack(payload: Tensor, layout: PayloadLayout) -> Entries:
     if layout.uses_bitmap:
         indices = _find_bits(payload[parts.bitmap], layout.capacity)
     else:
-        counts = payload[parts.counts].view(torch.int32)
-        bases = _block_starts(layout, payload.device).repeat_interleave(counts)
-        indices = payload[parts.indices].view(torch.uint16)[: len(bases)].int() + bases
-    num = len(indices)
+        starts = _block_starts(layout, payload.device).repeat_interleave(payload[parts.counts].view(torch.int32))
+        indices = payload[parts.indices].view(torch.uint16)[: len(starts)].int() + starts
+    return Entries(indices, _values(payload, layout)[: len(indices)])
+
+
+def add_unpacked(out: Tensor, payload: Tensor, layout: PayloadLayout, scale: float = 1.0) -> None:
+    """Add `scale` times the entries of `payload` to `out` `(d,)`, as `scatter_add` of what `unpack` returns does."""
+    assert len(out) == layout.d
+    if out.is_cuda or layout.uses_bitmap:
+        scatter_add(out, unpack(payload, layout), scale)
+        return
+    from trainers.exchange.kernels import cpu
+
+    parts = layout.sections
+    counts, places = payload[parts.counts].view(torch.int32), payload[parts.indices].view(torch.uint16)
+    values = _values(payload, layout)
+    cpu.add_blocks(out.numpy(), counts.numpy(), places.numpy(), values.numpy(), np.float32(scale))
+
+
+def _values(payload: Tensor, layout: PayloadLayout) -> Tensor:
+    """Return the values `(capacity,)` float32, used or not."""
+    section = payload[layout.sections.values]
     if layout.values == "float32":
-        return Entries(indices, payload[parts.values].view(torch.float32)[:num])
-    unit = payload[parts.unit].view(torch.float32)
-    return Entries(indices, payload[parts.values].view(torch.float16)[:num].float() * unit)
+        return section.view(torch.float32)
+    return section.view(torch.float16).float() * payload[layout.sections.unit].view(torch.float32)
 
 
 def _round_to_half(values: Tensor) -> tuple[Tensor, float]:
