@@ -1,26 +1,16 @@
-<<<<<<< HEAD
 """The flat buffer behind all gradients, and when its buckets are full."""
 
-=======
->>>>>>> kernels
 import pytest
 import torch
 from torch.nn import Parameter
 
-<<<<<<< HEAD
 from trainers.config import NoneConfig
-=======
->>>>>>> kernels
 from trainers.exchange.buffer import GradientBuffer
 
 
 def test_gradients_are_views_into_the_buffer():
     parameters = [Parameter(torch.randn(3, 2)), Parameter(torch.randn(4))]
-<<<<<<< HEAD
     buffer = GradientBuffer(parameters, NoneConfig())
-=======
-    buffer = GradientBuffer(parameters)
->>>>>>> kernels
 
     (parameters[0].sum() + 2 * parameters[1].sum()).backward()
 
@@ -29,11 +19,7 @@ def test_gradients_are_views_into_the_buffer():
 
 @pytest.mark.parametrize(("max_norm", "norm"), [(1.0, 1.0), (100.0, 5.0)])
 def test_clip_bounds_the_norm_and_nothing_else(max_norm: float, norm: float):
-<<<<<<< HEAD
     buffer = GradientBuffer([Parameter(torch.zeros(2))], NoneConfig())
-=======
-    buffer = GradientBuffer([Parameter(torch.zeros(2))])
->>>>>>> kernels
     buffer.gradient.copy_(torch.tensor([3.0, 4.0]))
 
     buffer.clip(max_norm)

@@ -48,7 +48,9 @@ class GradientBuffer:
         owner = {layer.start: bucket.index for bucket in self.buckets for layer in bucket.layers}
         for parameter, layer in zip(self._parameters, layers, strict=True):
             if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(partial(self._arrive, owner[layer.start]))
+                parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                    partial(self._arrive, owner[layer.start])
+                )
 
     def _arrive(self, index: int, _: Tensor) -> None:
         if not self._expects:

@@ -23,7 +23,7 @@ class Communication:
     def _start(self) -> None:
         torch.set_num_threads(self._threads)  # torch counts them for each thread that calls it
         if self._device.type == "cuda":
-            torch.cuda.set_stream(torch.cuda.Stream(self._device))
+            torch.cuda.set_stream(torch.cuda.Stream(self._device))  # type: ignore[no-untyped-call]
 
     @contextmanager
     def beside(self, step: Callable[[], Exchanged]) -> Iterator[Future[Exchanged]]:

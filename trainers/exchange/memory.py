@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from trainers.exchange.config import SparseConfig
-from trainers.exchange.kernels.entries import Entries
+from trainers.exchange.kernels.entries import Entries, Selected, Velocity
 from trainers.exchange.kernels.quantile import strided
-from trainers.exchange.kernels.select import MomentumCorrection, Selected, Velocity, select
+from trainers.exchange.kernels.select import MomentumCorrection, select
 
 
 class Selection(NamedTuple):

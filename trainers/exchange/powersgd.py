@@ -89,8 +89,10 @@ class PowerSgdExchange:
         ]
         for each in matrices:
             shape = as_matrix(each.layer.shape)
-            parts = (self._buffer.gradient, self._residual, self._next)
-            project(*(part[each.span].view(shape) for part in parts), each.q, each.p)
+            gradient, residual, corrected = (
+                part[each.span].view(shape) for part in (self._buffer.gradient, self._residual, self._next)
+            )
+            project(gradient, residual, corrected, each.q, each.p)
         return matrices
 
     def _matrix(self, layer: Layer, rank: int) -> _Matrix:

@@ -71,6 +71,6 @@ class Rounded:
 
 def _spread(words: Tensor, tensors: Sequence[Tensor], factors: Sequence[float]) -> None:
     """Write consecutive parts of `words`, times their factors, to `tensors`."""
-    parts = words.split([tensor.numel() for tensor in tensors])
+    parts = torch.split(words, [tensor.numel() for tensor in tensors])
     for part, tensor, factor in zip(parts, tensors, factors, strict=True):
         torch.mul(part.view_as(tensor), factor, out=tensor)

@@ -11,8 +11,8 @@ from trainers import cost
 from trainers.exchange.aggregate import Report
 from trainers.exchange.buckets import Bucket, Layer
 from trainers.exchange.buffer import GradientBuffer
-from trainers.exchange.compressors.threshold import LEAST_THRESHOLD, HardThreshold
 from trainers.exchange.compressors.sizes import num_selected
+from trainers.exchange.compressors.threshold import LEAST_THRESHOLD, HardThreshold
 from trainers.exchange.compressors.topk import largest
 from trainers.exchange.config import ByDensity, DgcConfig, SparseConfig, ThresholdConfig, TopKConfig
 from trainers.exchange.kernels.quantile import reached_by
