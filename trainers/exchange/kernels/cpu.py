@@ -126,13 +126,18 @@ def find_bits(words: Any, indices: Any) -> Any:
 
 
 @compiled
-def add_blocks(out: Any, counts: Any, places: Any, values: Any, scale: Any) -> None:
-    """See `pack.add_unpacked`: add values at uint16 `places` in blocks of these `counts`."""
-    start = 0
-    for block in range(len(counts)):
-        stop = start + counts[block]
-        here, added = places[start:stop], values[start:stop]
-        target = out[block * BLOCK :]
-        for entry in range(len(here)):
-            target[here[entry]] += scale * added[entry]
-        start = stop
+def sum_blocks(out: Any, counts: Any, places: Any, values: Any, scale: Any) -> None:
+    """See `pack.sum_unpacked`: row i of `counts`, uint16 `places` and `values` is payload i.
+
+    Payloads take turns block by block, so a block of the sum is cleared and added to while it is in the cache.
+    """
+    starts = np.zeros(len(counts), np.int64)
+    for block in range(counts.shape[1]):
+        target = out[block * BLOCK : (block + 1) * BLOCK]
+        target[:] = 0
+        for rank in range(len(counts)):
+            stop = starts[rank] + counts[rank, block]
+            here, added = places[rank, starts[rank] : stop], values[rank, starts[rank] : stop]
+            for entry in range(len(here)):
+                target[here[entry]] += scale * added[entry]
+            starts[rank] = stop
