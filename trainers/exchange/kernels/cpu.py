@@ -72,7 +72,7 @@ def select(vectors: Any, threshold: Any, first: Any, entries: Any, wanted: Any) 
             # Neither NaN nor infinity is below a threshold, so only hits need a look at whether they are finite.
             hits |= np.uint64(not (abs(corrected) < threshold)) << np.uint64(column)
         if hits:
-            wanted, is_row_finite = _emit(hits, kept, row, threshold, first + row * 64, entries, wanted)
+            wanted, is_row_finite = _emit(hits, kept, row, threshold, first + row * gradient.shape[1], entries, wanted)
             is_finite &= is_row_finite
     return wanted, is_finite
 
@@ -96,7 +96,7 @@ def select_velocity(factors: Any, vectors: Any, threshold: Any, first: Any, entr
             kept[row, column] = corrected
             hits |= np.uint64(not (abs(corrected) < threshold)) << np.uint64(column)
         if hits:
-            wanted, is_row_finite = _emit(hits, kept, row, threshold, first + row * 64, entries, wanted)
+            wanted, is_row_finite = _emit(hits, kept, row, threshold, first + row * gradient.shape[1], entries, wanted)
             is_finite &= is_row_finite
     return wanted, is_finite
 
