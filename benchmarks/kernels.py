@@ -22,7 +22,7 @@ from torch import Tensor
 
 from trainers.exchange.kernels import operators
 from trainers.exchange.kernels.entries import Entries, Velocity
-from trainers.exchange.kernels.pack import add_unpacked, pack
+from trainers.exchange.kernels.pack import pack, sum_unpacked
 from trainers.exchange.kernels.quantile import reached_by, strided
 from trainers.exchange.kernels.scatter import scatter_add
 from trainers.exchange.kernels.select import MomentumCorrection, select
@@ -32,8 +32,9 @@ DENSITIES = (0.001, 0.01, 0.1)
 #: Ranks whose payloads are decoded.
 RANKS = 4
 COPY = "copy"
-#: Multiples of a copy that are not to be passed, at 5 million elements and a density of 1 %.
-GOALS = {"select": 2.0, f"decode {RANKS} float32": 0.4, f"scatter-add {RANKS}": 0.4}
+#: Multiples of a copy that are not to be passed at 5 million elements and a density of 1 %. Of the second, about 0.55
+#: are for clearing the mean, 0.4 for the payloads.
+GOALS = {"select": 2.0, f"clear and decode {RANKS} float32": 0.95, f"clear and decode {RANKS} float16": 0.95}
 GOALS_HOLD_AT = (5_000_000, 0.01)
 
 Act = Callable[[], object]
@@ -73,7 +74,7 @@ def transport(numel: int, count: int) -> dict[str, Act]:
     mean = torch.empty(numel)
     ranks = [Entries(torch.randperm(numel)[:count].sort().values.int(), torch.randn(count)) for _ in range(RANKS)]
     acts: dict[str, Act] = {
-        "zero the mean": mean.zero_,
+        "clear the mean": mean.zero_,
         f"scatter-add {RANKS}": partial(add, mean, ranks),
     }
     for values in VALUE_BYTES:
@@ -81,7 +82,7 @@ def transport(numel: int, count: int) -> dict[str, Act]:
         payloads = torch.empty(RANKS, layout.num_bytes, dtype=torch.uint8)
         for entries, payload in zip(ranks, payloads, strict=True):
             pack(entries, layout, payload)
-        acts[f"decode {RANKS} {values}"] = partial(decode, mean, payloads, layout)
+        acts[f"clear and decode {RANKS} {values}"] = partial(sum_unpacked, payloads, layout, mean, scale=1 / RANKS)
         acts[f"pack {values}"] = partial(pack, ranks[0], layout, payloads[0])
     return acts
 
@@ -89,11 +90,6 @@ def transport(numel: int, count: int) -> dict[str, Act]:
 def add(mean: Tensor, ranks: list[Entries]) -> None:
     for entries in ranks:
         scatter_add(mean, entries, 1 / RANKS)
-
-
-def decode(mean: Tensor, payloads: Tensor, layout: PayloadLayout) -> None:
-    for payload in payloads:
-        add_unpacked(mean, payload, layout, 1 / RANKS)
 
 
 def measure(numel: int, density: float, rounds: int) -> list[Row]:

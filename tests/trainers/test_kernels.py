@@ -13,7 +13,7 @@ from torch import Tensor
 
 from trainers.exchange.kernels import operators
 from trainers.exchange.kernels.entries import Entries, Selected, Velocity
-from trainers.exchange.kernels.pack import add_unpacked, pack, unpack
+from trainers.exchange.kernels.pack import pack, sum_unpacked, unpack
 from trainers.exchange.kernels.quantile import reached_by, strided
 from trainers.exchange.kernels.scatter import scatter_add
 from trainers.exchange.kernels.select import MomentumCorrection, select
@@ -214,17 +214,20 @@ def test_a_payload_holds_its_entries(values, d: int, density: float, spare: int,
 
 @pytest.mark.parametrize("values", ["float32", "float16"])
 @pytest.mark.parametrize("density", [0.01, 0.2])
-def test_a_payload_can_be_added_without_being_unpacked(values, density: float):
+def test_payloads_are_summed_without_being_unpacked(values, density: float):
     d, count = 3 * BLOCK + 5, round(density * 3 * BLOCK)
-    entries = Entries(torch.randperm(d)[:count].sort().values.int(), torch.randn(count))
-    layout, outs = PayloadLayout(d, count + 10, values), torch.randn(d).repeat(2, 1)
-    payload = torch.empty(layout.num_bytes, dtype=torch.uint8)
-    pack(entries, layout, payload)
+    layout = PayloadLayout(d, count + 10, values)
+    # Behind a header, as on the wire.
+    payloads = torch.empty(3, 12 + layout.num_bytes, dtype=torch.uint8)[:, 12:]
+    for payload in payloads:
+        pack(Entries(torch.randperm(d)[:count].sort().values.int(), torch.randn(count)), layout, payload)
+    total, expected = torch.randn(d), torch.zeros(d)
 
-    add_unpacked(outs[0], payload, layout, 1 / 3)
-    scatter_add(outs[1], unpack(payload, layout), 1 / 3)
+    sum_unpacked(payloads, layout, total, scale=1 / 3)
+    for payload in payloads:
+        scatter_add(expected, unpack(payload, layout), 1 / 3)
 
-    assert torch.equal(*outs)
+    assert torch.equal(total, expected)
 
 
 @pytest.mark.parametrize("largest", [1e-30, 1.0, 3e38])

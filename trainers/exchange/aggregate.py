@@ -58,10 +58,7 @@ class Gather:
         memory.keep(self._bucket.span, selection.indices, errors)
         rows = self._wire.all_gather(words, payload.parts(len(selection.indices)))
         headers = payload.headers(rows)
-        out.zero_()
-        # One rank after the other: the order of additions, and with it every bit, is the same everywhere.
-        for row in rows:
-            payload.add_to(out, row, scale=1 / len(rows))
+        payload.sum(rows, out, scale=1 / len(rows))
         return report(headers, sent=sum(min(each.wanted, capacity) for each in headers) / len(headers))
 
     def _payload(self, capacity: int) -> Payload:

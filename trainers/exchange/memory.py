@@ -12,6 +12,7 @@ from torch import Tensor
 from trainers.exchange.config import SparseConfig
 from trainers.exchange.kernels.entries import Entries, Selected, Velocity
 from trainers.exchange.kernels.quantile import strided
+from trainers.exchange.kernels.scatter import scatter_add
 from trainers.exchange.kernels.select import MomentumCorrection, select
 
 
@@ -103,7 +104,7 @@ class Residual:
         self._residual.next[span].zero_()
 
     def keep(self, span: slice, indices: Tensor, errors: Tensor) -> None:
-        self._residual.next[span][indices] += errors
+        scatter_add(self._residual.next[span], Entries(indices, errors))
 
     def receive(self, mean: Tensor, span: slice) -> None:
         return
@@ -161,7 +162,7 @@ class Accumulation:
             self._momentum.next[span].zero_()
 
     def keep(self, span: slice, indices: Tensor, errors: Tensor) -> None:
-        self._sum.next[span][indices] += errors
+        scatter_add(self._sum.next[span], Entries(indices, errors))
 
     def receive(self, mean: Tensor, span: slice) -> None:
         return

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from trainers import cost
 from trainers.exchange.kernels.entries import Entries
-from trainers.exchange.kernels.pack import pack, unpack
+from trainers.exchange.kernels.pack import pack, sum_unpacked, unpack
 from trainers.exchange.kernels.scatter import scatter_add
 from trainers.exchange.layout import PayloadLayout, ValueFormat
 from trainers.exchange.memory import Selection
@@ -63,6 +63,13 @@ class Payload:
     def headers(rows: Tensor) -> list[Header]:
         """Return the headers of payloads in rows `(N, num_bytes)`."""
         return [Header.read(row[:HEADER_BYTES].contiguous().view(torch.int32)) for row in rows.cpu()]
+
+    def sum(self, rows: Tensor, out: Tensor, scale: float) -> None:
+        """Overwrite `out` `(d,)` by the sum of payloads in rows `(N, num_bytes)`, times `scale`.
+
+        They are added in the order of the ranks, so that all ranks hold equal bits.
+        """
+        sum_unpacked(rows[:, HEADER_BYTES:], self.layout, out, scale=scale)
 
     def add_to(self, out: Tensor, words: Tensor, scale: float) -> None:
         """Add the entries in a payload, times `scale`, to `out` `(d,)`."""

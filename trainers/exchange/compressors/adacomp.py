@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
-from trainers.exchange.kernels.compiled import compiled
+from trainers.exchange.kernels.compiled import compiled_later
 
 
 def select(corrected: Tensor, gradient: Tensor, *, bin_size: int) -> tuple[Tensor, Tensor]:
@@ -33,7 +33,7 @@ def select_by_torch(corrected: Tensor, gradient: Tensor, bin_size: int) -> tuple
     return hits.flatten().nonzero().flatten().int(), most.mean().item()
 
 
-@compiled
+@compiled_later
 def _select(
     corrected: NDArray[np.float32], gradient: NDArray[np.float32], bin_size: int
 ) -> tuple[NDArray[np.int32], float]:

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainers.exchange.kernels.compiled import compiled
+from trainers.exchange.kernels.compiled import compiled_later
 
 GOLDEN, FIRST_MIX, SECOND_MIX = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
@@ -72,7 +72,7 @@ def _shifted(numbers: Tensor, by: int) -> Tensor:
     return torch.bitwise_and(numbers >> by, 2 ** (64 - by) - 1)
 
 
-@compiled
+@compiled_later
 def _round_at_random(
     values: NDArray[np.float32], scales: NDArray[np.float32], group: int, levels: int, seed: int
 ) -> NDArray[np.uint8]:
@@ -94,7 +94,7 @@ def _round_at_random(
     return codes
 
 
-@compiled
+@compiled_later
 def _add_levels(
     codes: NDArray[np.uint8], steps: NDArray[np.float32], group: int, zero: np.float32, out: NDArray[np.float32]
 ) -> None:

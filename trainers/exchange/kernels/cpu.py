@@ -1,28 +1,15 @@
 """The CPU kernels, compiled by numba on first use: import this module only where one is called.
 
-All release the GIL, since the exchange runs in a thread beside backward. Each runs on one thread and without
-fastmath, so its bits depend on nothing but its input. Vectors come as matrices of at most 64 columns: a row is
+Each runs on one thread. Vectors come as matrices of at most 64 columns: a row is
 one loop of vector instructions, whose hits end up as the bits of one word, so that only hits cost a branch.
 """
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
-from numba import njit
 
+from trainers.exchange.kernels.compiled import compiled
 from trainers.exchange.layout import BLOCK
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def compiled(function: F) -> F:
-    """Compile `function` when it is first called, and keep the result on disk where numba finds a place for it."""
-    try:
-        return cast(F, njit(nogil=True, cache=True, error_model="numpy")(function))
-    except RuntimeError:  # neither the folder of this file nor a home can be written to
-        return cast(F, njit(nogil=True, error_model="numpy")(function))
-
 
 LARGEST = np.finfo(np.float32).max
 ONE = np.uint64(1)
@@ -72,7 +59,7 @@ def select(vectors: Any, threshold: Any, first: Any, entries: Any, wanted: Any) 
             # Neither NaN nor infinity is below a threshold, so only hits need a look at whether they are finite.
             hits |= np.uint64(not (abs(corrected) < threshold)) << np.uint64(column)
         if hits:
-            wanted, is_row_finite = _emit(hits, kept, row, threshold, first + row * 64, entries, wanted)
+            wanted, is_row_finite = _emit(hits, kept, row, threshold, first + row * gradient.shape[1], entries, wanted)
             is_finite &= is_row_finite
     return wanted, is_finite
 
@@ -96,7 +83,7 @@ def select_velocity(factors: Any, vectors: Any, threshold: Any, first: Any, entr
             kept[row, column] = corrected
             hits |= np.uint64(not (abs(corrected) < threshold)) << np.uint64(column)
         if hits:
-            wanted, is_row_finite = _emit(hits, kept, row, threshold, first + row * 64, entries, wanted)
+            wanted, is_row_finite = _emit(hits, kept, row, threshold, first + row * gradient.shape[1], entries, wanted)
             is_finite &= is_row_finite
     return wanted, is_finite
 
@@ -126,13 +113,18 @@ def find_bits(words: Any, indices: Any) -> Any:
 
 
 @compiled
-def add_blocks(out: Any, counts: Any, places: Any, values: Any, scale: Any) -> None:
-    """See `pack.add_unpacked`: add values at uint16 `places` in blocks of these `counts`."""
-    start = 0
-    for block in range(len(counts)):
-        stop = start + counts[block]
-        here, added = places[start:stop], values[start:stop]
-        target = out[block * BLOCK :]
-        for entry in range(len(here)):
-            target[here[entry]] += scale * added[entry]
-        start = stop
+def sum_blocks(out: Any, counts: Any, places: Any, values: Any, scale: Any) -> None:
+    """See `pack.sum_unpacked`: row i of `counts`, uint16 `places` and `values` is payload i.
+
+    Payloads take turns block by block, so a block of the sum is cleared and added to while it is in the cache.
+    """
+    starts = np.zeros(len(counts), np.int64)
+    for block in range(counts.shape[1]):
+        target = out[block * BLOCK : (block + 1) * BLOCK]
+        target[:] = 0
+        for rank in range(len(counts)):
+            stop = starts[rank] + counts[rank, block]
+            here, added = places[rank, starts[rank] : stop], values[rank, starts[rank] : stop]
+            for entry in range(len(here)):
+                target[here[entry]] += scale * added[entry]
+            starts[rank] = stop

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainers.exchange.kernels.compiled import compiled
+from trainers.exchange.kernels.compiled import compiled_later
 
 #: Entries that are added and multiplied while they are in the cache (1 MiB).
 BLOCK = 2**18
@@ -66,7 +66,7 @@ def orthogonalize_(p: Tensor) -> None:
             columns[next(axes), index] = 1.0
 
 
-@compiled
+@compiled_later
 def _rebuild(
     matrix: NDArray[np.float32],
     p: NDArray[np.float32],
@@ -90,7 +90,7 @@ def _rebuild(
                 left[j] = mine[j] - mean[j]
 
 
-@compiled
+@compiled_later
 def _orthonormalize_column(p: NDArray[np.float32], index: int, least_share: float) -> bool:
     """Make one column of length 1 and orthogonal to those before it; return False if it depends on them."""
     before = 0.0

@@ -1,5 +1,6 @@
 """The kernels as torch operators, on any device; on a GPU, Triton does what operators would do in several passes."""
 
+import math
 from functools import cache
 from importlib.util import find_spec
 
@@ -42,11 +43,12 @@ def compact(vector: Tensor, threshold: float, room: Entries) -> Selected:
         from trainers.exchange.kernels import gpu
 
         return Selected(*gpu.compact(vector, threshold, *room))
-    hits = (vector.abs() >= threshold).nonzero().flatten()
+    magnitudes = vector.abs()
+    hits = (magnitudes >= threshold).nonzero().flatten()
     sent = hits[: len(room.indices)]
     room.indices[: len(sent)] = sent
     room.values[: len(sent)] = vector[sent]
-    return Selected(len(hits), bool(torch.isfinite(vector).all()))
+    return Selected(len(hits), math.isfinite(magnitudes.max()))
 
 
 def scatter_add(out: Tensor, entries: Entries, scale: float) -> None:

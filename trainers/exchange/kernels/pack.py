@@ -50,29 +50,35 @@ def unpack(payload: Tensor, layout: PayloadLayout) -> Entries:
     else:
         starts = _block_starts(layout, payload.device).repeat_interleave(payload[parts.counts].view(torch.int32))
         indices = payload[parts.indices].view(torch.uint16)[: len(starts)].int() + starts
-    return Entries(indices, _values(payload, layout)[: len(indices)])
+    return Entries(indices, _values(payload.unsqueeze(0), layout)[0, : len(indices)])
 
 
-def add_unpacked(out: Tensor, payload: Tensor, layout: PayloadLayout, scale: float = 1.0) -> None:
-    """Add `scale` times the entries of `payload` to `out` `(d,)`, as `scatter_add` of what `unpack` returns does."""
+def sum_unpacked(payloads: Tensor, layout: PayloadLayout, out: Tensor, *, scale: float = 1.0) -> None:
+    """Overwrite `out` `(d,)` by `scale` times the sum of `payloads` `(N, layout.num_bytes)` uint8.
+
+    Every entry is scaled, then added in the order of the payloads: ranks that pass them in one order hold equal bits.
+    """
     assert len(out) == layout.d
     if out.is_cuda or layout.uses_bitmap:
-        scatter_add(out, unpack(payload, layout), scale)
+        out.zero_()
+        for payload in payloads:
+            scatter_add(out, unpack(payload, layout), scale)
         return
     from trainers.exchange.kernels import cpu
 
     parts = layout.sections
-    counts, places = payload[parts.counts].view(torch.int32), payload[parts.indices].view(torch.uint16)
-    values = _values(payload, layout)
-    cpu.add_blocks(out.numpy(), counts.numpy(), places.numpy(), values.numpy(), np.float32(scale))
+    counts = payloads[:, parts.counts].contiguous().view(torch.int32)
+    places = payloads[:, parts.indices].contiguous().view(torch.uint16)
+    values = _values(payloads, layout)
+    cpu.sum_blocks(out.numpy(), counts.numpy(), places.numpy(), values.numpy(), np.float32(scale))
 
 
-def _values(payload: Tensor, layout: PayloadLayout) -> Tensor:
-    """Return the values `(capacity,)` float32, used or not."""
-    section = payload[layout.sections.values]
+def _values(payloads: Tensor, layout: PayloadLayout) -> Tensor:
+    """Return the values `(N, capacity)` float32 of `payloads` `(N, layout.num_bytes)`, used or not."""
+    section = payloads[:, layout.sections.values].contiguous()
     if layout.values == "float32":
         return section.view(torch.float32)
-    return section.view(torch.float16).float() * payload[layout.sections.unit].view(torch.float32)
+    return section.view(torch.float16).float() * payloads[:, layout.sections.unit].contiguous().view(torch.float32)
 
 
 def _round_to_half(values: Tensor) -> tuple[Tensor, float]:
