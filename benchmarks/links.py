@@ -2,8 +2,8 @@
 
     python benchmarks/links.py rates [--tasks ...] [--hosts 2 4] [--arms ...]
     python benchmarks/links.py reach [--tasks ...] [--networks 2x100 2x1000 4x100] [--seeds 0 1 2] [--arms ...]
-    python benchmarks/links.py pace  [--tasks ...] [--networks 2x100 2x1000 2xunlimited 4x100]
-    python benchmarks/links.py bytes [--hosts 2 4 8]
+    python benchmarks/links.py pace  [--tasks ...] [--networks 2x100 2x1000 4x100 2xunlimited]
+    python benchmarks/links.py bytes [--tasks ...] [--networks 2xunlimited 4xunlimited 8xunlimited]
     python benchmarks/links.py table
 
 `rates` chooses each arm's learning rate, `reach` races to a loss, `pace` compares step times with plain DDP's, `bytes`
@@ -27,11 +27,15 @@ from contest.race import Rules, race
 from contest.team import WorkerFailed
 
 FILE = Path(__file__).parent / "links.jsonl"
-NETWORKS = {"reach": ("2x100", "2x1000", "4x100"), "pace": ("2x100", "2x1000", "4x100", "2xunlimited")}
+#: Where a kind of run takes place if nothing else is asked for, as HOSTSxMBPS.
+NETWORKS = {
+    "reach": ("2x100", "2x1000", "4x100"),
+    "pace": ("2x100", "2x1000", "4x100", "2xunlimited"),
+    "bytes": ("2xunlimited", "4xunlimited", "8xunlimited"),
+}
+SEEDS = {"reach": (0, 1, 2), "pace": (0,), "bytes": (0,)}
 #: Dense steps that are timed on a link; the other ones take as long.
 TIMED_STEPS = {"plain": 50, "none": 50}
-PACE_BLOCK, PACE_STEPS = 5, 100
-COUNTED_STEPS, COUNTED_TASK, COUNTED_RATE = 100, "one-large-layer", 0.04
 Json = dict[str, Any]
 
 
@@ -69,6 +73,8 @@ def main() -> int:
     if given.what == "table":
         table.print_all(book.rows)
         return 0
+    refused = [arms.refusal(name, task) for task in given.tasks for name in given.arms or arms.OURS]
+    print("\n".join(filter(None, refused)), file=sys.stderr)
     try:
         network.check()
         kinds = {"rates": run_rates, "reach": run_reach, "pace": run_pace, "bytes": run_bytes}
@@ -119,12 +125,21 @@ def run_reach(book: Book, given: argparse.Namespace) -> int:
 
 
 def run_pace(book: Book, given: argparse.Namespace) -> int:
-    """Take steps in short turns, with plain DDP among the arms."""
+    """Take steps in short turns, with plain DDP among the arms; returns how many races failed."""
 
     def rules_of(task: str, mbps: float | None, seed: int) -> Rules:
-        return Rules(task, seed, mbps, PACE_BLOCK, PACE_STEPS)
+        return Rules(task, seed, mbps, block_steps=5, max_steps=100)
 
     return run_races(book, given, rules_of, entrants=arms.PACED, anchors=(arms.NOSYNC, arms.PLAIN))
+
+
+def run_bytes(book: Book, given: argparse.Namespace) -> int:
+    """Count what each step sends, one step at a time, and its density; returns how many races failed."""
+
+    def rules_of(task: str, mbps: float | None, seed: int) -> Rules:
+        return Rules(task, seed, mbps, block_steps=1, max_steps=50)
+
+    return run_races(book, given, rules_of, entrants=arms.COUNTED, anchors=())
 
 
 def run_races(
@@ -137,7 +152,9 @@ def run_races(
 ) -> int:
     """Run each race that has an entrant without a row, with all `anchors`; returns how many failed."""
     num_failed = 0
-    for seed, task, place in itertools.product(given.seeds, given.tasks, given.networks or NETWORKS[given.what]):
+    for seed, task, place in itertools.product(
+        given.seeds or SEEDS[given.what], given.tasks, given.networks or NETWORKS[given.what]
+    ):
         num_hosts, mbps = parsed(place)
         rules = rules_of(task, mbps, seed)
         done = book.find(kind=given.what, task=task, hosts=num_hosts, mbps=mbps, seed=seed, target=rules.target)
@@ -149,31 +166,16 @@ def run_races(
 
 
 def run_race(book: Book, kind: str, rules: Rules, num_hosts: int, racing: Sequence[str]) -> None:
-    chosen = {arm: book.rate(rules.task, num_hosts, arm) for arm in racing}
+    """Run a race and note it; where no loss is to be reached, one rate is as good as another."""
+    first_rate = tasks.GOALS[rules.task].first_rate
+    is_to_a_loss = rules.target is not None
+    chosen = {arm: book.rate(rules.task, num_hosts, arm) if is_to_a_loss else first_rate for arm in racing}
     with network.made(num_hosts) as hosts:
         rows = race(hosts, rules, {arm: arms.ARMS[arm] for arm in racing}, chosen)
     book.add(kind, rows)
     print(f"{kind}: {table.title(rows[0])}, seed {rules.seed}")
     for row in rows:
         print(f"  {row['arm']:<24} {told(row)}", flush=True)
-
-
-def run_bytes(book: Book, given: argparse.Namespace) -> int:
-    """Count what each step sends, one step at a time, and its density; returns how many runs failed."""
-    num_failed, rules = 0, Rules(COUNTED_TASK, 0, None, block_steps=1, max_steps=COUNTED_STEPS)
-    for num_hosts in given.hosts or (2, 4, 8):
-        done = {row["arm"] for row in book.find(kind="bytes", hosts=num_hosts)}
-        counted = [arm for arm in able(given.arms or arms.COUNTED, COUNTED_TASK) if arm not in done]
-        if counted:
-            num_failed += attempt(count, book, rules, num_hosts, counted)
-    return num_failed
-
-
-def count(book: Book, rules: Rules, num_hosts: int, counted: Sequence[str]) -> None:
-    with network.made(num_hosts) as hosts:
-        rows = race(hosts, rules, {arm: arms.ARMS[arm] for arm in counted}, dict.fromkeys(counted, COUNTED_RATE))
-    book.add("bytes", rows)
-    print(f"bytes: {num_hosts} hosts")
 
 
 def able(names: Sequence[str], task: str) -> list[str]:
@@ -215,7 +217,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--arms", nargs="+", choices=arms.ARMS)
     parser.add_argument("--hosts", nargs="+", type=int)
     parser.add_argument("--networks", nargs="+")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--seeds", nargs="+", type=int)
     parser.add_argument("--file", type=Path, default=FILE)
     given = parser.parse_args()
     try:

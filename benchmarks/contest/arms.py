@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from contest import ours, rivals, tasks
+from contest import ours, rivals
 from pydantic import ValidationError
 
 Arm = str | dict[str, Any]
@@ -33,7 +33,8 @@ def refusal(name: str, task: str) -> str | None:
     if isinstance(arm, str):
         return None
     try:
-        ours.configuration(arm, tasks.reference(task), seed=0)
+        ours.configuration(arm, task, seed=0)
     except ValidationError as error:
-        return f"{name}: {error.errors()[0]['msg']}"
+        fault = error.errors()[0]
+        return f"{name} cannot train {task}: {'/'.join(map(str, fault['loc']))}: {fault['msg']}"
     return None

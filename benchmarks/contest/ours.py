@@ -3,18 +3,23 @@
 import math
 from typing import Any
 
-from contest import rivals
+from contest import tasks
 
 from trainers.config import ReplicaConfig
 from trainers.replica import Replica
 from trainers.segment import Segment
 from trainers.workload import Workload
 
+#: What `rivals.OPTIMIZERS` are called in a job.
+OPTIMIZERS = {"sgd": {"kind": "sgd", "momentum": 0.9}, "adamw": {"kind": "adamw"}}
 
-def configuration(arm: dict[str, Any], workload: dict[str, Any], seed: int) -> ReplicaConfig:
+
+def configuration(arm: dict[str, Any], task: str, seed: int) -> ReplicaConfig:
     """Return what a replica is told: `arm` is JSON that overrides parts of it; raises ValidationError if unknown."""
-    optimizer = {"kind": "sgd", "learning_rate": 0.1, "momentum": rivals.MOMENTUM} | arm.get("optimizer", {})
-    return ReplicaConfig.model_validate({**arm, "workload": workload, "optimizer": optimizer, "seed": seed})
+    optimizer = OPTIMIZERS[tasks.GOALS[task].optimizer] | arm.get("optimizer", {})
+    return ReplicaConfig.model_validate(
+        {**arm, "workload": tasks.reference(task), "optimizer": optimizer, "seed": seed}
+    )
 
 
 class Ours:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,19 +11,21 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
-from torch.distributed.optim import PostLocalSGDOptimizer
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from trainers import model as models
 from trainers.workload import Workload
 
-MOMENTUM = 0.9
 #: Above any model here: with several buckets torch's PowerSGD hook may order its collectives differently on two ranks.
 ONE_BUCKET_MB = 1000
 TOP_K = 0.01
 LOCAL_STEPS = 8
 SMALL_SHARE = 0.01
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": partial(torch.optim.SGD, momentum=0.9),
+    "adamw": torch.optim.AdamW,
+}
 #: Methods whose hosts hold different models between averages, if there are any.
 DIVERGING = ("local-sgd-8", "nosync", "small-only")
 TIMEOUT = timedelta(seconds=120)
@@ -38,10 +41,11 @@ class Method:
 
 
 class Rival:
-    """A rank of a method by torch. Mutable: the model."""
+    """A rank of a method by torch; `place` is (seed, rank, hosts). Mutable: the model."""
 
-    def __init__(self, method: str, workload: Workload, *, seed: int, rank: int, num_workers: int) -> None:
-        self._method, self._workload, self._place = method, workload, (seed, rank, num_workers)
+    def __init__(self, method: str, workload: Workload, optimizer: str, *, place: tuple[int, int, int]) -> None:
+        self._method, self._workload, self._place = method, workload, place
+        self._optimizer = OPTIMIZERS[optimizer]
 
     def connect(self, init_method: str) -> None:
         _, rank, num_workers = self._place
@@ -52,8 +56,7 @@ class Rival:
         """Go to the state before the first step, at this learning rate from now on."""
         seed, rank, num_workers = self._place
         self.model = models.build(self._workload, seed)
-        optimizer = torch.optim.SGD(self.model.parameters(), lr=rate, momentum=MOMENTUM)
-        self._trained = METHODS[self._method](self.model, optimizer)
+        self._trained = METHODS[self._method](self.model, self._optimizer(self.model.parameters(), lr=rate))
         stream: Any = self._workload.training
         self._batches = stream.batches(seed=seed, start_step=0, rank=rank, num_workers=num_workers)
 
@@ -133,6 +136,8 @@ def top_k(model: nn.Module, optimizer: torch.optim.Optimizer) -> Method:
 
 def local_sgd(model: nn.Module, optimizer: torch.optim.Optimizer) -> Method:
     """Return training that averages the parameters after every 8 steps on the hosts' own gradients."""
+    from torch.distributed.optim import PostLocalSGDOptimizer  # warns when imported, so only where it is needed
+
     return Method(model, PostLocalSGDOptimizer(optimizer, PeriodicModelAverager(LOCAL_STEPS)))
 
 

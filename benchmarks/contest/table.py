@@ -37,9 +37,9 @@ def title(row: Json) -> str:
 def print_reach(rows: Sequence[Json]) -> None:
     """Print the arms' times to the loss beside the limit, the rival and plain DDP."""
     latest = newest(rows)
-    print("| arm | rate | steps | s | step ms | step / nosync | MB a step | s / plain | closeness |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
-    print(f"| physical limit | | | {told([limit(rows, row) for row in latest if row['arm'] == PLAIN])} | | | | | 0 |")
+    print("| arm | rate | steps | s | step ms | step / nosync | MB a step | s / plain | s / PowerSGD | closeness |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    print(f"| physical limit | | | {told([limit(rows, row) for row in latest if row['arm'] == PLAIN])} | | | | | | 0 |")
     for arm in dict.fromkeys(row["arm"] for row in latest):
         print(f"| {' | '.join(reach_cells([row for row in latest if row['arm'] == arm], rows))} |")
     loads = [row["load"] for row in latest]
@@ -58,7 +58,10 @@ def reach_cells(own: Sequence[Json], rows: Sequence[Json]) -> list[str]:
         told([1e3 * step_seconds(row) for row in own], digits=0),
         told([turn_quotients(row, among(rows, row, NOSYNC))[1] for row in own], digits=2),
         f"{statistics.median(row['wire_bytes'] for row in own) / 1e6:.3f}",
-        told([quotient(row["seconds"], among(rows, row, PLAIN)["seconds"]) for row in own], digits=2),
+        *(
+            told([quotient(row["seconds"], among(rows, row, other)["seconds"]) for row in own], digits=2)
+            for other in (PLAIN, RIVAL)
+        ),
         told([closeness(row, rows) for row in own], digits=2),
     ]
 
@@ -161,12 +164,10 @@ def print_bytes(rows: Sequence[Json]) -> None:
     if not rows:
         return
     print("\n### bytes a step and host\n")
-    print(
-        "| arm | hosts | useful kB | padded | counted | ledger / counted | useful / ring | padded / ring | as planned |"
-    )
-    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    print("| arm | hosts | useful | padded | counted | ledger / counted | useful / ring | padded / ring | as planned |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for row in rows:
-        print(f"| {row['arm']} | {row['hosts']} | {' | '.join(byte_cells(row, rows))} |")
+        print(f"| {row['task']} | {row['arm']} | {row['hosts']} | {' | '.join(byte_cells(row, rows))} |")
 
 
 def byte_cells(row: Json, rows: Sequence[Json]) -> list[str]:
@@ -186,7 +187,8 @@ def ring_bytes(row: Json, rows: Sequence[Json]) -> float | None:
     A payload is what the gathered arm with the same number of hosts sends to each of the N - 1 others.
     """
     base = row["arm"].partition(",")[0]
-    gathered = [each for each in rows if each["arm"] == f"{base}, gathered" and each["hosts"] == row["hosts"]]
+    cell = {"arm": f"{base}, gathered", "hosts": row["hosts"], "task": row["task"]}
+    gathered = [each for each in rows if all(each[name] == value for name, value in cell.items())]
     if not gathered:
         return None
     payload = gathered[-1]["ledger"]["gradient"] / (row["hosts"] - 1)

@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -10,9 +11,10 @@ from contest import models
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from trainers.config import FashionConv
+from trainers.config import FashionConv, StdlibLm
 from trainers.workload import Batch, Workload
 from trainers.workloads.conv import FashionMnist
+from trainers.workloads.stdlib import Stdlib
 
 NUM_VALIDATION_IMAGES = 512
 NUM_VALIDATION_WINDOWS = 64
@@ -51,6 +53,18 @@ class Clothes(FashionMnist):
         return self._net()
 
 
+class Text(Stdlib):
+    """The standard library's source by its share of lower-case letters: tables and data here, prose there."""
+
+    def __init__(self, batch_size: int) -> None:
+        super().__init__(StdlibLm(size="5M"))
+        assert isinstance(self.training, TensorDataset) and isinstance(self.validation, TensorDataset)
+        (text,) = self.training.tensors
+        letters = ((text >= ord("a")) & (text <= ord("z"))).float().mean(dim=1)
+        self.training = Shards(self.training, torch.argsort(letters, stable=True), batch_size)
+        self.validation = spread(self.validation, NUM_VALIDATION_WINDOWS)
+
+
 def spread(samples: TensorDataset, count: int) -> TensorDataset:
     """Return `count` of the samples, evenly spaced."""
     chosen = torch.linspace(0, len(samples) - 1, count).long()
@@ -61,6 +75,7 @@ def spread(samples: TensorDataset, count: int) -> TensorDataset:
 BUILDERS: dict[str, Callable[[], Workload]] = {
     "one-large-layer": lambda: Clothes(models.one_large_layer, batch_size=64),
     "residual-net": lambda: Clothes(models.residual_net, batch_size=16),
+    "transformer": lambda: Text(batch_size=8),
 }
 
 
@@ -83,9 +98,11 @@ class Goal:
     max_steps: int  # more than twice of what plain DDP needs
     first_rate: float  # the search for rates starts there
     block_steps: int = 10  # steps in a turn, after which there is a validation
+    optimizer: Literal["sgd", "adamw"] = "sgd"  # SGD with momentum 0.9, AdamW with torch's defaults
 
 
 GOALS = {
     "one-large-layer": Goal(loss=0.6, max_steps=180, first_rate=0.08),
     "residual-net": Goal(loss=0.65, max_steps=240, first_rate=0.005),
+    "transformer": Goal(loss=2.9, max_steps=250, first_rate=0.00125, optimizer="adamw"),
 }

@@ -37,12 +37,11 @@ class Contender(Protocol):
 
 def build(launch: dict[str, Any]) -> Contender:
     """Return the arm that `launch` describes: a name is a rival's, anything else overrides the product's defaults."""
-    workload = tasks.build(launch["task"])
-    arm, rank, num_workers, seed = launch["arm"], launch["rank"], launch["num_workers"], launch["seed"]
+    arm, task, place = launch["arm"], launch["task"], (launch["seed"], launch["rank"], launch["num_workers"])
+    workload, (seed, rank, num_workers) = tasks.build(task), place
     if isinstance(arm, str):
-        return Rival(arm, workload, seed=seed, rank=rank, num_workers=num_workers)
-    config = configuration(arm, tasks.reference(launch["task"]), seed)
-    return Ours(config, workload, rank=rank, num_workers=num_workers)
+        return Rival(arm, workload, tasks.GOALS[task].optimizer, place=place)
+    return Ours(configuration(arm, task, seed), workload, rank=rank, num_workers=num_workers)
 
 
 def answer(contender: Contender, request: dict[str, Any]) -> dict[str, Any]:
