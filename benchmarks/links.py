@@ -14,6 +14,7 @@ import argparse
 import itertools
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -75,6 +76,7 @@ def main() -> int:
         return 0
     refused = [arms.refusal(name, task) for task in given.tasks for name in given.arms or arms.OURS]
     print("\n".join(filter(None, refused)), file=sys.stderr)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # through the clean-up
     try:
         network.check()
         kinds = {"rates": run_rates, "reach": run_reach, "pace": run_pace, "bytes": run_bytes}

@@ -123,6 +123,8 @@ def _on_host(namespace: str, launch: dict[str, Any], requests: Connection) -> No
     """Move this process to the host, and work there as long as the process that started it lives."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent ends its workers
     with open(f"/run/netns/{namespace}") as file:
         if libc.setns(file.fileno(), 0):
             raise OSError(ctypes.get_errno(), f"cannot enter the namespace {namespace}")

@@ -9,6 +9,8 @@ from contest.network import Sent, token_bucket
 from contest.race import Validation, crossing
 from contest.rates import best_rate, next_rate
 from contest.rivals import smallest
+from contest.tasks import NextBytes, Shards
+from torch.utils.data import TensorDataset
 
 GRID = (1.0, 2.0, 4.0, 8.0)
 
@@ -100,3 +102,31 @@ def test_small_tensors_are_chosen_from_the_smallest_up() -> None:
     tensors = [torch.zeros(size) for size in (970, 10, 15, 5)]
 
     assert [len(tensor) for tensor in smallest(tensors, 0.02)] == [5, 10]
+
+
+def test_hosts_have_no_label_in_common() -> None:
+    labels = torch.arange(10).repeat(6)
+    shards = Shards(TensorDataset(labels), torch.argsort(labels, stable=True), batch_size=64)
+
+    seen = [set(next(shards.batches(seed=0, start_step=0, rank=rank, num_workers=2))[0].tolist()) for rank in range(2)]
+
+    assert seen == [{0, 1, 2, 3, 4}, {5, 6, 7, 8, 9}]
+
+
+def test_batches_follow_from_seed_and_step_alone() -> None:
+    shards = Shards(TensorDataset(torch.arange(100)), torch.arange(100), batch_size=8)
+    stream = shards.batches(seed=1, start_step=0, rank=1, num_workers=2)
+    next(stream)
+
+    (again,) = next(shards.batches(seed=1, start_step=1, rank=1, num_workers=2))
+
+    assert torch.equal(next(stream)[0], again)
+
+
+def test_each_byte_is_learnt_on_one_host() -> None:
+    text = torch.arange(256, dtype=torch.uint8).repeat(3).reshape(1, -1)  # one window, so all hosts draw it
+
+    weights = [next(NextBytes(text, 1).batches(seed=0, start_step=0, rank=rank, num_workers=4))[1] for rank in range(4)]
+
+    assert torch.equal(torch.stack(weights).mean(dim=0), torch.ones(1, 767))
+    assert all(set(own.unique().tolist()) == {0.0, 4.0} for own in weights)
