@@ -60,10 +60,15 @@ class Book:
     def find(self, **wanted: object) -> list[Json]:
         return [row for row in self.rows if all(row[name] == value for name, value in wanted.items())]
 
+    def tried(self, task: str, hosts: int, arm: str) -> dict[float, rates.Merit]:
+        """Return how good each rate was that the arm has tried on the way to the task's loss."""
+        found = self.find(kind="rates", task=task, hosts=hosts, arm=arm, target=tasks.GOALS[task].loss)
+        return {row["rate"]: rates.merit(row) for row in found}
+
     def rate(self, task: str, hosts: int, arm: str) -> float:
-        """Return the rate that was chosen; raises RateMissing if none was."""
-        tried = {row["rate"]: rates.merit(row) for row in self.find(kind="rates", task=task, hosts=hosts, arm=arm)}
-        if not tried:
+        """Return the rate that was chosen; raises RateMissing if the search for it has not ended."""
+        tried = self.tried(task, hosts, arm)
+        if rates.next_rate(tried, start=tasks.GOALS[task].first_rate) is not None:
             raise RateMissing(f"no rate was chosen for {arm} on {task} with {hosts} hosts: run `rates` first")
         return rates.best_rate(tried)
 
@@ -103,8 +108,7 @@ def run_rates(book: Book, given: argparse.Namespace) -> int:
 def choose_rate(book: Book, hosts: network.Network, task: str, arm: str) -> None:
     goal = tasks.GOALS[task]
     rules = Rules(task, rates.SEED, None, goal.block_steps, goal.max_steps, target=goal.loss)
-    known = book.find(kind="rates", task=task, hosts=hosts.num_hosts, arm=arm, target=goal.loss)
-    tried = {row["rate"]: rates.merit(row) for row in known}
+    tried = book.tried(task, hosts.num_hosts, arm)
     if rates.next_rate(tried, start=goal.first_rate) is None:
         return
     with rates.started(hosts, arm, task) as team:
@@ -112,7 +116,7 @@ def choose_rate(book: Book, hosts: network.Network, task: str, arm: str) -> None
             row = rates.run_one(hosts, team, rules, arm, rate)
             book.add("rates", [row])
             tried[rate] = rates.merit(row)
-            print(f"{task}, {hosts.num_hosts} hosts, {arm} at {rate:g}: {told(row)}", flush=True)
+            print(f"{task}, {hosts.num_hosts} hosts, {arm}: {told(row)}", flush=True)
 
 
 def run_reach(book: Book, given: argparse.Namespace) -> int:
@@ -197,8 +201,11 @@ def attempt(act: Callable[..., None], *args: object) -> int:
 
 def told(row: Json) -> str:
     step_ms = 1e3 * sum(row["block_seconds"]) / len(row["block_seconds"]) / row["block_steps"]
+    words = f"{step_ms:.0f} ms and {row['wire_bytes'] / 1e6:.3f} MB a step at rate {row['rate']:g}"
+    if row["target"] is None:
+        return words
     reached = "not reached" if row["steps"] is None else f"{row['steps']:.0f} steps, {row['seconds']:.1f} s"
-    return f"{reached} at rate {row['rate']:g}; {step_ms:.0f} ms and {row['wire_bytes'] / 1e6:.3f} MB a step"
+    return f"{reached}; {words}"
 
 
 # -- the command line -------------------------------------------------------------------------------------

@@ -58,8 +58,8 @@ class NextBytes:
     """A stream that draws each host's windows `(b, context + 1)` from all of `text`, with weights `(b, context)`.
 
     Hosts differ in the bytes that they learn to predict: the values 0 to 255 are cut so that each host has about an
-    equal share of the text. A weight is the number of hosts where the next byte is this host's, else 0, so the mean of the
-    hosts' losses is that of all bytes.
+    equal share of the text. A weight is the number of hosts where the next byte is this host's, else 0, so the mean of
+    the hosts' losses is that of all bytes.
     """
 
     def __init__(self, text: Tensor, batch_size: int) -> None:
