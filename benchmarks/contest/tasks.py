@@ -121,7 +121,7 @@ def reference(name: str) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class Goal:
-    """The validation loss that ends a race, and how races to it go. Found with seeds that no race has."""
+    """The validation loss that ends a race, and how races to it go. Found with plain DDP and the controls only."""
 
     loss: float
     max_steps: int  # more than twice of what plain DDP needs
