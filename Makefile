@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-long check bench bench-controller bench-search bench-workloads clean
+.PHONY: setup demo test test-long check bench bench-controller bench-search bench-workloads bench-links clean
 
 setup: $(STAMP)
 
@@ -43,6 +43,9 @@ bench-controller: setup
 bench-search: setup
 	$(BIN)/python benchmarks/search_pays.py run
 	$(BIN)/python benchmarks/search_pays.py table
+
+bench-links: setup
+	for what in rates reach pace bytes table; do $(BIN)/python benchmarks/links.py $$what || exit; done
 
 bench-workloads: setup
 	$(BIN)/python benchmarks/workloads.py
