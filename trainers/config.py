@@ -27,6 +27,9 @@ from trainers.exchange.config import (
     ByDensity as ByDensity,
 )
 from trainers.exchange.config import (
+    CompressionConfig as CompressionConfig,
+)
+from trainers.exchange.config import (
     DgcConfig as DgcConfig,
 )
 from trainers.exchange.config import (

@@ -49,7 +49,7 @@ class Replica:
         self.workload = workload or table.build(config.workload)
         self.model = model.build(self.workload, config.seed, weights_url=config.workload.weights).to(self.device)
         self._optimizer = optimizers.build(config.optimizer, self.workload, self.model)
-        self._buffer = GradientBuffer(list(self._optimizer.parameters.values()), config.exchange)
+        self._buffer = GradientBuffer.behind(list(self._optimizer.parameters.values()), config.exchange)
         self._buffers = dict(self.model.named_buffers())
         self._ledger = Ledger()
         pacer = pacing.build(config.link)

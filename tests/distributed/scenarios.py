@@ -41,7 +41,7 @@ class Bench:
 
     def __init__(self, config: ExchangeConfig, num_workers: int) -> None:
         self.num_workers = num_workers
-        self.buffer = GradientBuffer([Parameter(torch.zeros(D))], config)
+        self.buffer = GradientBuffer.behind([Parameter(torch.zeros(D))], config)
         self.ledger = Ledger()
         self.exchange = exchanges.build(config, self.buffer, Wire(num_workers, Unpaced(), self.ledger))
         self.given = torch.zeros(D, dtype=torch.float64)  # sum of this rank's gradients

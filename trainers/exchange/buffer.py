@@ -5,13 +5,14 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
+from typing import Self
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
 from trainers.exchange import buckets
-from trainers.exchange.buckets import Bucket
+from trainers.exchange.buckets import Bucket, Layer
 from trainers.exchange.config import ExchangeBase
 from trainers.workload import WorkloadError
 
@@ -21,40 +22,50 @@ class BackwardFailed(Exception):
 
 
 class GradientBuffer:
-    """Makes every parameter's `.grad` a view into one vector. Mutable: backward adds into it.
+    """The gradient of parameters of given shapes as one vector `gradient` `(d,)`, float32 on one device.
 
-    `gradient` is `(d,)`. Parameters must be float32 and on one device. One thread trains and calls `expect`, `finish`
-    or `abort`; another may `wait`.
+    One thread trains and calls `expect`, `finish` or `abort`; another may `wait`.
     """
 
-    def __init__(self, parameters: Sequence[Parameter], config: ExchangeBase) -> None:
-        self.buckets = buckets.split([tuple(each.shape) for each in parameters], config)
-        self.num_elements = sum(parameter.numel() for parameter in parameters)
-        self.gradient = torch.zeros(self.num_elements, device=parameters[0].device)
-        self._parameters = list(parameters)
-        layers = sorted((layer for bucket in self.buckets for layer in bucket.layers), key=lambda layer: layer.start)
-        for parameter, layer in zip(parameters, layers, strict=True):
-            parameter.grad = self.gradient[layer.start : layer.stop].view_as(parameter)
-        self._places = [_place(parameter) for parameter in parameters]
+    def __init__(self, shapes: Sequence[buckets.Shape], config: ExchangeBase, device: torch.device) -> None:
+        self.buckets = buckets.split(shapes, config)
+        self.layers = sorted(
+            (layer for bucket in self.buckets for layer in bucket.layers), key=lambda layer: layer.start
+        )
+        self.num_elements = self.layers[-1].stop
+        self.gradient = torch.zeros(self.num_elements, device=device)
+        self._owner = {layer.start: bucket.index for bucket in self.buckets for layer in bucket.layers}
+        self._parameters: list[Parameter] = []
+        self._places: list[int] = []
         self._filled = [threading.Event() for _ in self.buckets]
         self._events: dict[int, torch.cuda.Event] = {}  # on a GPU, of the work that fills each bucket
         self._missing: Counter[int] = Counter()  # layers that backward has yet to fill, by bucket
         self._expects = self._has_failed = False
-        if config.overlap:
-            self._watch(layers)
 
-    def _watch(self, layers: Sequence[buckets.Layer]) -> None:
-        """Have backward say when it has filled a layer."""
-        owner = {layer.start: bucket.index for bucket in self.buckets for layer in bucket.layers}
-        for parameter, layer in zip(self._parameters, layers, strict=True):
-            if parameter.requires_grad:
+    @classmethod
+    def behind(cls, parameters: Sequence[Parameter], config: ExchangeBase) -> Self:
+        """Return a buffer of which every parameter's `.grad` is a view: backward adds into it, and says so."""
+        buffer = cls([tuple(each.shape) for each in parameters], config, parameters[0].device)
+        for parameter, layer in zip(parameters, buffer.layers, strict=True):
+            parameter.grad = buffer.of(layer).view_as(parameter)
+            if config.overlap and parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-                    partial(self._arrive, owner[layer.start])
+                    partial(buffer._arrive, layer)
                 )
+        buffer._parameters, buffer._places = list(parameters), [_place(parameter) for parameter in parameters]
+        return buffer
 
-    def _arrive(self, index: int, _: Tensor) -> None:
-        if not self._expects:
-            return
+    def of(self, layer: Layer) -> Tensor:
+        """Return a layer's gradient, a view."""
+        return self.gradient[layer.start : layer.stop]
+
+    def _arrive(self, layer: Layer, _: Tensor) -> None:
+        if self._expects:
+            self.arrive(layer)
+
+    def arrive(self, layer: Layer) -> None:
+        """This layer's gradient is complete."""
+        index = self._owner[layer.start]
         if self._filled[index].is_set():
             raise WorkloadError(
                 "backward adds to a gradient twice (reentrant checkpointing does), after it was taken for complete: "

@@ -31,8 +31,7 @@ class Communication:
 
         A body that fails ends the step too, and waits for it: nobody may close a group that is in a collective.
         """
-        self._buffer.expect()
-        pending = self._thread.submit(self._run, step)
+        pending = self.start(step)
         try:
             yield pending
         except BaseException:
@@ -40,6 +39,11 @@ class Communication:
             pending.exception()
             raise
         self._buffer.finish()
+
+    def start(self, step: Callable[[], Exchanged]) -> Future[Exchanged]:
+        """Run `step` from now on; the caller tells the buffer what arrives, and when that is all."""
+        self._buffer.expect()
+        return self._thread.submit(self._run, step)
 
     def outcome(self, pending: Future[Exchanged]) -> Exchanged:
         """Return what came of the step, after the body; raises what it raised."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
 from trainers.ranges import Config, Fault, Range
 
@@ -286,6 +286,13 @@ ExchangeConfig = Annotated[
     | OneBitConfig,
     Field(discriminator="kind"),
 ]
+
+
+def CompressionConfig(**fields: object) -> ExchangeConfig:
+    """Return the exchange of the given `kind` and knobs, for a script of one's own; raises pydantic.ValidationError."""
+    config: ExchangeConfig = TypeAdapter(ExchangeConfig).validate_python(fields)
+    return config
+
 
 #: Kinds that the job language knows and a later release builds; refused by name until then.
 FUTURE_EXCHANGES = ("auto", "doublesqueeze", "dist_ef_sgd", "cser", "liec_sgd")
