@@ -7,8 +7,7 @@ from torch import Tensor
 
 from trainers import cost
 from trainers.exchange.kernels.entries import Entries
-from trainers.exchange.kernels.pack import pack, unpack
-from trainers.exchange.kernels.scatter import scatter_add
+from trainers.exchange.kernels.pack import add_unpacked, pack, unpack
 from trainers.exchange.layout import PayloadLayout, ValueFormat
 from trainers.exchange.memory import Selection
 from trainers.exchange.wire import Parts
@@ -64,9 +63,13 @@ class Payload:
         """Return the headers of payloads in rows `(N, num_bytes)`."""
         return [Header.read(row[:HEADER_BYTES].contiguous().view(torch.int32)) for row in rows.cpu()]
 
+    def entries(self, words: Tensor) -> Entries:
+        """Return the entries in a payload."""
+        return unpack(words[HEADER_BYTES:], self.layout)
+
     def add_to(self, out: Tensor, words: Tensor, scale: float) -> None:
         """Add the entries in a payload, times `scale`, to `out` `(d,)`."""
-        scatter_add(out, unpack(words[HEADER_BYTES:], self.layout), scale)
+        add_unpacked(out, words[HEADER_BYTES:], self.layout, scale)
 
     def parts(self, count: int, copies: int = 1) -> Parts:
         """Return the bytes by purpose of `copies` payloads that have `count` entries together."""
