@@ -46,6 +46,7 @@ CONSERVING: Kinds = {
     "powersgd": (PowerSgdConfig(rank=2, values="float32"), 2),
     "scaled sign": (SignSgdConfig(), None),
     "onebit": (OneBitConfig(), None),
+    "ef21": (TopKConfig(density=0.1, memory="ef21"), 0.1),
 }
 #: What is right on average.
 UNBIASED: Kinds = {
@@ -59,15 +60,16 @@ KINDS: Kinds = CONSERVING | {
     "qsgd": (QsgdConfig(), None),
     "terngrad": (TernGradConfig(), None),
     "majority": (SignSgdConfig(feedback=False), None),
-    "ef21": (TopKConfig(density=0.1, memory="ef21"), 0.1),
 }
 #: Whose bytes do not follow from the gradient.
 FORESEEN = [
     "none", "fp16", "bf16", "topk, by layer", "randomk", "randomk, block", "dgc, gathered", "gtopk", "powersgd",
     "scaled sign", "onebit", "qsgd", "terngrad", "majority",
 ]  # fmt: skip
+#: The same for the first step.
+FORESEEN_FIRST = ["topk", "topk, global", "dgc", "adacomp", "adacomp, small bins", "ef21"]
 FOR_TWO = ["topk", "gtopk", "randomk", "dgc", "adacomp", "powersgd", "onebit", "qsgd"]
-FOR_FOUR = ["topk", "gtopk", "randomk", "powersgd", "scaled sign", "terngrad"]
+FOR_FOUR = ["topk", "gtopk", "randomk", "powersgd", "scaled sign", "terngrad", "ef21"]
 #: At a level that sends everything.
 DENSE: Kinds = {
     "threshold 0": (ThresholdConfig(search="absolute", threshold=0.0), 0.0),

@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 from exchange_bench import SHAPES
-from exchange_kinds import CONSERVING, DENSE, FOR_FOUR, FOR_TWO, FORESEEN, KINDS, UNBIASED
+from exchange_kinds import CONSERVING, DENSE, FOR_FOUR, FOR_TWO, FORESEEN, FORESEEN_FIRST, KINDS, UNBIASED
 
 from trainers import cost
 from trainers.config import ThresholdConfig
 
 Reports = dict[str, list[dict[str, Any]]]
-#: Bytes: a rank's share of a collective is a whole number of them.
-ROUNDING = 4
+#: Bytes by which the mean over ranks that send different numbers may differ from the whole number that predicts it.
+ROUNDING = 3
 
 
 @pytest.fixture(params=["three_ranks", "four_ranks"])
@@ -124,11 +124,13 @@ def test_a_restored_exchange_goes_on_bit_for_bit(trials: Trials, kind: str):
         assert all(rank["restored"] for rank in group)
 
 
-@pytest.mark.parametrize("kind", FORESEEN)
-def test_the_ledger_counts_what_was_predicted_in_every_step(trials: Trials, kind: str):
+@pytest.mark.parametrize(
+    ("kind", "steps"), [*((kind, 6) for kind in FORESEEN), *((kind, 1) for kind in FORESEEN_FIRST)]
+)
+def test_the_ledger_counts_what_was_predicted(trials: Trials, kind: str, steps: int):
     for group in trials.of(kind):
-        for sent in zip(*(rank["bytes"] for rank in group), strict=True):
-            assert sum(sent) / len(sent) == pytest.approx(group[0]["predicted"], abs=ROUNDING)
+        sent = np.mean([rank["bytes"][:steps] for rank in group], axis=0)
+        np.testing.assert_allclose(sent, group[0]["predicted"], rtol=0, atol=ROUNDING if kind == "gtopk" else 0)
 
 
 @pytest.mark.parametrize("kind", UNBIASED)
