@@ -37,5 +37,7 @@ def three_ranks(tmp_path_factory: pytest.TempPathFactory) -> Reports:
 @pytest.fixture(scope="session")
 def four_ranks(tmp_path_factory: pytest.TempPathFactory) -> Reports:
     return run_ranks(
-        tmp_path_factory.mktemp("four"), 4, ["equal_parameters", "early_stop", "dense_limits", "kinds_of_four", "pairs"]
+        tmp_path_factory.mktemp("four"),
+        4,
+        ["equal_parameters", "early_stop", "dense_limits", "kinds_of_four", "pairs", "paced_messages"],
     )

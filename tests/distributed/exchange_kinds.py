@@ -100,7 +100,7 @@ def kinds_of_four(rank: int, num_workers: int) -> dict[str, Any]:
 def _trial(
     config: ExchangeConfig, level: float | None, rank: int, num_workers: int, group: dist.ProcessGroup | None = None
 ) -> dict[str, Any]:
-    """Six steps, one that is not finite, two more, and the same two from the state before them."""
+    """Six steps, one that is not finite, two more, and the same two from the state before; and one of zeros."""
     bench = Bench(config, num_workers, group)
     sent = [_sent(bench, gradients(rank, step), level) for step in range(6)]
     lost, before = bench.lost(), bench.state()
@@ -119,7 +119,13 @@ def _trial(
     restored = Bench(config, num_workers, group)
     restored.load(before)
     bits = [_bits_of_two(each, rank, level) for each in (bench, restored)]
-    return outcome | {"bits": bits[0], "restored": bits[0] == bits[1]}
+    idle = Bench(config, num_workers, group)
+    idle.step(torch.zeros_like(bad), level)
+    return outcome | {
+        "bits": bits[0],
+        "restored": bits[0] == bits[1],
+        "of zeros": [float(idle.buffer.gradient.min()), float(idle.buffer.gradient.max())],
+    }
 
 
 def _sent(bench: Bench, gradient: Tensor, level: float | None) -> int:

@@ -5,6 +5,7 @@ Each scenario returns what this rank saw, as JSON.
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import torch
 from exchange_bench import Bench, D, digest, gradients
 from exchange_kinds import DENSE, averages, kinds, kinds_of_four, low_rank, pairs
 
+from trainers import cost
 from trainers.config import (
     DigitsMlp,
+    EmulateLink,
     ExchangeConfig,
     NoneConfig,
     ReplicaConfig,
@@ -21,6 +24,9 @@ from trainers.config import (
     SgdConfig,
     ThresholdConfig,
 )
+from trainers.exchange.ledger import Ledger
+from trainers.exchange.pacing import LinkPacer
+from trainers.exchange.wire import Wire
 from trainers.replica import Replica
 from trainers.segment import Segment
 
@@ -86,6 +92,26 @@ def bad_gradient(rank: int, num_workers: int) -> dict[str, Any]:
     return outcomes
 
 
+def paced_messages(rank: int, num_workers: int) -> dict[str, Any]:
+    """When a message left, and when it came; all but its source wait for it, some for long."""
+    link = EmulateLink(mbps=1, latency_ms=50)
+    wire = Wire(num_workers, LinkPacer(link), Ledger())
+    message = torch.zeros(6250, dtype=torch.uint8)
+    times = [time.monotonic()]
+    if rank == 1:
+        wire.send(message, 0, {"gradient": message.nbytes})
+    elif rank == 0:
+        wire.receive(message, 1)
+    times.append(time.monotonic())
+    wire.broadcast(message, 0, {"gradient": message.nbytes})
+    times.append(time.monotonic())
+    return {
+        "times": times,
+        "send": cost.point_to_point(message.nbytes, num_workers).seconds(link),
+        "broadcast": cost.broadcast(message.nbytes, num_workers).seconds(link),
+    }
+
+
 def early_stop(rank: int, num_workers: int) -> dict[str, Any]:
     """A replica of which one rank's gradient is NaN from the sixth step on."""
     replica = _replica(rank, num_workers, NoneConfig() if num_workers == 4 else ThresholdConfig(density=0.02))
@@ -127,6 +153,7 @@ SCENARIOS = {
         averages,
         low_rank,
         bad_gradient,
+        paced_messages,
         early_stop,
         equal_parameters,
     )

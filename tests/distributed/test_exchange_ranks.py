@@ -124,6 +124,13 @@ def test_a_restored_exchange_goes_on_bit_for_bit(trials: Trials, kind: str):
         assert all(rank["restored"] for rank in group)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_zeros_every_kind_makes_zeros_but_a_vote_which_is_a_draw(trials: Trials, kind: str):
+    expected = 1.0 if kind == "majority" else 0.0
+
+    assert all(rank["of zeros"] == [expected] * 2 for group in trials.of(kind) for rank in group)
+
+
 @pytest.mark.parametrize(
     ("kind", "steps"), [*((kind, 6) for kind in FORESEEN), *((kind, 1) for kind in FORESEEN_FIRST)]
 )
@@ -143,6 +150,14 @@ def test_the_errors_of_an_unbiased_kind_cancel_out(three_ranks: Reports, kind: s
 @pytest.mark.parametrize("gradients", ["full", "of its rank"])
 def test_powersgd_is_exact_where_its_rank_suffices(three_ranks: Reports, gradients: str):
     assert max(rank[gradients] for rank in three_ranks["low_rank"]) < 1e-5
+
+
+def test_nobody_has_a_message_sooner_than_the_link_allows(four_ranks: Reports):
+    source, sender, *others = four_ranks["paced_messages"]
+
+    assert source["times"][1] - sender["times"][0] >= source["send"]
+    for rank in (sender, *others):
+        assert rank["times"][2] - source["times"][1] >= source["broadcast"]
 
 
 def test_groups_of_two_and_four_try_kinds_too(trials: Trials):
