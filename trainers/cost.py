@@ -9,16 +9,29 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from trainers.config import EmulateLink
-from trainers.exchange.buckets import Bucket, split
-from trainers.exchange.compressors.sizes import as_matrix, is_worth_factors
+from trainers.exchange.buckets import Bucket, Layer, split
+from trainers.exchange.compressors import sizes
+from trainers.exchange.compressors.sizes import CodedLayout, as_matrix, is_worth_factors
 from trainers.exchange.config import (
+    AdaCompConfig,
     Bf16Config,
+    DgcConfig,
     ExchangeConfig,
     Fp16Config,
+    GTopKConfig,
     NoneConfig,
+    OneBitConfig,
     PowerSgdConfig,
+    QsgdConfig,
+    QuantizedBase,
+    QuantizedConfig,
+    RandomKConfig,
+    SignSgdConfig,
     SparseConfig,
+    SparseKind,
+    TernGradConfig,
     ThresholdConfig,
+    TopKConfig,
 )
 from trainers.exchange.layout import PayloadLayout, ValueFormat
 
@@ -36,8 +49,8 @@ CAPACITY_MARGIN = 1.25
 COUNT_MARGIN = 1.1
 #: Capacities are multiples of this, so that they change rarely.
 CAPACITY_MULTIPLE = 8
-
-
+#: What AdaComp sends of a bin of neighbours, before it was ever measured.
+ENTRIES_PER_BIN = 2
 #: Entries of a block that one rank owns. Small, so that large gradients in one layer are shared out.
 SHARD_BLOCK = 64
 
@@ -58,6 +71,8 @@ class Traffic:
 
 
 NOTHING = Traffic(0, 0)
+#: Kinds whose buckets have nothing to do with each other.
+Bucketwise = NoneConfig | Fp16Config | Bf16Config | SparseKind | QuantizedConfig
 #: Maps the bytes of one rank's tensor and the number of workers to traffic.
 Collective = Callable[[int, int], Traffic]
 
@@ -121,6 +136,17 @@ def sharded(size: int, room: int, kept: int, values: ValueFormat, num_workers: i
     return to_owners + all_gather(payload_bytes(size, kept, values), num_workers)
 
 
+def shared(capacity: int, num_workers: int) -> Traffic:
+    """Return the traffic of summing `capacity` entries that all ranks selected alike."""
+    return all_reduce(WORD_BYTES * (capacity + CONTROL_WORDS), num_workers)
+
+
+def tree(d: int, capacity: int, values: ValueFormat, num_workers: int) -> Traffic:
+    """Return the traffic of a sum up a tree of ranks, and down again, as the ranks' mean: the first sends none up."""
+    one_way = broadcast(payload_bytes(d, capacity, values), num_workers)
+    return one_way + one_way
+
+
 def shard_size(d: int, num_owners: int) -> int:
     """Return the entries of the largest shard of `d`: blocks are dealt out in turn."""
     return -(-d // (SHARD_BLOCK * num_owners)) * SHARD_BLOCK
@@ -136,10 +162,14 @@ def step_traffic(
 ) -> Traffic:
     """Return the traffic of one optimizer step.
 
-    `level` is the planned, or measured, level of an exchange that has one; of a threshold exchange, the density.
-    Calibrations (one number, now and then) are not in it. Raises ValueError without a level where one is needed.
+    `level` is the planned, or measured, level of an exchange that has one; of a threshold exchange, the density, as it
+    may be of AdaComp. Calibrations (one number, now and then) are not in it. Raises ValueError without a level where
+    one is needed.
     """
-    parts = (_bucket(bucket, num_workers, exchange, level) for bucket in split(shapes, exchange))
+    buckets = split(shapes, exchange)
+    if isinstance(exchange, PowerSgdConfig):
+        return _low_rank(buckets, num_workers, exchange, level)
+    parts = [_bucket(bucket, num_workers, exchange, level) for bucket in buckets]
     return sum(parts, start=_once(num_workers, exchange))
 
 
@@ -150,17 +180,40 @@ def _once(num_workers: int, exchange: ExchangeConfig) -> Traffic:
     return NOTHING
 
 
-def _bucket(bucket: Bucket, num_workers: int, exchange: ExchangeConfig, level: float | None) -> Traffic:
+def _bucket(bucket: Bucket, num_workers: int, exchange: Bucketwise, level: float | None) -> Traffic:
     match exchange:
         case NoneConfig():
-            control = CONTROL_WORDS if bucket.start == 0 else 0
-            return all_reduce(WORD_BYTES * (bucket.num_elements + control), num_workers)
+            return _dense(bucket, num_workers)
         case Fp16Config() | Bf16Config():
             return all_reduce(HALF_BYTES * bucket.num_elements, num_workers)
-        case PowerSgdConfig():
-            return _low_rank(bucket, num_workers, exchange, level)
+        case QuantizedBase():
+            return all_gather(WORD_BYTES + coded(bucket, exchange).num_bytes, num_workers)
+        case AdaCompConfig() if level is None:
+            return _sparse(bucket, num_workers, exchange, first_capacity(bucket, exchange))
+        case SparseConfig() if level == 1 and not isinstance(exchange, AdaCompConfig):
+            return _dense(bucket, num_workers)
         case SparseConfig():
-            return _sparse(bucket, num_workers, exchange, _density(level))
+            return _sparse(bucket, num_workers, exchange, _capacity(bucket, exchange, _density(level)))
+
+
+def _dense(bucket: Bucket, num_workers: int) -> Traffic:
+    """Return a bucket's part of dense training; the last one takes the loss along."""
+    control = CONTROL_WORDS if bucket.start == 0 else 0
+    return all_reduce(WORD_BYTES * (bucket.num_elements + control), num_workers)
+
+
+def coded(bucket: Bucket, exchange: QuantizedConfig) -> CodedLayout:
+    """Return what a quantizer sends of a bucket, behind the loss."""
+    d, num_layers = bucket.num_elements, len(bucket.layers)
+    match exchange:
+        case QsgdConfig():
+            return sizes.qsgd(d, levels=exchange.levels, bucket=exchange.bucket)
+        case TernGradConfig():
+            return sizes.terngrad(d, num_layers)
+        case SignSgdConfig():
+            return sizes.scaled_sign(d, num_layers) if exchange.feedback else sizes.majority_sign(d)
+        case OneBitConfig():
+            return sizes.onebit(d, num_layers)
 
 
 def _density(level: float | None) -> float:
@@ -169,20 +222,51 @@ def _density(level: float | None) -> float:
     return level
 
 
-def _sparse(bucket: Bucket, num_workers: int, exchange: SparseConfig, density: float) -> Traffic:
+def bin_size(layer: Layer, exchange: AdaCompConfig) -> int:
+    """Return the entries of AdaComp's bins in a layer; a convolution is what has four dimensions."""
+    return exchange.conv_bin if len(layer.shape) == 4 else exchange.other_bin
+
+
+def first_capacity(bucket: Bucket, exchange: AdaCompConfig) -> int:
+    """Return the entries that AdaComp makes room for as long as it has measured none."""
+    num_bins = sum(-(-layer.num_elements // bin_size(layer, exchange)) for layer in bucket.layers)
+    return capacity_for(ENTRIES_PER_BIN * num_bins, bucket.num_elements)
+
+
+def _capacity(bucket: Bucket, exchange: SparseKind, density: float) -> int:
+    """Return the entries that a bucket's payload has room for."""
+    parts = bucket.layers if isinstance(exchange, TopKConfig) and exchange.scope == "layer" else (bucket,)
+    return sum(_room(part.num_elements, exchange, density) for part in parts)
+
+
+def _room(d: int, exchange: SparseKind, density: float) -> int:
+    match exchange:
+        case RandomKConfig() | GTopKConfig() | TopKConfig(scope="layer" | "bucket", selection="exact"):
+            return sizes.num_selected(d, density)
+        case ThresholdConfig() | AdaCompConfig() | TopKConfig(scope="global"):
+            return capacity_for(density * d, d)
+        case TopKConfig() | DgcConfig():
+            return capacity_for(density * d, d, COUNT_MARGIN)
+
+
+def _sparse(bucket: Bucket, num_workers: int, exchange: SparseKind, capacity: int) -> Traffic:
+    """Return a bucket's part; it goes densely where that takes fewer bytes."""
     d = bucket.num_elements
     dense = dense_instead(d, num_workers)
-    margin = CAPACITY_MARGIN if isinstance(exchange, ThresholdConfig) else COUNT_MARGIN
-    capacity = capacity_for(density * d, d, margin)
-    if density == 1 or capacity == d:
-        return dense
-    if is_sharded(exchange, num_workers):
-        size = shard_size(d, num_workers)
-        room = capacity_for(capacity / num_workers, size)
-        sparse = sharded(size, room, min(size, -(-capacity // num_workers)), exchange.values, num_workers)
-    else:
-        sparse = gather(d, capacity, exchange.values, num_workers)
+    sparse = dense if capacity == d else _selected(d, num_workers, exchange, capacity)
     return dense if sparse.bytes > dense.bytes else sparse
+
+
+def _selected(d: int, num_workers: int, exchange: SparseKind, capacity: int) -> Traffic:
+    if isinstance(exchange, RandomKConfig):
+        return shared(capacity, num_workers)
+    if isinstance(exchange, GTopKConfig):
+        return tree(d, capacity, exchange.values, num_workers)
+    if not is_sharded(exchange, num_workers):
+        return gather(d, capacity, exchange.values, num_workers)
+    size = shard_size(d, num_workers)
+    room = capacity_for(capacity / num_workers, size)
+    return sharded(size, room, min(size, -(-capacity // num_workers)), exchange.values, num_workers)
 
 
 def dense_instead(d: int, num_workers: int) -> Traffic:
@@ -190,14 +274,25 @@ def dense_instead(d: int, num_workers: int) -> Traffic:
     return all_reduce(WORD_BYTES * (d + DENSE_CONTROL_WORDS), num_workers)
 
 
-def _low_rank(bucket: Bucket, num_workers: int, exchange: PowerSgdConfig, level: float | None) -> Traffic:
-    """Return a bucket's part; of its second factor, the bytes alone, for it rides with the next bucket."""
-    rank = round(exchange.check_level(level))
-    factors = rest = 0
+def _low_rank(buckets: Sequence[Bucket], num_workers: int, exchange: PowerSgdConfig, level: float | None) -> Traffic:
+    """Return PowerSGD's: the second factors of a bucket ride with the next one, those of the last by themselves."""
+    width = HALF_BYTES if exchange.values == "float16" else WORD_BYTES
+    words, before = [], 0
+    for bucket in buckets:
+        now, later = _factor_words(bucket, exchange, round(exchange.check_level(level)))
+        words.append(now + before)
+        before = later
+    parts = [all_reduce(width * each, num_workers) for each in (*words, before) if each]
+    return sum(parts, start=_once(num_workers, exchange))
+
+
+def _factor_words(bucket: Bucket, exchange: PowerSgdConfig, rank: int) -> tuple[int, int]:
+    """Return the numbers in a bucket's first factors and in what stays dense, and those in its second factors."""
+    now = later = 0
     for layer in bucket.layers:
         if is_worth_factors(layer.shape, rank=rank, min_rate=exchange.min_saving):
-            factors += rank * sum(as_matrix(layer.shape))
+            num_rows, num_columns = as_matrix(layer.shape)
+            now, later = now + rank * num_rows, later + rank * num_columns
         else:
-            rest += layer.num_elements
-    width = HALF_BYTES if exchange.values == "float16" else WORD_BYTES
-    return all_reduce(width * (factors + rest), num_workers)
+            now += layer.num_elements
+    return now, later

@@ -25,12 +25,13 @@ def test_sparse_gather_sends_header_and_padded_entries_to_every_peer():
 def test_a_step_never_costs_more_than_a_dense_one(num_workers: int):
     exchange, dense = ThresholdConfig(density=0.5), cost.dense_instead(1024, num_workers)
 
-    costs = [
+    *costs, full = [
         cost.step_traffic(SHAPES, num_workers=num_workers, exchange=exchange, level=k / 64).bytes for k in range(1, 65)
     ]
 
     assert max(costs) == dense.bytes
     assert costs == sorted(costs)
+    assert full == cost.dense_step(1024, num_workers).bytes
 
 
 def test_one_worker_sends_nothing():

@@ -190,3 +190,11 @@ def test_every_rank_but_the_first_sends_once_and_as_late_as_needed(num_workers: 
         ranks = [rank for transfer in transfers for rank in transfer]
         assert len(set(ranks)) == len(ranks)
         assert done.isdisjoint(ranks)
+
+
+def test_a_global_top_k_of_nothing_is_nothing():
+    nothing = (torch.empty(0, dtype=torch.int32), torch.empty(0))
+
+    kept, dropped = merge(nothing, nothing, 5)
+
+    assert [len(each) for each in (*kept, *dropped)] == [0, 0, 0, 0]

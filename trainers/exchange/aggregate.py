@@ -1,4 +1,4 @@
-"""How the ranks' selections of a bucket are added up: gathered by all, or summed by the owners of shards."""
+"""How the ranks' selections of a bucket are added up; here: every rank gathers those of all."""
 
 import math
 from dataclasses import dataclass
@@ -43,7 +43,26 @@ class Aggregator(Protocol):
     def load_scalars(self, scalars: dict[str, Any]) -> None: ...
 
 
-class Gather:
+class Stateless:
+    """What aggregators have in common that keep nothing between steps."""
+
+    def release(self, values: Tensor) -> None:
+        return
+
+    def commit(self) -> None:
+        return
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {}
+
+    def scalars(self) -> dict[str, Any]:
+        return {}
+
+    def load_scalars(self, scalars: dict[str, Any]) -> None:
+        return
+
+
+class Gather(Stateless):
     """Every rank gets every payload: (N-1) payloads leave each rank."""
 
     def __init__(self, config: SparseConfig, bucket: Bucket, wire: Wire) -> None:
@@ -63,21 +82,6 @@ class Gather:
 
     def _payload(self, capacity: int) -> Payload:
         return Payload(self._bucket.num_elements, capacity, self._dtype)
-
-    def release(self, values: Tensor) -> None:
-        return
-
-    def commit(self) -> None:
-        return
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {}
-
-    def scalars(self) -> dict[str, Any]:
-        return {}
-
-    def load_scalars(self, scalars: dict[str, Any]) -> None:
-        return
 
 
 def report(headers: list[Header], *, sent: float) -> Report:

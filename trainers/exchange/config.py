@@ -175,6 +175,8 @@ class RandomKConfig(ByDensity):
     """Send entries drawn at random, the same on all ranks, so that only values travel (Stich et al., 2018)."""
 
     kind: Literal["randomk"] = "randomk"
+    values: Literal["float32"] = Field("float32", description="they are summed on their way")
+    aggregate: Literal["auto"] = Field("auto", description="all-reduced: all ranks send the same entries")
     block: bool = Field(False, description="one block of neighbours at a random place, instead of single entries")
 
 
@@ -196,6 +198,7 @@ class GTopKConfig(ByDensity):
     """Send the largest entries of the sum, merged over a tree of ranks (Shi et al., 2019), and lose nothing."""
 
     kind: Literal["gtopk"] = "gtopk"
+    aggregate: Literal["auto"] = Field("auto", description="up a tree of ranks, and down again")
 
 
 class AdaCompConfig(SparseConfig):
@@ -268,6 +271,7 @@ class OneBitConfig(QuantizedBase):
     memory: ClassVar[Literal["residual", "none"]] = "residual"
 
 
+SparseKind = ThresholdConfig | TopKConfig | RandomKConfig | DgcConfig | GTopKConfig | AdaCompConfig
 QuantizedConfig = QsgdConfig | TernGradConfig | SignSgdConfig | OneBitConfig
 ExchangeConfig = Annotated[
     NoneConfig

@@ -5,12 +5,21 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from trainers.exchange import selectors
 from trainers.exchange.buffer import GradientBuffer
-from trainers.exchange.config import Bf16Config, ExchangeConfig, Fp16Config, NoneConfig, PowerSgdConfig, SparseConfig
+from trainers.exchange.config import (
+    Bf16Config,
+    ExchangeConfig,
+    Fp16Config,
+    NoneConfig,
+    PowerSgdConfig,
+    QuantizedBase,
+    SparseConfig,
+)
 from trainers.exchange.dense import DenseExchange
 from trainers.exchange.outcome import Exchanged
 from trainers.exchange.powersgd import PowerSgdExchange
+from trainers.exchange.quantized import QuantizedExchange
+from trainers.exchange.selectors import table as selectors
 from trainers.exchange.sparse import SparseExchange
 from trainers.exchange.wire import Wire
 
@@ -50,3 +59,5 @@ def build(config: ExchangeConfig, buffer: GradientBuffer, wire: Wire, *, seed: i
             return PowerSgdExchange(config, buffer, wire)
         case SparseConfig():
             return SparseExchange(config, selectors.build(config, buffer.buckets, seed=seed), buffer, wire)
+        case QuantizedBase():
+            return QuantizedExchange(config, buffer, wire, seed=seed)

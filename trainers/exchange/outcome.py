@@ -1,5 +1,6 @@
 """What all ranks know after an exchange, and how a step that is not finite is told."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -21,3 +22,8 @@ DIVERGED = Exchanged(diverged=True)
 def is_finite(values: Tensor) -> bool:
     """Whether no entry of `values` is NaN or infinite; a sum beyond float32's range counts as infinite."""
     return bool(torch.isfinite(values.sum()))
+
+
+def loss_if(finite: bool, loss: Tensor) -> float:
+    """Return what a rank tells the others: the scalar `loss`, or NaN if its gradient is not `finite`."""
+    return float(loss) if finite else math.nan

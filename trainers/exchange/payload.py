@@ -71,9 +71,13 @@ class Payload:
         """
         sum_unpacked(rows[:, HEADER_BYTES:], self.layout, out, scale=scale)
 
+    def entries(self, words: Tensor) -> Entries:
+        """Return the entries in a payload."""
+        return unpack(words[HEADER_BYTES:], self.layout)
+
     def add_to(self, out: Tensor, words: Tensor, scale: float) -> None:
         """Add the entries in a payload, times `scale`, to `out` `(d,)`."""
-        scatter_add(out, unpack(words[HEADER_BYTES:], self.layout), scale)
+        scatter_add(out, self.entries(words), scale)
 
     def parts(self, count: int, copies: int = 1) -> Parts:
         """Return the bytes by purpose of `copies` payloads that have `count` entries together."""

@@ -15,11 +15,13 @@ from trainers.exchange import memory
 from trainers.exchange.aggregate import Aggregator, Gather, Report
 from trainers.exchange.buckets import Bucket
 from trainers.exchange.buffer import GradientBuffer
-from trainers.exchange.config import SparseConfig
+from trainers.exchange.config import GTopKConfig, RandomKConfig, SparseConfig
 from trainers.exchange.dense import Control, all_reduce_mean
 from trainers.exchange.outcome import DIVERGED, Exchanged, is_finite
-from trainers.exchange.selectors import Selector
+from trainers.exchange.selectors.selector import Selector
 from trainers.exchange.sharded import Sharded
+from trainers.exchange.shared import Shared
+from trainers.exchange.tree import Tree
 from trainers.exchange.wire import Wire
 
 
@@ -60,7 +62,7 @@ class SparseExchange:
             control = [float(loss)] if bucket.start == 0 else []  # as a dense exchange does, bit for bit
             report = self._dense(bucket, control, wanted=d)
         elif capacity == d or self._prefers_dense(aggregator.num_bytes(capacity), d):
-            wanted = self._selector.count(bucket, self._memory.corrected(gradient, bucket.span))
+            wanted = self._selector.count(bucket, gradient, self._memory)
             report = self._dense(bucket, [float(loss), float(wanted)], wanted=wanted)
         else:
             selection = self._selector.select(bucket, gradient, self._memory, capacity)
@@ -118,6 +120,10 @@ class SparseExchange:
 
 def _aggregator(config: SparseConfig, bucket: Bucket, wire: Wire, device: torch.device) -> Aggregator:
     """Return what `config` asks for; `auto` is what sends fewer bytes, which does not depend on the level."""
+    if isinstance(config, RandomKConfig):
+        return Shared(bucket, wire)
+    if isinstance(config, GTopKConfig):
+        return Tree(config, bucket, wire)
     if cost.is_sharded(config, wire.num_workers):
         return Sharded(config, bucket, wire, device)
     return Gather(config, bucket, wire)

@@ -90,10 +90,11 @@ class Wire:
 
     def send(self, tensor: Tensor, to: int, parts: Parts) -> None:
         """Send `tensor` to rank `to`, which receives one of the same shape."""
-        started = time.monotonic()
+        # Paced before it leaves: the receiver may have waited for long, and is not to have it sooner.
+        self._pace(time.monotonic(), parts, cost.point_to_point)
         with among_peers():
             dist.send(self._staged(tensor), group=self.group, group_dst=to)
-        self._account(started, parts, cost.point_to_point)
+        self._charge(parts, cost.point_to_point)
 
     def receive(self, like: Tensor, source: int) -> Tensor:
         """Return the tensor that rank `source` sends, of the shape of `like`."""
@@ -104,14 +105,15 @@ class Wire:
 
     def broadcast(self, tensor: Tensor, source: int, parts: Parts) -> None:
         """Overwrite `tensor` by that of rank `source`."""
-        started = time.monotonic()
+        if self.rank == source:
+            self._pace(time.monotonic(), parts, cost.broadcast)  # before it leaves, as in `send`
         if self.num_workers > 1:
             staged = self._staged(tensor)
             with among_peers():
                 dist.broadcast(staged, group=self.group, group_src=source)
             if staged is not tensor:
                 tensor.copy_(staged)
-        self._account(started, parts, cost.broadcast)
+        self._charge(parts, cost.broadcast)
 
     def mean(self, number: float, purpose: Purpose = "control") -> float:
         """Return the mean of one float32 over the ranks, with equal bits on all."""
@@ -123,5 +125,11 @@ class Wire:
         return tensor if dist.get_backend(self.group) == "nccl" else tensor.cpu()
 
     def _account(self, started: float, parts: Parts, traffic: "cost.Collective") -> None:
+        self._charge(parts, traffic)
+        self._pace(started, parts, traffic)
+
+    def _charge(self, parts: Parts, traffic: "cost.Collective") -> None:
         self.ledger.charge(parts, lambda num_bytes: traffic(num_bytes, self.num_workers).bytes)
+
+    def _pace(self, started: float, parts: Parts, traffic: "cost.Collective") -> None:
         self._pacer.finish(started, traffic(sum(parts.values()), self.num_workers))

@@ -37,5 +37,5 @@ def merge(mine: Sparse, theirs: Sparse, count: int) -> tuple[Sparse, Sparse]:
     indices, places = torch.unique(torch.cat([mine[0], theirs[0]]), return_inverse=True)
     sums = mine[1].new_zeros(len(indices)).index_add_(0, places, torch.cat([mine[1], theirs[1]]))
     is_kept = torch.zeros_like(indices, dtype=torch.bool)
-    is_kept[largest(sums, count)] = True
+    is_kept[largest(sums, count) if len(sums) > count else slice(None)] = True
     return (indices[is_kept], sums[is_kept]), (indices[~is_kept], sums[~is_kept])
