@@ -39,5 +39,5 @@ def four_ranks(tmp_path_factory: pytest.TempPathFactory) -> Reports:
     return run_ranks(
         tmp_path_factory.mktemp("four"),
         4,
-        ["equal_parameters", "early_stop", "dense_limits", "kinds_of_four", "pairs", "paced_messages"],
+        ["equal_parameters", "early_stop", "dense_limits", "kinds_of_four", "pairs", "paced_messages", "ddp"],
     )

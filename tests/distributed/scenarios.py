@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from ddp_scenario import ddp
 from exchange_bench import Bench, D, digest, gradients
 from exchange_kinds import DENSE, averages, kinds, kinds_of_four, low_rank, pairs
 
@@ -156,6 +157,7 @@ SCENARIOS = {
         paced_messages,
         early_stop,
         equal_parameters,
+        ddp,
     )
 }
 

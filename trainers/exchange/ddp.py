@@ -3,8 +3,8 @@
     ddp = DistributedDataParallel(model)
     handle = compress_gradients(ddp, CompressionConfig(kind="dgc", density=0.003))
 
-DDP hands over its buckets while backward goes on; they are told apart by their parameters, since DDP rebuilds them after
-its first step. The exchange runs in its own thread and process group, as in a job.
+DDP hands over its buckets while backward goes on; they are told apart by their parameters, since DDP rebuilds them
+after its first step. The exchange runs in its own thread and process group, as in a job.
 """
 
 from collections.abc import Callable
@@ -33,9 +33,9 @@ def compress_gradients(
 ) -> "CompressedGradients":
     """Have `model` exchange gradients as `config` says, from its next backward on. All ranks must call this.
 
-    `scale` is what the loss was multiplied by (`scaler.get_scale` of a GradScaler): memories are kept without it. A step
-    whose gradients are not finite on some rank leaves infinity in all gradients and changes no memory, so that the
-    scaler skips it. Backwards inside `model.no_sync()` are no steps.
+    `scale` is what the loss was multiplied by (`scaler.get_scale` of a GradScaler): memories are kept without it. A
+    step whose gradients are not finite on some rank leaves infinity in all gradients and changes no memory, so that
+    the scaler skips it. Backwards inside `model.no_sync()` are no steps.
     Raises ValueError for a range where a number is needed, or parameters that are not float32 on one device.
     """
     if ranges := [each.field for each in config.ranges()]:
@@ -69,7 +69,7 @@ class CompressedGradients:
         self._waiting: list[tuple[list[tuple[Layer, Tensor]], Tensor, Future[Tensor]]] = []
         self._step: Any = None  # of the backward that goes on
 
-    def on_bucket(self, _: None, bucket: "dist.GradBucket") -> Future[Tensor]:
+    def on_bucket(self, _: None, bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]
         """Take DDP's bucket; its future is done when the whole gradient has been exchanged."""
         if self._step is None:
             self._step = self._communication.start(self._run)
