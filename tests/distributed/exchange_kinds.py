@@ -148,14 +148,14 @@ def _as_density(config: ExchangeConfig, level: float | None) -> float | None:
 
 
 def averages(rank: int, num_workers: int) -> dict[str, Any]:
-    """How far one step is from the mean gradient, and the mean of 64 steps, by kind; relative."""
+    """How far one step is from the mean gradient, and the mean of 32 steps, by kind; relative."""
     gradient, found = gradients(rank, 0), {}
     mean = gradient.clone()
     dist.all_reduce(mean)
     mean /= num_workers
     for name, (config, level) in UNBIASED.items():
         bench, errors = Bench(config, num_workers), []
-        for step in range(1, 65):
+        for step in range(1, 33):
             bench.step(gradient, level)
             error = bench.received / (num_workers * step) - mean
             errors.append(float(error.norm() / mean.norm()))

@@ -144,7 +144,7 @@ def test_the_ledger_counts_what_was_predicted(trials: Trials, kind: str, steps: 
 def test_the_errors_of_an_unbiased_kind_cancel_out(three_ranks: Reports, kind: str):
     for rank in three_ranks["averages"]:
         once, often = rank[kind]
-        assert 0 < often < 0.25 * once
+        assert 0 < often < 0.3 * once
 
 
 @pytest.mark.parametrize("gradients", ["full", "of its rank"])
