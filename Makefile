@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-long check bench bench-controller bench-search bench-workloads clean
+.PHONY: setup demo test test-long check bench bench-controller bench-search bench-workloads bench-links clean
 
 setup: $(STAMP)
 
@@ -32,7 +32,7 @@ check: setup
 
 bench: setup
 	$(BIN)/python benchmarks/start_up.py
-	$(BIN)/python benchmarks/exchange_kernels.py
+	$(BIN)/python benchmarks/kernels.py
 	$(BIN)/python benchmarks/controller.py
 	$(BIN)/python benchmarks/recovery.py
 	$(BIN)/python benchmarks/overheads.py
@@ -43,6 +43,9 @@ bench-controller: setup
 bench-search: setup
 	$(BIN)/python benchmarks/search_pays.py run
 	$(BIN)/python benchmarks/search_pays.py table
+
+bench-links: setup
+	for what in rates reach pace bytes table; do $(BIN)/python benchmarks/links.py $$what || exit; done
 
 bench-workloads: setup
 	$(BIN)/python benchmarks/workloads.py

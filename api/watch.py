@@ -10,7 +10,6 @@ from service.records import Bill
 from service.spec import JobSpec
 from service.states import TERMINAL, JobState
 from service.views import JobView, ProbeView, ScheduleView, StageView, TrialReport, TrialView
-from trainers import config
 
 #: Training seconds between two lines about a trial that decides nothing.
 QUIET_S = 5.0
@@ -72,7 +71,7 @@ def trial_name(trial: TrialView | TrialReport | ScheduleView, spec: JobSpec) -> 
 def level_name(spec: JobSpec, arm: str) -> str:
     """Return what the arm's level is: `density` or `threshold`."""
     found = next(each for each in spec.arms if each.name == arm)
-    return config.level_name(found.exchange or spec.exchange)
+    return (found.exchange or spec.exchange).level_name
 
 
 def level_names(spec: JobSpec) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from search.config import AutoLrsConfig, Budget, StagedConfig, WideConfig
 from service.spec import JobSpec, TrialSpec
-from trainers.config import ThresholdConfig
+from trainers.config import NoneConfig
 
 #: A shorter probe says little of where its loss leads.
 MIN_PROBE_STEPS = StagedConfig.model_fields["min_probe_steps"].default
@@ -33,7 +33,7 @@ def _on_an_arm(trial: TrialSpec) -> Iterator[str]:
         yield from _on_a_level(trial)
     if isinstance(controller, AutoLrsConfig):
         yield from _on_autolrs(trial.budget, controller)
-    if isinstance(exchange, ThresholdConfig) and trial.workers.count == 1:
+    if not isinstance(exchange, NoneConfig) and trial.workers.count == 1:
         yield "one worker exchanges nothing: compression costs time and saves no bytes; give `exchange: {kind: none}`"
 
 
@@ -55,7 +55,7 @@ def _on_a_search(trial: TrialSpec, config: StagedConfig) -> Iterator[str]:
 
 def _on_a_level(trial: TrialSpec) -> Iterator[str]:
     exchange, budget = trial.replica.exchange, trial.budget
-    if isinstance(exchange, ThresholdConfig) and isinstance(exchange.level, tuple) and budget.seconds is None:
+    if isinstance(exchange.level, tuple) and budget.seconds is None:
         unit, ignored = ("steps", "what a step sends") if budget.bytes is None else ("bytes", "how fast the link is")
         name = exchange.level_name
         yield (

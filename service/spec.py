@@ -1,7 +1,6 @@
 """The job, as a user writes it. Every knob is declared beside its component; this page composes them."""
 
 import json
-import math
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
@@ -18,7 +17,7 @@ from trainers.config import (
     OwnWorkload,
     ReplicaConfig,
     ScheduleFreeSgdConfig,
-    ThresholdConfig,
+    SparseConfig,
     WorkloadConfig,
 )
 from trainers.ranges import Fault, Range, refusal
@@ -143,6 +142,7 @@ class JobSpec(Config):
         faults = [
             *self._repeated(),
             *self._steps_beyond_the_data(),
+            *self._momentum_twice(),
             *self._ranges_that_are_not_searched(),
             *self._schedules_that_do_not_fit(),
         ]
@@ -173,6 +173,18 @@ class JobSpec(Config):
                 f"`count` must be in [1, {most}], got {self.workers.count}: a step takes {batch_size} samples x "
                 f"{self.accumulate} micro-batches per worker{lanes}, and `{self.workload.kind}` has {samples}",
             )
+
+    def _momentum_twice(self) -> Iterator[Fault]:
+        for index, arm in enumerate(self.arms):
+            exchange, optimizer = arm.exchange or self.exchange, arm.optimizer or self.optimizer
+            corrects = isinstance(exchange, SparseConfig) and exchange.momentum_correction is not None
+            if corrects and not (optimizer.kind == "own" or (optimizer.kind == "sgd" and optimizer.momentum == 0)):
+                yield Fault(
+                    f"/arms/{index}/exchange" if arm.exchange else "/exchange",
+                    exchange.kind,
+                    f"the exchange of arm `{arm.name}` applies momentum before it compresses: give the arm "
+                    "`optimizer: {kind: sgd, momentum: 0}`, or the exchange `momentum_correction: null`",
+                )
 
     def _ranges_that_are_not_searched(self) -> Iterator[Fault]:
         found: dict[str, Fault] = {}
@@ -266,14 +278,12 @@ class JobSpec(Config):
 
 
 def _levels_out_of_range(schedule: ScheduleFile, exchange: ExchangeConfig, place: str) -> Iterator[Fault]:
-    if not isinstance(exchange, ThresholdConfig):
+    if exchange.level is None:
         return
-    highest = 1.0 if exchange.search == "density" else math.inf
     for number, entry in enumerate(schedule.entries):
-        if entry.level is not None and not 0 < entry.level <= highest:
+        if entry.level is not None and (fault := exchange.level_fault(entry.level)):
             yield Fault(
                 f"{place}/schedule/entries/{number}/level",
                 entry.level,
-                f"`level` is the exchange's `{exchange.level_name}` here and must be in (0, {highest:g}], "
-                f"got {entry.level:g}",
+                f"`level` is the exchange's `{exchange.level_name}` here and {fault}, got {entry.level:g}",
             )

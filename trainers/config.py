@@ -14,10 +14,68 @@ from pydantic import (
     field_validator,
 )
 
+from trainers.exchange.config import (
+    FUTURE_EXCHANGES as FUTURE_EXCHANGES,
+)
+from trainers.exchange.config import (  # the exchange's part of the configuration
+    AdaCompConfig as AdaCompConfig,
+)
+from trainers.exchange.config import (
+    Bf16Config as Bf16Config,
+)
+from trainers.exchange.config import (
+    ByDensity as ByDensity,
+)
+from trainers.exchange.config import (
+    CompressionConfig as CompressionConfig,
+)
+from trainers.exchange.config import (
+    DgcConfig as DgcConfig,
+)
+from trainers.exchange.config import (
+    ExchangeBase as ExchangeBase,
+)
+from trainers.exchange.config import (
+    ExchangeConfig as ExchangeConfig,
+)
+from trainers.exchange.config import (
+    Fp16Config as Fp16Config,
+)
+from trainers.exchange.config import (
+    GTopKConfig as GTopKConfig,
+)
+from trainers.exchange.config import (
+    NoneConfig as NoneConfig,
+)
+from trainers.exchange.config import (
+    OneBitConfig as OneBitConfig,
+)
+from trainers.exchange.config import (
+    PowerSgdConfig as PowerSgdConfig,
+)
+from trainers.exchange.config import (
+    QsgdConfig as QsgdConfig,
+)
+from trainers.exchange.config import (
+    RandomKConfig as RandomKConfig,
+)
+from trainers.exchange.config import (
+    SignSgdConfig as SignSgdConfig,
+)
+from trainers.exchange.config import (
+    SparseConfig as SparseConfig,
+)
+from trainers.exchange.config import (
+    TernGradConfig as TernGradConfig,
+)
+from trainers.exchange.config import (
+    ThresholdConfig as ThresholdConfig,
+)
+from trainers.exchange.config import (
+    TopKConfig as TopKConfig,
+)
 from trainers.ranges import Config, Fault, Range
 
-Density = Annotated[float, Field(gt=0, le=1)]
-Threshold = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 LearningRate = Annotated[float, Field(ge=1e-8, le=1e3, allow_inf_nan=False)]
 Momentum = Annotated[float, Field(ge=0, lt=1)]
 WeightDecay = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -217,69 +275,6 @@ OptimizerConfig = Annotated[
 ]
 
 
-class NoneConfig(Config):
-    """Dense gradients, one all-reduce: the trivial compressor."""
-
-    kind: Literal["none"] = "none"
-
-
-class ThresholdConfig(Config):
-    """Send the entries of gradient + residual whose magnitude reaches a threshold (Sahu et al., 2021).
-
-    A pair of numbers is searchable, one number is fixed. With `search: density` (default) the threshold
-    follows from a sampled quantile; with `search: absolute` it is given by `threshold`.
-    """
-
-    kind: Literal["threshold"] = "threshold"
-    search: Literal["density", "absolute"] = "density"
-    density: Density | tuple[Density, Density] | None = Field(None, description="share of entries sent, in (0, 1]")
-    threshold: Threshold | tuple[Threshold, Threshold] | None = Field(None, description="absolute cut-off, >= 0")
-    hold: Literal["stage", "run"] = Field(
-        "stage", description="stage: recalibrate when the measured density leaves 2x of the plan; run: never"
-    )
-
-    def ranges(self) -> Iterator[Range]:
-        given = getattr(self, self.level_name)
-        if isinstance(given, tuple):
-            yield Range("level", self.level_name, given)
-
-    def faults(self) -> Iterator[Fault]:
-        yield from super().faults()
-        wanted, other = self.level_name, "threshold" if self.search == "density" else "density"
-        extra = getattr(self, other)
-        if getattr(self, wanted) is None:
-            message = f"`search: {self.search}` needs `{wanted}`: a number, or a pair [low, high]"
-            yield Fault(f"/{wanted}", None, message)
-        if extra is not None:
-            message = f"`{other}` has no effect with `search: {self.search}`; leave it out"
-            yield Fault(f"/{other}", extra, message)
-
-    @property
-    def level_name(self) -> Literal["density", "threshold"]:
-        """Which field gives the level."""
-        return "density" if self.search == "density" else "threshold"
-
-    @property
-    def level(self) -> float | tuple[float, float]:
-        """What the controller steers: the density or the absolute threshold, fixed or [low, high]."""
-        level = self.density if self.search == "density" else self.threshold
-        assert level is not None
-        return level
-
-
-ExchangeConfig = Annotated[NoneConfig | ThresholdConfig, Field(discriminator="kind")]
-
-
-def level_name(exchange: ExchangeConfig) -> Literal["density", "threshold"]:
-    """Return what people call the level of `exchange`; one without a level is told by its density."""
-    return exchange.level_name if isinstance(exchange, ThresholdConfig) else "density"
-
-
-#: Kinds that the job language knows and a later release builds; refused by name until then.
-FUTURE_EXCHANGES = (
-    "auto", "fp16", "bf16", "topk", "randomk", "dgc", "gtopk", "powersgd", "qsgd", "terngrad", "signsgd",
-    "onebit", "adacomp", "doublesqueeze", "dist_ef_sgd", "cser", "liec_sgd",
-)  # fmt: skip
 FUTURE_OPTIMIZERS = ("lars",)
 
 

@@ -8,17 +8,51 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from trainers.config import EmulateLink, ExchangeConfig, NoneConfig
+from trainers.config import EmulateLink
+from trainers.exchange.buckets import Bucket, Layer, split
+from trainers.exchange.compressors import sizes
+from trainers.exchange.compressors.sizes import CodedLayout, as_matrix, is_worth_factors
+from trainers.exchange.config import (
+    AdaCompConfig,
+    Bf16Config,
+    DgcConfig,
+    ExchangeConfig,
+    Fp16Config,
+    GTopKConfig,
+    NoneConfig,
+    OneBitConfig,
+    PowerSgdConfig,
+    QsgdConfig,
+    QuantizedBase,
+    QuantizedConfig,
+    RandomKConfig,
+    SignSgdConfig,
+    SparseConfig,
+    SparseKind,
+    TernGradConfig,
+    ThresholdConfig,
+    TopKConfig,
+)
+from trainers.exchange.layout import PayloadLayout, ValueFormat
 
-#: 32-bit words beside the gradient in every exchange: loss, finite flag, entries at or above the threshold.
-CONTROL_WORDS = 3
 WORD_BYTES = 4
-#: A sparse entry is an int32 index and a float32 value.
-ENTRY_BYTES = 2 * WORD_BYTES
+HALF_BYTES = 2
+#: 32-bit words beside the gradient in a dense exchange: the loss.
+CONTROL_WORDS = 1
+#: The same in one that would have been sparse: the loss, and the entries that were wanted.
+DENSE_CONTROL_WORDS = 2
+#: Before every sparse payload: entries wanted, loss, finite flag, entries wanted of the fullest shard.
+HEADER_BYTES = 4 * WORD_BYTES
 #: Room for the next step's entries, relative to what the fullest rank wanted to send in this one.
 CAPACITY_MARGIN = 1.25
+#: The same where the cut-off is found anew in every step, for each rank by itself.
+COUNT_MARGIN = 1.1
 #: Capacities are multiples of this, so that they change rarely.
 CAPACITY_MULTIPLE = 8
+#: What AdaComp sends of a bin of neighbours, before it was ever measured.
+ENTRIES_PER_BIN = 2
+#: Entries of a block that one rank owns. Small, so that large gradients in one layer are shared out.
+SHARD_BLOCK = 64
 
 
 @dataclass(frozen=True)
@@ -28,11 +62,17 @@ class Traffic:
     bytes: int
     rounds: int
 
+    def __add__(self, other: "Traffic") -> "Traffic":
+        return Traffic(self.bytes + other.bytes, self.rounds + other.rounds)
+
     def seconds(self, link: EmulateLink) -> float:
         """Return the least time this takes on `link`, full duplex."""
         return self.bytes * 8 / (link.mbps * 1e6) + self.rounds * link.latency_ms / 1e3
 
 
+NOTHING = Traffic(0, 0)
+#: Kinds whose buckets have nothing to do with each other.
+Bucketwise = NoneConfig | Fp16Config | Bf16Config | SparseKind | QuantizedConfig
 #: Maps the bytes of one rank's tensor and the number of workers to traffic.
 Collective = Callable[[int, int], Traffic]
 
@@ -47,49 +87,212 @@ def all_gather(num_bytes: int, num_workers: int) -> Traffic:
     return Traffic((num_workers - 1) * num_bytes, num_workers - 1)
 
 
+def all_to_all(num_bytes: int, num_workers: int) -> Traffic:
+    """Return the traffic of an all-to-all of `num_bytes` per rank, of which 1/N stays where it is."""
+    return Traffic(math.ceil((num_workers - 1) * num_bytes / num_workers), num_workers - 1)
+
+
+def broadcast(num_bytes: int, num_workers: int) -> Traffic:
+    """Return the traffic of a broadcast down a binomial tree, as the ranks' mean: all but one receive it once."""
+    return Traffic(math.ceil((num_workers - 1) * num_bytes / num_workers), math.ceil(math.log2(num_workers)))
+
+
+def point_to_point(num_bytes: int, num_workers: int) -> Traffic:
+    """Return the traffic of one message to one rank."""
+    return Traffic(num_bytes, 1)
+
+
 def num_elements(shapes: Iterable[Sequence[int]]) -> int:
     """Return d for parameters of these shapes."""
     return sum(math.prod(shape) for shape in shapes)
 
 
 def dense_step(d: int, num_workers: int) -> Traffic:
-    """Return the traffic of a dense step: one all-reduce of gradient and control words."""
+    """Return the traffic of a dense step: one all-reduce of gradient and loss."""
     return all_reduce(WORD_BYTES * (d + CONTROL_WORDS), num_workers)
 
 
-def sparse_step(capacity: int, num_workers: int) -> Traffic:
-    """Return the traffic of a sparse step: one all-gather of control words and `capacity` entries."""
-    return all_gather(WORD_BYTES * CONTROL_WORDS + ENTRY_BYTES * capacity, num_workers)
-
-
-def capacity_for(wanted: float, d: int) -> int:
+def capacity_for(wanted: float, d: int, margin: float = CAPACITY_MARGIN) -> int:
     """Return the entries to make room for when `wanted` were wanted, at most d."""
-    return min(d, CAPACITY_MULTIPLE * max(1, math.ceil(CAPACITY_MARGIN * wanted / CAPACITY_MULTIPLE)))
+    return min(d, CAPACITY_MULTIPLE * max(1, math.ceil(margin * wanted / CAPACITY_MULTIPLE)))
 
 
-def prefers_dense(capacity: int, d: int, num_workers: int) -> bool:
-    """Whether a dense step sends fewer bytes than a sparse one of this capacity."""
-    return sparse_step(capacity, num_workers).bytes > dense_step(d, num_workers).bytes
+def payload_bytes(d: int, capacity: int, values: ValueFormat) -> int:
+    """Return the bytes of a sparse payload, header and padding included."""
+    return HEADER_BYTES + PayloadLayout(d, capacity, values).num_bytes
+
+
+def gather(d: int, capacity: int, values: ValueFormat, num_workers: int) -> Traffic:
+    """Return the traffic of sending a payload of `capacity` of `d` entries to all."""
+    return all_gather(payload_bytes(d, capacity, values), num_workers)
+
+
+def sharded(size: int, room: int, kept: int, values: ValueFormat, num_workers: int) -> Traffic:
+    """Return the traffic of summing by owners of shards of `size` entries.
+
+    `room` entries go from each rank to each owner, and `kept` from each owner to all.
+    """
+    to_owners = all_to_all(num_workers * payload_bytes(size, room, values), num_workers)
+    return to_owners + all_gather(payload_bytes(size, kept, values), num_workers)
+
+
+def shared(capacity: int, num_workers: int) -> Traffic:
+    """Return the traffic of summing `capacity` entries that all ranks selected alike."""
+    return all_reduce(WORD_BYTES * (capacity + CONTROL_WORDS), num_workers)
+
+
+def tree(d: int, capacity: int, values: ValueFormat, num_workers: int) -> Traffic:
+    """Return the traffic of a sum up a tree of ranks, and down again, as the ranks' mean: the first sends none up."""
+    one_way = broadcast(payload_bytes(d, capacity, values), num_workers)
+    return one_way + one_way
+
+
+def shard_size(d: int, num_owners: int) -> int:
+    """Return the entries of the largest shard of `d`: blocks are dealt out in turn."""
+    return -(-d // (SHARD_BLOCK * num_owners)) * SHARD_BLOCK
+
+
+def is_sharded(config: SparseConfig, num_workers: int) -> bool:
+    """Whether selections are summed by owners: for `auto`, where that sends fewer bytes, at any level."""
+    return config.aggregate == "sharded" or (config.aggregate == "auto" and num_workers > 2)
 
 
 def step_traffic(
-    shapes: Iterable[Sequence[int]],
-    *,
-    num_workers: int,
-    exchange: ExchangeConfig,
-    density: float | None = None,
+    shapes: Sequence[Sequence[int]], *, num_workers: int, exchange: ExchangeConfig, level: float | None = None
 ) -> Traffic:
     """Return the traffic of one optimizer step.
 
-    `density` is the planned, or measured, share of entries that are sent; a threshold exchange needs it.
-    Calibrations (one number, now and then) are not in it.
+    `level` is the planned, or measured, level of an exchange that has one; of a threshold exchange, the density, as it
+    may be of AdaComp. Calibrations (one number, now and then) are not in it. Raises ValueError without a level where
+    one is needed.
     """
-    d = num_elements(shapes)
-    if isinstance(exchange, NoneConfig):
-        return dense_step(d, num_workers)
-    if density is None or not 0 < density <= 1:
-        raise ValueError(f"`density` must be in (0, 1] for a threshold exchange, got {density}")
-    capacity = capacity_for(density * d, d)
-    if density == 1 or prefers_dense(capacity, d, num_workers):
-        return dense_step(d, num_workers)
-    return sparse_step(capacity, num_workers)
+    buckets = split(shapes, exchange)
+    if isinstance(exchange, PowerSgdConfig):
+        return _low_rank(buckets, num_workers, exchange, level)
+    parts = [_bucket(bucket, num_workers, exchange, level) for bucket in buckets]
+    return sum(parts, start=_once(num_workers, exchange))
+
+
+def _once(num_workers: int, exchange: ExchangeConfig) -> Traffic:
+    """Return what a step sends beside its buckets: the loss, where it cannot ride in them."""
+    if isinstance(exchange, Fp16Config | Bf16Config | PowerSgdConfig):
+        return all_reduce(WORD_BYTES, num_workers)
+    return NOTHING
+
+
+def _bucket(bucket: Bucket, num_workers: int, exchange: Bucketwise, level: float | None) -> Traffic:
+    match exchange:
+        case NoneConfig():
+            return _dense(bucket, num_workers)
+        case Fp16Config() | Bf16Config():
+            return all_reduce(HALF_BYTES * bucket.num_elements, num_workers)
+        case QuantizedBase():
+            return all_gather(WORD_BYTES + coded(bucket, exchange).num_bytes, num_workers)
+        case AdaCompConfig() if level is None:
+            return _sparse(bucket, num_workers, exchange, first_capacity(bucket, exchange))
+        case SparseConfig() if level == 1 and not isinstance(exchange, AdaCompConfig):
+            return _dense(bucket, num_workers)
+        case SparseConfig():
+            return _sparse(bucket, num_workers, exchange, _capacity(bucket, exchange, _density(level)))
+
+
+def _dense(bucket: Bucket, num_workers: int) -> Traffic:
+    """Return a bucket's part of dense training; the last one takes the loss along."""
+    control = CONTROL_WORDS if bucket.start == 0 else 0
+    return all_reduce(WORD_BYTES * (bucket.num_elements + control), num_workers)
+
+
+def coded(bucket: Bucket, exchange: QuantizedConfig) -> CodedLayout:
+    """Return what a quantizer sends of a bucket, behind the loss."""
+    d, num_layers = bucket.num_elements, len(bucket.layers)
+    match exchange:
+        case QsgdConfig():
+            return sizes.qsgd(d, levels=exchange.levels, bucket=exchange.bucket)
+        case TernGradConfig():
+            return sizes.terngrad(d, num_layers)
+        case SignSgdConfig():
+            return sizes.scaled_sign(d, num_layers) if exchange.feedback else sizes.majority_sign(d)
+        case OneBitConfig():
+            return sizes.onebit(d, num_layers)
+
+
+def _density(level: float | None) -> float:
+    if level is None or not 0 < level <= 1:
+        raise ValueError(f"`level` must be a density in (0, 1] for a sparse exchange, got {level}")
+    return level
+
+
+def bin_size(layer: Layer, exchange: AdaCompConfig) -> int:
+    """Return the entries of AdaComp's bins in a layer; a convolution is what has four dimensions."""
+    return exchange.conv_bin if len(layer.shape) == 4 else exchange.other_bin
+
+
+def first_capacity(bucket: Bucket, exchange: AdaCompConfig) -> int:
+    """Return the entries that AdaComp makes room for as long as it has measured none."""
+    num_bins = sum(-(-layer.num_elements // bin_size(layer, exchange)) for layer in bucket.layers)
+    return capacity_for(ENTRIES_PER_BIN * num_bins, bucket.num_elements)
+
+
+def _capacity(bucket: Bucket, exchange: SparseKind, density: float) -> int:
+    """Return the entries that a bucket's payload has room for."""
+    parts = bucket.layers if isinstance(exchange, TopKConfig) and exchange.scope == "layer" else (bucket,)
+    return sum(_room(part.num_elements, exchange, density) for part in parts)
+
+
+def _room(d: int, exchange: SparseKind, density: float) -> int:
+    match exchange:
+        case RandomKConfig() | GTopKConfig() | TopKConfig(scope="layer" | "bucket", selection="exact"):
+            return sizes.num_selected(d, density)
+        case ThresholdConfig() | AdaCompConfig() | TopKConfig(scope="global"):
+            return capacity_for(density * d, d)
+        case TopKConfig() | DgcConfig():
+            return capacity_for(density * d, d, COUNT_MARGIN)
+
+
+def _sparse(bucket: Bucket, num_workers: int, exchange: SparseKind, capacity: int) -> Traffic:
+    """Return a bucket's part; it goes densely where that takes fewer bytes."""
+    d = bucket.num_elements
+    dense = dense_instead(d, num_workers)
+    sparse = dense if capacity == d else _selected(d, num_workers, exchange, capacity)
+    return dense if sparse.bytes > dense.bytes else sparse
+
+
+def _selected(d: int, num_workers: int, exchange: SparseKind, capacity: int) -> Traffic:
+    if isinstance(exchange, RandomKConfig):
+        return shared(capacity, num_workers)
+    if isinstance(exchange, GTopKConfig):
+        return tree(d, capacity, exchange.values, num_workers)
+    if not is_sharded(exchange, num_workers):
+        return gather(d, capacity, exchange.values, num_workers)
+    size = shard_size(d, num_workers)
+    room = capacity_for(capacity / num_workers, size)
+    return sharded(size, room, min(size, -(-capacity // num_workers)), exchange.values, num_workers)
+
+
+def dense_instead(d: int, num_workers: int) -> Traffic:
+    """Return the traffic of a bucket that goes densely because that takes fewer bytes."""
+    return all_reduce(WORD_BYTES * (d + DENSE_CONTROL_WORDS), num_workers)
+
+
+def _low_rank(buckets: Sequence[Bucket], num_workers: int, exchange: PowerSgdConfig, level: float | None) -> Traffic:
+    """Return PowerSGD's: the second factors of a bucket ride with the next one, those of the last by themselves."""
+    width = HALF_BYTES if exchange.values == "float16" else WORD_BYTES
+    words, before = [], 0
+    for bucket in buckets:
+        now, later = _factor_words(bucket, exchange, round(exchange.check_level(level)))
+        words.append(now + before)
+        before = later
+    parts = [all_reduce(width * each, num_workers) for each in (*words, before) if each]
+    return sum(parts, start=_once(num_workers, exchange))
+
+
+def _factor_words(bucket: Bucket, exchange: PowerSgdConfig, rank: int) -> tuple[int, int]:
+    """Return the numbers in a bucket's first factors and in what stays dense, and those in its second factors."""
+    now = later = 0
+    for layer in bucket.layers:
+        if is_worth_factors(layer.shape, rank=rank, min_rate=exchange.min_saving):
+            num_rows, num_columns = as_matrix(layer.shape)
+            now, later = now + rank * num_rows, later + rank * num_columns
+        else:
+            now += layer.num_elements
+    return now, later

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainers.config import ReplicaConfig
-from trainers.exchange.aggregate import PeerLost
+from trainers.exchange.wire import PeerLost
 from trainers.outcome import Outcome
 from trainers.replica import Backend, Replica
 from trainers.segment import Segment

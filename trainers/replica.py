@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Literal
 
 import torch
@@ -14,10 +15,11 @@ from trainers import checkpoint, cost, feed, model, normalization, optimizers
 from trainers.checkpoint import Shard
 from trainers.config import ReplicaConfig
 from trainers.exchange import exchange, pacing
-from trainers.exchange.aggregate import Wire, among_peers
 from trainers.exchange.buffer import GradientBuffer
-from trainers.exchange.exchange import Exchanged
+from trainers.exchange.communication import Communication
 from trainers.exchange.ledger import Ledger
+from trainers.exchange.outcome import Exchanged
+from trainers.exchange.wire import Wire, among_peers
 from trainers.segment import Evaluation, Purpose, Segment, SegmentResult
 from trainers.snapshot import RandomState, State, Steps, Tensors
 from trainers.workload import Workload, WorkloadError
@@ -47,11 +49,15 @@ class Replica:
         self.workload = workload or table.build(config.workload)
         self.model = model.build(self.workload, config.seed, weights_url=config.workload.weights).to(self.device)
         self._optimizer = optimizers.build(config.optimizer, self.workload, self.model)
-        self._buffer = GradientBuffer(list(self._optimizer.parameters.values()))
+        self._buffer = GradientBuffer.behind(list(self._optimizer.parameters.values()), config.exchange)
         self._buffers = dict(self.model.named_buffers())
         self._ledger = Ledger()
-        self._wire = Wire(num_workers, pacing.build(config.link), self._ledger)
-        self._exchange = exchange.build(config.exchange, self._buffer, self._wire)
+        pacer = pacing.build(config.link)
+        self._wire = Wire(num_workers, pacer, self._ledger)
+        # Beside backward, in which the workload may use the default group itself.
+        self._exchange_wire = Wire(num_workers, pacer, self._ledger)
+        self._exchange = exchange.build(config.exchange, self._buffer, self._exchange_wire, seed=config.seed)
+        self._communication = Communication(self._buffer, self.device, threads=config.threads)
         self._feed = feed.build(self.workload, config, rank, num_workers)
         self._steps = Steps()
         # Distinct per rank and job, so that e.g. dropout masks differ; torch mixes the bits.
@@ -103,6 +109,7 @@ class Replica:
                 world_size=self.num_workers,
                 timeout=timedelta(seconds=self.config.collective_timeout_s),
             )
+            self._exchange_wire.group = dist.new_group()
         self.backend = backend
 
     def close(self) -> None:
@@ -198,8 +205,9 @@ class Replica:
 
     def _train_step(self, segment: Segment, index: int) -> tuple[Exchanged, Tensor]:
         """Take a step; returns what the exchange knows, and the scale of the gradient that it left."""
-        self._optimizer.set_learning_rate(_learning_rate(segment, index), self.step)
-        outcome = self._exchange.step(self._backward(segment.batch_size), segment.level)
+        learning_rate = _learning_rate(segment, index)
+        self._optimizer.set_learning_rate(learning_rate, self.step)
+        outcome = self._exchanged(segment, learning_rate)
         scale = self._buffer.root_mean_square()
         if not outcome.diverged:
             if self.config.clip is not None:
@@ -208,15 +216,19 @@ class Replica:
             self._steps.taken += 1
         return outcome, scale
 
-    def _backward(self, batch_size: int | None) -> Tensor:
-        """Fill the gradient buffer; returns the mean loss `()` of this rank's micro-batches."""
+    def _exchanged(self, segment: Segment, learning_rate: float) -> Exchanged:
+        """Fill the gradient buffer by this rank's micro-batches, and replace it by the mean over the ranks."""
         self._buffer.zero()
         total = torch.zeros((), device=self.device)
         for micro in range(self.config.accumulate):
-            loss = self._loss(self.step, micro, batch_size) / self.config.accumulate
-            torch.autograd.backward(loss)
+            loss = self._loss(self.step, micro, segment.batch_size) / self.config.accumulate
             total += loss.detach()
-        return total
+            if micro < self.config.accumulate - 1:
+                torch.autograd.backward(loss)
+        # Of the last micro-batch, whose gradients are sent while they are computed.
+        with self._communication.beside(partial(self._exchange.step, total, segment.level, learning_rate)) as pending:
+            torch.autograd.backward(loss)
+        return self._communication.outcome(pending)
 
     def _loss(self, step: int, micro: int, batch_size: int | None = None) -> Tensor:
         batch = feed.to_device(self._feed.batch(step, micro, batch_size), self.device)

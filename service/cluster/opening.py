@@ -8,7 +8,7 @@ from search.space import Axis, SearchSpace
 from search.types import Values
 from service.spec import TrialSpec
 from trainers import cost
-from trainers.config import EmulateLink, NoneConfig, ReplicaConfig, ThresholdConfig, level_name
+from trainers.config import EmulateLink, NoneConfig, ReplicaConfig
 from trainers.group import Group
 from trainers.segment import Segment, SegmentResult
 
@@ -21,7 +21,7 @@ STAGE = "stage"
 def opening_space(spec: TrialSpec, groups: Sequence[Group]) -> tuple[SearchSpace, list[SegmentResult]]:
     """Return the search space of a fresh run, and the warm-ups of its lanes; the first measured the machine for it."""
     space = _stated_space(spec.replica)
-    if _is_a_density(spec):
+    if spec.replica.exchange.is_by_density:
         space = space.model_copy(update={"dense_bytes": _transfer(spec, groups[0].num_elements, None).bytes})
     axis, opening = space.axis("level"), space.opening
     lowest = opening if axis is None else opening.model_copy(update={"level": axis.low})
@@ -35,7 +35,7 @@ def opening_space(spec: TrialSpec, groups: Sequence[Group]) -> tuple[SearchSpace
 def _stated_space(replica: ReplicaConfig) -> SearchSpace:
     """Return the space that the job itself states; what it searches opens in the middle, or with the first choice."""
     exchange, ranges = replica.exchange, list(replica.ranges())
-    level = exchange.level if isinstance(exchange, ThresholdConfig) else None
+    level = exchange.level
     choices = {each.name: each.pair[0] for each in ranges if isinstance(each.pair[0], bool)}
     return SearchSpace(
         optimizer=replica.optimizer.kind,
@@ -44,7 +44,7 @@ def _stated_space(replica: ReplicaConfig) -> SearchSpace:
             level=None if isinstance(level, tuple) else level,
             nesterov=choices.get("nesterov"),
         ),
-        level_name=level_name(exchange),
+        level_name=exchange.level_name,
         axes=tuple(Axis.model_validate({"name": each.name, "low": each.low, "high": each.high}) for each in ranges),
     )
 
@@ -63,17 +63,12 @@ def _link_rule(spec: TrialSpec, axis: Axis, warm_up: SegmentResult, num_elements
     The rule reads a clock, so a budget without seconds has none.
     """
     link = spec.replica.link
-    if spec.budget.seconds is None or not _is_a_density(spec) or not isinstance(link, EmulateLink):
+    if spec.budget.seconds is None or not spec.replica.exchange.is_by_density or not isinstance(link, EmulateLink):
         return None
     dense_s = _transfer(spec, num_elements, None).seconds(link)
     sparse_s = _transfer(spec, num_elements, axis.low).seconds(link)
     compute_s = max(0.0, statistics.median(warm_up.step_seconds) - sparse_s)
     return link_rule.rule(compute_s, dense_s, (axis.low, axis.high))
-
-
-def _is_a_density(spec: TrialSpec) -> bool:
-    exchange = spec.replica.exchange
-    return isinstance(exchange, ThresholdConfig) and exchange.search == "density"
 
 
 def _transfer(spec: TrialSpec, num_elements: int, density: float | None) -> cost.Traffic:
@@ -82,5 +77,5 @@ def _transfer(spec: TrialSpec, num_elements: int, density: float | None) -> cost
         [(num_elements,)],
         num_workers=spec.workers.count,
         exchange=NoneConfig() if density is None else spec.replica.exchange,
-        density=density,
+        level=density,
     )

@@ -7,7 +7,6 @@ from service.control.intervals import CONFIDENCE, estimate
 from service.spec import TrialSpec
 from service.states import TERMINAL
 from service.views import ArmReport, Crossing, JobReport, JobView, Series, TrialReport, TrialView
-from trainers.config import level_name
 
 
 def job_report(
@@ -68,7 +67,7 @@ def _trial_report(
         arm=trial.arm,
         seed=trial.seed,
         controller=spec.controller.kind,
-        level_name=level_name(spec.replica.exchange),
+        level_name=spec.replica.exchange.level_name,
         outcome=trial.outcome,
         line=trial.line,
         steps=trial.step,

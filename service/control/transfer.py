@@ -16,7 +16,7 @@ from service.errors import InvalidJob
 from service.problems import Problem
 from service.spec import JobSpec, TrialSpec
 from service.states import JobState
-from trainers.config import OwnWorkload, ThresholdConfig, WorkloadConfig
+from trainers.config import OwnWorkload, WorkloadConfig
 
 #: `auto` takes at most so many jobs ...
 MAX_JOBS = 5
@@ -33,7 +33,7 @@ class _Kind(NamedTuple):
     @classmethod
     def of(cls, trial: TrialSpec) -> "_Kind":
         exchange = trial.replica.exchange
-        by = f" by {exchange.level_name}" if isinstance(exchange, ThresholdConfig) else ""
+        by = f" by {exchange.level_name}" if exchange.level is not None else ""
         return cls(trial.replica.optimizer.kind, f"{exchange.kind}{by}")
 
 

@@ -28,10 +28,16 @@ def run_ranks(folder: Path, num_workers: int, names: list[str]) -> Reports:
 
 @pytest.fixture(scope="session")
 def three_ranks(tmp_path_factory: pytest.TempPathFactory) -> Reports:
-    names = ["conservation", "overflow", "dense_limits", "bad_gradient", "early_stop"]
+    names = [
+        "conservation", "overflow", "dense_limits", "kinds", "averages", "low_rank", "bad_gradient", "early_stop"
+    ]  # fmt: skip
     return run_ranks(tmp_path_factory.mktemp("three"), 3, names)
 
 
 @pytest.fixture(scope="session")
 def four_ranks(tmp_path_factory: pytest.TempPathFactory) -> Reports:
-    return run_ranks(tmp_path_factory.mktemp("four"), 4, ["equal_parameters", "early_stop", "dense_limits"])
+    return run_ranks(
+        tmp_path_factory.mktemp("four"),
+        4,
+        ["equal_parameters", "early_stop", "dense_limits", "kinds_of_four", "pairs", "paced_messages", "ddp"],
+    )

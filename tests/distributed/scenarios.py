@@ -3,18 +3,21 @@
 Each scenario returns what this rank saw, as JSON.
 """
 
-import hashlib
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.nn import Parameter
+from ddp_scenario import ddp
+from exchange_bench import Bench, D, digest, gradients
+from exchange_kinds import DENSE, averages, kinds, kinds_of_four, low_rank, pairs
 
+from trainers import cost
 from trainers.config import (
     DigitsMlp,
+    EmulateLink,
     ExchangeConfig,
     NoneConfig,
     ReplicaConfig,
@@ -22,55 +25,11 @@ from trainers.config import (
     SgdConfig,
     ThresholdConfig,
 )
-from trainers.exchange import exchange as exchanges
-from trainers.exchange.aggregate import Wire
-from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.ledger import Ledger
-from trainers.exchange.pacing import Unpaced
+from trainers.exchange.pacing import LinkPacer
+from trainers.exchange.wire import Wire
 from trainers.replica import Replica
 from trainers.segment import Segment
-
-D = 2000
-LOSS = torch.tensor(1.5)
-
-
-class Bench:
-    """An exchange over made-up gradients."""
-
-    def __init__(self, config: ExchangeConfig, num_workers: int) -> None:
-        self.num_workers = num_workers
-        self.buffer = GradientBuffer([Parameter(torch.zeros(D))])
-        self.ledger = Ledger()
-        self.exchange = exchanges.build(config, self.buffer, Wire(num_workers, Unpaced(), self.ledger))
-        self.given = torch.zeros(D, dtype=torch.float64)  # sum of this rank's gradients
-        self.received = torch.zeros(D, dtype=torch.float64)  # sum over the steps of what the ranks sent
-
-    def step(self, gradient: Tensor, level: float) -> exchanges.Exchanged:
-        self.given += gradient
-        self.buffer.zero()
-        self.buffer.gradient.copy_(gradient)
-        outcome = self.exchange.step(LOSS, level)
-        self.received += self.buffer.gradient.double() * self.num_workers
-        return outcome
-
-    def report(self) -> dict[str, Any]:
-        residual = self.exchange.tensors().get("residual", torch.zeros(D))
-        return {
-            "given": self.given.tolist(),
-            "received": self.received.tolist(),
-            "residual": residual.tolist(),
-            "bits": digest([self.buffer.gradient]),
-        }
-
-
-def digest(tensors: list[Tensor]) -> str:
-    return hashlib.sha256(b"".join(tensor.detach().numpy().tobytes() for tensor in tensors)).hexdigest()
-
-
-def gradients(rank: int, step: int) -> Tensor:
-    """Return gradients whose scale drifts, so that densities do."""
-    generator = torch.Generator().manual_seed(1000 * rank + step)
-    return torch.randn(D, generator=generator) * (1.0 + step / 10)
 
 
 def conservation(rank: int, num_workers: int) -> dict[str, Any]:
@@ -89,21 +48,21 @@ def overflow(rank: int, num_workers: int) -> dict[str, Any]:
     sent, capacities = [], []
     for step in range(12):
         if step % 3 == 1:
-            bench.exchange.load_scalars(bench.exchange.scalars() | {"capacity": 16})
+            scalars = bench.exchange.scalars()
+            selector = scalars["selector"] | {"capacities": [8, 8, 8]}
+            bench.exchange.load_scalars(scalars | {"selector": selector})
         sent.append((bench.step(gradients(rank, step), 0.05).density or 0.0) * D)
-        capacities.append(bench.exchange.scalars()["capacity"])
+        capacities.append(sum(bench.exchange.scalars()["selector"]["capacities"]))
     return bench.report() | {"sent": sent, "capacities": capacities}
 
 
 def dense_limits(rank: int, num_workers: int) -> dict[str, Any]:
-    """The bits of ten aggregated gradients, by exchange."""
-    benches = {
-        "none": (Bench(NoneConfig(), num_workers), 1.0),
-        "threshold 0": (Bench(ThresholdConfig(search="absolute", threshold=0.0), num_workers), 0.0),
-        "density 1": (Bench(ThresholdConfig(density=1.0), num_workers), 1.0),
+    """The bits of five aggregated gradients of which all is sent, by exchange."""
+    benches = {"none": (Bench(NoneConfig(), num_workers), None)} | {
+        name: (Bench(config, num_workers), level) for name, (config, level) in DENSE.items()
     }
     bits: dict[str, list[str]] = {name: [] for name in benches}
-    for step in range(10):
+    for step in range(5):
         for name, (bench, level) in benches.items():
             bench.step(gradients(rank, step), level)
             bits[name].append(digest([bench.buffer.gradient]))
@@ -132,6 +91,26 @@ def bad_gradient(rank: int, num_workers: int) -> dict[str, Any]:
             "goes on": not bench.step(gradients(rank, 4), level).diverged,
         }
     return outcomes
+
+
+def paced_messages(rank: int, num_workers: int) -> dict[str, Any]:
+    """When a message left, and when it came; all but its source wait for it, some for long."""
+    link = EmulateLink(mbps=1, latency_ms=50)
+    wire = Wire(num_workers, LinkPacer(link), Ledger())
+    message = torch.zeros(6250, dtype=torch.uint8)
+    times = [time.monotonic()]
+    if rank == 1:
+        wire.send(message, 0, {"gradient": message.nbytes})
+    elif rank == 0:
+        wire.receive(message, 1)
+    times.append(time.monotonic())
+    wire.broadcast(message, 0, {"gradient": message.nbytes})
+    times.append(time.monotonic())
+    return {
+        "times": times,
+        "send": cost.point_to_point(message.nbytes, num_workers).seconds(link),
+        "broadcast": cost.broadcast(message.nbytes, num_workers).seconds(link),
+    }
 
 
 def early_stop(rank: int, num_workers: int) -> dict[str, Any]:
@@ -165,7 +144,21 @@ def _replica(rank: int, num_workers: int, exchange: ExchangeConfig) -> Replica:
 
 SCENARIOS = {
     scenario.__name__: scenario
-    for scenario in (conservation, overflow, dense_limits, bad_gradient, early_stop, equal_parameters)
+    for scenario in (
+        conservation,
+        overflow,
+        dense_limits,
+        kinds,
+        pairs,
+        kinds_of_four,
+        averages,
+        low_rank,
+        bad_gradient,
+        paced_messages,
+        early_stop,
+        equal_parameters,
+        ddp,
+    )
 }
 
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from trainers.config import (
     SgdConfig,
     ThresholdConfig,
 )
+from trainers.exchange.layout import PayloadLayout
 from trainers.group import Group, ProcessGroup
 from trainers.outcome import WorkerFailed, WorkerLost
 from trainers.segment import Segment, SegmentResult
@@ -127,9 +129,12 @@ def test_a_sparse_segment_is_billed_for_entries_padding_and_control(sparse_sgd: 
 
     result = train(sparse_sgd, 10)
 
-    entries = sum(rank["gradient"] for rank in result.bytes_sent) / 2 / cost.ENTRY_BYTES
-    assert result.density == pytest.approx(entries / 10 / D)
-    assert all(rank["padding"] % cost.ENTRY_BYTES == 0 < rank["control"] for rank in result.bytes_sent)
+    entry_bytes = 2 + 2  # an index in its block, and a value, of 16 bits each
+    fixed = PayloadLayout(D, 0, "float16").num_bytes  # the values' unit, and the entries in each block
+    entries = [(rank["gradient"] / 10 - fixed) / entry_bytes for rank in result.bytes_sent]
+    assert result.density == pytest.approx(statistics.fmean(entries) / D)
+    assert all(rank["control"] >= 10 * cost.HEADER_BYTES for rank in result.bytes_sent)  # and calibrations
+    assert all(rank["padding"] % entry_bytes == 0 for rank in result.bytes_sent)
     assert sum(result.bytes_sent[0].values()) < 0.2 * result.bytes_dense
 
 

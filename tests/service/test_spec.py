@@ -46,7 +46,7 @@ def accepted(changes: dict[str, Any]) -> JobSpec:
         ({"controller": {"kind": "bo", "transfer": {"jobs": []}}}, "/controller/transfer/jobs", None, "at least 1"),
         ({"controller": {"kind": "bo", "transfer": {"job": []}}}, "/controller/transfer/job", None, "no field"),
         ({"controller": {"kind": "fixed", "transfer": "auto"}}, "/controller/transfer", "auto", "no field"),
-        ({"exchange": {"kind": "zip"}}, "/exchange/kind", "zip", "none, threshold"),
+        ({"exchange": {"kind": "zip"}}, "/exchange/kind", "zip", "none, fp16, bf16, threshold"),
         ({"optimizer": {"kind": "sdg"}}, "/optimizer/kind", "sdg", "did you mean `sgd`"),
         ({"optimizer": {"kind": "sgd", "learning_rate": 0}}, "/optimizer/learning_rate", 0, "equal to 0.00000001"),
         ({"optimizer": {"kind": "sgd", "learning_rate": 1e-9}}, "/optimizer/learning_rate", 1e-9, "0.00000001"),
@@ -124,7 +124,7 @@ def test_a_bad_value_is_named_with_its_place_and_what_is_allowed(
 @pytest.mark.parametrize(
     ("changes", "pointer"),
     [
-        ({"exchange": {"kind": "powersgd"}}, "/exchange/kind"),
+        ({"exchange": {"kind": "liec_sgd"}}, "/exchange/kind"),
         ({"optimizer": {"kind": "lars"}}, "/optimizer/kind"),
     ],
 )
@@ -160,7 +160,10 @@ def test_a_scheduled_level_must_be_one_of_the_exchange() -> None:
     controller = {"kind": "schedule", "schedule": SCHEDULE | {"entries": [entry]}}
     pointer = "/controller/schedule/entries/0/level"
 
-    assert "(0, 1], got 3" in refused({"controller": controller, "exchange": RANGE | {"density": 0.1}})[pointer].message
+    assert (
+        "must be in (0, 1] for a density, got 3"
+        in refused({"controller": controller, "exchange": RANGE | {"density": 0.1}})[pointer].message
+    )
     assert accepted({"controller": controller, "exchange": ABSOLUTE | {"threshold": 0.1}})
     assert accepted({"controller": controller})  # dense: there is no level to set
 
@@ -298,3 +301,10 @@ def test_a_problem_is_told_in_the_jobs_own_words(changes: dict[str, Any], pointe
 
 def test_an_item_that_is_refused_does_not_make_its_list_too_short() -> None:
     assert set(refused({"arms": [{"name": "bad name!"}]})) == {"/arms/0/name"}
+
+
+def test_momentum_is_not_applied_both_before_and_after_compression() -> None:
+    problem = refused({"exchange": {"kind": "dgc"}, "optimizer": {"kind": "sgd", "momentum": 0.9}})["/exchange"]
+
+    assert "optimizer: {kind: sgd, momentum: 0}" in problem.message
+    assert JobSpec(**JOB | {"exchange": {"kind": "dgc"}, "optimizer": {"kind": "sgd", "momentum": 0}})

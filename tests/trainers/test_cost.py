@@ -9,28 +9,29 @@ SHAPES = ((100, 10), (24,))  # d = 1024
 def test_dense_ring_sends_each_byte_less_than_twice():
     traffic = cost.step_traffic(SHAPES, num_workers=4, exchange=NoneConfig())
 
-    assert traffic == cost.Traffic(bytes=2 * 3 * 4 * (1024 + 3) // 4, rounds=6)
+    assert traffic == cost.Traffic(bytes=2 * 3 * 4 * (1024 + 1) // 4, rounds=6)
 
 
 def test_sparse_gather_sends_header_and_padded_entries_to_every_peer():
-    exchange = ThresholdConfig(density=0.03125)  # 32 entries, 40 with the margin
+    exchange = ThresholdConfig(density=0.03125, aggregate="gather")  # 32 entries, 40 with the margin
 
-    traffic = cost.step_traffic(SHAPES, num_workers=3, exchange=exchange, density=0.03125)
+    traffic = cost.step_traffic(SHAPES, num_workers=3, exchange=exchange, level=0.03125)
 
-    assert traffic == cost.Traffic(bytes=2 * (3 * 4 + 40 * 8), rounds=2)
+    # A header of 16 bytes, the values' unit, the count of the one block; an index and a value of 16 bits each.
+    assert traffic == cost.Traffic(bytes=2 * (16 + 4 + 4 + 40 * 4), rounds=2)
 
 
 @pytest.mark.parametrize("num_workers", [2, 3, 8])
 def test_a_step_never_costs_more_than_a_dense_one(num_workers: int):
-    exchange, dense = ThresholdConfig(density=0.5), cost.dense_step(1024, num_workers)
+    exchange, dense = ThresholdConfig(density=0.5), cost.dense_instead(1024, num_workers)
 
-    costs = [
-        cost.step_traffic(SHAPES, num_workers=num_workers, exchange=exchange, density=k / 64).bytes
-        for k in range(1, 65)
+    *costs, full = [
+        cost.step_traffic(SHAPES, num_workers=num_workers, exchange=exchange, level=k / 64).bytes for k in range(1, 65)
     ]
 
     assert max(costs) == dense.bytes
     assert costs == sorted(costs)
+    assert full == cost.dense_step(1024, num_workers).bytes
 
 
 def test_one_worker_sends_nothing():
@@ -45,5 +46,5 @@ def test_seconds_add_transfer_and_latency():
 
 @pytest.mark.parametrize("density", [None, 0.0, 1.5])
 def test_a_density_outside_its_range_is_named(density: float | None):
-    with pytest.raises(ValueError, match=r"`density` must be in \(0, 1\].*got"):
-        cost.step_traffic(SHAPES, num_workers=2, exchange=ThresholdConfig(density=0.1), density=density)
+    with pytest.raises(ValueError, match=r"`level` must be a density in \(0, 1\].*got"):
+        cost.step_traffic(SHAPES, num_workers=2, exchange=ThresholdConfig(density=0.1), level=density)

@@ -7,14 +7,14 @@ D = 10_000
 
 
 def calibrated(level: float, *, measured: float, hold: str = "stage", threshold: float = 0.5) -> HardThreshold:
-    compressor = HardThreshold(ThresholdConfig(density=level, hold=hold), D)
+    compressor = HardThreshold(ThresholdConfig(density=level, hold=hold), [D])
     compressor.calibrate(level, threshold)
-    compressor.observe(most_wanted=measured * D, mean_wanted=measured * D)
+    compressor.observe(most_wanted=[measured * D], mean_wanted=measured * D)
     return compressor
 
 
 def test_a_new_level_needs_calibration():
-    assert HardThreshold(ThresholdConfig(density=0.01), D).needs_calibration(0.01)
+    assert HardThreshold(ThresholdConfig(density=0.01), [D]).needs_calibration(0.01)
     assert calibrated(0.01, measured=0.01).needs_calibration(0.02)
 
 
@@ -35,28 +35,28 @@ def test_the_least_threshold_is_not_found_anew_for_being_sparser_than_planned():
 def test_capacity_follows_the_fullest_rank():
     compressor = calibrated(0.01, measured=0.01)
 
-    compressor.observe(most_wanted=801, mean_wanted=300)
+    compressor.observe(most_wanted=[801], mean_wanted=300)
 
-    assert compressor.state.capacity == 1008  # 1.25 x 801 = 1001.25, in multiples of 8
+    assert compressor.state.capacities == (1008,)  # 1.25 x 801 = 1001.25, in multiples of 8
     assert compressor.state.wanted == 0.03
 
 
 @pytest.mark.parametrize(
     ("search", "level", "allowed"),
     [
-        ("density", 0.0, r"\(0, 1\]"),
-        ("density", 1.1, r"\(0, 1\]"),
+        ("density", 0.0, r"in \(0, 1\]"),
+        ("density", 1.1, r"in \(0, 1\]"),
         ("absolute", -1.0, ">= 0"),
     ],
 )
 def test_a_level_outside_its_range_is_named(search: str, level: float, allowed: str):
     knob = "density" if search == "density" else "threshold"
-    compressor = HardThreshold(ThresholdConfig(search=search, **{knob: 0.1}), D)
+    config = ThresholdConfig(search=search, **{knob: 0.1})
 
-    with pytest.raises(ValueError, match=f"`level` must be {allowed}.*got {level}"):
-        compressor.check_level(level)
+    with pytest.raises(ValueError, match=f"`level` must be {allowed}.*got {level:g}"):
+        config.check_level(level)
 
 
 def test_a_searched_level_must_be_given():
     with pytest.raises(ValueError, match="`level` must be given"):
-        HardThreshold(ThresholdConfig(density=(0.01, 0.1)), D).check_level(None)
+        ThresholdConfig(density=(0.01, 0.1)).check_level(None)

@@ -1,75 +1,96 @@
-"""The two collectives, each one ordered call: paced as the link asks, counted in the ledger."""
+"""How the ranks' selections of a bucket are added up; here: every rank gathers those of all."""
 
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from trainers import cost
-from trainers.exchange.ledger import Ledger
-from trainers.exchange.pacing import Pacer
-from trainers.segment import Purpose
+from trainers.exchange.buckets import Bucket
+from trainers.exchange.config import SparseConfig
+from trainers.exchange.memory import Memory, Selection
+from trainers.exchange.payload import Header, Payload
+from trainers.exchange.wire import Wire
 
 
-class PeerLost(Exception):
-    """This rank and its peers could not do something together: one of them is gone or silent, or the network is."""
+@dataclass(frozen=True)
+class Report:
+    """What all ranks know of a bucket's exchange. Numbers of entries."""
+
+    loss: float  # mean over the ranks
+    is_finite: bool
+    most_wanted: float  # by the rank that wanted most
+    mean_wanted: float
+    sent: float  # mean over the ranks
 
 
-@contextmanager
-def among_peers() -> Iterator[None]:
-    """Raise PeerLost for what torch.distributed raises inside."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise PeerLost(str(error)) from error
+class Aggregator(Protocol):
+    """Sums what the ranks selected of one bucket."""
+
+    def num_bytes(self, capacity: int) -> int:
+        """Return the bytes that a rank sends for payloads of `capacity` entries."""
+
+    def reduce(self, selection: Selection, capacity: int, *, loss: Tensor, memory: Memory, out: Tensor) -> Report:
+        """Overwrite `out` by the mean over the ranks of what they sent; what did not fit goes back to `memory`."""
+
+    def release(self, values: Tensor) -> None:
+        """Add to `values`, which will be averaged densely, what this rank keeps for others."""
+
+    def commit(self) -> None: ...
+    def tensors(self) -> dict[str, Tensor]: ...
+    def scalars(self) -> dict[str, Any]: ...
+    def load_scalars(self, scalars: dict[str, Any]) -> None: ...
 
 
-class Wire:
-    """What connects this rank with its peers. A single worker has no peers, and sends nothing.
+class Stateless:
+    """What aggregators have in common that keep nothing between steps."""
 
-    Tensors on a GPU go through host memory when the backend is gloo. Both collectives raise PeerLost.
-    """
+    def release(self, values: Tensor) -> None:
+        return
 
-    def __init__(self, num_workers: int, pacer: Pacer, ledger: Ledger) -> None:
-        self.num_workers = num_workers
-        self.ledger = ledger
-        self._pacer = pacer
+    def commit(self) -> None:
+        return
 
-    def all_reduce_sum(self, tensor: Tensor, parts: Mapping[Purpose, int]) -> None:
-        """Sum `tensor` over the ranks, in place, with equal bits on all; `parts` are its bytes by purpose."""
-        started = time.monotonic()
-        if self.num_workers > 1:
-            staged = self._staged(tensor)
-            with among_peers():
-                dist.all_reduce(staged)
-            tensor.copy_(staged)
-        self._account(started, parts, cost.all_reduce)
+    def tensors(self) -> dict[str, Tensor]:
+        return {}
 
-    def all_gather(self, tensor: Tensor, parts: Mapping[Purpose, int]) -> Tensor:
-        """Return the ranks' tensors `(n,)` as rows `(N, n)`; `parts` are the bytes of one by purpose."""
-        started = time.monotonic()
-        rows = tensor.unsqueeze(0)
-        if self.num_workers > 1:
-            staged = self._staged(tensor)
-            flat = staged.new_empty(self.num_workers * len(staged))  # gloo wants one dimension
-            with among_peers():
-                dist.all_gather_single(flat, staged)
-            rows = flat.view(self.num_workers, -1)
-        self._account(started, parts, cost.all_gather)
-        return rows.to(tensor.device)
+    def scalars(self) -> dict[str, Any]:
+        return {}
 
-    def mean(self, number: float, purpose: Purpose = "control") -> float:
-        """Return the mean of one float32 over the ranks, with equal bits on all."""
-        word = torch.tensor([number])
-        self.all_reduce_sum(word, {purpose: cost.WORD_BYTES})
-        return word.item() / self.num_workers
+    def load_scalars(self, scalars: dict[str, Any]) -> None:
+        return
 
-    def _staged(self, tensor: Tensor) -> Tensor:
-        return tensor if dist.get_backend() == "nccl" else tensor.cpu()
 
-    def _account(self, started: float, parts: Mapping[Purpose, int], traffic: "cost.Collective") -> None:
-        self.ledger.charge(parts, lambda num_bytes: traffic(num_bytes, self.num_workers).bytes)
-        self._pacer.finish(started, traffic(sum(parts.values()), self.num_workers))
+class Gather(Stateless):
+    """Every rank gets every payload: (N-1) payloads leave each rank."""
+
+    def __init__(self, config: SparseConfig, bucket: Bucket, wire: Wire) -> None:
+        self._bucket, self._wire, self._dtype = bucket, wire, config.values
+
+    def num_bytes(self, capacity: int) -> int:
+        return cost.gather(self._bucket.num_elements, capacity, self._dtype, self._wire.num_workers).bytes
+
+    def reduce(self, selection: Selection, capacity: int, *, loss: Tensor, memory: Memory, out: Tensor) -> Report:
+        payload = self._payload(capacity)
+        words, errors = payload.pack(Header.of(selection, loss), selection.entries)
+        memory.keep(self._bucket.span, selection.indices, errors)
+        rows = self._wire.all_gather(words, payload.parts(len(selection.indices)))
+        headers = payload.headers(rows)
+        payload.sum(rows, out, scale=1 / len(rows))
+        return report(headers, sent=sum(min(each.wanted, capacity) for each in headers) / len(headers))
+
+    def _payload(self, capacity: int) -> Payload:
+        return Payload(self._bucket.num_elements, capacity, self._dtype)
+
+
+def report(headers: list[Header], *, sent: float) -> Report:
+    """Return what the ranks' headers say together."""
+    wanted = [each.wanted for each in headers]
+    return Report(
+        loss=sum(each.loss for each in headers) / len(headers),
+        is_finite=all(each.is_finite and math.isfinite(each.loss) for each in headers),
+        most_wanted=max(wanted),
+        mean_wanted=sum(wanted) / len(wanted),
+        sent=sent,
+    )

@@ -1,49 +1,130 @@
-"""One flat float32 buffer behind all gradients, with the control words of a dense exchange at its end."""
+"""One flat float32 buffer behind all gradients, cut into buckets; it knows which of them backward has filled."""
 
 import math
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from typing import Self
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from trainers import cost
+from trainers.exchange import buckets
+from trainers.exchange.buckets import Bucket, Layer
+from trainers.exchange.config import ExchangeBase
 from trainers.workload import WorkloadError
 
 
-class GradientBuffer:
-    """Makes every parameter's `.grad` a view into one vector. Mutable: backward adds into it.
+class BackwardFailed(Exception):
+    """Backward raised: the rest of this step's gradient will never come."""
 
-    `words` `(d + CONTROL_WORDS,)` is what a dense exchange sends; `gradient` `(d,)` and `control`
-    `(CONTROL_WORDS,)` are its two parts. Parameters must be float32 and on one device.
+
+class GradientBuffer:
+    """The gradient of parameters of given shapes as one vector `gradient` `(d,)`, float32 on one device.
+
+    One thread trains and calls `expect`, `finish` or `abort`; another may `wait`.
     """
 
-    def __init__(self, parameters: list[Parameter]) -> None:
-        self.num_elements = sum(parameter.numel() for parameter in parameters)
-        self.words = torch.zeros(self.num_elements + cost.CONTROL_WORDS, device=parameters[0].device)
-        self.gradient, self.control = self.words[: self.num_elements], self.words[self.num_elements :]
-        self._parameters, self._places = parameters, [0] * len(parameters)
-        offset = 0
-        for index, parameter in enumerate(parameters):
-            parameter.grad = self.words[offset : offset + parameter.numel()].view_as(parameter)
-            self._places[index] = parameter.grad.data_ptr()
-            offset += parameter.numel()
+    def __init__(self, shapes: Sequence[buckets.Shape], config: ExchangeBase, device: torch.device) -> None:
+        self.buckets = buckets.split(shapes, config)
+        self.layers = sorted(
+            (layer for bucket in self.buckets for layer in bucket.layers), key=lambda layer: layer.start
+        )
+        self.num_elements = self.layers[-1].stop
+        self.gradient = torch.zeros(self.num_elements, device=device)
+        self._owner = {layer.start: bucket.index for bucket in self.buckets for layer in bucket.layers}
+        self._parameters: list[Parameter] = []
+        self._places: list[int] = []
+        self._filled = [threading.Event() for _ in self.buckets]
+        self._events: dict[int, torch.cuda.Event] = {}  # on a GPU, of the work that fills each bucket
+        self._missing: Counter[int] = Counter()  # layers that backward has yet to fill, by bucket
+        self._expects = self._has_failed = False
+
+    @classmethod
+    def behind(cls, parameters: Sequence[Parameter], config: ExchangeBase) -> Self:
+        """Return a buffer of which every parameter's `.grad` is a view: backward adds into it, and says so."""
+        buffer = cls([tuple(each.shape) for each in parameters], config, parameters[0].device)
+        for parameter, layer in zip(parameters, buffer.layers, strict=True):
+            parameter.grad = buffer.of(layer).view_as(parameter)
+            if config.overlap and parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                    partial(buffer._arrive, layer)
+                )
+        buffer._parameters, buffer._places = list(parameters), [_place(parameter) for parameter in parameters]
+        return buffer
+
+    def of(self, layer: Layer) -> Tensor:
+        """Return a layer's gradient, a view."""
+        return self.gradient[layer.start : layer.stop]
+
+    def _arrive(self, layer: Layer, _: Tensor) -> None:
+        if self._expects:
+            self.arrive(layer)
+
+    def arrive(self, layer: Layer) -> None:
+        """This layer's gradient is complete."""
+        index = self._owner[layer.start]
+        if self._filled[index].is_set():
+            raise WorkloadError(
+                "backward adds to a gradient twice (reentrant checkpointing does), after it was taken for complete: "
+                "give `exchange: {overlap: false}`"
+            )
+        self._missing[index] -= 1
+        if not self._missing[index]:
+            self._fill(index)
+
+    def _fill(self, index: int) -> None:
+        if self.gradient.is_cuda:
+            self._events[index] = torch.cuda.current_stream(self.gradient.device).record_event()
+        self._filled[index].set()
+
+    def expect(self) -> None:
+        """From now on buckets are what the coming backward fills."""
+        self._missing = Counter({bucket.index: len(bucket.layers) for bucket in self.buckets})
+        for filled in self._filled:
+            filled.clear()
+        self._expects, self._has_failed = True, False
+
+    def finish(self) -> None:
+        """Backward has ended: layers that it did not come to have a gradient of zero."""
+        self._expects = False
+        for bucket in self.buckets:
+            if not self._filled[bucket.index].is_set():
+                self._fill(bucket.index)
+
+    def abort(self) -> None:
+        """Backward has failed: whoever waits gets BackwardFailed."""
+        self._has_failed = True
+        self.finish()
+
+    def wait(self, bucket: Bucket) -> Tensor:
+        """Return the bucket's gradient, a view, when backward has filled it; raises BackwardFailed."""
+        self._filled[bucket.index].wait()
+        if self._has_failed:
+            raise BackwardFailed
+        if self.gradient.is_cuda:
+            torch.cuda.current_stream(self.gradient.device).wait_event(self._events[bucket.index])
+        return self.gradient[bucket.span]
+
+    def wait_for_all(self) -> Tensor:
+        """Return the whole gradient when backward has filled it; raises BackwardFailed."""
+        for bucket in self.buckets:
+            self.wait(bucket)
+        return self.gradient
 
     def check_attached(self) -> None:
         """Raise WorkloadError unless backward still adds into this buffer."""
         for parameter, place in zip(self._parameters, self._places, strict=True):
-            if parameter.grad is None or parameter.grad.data_ptr() != place:
+            if parameter.grad is None or _place(parameter) != place:
                 raise WorkloadError(
                     "the model or the loss replaced a parameter's `.grad`; leave gradients to the trainer"
                 )
 
     def zero(self) -> None:
         """Clear the gradients, in place."""
-        self.words.zero_()
-
-    @torch.no_grad()
-    def is_finite(self) -> bool:
-        """Whether no entry is NaN or infinite; a sum beyond float32's range counts as infinite."""
-        return bool(torch.isfinite(self.gradient.sum()))
+        self.gradient.zero_()
 
     @torch.no_grad()
     def root_mean_square(self) -> Tensor:
@@ -56,3 +137,8 @@ class GradientBuffer:
         """Scale the gradient so that its 2-norm is at most `max_norm`."""
         norm = torch.linalg.vector_norm(self.gradient)
         self.gradient.mul_(max_norm / norm.clamp(min=max_norm))
+
+
+def _place(parameter: Parameter) -> int:
+    assert parameter.grad is not None
+    return parameter.grad.data_ptr()

@@ -1,27 +1,276 @@
-"""What compression left behind, kept for later steps (error feedback)."""
+"""What compression left behind, kept for later steps.
+
+A step writes the next state beside the current one, and `commit` takes it over: until all ranks have agreed that a
+step was finite, nothing has changed. All tensors are float32 `(d,)`, per rank, never averaged.
+"""
+
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from trainers.exchange.config import SparseConfig
+from trainers.exchange.kernels.entries import Entries, Selected, Velocity
+from trainers.exchange.kernels.quantile import strided
+from trainers.exchange.kernels.scatter import scatter_add
+from trainers.exchange.kernels.select import MomentumCorrection, select
 
-class Residual:
-    """Adds the unsent part of one step to the gradient of the next (Karimireddy et al., 2019, Algorithm 1).
 
-    In units of the gradient, per rank, never averaged. `values` is `(d,)` float32.
-    """
+class Selection(NamedTuple):
+    """Entries of a bucket that a rank sends."""
+
+    indices: Tensor  # (k,) int32, ascending, from the start of the bucket
+    values: Tensor  # (k,) float32
+    wanted: int  # entries that qualified, whether or not there was room for them
+    is_finite: bool  # whether all entries of the corrected gradient were
+
+    @property
+    def entries(self) -> Entries:
+        return Entries(self.indices, self.values)
+
+
+class Memory(Protocol):
+    """Corrects a bucket's gradient by what earlier steps did not send, and keeps what this one does not."""
+
+    def select(self, gradient: Tensor, span: slice, *, threshold: float, capacity: int) -> Selection:
+        """Return the first `capacity` corrected entries with magnitude >= `threshold`, in one pass; keep the others."""
+
+    def corrected(self, gradient: Tensor, span: slice) -> Tensor:
+        """Return the corrected gradient of the bucket; all of it is kept until `take` or `take_all`."""
+
+    def sample(self, gradient: Tensor, span: slice) -> Tensor:
+        """Return evenly spread entries of the corrected gradient, without correcting the others."""
+
+    def take(self, span: slice, indices: Tensor) -> Tensor:
+        """Return the corrected entries at `indices`, which are sent and no longer kept."""
+
+    def take_all(self, span: slice) -> None:
+        """The whole bucket is sent, none of it is kept."""
+
+    def keep(self, span: slice, indices: Tensor, errors: Tensor) -> None:
+        """Of the entries at `indices`, `errors` did not go through: keep that too."""
+
+    def receive(self, mean: Tensor, span: slice) -> None:
+        """Turn the mean of what the ranks sent into the gradient to step with, in place."""
+
+    def rescale(self, factor: float) -> None:
+        """Use the memory times `factor` from the coming step on."""
+
+    def commit(self) -> None:
+        """Take over what the step left."""
+
+    def tensors(self) -> dict[str, Tensor]: ...
+
+
+class _Pair:
+    """A state vector, and the one that the running step writes."""
 
     def __init__(self, like: Tensor) -> None:
-        self.values = torch.zeros_like(like)
+        self.now, self.next = torch.zeros_like(like), torch.zeros_like(like)
 
-    def add_to(self, gradient: Tensor) -> None:
-        """Turn `gradient` `(d,)` into the corrected gradient, in place."""
-        gradient.add_(self.values)
+    def commit(self) -> None:
+        self.now, self.next = self.next, self.now
 
-    def keep_unsent(self, corrected: Tensor, sent: Tensor) -> None:
-        """Remember `corrected` `(d,)` but for the entries at `sent` `(k,)`."""
-        self.values.copy_(corrected)
-        self.values[sent] = 0.0
 
-    def clear(self) -> None:
-        """Forget everything: all was sent."""
-        self.values.zero_()
+def _selection(room: Entries, selected: Selected) -> Selection:
+    return Selection(*room.first(selected.wanted), *selected)
+
+
+class Residual:
+    """Error feedback: the unsent part is added to the next gradient (Karimireddy et al., 2019, Algorithm 1)."""
+
+    def __init__(self, like: Tensor) -> None:
+        self._residual = _Pair(like)
+        self._factor = 1.0
+
+    def select(self, gradient: Tensor, span: slice, *, threshold: float, capacity: int) -> Selection:
+        room = Entries.empty(capacity, gradient.device)
+        kept = self._residual.next[span]
+        return _selection(room, select(gradient, self._before(span), threshold, next_residual=kept, room=room))
+
+    def corrected(self, gradient: Tensor, span: slice) -> Tensor:
+        return torch.add(gradient, self._before(span), out=self._residual.next[span])
+
+    def sample(self, gradient: Tensor, span: slice) -> Tensor:
+        return strided(gradient) + self._factor * strided(self._residual.now[span])
+
+    def take(self, span: slice, indices: Tensor) -> Tensor:
+        kept = self._residual.next[span]
+        values = kept[indices]
+        kept[indices] = 0.0
+        return values
+
+    def take_all(self, span: slice) -> None:
+        self._residual.next[span].zero_()
+
+    def keep(self, span: slice, indices: Tensor, errors: Tensor) -> None:
+        scatter_add(self._residual.next[span], Entries(indices, errors))
+
+    def receive(self, mean: Tensor, span: slice) -> None:
+        return
+
+    def rescale(self, factor: float) -> None:
+        self._factor = factor
+
+    def commit(self) -> None:
+        self._residual.commit()
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"residual": self._residual.now}
+
+    def _before(self, span: slice) -> Tensor:
+        before = self._residual.now[span]
+        return before if self._factor == 1.0 else torch.mul(before, self._factor, out=self._residual.next[span])
+
+
+class Accumulation:
+    """Momentum before compression: velocity is sent, and accumulated where it is not (Lin et al., 2018, section 3)."""
+
+    def __init__(self, like: Tensor, config: SparseConfig) -> None:
+        assert config.momentum_correction is not None
+        self._correction = MomentumCorrection(config.momentum_correction, config.nesterov, config.masking)
+        self._momentum, self._sum = _Pair(like), _Pair(like)  # the paper's u and v
+
+    def select(self, gradient: Tensor, span: slice, *, threshold: float, capacity: int) -> Selection:
+        room = Entries.empty(capacity, gradient.device)
+        now = Velocity(self._momentum.now[span], self._sum.now[span])
+        after = Velocity(self._momentum.next[span], self._sum.next[span])
+        return _selection(room, self._correction.select(gradient, now, threshold, next_state=after, room=room))
+
+    def corrected(self, gradient: Tensor, span: slice) -> Tensor:
+        decay, to_momentum, to_sum = self._correction.factors
+        momentum = torch.mul(self._momentum.now[span], decay, out=self._momentum.next[span])
+        momentum.add_(gradient, alpha=to_momentum)
+        return torch.add(self._sum.now[span], momentum, out=self._sum.next[span]).add_(gradient, alpha=to_sum)
+
+    def sample(self, gradient: Tensor, span: slice) -> Tensor:
+        decay, to_momentum, to_sum = self._correction.factors
+        momentum = decay * strided(self._momentum.now[span]) + to_momentum * strided(gradient)
+        return strided(self._sum.now[span]) + momentum + to_sum * strided(gradient)
+
+    def take(self, span: slice, indices: Tensor) -> Tensor:
+        total = self._sum.next[span]
+        values = total[indices]
+        total[indices] = 0.0
+        if self._correction.masks:
+            self._momentum.next[span][indices] = 0.0
+        return values
+
+    def take_all(self, span: slice) -> None:
+        self._sum.next[span].zero_()
+        if self._correction.masks:
+            self._momentum.next[span].zero_()
+
+    def keep(self, span: slice, indices: Tensor, errors: Tensor) -> None:
+        scatter_add(self._sum.next[span], Entries(indices, errors))
+
+    def receive(self, mean: Tensor, span: slice) -> None:
+        return
+
+    def rescale(self, factor: float) -> None:
+        raise AssertionError("the configuration refuses this")
+
+    def commit(self) -> None:
+        self._momentum.commit()
+        self._sum.commit()
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"momentum": self._momentum.now, "residual": self._sum.now}
+
+
+class Differences:
+    """EF21: ranks send how their gradient differs from what was sent before (Richtarik et al., 2021, Algorithm 2)."""
+
+    def __init__(self, like: Tensor) -> None:
+        self._sent, self._mean = _Pair(like), _Pair(like)  # this rank's estimate, and the mean of all ranks'
+        self._difference = torch.zeros_like(like)
+
+    def select(self, gradient: Tensor, span: slice, *, threshold: float, capacity: int) -> Selection:
+        difference = self.corrected(gradient, span)
+        hits = (difference.abs() >= threshold).nonzero().flatten().int()
+        indices = hits[:capacity]
+        is_finite = bool(torch.isfinite(difference.sum()))
+        return Selection(indices, self.take(span, indices), len(hits), is_finite)
+
+    def corrected(self, gradient: Tensor, span: slice) -> Tensor:
+        self._sent.next[span].copy_(self._sent.now[span])
+        return torch.sub(gradient, self._sent.now[span], out=self._difference[span])
+
+    def sample(self, gradient: Tensor, span: slice) -> Tensor:
+        return strided(gradient) - strided(self._sent.now[span])
+
+    def take(self, span: slice, indices: Tensor) -> Tensor:
+        values = self._difference[span][indices]
+        self._sent.next[span][indices] += values
+        return values
+
+    def take_all(self, span: slice) -> None:
+        self._sent.next[span] += self._difference[span]
+
+    def keep(self, span: slice, indices: Tensor, errors: Tensor) -> None:
+        self._sent.next[span][indices] -= errors
+
+    def receive(self, mean: Tensor, span: slice) -> None:
+        mean += self._mean.now[span]
+        self._mean.next[span].copy_(mean)
+
+    def rescale(self, factor: float) -> None:
+        raise AssertionError("the configuration refuses this")
+
+    def commit(self) -> None:
+        self._sent.commit()
+        self._mean.commit()
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"sent": self._sent.now, "mean": self._mean.now}
+
+
+class Nothing:
+    """What is not sent is lost."""
+
+    def __init__(self, like: Tensor) -> None:
+        self._corrected = torch.zeros_like(like)
+
+    def select(self, gradient: Tensor, span: slice, *, threshold: float, capacity: int) -> Selection:
+        room = Entries.empty(capacity, gradient.device)
+        return _selection(room, select(gradient, None, threshold, next_residual=None, room=room))
+
+    def corrected(self, gradient: Tensor, span: slice) -> Tensor:
+        return self._corrected[span].copy_(gradient)
+
+    def sample(self, gradient: Tensor, span: slice) -> Tensor:
+        return strided(gradient)
+
+    def take(self, span: slice, indices: Tensor) -> Tensor:
+        return self._corrected[span][indices]
+
+    def take_all(self, span: slice) -> None:
+        return
+
+    def keep(self, span: slice, indices: Tensor, errors: Tensor) -> None:
+        return
+
+    def receive(self, mean: Tensor, span: slice) -> None:
+        return
+
+    def rescale(self, factor: float) -> None:
+        return
+
+    def commit(self) -> None:
+        return
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {}
+
+
+def build(config: SparseConfig, like: Tensor) -> Memory:
+    """Return the memory that `config` asks for, for gradients like `like` `(d,)`."""
+    if config.momentum_correction is not None:
+        return Accumulation(like, config)
+    match config.memory:
+        case "residual":
+            return Residual(like)
+        case "ef21":
+            return Differences(like)
+        case "none":
+            return Nothing(like)

@@ -1,0 +1,241 @@
+"""Which exchange reaches a loss soonest on real, limited links? docs/links.md has the rules.
+
+    python benchmarks/links.py rates [--tasks ...] [--hosts 2 4] [--arms ...]
+    python benchmarks/links.py reach [--tasks ...] [--networks 2x100 2x1000 4x100] [--seeds 0 1 2] [--arms ...]
+    python benchmarks/links.py pace  [--tasks ...] [--networks 2x100 2x1000 4x100 2xunlimited]
+    python benchmarks/links.py bytes [--tasks ...] [--networks 2xunlimited 4xunlimited 8xunlimited]
+    python benchmarks/links.py table
+
+`rates` chooses each arm's learning rate, `reach` races to a loss, `pace` compares step times with plain DDP's, `bytes`
+counts. Each race appends its rows to FILE; what is in it is not run again. Needs root and iproute2, else ends with 2.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch: workers are forked, which a pool of threads does not survive
+os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # namespaces have no name server, of which every connection warns
+
+from contest import arms, network, rates, table, tasks
+from contest.race import Rules, race
+from contest.team import WorkerFailed
+
+FILE = Path(__file__).parent / "links.jsonl"
+#: Where a kind of run takes place if nothing else is asked for, as HOSTSxMBPS.
+NETWORKS = {
+    "reach": ("2x100", "2x1000", "4x100"),
+    "pace": ("2x100", "2x1000", "4x100", "2xunlimited"),
+    "bytes": ("2xunlimited", "4xunlimited", "8xunlimited"),
+}
+SEEDS = {"reach": (0, 1, 2), "pace": (0,), "bytes": (0,)}
+#: Dense steps that are timed on a link; the other ones take as long.
+TIMED_STEPS = {"plain": 50, "none": 50}
+Json = dict[str, Any]
+
+
+class RateMissing(Exception):
+    """An arm has no learning rate yet."""
+
+
+class Book:
+    """The rows of FILE, each with the `kind` of run it is from. Mutable: rows are added."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.rows: list[Json] = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    def add(self, kind: str, rows: Iterable[Json]) -> None:
+        with self._file.open("a") as out:
+            for row in rows:
+                self.rows.append({"kind": kind, **row})
+                print(json.dumps(self.rows[-1]), file=out, flush=True)
+
+    def find(self, **wanted: object) -> list[Json]:
+        return [row for row in self.rows if all(row[name] == value for name, value in wanted.items())]
+
+    def tried(self, task: str, hosts: int, arm: str) -> dict[float, rates.Merit]:
+        """Return how good each rate was that the arm has tried on the way to the task's loss."""
+        found = self.find(kind="rates", task=task, hosts=hosts, arm=arm, target=tasks.GOALS[task].loss)
+        return {row["rate"]: rates.merit(row) for row in found}
+
+    def rate(self, task: str, hosts: int, arm: str) -> float:
+        """Return the rate that was chosen; raises RateMissing if the search for it has not ended."""
+        tried = self.tried(task, hosts, arm)
+        if rates.next_rate(tried, start=tasks.GOALS[task].first_rate) is not None:
+            raise RateMissing(f"no rate was chosen for {arm} on {task} with {hosts} hosts: run `rates` first")
+        return rates.best_rate(tried)
+
+
+def main() -> int:
+    given = parse()
+    book = Book(given.file)
+    if given.what == "table":
+        table.print_all(book.rows)
+        return 0
+    refused = [arms.refusal(name, task) for task in given.tasks for name in given.arms or arms.OURS]
+    print("\n".join(filter(None, refused)), file=sys.stderr)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # through the clean-up
+    try:
+        network.check()
+        kinds = {"rates": run_rates, "reach": run_reach, "pace": run_pace, "bytes": run_bytes}
+        return int(kinds[given.what](book, given) > 0)
+    except network.NoNetwork as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+# -- the four kinds of run --------------------------------------------------------------------------------
+
+
+def run_rates(book: Book, given: argparse.Namespace) -> int:
+    """Choose the rate of each arm, on a network without a limit; returns how many runs failed."""
+    num_failed = 0
+    for num_hosts in given.hosts or (2, 4):
+        with network.made(num_hosts) as hosts:
+            for task in given.tasks:
+                for arm in able(given.arms or arms.RACING, task):
+                    num_failed += attempt(choose_rate, book, hosts, task, arm)
+    return num_failed
+
+
+def choose_rate(book: Book, hosts: network.Network, task: str, arm: str) -> None:
+    goal = tasks.GOALS[task]
+    rules = Rules(task, rates.SEED, None, goal.block_steps, goal.max_steps, target=goal.loss)
+    tried = book.tried(task, hosts.num_hosts, arm)
+    if rates.next_rate(tried, start=goal.first_rate) is None:
+        return
+    with rates.started(hosts, arm, task) as team:
+        while (rate := rates.next_rate(tried, start=goal.first_rate)) is not None:
+            row = rates.run_one(hosts, team, rules, arm, rate)
+            book.add("rates", [row])
+            tried[rate] = rates.merit(row)
+            print(f"{task}, {hosts.num_hosts} hosts, {arm}: {told(row)}", flush=True)
+
+
+def run_reach(book: Book, given: argparse.Namespace) -> int:
+    """Race to the task's loss."""
+
+    def rules_of(task: str, mbps: float | None, seed: int) -> Rules:
+        goal = tasks.GOALS[task]
+        return Rules(task, seed, mbps, goal.block_steps, goal.max_steps, target=goal.loss, timed_steps=TIMED_STEPS)
+
+    anchors = (arms.NOSYNC, arms.PLAIN, arms.RIVAL)
+    return run_races(book, given, rules_of, entrants=arms.RACING, anchors=anchors)
+
+
+def run_pace(book: Book, given: argparse.Namespace) -> int:
+    """Take steps in short turns, with plain DDP among the arms; returns how many races failed."""
+
+    def rules_of(task: str, mbps: float | None, seed: int) -> Rules:
+        return Rules(task, seed, mbps, block_steps=5, max_steps=100)
+
+    return run_races(book, given, rules_of, entrants=arms.PACED, anchors=(arms.NOSYNC, arms.PLAIN))
+
+
+def run_bytes(book: Book, given: argparse.Namespace) -> int:
+    """Count what each step sends, one step at a time, and its density; returns how many races failed."""
+
+    def rules_of(task: str, mbps: float | None, seed: int) -> Rules:
+        return Rules(task, seed, mbps, block_steps=1, max_steps=50)
+
+    return run_races(book, given, rules_of, entrants=arms.COUNTED, anchors=())
+
+
+def run_races(
+    book: Book,
+    given: argparse.Namespace,
+    rules_of: Callable[[str, float | None, int], Rules],
+    *,
+    entrants: Sequence[str],
+    anchors: Sequence[str],
+) -> int:
+    """Run each race that has an entrant without a row, with all `anchors`; returns how many failed."""
+    num_failed = 0
+    for seed, task, place in itertools.product(
+        given.seeds or SEEDS[given.what], given.tasks, given.networks or NETWORKS[given.what]
+    ):
+        num_hosts, mbps = parsed(place)
+        rules = rules_of(task, mbps, seed)
+        done = book.find(kind=given.what, task=task, hosts=num_hosts, mbps=mbps, seed=seed, target=rules.target)
+        missing = set(able(given.arms or entrants, task)) - {row["arm"] for row in done}
+        if missing:
+            racing = [arm for arm in arms.ARMS if arm in missing or arm in anchors]
+            num_failed += attempt(run_race, book, given.what, rules, num_hosts, racing)
+    return num_failed
+
+
+def run_race(book: Book, kind: str, rules: Rules, num_hosts: int, racing: Sequence[str]) -> None:
+    """Run a race and note it; where no loss is to be reached, one rate is as good as another."""
+    first_rate = tasks.GOALS[rules.task].first_rate
+    is_to_a_loss = rules.target is not None
+    chosen = {arm: book.rate(rules.task, num_hosts, arm) if is_to_a_loss else first_rate for arm in racing}
+    with network.made(num_hosts) as hosts:
+        rows = race(hosts, rules, {arm: arms.ARMS[arm] for arm in racing}, chosen)
+    book.add(kind, rows)
+    print(f"{kind}: {table.title(rows[0])}, seed {rules.seed}")
+    for row in rows:
+        print(f"  {row['arm']:<24} {told(row)}", flush=True)
+
+
+def able(names: Sequence[str], task: str) -> list[str]:
+    """Return the arms that this version of the product can run."""
+    return [name for name in names if arms.refusal(name, task) is None]
+
+
+def attempt(act: Callable[..., None], *args: object) -> int:
+    """Return 1 if `act` failed, else 0: the other runs go on, and calling this program again makes up for it."""
+    try:
+        act(*args)
+    except (WorkerFailed, RateMissing) as error:
+        print(error, file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
+def told(row: Json) -> str:
+    step_ms = 1e3 * sum(row["block_seconds"]) / len(row["block_seconds"]) / row["block_steps"]
+    words = f"{step_ms:.0f} ms and {row['wire_bytes'] / 1e6:.3f} MB a step at rate {row['rate']:g}"
+    if row["target"] is None:
+        return words
+    reached = "not reached" if row["steps"] is None else f"{row['steps']:.0f} steps, {row['seconds']:.1f} s"
+    return f"{reached}; {words}"
+
+
+# -- the command line -------------------------------------------------------------------------------------
+
+
+def parsed(place: str) -> tuple[int, float | None]:
+    """Return hosts and Mbit/s of e.g. `2x100` or `2xunlimited`; raises ValueError."""
+    hosts, separator, mbps = place.partition("x")
+    if not (separator and hosts.isdigit() and int(hosts) >= 2):
+        raise ValueError(f"a network is HOSTSxMBPS with at least 2 hosts, such as 2x100 or 2xunlimited, got {place!r}")
+    return int(hosts), None if mbps == "unlimited" else float(mbps)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("rates", "reach", "pace", "bytes", "table"))
+    parser.add_argument("--tasks", nargs="+", choices=tasks.GOALS, default=list(tasks.GOALS))
+    parser.add_argument("--arms", nargs="+", choices=arms.ARMS)
+    parser.add_argument("--hosts", nargs="+", type=int)
+    parser.add_argument("--networks", nargs="+")
+    parser.add_argument("--seeds", nargs="+", type=int)
+    parser.add_argument("--file", type=Path, default=FILE)
+    given = parser.parse_args()
+    try:
+        for place in given.networks or ():
+            parsed(place)
+    except ValueError as error:
+        parser.error(str(error))
+    return given
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""What one rank does with its exchange under torch's DistributedDataParallel, on real data-parallel groups."""
+
+import hashlib
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from trainers.config import CompressionConfig
+from trainers.exchange.ddp import CompressedGradients, compress_gradients
+
+KINDS: dict[str, dict[str, Any]] = {
+    "none": {"kind": "none"},
+    "everything": {"kind": "threshold", "density": 1.0},
+    "topk": {"kind": "topk", "density": 0.05},
+    "dgc": {"kind": "dgc", "density": 0.05},
+    "powersgd": {"kind": "powersgd", "rank": 2},
+    "qsgd": {"kind": "qsgd"},
+}
+
+
+class Script:
+    """A user's training script; DDP makes several buckets, and rebuilds them after the first step."""
+
+    def __init__(self, rank: int, kind: str | None) -> None:
+        torch.manual_seed(0)
+        layers = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4))
+        self.model = DistributedDataParallel(layers, bucket_cap_mb=0.01)
+        self.scale = 1.0
+        self.handle: CompressedGradients | None = None
+        if kind is not None:
+            config = CompressionConfig(**KINDS[kind])
+            self.handle = compress_gradients(self.model, config, scale=lambda: self.scale, seed=5)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.inputs = torch.randn(40, 8, 20, generator=torch.Generator().manual_seed(rank))
+
+    def train(self, steps: range) -> None:
+        for step in steps:
+            self.optimizer.zero_grad()
+            rows = self.inputs[step]
+            (self.scale * (self.model(rows) - rows[:, :4]).square().mean()).backward()
+            gradients = [each.grad for each in self.model.parameters() if each.grad is not None]
+            if all(bool(torch.isfinite(each).all()) for each in gradients):
+                torch._foreach_div_(gradients, self.scale)
+                self.optimizer.step()
+
+    @property
+    def weights(self) -> list[float]:
+        return self.model.module[2].weight.flatten().tolist()
+
+    @property
+    def bits(self) -> str:
+        tensors = [each.detach().numpy().tobytes() for each in self.model.parameters()]
+        return hashlib.sha256(b"".join(tensors)).hexdigest()
+
+
+def ddp(rank: int, num_workers: int) -> dict[str, Any]:
+    """Parameters after training by DDP alone, by each kind, and by each kind in two halves."""
+    plain = Script(rank, None)
+    plain.train(range(12))
+    found: dict[str, Any] = {"plain": plain.weights}
+    for kind in KINDS:
+        whole, first, second = (Script(rank, kind) for _ in range(3))
+        whole.train(range(12))
+        first.train(range(6))
+        assert first.handle is not None and second.handle is not None
+        second.handle.load_state_dict(first.handle.state_dict())
+        second.model.load_state_dict(first.model.state_dict())
+        second.train(range(6, 12))
+        found[kind] = {"whole": whole.bits, "halves": second.bits, "weights": whole.weights}
+    return found | {"overflow": _overflow(rank), "scaled": _scaled(rank)}
+
+
+def _overflow(rank: int) -> dict[str, bool]:
+    """One rank's gradient is infinite in the seventh step."""
+    script = Script(rank, "topk")
+    assert script.handle is not None
+    script.train(range(6))
+    memory, bits = script.handle.state_dict()["tensors"]["residual"], script.bits
+    script.inputs[6] *= torch.inf if rank == 0 else 1.0
+    script.train(range(6, 7))
+    kept = torch.equal(script.handle.state_dict()["tensors"]["residual"], memory)
+    skipped = script.bits == bits
+    script.train(range(7, 8))
+    return {"skipped": skipped, "memory kept": kept, "goes on": script.bits != bits}
+
+
+def _scaled(rank: int) -> dict[str, bool]:
+    """A loss scale that is a power of two changes in the middle."""
+    script, plain = Script(rank, "topk"), Script(rank, "topk")
+    script.scale = 1024.0
+    script.train(range(6))
+    script.scale = 512.0
+    script.train(range(6, 12))
+    plain.train(range(12))
+    return {"like unscaled": script.bits == plain.bits}

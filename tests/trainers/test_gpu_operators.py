@@ -1,0 +1,74 @@
+"""The operators of the exchange on a GPU say what they say on a CPU."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from trainers.exchange.compressors import adacomp
+from trainers.exchange.compressors.onebit import OneBit
+from trainers.exchange.compressors.qsgd import Qsgd
+from trainers.exchange.compressors.quantizer import Quantizer
+from trainers.exchange.compressors.sign import MajoritySign, ScaledSign
+from trainers.exchange.compressors.terngrad import TernGrad
+from trainers.exchange.compressors.topk import largest, sampled_largest
+from trainers.exchange.kernels.lowrank import back_project, orthogonalize_, project, rebuild
+
+pytestmark = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="NO GPU ON THIS MACHINE: the operators' CUDA paths were not tested"
+)
+SEGMENTS = ((0, 300), (300, 301), (301, 100_000))
+GPU = torch.device("cuda")
+
+
+def normal(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+@pytest.mark.parametrize("build", [MajoritySign, ScaledSign, OneBit, TernGrad, Qsgd])
+def test_a_quantizer_sends_the_same_from_a_gpu(build: type[Quantizer]):
+    quantizer = build(SEGMENTS)
+    decoded = []
+
+    for device in (torch.device("cpu"), GPU):
+        values = normal(100_000).to(device)
+        payload, out = torch.zeros(quantizer.num_bytes, dtype=torch.uint8, device=device), torch.zeros_like(values)
+        quantizer.encode(values, payload, torch.Generator().manual_seed(0))
+        quantizer.add_decoded(payload, out)
+        decoded.append(out.cpu())
+
+    # Scales are sums in another order, so an entry in many may be rounded to another level.
+    is_close = torch.isclose(*decoded, rtol=1e-4)
+    assert is_close.float().mean() > 0.999
+
+
+def test_selectors_find_the_same_on_a_gpu():
+    values, gradient = normal(200_000), normal(200_001)[1:]
+
+    found = [
+        (
+            largest(own, 1000).tolist(),
+            sampled_largest(own, 1000, torch.Generator().manual_seed(0)).tolist(),
+            adacomp.select(own, gradient.to(own.device), bin_size=50)[0].tolist(),
+        )
+        for own in (values, values.to(GPU))
+    ]
+
+    assert found[0] == found[1]
+
+
+def test_the_low_rank_passes_do_the_same_on_a_gpu():
+    gradient, residual, q = normal(300, 500), normal(500, 300).T.contiguous(), normal(4, 500)
+    means = []
+
+    for device in (torch.device("cpu"), GPU):
+        corrected, mean, left = (torch.empty(300, 500, device=device) for _ in range(3))
+        p, own_q = torch.empty(300, 4, device=device), q.to(device)
+        project(gradient.to(device), residual.to(device), corrected, own_q, p)
+        orthogonalize_(p)
+        torch.testing.assert_close(p.T @ p, torch.eye(4, device=device), rtol=0, atol=1e-5)
+        back_project(corrected, p, own_q)
+        rebuild(corrected, p, own_q, left, mean)
+        assert torch.equal(left, corrected - mean)
+        means.append(mean.cpu())
+
+    torch.testing.assert_close(means[0], means[1], rtol=1e-4, atol=1e-4)

@@ -1,0 +1,126 @@
+import pytest
+import torch
+from torch import Tensor
+
+from trainers.exchange.compressors.lowrank import starting_factor
+from trainers.exchange.compressors.sizes import is_worth_factors
+from trainers.exchange.kernels.lowrank import back_project, orthogonalize_, project, rebuild
+
+
+def normal(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def approximated(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    """Return one worker's approximation of `matrix` `(n, m)`, and what it leaves behind."""
+    (num_rows, num_columns), q = matrix.shape, starting_factor(matrix.shape[1], rank, seed=1)
+    corrected, mean, left, p = (torch.empty(num_rows, width) for width in (num_columns,) * 3 + (rank,))
+
+    project(matrix, torch.zeros_like(matrix), corrected, q, p)
+    orthogonalize_(p)
+    back_project(corrected, p, q)
+    rebuild(corrected, p, q, left, mean)
+
+    return mean, left
+
+
+@pytest.mark.parametrize("shape", [(7, 5), (300, 2000)])  # the second: several blocks of rows, and two tiles
+def test_the_passes_are_what_their_formulas_say(shape: tuple[int, int]):
+    gradient, residual, q = normal(*shape), 3 * normal(*shape), normal(3, shape[1])
+    corrected, mean, left = (torch.empty(shape) for _ in range(3))
+    p, next_q = torch.empty(shape[0], 3), torch.empty(3, shape[1])
+
+    project(gradient, residual, corrected, q, p)
+    back_project(corrected, p, next_q)
+    rebuild(corrected, p, q, left, mean)
+
+    assert torch.equal(corrected, gradient + residual)
+    torch.testing.assert_close(p, corrected @ q.T, rtol=1e-5, atol=1e-5 * p.abs().max().item())
+    torch.testing.assert_close(next_q, (corrected.T @ p).T, rtol=1e-5, atol=1e-5 * next_q.abs().max().item())
+    torch.testing.assert_close(mean, p @ q, rtol=1e-5, atol=1e-5 * mean.abs().max().item())
+    assert torch.equal(left, corrected - mean)
+
+
+def test_what_is_left_may_take_the_place_of_the_matrix():
+    matrix, p, q = normal(9, 3000), normal(9, 2), normal(2, 3000)
+    left, mean = torch.empty_like(matrix), torch.empty_like(matrix)
+    rebuild(matrix, p, q, left, mean)
+
+    rebuild(matrix, p, q, matrix, mean)
+
+    assert torch.equal(matrix, left)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e15])
+@pytest.mark.parametrize(
+    "columns",
+    [
+        normal(64, 8),
+        normal(4, 4),
+        torch.zeros(5, 5),
+        normal(50, 1).expand(50, 6),
+        normal(40, 2) @ normal(2, 5),
+        torch.eye(6)[:, [0, 0, 1, 1, 1]],
+        torch.tensor([[float("nan"), 1.0], [float("inf"), 2.0]]),
+    ],
+    ids=["any", "square", "zero", "equal", "dependent", "axes twice", "not finite"],
+)
+def test_orthogonalized_columns_are_orthonormal(columns: Tensor, scale: float):
+    p = (scale * columns).contiguous()
+
+    orthogonalize_(p)
+
+    torch.testing.assert_close(p.T @ p, torch.eye(p.shape[1]), rtol=0, atol=1e-5)
+
+
+def test_orthogonalized_columns_span_what_they_spanned():
+    columns = normal(40, 4)
+    p = columns.clone()
+
+    orthogonalize_(p)
+
+    torch.testing.assert_close(p @ (p.T @ columns), columns, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("rank", "own"), [(3, 3), (3, 1), (4, 0), (12, 12)])  # the last: full rank, dense
+def test_a_matrix_of_no_higher_rank_is_exact(rank: int, own: int):
+    matrix = normal(12, own) @ normal(own, 30)
+
+    mean, left = approximated(matrix, rank)
+
+    torch.testing.assert_close(mean, matrix, rtol=1e-5, atol=1e-5)
+    assert left.norm() <= 1e-5 * matrix.norm()
+
+
+def test_no_more_is_left_than_there_was():
+    matrix = normal(60, 90)
+
+    mean, left = approximated(matrix, 2)
+
+    assert torch.linalg.matrix_rank(mean) <= 2
+    assert left.norm() < matrix.norm()
+
+
+def test_the_starting_factor_leaves_the_model_s_random_numbers_alone():
+    before = torch.get_rng_state()
+
+    factor = starting_factor(10, 2, seed=5)
+
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(factor, starting_factor(10, 2, seed=5))
+    assert not torch.equal(factor, starting_factor(10, 2, seed=6))
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((512, 9408), True),
+        ((16, 1, 3, 3), False),
+        ((64, 32, 3, 3), True),
+        ((16, 16), False),
+        ((512,), False),
+        ((), False),
+    ],
+)
+def test_factors_are_worth_it_where_they_are_less_than_half_of_a_matrix(shape: tuple[int, ...], expected: bool):
+    assert is_worth_factors(shape, rank=4) is expected

@@ -1,0 +1,262 @@
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from trainers.exchange.compressors import sizes
+from trainers.exchange.compressors.onebit import OneBit
+from trainers.exchange.compressors.qsgd import Qsgd
+from trainers.exchange.compressors.quantizer import Quantizer, Segments
+from trainers.exchange.compressors.sign import MajoritySign, ScaledSign
+from trainers.exchange.compressors.terngrad import TernGrad
+from trainers.exchange.kernels.codes import pack, round_at_random, rounded_by_torch, unpack
+
+SEGMENTS = ((0, 300), (300, 301), (301, 1000))
+D = 1000
+Build = Callable[[Segments], Quantizer]
+QUANTIZERS: dict[str, Build] = {
+    "majority": MajoritySign,
+    "scaled sign": ScaledSign,
+    "onebit": OneBit,
+    "terngrad": TernGrad,
+    "terngrad unclipped": partial(TernGrad, clip=float("inf")),
+    "qsgd": Qsgd,
+    "qsgd max 5": partial(Qsgd, levels=5, norm="max"),
+    "qsgd ternary": partial(Qsgd, levels=1, bucket=1000),
+}
+KINDS = pytest.mark.parametrize("kind", QUANTIZERS)
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def normal(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=generator(sum(shape)))
+
+
+def encoded(quantizer: Quantizer, values: Tensor, seed: int = 0) -> Tensor:
+    payload = torch.full((quantizer.num_bytes,), 0xFF, dtype=torch.uint8)
+    quantizer.encode(values, payload, generator(seed))
+    return payload
+
+
+def sent(quantizer: Quantizer, values: Tensor, seed: int = 0) -> Tensor:
+    """Return what the peers make of `values` `(d,)`."""
+    out = torch.zeros_like(values)
+    quantizer.add_decoded(encoded(quantizer, values, seed), out)
+    return out
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.integers(0, 255), min_size=1, max_size=70), st.sampled_from([1, 2, 4, 8]))
+def test_codes_survive_packing(given_codes: list[int], bits: int):
+    codes = torch.tensor([code % 2**bits for code in given_codes], dtype=torch.uint8)
+    packed, back = torch.empty(-(-len(codes) * bits // 8), dtype=torch.uint8), torch.empty_like(codes)
+
+    pack(codes, bits, packed)
+    unpack(packed, bits, back)
+
+    assert torch.equal(back, codes)
+
+
+@pytest.mark.parametrize("levels", [1, 7, 127])
+def test_a_gpu_would_round_as_the_cpu_does(levels: int):
+    values, scales = 3 * normal(1000), normal(8).abs()
+    scales[2] = 0.0
+    seed = int(torch.randint(2**63 - 1, (), generator=generator(4)))
+
+    codes = round_at_random(values, scales, group=128, levels=levels, generator=generator(4))
+
+    assert torch.equal(codes, rounded_by_torch(values, scales.repeat_interleave(128)[:1000], levels, seed))
+    assert codes.max() <= 2 * levels
+
+
+@KINDS
+@pytest.mark.parametrize("segments", [SEGMENTS, ((0, 1),), ((0, 128), (128, 256)), ((0, 3), (3, 129))])
+def test_payloads_have_whole_words_and_are_reproducible(kind: str, segments: Segments):
+    quantizer = QUANTIZERS[kind](segments)
+    values = normal(segments[-1][1])
+
+    payload = encoded(quantizer, values, seed=3)
+
+    assert quantizer.num_bytes % 4 == 0
+    assert torch.equal(payload, encoded(quantizer, values, seed=3))
+
+
+@KINDS
+def test_decoding_accumulates_and_can_take_away(kind: str):
+    quantizer, values = QUANTIZERS[kind](SEGMENTS), normal(D)
+    payload, out = encoded(quantizer, values), torch.full((D,), 0.5)
+
+    quantizer.add_decoded(payload, out)
+    assert torch.equal(out, 0.5 + sent(quantizer, values))
+    quantizer.add_decoded(payload, out, factor=-1.0)
+
+    torch.testing.assert_close(out, torch.full((D,), 0.5))
+
+
+@KINDS
+@pytest.mark.parametrize("values", [torch.zeros(D), -normal(D).abs(), torch.full((D,), -2.0), 1e-30 * normal(D)])
+def test_what_is_sent_points_the_same_way(kind: str, values: Tensor):
+    q = sent(QUANTIZERS[kind](SEGMENTS), values)
+
+    assert torch.all(torch.isfinite(q))
+    assert torch.all(q * values.sign() >= 0)
+
+
+@pytest.mark.parametrize("kind", ["scaled sign", "onebit", "terngrad", "terngrad unclipped", "qsgd", "qsgd ternary"])
+def test_zeros_are_sent_as_zeros(kind: str):
+    assert torch.equal(sent(QUANTIZERS[kind](SEGMENTS), torch.zeros(D)), torch.zeros(D))
+
+
+@pytest.mark.parametrize("kind", ["scaled sign", "onebit", "terngrad"])
+def test_a_loud_layer_does_not_drown_out_the_others(kind: str):
+    values = normal(D)
+    louder = values.clone()
+    louder[:300] *= 1e6
+
+    quantizer = QUANTIZERS[kind](SEGMENTS)
+
+    assert torch.equal(sent(quantizer, louder)[300:], sent(quantizer, values)[300:])
+
+
+@pytest.mark.parametrize("kind", ["qsgd", "qsgd max 5", "qsgd ternary", "terngrad unclipped"])
+def test_the_mean_of_what_is_sent_is_right(kind: str):
+    values = normal(40)
+    quantizer = QUANTIZERS[kind](((0, 40),))
+
+    draws = torch.stack([sent(quantizer, values, seed) for seed in range(1000)]).double()
+
+    error_std = draws.std(0) / 1000**0.5
+    assert torch.all((draws.mean(0) - values).abs() <= 5 * error_std + 1e-6)
+
+
+def test_qsgd_s_error_stays_below_its_bound():
+    values, levels = normal(128), 4
+    quantizer = Qsgd(((0, 128),), levels=levels)
+
+    errors = torch.stack([(sent(quantizer, values, seed) - values).square().sum() for seed in range(100)])
+
+    bound = min(128 / levels**2, 128**0.5 / levels)  # Alistarh et al., lemma 3.1
+    assert 0 < errors.mean() <= bound * values.square().sum()
+
+
+def test_qsgd_of_all_levels_loses_less_than_one_of_them():
+    values = normal(D)
+
+    error = (sent(Qsgd(SEGMENTS, norm="max"), values) - values).abs()
+
+    assert error.max() < values.abs().max() / 127 * (1 + 1e-5)
+
+
+def test_terngrad_sends_three_values_a_layer_and_clips():
+    values = normal(D)
+    values[0] = 100.0
+
+    layer = sent(TernGrad(SEGMENTS), values)[:300]
+
+    clip = 2.5 * values[:300].square().mean().sqrt().item()
+    assert layer.unique().tolist() == pytest.approx([-clip, 0.0, clip])
+    assert layer[0] == layer.max()
+
+
+def test_terngrad_clips_no_layer_to_nothing():
+    assert sent(TernGrad(((0, 5), (5, 6))), torch.full((6,), -3.0)).tolist() == [-3.0] * 6
+
+
+def test_the_scaled_sign_keeps_each_layer_s_mean_magnitude():
+    values = normal(D)
+
+    q = sent(ScaledSign(SEGMENTS), values)
+
+    for start, stop in SEGMENTS:
+        layer = values[start:stop]
+        torch.testing.assert_close(q[start:stop], layer.abs().mean() * layer.sign())
+
+
+def test_the_scaled_sign_contracts_by_its_formula():
+    p = normal(D)
+
+    error = p - sent(ScaledSign(((0, D),)), p)
+
+    expected = (1 - p.abs().sum() ** 2 / (D * p.square().sum())) * p.square().sum()
+    torch.testing.assert_close(error.square().sum(), expected, rtol=1e-5, atol=0.0)
+
+
+def test_onebit_sends_each_layer_s_sum():
+    values = normal(D) + 0.3
+
+    q = sent(OneBit(SEGMENTS), values)
+
+    for start, stop in SEGMENTS:
+        torch.testing.assert_close(q[start:stop].sum(), values[start:stop].sum(), rtol=1e-5, atol=1e-4)
+        assert len(q[start:stop].unique()) <= 2
+        assert torch.equal(q[start:stop] >= 0, values[start:stop] >= 0)
+
+
+@pytest.mark.parametrize("kind", ["scaled sign", "onebit"])
+def test_with_memory_what_was_sent_and_what_is_kept_add_up(kind: str):
+    quantizer, gradients = QUANTIZERS[kind](SEGMENTS), normal(20, D)
+    residual, all_sent = torch.zeros(D), torch.zeros(D)
+
+    for gradient in gradients:
+        residual += gradient
+        payload = encoded(quantizer, residual)
+        quantizer.add_decoded(payload, all_sent)
+        quantizer.add_decoded(payload, residual, factor=-1.0)
+
+    assert quantizer.uses_memory
+    torch.testing.assert_close(all_sent + residual, gradients.sum(0), rtol=1e-5, atol=1e-4)
+
+
+def test_the_majority_decides_and_a_draw_is_positive():
+    quantizer, total = MajoritySign(((0, 3),)), torch.zeros(3)
+    workers = torch.tensor([[1.0, -1.0, 5.0], [-0.1, -0.0, -9.0], [-3.0, -2.0, 0.0], [-1.0, 4.0, -1.0]])
+
+    for values in workers:
+        quantizer.add_decoded(encoded(quantizer, values), total)
+    quantizer.combine(total, len(workers))
+
+    assert total.tolist() == [-1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("kind", ["scaled sign", "onebit", "terngrad", "qsgd"])
+def test_others_are_averaged(kind: str):
+    total = torch.tensor([6.0, -3.0])
+
+    QUANTIZERS[kind](((0, 2),)).combine(total, 3)
+
+    assert total.tolist() == [2.0, -1.0]
+
+
+@pytest.mark.parametrize(
+    ("layout", "num_bytes"),
+    [
+        (sizes.majority_sign(1001), 128),  # 125.125, in whole words
+        (sizes.scaled_sign(1000, 3), 128 + 12),
+        (sizes.onebit(1000, 3), 128 + 24),
+        (sizes.terngrad(1000, 3), 252 + 12),
+        (sizes.qsgd(1000, levels=127, bucket=128), 1000 + 32),
+        (sizes.qsgd(1000, levels=7, bucket=64), 500 + 64),
+    ],
+)
+def test_a_payload_takes_as_many_bits_as_its_codes(layout: sizes.CodedLayout, num_bytes: int):
+    assert layout.num_bytes == num_bytes
+
+
+@pytest.mark.parametrize(("levels", "bits"), [(1, 2), (2, 4), (7, 4), (8, 8), (127, 8)])
+def test_a_code_has_room_for_every_level(levels: int, bits: int):
+    assert sizes.code_bits(levels) == bits
+
+
+@pytest.mark.parametrize(("levels", "bucket"), [(0, 128), (128, 128), (127, 0)])
+def test_qsgd_names_a_field_outside_its_range(levels: int, bucket: int):
+    field = "bucket" if bucket == 0 else "levels"
+
+    with pytest.raises(ValueError, match=f"`{field}` must be.*got {bucket if bucket == 0 else levels}"):
+        Qsgd(SEGMENTS, levels=levels, bucket=bucket)

@@ -1,0 +1,200 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from trainers.exchange.compressors import adacomp
+from trainers.exchange.compressors.gtopk import Sparse, merge, merge_rounds
+from trainers.exchange.compressors.randomk import random_block, random_entries
+from trainers.exchange.compressors.sizes import num_selected
+from trainers.exchange.compressors.topk import ENOUGH, largest, sampled_largest
+
+FEW = st.lists(st.floats(-10, 10, width=32, allow_subnormal=False), min_size=1, max_size=60)
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def normal(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=generator(sum(shape)))
+
+
+def assert_ascending(indices: Tensor) -> None:
+    assert indices.dtype == torch.int32
+    assert torch.all(indices.diff() > 0)
+
+
+@settings(deadline=None, max_examples=50)
+@given(given_values=FEW, share=st.floats(0, 1))
+def test_the_largest_entries_are_found(given_values: list[float], share: float):
+    values = torch.tensor(given_values)
+    count = num_selected(len(values), share)
+
+    found = largest(values, count)
+
+    assert_ascending(found)
+    wanted = values[values != 0].abs().sort(descending=True).values[:count]
+    assert torch.equal(values[found.long()].abs().sort(descending=True).values, wanted)
+
+
+@pytest.mark.parametrize("values", [normal(300_000), normal(300_000).sign(), -normal(300_000).exp()])
+@pytest.mark.parametrize("count", [1, 3000, 299_999])
+def test_the_largest_of_many_are_found_from_a_sample(values: Tensor, count: int):
+    found = largest(values, count)
+
+    assert_ascending(found)
+    assert torch.equal(values[found.long()].abs().sort().values, values.abs().topk(count).values.flip(0))
+
+
+def test_a_sample_that_misses_the_large_entries_does_no_harm():
+    values = torch.zeros(300_000)
+    values[[1, 10, 299_998]] = torch.tensor([1.0, -2.0, 3.0])  # the sample's stride is 3
+
+    assert largest(values, 2).tolist() == [10, 299_998]
+    assert largest(values, 5).tolist() == [1, 10, 299_998]
+
+
+@pytest.mark.parametrize("values", [normal(200_000), normal(200_000).exp(), torch.linspace(-1, 1, 200_000)])
+def test_sampled_entries_are_about_as_many_and_the_largest(values: Tensor):
+    found = sampled_largest(values, 2000, generator())
+
+    assert_ascending(found)
+    assert ENOUGH * 2000 <= len(found) <= 2000
+    magnitudes = values[found.long()].abs()
+    assert magnitudes.min() >= values.abs().topk(2000).values.min()
+
+
+@pytest.mark.parametrize("values", [torch.zeros(1000), torch.ones(1000), torch.eye(1000)[3], torch.ones(1)])
+def test_a_sampled_selection_takes_what_there_is(values: Tensor):
+    found = sampled_largest(values, 10, generator())
+
+    assert_ascending(found)
+    assert 1 <= len(found) <= 10 or not values.any()
+    assert torch.all(values[found.long()] != 0)
+
+
+@pytest.mark.parametrize(("num_entries", "ratio", "expected"), [(30, 0.1, 3), (31, 0.1, 4), (5, 0.001, 1), (7, 1.0, 7)])
+def test_a_ratio_is_rounded_up_to_entries(num_entries: int, ratio: float, expected: int):
+    assert num_selected(num_entries, ratio) == expected
+
+
+@pytest.mark.parametrize("draw", [random_entries, random_block])
+@pytest.mark.parametrize(("num_entries", "count"), [(1, 1), (10, 10), (1000, 1), (100_000, 1000)])
+def test_random_entries_are_distinct_and_the_same_for_the_same_seed(draw, num_entries: int, count: int):
+    drawn = draw(num_entries, count, seed=(0, 5, 1))
+
+    assert_ascending(drawn)
+    assert len(drawn) == count
+    assert 0 <= drawn.min() <= drawn.max() < num_entries
+    assert torch.equal(drawn, draw(num_entries, count, seed=(0, 5, 1)))
+    if count < num_entries:
+        assert not torch.equal(drawn, draw(num_entries, count, seed=(0, 6, 1)))
+
+
+@pytest.mark.parametrize("draw", [random_entries, random_block])
+def test_every_entry_is_drawn_equally_often(draw):
+    times = torch.zeros(20)
+
+    for step in range(2000):
+        times[draw(20, 5, seed=(step,)).long()] += 1
+
+    assert torch.all((times / 2000 - 5 / 20).abs() < 5 * (0.25 * 0.75 / 2000) ** 0.5)
+
+
+def sent_by_adacomp(corrected: Tensor, gradient: Tensor, bin_size: int) -> tuple[list[int], float]:
+    """The definition, entry by entry."""
+    most = [corrected[start : start + bin_size].abs().max().item() for start in range(0, len(corrected), bin_size)]
+    ahead = (corrected + gradient).abs().tolist()
+    indices = [index for index in range(len(ahead)) if ahead[index] >= most[index // bin_size] > 0]
+    return indices, sum(most) / len(most)
+
+
+@settings(deadline=None, max_examples=50)
+@given(FEW, st.integers(2, 70))
+def test_adacomp_sends_what_its_definition_says(given_values: list[float], bin_size: int):
+    corrected = torch.tensor(given_values)
+    gradient = normal(len(corrected))
+
+    indices, values = adacomp.select(corrected, gradient, bin_size=bin_size)
+
+    wanted, scale = sent_by_adacomp(corrected, gradient, bin_size)
+    assert indices.dtype == torch.int32
+    assert indices.tolist() == wanted == adacomp.select_by_torch(corrected, gradient, bin_size)[0].tolist()
+    torch.testing.assert_close(values, torch.where(corrected[wanted] >= 0, scale, -scale))
+
+
+def test_adacomp_sends_nothing_of_nothing():
+    indices, values = adacomp.select(torch.zeros(70), torch.zeros(70), bin_size=50)
+
+    assert len(indices) == len(values) == 0
+
+
+def dense(entries: Sparse, d: int) -> Tensor:
+    out = torch.zeros(d)
+    out[entries[0].long()] = entries[1]
+    return out
+
+
+def merged_over_a_tree(selected: list[Sparse], memories: list[Tensor], count: int) -> Sparse:
+    """Play all ranks: `memories` get what merges drop, and rank 0's entries are returned."""
+    held = list(selected)
+    for transfers in merge_rounds(len(held)):
+        for sender, receiver in transfers:
+            held[receiver], dropped = merge(held[receiver], held[sender], count)
+            memories[receiver] += dense(dropped, len(memories[receiver]))
+    return held[0]
+
+
+@pytest.mark.parametrize("num_workers", range(1, 9))
+def test_a_global_top_k_loses_nothing(num_workers: int):
+    d, count = 64, 6
+    memories, gradients = [torch.zeros(d) for _ in range(num_workers)], normal(5, num_workers, d)
+    total = torch.zeros(d)
+
+    for step in range(5):
+        selected = []
+        for memory, gradient in zip(memories, gradients[step], strict=True):
+            memory += gradient
+            indices = largest(memory, count)
+            selected.append((indices, memory[indices]))
+            memory[indices] = 0.0
+        result = merged_over_a_tree(selected, memories, count)
+        assert_ascending(result[0])
+        assert len(result[0]) <= count
+        total += dense(result, d)
+
+    torch.testing.assert_close(total + sum(memories), gradients.sum((0, 1)), rtol=1e-5, atol=1e-5)
+
+
+def test_with_room_for_all_a_global_top_k_is_the_sum():
+    vectors = normal(5, 30)
+    memories = [torch.zeros(30) for _ in vectors]
+
+    result = merged_over_a_tree([(torch.arange(30, dtype=torch.int32), vector) for vector in vectors], memories, 30)
+
+    torch.testing.assert_close(dense(result, 30), vectors.sum(0))
+    assert not any(memory.any() for memory in memories)
+
+
+@pytest.mark.parametrize("num_workers", range(1, 18))
+def test_every_rank_but_the_first_sends_once_and_as_late_as_needed(num_workers: int):
+    rounds = merge_rounds(num_workers)
+
+    senders = [transfer.sender for transfers in rounds for transfer in transfers]
+    assert sorted(senders) == list(range(1, num_workers))
+    assert len(rounds) == (num_workers - 1).bit_length()
+    for number, transfers in enumerate(rounds):
+        done = {transfer.sender for earlier in rounds[:number] for transfer in earlier}
+        ranks = [rank for transfer in transfers for rank in transfer]
+        assert len(set(ranks)) == len(ranks)
+        assert done.isdisjoint(ranks)
+
+
+def test_a_global_top_k_of_nothing_is_nothing():
+    nothing = (torch.empty(0, dtype=torch.int32), torch.empty(0))
+
+    kept, dropped = merge(nothing, nothing, 5)
+
+    assert [len(each) for each in (*kept, *dropped)] == [0, 0, 0, 0]

@@ -1,0 +1,63 @@
+"""The one thread that exchanges gradients, step by step and bucket by bucket, beside backward."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+
+import torch
+
+from trainers.exchange.buffer import GradientBuffer
+from trainers.exchange.outcome import Exchanged
+
+
+class Communication:
+    """Runs exchanges in the order given. All ranks give the same, so their collectives meet in one order.
+
+    On a GPU the thread has a stream of its own.
+    """
+
+    def __init__(self, buffer: GradientBuffer, device: torch.device, *, threads: int) -> None:
+        self._buffer, self._device, self._threads = buffer, device, threads
+        self._thread = ThreadPoolExecutor(1, "wiretune-exchange", self._start)
+
+    def _start(self) -> None:
+        torch.set_num_threads(self._threads)  # torch counts them for each thread that calls it
+        if self._device.type == "cuda":
+            torch.cuda.set_stream(torch.cuda.Stream(self._device))  # type: ignore[no-untyped-call]
+
+    @contextmanager
+    def beside(self, step: Callable[[], Exchanged]) -> Iterator[Future[Exchanged]]:
+        """Run `step` beside the body, which is the backward whose gradient it exchanges; yields what is pending.
+
+        A body that fails ends the step too, and waits for it: nobody may close a group that is in a collective.
+        """
+        pending = self.start(step)
+        try:
+            yield pending
+        except BaseException:
+            self._buffer.abort()
+            pending.exception()
+            raise
+        self._buffer.finish()
+
+    def start(self, step: Callable[[], Exchanged]) -> Future[Exchanged]:
+        """Run `step` from now on; the caller tells the buffer what arrives, and when that is all."""
+        self._buffer.expect()
+        return self._thread.submit(self._run, step)
+
+    def outcome(self, pending: Future[Exchanged]) -> Exchanged:
+        """Return what came of the step, after the body; raises what it raised."""
+        outcome = pending.result()
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).wait_event(self._sent)
+        return outcome
+
+    def _run(self, step: Callable[[], Exchanged]) -> Exchanged:
+        outcome = step()
+        if self._device.type == "cuda":
+            self._sent = torch.cuda.current_stream(self._device).record_event()
+        return outcome
+
+    def close(self) -> None:
+        """End the thread, when it is done."""
+        self._thread.shutdown()

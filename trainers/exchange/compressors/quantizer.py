@@ -1,0 +1,76 @@
+"""What all quantizers have in common: payloads of a fixed size, made of float32 scales and packed codes.
+
+Quantizers are values: they keep nothing between steps. NaN and infinities must not reach them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from trainers.exchange.compressors.sizes import CodedLayout
+from trainers.exchange.kernels.codes import pack, unpack
+
+#: The layers' ranges (start, stop) in a flat vector, one behind the other from 0.
+Segments = Sequence[tuple[int, int]]
+
+
+class Quantizer(Protocol):
+    """Sends every entry of a vector, with few bits each."""
+
+    @property
+    def uses_memory(self) -> bool:
+        """Whether what a payload gets wrong is to be kept and added to the next vector."""
+
+    @property
+    def num_bytes(self) -> int:
+        """The length of a payload; a multiple of 4."""
+
+    def encode(self, values: Tensor, payload: Tensor, generator: torch.Generator) -> None:
+        """Write `values` `(d,)` to `payload` `(num_bytes,)` uint8, which starts at a multiple of 4 bytes."""
+
+    def add_decoded(self, payload: Tensor, out: Tensor, *, factor: float = 1.0) -> None:
+        """Add `factor` * what `payload` `(num_bytes,)` says to `out` `(d,)`, in place."""
+
+    def combine(self, total: Tensor, num_workers: int) -> None:
+        """Turn the sum `total` `(d,)` of the workers' decoded payloads into the gradient to step with, in place."""
+
+
+class Averaging:
+    """Combines payloads by their mean."""
+
+    def combine(self, total: Tensor, num_workers: int) -> None:
+        total.div_(num_workers)
+
+
+@dataclass(frozen=True)
+class CodedPayload:
+    """Reads and writes payloads of this layout."""
+
+    layout: CodedLayout
+
+    def scales(self, payload: Tensor) -> Tensor:
+        """Return a view `(num_scales,)` into `payload`."""
+        return payload[: self.layout.scale_bytes].view(torch.float32)
+
+    def write_codes(self, codes: Tensor, payload: Tensor) -> None:
+        """Pack `codes` `(d,)` uint8 into `payload`."""
+        pack(codes, self.layout.bits, payload[self.layout.scale_bytes :])
+
+    def codes(self, payload: Tensor) -> Tensor:
+        """Return the codes `(d,)` uint8 in `payload`."""
+        codes = payload.new_empty(self.layout.num_entries)
+        unpack(payload[self.layout.scale_bytes :], self.layout.bits, codes)
+        return codes
+
+
+def sign_codes(values: Tensor) -> Tensor:
+    """Return 1 for each of `values` `(d,)` that is >= 0, else 0, as uint8; zero needs a sign too."""
+    return (values >= 0).view(torch.uint8)
+
+
+def num_entries(segments: Segments) -> int:
+    """Return d."""
+    return segments[-1][1]

@@ -1,0 +1,73 @@
+"""What each compressor sends, from the shapes alone. Pure Python: costs are predicted with it."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+WORD_BYTES = 4
+
+
+def as_matrix(shape: Sequence[int]) -> tuple[int, int]:
+    """Return the rows and columns of a parameter seen as a matrix: the first dimension x all others."""
+    return shape[0], math.prod(shape[1:])
+
+
+def is_worth_factors(shape: Sequence[int], *, rank: int, min_rate: float = 2.0) -> bool:
+    """Whether two factors of `rank` take less than 1 / `min_rate` of a parameter's entries (Vogels et al., 2019)."""
+    if len(shape) < 2:
+        return False
+    num_rows, num_columns = as_matrix(shape)
+    return num_rows * num_columns > min_rate * (num_rows + num_columns) * rank
+
+
+def num_selected(num_entries: int, ratio: float) -> int:
+    """Return k, the entries to send of `num_entries`: at least one."""
+    return max(1, math.ceil(round(ratio * num_entries, 6)))  # 0.1 * 30 is a little more than 3
+
+
+def code_bits(levels: int) -> int:
+    """Return the bits of a code that tells -`levels` .. `levels` apart, at most 127: 2, 4 or 8."""
+    return next(bits for bits in (2, 4, 8) if 2 * levels < 2**bits)
+
+
+@dataclass(frozen=True)
+class CodedLayout:
+    """A payload of float32 scales, and behind them one code for each entry, packed."""
+
+    num_entries: int
+    bits: int
+    num_scales: int = 0
+
+    @property
+    def scale_bytes(self) -> int:
+        return WORD_BYTES * self.num_scales
+
+    @property
+    def num_bytes(self) -> int:
+        """The length of a payload, in whole words, since payloads lie one behind the other."""
+        return self.scale_bytes + WORD_BYTES * math.ceil(self.num_entries * self.bits / (8 * WORD_BYTES))
+
+
+def majority_sign(num_entries: int) -> CodedLayout:
+    """Signs alone."""
+    return CodedLayout(num_entries, bits=1)
+
+
+def scaled_sign(num_entries: int, num_layers: int) -> CodedLayout:
+    """Signs, and one magnitude per layer."""
+    return CodedLayout(num_entries, bits=1, num_scales=num_layers)
+
+
+def onebit(num_entries: int, num_layers: int) -> CodedLayout:
+    """Signs, and two means per layer."""
+    return CodedLayout(num_entries, bits=1, num_scales=2 * num_layers)
+
+
+def terngrad(num_entries: int, num_layers: int) -> CodedLayout:
+    """One of three values, and one scale per layer."""
+    return CodedLayout(num_entries, bits=2, num_scales=num_layers)
+
+
+def qsgd(num_entries: int, *, levels: int, bucket: int) -> CodedLayout:
+    """One of 2 `levels` + 1 values, and one norm for each `bucket` entries, the last of which may be fewer."""
+    return CodedLayout(num_entries, bits=code_bits(levels), num_scales=math.ceil(num_entries / bucket))

@@ -1,0 +1,302 @@
+"""Every kind of gradient exchange and its knobs. Pydantic only, so that a job can be checked without torch."""
+
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, TypeAdapter
+
+from trainers.ranges import Config, Fault, Range
+
+Density = Annotated[float, Field(gt=0, le=1)]
+Threshold = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Rank = Annotated[int, Field(ge=1, le=1024)]
+Coefficient = Annotated[float, Field(ge=0, lt=1)]
+LevelName = Literal["density", "threshold", "rank"]
+
+
+class ExchangeBase(Config):
+    """What every exchange can be given. Its level, if it has one, is what a controller steers."""
+
+    overlap: bool = Field(True, description="send gradients while backward still computes others")
+    bucket_mib: float = Field(
+        4.0, gt=0, le=1024, description="gradients sent together, in MiB of float32; at most 8 buckets"
+    )
+
+    @property
+    def level_name(self) -> LevelName:
+        """What people call the level; an exchange without one is told by its density."""
+        return "density"
+
+    @property
+    def level(self) -> float | tuple[float, float] | None:
+        """The level, fixed or [low, high]; None: there is none."""
+        return None
+
+    @property
+    def is_by_density(self) -> bool:
+        """Whether the level is a density."""
+        return self.level is not None and self.level_name == "density"
+
+    def check_level(self, level: float | None) -> float:
+        """Return the level to use: `level`, or the configured one; raises ValueError if it is none."""
+        wanted = self.level if level is None else level
+        if wanted is None or isinstance(wanted, tuple):
+            raise ValueError(f"`level` must be given where it is searched, got None for the range {wanted}")
+        if fault := self.level_fault(wanted):
+            raise ValueError(f"`level` {fault}, got {wanted:g}")
+        return wanted
+
+    def level_fault(self, level: float) -> str | None:
+        """Return what is wrong with a level, as `must be ...`; None: nothing."""
+        return None if 0 < level <= 1 else "must be in (0, 1] for a density"
+
+    def ranges(self) -> Iterator[Range]:
+        if isinstance(self.level, tuple):
+            yield Range("level", self.level_name, self.level)
+
+
+class NoneConfig(ExchangeBase):
+    """Dense float32 gradients, all-reduced: the trivial compressor."""
+
+    kind: Literal["none"] = "none"
+
+
+class Fp16Config(ExchangeBase):
+    """Dense gradients, all-reduced in float16: half of the bytes."""
+
+    kind: Literal["fp16"] = "fp16"
+
+
+class Bf16Config(ExchangeBase):
+    """Dense gradients, all-reduced in bfloat16: half of the bytes, float32's range."""
+
+    kind: Literal["bf16"] = "bf16"
+
+
+class SparseConfig(ExchangeBase):
+    """What all have that send some entries and keep the others in a memory."""
+
+    memory: Literal["residual", "ef21", "none"] = Field(
+        "residual",
+        description="what becomes of the entries that are not sent: error feedback, EF21 (differences), or nothing",
+    )
+    momentum_correction: Coefficient | None = Field(
+        None, description="momentum before compression (DGC); the optimizer's own must then be 0"
+    )
+    nesterov: bool = Field(False, description="of the momentum correction")
+    masking: bool = Field(True, description="momentum correction: clear the momentum of what was sent")
+    lr_corrected: bool = Field(False, description="residual: rescale it when the learning rate changes")
+    values: Literal["float16", "float32"] = Field(
+        "float16", description="of an entry on the wire; what float16 rounds off stays in the memory"
+    )
+    aggregate: Literal["auto", "gather", "sharded"] = Field(
+        "auto",
+        description="gather: each payload goes to all ranks; sharded: each rank sums a range; auto: the fewest bytes",
+    )
+
+    @property
+    def has_error_memory(self) -> bool:
+        """Whether what is not sent is added to later gradients."""
+        return self.memory == "residual"
+
+    def faults(self) -> Iterator[Fault]:
+        yield from super().faults()
+        if self.momentum_correction is not None and self.memory != "residual":
+            yield Fault("/memory", self.memory, f"`momentum_correction` needs `memory: residual`, got {self.memory}")
+        if self.lr_corrected and self.memory != "residual":
+            yield Fault("/lr_corrected", True, f"`lr_corrected` needs `memory: residual`, got {self.memory}")
+        if self.nesterov and self.momentum_correction is None:
+            yield Fault("/nesterov", True, "`nesterov` needs `momentum_correction`: a number in [0, 1)")
+
+
+class ByDensity(SparseConfig):
+    """Sparse kinds whose level is a density."""
+
+    density: Density | tuple[Density, Density] = Field(description="share of entries sent, in (0, 1]")
+
+    @property
+    def level(self) -> float | tuple[float, float]:
+        return self.density
+
+
+class ThresholdConfig(SparseConfig):
+    """Send the entries of gradient + residual whose magnitude reaches a threshold (Sahu et al., 2021).
+
+    A pair of numbers is searchable, one number is fixed. With `search: density` (default) the threshold
+    follows from a sampled quantile; with `search: absolute` it is given by `threshold`.
+    """
+
+    kind: Literal["threshold"] = "threshold"
+    search: Literal["density", "absolute"] = "density"
+    density: Density | tuple[Density, Density] | None = Field(None, description="share of entries sent, in (0, 1]")
+    threshold: Threshold | tuple[Threshold, Threshold] | None = Field(None, description="absolute cut-off, >= 0")
+    hold: Literal["stage", "run"] = Field(
+        "stage", description="stage: recalibrate when the measured density leaves 2x of the plan; run: never"
+    )
+
+    def faults(self) -> Iterator[Fault]:
+        yield from super().faults()
+        wanted, other = self.level_name, "threshold" if self.search == "density" else "density"
+        extra = getattr(self, other)
+        if getattr(self, wanted) is None:
+            message = f"`search: {self.search}` needs `{wanted}`: a number, or a pair [low, high]"
+            yield Fault(f"/{wanted}", None, message)
+        if extra is not None:
+            message = f"`{other}` has no effect with `search: {self.search}`; leave it out"
+            yield Fault(f"/{other}", extra, message)
+
+    @property
+    def level_name(self) -> Literal["density", "threshold"]:
+        return "density" if self.search == "density" else "threshold"
+
+    @property
+    def level(self) -> float | tuple[float, float] | None:
+        return self.density if self.search == "density" else self.threshold
+
+    def level_fault(self, level: float) -> str | None:
+        if self.search == "density":
+            return super().level_fault(level)
+        return None if level >= 0 else "must be >= 0 for a threshold"
+
+
+class TopKConfig(ByDensity):
+    """Send the largest entries of gradient + residual (Alistarh et al., 2018)."""
+
+    kind: Literal["topk"] = "topk"
+    selection: Literal["sampled", "exact"] = Field(
+        "sampled", description="sampled: the cut-off is a quantile of a sample, some 30x faster than exact"
+    )
+    scope: Literal["layer", "bucket", "global"] = Field(
+        "bucket", description="what the density is a share of: each layer, each bucket, or the whole gradient"
+    )
+
+
+class RandomKConfig(ByDensity):
+    """Send entries drawn at random, the same on all ranks, so that only values travel (Stich et al., 2018)."""
+
+    kind: Literal["randomk"] = "randomk"
+    values: Literal["float32"] = Field("float32", description="they are summed on their way")
+    aggregate: Literal["auto"] = Field("auto", description="all-reduced: all ranks send the same entries")
+    block: bool = Field(False, description="one block of neighbours at a random place, instead of single entries")
+
+
+class DgcConfig(ByDensity):
+    """Deep gradient compression: top-k of the accumulated momentum (Lin et al., 2018)."""
+
+    kind: Literal["dgc"] = "dgc"
+    density: Density | tuple[Density, Density] = Field(0.001, description="share of entries sent, in (0, 1]")
+    momentum_correction: Coefficient | None = Field(
+        0.9, description="momentum before compression; the optimizer's own must be 0"
+    )
+    clip: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="norm of the mean gradient; a rank's own is clipped to 1/sqrt(N)"
+    )
+    warmup_steps: int = Field(0, ge=0, description="steps over which the density falls from 25 % to its level")
+
+
+class GTopKConfig(ByDensity):
+    """Send the largest entries of the sum, merged over a tree of ranks (Shi et al., 2019), and lose nothing."""
+
+    kind: Literal["gtopk"] = "gtopk"
+    aggregate: Literal["auto"] = Field("auto", description="up a tree of ranks, and down again")
+
+
+class AdaCompConfig(SparseConfig):
+    """Send, from each bin of neighbours, what the last step would make the largest (Chen et al., 2018)."""
+
+    kind: Literal["adacomp"] = "adacomp"
+    conv_bin: int = Field(50, ge=2, le=65_536, description="entries per bin in convolutions")
+    other_bin: int = Field(500, ge=2, le=65_536, description="entries per bin elsewhere")
+
+
+class PowerSgdConfig(ExchangeBase):
+    """Send a low-rank factorisation of each large matrix, the rest densely (Vogels et al., 2019)."""
+
+    kind: Literal["powersgd"] = "powersgd"
+    rank: Rank | tuple[Rank, Rank] = Field(4, description="of the factorisation")
+    min_saving: float = Field(
+        2.0, gt=1, description="factorise a matrix only if its factors have so many times fewer numbers"
+    )
+    values: Literal["float16", "float32"] = Field("float16", description="of factors and of the rest on the wire")
+
+    @property
+    def level_name(self) -> Literal["rank"]:
+        return "rank"
+
+    @property
+    def level(self) -> float | tuple[float, float]:
+        return self.rank
+
+    def level_fault(self, level: float) -> str | None:
+        return None if level >= 1 else "must be at least 1 for a rank"
+
+
+class QuantizedBase(ExchangeBase):
+    """What all have that send every entry with few bits."""
+
+    memory: ClassVar[Literal["residual", "none"]] = "none"
+
+
+class QsgdConfig(QuantizedBase):
+    """Random rounding to a few levels of each bucket's norm; unbiased (Alistarh et al., 2017)."""
+
+    kind: Literal["qsgd"] = "qsgd"
+    levels: int = Field(127, ge=1, le=127, description="levels of a magnitude")
+    bucket: int = Field(128, ge=8, le=65_536, description="entries that share a norm")
+    norm: Literal["l2", "max"] = "max"
+
+
+class TernGradConfig(QuantizedBase):
+    """Random rounding to -1, 0 or 1 times each layer's largest magnitude (Wen et al., 2017)."""
+
+    kind: Literal["terngrad"] = "terngrad"
+    clip: float = Field(2.5, gt=0, description="in standard deviations of a layer, before rounding")
+
+
+class SignSgdConfig(QuantizedBase):
+    """The sign of each entry: the majority's (Bernstein et al., 2018), or scaled with error feedback (EF-signSGD)."""
+
+    kind: Literal["signsgd"] = "signsgd"
+    feedback: bool = Field(True, description="scale by a layer's mean magnitude and keep the error; else a majority")
+
+    @property
+    def memory(self) -> Literal["residual", "none"]:  # type: ignore[override]
+        return "residual" if self.feedback else "none"
+
+
+class OneBitConfig(QuantizedBase):
+    """The sign of each entry, and each layer's mean of either sign, with error feedback (Seide et al., 2014)."""
+
+    kind: Literal["onebit"] = "onebit"
+    memory: ClassVar[Literal["residual", "none"]] = "residual"
+
+
+SparseKind = ThresholdConfig | TopKConfig | RandomKConfig | DgcConfig | GTopKConfig | AdaCompConfig
+QuantizedConfig = QsgdConfig | TernGradConfig | SignSgdConfig | OneBitConfig
+ExchangeConfig = Annotated[
+    NoneConfig
+    | Fp16Config
+    | Bf16Config
+    | ThresholdConfig
+    | TopKConfig
+    | RandomKConfig
+    | DgcConfig
+    | GTopKConfig
+    | AdaCompConfig
+    | PowerSgdConfig
+    | QsgdConfig
+    | TernGradConfig
+    | SignSgdConfig
+    | OneBitConfig,
+    Field(discriminator="kind"),
+]
+
+
+def CompressionConfig(**fields: object) -> ExchangeConfig:
+    """Return the exchange of the given `kind` and knobs, for a script of one's own; raises pydantic.ValidationError."""
+    config: ExchangeConfig = TypeAdapter(ExchangeConfig).validate_python(fields)
+    return config
+
+
+#: Kinds that the job language knows and a later release builds; refused by name until then.
+FUTURE_EXCHANGES = ("auto", "doublesqueeze", "dist_ef_sgd", "cser", "liec_sgd")

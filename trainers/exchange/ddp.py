@@ -1,0 +1,127 @@
+"""Our exchanges under torch's DistributedDataParallel, in a training script of the user's own.
+
+    ddp = DistributedDataParallel(model)
+    handle = compress_gradients(ddp, CompressionConfig(kind="dgc", density=0.003))
+
+DDP hands over its buckets while backward goes on; they are told apart by their parameters, since DDP rebuilds them
+after its first step. The exchange runs in its own thread and process group, as in a job.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
+
+from trainers.exchange import exchange
+from trainers.exchange.buckets import Layer
+from trainers.exchange.buffer import GradientBuffer
+from trainers.exchange.communication import Communication
+from trainers.exchange.config import ExchangeConfig
+from trainers.exchange.ledger import Ledger
+from trainers.exchange.outcome import Exchanged
+from trainers.exchange.pacing import Unpaced
+from trainers.exchange.wire import Wire
+from trainers.segment import Purpose
+
+
+def compress_gradients(
+    model: DistributedDataParallel, config: ExchangeConfig, *, scale: Callable[[], float] = lambda: 1.0, seed: int = 0
+) -> "CompressedGradients":
+    """Have `model` exchange gradients as `config` says, from its next backward on. All ranks must call this.
+
+    `scale` is what the loss was multiplied by (`scaler.get_scale` of a GradScaler): memories are kept without it. A
+    step whose gradients are not finite on some rank leaves infinity in all gradients and changes no memory, so that
+    the scaler skips it. Backwards inside `model.no_sync()` are no steps.
+    Raises ValueError for a range where a number is needed, or parameters that are not float32 on one device.
+    """
+    if ranges := [each.field for each in config.ranges()]:
+        raise ValueError(f"`{ranges[0]}` must be one number: nothing searches a range here")
+    parameters = [each for each in model.parameters() if each.requires_grad]
+    kinds = {(each.dtype, each.device) for each in parameters}
+    if len(kinds) != 1 or parameters[0].dtype != torch.float32:
+        raise ValueError(f"parameters must be float32 and on one device, got {sorted(map(str, kinds))}")
+    handle = CompressedGradients(model, config, scale=scale, seed=seed)
+    model.register_comm_hook(None, handle.on_bucket)
+    return handle
+
+
+class CompressedGradients:
+    """The handle of one model's exchange. Its state is this rank's own: each rank saves and loads its."""
+
+    def __init__(
+        self, model: DistributedDataParallel, config: ExchangeConfig, *, scale: Callable[[], float], seed: int
+    ) -> None:
+        parameters = [each for each in model.parameters() if each.requires_grad]
+        device = parameters[0].device
+        self.last: Exchanged | None = None
+        self._scale = scale
+        self._ledger = Ledger()
+        self._buffer = GradientBuffer([tuple(each.shape) for each in parameters], config, device)
+        self._layers = {id(each): layer for each, layer in zip(parameters, self._buffer.layers, strict=True)}
+        wire = Wire(dist.get_world_size(), Unpaced(), self._ledger)
+        wire.group = dist.new_group()
+        self._exchange = exchange.build(config, self._buffer, wire, seed=seed)
+        self._communication = Communication(self._buffer, device, threads=torch.get_num_threads())
+        self._waiting: list[tuple[list[tuple[Layer, Tensor]], Tensor, Future[Tensor]]] = []
+        self._step: Any = None  # of the backward that goes on
+
+    def on_bucket(self, _: None, bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]
+        """Take DDP's bucket; its future is done when the whole gradient has been exchanged."""
+        if self._step is None:
+            self._step = self._communication.start(self._run)
+        parts = [
+            (self._layers[id(parameter)], gradient)
+            for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True)
+        ]
+        scale = self._scale()
+        for layer, gradient in parts:
+            torch.div(gradient.reshape(-1), scale, out=self._buffer.of(layer))
+            self._buffer.arrive(layer)
+        future: Future[Tensor] = Future()
+        self._waiting.append((parts, bucket.buffer(), future))
+        if bucket.is_last():
+            self._finish(scale)
+        return future
+
+    def _run(self) -> Exchanged:
+        return self._exchange.step(torch.zeros(()), None, 1.0)
+
+    def _finish(self, scale: float) -> None:
+        """Wait for the exchange, and give DDP its buckets back."""
+        self._buffer.finish()
+        waiting, self._waiting = self._waiting, []
+        step, self._step = self._step, None
+        self.last = self._communication.outcome(step)
+        for parts, words, future in waiting:
+            for layer, gradient in parts:
+                if self.last.diverged:
+                    gradient.fill_(torch.inf)
+                else:
+                    torch.mul(self._buffer.of(layer).view_as(gradient), scale, out=gradient)
+            future.set_result(words)
+
+    def take_bytes(self) -> dict[Purpose, int]:
+        """Return the bytes that this rank has sent since the last call, by purpose."""
+        return self._ledger.take()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return this rank's memories and what goes with them: tensors, and JSON-compatible scalars."""
+        return {
+            "tensors": {name: tensor.clone() for name, tensor in self._exchange.tensors().items()},
+            "scalars": self._exchange.scalars(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go back to `state`, which this rank of as many ranks has saved; raises ValueError if it is not like that."""
+        live = self._exchange.tensors()
+        shapes = {name: tuple(tensor.shape) for name, tensor in live.items()}
+        given = {name: tuple(tensor.shape) for name, tensor in state["tensors"].items()}
+        if shapes != given:
+            raise ValueError(f"`state` must be of the same exchange, model and number of ranks: {shapes}, got {given}")
+        for name, tensor in live.items():
+            tensor.copy_(state["tensors"][name])
+        self._exchange.load_scalars(state["scalars"])

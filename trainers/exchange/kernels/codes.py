@@ -1,0 +1,105 @@
+"""Small codes for a vector's entries: rounding to them at random, packing them into bytes, adding up what they mean.
+
+A code is a uint8 in [0, 2**bits), bits in (1, 2, 4, 8). Packed into B bytes, byte i holds the codes i, i + B, i + 2B
+and so on, lowest bits first: whole runs of codes are shifted at once, on any device. Random numbers are SplitMix64's
+(Steele et al., OOPSLA 2014), counted by entry, so that one drawn seed gives a CPU and a GPU the same ones.
+"""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from trainers.exchange.kernels.compiled import compiled_later
+
+GOLDEN, FIRST_MIX, SECOND_MIX = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+
+def pack(codes: Tensor, bits: int, packed_out: Tensor) -> None:
+    """Write `codes` `(d,)` of `bits` each to `packed_out` `(B,)`, where B = ceil(d bits / 8)."""
+    packed_out.zero_()
+    for lane, some in enumerate(torch.split(codes, len(packed_out))):
+        packed_out[: len(some)].bitwise_or_(some << (bits * lane))
+
+
+def unpack(packed: Tensor, bits: int, codes_out: Tensor) -> None:
+    """Write the codes in `packed` `(B,)` to `codes_out` `(d,)`; the reverse of `pack`."""
+    for lane, some in enumerate(torch.split(codes_out, len(packed))):
+        torch.bitwise_right_shift(packed[: len(some)], bits * lane, out=some).bitwise_and_(2**bits - 1)
+
+
+def round_at_random(values: Tensor, scales: Tensor, *, group: int, levels: int, generator: torch.Generator) -> Tensor:
+    """Return a code, `levels` + level, for each of `values` `(d,)`, as uint8 `(d,)`.
+
+    The level's mean is `levels` * value / scale, where each run of `group` entries has one of `scales`
+    `(ceil(d / group),)`, 0 for a run of zeros; a value beyond its scale gets the last level. Draws one number from
+    `generator`, a CPU one.
+    """
+    seed = int(torch.randint(2**63 - 1, (), generator=generator))
+    if values.is_cuda:
+        return rounded_by_torch(values, scales.repeat_interleave(group)[: len(values)], levels, seed)
+    return torch.from_numpy(_round_at_random(values.numpy(), scales.numpy(), group, levels, seed))
+
+
+def add_levels(codes: Tensor, steps: Tensor, out: Tensor, *, group: int, zero: float) -> None:
+    """Add (code - `zero`) * step to `out` `(d,)` in place; each run of `group` entries has one of `steps`."""
+    if out.is_cuda:
+        out.add_((codes - zero) * steps.repeat_interleave(group)[: len(out)])
+    else:
+        _add_levels(codes.numpy(), steps.numpy(), group, np.float32(zero), out.numpy())
+
+
+def rounded_by_torch(values: Tensor, scales: Tensor, levels: int, seed: int) -> Tensor:
+    """Return the codes of `round_at_random` `(d,)`, bit for bit, for one of `scales` `(d,)` per entry."""
+    place = torch.arange(len(values), device=values.device)
+    mixed = seed + place * _signed(GOLDEN)
+    mixed = (mixed ^ _shifted(mixed, 30)) * _signed(FIRST_MIX)
+    mixed = (mixed ^ _shifted(mixed, 27)) * _signed(SECOND_MIX)
+    chance = _shifted(mixed, 40).float() * 2.0**-24  # in [0, 1)
+    position = (values.abs() / scales.where(scales > 0, 1.0)).clamp(max=1.0) * levels
+    level = position.floor()
+    level = level + (chance < position - level)
+    return level.where(values >= 0, -level).add(levels).to(torch.uint8)
+
+
+def _signed(bits: int) -> int:
+    """Return the int64 of these 64 bits."""
+    return bits - 2**64
+
+
+def _shifted(numbers: Tensor, by: int) -> Tensor:
+    """Return `numbers` shifted right with zeros coming in, as for unsigned numbers."""
+    return torch.bitwise_and(numbers >> by, 2 ** (64 - by) - 1)
+
+
+@compiled_later
+def _round_at_random(
+    values: NDArray[np.float32], scales: NDArray[np.float32], group: int, levels: int, seed: int
+) -> NDArray[np.uint8]:
+    codes = np.empty(len(values), np.uint8)
+    for run in range(len(scales)):
+        start = run * group
+        mine, some = values[start : start + group], codes[start : start + group]
+        scale = scales[run] if scales[run] > 0 else np.float32(1.0)
+        first = np.uint64(seed) + np.uint64(start) * np.uint64(GOLDEN)
+        for i in range(len(mine)):
+            mixed = first + np.uint64(i) * np.uint64(GOLDEN)
+            mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(FIRST_MIX)
+            mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(SECOND_MIX)
+            chance = np.float32(mixed >> np.uint64(40)) * np.float32(2.0**-24)
+            position = min(abs(mine[i]) / scale, np.float32(1.0)) * np.float32(levels)
+            level = np.int32(position)
+            level += np.int32(chance < position - np.float32(level))
+            some[i] = levels + (level if mine[i] >= 0 else -level)
+    return codes
+
+
+@compiled_later
+def _add_levels(
+    codes: NDArray[np.uint8], steps: NDArray[np.float32], group: int, zero: np.float32, out: NDArray[np.float32]
+) -> None:
+    for run in range(len(steps)):
+        mine, sums = codes[run * group : (run + 1) * group], out[run * group : (run + 1) * group]
+        step = steps[run]
+        for i in range(len(mine)):
+            sums[i] += (np.float32(mine[i]) - zero) * step

@@ -1,0 +1,29 @@
+"""A sampled quantile of magnitudes: the threshold that a planned share of entries reaches."""
+
+import numpy as np
+from torch import Tensor
+
+#: Entries sampled: 65 of them are beyond a density of 0.1 %.
+SAMPLES = 65_536
+
+
+def strided(vector: Tensor) -> Tensor:
+    """Return a view of about 65,536 evenly spread entries of `vector` `(d,)`, or of all where there are fewer.
+
+    Sample the terms of a sum, and add the samples: that spares the sum.
+    """
+    # Odd, since a stride that divides a layer's width (mostly even) would only ever meet the same columns.
+    return vector[:: max(1, (len(vector) // SAMPLES - 1) | 1)]
+
+
+def reached_by(sample: Tensor, density: float) -> float:
+    """Return the magnitude that a share `density` of `sample` `(n,)` reaches, at least one entry.
+
+    What is not finite counts as largest.
+    """
+    rank = max(1, round(density * len(sample)))
+    if sample.is_cuda:
+        return sample.abs().kthvalue(len(sample) - rank + 1).values.item()
+    # numpy's selection is vectorized: 16 times as fast as torch's.
+    place = len(sample) - rank
+    return float(np.partition(sample.abs().numpy(), place)[place])

@@ -1,0 +1,95 @@
+"""What a sparse payload looks like on the wire, and its size: a function of (d, capacity, value format) alone.
+
+All ranks know these numbers before a step, so payloads of all ranks have one size. Indices are uint16, relative
+to their block of 65,536 entries; where a bitmap over all d entries is smaller, it takes their place. Pure Python.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, NamedTuple
+
+ValueFormat = Literal["float32", "float16"]
+
+#: Entries whose index fits 16 bits.
+BLOCK = 65_536
+INDEX_BYTES = 2
+COUNT_BYTES = 4
+#: The power of two (float32) that float16 values are to be multiplied by.
+UNIT_BYTES = 4
+VALUE_BYTES: dict[ValueFormat, int] = {"float32": 4, "float16": 2}
+#: Payloads are whole words of so many bytes, so that they can be viewed as int32.
+WORD_BYTES = 4
+
+
+class Sections(NamedTuple):
+    """Ranges of a payload's bytes, in this order; one that a format does not need is empty."""
+
+    unit: slice  # float32
+    bitmap: slice  # bit j of byte i stands for entry 8 i + j
+    counts: slice  # int32: entries in each block
+    values: slice  # float32 or float16, in ascending order of index
+    indices: slice  # uint16
+
+
+@dataclass(frozen=True)
+class PayloadLayout:
+    """Room for `capacity` of `d` entries. Raises ValueError for numbers that do not fit."""
+
+    d: int
+    capacity: int
+    values: ValueFormat = "float32"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.d < 2**31:
+            raise ValueError(f"`d` must be in [1, 2^31), since indices are int32, got {self.d}")
+        if not 0 <= self.capacity <= self.d:
+            raise ValueError(f"`capacity` must be in [0, {self.d}], the number of entries, got {self.capacity}")
+        if self.values not in VALUE_BYTES:
+            raise ValueError(f"`values` must be one of {', '.join(VALUE_BYTES)}, got {self.values!r}")
+
+    @property
+    def num_blocks(self) -> int:
+        return -(-self.d // BLOCK)
+
+    @property
+    def uses_bitmap(self) -> bool:
+        """Whether a bitmap takes fewer bytes than counts and 16-bit indices."""
+        return self._bitmap_bytes < COUNT_BYTES * self.num_blocks + INDEX_BYTES * self.capacity
+
+    @property
+    def entry_bytes(self) -> int:
+        """Return what one more entry takes, and so what each unused one of the capacity wastes."""
+        return VALUE_BYTES[self.values] + (0 if self.uses_bitmap else INDEX_BYTES)
+
+    @property
+    def sections(self) -> Sections:
+        """Return where everything lies."""
+        edges = [0]
+        for size in self._section_bytes():
+            edges.append(edges[-1] + size)
+        return Sections(*(slice(start, stop) for start, stop in pairwise(edges)))
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the payload's size, padding to the capacity and to whole words included."""
+        return _whole_words(sum(self._section_bytes()))
+
+    def _section_bytes(self) -> tuple[int, int, int, int, int]:
+        unit = UNIT_BYTES if self.values == "float16" else 0
+        values = VALUE_BYTES[self.values] * self.capacity
+        if self.uses_bitmap:
+            return unit, self._bitmap_bytes, 0, values, 0
+        return unit, 0, COUNT_BYTES * self.num_blocks, values, INDEX_BYTES * self.capacity
+
+    @property
+    def _bitmap_bytes(self) -> int:
+        return _whole_words(-(-self.d // 8))
+
+
+def payload_bytes(d: int, capacity: int, values: ValueFormat = "float32") -> int:
+    """Return the bytes of one rank's payload with room for `capacity` of `d` entries."""
+    return PayloadLayout(d, capacity, values).num_bytes
+
+
+def _whole_words(num_bytes: int) -> int:
+    return -(-num_bytes // WORD_BYTES) * WORD_BYTES

@@ -1,0 +1,29 @@
+"""What all ranks know after an exchange, and how a step that is not finite is told."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Exchanged:
+    """Equal on all ranks. After `diverged` the gradient in the buffer is of no use, and no memory has changed."""
+
+    loss: float = float("nan")  # mean over the ranks
+    diverged: bool = False  # a loss or a gradient was not finite
+    density: float | None = None  # mean share of entries sent; None: the exchange sends something of each
+
+
+DIVERGED = Exchanged(diverged=True)
+
+
+def is_finite(values: Tensor) -> bool:
+    """Whether no entry of `values` is NaN or infinite; a sum beyond float32's range counts as infinite."""
+    return bool(torch.isfinite(values.sum()))
+
+
+def loss_if(finite: bool, loss: Tensor) -> float:
+    """Return what a rank tells the others: the scalar `loss`, or NaN if its gradient is not `finite`."""
+    return float(loss) if finite else math.nan

@@ -1,0 +1,104 @@
+"""Exchanges that send every entry with few bits: one all-gather of payloads a bucket."""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainers import cost
+from trainers.exchange.buckets import Bucket
+from trainers.exchange.buffer import GradientBuffer
+from trainers.exchange.compressors.onebit import OneBit
+from trainers.exchange.compressors.qsgd import Qsgd
+from trainers.exchange.compressors.quantizer import Quantizer
+from trainers.exchange.compressors.sign import MajoritySign, ScaledSign
+from trainers.exchange.compressors.terngrad import TernGrad
+from trainers.exchange.config import OneBitConfig, QsgdConfig, QuantizedConfig, SignSgdConfig, TernGradConfig
+from trainers.exchange.memory import Memory, Nothing, Residual
+from trainers.exchange.outcome import DIVERGED, Exchanged, is_finite, loss_if
+from trainers.exchange.wire import Wire
+
+HEADER_BYTES = cost.WORD_BYTES
+
+
+class QuantizedExchange:
+    """A payload is one word, the loss, and what the quantizer makes of the gradient plus what was wrong before.
+
+    A rank whose gradient is not finite says NaN instead of the loss.
+    """
+
+    threshold = None
+
+    def __init__(self, config: QuantizedConfig, buffer: GradientBuffer, wire: Wire, *, seed: int) -> None:
+        self._buffer, self._wire, self._seed = buffer, wire, seed
+        self._quantizers = [_quantizer(config, bucket) for bucket in buffer.buckets]
+        memory = Residual if config.memory == "residual" else Nothing
+        self._memory: Memory = memory(buffer.gradient)
+        self._taken = 0  # steps; what is drawn in the next one follows from it
+
+    @torch.no_grad()
+    def step(self, loss: Tensor, level: float | None, learning_rate: float) -> Exchanged:
+        """Exchange the buffer's gradient, bucket by bucket; the memory changes only if all of it was finite."""
+        losses = [self._exchange(bucket, loss) for bucket in self._buffer.buckets]
+        # The decoded sum may overflow although no entry did; its bits are the same on all ranks.
+        if not (all(map(math.isfinite, losses)) and is_finite(self._buffer.gradient)):
+            return DIVERGED
+        self._memory.commit()
+        self._taken += 1
+        return Exchanged(loss=losses[-1])
+
+    def _exchange(self, bucket: Bucket, loss: Tensor) -> float:
+        """Replace the bucket's gradient by what the ranks' payloads make; returns their mean loss."""
+        gradient, quantizer = self._buffer.wait(bucket), self._quantizers[bucket.index]
+        words = self._encoded(bucket, gradient, loss)
+        rows = self._wire.all_gather(words, {"control": HEADER_BYTES, "gradient": quantizer.num_bytes})
+        gradient.zero_()
+        # One rank after the other: the order of additions, and with it every bit, is the same everywhere.
+        for row in rows:
+            quantizer.add_decoded(row[HEADER_BYTES:], gradient)
+        quantizer.combine(gradient, self._wire.num_workers)
+        losses: list[float] = rows[:, :HEADER_BYTES].contiguous().view(torch.float32).flatten().tolist()
+        return sum(losses) / len(losses)
+
+    def _encoded(self, bucket: Bucket, gradient: Tensor, loss: Tensor) -> Tensor:
+        """Return this rank's payload behind its header, and keep what the payload gets wrong."""
+        quantizer = self._quantizers[bucket.index]
+        words = torch.zeros(HEADER_BYTES + quantizer.num_bytes, dtype=torch.uint8, device=gradient.device)
+        header, payload = words[:HEADER_BYTES].view(torch.float32), words[HEADER_BYTES:]
+        corrected = self._memory.corrected(gradient, bucket.span)
+        finite = is_finite(corrected)
+        header.fill_(loss_if(finite, loss))
+        if finite:
+            quantizer.encode(corrected, payload, self._generator(bucket))
+        if quantizer.uses_memory:
+            quantizer.add_decoded(payload, corrected, factor=-1.0)
+        return words
+
+    def _generator(self, bucket: Bucket) -> torch.Generator:
+        """Return what this rank draws the bucket's rounding from, in this step."""
+        place = np.random.SeedSequence((self._seed, self._taken, self._wire.rank, bucket.index))
+        return torch.Generator().manual_seed(int(place.generate_state(1, np.uint64)[0] >> 1))
+
+    def tensors(self) -> dict[str, Tensor]:
+        return self._memory.tensors()
+
+    def scalars(self) -> dict[str, Any]:
+        return {"taken": self._taken}
+
+    def load_scalars(self, scalars: dict[str, Any]) -> None:
+        self._taken = scalars["taken"]
+
+
+def _quantizer(config: QuantizedConfig, bucket: Bucket) -> Quantizer:
+    segments = [(layer.start - bucket.start, layer.stop - bucket.start) for layer in bucket.layers]
+    match config:
+        case QsgdConfig():
+            return Qsgd(segments, levels=config.levels, bucket=config.bucket, norm=config.norm)
+        case TernGradConfig():
+            return TernGrad(segments, clip=config.clip)
+        case SignSgdConfig():
+            return ScaledSign(segments) if config.feedback else MajoritySign(segments)
+        case OneBitConfig():
+            return OneBit(segments)

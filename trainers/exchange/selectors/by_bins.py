@@ -1,0 +1,69 @@
+"""What stands out of its bin of neighbours (AdaComp: Chen et al., 2018)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainers import cost
+from trainers.exchange.aggregate import Report
+from trainers.exchange.buckets import Bucket, Layer
+from trainers.exchange.buffer import GradientBuffer
+from trainers.exchange.compressors import adacomp
+from trainers.exchange.config import AdaCompConfig
+from trainers.exchange.kernels.entries import Entries
+from trainers.exchange.memory import Memory, Selection
+from trainers.exchange.outcome import is_finite
+from trainers.exchange.wire import Wire
+
+
+class ByBins:
+    """How many entries that is follows from the gradient; what finds no room waits in the memory."""
+
+    threshold = None
+    sends_all = False
+
+    def __init__(self, config: AdaCompConfig, buckets: Sequence[Bucket]) -> None:
+        self._config, self._sizes = config, [bucket.num_elements for bucket in buckets]
+        self._capacities = [cost.first_capacity(bucket, config) for bucket in buckets]
+
+    def prepare(self, level: float | None, buffer: GradientBuffer, memory: Memory, wire: Wire) -> bool:
+        return True
+
+    def capacity(self, bucket: Bucket) -> int:
+        return self._capacities[bucket.index]
+
+    def select(self, bucket: Bucket, gradient: Tensor, memory: Memory, capacity: int) -> Selection:
+        corrected = memory.corrected(gradient, bucket.span)
+        finite, found = is_finite(corrected), self._find(bucket, gradient, corrected)
+        indices, values = found.first(capacity)
+        memory.keep(bucket.span, indices, memory.take(bucket.span, indices) - values)
+        return Selection(indices, values, len(found.indices), finite)
+
+    def _find(self, bucket: Bucket, gradient: Tensor, corrected: Tensor) -> Entries:
+        """Return the entries of the bucket that qualify."""
+        indices, values = [], []
+        for layer in bucket.layers:
+            first = layer.start - bucket.start
+            span = slice(first, first + layer.num_elements)
+            found, magnitudes = adacomp.select(corrected[span], gradient[span], bin_size=self._bin_size(layer))
+            indices.append(found + first)
+            values.append(magnitudes)
+        return Entries(torch.cat(indices), torch.cat(values))
+
+    def _bin_size(self, layer: Layer) -> int:
+        return cost.bin_size(layer, self._config)
+
+    def count(self, bucket: Bucket, gradient: Tensor, memory: Memory) -> int:
+        return len(self._find(bucket, gradient, memory.corrected(gradient, bucket.span)).indices)
+
+    def observe(self, reports: Sequence[Report]) -> None:
+        wanted = [report.most_wanted for report in reports]
+        self._capacities = [cost.capacity_for(most, d) for most, d in zip(wanted, self._sizes, strict=True)]
+
+    def scalars(self) -> dict[str, Any]:
+        return {"capacities": self._capacities}
+
+    def load_scalars(self, scalars: dict[str, Any]) -> None:
+        self._capacities = list(scalars["capacities"])

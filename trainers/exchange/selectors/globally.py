@@ -1,0 +1,67 @@
+"""The largest entries of the whole gradient."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from trainers import cost
+from trainers.exchange.aggregate import Report
+from trainers.exchange.buckets import Bucket
+from trainers.exchange.buffer import GradientBuffer
+from trainers.exchange.compressors.threshold import LEAST_THRESHOLD
+from trainers.exchange.config import TopKConfig
+from trainers.exchange.kernels.quantile import reached_by
+from trainers.exchange.memory import Memory, Selection
+from trainers.exchange.wire import Wire
+
+
+class Globally:
+    """The largest entries of the whole gradient: one cut-off for all buckets, of each rank for itself."""
+
+    threshold = None
+
+    def __init__(self, config: TopKConfig, buckets: Sequence[Bucket]) -> None:
+        self._config, self._sizes = config, [bucket.num_elements for bucket in buckets]
+        self._density, self._threshold = 1.0, 0.0
+        self._level: float | None = None  # that the capacities belong to
+        self._capacities: list[int] = []
+
+    @property
+    def sends_all(self) -> bool:
+        return self._density == 1.0
+
+    def prepare(self, level: float | None, buffer: GradientBuffer, memory: Memory, wire: Wire) -> bool:
+        self._density = self._config.check_level(level)
+        gradient = buffer.wait_for_all()
+        if self._config.selection == "exact":
+            magnitudes = memory.corrected(gradient, slice(None)).abs()
+            rank = max(1, math.ceil(self._density * len(magnitudes)))
+            self._threshold = float(magnitudes.kthvalue(len(magnitudes) - rank + 1).values)
+        else:
+            self._threshold = reached_by(memory.sample(gradient, slice(None)), self._density)
+        self._threshold = max(self._threshold, LEAST_THRESHOLD)
+        if self._level != self._density:
+            self._level = self._density
+            self._capacities = [cost.capacity_for(self._density * d, d) for d in self._sizes]
+        return True
+
+    def capacity(self, bucket: Bucket) -> int:
+        return self._capacities[bucket.index]
+
+    def select(self, bucket: Bucket, gradient: Tensor, memory: Memory, capacity: int) -> Selection:
+        return memory.select(gradient, bucket.span, threshold=self._threshold, capacity=capacity)
+
+    def count(self, bucket: Bucket, gradient: Tensor, memory: Memory) -> int:
+        return int((memory.corrected(gradient, bucket.span).abs() >= self._threshold).sum())
+
+    def observe(self, reports: Sequence[Report]) -> None:
+        wanted = [report.most_wanted for report in reports]
+        self._capacities = [cost.capacity_for(most, d) for most, d in zip(wanted, self._sizes, strict=True)]
+
+    def scalars(self) -> dict[str, Any]:
+        return {"level": self._level, "capacities": self._capacities}
+
+    def load_scalars(self, scalars: dict[str, Any]) -> None:
+        self._level, self._capacities = scalars["level"], list(scalars["capacities"])

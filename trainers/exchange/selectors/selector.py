@@ -1,0 +1,45 @@
+"""Which entries of a bucket are sent, and how much room they get. All ranks decide alike."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from trainers.exchange.aggregate import Report
+from trainers.exchange.buckets import Bucket
+from trainers.exchange.buffer import GradientBuffer
+from trainers.exchange.memory import Memory, Selection
+from trainers.exchange.wire import Wire
+
+
+class Selector(Protocol):
+    """Chooses entries of the corrected gradient."""
+
+    @property
+    def threshold(self) -> float | None:
+        """The cut-off in force, if there is one that all ranks share."""
+
+    @property
+    def sends_all(self) -> bool:
+        """Whether the level asks for everything: dense training."""
+
+    def prepare(self, level: float | None, buffer: GradientBuffer, memory: Memory, wire: Wire) -> bool:
+        """Get ready for a step at `level`; collective. False: a gradient is not finite.
+
+        Raises ValueError for a level that the configuration does not allow.
+        """
+
+    def capacity(self, bucket: Bucket) -> int:
+        """Return for how many entries to make room; all of the bucket: it is to be sent densely."""
+
+    def select(self, bucket: Bucket, gradient: Tensor, memory: Memory, capacity: int) -> Selection:
+        """Return the entries to send, at most `capacity` of them."""
+
+    def count(self, bucket: Bucket, gradient: Tensor, memory: Memory) -> int:
+        """Return how many entries would be selected: what a dense exchange reports as wanted."""
+
+    def observe(self, reports: Sequence[Report]) -> None:
+        """Learn what the ranks wanted to send of each bucket."""
+
+    def scalars(self) -> dict[str, Any]: ...
+    def load_scalars(self, scalars: dict[str, Any]) -> None: ...

@@ -1,0 +1,36 @@
+"""Sums of entries that all ranks selected alike: only their values travel."""
+
+import math
+
+from torch import Tensor
+
+from trainers import cost
+from trainers.exchange.aggregate import Report, Stateless
+from trainers.exchange.buckets import Bucket
+from trainers.exchange.dense import all_reduce_mean
+from trainers.exchange.memory import Memory, Selection
+from trainers.exchange.outcome import is_finite, loss_if
+from trainers.exchange.wire import Wire
+
+
+class Shared(Stateless):
+    """One all-reduce of the values, with the loss before them: the same bytes whatever N."""
+
+    def __init__(self, bucket: Bucket, wire: Wire) -> None:
+        self._bucket, self._wire = bucket, wire
+
+    def num_bytes(self, capacity: int) -> int:
+        return cost.shared(capacity, self._wire.num_workers).bytes
+
+    def reduce(self, selection: Selection, capacity: int, *, loss: Tensor, memory: Memory, out: Tensor) -> Report:
+        values, count = selection.values, len(selection.indices)
+        [loss_sum] = all_reduce_mean(values, self._wire, [loss_if(selection.is_finite, loss)])
+        out.zero_()
+        out[selection.indices] = values
+        return Report(
+            loss=loss_sum / self._wire.num_workers,
+            is_finite=math.isfinite(loss_sum) and is_finite(values),
+            most_wanted=count,
+            mean_wanted=count,
+            sent=count,
+        )

@@ -1,0 +1,129 @@
+"""Exchanges that send some entries: a selector says which, a memory keeps the others, an aggregator adds them up.
+
+A bucket is one or two collectives whose shapes all ranks know. Loss, finite flag and the number of wanted entries ride
+in them, so that all ranks agree on the next capacity, and stop at the same step when a gradient is not finite.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainers import cost
+from trainers.exchange import memory
+from trainers.exchange.aggregate import Aggregator, Gather, Report
+from trainers.exchange.buckets import Bucket
+from trainers.exchange.buffer import GradientBuffer
+from trainers.exchange.config import GTopKConfig, RandomKConfig, SparseConfig
+from trainers.exchange.dense import Control, all_reduce_mean
+from trainers.exchange.outcome import DIVERGED, Exchanged, is_finite
+from trainers.exchange.selectors.selector import Selector
+from trainers.exchange.sharded import Sharded
+from trainers.exchange.shared import Shared
+from trainers.exchange.tree import Tree
+from trainers.exchange.wire import Wire
+
+
+class SparseExchange:
+    """Compressor, memory and aggregator, bucket by bucket; a bucket goes densely where that sends fewer bytes."""
+
+    def __init__(self, config: SparseConfig, selector: Selector, buffer: GradientBuffer, wire: Wire) -> None:
+        self._config, self._selector = config, selector
+        self._buffer, self._wire = buffer, wire
+        self._memory = memory.build(config, buffer.gradient)
+        self._aggregators = [_aggregator(config, bucket, wire, buffer.gradient.device) for bucket in buffer.buckets]
+        self._learning_rate: float | None = None  # of the step before
+
+    @property
+    def threshold(self) -> float | None:
+        return self._selector.threshold
+
+    @torch.no_grad()
+    def step(self, loss: Tensor, level: float | None, learning_rate: float) -> Exchanged:
+        """Exchange the buffer's gradient, bucket by bucket; the memory changes only if all of it was finite."""
+        if self._config.lr_corrected and self._learning_rate is not None:
+            self._memory.rescale(self._learning_rate / learning_rate)
+        if not self._selector.prepare(level, self._buffer, self._memory, self._wire):
+            return DIVERGED
+        reports = [self._exchange(bucket, loss) for bucket in self._buffer.buckets]
+        if not all(report.is_finite for report in reports):
+            return DIVERGED
+        self._commit(reports, learning_rate)
+        return Exchanged(
+            loss=reports[-1].loss,
+            density=sum(report.sent for report in reports) / self._buffer.num_elements,
+        )
+
+    def _exchange(self, bucket: Bucket, loss: Tensor) -> Report:
+        gradient, aggregator = self._buffer.wait(bucket), self._aggregators[bucket.index]
+        capacity, d = self._selector.capacity(bucket), len(gradient)
+        if self._selector.sends_all:
+            control = [float(loss)] if bucket.start == 0 else []  # as a dense exchange does, bit for bit
+            report = self._dense(bucket, control, wanted=d)
+        elif capacity == d or self._prefers_dense(aggregator.num_bytes(capacity), d):
+            wanted = self._selector.count(bucket, gradient, self._memory)
+            report = self._dense(bucket, [float(loss), float(wanted)], wanted=wanted)
+        else:
+            selection = self._selector.select(bucket, gradient, self._memory, capacity)
+            report = aggregator.reduce(selection, capacity, loss=loss, memory=self._memory, out=gradient)
+        self._memory.receive(gradient, bucket.span)
+        return report
+
+    def _prefers_dense(self, num_bytes: int, d: int) -> bool:
+        return num_bytes > cost.dense_instead(d, self._wire.num_workers).bytes
+
+    def _dense(self, bucket: Bucket, control: Control, *, wanted: float) -> Report:
+        """Average the whole bucket; `control` is what it sends beside it: the loss, and what this rank wanted."""
+        gradient = self._buffer.gradient[bucket.span]
+        gradient.copy_(self._memory.corrected(gradient, bucket.span))
+        self._memory.take_all(bucket.span)
+        self._aggregators[bucket.index].release(gradient)
+        means = [each / self._wire.num_workers for each in all_reduce_mean(gradient, self._wire, control)]
+        loss, mean_wanted = (*means, *(math.nan, wanted)[len(means) :])
+        return Report(
+            loss=loss,
+            is_finite=all(map(math.isfinite, means)) and is_finite(gradient),
+            most_wanted=mean_wanted,
+            mean_wanted=mean_wanted,
+            sent=float(len(gradient)),
+        )
+
+    def _commit(self, reports: list[Report], learning_rate: float) -> None:
+        self._memory.commit()
+        self._learning_rate = learning_rate
+        for aggregator in self._aggregators:
+            aggregator.commit()
+        self._selector.observe(reports)
+
+    def tensors(self) -> dict[str, Tensor]:
+        kept = {
+            f"aggregate.{index}.{name}": tensor
+            for index, aggregator in enumerate(self._aggregators)
+            for name, tensor in aggregator.tensors().items()
+        }
+        return self._memory.tensors() | kept
+
+    def scalars(self) -> dict[str, Any]:
+        return {
+            "selector": self._selector.scalars(),
+            "aggregators": [aggregator.scalars() for aggregator in self._aggregators],
+            "learning_rate": self._learning_rate,
+        }
+
+    def load_scalars(self, scalars: dict[str, Any]) -> None:
+        self._selector.load_scalars(scalars["selector"])
+        for aggregator, each in zip(self._aggregators, scalars["aggregators"], strict=True):
+            aggregator.load_scalars(each)
+        self._learning_rate = scalars["learning_rate"]
+
+
+def _aggregator(config: SparseConfig, bucket: Bucket, wire: Wire, device: torch.device) -> Aggregator:
+    """Return what `config` asks for; `auto` is what sends fewer bytes, which does not depend on the level."""
+    if isinstance(config, RandomKConfig):
+        return Shared(bucket, wire)
+    if isinstance(config, GTopKConfig):
+        return Tree(config, bucket, wire)
+    if cost.is_sharded(config, wire.num_workers):
+        return Sharded(config, bucket, wire, device)
+    return Gather(config, bucket, wire)
