@@ -7,7 +7,7 @@ A run is two workers of one core and 1 % of the gradient. The budget is 2,000 st
 whatever it searches, and what else a machine does changes nothing; the seconds of searching are recorded beside it.
 Each run is one line of FILE; what is in it is not run again. Two runs at a time.
 
-The rates of the grid and of Schedule-Free are tuned on the task itself, and that is not charged: those rows are what
+The rates of the grid and of Schedule-Free are tuned on the very seed, and that is not charged: those rows are what
 somebody knows who has trained the task before. The others start from a guess 10x too low, right, or 10x too high.
 """
 
@@ -19,7 +19,7 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -244,31 +244,28 @@ def read(file: Path) -> list[Json]:
 
 
 def print_table(rows: list[Json]) -> None:
-    """Print one table per task, and the mean over tasks, as markdown."""
+    """Print one table per task, and the mean over tasks, as markdown: losses above the seed's best schedule."""
     excess_of: dict[str, list[float]] = {}
     for name, task in TASKS.items():
         known = [row for row in rows if row["task"] == name]
-        if not known:
+        best = best_schedules(known)
+        if not best:
             continue
-        seeds = sorted({row["seed"] for row in known})
-        best, config = oracle(known, SCHEDULES.keys() - {"Schedule-Free"}, seeds)
-        print(f"\n### {name}: best schedule of the grid {config}, loss {best:.4g} (seeds {seeds})\n")
-        print(
-            "| arm | mean | worst | 10x low | right | 10x high | search |\n| --- | --- | --- | --- | --- | --- | --- |"
-        )
-        tuned, where = oracle(known, {"Schedule-Free"}, seeds)
-        if math.isfinite(tuned):
-            print(f"| Schedule-Free tuned ({where}) | {percent(tuned / best - 1)} | | | | | |")
-        for arm in ("cool-down", *PRODIGY, *SEARCHES, INSURED):
-            by_start = losses_by_start(known, arm, task)
-            everything = [loss / best - 1 for losses in by_start.values() for loss in losses]
+        print(f"\n### {name}: the best schedule was {', '.join(map(told, best.values()))}\n")
+        print("| arm | mean | worst | 10x low | right | 10x high | runs | search |")
+        print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+        for arm in ("cool-down", "Schedule-Free", *PRODIGY, *SEARCHES, INSURED):
+            by_start = excess_by_start(known, arm, task, best)
+            everything = [excess for found in by_start.values() for excess in found]
             if not everything:
                 continue
             excess_of.setdefault(arm, []).append(statistics.fmean(everything))
-            starts = " | ".join(percent_mean(by_start[start], best) for start in STARTS)
+            starts = " | ".join(
+                percent(statistics.fmean(by_start[start])) if by_start[start] else "" for start in STARTS
+            )
             print(
-                f"| {arm} | {percent(excess_of[arm][-1])} | {percent(max(everything))} | {starts} "
-                f"| {percent(share(known, 'bo, events' if arm == INSURED else arm), sign='')} |"
+                f"| {arm} | {percent(excess_of[arm][-1])} | {percent(max(everything))} | {starts} | {len(everything)} "
+                f"| {percent(share(known, BASE.get(arm, arm)), sign='')} |"
             )
     print("\n| arm | mean over tasks |\n| --- | --- |")
     for arm, excess in excess_of.items():
@@ -277,31 +274,44 @@ def print_table(rows: list[Json]) -> None:
 
 #: The tuned line beside the guess with a cool-down, on twice the workers; the better one is kept.
 INSURED = "bo, events, insured"
+BASE = {INSURED: "bo, events"}
 
 
-def oracle(rows: Sequence[Json], arms: Collection[str], seeds: Sequence[int]) -> tuple[float, str]:
-    """Return the lowest mean loss of any (arm, rate) that was run with all `seeds`, and which it is."""
-    losses: dict[tuple[str, float], dict[int, float]] = {}
+def best_schedules(rows: Sequence[Json]) -> dict[int, Json]:
+    """Return, by seed, the run of a schedule with a plain optimizer that ended lowest."""
+    best: dict[int, Json] = {}
     for row in rows:
-        if row["arm"] in arms:
-            losses.setdefault((row["arm"], row["learning_rate"]), {})[row["seed"]] = loss_of(row)
-    means = {key: statistics.fmean(found.values()) for key, found in losses.items() if sorted(found) == list(seeds)}
-    if not means:
-        return math.nan, "none was run with all seeds"
-    arm, rate = min(means, key=means.__getitem__)
-    return means[arm, rate], f"{arm} {rate:g}"
+        known = best.get(row["seed"])
+        if row["arm"] in SCHEDULES.keys() - {"Schedule-Free"} and (known is None or loss_of(row) < loss_of(known)):
+            best[row["seed"]] = row
+    return best
 
 
-def losses_by_start(rows: Sequence[Json], arm: str, task: Task) -> dict[str, list[float]]:
-    """Return the losses of `arm` from each start; Prodigy has none, and counts as started right."""
+def told(row: Json) -> str:
+    return f"{row['arm']} {row['learning_rate']:g} with seed {row['seed']} (loss {loss_of(row):.4g})"
+
+
+def excess_by_start(rows: Sequence[Json], arm: str, task: Task, best: dict[int, Json]) -> dict[str, list[float]]:
+    """Return by how much the runs of `arm` ended above the best schedule of their seed, from each start.
+
+    Prodigy has no start, and of Schedule-Free the best rate of its grid counts: both stand under `right`.
+    """
     if arm == INSURED:
-        tuned, guess = (losses_by_start(rows, name, task) for name in ("bo, events", "cool-down"))
+        tuned, guess = (excess_by_start(rows, name, task, best) for name in ("bo, events", "cool-down"))
         return {start: [min(pair) for pair in zip(tuned[start], guess[start], strict=False)] for start in STARTS}
-    guess = {start: 1.0 if arm in PRODIGY else task.guess * factor for start, factor in STARTS.items()}
-    starts = {"right": guess["right"]} if arm in PRODIGY else guess
-    chosen = sorted((row for row in rows if row["arm"] == arm), key=lambda row: int(row["seed"]))
+    found = sorted((row for row in rows if row["arm"] == arm and row["seed"] in best), key=lambda row: int(row["seed"]))
+
+    def excess(row: Json) -> float:
+        return loss_of(row) / loss_of(best[row["seed"]]) - 1
+
+    if arm == "Schedule-Free":
+        by_seed = {row["seed"]: [excess(each) for each in found if each["seed"] == row["seed"]] for row in found}
+        return {start: [] for start in STARTS} | {"right": [min(each) for each in by_seed.values()]}
+    guess_of = {"right": 1.0} if arm in PRODIGY else {start: task.guess * factor for start, factor in STARTS.items()}
     return {
-        start: [loss_of(row) for row in chosen if start in starts and math.isclose(row["learning_rate"], starts[start])]
+        start: [
+            excess(row) for row in found if start in guess_of and math.isclose(row["learning_rate"], guess_of[start])
+        ]
         for start in STARTS
     }
 
@@ -314,10 +324,6 @@ def share(rows: Sequence[Json], arm: str) -> float:
 def loss_of(row: Json) -> float:
     loss = row["validation_loss"]
     return math.inf if loss is None or row["outcome"] == "diverged" else float(loss)
-
-
-def percent_mean(losses: Sequence[float], best: float) -> str:
-    return percent(statistics.fmean(losses) / best - 1) if losses else ""
 
 
 def percent(value: float, *, sign: str = "+") -> str:

@@ -120,7 +120,7 @@ class Residual:
 
     def _before(self, span: slice) -> Tensor:
         before = self._residual.now[span]
-        return before if self._factor == 1.0 else torch.mul(before, self._factor, out=self._residual.next[span])
+        return before if self._factor == 1.0 else before * self._factor
 
 
 class Accumulation:

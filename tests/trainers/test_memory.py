@@ -1,0 +1,70 @@
+"""Laws of the memories, each on one rank and without a network."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from trainers.config import ThresholdConfig
+from trainers.exchange import memory
+from trainers.exchange.memory import Memory
+
+D = 500
+ALL = slice(0, D)
+
+
+def gradient(step: int) -> Tensor:
+    return torch.randn(D, generator=torch.Generator().manual_seed(step))
+
+
+def sent(kept: Memory, given: Tensor, *, at: float = 1.5) -> Tensor:
+    """Return what goes out of a step that selects by a threshold."""
+    found = kept.select(given, ALL, threshold=at, capacity=D)
+    out = torch.zeros(D)
+    out[found.indices] = found.values
+    return out
+
+
+def test_updates_add_up_when_the_learning_rate_changes():
+    kept = memory.build(ThresholdConfig(density=0.1, lr_corrected=True), torch.zeros(D))
+    updates, given, rate = torch.zeros(D), torch.zeros(D), 0.1
+
+    for step, after in enumerate([0.1, 0.4, 0.4, 0.05, 0.2]):
+        kept.rescale(rate / after)
+        updates += after * sent(kept, gradient(step))
+        given += after * gradient(step)
+        kept.commit()
+        rate = after
+
+    torch.testing.assert_close(updates + rate * kept.tensors()["residual"], given)
+
+
+@pytest.mark.parametrize("config", [{}, {"momentum_correction": 0.9}, {"memory": "ef21"}])
+def test_a_step_that_is_not_committed_never_was(config: dict[str, object]):
+    kept = memory.build(ThresholdConfig(density=0.1, **config), torch.zeros(D))
+    sent(kept, gradient(0))
+    kept.commit()
+    before = {name: tensor.clone() for name, tensor in kept.tensors().items()}
+    expected = memory.build(ThresholdConfig(density=0.1, **config), torch.zeros(D))
+    sent(expected, gradient(0))
+    expected.commit()
+
+    sent(kept, gradient(1) * torch.nan)
+
+    assert all(torch.equal(tensor, before[name]) for name, tensor in kept.tensors().items())
+    assert torch.equal(sent(kept, gradient(2)), sent(expected, gradient(2)))
+
+
+@pytest.mark.parametrize("config", [{}, {"momentum_correction": 0.9}, {"momentum_correction": 0.9, "nesterov": True}])
+def test_one_pass_selects_and_keeps_what_two_do(config: dict[str, object]):
+    fused, plain = (memory.build(ThresholdConfig(density=0.1, **config), torch.zeros(D)) for _ in range(2))
+
+    for step in range(3):
+        found = fused.select(gradient(step), ALL, threshold=1.5, capacity=D)
+        corrected = plain.corrected(gradient(step), ALL)
+        indices = (corrected.abs() >= 1.5).nonzero().flatten().int()
+        assert torch.equal(found.indices, indices)
+        torch.testing.assert_close(found.values, plain.take(ALL, indices))
+        fused.commit()
+        plain.commit()
+
+    torch.testing.assert_close(fused.tensors(), plain.tensors())
