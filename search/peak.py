@@ -25,8 +25,10 @@ MAX_ROUNDS = 8
 def vertex(rates: Sequence[float], rewards: Sequence[float]) -> float | None:
     """Return the rate at the vertex of the parabola, in log rate, through the best probe and its two neighbours.
 
-    None where the best probe is the lowest or the highest one, or has no neighbour that is worse.
+    None where the best of them is the lowest or the highest rate, or no better than its neighbours.
     """
+    if len(rates) < 3:
+        return None
     order = np.argsort(rates)
     x, y = np.log(np.asarray(rates)[order]), np.asarray(rewards)[order]
     best = int(np.argmax(y))

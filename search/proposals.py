@@ -140,7 +140,7 @@ def _at_the_vertex(problem: Problem, stage: Stage) -> Proposal | None:
         return None
     peak = parabola_peak(problem, stage)
     is_known = peak is not None and any(are_within(peak, each.values, SAME_RATE) for each in stage.tried)
-    return None if peak is None or is_known else (peak, "acquisition")
+    return None if peak is None or is_known else (peak, "vertex")
 
 
 def _num_wide(problem: Problem, stage: Stage, *, is_confirmed: bool) -> int:

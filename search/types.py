@@ -13,7 +13,7 @@ from search.trace import Trace
 ForecastStatus = Literal["ok", "no_progress", "overshoot", "diverged", "too_short"]
 #: Where a running probe or commit goes from here: it ends early with `end`, and is taken back with `roll_back`.
 Course = Literal["go_on", "end", "roll_back"]
-Origin = Literal["incumbent", "wide", "acquisition", "fallback", "move", "sobol", "random"]
+Origin = Literal["incumbent", "wide", "vertex", "acquisition", "fallback", "move", "sobol", "random"]
 
 
 class Value(BaseModel):

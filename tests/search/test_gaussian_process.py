@@ -10,7 +10,7 @@ from search.acquisition import next_point, sobol_points
 from search.config import BoConfig, Budget
 from search.controller import Controller
 from search.gaussian_process import Expectation, GaussianProcess, log_h
-from search.space import SearchSpace
+from search.space import Axis, SearchSpace
 from search.surrogate import Surrogate, fit
 from search.types import Observation, Spent, Values
 
@@ -95,7 +95,8 @@ def test_training_goes_on_without_botorch_and_finds_the_rate(monkeypatch, unfitt
     if broken == "acquisition":
         monkeypatch.undo()
         monkeypatch.setattr("search.acquisition.qLogNoisyExpectedImprovement", _not_positive_definite)
-    space = SearchSpace(optimizer="schedulefree_sgd", guess=Values(learning_rate=0.005))
+    level = Axis(name="level", low=0.003, high=0.1)  # along the rate alone no surrogate is asked
+    space = SearchSpace(optimizer="schedulefree_sgd", guess=Values(learning_rate=0.005, level=0.02), axes=(level,))
     controller, steps, asked = Controller(space, BoConfig(), 0, budget=Budget(steps=100_000)), 0, []
     while (candidate := controller.ask()) is not None:
         steps += 20
