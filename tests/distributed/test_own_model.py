@@ -25,7 +25,10 @@ def test_ranks_that_built_different_models_are_refused() -> None:
         group("Unequal")
 
 
-@pytest.mark.parametrize(("number", "is_passing"), [(errno.ENOSPC, True), (errno.ENOENT, False)])
+@pytest.mark.parametrize(
+    ("number", "is_passing"),
+    [(errno.ENOSPC, True), pytest.param(errno.ENOENT, False, marks=pytest.mark.long)],
+)
 def test_a_full_disk_may_pass_and_a_missing_file_will_not(number: int, is_passing: bool) -> None:
     with group("Stumbling", number=number) as ranks, pytest.raises(WorkerFailed, match="stumbled") as failed:
         ranks.run(Segment(num_steps=1, learning_rate=0.1))

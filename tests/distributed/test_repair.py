@@ -118,7 +118,7 @@ def _signalled(run: Run, moment: tuple[int, float] | None, number: int = signal.
 @pytest.mark.parametrize(
     ("ranks", "seed", "num_moments"),
     [
-        ("two", 0, 4),
+        ("two", 0, 2),
         pytest.param("two", 1, 10, marks=pytest.mark.long),
         pytest.param("three", 2, 10, marks=pytest.mark.long),
     ],
