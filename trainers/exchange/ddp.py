@@ -3,8 +3,8 @@
     ddp = DistributedDataParallel(model)
     handle = compress_gradients(ddp, CompressionConfig(kind="dgc", density=0.003))
 
-DDP hands over its buckets while backward goes on; they are told apart by their parameters, since DDP rebuilds them
-after its first step. The exchange runs in its own thread and process group, as in a job.
+DDP's buckets are told apart by their parameters, since it rebuilds them after its first step. The exchange follows the
+last of them. It runs in its own thread and process group, as in a job.
 """
 
 from collections.abc import Callable
@@ -67,12 +67,11 @@ class CompressedGradients:
         self._exchange = exchange.build(config, self._buffer, wire, seed=seed)
         self._communication = Communication(self._buffer, device, threads=torch.get_num_threads())
         self._waiting: list[tuple[list[tuple[Layer, Tensor]], Tensor, Future[Tensor]]] = []
-        self._step: Any = None  # of the backward that goes on
 
     def on_bucket(self, _: None, bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]
         """Take DDP's bucket; its future is done when the whole gradient has been exchanged."""
-        if self._step is None:
-            self._step = self._communication.start(self._run)
+        if bucket.index() == 0:
+            self._waiting = []  # of a backward that failed half-way
         parts = [
             (self._layers[id(parameter)], gradient)
             for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True)
@@ -80,7 +79,6 @@ class CompressedGradients:
         scale = self._scale()
         for layer, gradient in parts:
             torch.div(gradient.reshape(-1), scale, out=self._buffer.of(layer))
-            self._buffer.arrive(layer)
         future: Future[Tensor] = Future()
         self._waiting.append((parts, bucket.buffer(), future))
         if bucket.is_last():
@@ -91,10 +89,13 @@ class CompressedGradients:
         return self._exchange.step(torch.zeros(()), None, 1.0)
 
     def _finish(self, scale: float) -> None:
-        """Wait for the exchange, and give DDP its buckets back."""
+        """Exchange the gradient, and give DDP its buckets back.
+
+        Not before all of it is here: nobody would tell a started exchange that backward has failed.
+        """
+        step = self._communication.start(self._run)
         self._buffer.finish()
         waiting, self._waiting = self._waiting, []
-        step, self._step = self._step, None
         self.last = self._communication.outcome(step)
         for parts, words, future in waiting:
             for layer, gradient in parts:
