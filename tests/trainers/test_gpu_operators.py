@@ -10,7 +10,7 @@ from trainers.exchange.compressors.qsgd import Qsgd
 from trainers.exchange.compressors.quantizer import Quantizer
 from trainers.exchange.compressors.sign import MajoritySign, ScaledSign
 from trainers.exchange.compressors.terngrad import TernGrad
-from trainers.exchange.compressors.topk import largest, sampled_largest
+from trainers.exchange.compressors.topk import largest
 from trainers.exchange.kernels.lowrank import back_project, orthogonalize_, project, rebuild
 
 pytestmark = pytest.mark.skipif(
@@ -47,7 +47,6 @@ def test_selectors_find_the_same_on_a_gpu():
     found = [
         (
             largest(own, 1000).tolist(),
-            sampled_largest(own, 1000, torch.Generator().manual_seed(0)).tolist(),
             adacomp.select(own, gradient.to(own.device), bin_size=50)[0].tolist(),
         )
         for own in (values, values.to(GPU))

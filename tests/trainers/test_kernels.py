@@ -17,7 +17,7 @@ from trainers.exchange.kernels.pack import pack, sum_unpacked, unpack
 from trainers.exchange.kernels.quantile import reached_by, strided
 from trainers.exchange.kernels.scatter import scatter_add
 from trainers.exchange.kernels.select import MomentumCorrection, select
-from trainers.exchange.layout import BLOCK, PayloadLayout, payload_bytes
+from trainers.exchange.layout import BLOCK, PayloadLayout
 
 NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: its kernels are not compared with the CPU's")
 ODD = [0.0, -0.0, 1.0, -1.0, 1e-45, 3.4e38, math.inf, -math.inf, math.nan]
@@ -258,9 +258,7 @@ def test_a_payload_is_whole_words_and_takes_the_smaller_form_of_indices(d: int, 
 
     values_bytes = layout.capacity * (2 if values == "float16" else 4) + (4 if values == "float16" else 0)
     bitmap_bytes, block_bytes = 4 * math.ceil(d / 32), 4 * math.ceil(d / BLOCK) + 2 * layout.capacity
-    assert payload_bytes(d, layout.capacity, values) == 4 * math.ceil(
-        (values_bytes + min(bitmap_bytes, block_bytes)) / 4
-    )
+    assert layout.num_bytes == 4 * math.ceil((values_bytes + min(bitmap_bytes, block_bytes)) / 4)
     assert all(part.start % 4 == 0 for part in layout.sections[:4])
 
 

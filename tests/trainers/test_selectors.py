@@ -8,7 +8,7 @@ from trainers.exchange.compressors import adacomp
 from trainers.exchange.compressors.gtopk import Sparse, merge, merge_rounds
 from trainers.exchange.compressors.randomk import random_block, random_entries
 from trainers.exchange.compressors.sizes import num_selected
-from trainers.exchange.compressors.topk import ENOUGH, largest, sampled_largest
+from trainers.exchange.compressors.topk import largest
 
 FEW = st.lists(st.floats(-10, 10, width=32, allow_subnormal=False), min_size=1, max_size=60)
 
@@ -54,25 +54,6 @@ def test_a_sample_that_misses_the_large_entries_does_no_harm():
 
     assert largest(values, 2).tolist() == [10, 299_998]
     assert largest(values, 5).tolist() == [1, 10, 299_998]
-
-
-@pytest.mark.parametrize("values", [normal(200_000), normal(200_000).exp(), torch.linspace(-1, 1, 200_000)])
-def test_sampled_entries_are_about_as_many_and_the_largest(values: Tensor):
-    found = sampled_largest(values, 2000, generator())
-
-    assert_ascending(found)
-    assert ENOUGH * 2000 <= len(found) <= 2000
-    magnitudes = values[found.long()].abs()
-    assert magnitudes.min() >= values.abs().topk(2000).values.min()
-
-
-@pytest.mark.parametrize("values", [torch.zeros(1000), torch.ones(1000), torch.eye(1000)[3], torch.ones(1)])
-def test_a_sampled_selection_takes_what_there_is(values: Tensor):
-    found = sampled_largest(values, 10, generator())
-
-    assert_ascending(found)
-    assert 1 <= len(found) <= 10 or not values.any()
-    assert torch.all(values[found.long()] != 0)
 
 
 @pytest.mark.parametrize(("num_entries", "ratio", "expected"), [(30, 0.1, 3), (31, 0.1, 4), (5, 0.001, 1), (7, 1.0, 7)])

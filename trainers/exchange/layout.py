@@ -86,10 +86,5 @@ class PayloadLayout:
         return _whole_words(-(-self.d // 8))
 
 
-def payload_bytes(d: int, capacity: int, values: ValueFormat = "float32") -> int:
-    """Return the bytes of one rank's payload with room for `capacity` of `d` entries."""
-    return PayloadLayout(d, capacity, values).num_bytes
-
-
 def _whole_words(num_bytes: int) -> int:
     return -(-num_bytes // WORD_BYTES) * WORD_BYTES
