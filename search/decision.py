@@ -12,7 +12,7 @@ from search import events, spending
 from search.config import SearchConfig
 from search.evidence import Evidence, diverged_values, evidence, scores
 from search.gaussian_process import NOISE_FLOOR
-from search.peak import interpolated_peak, parabola_peak
+from search.peak import edge_below, interpolated_peak, parabola_peak
 from search.posterior import Fit
 from search.probe_costs import MIN_WIDE_PROBES, has_room_for_wide, is_in_cooldown, search_cap, shortest_wide_probe
 from search.space import Axis, Box
@@ -228,14 +228,17 @@ def _keep_reason(problem: Problem, stage: Stage, winner: int, verdict: Verdict) 
 def _choose_wide(problem: Problem, stage: Stage) -> Choice:
     fit = _fit(problem, stage)
     best, how, posterior = wide_best(problem, stage, fit)
-    space, factor = problem.space, problem.traits.pick
-    rate = min(space.max_learning_rate, max(space.min_learning_rate, best.learning_rate * factor))
-    values = best.model_copy(update={"learning_rate": rate})
+    edge = edge_below(problem, stage, fit, best)
+    space, traits = problem.space, problem.traits
+    rate = min(space.max_learning_rate, max(space.min_learning_rate, edge.learning_rate * traits.pick))
+    values = edge.model_copy(update={"learning_rate": rate})
     rates = [probe.candidate.values.learning_rate for probe in stage.probes]
-    share = "" if factor == 1 else f" x {factor:g}"
+    factor = "" if traits.pick == 1 else f" x {traits.pick:g}"
+    origin = f"{how} {_number(best.learning_rate)}"
+    share = f", where the loss falls {100 * traits.share:.0f} % as far as at {origin}"
+    source = f"{origin}{factor}" if edge == best else f"{_number(edge.learning_rate)}{factor}{share}"
     reason = (
-        f"{_name(values)}: {how} {_number(best.learning_rate)}{share}, from {len(rates)} probes "
-        f"between {_number(min(rates))} and {_number(max(rates))}"
+        f"{_name(values)}: {source}, from {len(rates)} probes between {_number(min(rates))} and {_number(max(rates))}"
     )
     return Choice(values, reason, None, posterior, fit)
 

@@ -11,6 +11,7 @@ from itertools import product
 import numpy as np
 
 from search.evidence import diverged_values, scores
+from search.posterior import Fit
 from search.space import Axis, Box
 from search.stage import Problem, Stage, is_barred
 from search.surrogate import AnySurrogate
@@ -43,6 +44,23 @@ def vertex(rates: Sequence[float], rewards: Sequence[float]) -> float | None:
     middle = (left + x[best]) / 2
     peak = middle + (right - left) / 2 * rise / (rise + fall)
     return float(np.exp(np.clip(peak, left, right)))
+
+
+def lower_edge(rates: Sequence[float], rewards: Sequence[float], share: float) -> float:
+    """Return where the reward first reaches `share` of the way from its lowest below the best rate to the best.
+
+    Going down from the best rate, interpolated in log rate; the lowest rate where it is reached there too.
+    """
+    order = np.argsort(rates)
+    x, y = np.log(np.asarray(rates)[order]), np.asarray(rewards)[order]
+    rising = slice(0, int(np.argmax(y)) + 1)
+    x, y = x[rising], y[rising]
+    target = y.min() + share * (y[-1] - y.min())
+    below = np.flatnonzero(y < target)
+    if not len(below):
+        return float(np.exp(x[0]))
+    last = int(below[-1])
+    return float(np.exp(np.interp(target, y[last : last + 2], x[last : last + 2])))
 
 
 def parabola_peak(problem: Problem, stage: Stage) -> Values | None:
@@ -78,6 +96,26 @@ def interpolated_peak(
         if peak == before:
             break
     return peak
+
+
+def edge_below(problem: Problem, stage: Stage, fit: Fit | None, peak: Values) -> Values:
+    """Return `peak` with the lowest rate that earns the optimizer's share of its gain (`OptimizerTraits.share`).
+
+    Read off the probes where the rate alone is searched and no past jobs speak, else off the posterior mean.
+    """
+    if problem.traits.share == 1:
+        return peak
+    finite = [score for score in scores(stage) if score.reward is not None]
+    rates = [score.values.learning_rate for score in finite]
+    rewards = [score.reward or 0.0 for score in finite]
+    if fit is not None and (problem.space.axes or stage.prior.searches):
+        surrogate, box = fit
+        axis = _tried_range(box.axes[0], [score.values for score in finite])
+        rates = [rate for rate in _line(axis) if rate <= peak.learning_rate] or [peak.learning_rate]
+        line = [_with(peak, axis, rate) for rate in rates]
+        rewards = [float(mean) for mean in surrogate.mean(np.array([box.to_unit(values) for values in line]))]
+    rate = lower_edge(rates, rewards, problem.traits.share)
+    return peak.model_copy(update={"learning_rate": rate})
 
 
 def _tried_range(axis: Axis, tried: Sequence[Values]) -> Axis:

@@ -87,10 +87,9 @@ def test_the_wide_search_opens_at_the_jobs_start_and_then_fills_the_ranges():
 def test_four_dimensions_are_searched_to_near_the_best(searched):
     controller, asked = searched
     decided = controller.decide().values
-    pick = decided.model_copy(update={"learning_rate": decided.learning_rate / 0.4})  # sgd runs below the minimum
 
-    assert _speed(pick) > 0.9
-    assert _speed(pick) > 1.5 * _speed(asked[0].values)
+    assert _speed(decided) > 0.9
+    assert _speed(decided) > 1.5 * _speed(asked[0].values)
     assert decided.nesterov is True
 
 
