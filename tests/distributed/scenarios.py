@@ -11,8 +11,18 @@ from typing import Any
 
 import torch
 from ddp_scenario import ddp
-from exchange_bench import Bench, D, digest, gradients
-from exchange_kinds import DENSE, averages, kinds, kinds_of_four, low_rank, pairs
+from exchange_bench import Bench, D, digest, gradients, on_nodes
+from exchange_kinds import (
+    DENSE,
+    EVEN,
+    averages,
+    kinds,
+    kinds_of_four,
+    kinds_on_even_nodes,
+    kinds_on_uneven_nodes,
+    low_rank,
+    pairs,
+)
 
 from trainers import cost
 from trainers.config import (
@@ -28,6 +38,7 @@ from trainers.config import (
 from trainers.exchange.ledger import Ledger
 from trainers.exchange.pacing import LinkPacer
 from trainers.exchange.wire import Wire
+from trainers.exchange.wires import Wires
 from trainers.replica import Replica
 from trainers.segment import Segment
 
@@ -58,8 +69,17 @@ def overflow(rank: int, num_workers: int) -> dict[str, Any]:
 
 def dense_limits(rank: int, num_workers: int) -> dict[str, Any]:
     """The bits of five aggregated gradients of which all is sent, by exchange."""
-    benches = {"none": (Bench(NoneConfig(), num_workers), None)} | {
-        name: (Bench(config, num_workers), level) for name, (config, level) in DENSE.items()
+    return _dense_limits(rank, num_workers)
+
+
+def dense_limits_on_nodes(rank: int, num_workers: int) -> dict[str, Any]:
+    """The same for ranks that share nodes."""
+    return _dense_limits(rank, num_workers, on_nodes(EVEN, rank))
+
+
+def _dense_limits(rank: int, num_workers: int, wires: Wires | None = None) -> dict[str, Any]:
+    benches = {"none": (Bench(NoneConfig(), num_workers, wires=wires), None)} | {
+        name: (Bench(config, num_workers, wires=wires), level) for name, (config, level) in DENSE.items()
     }
     bits: dict[str, list[str]] = {name: [] for name in benches}
     for step in range(5):
@@ -151,6 +171,9 @@ SCENARIOS = {
         kinds,
         pairs,
         kinds_of_four,
+        kinds_on_even_nodes,
+        kinds_on_uneven_nodes,
+        dense_limits_on_nodes,
         averages,
         low_rank,
         bad_gradient,

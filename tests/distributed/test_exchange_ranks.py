@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from exchange_bench import SHAPES
-from exchange_kinds import CONSERVING, DENSE, FOR_FOUR, FOR_TWO, FORESEEN, FORESEEN_FIRST, KINDS, UNBIASED
+from exchange_kinds import CONSERVING, DENSE, FOR_FOUR, FOR_NODES, FOR_TWO, FORESEEN, FORESEEN_FIRST, KINDS, UNBIASED
 
 from trainers import cost
 from trainers.config import ThresholdConfig
@@ -88,7 +88,8 @@ class Trials:
 
     def __init__(self, three_ranks: Reports, four_ranks: Reports) -> None:
         pairs = four_ranks["pairs"]
-        self._groups = [three_ranks["kinds"], four_ranks["kinds_of_four"], pairs[:2], pairs[2:]]
+        on_nodes = [four_ranks["kinds_on_even_nodes"], four_ranks["kinds_on_uneven_nodes"]]
+        self._groups = [three_ranks["kinds"], four_ranks["kinds_of_four"], pairs[:2], pairs[2:], *on_nodes]
 
     def of(self, kind: str) -> list[list[dict[str, Any]]]:
         """Return the trials of `kind`, by group and rank."""
@@ -136,7 +137,7 @@ def test_of_zeros_every_kind_makes_zeros_but_a_vote_which_is_a_draw(trials: Tria
 )
 def test_the_ledger_counts_what_was_predicted(trials: Trials, kind: str, steps: int):
     for group in trials.of(kind):
-        sent = np.mean([rank["bytes"][:steps] for rank in group], axis=0)
+        sent = np.mean([rank["bytes"][:steps] for rank in group if rank["leads"]], axis=0)
         np.testing.assert_allclose(sent, group[0]["predicted"], rtol=0, atol=ROUNDING if kind == "gtopk" else 0)
 
 
@@ -160,8 +161,22 @@ def test_nobody_has_a_message_sooner_than_the_link_allows(four_ranks: Reports):
         assert rank["times"][2] - source["times"][1] >= source["broadcast"]
 
 
-def test_groups_of_two_and_four_try_kinds_too(trials: Trials):
-    assert all(len(trials.of(kind)) >= 2 for kind in (*FOR_TWO, *FOR_FOUR))
+@pytest.mark.parametrize("kinds", [FOR_TWO, FOR_FOUR, *FOR_NODES.values()])
+def test_groups_of_two_and_four_and_nodes_try_kinds_too(trials: Trials, kinds: list[str]):
+    assert all(len(trials.of(kind)) >= 2 for kind in kinds)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_leaders_send_between_nodes_and_all_send_the_same_within_one(trials: Trials, kind: str):
+    for group in trials.of(kind):
+        assert all(sum(rank["bytes"]) == 0 for rank in group if not rank["leads"])
+        assert all(rank["bytes within"] == [rank["predicted within"]] * 6 for rank in group)
+
+
+@pytest.mark.parametrize("limit", DENSE)
+def test_on_nodes_too_the_dense_limit_is_dense_exchange_bit_for_bit(four_ranks: Reports, limit: str):
+    for rank in four_ranks["dense_limits_on_nodes"]:
+        assert rank[limit] == four_ranks["dense_limits_on_nodes"][0]["none"]
 
 
 def test_a_sparse_step_of_this_size_pays_off():
