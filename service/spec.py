@@ -73,8 +73,8 @@ class Workers(Config):
     def _fill_nodes(self) -> "Workers":
         size, gpus = self.placed_together, self.placed_together * self.gpus
         message = ""
-        if self.count % size:
-            message = f"`per_node` must divide `count`, which is {self.count}, or be `auto`; got {size}"
+        if size < 1 or self.count % size:
+            message = f"`per_node` must be at least 1 and divide `count`, which is {self.count}, or `auto`; got {size}"
         elif gpus > 1 and not gpus.is_integer():
             message = f"`per_node` x `gpus` must be at most 1, or a whole number; got {size} x {self.gpus:g}"
         if message:

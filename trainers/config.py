@@ -76,8 +76,8 @@ from trainers.exchange.config import (
 )
 from trainers.ranges import Config, Fault, Range
 
-#: How workers share nodes.
-PerNode = Annotated[int, Field(ge=1, le=1024)] | Literal["auto"]
+#: Neighbouring workers that share a node, at least 1; `auto`: those that are found on one machine.
+PerNode = int | Literal["auto"]
 LearningRate = Annotated[float, Field(ge=1e-8, le=1e3, allow_inf_nan=False)]
 Momentum = Annotated[float, Field(ge=0, lt=1)]
 WeightDecay = Annotated[float, Field(ge=0, allow_inf_nan=False)]

@@ -48,6 +48,7 @@ def four_ranks(tmp_path_factory: pytest.TempPathFactory) -> Reports:
             "kinds_on_even_nodes",
             "kinds_on_uneven_nodes",
             "dense_limits_on_nodes",
+            "replicas_on_nodes",
             "paced_messages",
             "ddp",
         ],

@@ -83,6 +83,32 @@ def test_all_ranks_hold_equal_parameters_and_losses(four_ranks: Reports):
     assert first["losses"][1][-1] < first["losses"][0][0]
 
 
+def test_a_checkpoint_of_ranks_that_share_nodes_trains_on_bit_for_bit(four_ranks: Reports):
+    for rank in four_ranks["replicas_on_nodes"]:
+        assert rank["losses"][1] == rank["losses"][0]
+        assert rank["bits"][:2] == [four_ranks["replicas_on_nodes"][0]["bits"][0]] * 2
+
+
+def test_on_other_nodes_a_checkpoint_trains_on_with_new_memories(four_ranks: Reports):
+    for rank in four_ranks["replicas_on_nodes"]:
+        stayed, _, moved, _ = rank["losses"]
+        assert rank["begun anew"]
+        assert moved[0] == pytest.approx(stayed[0], rel=1e-6)  # the same weights and batches, added up in another order
+        assert rank["bits"][2] == four_ranks["replicas_on_nodes"][0]["bits"][2]
+
+
+def test_all_ranks_on_one_machine_are_found_to_share_a_node(four_ranks: Reports):
+    assert [rank["found"] for rank in four_ranks["replicas_on_nodes"]] == [[[0, 1, 2, 3]]] * 4
+
+
+def test_dense_training_on_two_nodes_sends_what_two_workers_would_between_them(four_ranks: Reports):
+    ranks = four_ranks["replicas_on_nodes"]
+
+    dense = len(ranks[0]["losses"][-1]) * cost.dense_step(ranks[0]["entries"], 2).bytes
+
+    assert [(rank["sent"], rank["dense"]) for rank in ranks] == [(dense, dense), (0, dense)] * 2
+
+
 class Trials:
     """What the ranks of several groups saw of each kind."""
 
