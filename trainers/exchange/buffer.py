@@ -104,7 +104,7 @@ class GradientBuffer:
         self.finish()
 
     def wait(self, bucket: Bucket) -> Tensor:
-        """Return the bucket's gradient, a view, when backward has filled it, and pooled; raises BackwardFailed."""
+        """Return the bucket's gradient, a view, when backward has filled it and it is pooled; raises BackwardFailed."""
         self._filled[bucket.index].wait()
         if self._has_failed:
             raise BackwardFailed

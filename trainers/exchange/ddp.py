@@ -44,7 +44,7 @@ def compress_gradients(
 
     `scale` is what the loss was multiplied by (`scaler.get_scale` of a GradScaler): memories are kept without it. A
     step whose gradients are not finite on some rank leaves infinity in all gradients and changes no memory, so that
-    the scaler skips it. Backwards inside `model.no_sync()` are no steps. The ranks of a node exchange as one.
+    the scaler skips it. Backwards inside `model.no_sync()` are no steps. `per_node` says which ranks exchange as one.
     Raises ValueError for a range where a number is needed, parameters that are not float32 on one device, or nodes that
     do not hold every rank once.
     """

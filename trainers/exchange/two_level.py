@@ -57,7 +57,7 @@ class TwoLevelExchange:
         share = (self._wires.share * loss).reshape(1)
         self._wires.within.reduce_sum(share, LEADER, {"control": share.nbytes})
         outcome = self._leading.step(share[0], level, learning_rate)
-        self._buffer.wait_for_all()
+        self._buffer.wait_for_all()  # a follower gives its buckets here, and a leader that stopped early takes the rest
         return self._told(outcome)
 
     def _add_up(self, gradient: Tensor) -> None:
@@ -70,9 +70,8 @@ class TwoLevelExchange:
         """Return the leader's `outcome`; unless it is that the step diverged, its gradient is in all buffers."""
         within, gradient = self._wires.within, self._buffer.gradient
         density = math.nan if outcome.density is None else outcome.density
-        words = torch.tensor(
-            [outcome.loss, outcome.diverged, density], dtype=torch.float64, device=gradient.device
-        )  # in 64 bits, so that all ranks return the same
+        # In 64 bits, so that all ranks return the same.
+        words = torch.tensor([outcome.loss, outcome.diverged, density], dtype=torch.float64, device=gradient.device)
         within.broadcast(words, LEADER, {"control": words.nbytes})
         loss, diverged, density = words.tolist()
         if diverged:
