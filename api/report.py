@@ -136,9 +136,10 @@ def bill_table(report: JobReport, spec: JobSpec) -> Table:
     """Return every trial's bill for a terminal; bytes are one worker's."""
     link = f"emulated {spec.link.mbps:g} Mbit link" if spec.link.mode == "emulate" else "the network as it is"
     metrics = sorted(report.metric_directions)
+    nodes = ["within nodes"] if any(trial.bill.bytes_within_nodes for trial in report.trials) else []
     repairs = ["repairs"] if any(trial.bill.repairs for trial in report.trials) else []
     insurance = ["insurance"] if any(trial.bill.steps_insurance for trial in report.trials) else []
-    figure_names = ["sent", "dense", "ratio", "search", "training", *insurance, *repairs, "val. loss", *metrics]
+    figure_names = ["sent", "dense", "ratio", *nodes, "search", "training", *insurance, *repairs, "val. loss", *metrics]
     table = _table(f"Bill ({link})", "trial", *figure_names)
     for trial in report.trials:
         bill = trial.bill
@@ -147,6 +148,7 @@ def bill_table(report: JobReport, spec: JobSpec) -> Table:
             figures.size(bill.bytes_sent),
             figures.size(bill.bytes_dense),
             _ratio(bill),
+            *(figures.size(bill.bytes_within_nodes) for _ in nodes),
             f"{bill.seconds_search:.1f} s",
             f"{bill.seconds_training:.1f} s",
             *(f"{bill.steps_insurance} steps, {figures.size(bill.bytes_insurance)}" for _ in insurance),

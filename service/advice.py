@@ -33,8 +33,9 @@ def _on_an_arm(trial: TrialSpec) -> Iterator[str]:
         yield from _on_a_level(trial)
     if isinstance(controller, AutoLrsConfig):
         yield from _on_autolrs(trial.budget, controller)
-    if not isinstance(exchange, NoneConfig) and trial.workers.count == 1:
-        yield "one worker exchanges nothing: compression costs time and saves no bytes; give `exchange: {kind: none}`"
+    if not isinstance(exchange, NoneConfig) and trial.workers.count == trial.workers.placed_together:
+        one = "one worker" if trial.workers.count == 1 else "one node"
+        yield f"{one} exchanges nothing: compression costs time and saves no bytes; give `exchange: {{kind: none}}`"
 
 
 def _on_a_search(trial: TrialSpec, config: StagedConfig) -> Iterator[str]:

@@ -117,9 +117,10 @@ class ScheduleEntry(Record):
 class Bill(Record):
     """What a trial cost. Bytes are those of one worker unless said otherwise."""
 
-    bytes_sent: int = Field(0, description="search included")
+    bytes_sent: int = Field(0, description="search included; between nodes where workers share one: their leader's")
     bytes_search: int = 0
     bytes_by_purpose: dict[str, int] = Field(default_factory=dict)
+    bytes_within_nodes: int = Field(0, description="to workers of the same node; not in `bytes_sent` or the budget")
     bytes_dense: int = Field(0, description="what the same steps would have sent without compression")
     seconds_search: float = 0.0
     seconds_training: float = Field(0.0, description="the whole training clock, search included")

@@ -15,6 +15,7 @@ from trainers.config import (
     NoneConfig,
     OptimizerConfig,
     OwnWorkload,
+    PerNode,
     ReplicaConfig,
     ScheduleFreeSgdConfig,
     SparseConfig,
@@ -35,6 +36,11 @@ class Workers(Config):
     """The data-parallel workers of one training run."""
 
     count: int = Field(2, ge=1, le=1024)
+    per_node: PerNode = Field(
+        1,
+        description="workers that are placed together on a machine and exchange as one: they add up their gradients, "
+        "and one of them exchanges between nodes; auto: all that happen to be on one machine",
+    )
     cpus: float = Field(1.0, gt=0, le=1024, description="per worker")
     gpus: float = Field(0.0, ge=0, le=64, description="per worker; several are whole ones")
     reply_timeout_s: float = Field(
@@ -57,6 +63,23 @@ class Workers(Config):
         if gpus > 1 and not gpus.is_integer():
             raise ValueError(f"`gpus` must be in [0, 1], or a whole number up to 64, got {gpus:g}")
         return gpus
+
+    @property
+    def placed_together(self) -> int:
+        """Workers that one machine has to hold."""
+        return 1 if self.per_node == "auto" else self.per_node
+
+    @model_validator(mode="after")
+    def _fill_nodes(self) -> "Workers":
+        size, gpus = self.placed_together, self.placed_together * self.gpus
+        message = ""
+        if size < 1 or self.count % size:
+            message = f"`per_node` must be at least 1 and divide `count`, which is {self.count}, or `auto`; got {size}"
+        elif gpus > 1 and not gpus.is_integer():
+            message = f"`per_node` x `gpus` must be at most 1, or a whole number; got {size} x {self.gpus:g}"
+        if message:
+            raise refusal([Fault("/per_node", self.per_node, message)])
+        return self
 
 
 class Lanes(Config):
@@ -256,6 +279,7 @@ class JobSpec(Config):
             optimizer=arm.optimizer or self.optimizer,
             exchange=arm.exchange or self.exchange,
             link=self.link,
+            workers_per_node=self.workers.per_node,
             seed=seed,
             accumulate=self.accumulate,
             clip=self.clip,

@@ -7,7 +7,7 @@ Scalars are JSON in a file's metadata.
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import fsspec
@@ -17,11 +17,12 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from trainers.exchange.topology import Nodes, Topology
 from trainers.snapshot import State, Stateful, fit, load_scalars, scalars_of, tensors_of
 
 MANIFEST = "manifest.json"
 SHARED = "shared.safetensors"
-FORMAT = 2
+FORMAT = 3
 
 
 class CheckpointError(Exception):
@@ -45,6 +46,7 @@ class Manifest(BaseModel):
 
     format: int
     num_workers: int
+    nodes: Nodes  # that the workers were on
     shards: tuple[Shard, ...]
 
 
@@ -61,20 +63,23 @@ def save(url: str, state: State, *, rank: int) -> list[Shard]:
     return shards
 
 
-def commit_manifest(url: str, shards: Iterable[Shard]) -> None:
-    """Make the checkpoint at `url` valid: all `shards` of all ranks have been written."""
+def commit_manifest(url: str, shards: Iterable[Shard], nodes: Nodes | None = None) -> None:
+    """Make the checkpoint at `url` valid: all `shards` of all ranks have been written. None: each rank is a node."""
     shards = tuple(shards)
-    manifest = Manifest(format=FORMAT, num_workers=len(shards) - 1, shards=shards)
+    num_workers = len(shards) - 1
+    nodes = nodes or Topology.stated(num_workers, 1).nodes
+    manifest = Manifest(format=FORMAT, num_workers=num_workers, nodes=nodes, shards=shards)
     write_bytes(f"{url}/{MANIFEST}", manifest.model_dump_json(indent=1).encode())
 
 
-def load(url: str, state: State, *, rank: int, num_workers: int) -> None:
-    """Copy the checkpoint at `url` into the live state of `rank`.
+def load(url: str, state: State, *, rank: int, num_workers: int, without: Collection[str] = ()) -> None:
+    """Copy the checkpoint at `url` into the live state of `rank`; parts named `without` stay as they are.
 
     Raises CheckpointError, before any value has changed, if a file is missing, damaged or does not fit.
     """
-    shards = {shard.name: shard for shard in _read_manifest(url, num_workers).shards}
-    files = [(state.shared, SHARED), (state.own, own_name(rank))]
+    shards = {shard.name: shard for shard in read_manifest(url, num_workers).shards}
+    own = {name: part for name, part in state.own.items() if name not in without}
+    files = [(state.shared, SHARED), (own, own_name(rank))]
     read = [(parts, *_read(url, shards[name], parts)) for parts, name in files]
     for parts, tensors, scalars in read:
         for name, live in tensors_of(parts).items():
@@ -114,7 +119,8 @@ def _on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
 
-def _read_manifest(url: str, num_workers: int) -> Manifest:
+def read_manifest(url: str, num_workers: int) -> Manifest:
+    """Return what the checkpoint at `url` consists of; raises CheckpointError unless it is for `num_workers`."""
     try:
         manifest = Manifest.model_validate_json(_read_bytes(f"{url}/{MANIFEST}"))
     except ValidationError as error:
@@ -131,7 +137,7 @@ def _read(url: str, shard: Shard, parts: Mapping[str, Stateful]) -> tuple[dict[s
     content = _read_bytes(f"{url}/{shard.name}")
     if hashlib.sha256(content).hexdigest() != shard.sha256:
         raise CheckpointError(f"{url}/{shard.name} is damaged: its SHA-256 is not the manifest's {shard.sha256}")
-    tensors = load_tensors(content)
+    tensors = {name: tensor for name, tensor in load_tensors(content).items() if name.partition(".")[0] in parts}
     fit(parts, tensors)
     live = tensors_of(parts)
     saved_shapes = {name: tensor.shape for name, tensor in tensors.items()}

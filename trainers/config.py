@@ -76,6 +76,8 @@ from trainers.exchange.config import (
 )
 from trainers.ranges import Config, Fault, Range
 
+#: Neighbouring workers that share a node, at least 1; `auto`: those that are found on one machine.
+PerNode = int | Literal["auto"]
 LearningRate = Annotated[float, Field(ge=1e-8, le=1e3, allow_inf_nan=False)]
 Momentum = Annotated[float, Field(ge=0, lt=1)]
 WeightDecay = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -302,6 +304,7 @@ class ReplicaConfig(Config):
     optimizer: OptimizerConfig
     exchange: ExchangeConfig
     link: LinkConfig = MeasureLink()
+    workers_per_node: PerNode = Field(1, description="that exchange as one; auto: all that are on one machine")
     seed: int = Field(0, ge=0, lt=2**31)
     accumulate: int = Field(1, ge=1, le=1024, description="micro-batches per optimizer step")
     clip: float | None = Field(None, gt=0, allow_inf_nan=False, description="global norm, after aggregation")

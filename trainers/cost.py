@@ -43,6 +43,8 @@ CONTROL_WORDS = 1
 DENSE_CONTROL_WORDS = 2
 #: Before every sparse payload: entries wanted, loss, finite flag, entries wanted of the fullest shard.
 HEADER_BYTES = 4 * WORD_BYTES
+#: What a node's leader tells the others of a step: loss, diverged, density, in 64 bits each.
+OUTCOME_BYTES = 3 * 8
 #: Room for the next step's entries, relative to what the fullest rank wanted to send in this one.
 CAPACITY_MARGIN = 1.25
 #: The same where the cut-off is found anew in every step, for each rank by itself.
@@ -95,6 +97,11 @@ def all_to_all(num_bytes: int, num_workers: int) -> Traffic:
 def broadcast(num_bytes: int, num_workers: int) -> Traffic:
     """Return the traffic of a broadcast down a binomial tree, as the ranks' mean: all but one receive it once."""
     return Traffic(math.ceil((num_workers - 1) * num_bytes / num_workers), math.ceil(math.log2(num_workers)))
+
+
+def reduce(num_bytes: int, num_workers: int) -> Traffic:
+    """Return the traffic of a sum up a binomial tree, as the ranks' mean: all but one send it once."""
+    return broadcast(num_bytes, num_workers)
 
 
 def point_to_point(num_bytes: int, num_workers: int) -> Traffic:
@@ -160,7 +167,7 @@ def is_sharded(config: SparseConfig, num_workers: int) -> bool:
 def step_traffic(
     shapes: Sequence[Sequence[int]], *, num_workers: int, exchange: ExchangeConfig, level: float | None = None
 ) -> Traffic:
-    """Return the traffic of one optimizer step.
+    """Return the traffic of one optimizer step among `num_workers`, or among as many nodes that several workers share.
 
     `level` is the planned, or measured, level of an exchange that has one; of a threshold exchange, the density, as it
     may be of AdaComp. Calibrations (one number, now and then) are not in it. Raises ValueError without a level where
@@ -171,6 +178,17 @@ def step_traffic(
         return _low_rank(buckets, num_workers, exchange, level)
     parts = [_bucket(bucket, num_workers, exchange, level) for bucket in buckets]
     return sum(parts, start=_once(num_workers, exchange))
+
+
+def within_node(shapes: Sequence[Sequence[int]], *, num_workers: int, exchange: ExchangeConfig) -> Traffic:
+    """Return what one of the `num_workers` on a node sends inside of it in a step, whatever is sent between nodes.
+
+    Gradient and loss are summed at the leader, and what it has made of them is broadcast.
+    """
+    summed = [WORD_BYTES * bucket.num_elements for bucket in split(shapes, exchange)]
+    up = [reduce(num_bytes, num_workers) for num_bytes in (WORD_BYTES * CONTROL_WORDS, *summed)]
+    down = [broadcast(num_bytes, num_workers) for num_bytes in (OUTCOME_BYTES, sum(summed))]
+    return sum((*up, *down), start=NOTHING)
 
 
 def _once(num_workers: int, exchange: ExchangeConfig) -> Traffic:

@@ -21,6 +21,7 @@ from typing import Any, Self
 
 from trainers.checkpoint import Shard, commit_manifest
 from trainers.config import ReplicaConfig
+from trainers.exchange.topology import Nodes
 from trainers.outcome import Outcome, WorkerFailed, WorkerLost, judge, patience_s
 from trainers.rank import Rank
 from trainers.replica import Backend
@@ -49,6 +50,7 @@ class Group(ABC):
     backend: str  # gloo | nccl
     device: str  # of rank 0: cpu | cuda:0 | ...
     num_elements: int  # entries of the gradient
+    nodes: Nodes  # the ranks on each
     metrics: Mapping[str, Direction] = {}  # the workload's own
     fingerprint: str = ""  # tells the training task from others
     recovery = Recovery()  # a group that repairs nothing has spent nothing
@@ -92,13 +94,12 @@ class Group(ABC):
     def evaluate(self) -> Evaluation:
         """Evaluate on the validation set."""
         answers = [Evaluation.model_validate(answer) for answer in self.call("evaluate")]
-        bytes_sent = tuple(answer.bytes_sent[0] for answer in answers)
-        return answers[0].model_copy(update={"bytes_sent": bytes_sent})
+        return answers[0].model_copy(update=_bytes(answers))
 
     def save(self, url: str) -> None:
         """Write a checkpoint to the folder `url`; it is complete when this returns."""
         answers = self.call("save", url)
-        commit_manifest(url, [Shard.model_validate(shard) for answer in answers for shard in answer])
+        commit_manifest(url, [Shard.model_validate(shard) for answer in answers for shard in answer], self.nodes)
 
     def load(self, url: str) -> None:
         """Go back to the checkpoint in the folder `url`."""
@@ -123,9 +124,15 @@ def merge(results: list[SegmentResult]) -> SegmentResult:
     return results[0].model_copy(
         update={
             "step_seconds": tuple(map(max, zip(*(result.step_seconds for result in results), strict=True))),
-            "bytes_sent": tuple(result.bytes_sent[0] for result in results),
         }
+        | _bytes(results)
     )
+
+
+def _bytes(answers: Sequence[SegmentResult] | Sequence[Evaluation]) -> dict[str, Any]:
+    """Return the bytes of all ranks as fields of what they answered together."""
+    fields = ("bytes_sent", "bytes_within")
+    return {field: tuple(rank for answer in answers for rank in getattr(answer, field)) for field in fields}
 
 
 class WorkerGroup(Group):
@@ -174,7 +181,8 @@ class WorkerGroup(Group):
         """Have `ranks` build their replicas, and then all ranks meet."""
         # All are ready before any waits for its peers, which it does no longer than for a collective.
         self._agree(self._call(ranks, "build", ()))
-        self.backend, self.device, self.num_elements = self.call("connect", self._rendezvous())[0]
+        self.backend, self.device, self.num_elements, nodes = self.call("connect", self._rendezvous())[0]
+        self.nodes = tuple(map(tuple, nodes))
 
     def _agree(self, built: Sequence[dict[str, Any]]) -> None:
         """Note what the ranks have built; raises WorkloadError unless it is the same on all, also on later ones."""

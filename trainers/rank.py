@@ -64,7 +64,8 @@ class Rank:
             raise ValueError(f"a rank must be told to `build` first, got {method!r}")
         if method == "connect":
             self._replica.connect(*args, backend=self._backend)
-            return self._replica.backend, str(self._replica.device), self._replica.num_elements
+            replica = self._replica
+            return replica.backend, str(replica.device), replica.num_elements, replica.nodes
         return answer(self._replica, method, args)
 
     def _move(self, first: int, num_workers: int) -> None:

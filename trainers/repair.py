@@ -72,11 +72,16 @@ class RepairingGroup(Group):
 
     def __init__(self, group: WorkerGroup) -> None:
         self._group = group
-        self.config, self.num_workers, self.num_elements = group.config, group.num_workers, group.num_elements
+        self.config, self.num_elements = group.config, group.num_elements
         self.backend, self.device = group.backend, group.device
         self.metrics, self.fingerprint = group.metrics, group.fingerprint
         self.recovery = Recovery()
         self._history = History()
+        self._count()
+
+    def _count(self) -> None:
+        """Note which workers there are, and where."""
+        self.num_workers, self.nodes = self._group.num_workers, self._group.nodes
 
     def call(self, method: str, *args: Any, timeout_s: float | None = None) -> list[Any]:
         wanted, started = Call(method, args, timeout_s), time.monotonic()
@@ -95,7 +100,7 @@ class RepairingGroup(Group):
 
     def absorb(self, others: Sequence[Group]) -> None:
         self._group.absorb([other._group if isinstance(other, RepairingGroup) else other for other in others])
-        self.num_workers = self._group.num_workers
+        self._count()
         self._history = History()
 
     def close(self) -> None:
@@ -125,6 +130,7 @@ class RepairingGroup(Group):
         log.warning("%s; in `%s`, which will be repeated", lost, wanted.method)
         self._charge(repairs=1)
         self._group.replace(lost.ranks)
+        self._count()
         unreported = self._group.call("take_bytes")
         self._charge(num_bytes=_most_bytes([*lost.answers, *({"bytes_sent": [rank]} for rank in unreported)]))
         for call in self._history.way_here():

@@ -1,5 +1,6 @@
 """One rank of a data-parallel training run: state, segments, evaluation. Runs under any launcher."""
 
+import logging
 import math
 import time
 from collections.abc import Sequence
@@ -14,18 +15,21 @@ from torch import Tensor
 from trainers import checkpoint, cost, feed, model, normalization, optimizers
 from trainers.checkpoint import Shard
 from trainers.config import ReplicaConfig
-from trainers.exchange import exchange, pacing
+from trainers.exchange import pacing, two_level
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.communication import Communication
-from trainers.exchange.ledger import Ledger
 from trainers.exchange.outcome import Exchanged
-from trainers.exchange.wire import Wire, among_peers
+from trainers.exchange.topology import Nodes, Topology
+from trainers.exchange.wire import among_peers
+from trainers.exchange.wires import Wires, found
 from trainers.segment import Evaluation, Purpose, Segment, SegmentResult
 from trainers.snapshot import RandomState, State, Steps, Tensors
 from trainers.workload import Workload, WorkloadError
 from trainers.workloads import table
 
 Backend = Literal["auto", "gloo", "nccl"]
+
+log = logging.getLogger("wiretune.replica")
 
 
 class Replica:
@@ -51,17 +55,24 @@ class Replica:
         self._optimizer = optimizers.build(config.optimizer, self.workload, self.model)
         self._buffer = GradientBuffer.behind(list(self._optimizer.parameters.values()), config.exchange)
         self._buffers = dict(self.model.named_buffers())
-        self._ledger = Ledger()
-        pacer = pacing.build(config.link)
-        self._wire = Wire(num_workers, pacer, self._ledger)
-        # Beside backward, in which the workload may use the default group itself.
-        self._exchange_wire = Wire(num_workers, pacer, self._ledger)
-        self._exchange = exchange.build(config.exchange, self._buffer, self._exchange_wire, seed=config.seed)
         self._communication = Communication(self._buffer, self.device, threads=config.threads)
         self._feed = feed.build(self.workload, config, rank, num_workers)
         self._steps = Steps()
         # Distinct per rank and job, so that e.g. dropout masks differ; torch mixes the bits.
         self._random = RandomState(config.seed * 65_536 + rank, self.device)
+        self.backend = "none"  # until connected
+        self._arrange(Topology.stated(num_workers, config.workers_per_node))
+
+    def _settle(self, topology: Topology) -> None:
+        """Have the ranks on these nodes; memories begin anew, and slots are lost, where that changes anything."""
+        if topology != self._topology:
+            self._arrange(topology)
+
+    def _arrange(self, topology: Topology) -> None:
+        """Build what depends on which ranks share a node: connections, exchange, and the state that it is part of."""
+        self._topology = topology
+        self._wires = Wires(topology, self.rank, pacing.build(self.config.link))
+        self._exchange = two_level.build(self.config.exchange, self._buffer, self._wires, seed=self.config.seed)
         self._state = State(
             shared={
                 "parameters": Tensors(dict(self.model.named_parameters())),
@@ -74,7 +85,6 @@ class Replica:
                 "random": self._random,
             },
         )
-        self.backend = "none"  # until connected
 
     @property
     def step(self) -> int:
@@ -86,6 +96,11 @@ class Replica:
         """Entries of the gradient: of all trained parameters together."""
         return self._buffer.num_elements
 
+    @property
+    def nodes(self) -> Nodes:
+        """The ranks of each node."""
+        return self._topology.nodes
+
     def fingerprint(self) -> str:
         """Return a hash that tells this training task from others; to be asked for before the first step."""
         return model.fingerprint(self.model, self.workload)
@@ -94,7 +109,8 @@ class Replica:
         """Set the process up for training, and join the other ranks at `init_method` (a torch URL).
 
         `auto` is NCCL when each rank has its own GPU of this machine, else gloo. Leaves the ranks joined before;
-        raises PeerLost if the others do not come.
+        raises PeerLost if the others do not come. Where nodes are to be found, and are others than before, memories
+        begin anew and slots are lost.
         """
         self.close()
         torch.set_num_threads(self.config.threads)
@@ -109,8 +125,10 @@ class Replica:
                 world_size=self.num_workers,
                 timeout=timedelta(seconds=self.config.collective_timeout_s),
             )
-            self._exchange_wire.group = dist.new_group()
         self.backend = backend
+        if self.config.workers_per_node == "auto":
+            self._settle(found(self.num_workers, self.device))
+        self._wires.join(timeout_s=self.config.collective_timeout_s)
 
     def close(self) -> None:
         """Leave the other ranks, if this one has joined any."""
@@ -119,7 +137,8 @@ class Replica:
 
     def take_bytes(self) -> dict[Purpose, int]:
         """Return the bytes by purpose that no result has reported: those of calls that failed. Counts from 0 again."""
-        return self._ledger.take()
+        self._wires.within.ledger.take()
+        return self._wires.between.ledger.take()
 
     # -- state ----------------------------------------------------------------------------------------------
 
@@ -134,6 +153,7 @@ class Replica:
     def reset(self) -> None:
         """Go back to the state before the first step, which follows from the configuration; slots stay."""
         fresh = Replica(self.config, self.rank, self.num_workers, device=str(self.device), workload=self.workload)
+        fresh._settle(self._topology)
         self._state.copy_from(fresh._state)
 
     def save(self, url: str) -> list[Shard]:
@@ -141,9 +161,23 @@ class Replica:
         return checkpoint.save(url, self._state, rank=self.rank)
 
     def load(self, url: str) -> None:
-        """Go back to the checkpoint at the folder `url`; raises CheckpointError if it is damaged."""
+        """Go back to the checkpoint at the folder `url`; raises CheckpointError if it is damaged.
+
+        What the exchange kept belongs to the nodes that it was saved on: on others it begins anew.
+        """
+        saved = checkpoint.read_manifest(url, self.num_workers).nodes
+        moved = saved != self.nodes
+        if moved:
+            log.warning("%s was saved on nodes %s, now %s: what was not sent is dropped", url, saved, self.nodes)
+            self.reset()
         with torch.no_grad():
-            checkpoint.load(url, self._state, rank=self.rank, num_workers=self.num_workers)
+            checkpoint.load(
+                url,
+                self._state,
+                rank=self.rank,
+                num_workers=self.num_workers,
+                without=("exchange",) if moved else (),
+            )
 
     def export(self, url: str) -> None:
         """Write the evaluated iterate as the safetensors file `url` (rank 0), under the model's own names."""
@@ -180,7 +214,8 @@ class Replica:
             losses=tuple(outcome.loss for outcome in sent),
             step_seconds=tuple(seconds),
             gradient_scales=tuple(torch.stack(scales).tolist()) if scales else (),
-            bytes_sent=(self._ledger.take(),),
+            bytes_sent=(self._wires.between.ledger.take(),),
+            bytes_within=(self._wires.within.ledger.take(),),
             bytes_dense=(len(sent) + diverged) * self._dense_bytes(),
             density=_mean_density(sent),
             threshold=self._exchange.threshold,
@@ -201,7 +236,7 @@ class Replica:
                 )
 
     def _dense_bytes(self) -> int:
-        return cost.dense_step(self._buffer.num_elements, self.num_workers).bytes
+        return cost.dense_step(self._buffer.num_elements, len(self.nodes)).bytes
 
     def _train_step(self, segment: Segment, index: int) -> tuple[Exchanged, Tensor]:
         """Take a step; returns what the exchange knows, and the scale of the gradient that it left."""
@@ -257,10 +292,14 @@ class Replica:
             for indices in torch.split(share, self.workload.evaluation_batch_size):
                 if len(indices):  # a set smaller than the ranks leaves some without a share
                     sums += len(indices) * self._evaluate_batch(indices, names)
-        self._wire.all_reduce_sum(sums, {"control": sums.nbytes})
+        self._wires.all_reduce_sum(sums, {"control": sums.nbytes})
         means = dict(zip(names, (sums / num_samples).tolist(), strict=True))
         return Evaluation(
-            loss=means.pop("loss"), metrics=means, num_samples=num_samples, bytes_sent=(self._ledger.take(),)
+            loss=means.pop("loss"),
+            metrics=means,
+            num_samples=num_samples,
+            bytes_sent=(self._wires.between.ledger.take(),),
+            bytes_within=(self._wires.within.ledger.take(),),
         )
 
     def _evaluate_batch(self, indices: Tensor, names: Sequence[str]) -> Tensor:
@@ -309,7 +348,7 @@ class Replica:
         for buffer in buffers.values():
             if buffer.is_floating_point():
                 buffer.div_(self.num_workers)  # before the sum, which could overflow
-                self._wire.all_reduce_sum(buffer, {"state": buffer.nbytes})
+                self._wires.all_reduce_sum(buffer, {"state": buffer.nbytes})
         return buffers
 
 

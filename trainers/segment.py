@@ -39,8 +39,9 @@ class SegmentResult(Value):
     losses: tuple[float, ...]  # mean over the ranks' mini-batches, before the step's update
     step_seconds: tuple[float, ...]  # slowest rank
     bytes_sent: tuple[dict[Purpose, int], ...]  # per rank, over the whole segment
+    bytes_within: tuple[dict[Purpose, int], ...] = ()  # the same, sent to ranks of the same node: not in `bytes_sent`
     gradient_scales: tuple[float, ...] = ()  # root mean square of the mean gradient, before clipping; same on all ranks
-    bytes_dense: int  # what one rank would have sent without compression
+    bytes_dense: int  # what a rank, or the leader of a node, would have sent without compression
     density: float | None = None  # measured mean share of entries sent; None: dense exchange
     threshold: float | None = None  # in force at the segment's end
     diverged: bool = False  # the mean loss or a gradient was not finite; the update was not applied
@@ -53,3 +54,4 @@ class Evaluation(Value):
     metrics: dict[str, float] = Field(default_factory=dict)  # the workload's own, each a mean over the samples
     num_samples: int
     bytes_sent: tuple[dict[Purpose, int], ...] = ()  # per rank
+    bytes_within: tuple[dict[Purpose, int], ...] = ()  # the same, sent to ranks of the same node

@@ -172,6 +172,8 @@ function billTable(trials, job) {
     ["sent", (trial) => size(trial.bill.bytes_sent), "number"],
     ["dense", (trial) => (trial.bill.bytes_dense ? size(trial.bill.bytes_dense) : "–"), "number"],
     ["ratio", (trial) => ratio(trial.bill), "number"],
+    ...(trials.some((trial) => trial.bill.bytes_within_nodes)
+      ? [["within nodes", (trial) => size(trial.bill.bytes_within_nodes), "number"]] : []),
     ["search", (trial) => seconds(trial.bill.seconds_search), "number"],
     ["training", (trial) => seconds(trial.seconds), "number"],
     ["validation loss", (trial) => loss(trial.validation_loss), "number"],

@@ -104,9 +104,11 @@ def outcome_of(trials: list[str]) -> AttemptFinished:
 
 def _tuner(brief: AttemptBrief, todo: list[str], scratch: str) -> tune.Tuner:
     workers, lanes = brief.spec.workers, brief.spec.lanes
-    bundle = {"CPU": workers.cpus} | ({"GPU": workers.gpus} if workers.gpus else {})
-    # The head bundle is empty, so that n workers fit n cores: the trial process waits while they train.
-    placement = tune.PlacementGroupFactory([{}] + [bundle] * (lanes.count * workers.count), strategy="PACK")
+    size = workers.placed_together
+    # A bundle is on one machine. The head's is empty, so that n workers fit n cores: the trial waits while they train.
+    bundle = {"CPU": size * workers.cpus} | ({"GPU": size * workers.gpus} if workers.gpus else {})
+    num_bundles = lanes.count * workers.count // size
+    placement = tune.PlacementGroupFactory([{}] + [bundle] * num_bundles, strategy="PACK")
     trainable = tune.with_resources(train_trial, placement)
     return tune.Tuner(
         trainable,

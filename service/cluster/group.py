@@ -49,7 +49,7 @@ class RankActor:
 
 
 class RayGroup(WorkerGroup):
-    """The ranks as actors of the trial that makes it; worker i of lane k has the trial's bundle k x workers + i.
+    """The ranks as actors of the trial that makes it; workers that are placed together share one of its bundles.
 
     NCCL where each rank has a GPU of its own, else gloo. Raises WorkerLost if one of them does not start,
     WorkloadError or WorkerFailed if one cannot build its replica.
@@ -57,7 +57,7 @@ class RayGroup(WorkerGroup):
 
     def __init__(self, config: ReplicaConfig, workers: Workers, *, lane: int = 0) -> None:
         self.config, self.num_workers = config, workers.count
-        self._shape, self._first_bundle = workers, lane * workers.count
+        self._shape, self._first_worker = workers, lane * workers.count  # of all that the trial's bundles hold
         self._placement = ray.util.get_current_placement_group()  # of this thread: a lane is repaired in another one
         self._actors: dict[int, ActorHandle] = {}
         self._calls: dict[int, ray.ObjectRef] = {}  # the last one of each rank
@@ -82,7 +82,8 @@ class RayGroup(WorkerGroup):
                 num_gpus=self._shape.gpus,
                 max_restarts=0,
                 scheduling_strategy=PlacementGroupSchedulingStrategy(
-                    self._placement, placement_group_bundle_index=self._first_bundle + rank
+                    self._placement,
+                    placement_group_bundle_index=(self._first_worker + rank) // self._shape.placed_together,
                 ),
             )
             .remote(self.config.model_dump(mode="json"), rank, self.num_workers, self._shape.model_dump(mode="json"))

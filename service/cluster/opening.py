@@ -22,11 +22,11 @@ def opening_space(spec: TrialSpec, groups: Sequence[Group]) -> tuple[SearchSpace
     """Return the search space of a fresh run, and the warm-ups of its lanes; the first measured the machine for it."""
     space = _stated_space(spec.replica)
     if spec.replica.exchange.is_by_density:
-        space = space.model_copy(update={"dense_bytes": _transfer(spec, groups[0].num_elements, None).bytes})
+        space = space.model_copy(update={"dense_bytes": _transfer(spec, groups[0], None).bytes})
     axis, opening = space.axis("level"), space.opening
     lowest = opening if axis is None else opening.model_copy(update={"level": axis.low})
     warm_ups = [_warm_up(group, lowest) for group in groups]
-    rule = None if axis is None else _link_rule(spec, axis, warm_ups[0], groups[0].num_elements)
+    rule = None if axis is None else _link_rule(spec, axis, warm_ups[0], groups[0])
     if rule is None:
         return space, warm_ups
     return space.model_copy(update={"guess": space.guess.model_copy(update={"level": rule})}), warm_ups
@@ -57,25 +57,25 @@ def _warm_up(group: Group, values: Values) -> SegmentResult:
     return result
 
 
-def _link_rule(spec: TrialSpec, axis: Axis, warm_up: SegmentResult, num_elements: int) -> float | None:
-    """Return the density that the link's rule suggests, where the link is stated; `warm_up` ran at the lowest.
+def _link_rule(spec: TrialSpec, axis: Axis, warm_up: SegmentResult, group: Group) -> float | None:
+    """Return the density that the link's rule suggests, where the link is stated; `group` ran `warm_up` at the lowest.
 
     The rule reads a clock, so a budget without seconds has none.
     """
     link = spec.replica.link
     if spec.budget.seconds is None or not spec.replica.exchange.is_by_density or not isinstance(link, EmulateLink):
         return None
-    dense_s = _transfer(spec, num_elements, None).seconds(link)
-    sparse_s = _transfer(spec, num_elements, axis.low).seconds(link)
+    dense_s = _transfer(spec, group, None).seconds(link)
+    sparse_s = _transfer(spec, group, axis.low).seconds(link)
     compute_s = max(0.0, statistics.median(warm_up.step_seconds) - sparse_s)
     return link_rule.rule(compute_s, dense_s, (axis.low, axis.high))
 
 
-def _transfer(spec: TrialSpec, num_elements: int, density: float | None) -> cost.Traffic:
-    """Return the traffic of a step that exchanges `num_elements` at `density`; None: dense."""
+def _transfer(spec: TrialSpec, group: Group, density: float | None) -> cost.Traffic:
+    """Return the traffic between the nodes of `group` in a step that exchanges at `density`; None: dense."""
     return cost.step_traffic(
-        [(num_elements,)],
-        num_workers=spec.workers.count,
+        [(group.num_elements,)],
+        num_workers=len(group.nodes),
         exchange=NoneConfig() if density is None else spec.replica.exchange,
         level=density,
     )

@@ -9,7 +9,7 @@ from search.trace import Trace
 from search.types import Decision, Observation, Spent
 from service.records import Bill, ScheduleEntry
 from trainers.group import Recovery
-from trainers.segment import Purpose, Segment, SegmentResult
+from trainers.segment import Evaluation, Purpose, Segment, SegmentResult
 
 
 class Measured(BaseModel):
@@ -86,7 +86,7 @@ class Progress(BaseModel):
         """Put a segment on the bill."""
         num_steps, sent = len(result.losses), bytes_per_worker(result.bytes_sent)
         self.steps += num_steps
-        self.charge_bytes(result.bytes_sent)
+        self.charge_bytes(result)
         self._bill(
             bytes_search=self.bill.bytes_search + sent * is_probe,
             bytes_dense=self.bill.bytes_dense + result.bytes_dense,
@@ -102,13 +102,14 @@ class Progress(BaseModel):
                 steps_search=self.bill.steps_search - len(result.losses),
             )
 
-    def charge_bytes(self, bytes_sent: Sequence[Mapping[Purpose, int]]) -> None:
+    def charge_bytes(self, result: SegmentResult | Evaluation) -> None:
         """Add what the busiest rank sent."""
-        self.bytes += bytes_per_worker(bytes_sent)
+        self.bytes += bytes_per_worker(result.bytes_sent)
         purposes = dict(self.bill.bytes_by_purpose)
-        for purpose, count in max(bytes_sent, key=lambda rank: sum(rank.values())).items():
+        for purpose, count in max(result.bytes_sent, key=lambda rank: sum(rank.values())).items():
             purposes[purpose] = purposes.get(purpose, 0) + count
-        self._bill(bytes_sent=self.bytes, bytes_by_purpose=purposes)
+        within = self.bill.bytes_within_nodes + bytes_per_worker(result.bytes_within)
+        self._bill(bytes_sent=self.bytes, bytes_by_purpose=purposes, bytes_within_nodes=within)
 
     def charge_seconds(self, **seconds: float) -> None:
         """Add elapsed seconds to lines of the bill, e.g. `charge_seconds(seconds_search=0.4)`."""
@@ -180,4 +181,4 @@ def _joined(last: ScheduleEntry, entry: ScheduleEntry) -> ScheduleEntry:
 
 def bytes_per_worker(bytes_sent: Sequence[Mapping[Purpose, int]]) -> int:
     """Return what the busiest rank sent, all purposes together."""
-    return max(sum(rank.values()) for rank in bytes_sent)
+    return max((sum(rank.values()) for rank in bytes_sent), default=0)

@@ -170,7 +170,7 @@ class _Run:
     def evaluate_end(self) -> Evaluation:
         """Evaluate what the clock has stopped at."""
         evaluation = self.group.evaluate()
-        self.progress.charge_bytes(evaluation.bytes_sent)
+        self.progress.charge_bytes(evaluation)
         self.sink.report(*reports.evaluated(self.trial_id, evaluation, self.progress.step, self.progress.seconds))
         return evaluation
 
@@ -345,7 +345,7 @@ class _Run:
         """Evaluate the committed line, on the clock."""
         started = self.seconds()
         evaluation = self.group.evaluate()
-        self.progress.charge_bytes(evaluation.bytes_sent)
+        self.progress.charge_bytes(evaluation)
         self.progress.charge_seconds(seconds_evaluation=self.seconds() - started)
         self.sink.report(*reports.evaluated(self.trial_id, evaluation, self.progress.step, self.seconds()))
 

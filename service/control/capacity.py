@@ -25,22 +25,27 @@ class Demand:
 
 
 def num_placeable(workers: Workers, nodes: Sequence[Node]) -> int:
-    """Return how many such workers the empty cluster holds; a worker does not span nodes."""
+    """Return how many such workers the empty cluster holds; those that are placed together do not span nodes."""
     return sum(_on_node(workers, node) for node in nodes)
 
 
 def _on_node(workers: Workers, node: Node) -> int:
-    by_cpus = math.floor(node.cpus / workers.cpus)
-    return by_cpus if workers.gpus == 0 else min(by_cpus, math.floor(node.gpus / workers.gpus))
+    size = workers.placed_together
+    most = math.floor(node.cpus / (size * workers.cpus))
+    if workers.gpus:
+        most = min(most, math.floor(node.gpus / (size * workers.gpus)))
+    return size * most
 
 
 def misfits(spec: JobSpec, nodes: Sequence[Node]) -> list[Problem]:
     """Return why the cluster can never place the job; nothing if it can."""
     workers, problems = spec.workers, []
+    size = workers.placed_together
+    asker = "a worker asks" if size == 1 else f"each of {size} workers that share a node asks"
     for name, wanted in (("cpus", workers.cpus), ("gpus", workers.gpus)):
         most = max((getattr(node, name) for node in nodes), default=0.0)
-        if wanted > most:
-            message = f"a worker asks for {wanted:g} {name}; allowed: 0 to {most:g}, the most that a node has"
+        if size * wanted > most:
+            message = f"{asker} for {wanted:g} {name}; allowed: 0 to {most / size:g}, by the most that a node has"
             problems.append(Problem(pointer=f"/workers/{name}", message=message, value=wanted))
     placeable = num_placeable(workers, nodes)
     if not problems and spec.num_workers > placeable:

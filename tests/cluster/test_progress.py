@@ -33,6 +33,17 @@ def test_the_bill_is_that_of_the_busiest_worker_and_knows_the_searchs_share() ->
     assert (progress.steps, progress.bill.steps_search, progress.bill.bytes_dense) == (15, 5, 15_000)
 
 
+def test_bytes_within_nodes_are_billed_apart_and_count_in_no_budget() -> None:
+    progress = Progress()
+
+    progress.charge(
+        _result(0, 5).model_copy(update={"bytes_within": ({"gradient": 70}, {"gradient": 50})}), is_probe=True
+    )
+
+    assert progress.bill.bytes_within_nodes == 70
+    assert progress.bytes == progress.bill.bytes_sent == progress.bill.bytes_search == 100
+
+
 def test_segments_with_the_same_values_are_one_schedule_entry() -> None:
     progress = Progress()
 

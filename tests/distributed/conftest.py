@@ -39,5 +39,17 @@ def four_ranks(tmp_path_factory: pytest.TempPathFactory) -> Reports:
     return run_ranks(
         tmp_path_factory.mktemp("four"),
         4,
-        ["equal_parameters", "early_stop", "dense_limits", "kinds_of_four", "pairs", "paced_messages", "ddp"],
+        [
+            "equal_parameters",
+            "early_stop",
+            "dense_limits",
+            "kinds_of_four",
+            "pairs",
+            "kinds_on_even_nodes",
+            "kinds_on_uneven_nodes",
+            "dense_limits_on_nodes",
+            "replicas_on_nodes",
+            "paced_messages",
+            "ddp",
+        ],
     )

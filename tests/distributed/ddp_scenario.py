@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 from trainers.config import CompressionConfig
@@ -17,6 +18,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "dgc": {"kind": "dgc", "density": 0.05},
     "powersgd": {"kind": "powersgd", "rank": 2},
     "qsgd": {"kind": "qsgd"},
+    "on nodes": {"kind": "topk", "density": 0.05},
 }
 
 
@@ -31,7 +33,8 @@ class Script:
         self.handle: CompressedGradients | None = None
         if kind is not None:
             config = CompressionConfig(**KINDS[kind])
-            self.handle = compress_gradients(self.model, config, scale=lambda: self.scale, seed=5)
+            per_node = init_device_mesh("cpu", (2, 2)) if kind == "on nodes" else 1
+            self.handle = compress_gradients(self.model, config, per_node=per_node, scale=lambda: self.scale, seed=5)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
         self.inputs = torch.randn(40, 8, 20, generator=torch.Generator().manual_seed(rank))
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from exchange_bench import LOSS, SHAPES, Bench, digest, gradients
+from exchange_bench import LOSS, SHAPES, Bench, digest, flat, gradients, on_nodes
 from torch import Tensor
 
 from trainers import cost
@@ -25,6 +25,7 @@ from trainers.exchange.config import (
     TernGradConfig,
     TopKConfig,
 )
+from trainers.exchange.wires import Wires
 
 Kinds = dict[str, tuple[ExchangeConfig, float | None]]  # with the level to use
 
@@ -69,6 +70,12 @@ FORESEEN = [
 #: The same for the first step.
 FORESEEN_FIRST = ["topk", "topk, global", "dgc", "adacomp", "adacomp, small bins", "ef21"]
 FOR_TWO = ["topk", "gtopk", "randomk", "dgc", "adacomp", "powersgd", "onebit", "qsgd"]
+#: Two nodes of two ranks, and one of three beside one of one.
+EVEN, UNEVEN = ((0, 1), (2, 3)), ((0, 2, 3), (1,))
+FOR_NODES = {
+    EVEN: ["none", "threshold", "topk", "dgc", "randomk", "gtopk", "adacomp", "powersgd", "onebit", "qsgd", "ef21"],
+    UNEVEN: ["none", "threshold", "dgc, gathered", "powersgd", "terngrad"],
+}
 FOR_FOUR = ["topk", "gtopk", "randomk", "powersgd", "scaled sign", "terngrad", "ef21"]
 #: At a level that sends everything.
 DENSE: Kinds = {
@@ -90,7 +97,18 @@ def kinds(rank: int, num_workers: int) -> dict[str, Any]:
 def pairs(rank: int, num_workers: int) -> dict[str, Any]:
     """The same for pairs of the ranks."""
     groups = [dist.new_group([first, first + 1]) for first in range(0, num_workers, 2)]
-    return {name: _trial(*KINDS[name], rank % 2, 2, groups[rank // 2]) for name in FOR_TWO}
+    return {name: _trial(*KINDS[name], rank % 2, 2, flat(2, groups[rank // 2])) for name in FOR_TWO}
+
+
+def kinds_on_even_nodes(rank: int, num_workers: int) -> dict[str, Any]:
+    """The same for ranks that share nodes."""
+    wires = on_nodes(EVEN, rank)
+    return {name: _trial(*KINDS[name], rank, num_workers, wires) for name in FOR_NODES[EVEN]}
+
+
+def kinds_on_uneven_nodes(rank: int, num_workers: int) -> dict[str, Any]:
+    wires = on_nodes(UNEVEN, rank)
+    return {name: _trial(*KINDS[name], rank, num_workers, wires) for name in FOR_NODES[UNEVEN]}
 
 
 def kinds_of_four(rank: int, num_workers: int) -> dict[str, Any]:
@@ -98,10 +116,10 @@ def kinds_of_four(rank: int, num_workers: int) -> dict[str, Any]:
 
 
 def _trial(
-    config: ExchangeConfig, level: float | None, rank: int, num_workers: int, group: dist.ProcessGroup | None = None
+    config: ExchangeConfig, level: float | None, rank: int, num_workers: int, wires: Wires | None = None
 ) -> dict[str, Any]:
     """Six steps, one that is not finite, two more, and the same two from the state before; and one of zeros."""
-    bench = Bench(config, num_workers, group)
+    bench = Bench(config, num_workers, wires=wires)
     sent = [_sent(bench, gradients(rank, step), level) for step in range(6)]
     lost, before = bench.lost(), bench.state()
     bad = gradients(rank, 6)
@@ -111,15 +129,20 @@ def _trial(
         "diverged": bench.step(bad, level).diverged,
         "state kept": digest(list(bench.state()[0].values())) == digest(list(before[0].values()))
         and bench.state()[1] == before[1],
-        "bytes": sent,
+        "leads": bench.wires.leads,
+        "bytes": [between for between, _ in sent],
         "predicted": cost.step_traffic(
-            SHAPES, num_workers=num_workers, exchange=bench.config, level=_as_density(bench.config, level)
+            SHAPES, num_workers=bench.num_nodes, exchange=bench.config, level=_as_density(bench.config, level)
+        ).bytes,
+        "bytes within": [within for _, within in sent],
+        "predicted within": cost.within_node(
+            SHAPES, num_workers=bench.wires.within.num_workers, exchange=bench.config
         ).bytes,
     }
-    restored = Bench(config, num_workers, group)
+    restored = Bench(config, num_workers, wires=wires)
     restored.load(before)
     bits = [_bits_of_two(each, rank, level) for each in (bench, restored)]
-    idle = Bench(config, num_workers, group)
+    idle = Bench(config, num_workers, wires=wires)
     idle.step(torch.zeros_like(bad), level)
     return outcome | {
         "bits": bits[0],
@@ -128,11 +151,13 @@ def _trial(
     }
 
 
-def _sent(bench: Bench, gradient: Tensor, level: float | None) -> int:
-    """Take a step; returns the bytes that this rank sent in it."""
-    bench.wire.ledger.take()
+def _sent(bench: Bench, gradient: Tensor, level: float | None) -> list[int]:
+    """Take a step; returns the bytes that this rank sent in it: between nodes, and within its own."""
+    ledgers = [bench.wires.between.ledger, bench.wires.within.ledger]
+    for ledger in ledgers:
+        ledger.take()
     assert bench.step(gradient, level).loss == LOSS
-    return sum(bench.wire.ledger.take().values())
+    return [sum(ledger.take().values()) for ledger in ledgers]
 
 
 def _bits_of_two(bench: Bench, rank: int, level: float | None) -> list[str]:

@@ -10,11 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from ddp_scenario import ddp
-from exchange_bench import Bench, D, digest, gradients
-from exchange_kinds import DENSE, averages, kinds, kinds_of_four, low_rank, pairs
+from exchange_bench import Bench, D, digest, gradients, on_nodes
+from exchange_kinds import (
+    DENSE,
+    EVEN,
+    averages,
+    kinds,
+    kinds_of_four,
+    kinds_on_even_nodes,
+    kinds_on_uneven_nodes,
+    low_rank,
+    pairs,
+)
 
 from trainers import cost
+from trainers.checkpoint import Shard, commit_manifest
 from trainers.config import (
     DigitsMlp,
     EmulateLink,
@@ -28,8 +40,12 @@ from trainers.config import (
 from trainers.exchange.ledger import Ledger
 from trainers.exchange.pacing import LinkPacer
 from trainers.exchange.wire import Wire
+from trainers.exchange.wires import Wires, found
 from trainers.replica import Replica
 from trainers.segment import Segment
+
+#: What replicas are told to train.
+SEGMENT = Segment(num_steps=8, learning_rate=0.5)
 
 
 def conservation(rank: int, num_workers: int) -> dict[str, Any]:
@@ -58,8 +74,17 @@ def overflow(rank: int, num_workers: int) -> dict[str, Any]:
 
 def dense_limits(rank: int, num_workers: int) -> dict[str, Any]:
     """The bits of five aggregated gradients of which all is sent, by exchange."""
-    benches = {"none": (Bench(NoneConfig(), num_workers), None)} | {
-        name: (Bench(config, num_workers), level) for name, (config, level) in DENSE.items()
+    return _dense_limits(rank, num_workers)
+
+
+def dense_limits_on_nodes(rank: int, num_workers: int) -> dict[str, Any]:
+    """The same for ranks that share nodes."""
+    return _dense_limits(rank, num_workers, on_nodes(EVEN, rank))
+
+
+def _dense_limits(rank: int, num_workers: int, wires: Wires | None = None) -> dict[str, Any]:
+    benches = {"none": (Bench(NoneConfig(), num_workers, wires=wires), None)} | {
+        name: (Bench(config, num_workers, wires=wires), level) for name, (config, level) in DENSE.items()
     }
     bits: dict[str, list[str]] = {name: [] for name in benches}
     for step in range(5):
@@ -136,9 +161,44 @@ def equal_parameters(rank: int, num_workers: int) -> dict[str, Any]:
     return {"bits": digest(list(replica.model.parameters())), "losses": losses}
 
 
-def _replica(rank: int, num_workers: int, exchange: ExchangeConfig) -> Replica:
+def replicas_on_nodes(rank: int, num_workers: int) -> dict[str, Any]:
+    """Training on two nodes, gone on with by fresh ranks on the same nodes, and by ranks that are nodes themselves."""
+    exchange, url = ThresholdConfig(density=0.05), f"{sys.argv[1]}/checkpoint"
+    first, second = (_replica(rank, num_workers, exchange, per_node=2) for _ in range(2))
+    moved, dense = _replica(rank, num_workers, exchange), _replica(rank, num_workers, NoneConfig(), per_node=2)
+    for replica in (first, second, dense):
+        replica._wires.join()
+    first.run(SEGMENT)
+    _write(first, url)
+    for replica in (second, moved):
+        replica.load(url)
+    begun = {name: tensor.clone() for name, tensor in moved._exchange.tensors().items()}
+    reports = [replica.run(SEGMENT) for replica in (first, second, moved, dense)]
+    return {
+        "losses": [each.losses for each in reports],
+        "sent": sum(reports[-1].bytes_sent[0].values()),
+        "dense": reports[-1].bytes_dense,
+        "entries": dense.num_elements,
+        "bits": [digest(list(replica.model.parameters())) for replica in (first, second, moved)],
+        "begun anew": not any(bool(tensor.any()) for tensor in begun.values()),
+        "found": found(num_workers, torch.device("cpu")).nodes,
+    }
+
+
+def _write(replica: Replica, url: str) -> None:
+    """Complete a checkpoint, as a group does."""
+    Path(f"{url}-{replica.rank}.json").write_text(json.dumps([each.model_dump() for each in replica.save(url)]))
+    dist.barrier()
+    if replica.rank == 0:
+        written = [Path(f"{url}-{rank}.json").read_text() for rank in range(replica.num_workers)]
+        shards = [Shard.model_validate(shard) for shards in written for shard in json.loads(shards)]
+        commit_manifest(url, shards, replica.nodes)
+    dist.barrier()
+
+
+def _replica(rank: int, num_workers: int, exchange: ExchangeConfig, *, per_node: int = 1) -> Replica:
     optimizer = SgdConfig() if isinstance(exchange, NoneConfig) else ScheduleFreeSgdConfig(learning_rate=0.5)
-    config = ReplicaConfig(workload=DigitsMlp(), optimizer=optimizer, exchange=exchange)
+    config = ReplicaConfig(workload=DigitsMlp(), optimizer=optimizer, exchange=exchange, workers_per_node=per_node)
     return Replica(config, rank, num_workers, device="cpu")
 
 
@@ -151,12 +211,16 @@ SCENARIOS = {
         kinds,
         pairs,
         kinds_of_four,
+        kinds_on_even_nodes,
+        kinds_on_uneven_nodes,
+        dense_limits_on_nodes,
         averages,
         low_rank,
         bad_gradient,
         paced_messages,
         early_stop,
         equal_parameters,
+        replicas_on_nodes,
         ddp,
     )
 }

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from exchange_bench import SHAPES
-from exchange_kinds import CONSERVING, DENSE, FOR_FOUR, FOR_TWO, FORESEEN, FORESEEN_FIRST, KINDS, UNBIASED
+from exchange_kinds import CONSERVING, DENSE, FOR_FOUR, FOR_NODES, FOR_TWO, FORESEEN, FORESEEN_FIRST, KINDS, UNBIASED
 
 from trainers import cost
 from trainers.config import ThresholdConfig
@@ -83,12 +83,39 @@ def test_all_ranks_hold_equal_parameters_and_losses(four_ranks: Reports):
     assert first["losses"][1][-1] < first["losses"][0][0]
 
 
+def test_a_checkpoint_of_ranks_that_share_nodes_trains_on_bit_for_bit(four_ranks: Reports):
+    for rank in four_ranks["replicas_on_nodes"]:
+        assert rank["losses"][1] == rank["losses"][0]
+        assert rank["bits"][:2] == [four_ranks["replicas_on_nodes"][0]["bits"][0]] * 2
+
+
+def test_on_other_nodes_a_checkpoint_trains_on_with_new_memories(four_ranks: Reports):
+    for rank in four_ranks["replicas_on_nodes"]:
+        stayed, _, moved, _ = rank["losses"]
+        assert rank["begun anew"]
+        assert moved[0] == pytest.approx(stayed[0], rel=1e-6)  # the same weights and batches, added up in another order
+        assert rank["bits"][2] == four_ranks["replicas_on_nodes"][0]["bits"][2]
+
+
+def test_all_ranks_on_one_machine_are_found_to_share_a_node(four_ranks: Reports):
+    assert [rank["found"] for rank in four_ranks["replicas_on_nodes"]] == [[[0, 1, 2, 3]]] * 4
+
+
+def test_dense_training_on_two_nodes_sends_what_two_workers_would_between_them(four_ranks: Reports):
+    ranks = four_ranks["replicas_on_nodes"]
+
+    dense = len(ranks[0]["losses"][-1]) * cost.dense_step(ranks[0]["entries"], 2).bytes
+
+    assert [(rank["sent"], rank["dense"]) for rank in ranks] == [(dense, dense), (0, dense)] * 2
+
+
 class Trials:
     """What the ranks of several groups saw of each kind."""
 
     def __init__(self, three_ranks: Reports, four_ranks: Reports) -> None:
         pairs = four_ranks["pairs"]
-        self._groups = [three_ranks["kinds"], four_ranks["kinds_of_four"], pairs[:2], pairs[2:]]
+        on_nodes = [four_ranks["kinds_on_even_nodes"], four_ranks["kinds_on_uneven_nodes"]]
+        self._groups = [three_ranks["kinds"], four_ranks["kinds_of_four"], pairs[:2], pairs[2:], *on_nodes]
 
     def of(self, kind: str) -> list[list[dict[str, Any]]]:
         """Return the trials of `kind`, by group and rank."""
@@ -136,7 +163,7 @@ def test_of_zeros_every_kind_makes_zeros_but_a_vote_which_is_a_draw(trials: Tria
 )
 def test_the_ledger_counts_what_was_predicted(trials: Trials, kind: str, steps: int):
     for group in trials.of(kind):
-        sent = np.mean([rank["bytes"][:steps] for rank in group], axis=0)
+        sent = np.mean([rank["bytes"][:steps] for rank in group if rank["leads"]], axis=0)
         np.testing.assert_allclose(sent, group[0]["predicted"], rtol=0, atol=ROUNDING if kind == "gtopk" else 0)
 
 
@@ -160,8 +187,22 @@ def test_nobody_has_a_message_sooner_than_the_link_allows(four_ranks: Reports):
         assert rank["times"][2] - source["times"][1] >= source["broadcast"]
 
 
-def test_groups_of_two_and_four_try_kinds_too(trials: Trials):
-    assert all(len(trials.of(kind)) >= 2 for kind in (*FOR_TWO, *FOR_FOUR))
+@pytest.mark.parametrize("kinds", [FOR_TWO, FOR_FOUR, *FOR_NODES.values()])
+def test_groups_of_two_and_four_and_nodes_try_kinds_too(trials: Trials, kinds: list[str]):
+    assert all(len(trials.of(kind)) >= 2 for kind in kinds)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_leaders_send_between_nodes_and_all_send_the_same_within_one(trials: Trials, kind: str):
+    for group in trials.of(kind):
+        assert all(sum(rank["bytes"]) == 0 for rank in group if not rank["leads"])
+        assert all(rank["bytes within"] == [rank["predicted within"]] * 6 for rank in group)
+
+
+@pytest.mark.parametrize("limit", DENSE)
+def test_on_nodes_too_the_dense_limit_is_dense_exchange_bit_for_bit(four_ranks: Reports, limit: str):
+    for rank in four_ranks["dense_limits_on_nodes"]:
+        assert rank[limit] == four_ranks["dense_limits_on_nodes"][0]["none"]
 
 
 def test_a_sparse_step_of_this_size_pays_off():

@@ -54,7 +54,7 @@ def sparse_sgd() -> Iterator[Group]:
 
 @pytest.fixture(scope="module")
 def dense_schedule_free() -> Iterator[Group]:
-    with ProcessGroup(config(SCHEDULE_FREE, DENSE), 2, device="cpu") as group:
+    with ProcessGroup(config(SCHEDULE_FREE, DENSE, workers_per_node="auto"), 2, device="cpu") as group:
         group.snapshot("start")
         yield group
 
@@ -121,6 +121,15 @@ def test_a_dense_step_sends_what_was_predicted(dense_sgd: Group):
     totals = [sum(rank.values()) for rank in result.bytes_sent]
 
     assert totals == [4 * cost.dense_step(D, 2).bytes] * 2 == [result.bytes_dense] * 2
+
+
+def test_workers_of_one_machine_are_found_to_share_it_and_send_nothing_beyond(dense_schedule_free: Group):
+    result, evaluation = train(dense_schedule_free, 4), dense_schedule_free.evaluate()
+
+    assert dense_schedule_free.nodes == ((0, 1),)
+    assert [sum(rank.values()) for rank in result.bytes_sent + evaluation.bytes_sent] == [0] * 4
+    within = cost.within_node([(D,)], num_workers=2, exchange=DENSE).bytes
+    assert [sum(rank.values()) for rank in result.bytes_within] == [4 * within] * 2
 
 
 def test_a_sparse_segment_is_billed_for_entries_padding_and_control(sparse_sgd: Group):

@@ -22,6 +22,8 @@ def spec(*, arms=1, **workers):
         ({"count": 1, "gpus": 1}, TWO_CORES, "/workers/gpus", 1, "0 to 0"),
         ({"count": 3, "gpus": 1}, GPU_PAIR, "/workers/gpus", 1, "1 to 2"),
         ({"count": 3, "cpus": 5}, GPU_PAIR, "/workers/count", 3, "1 to 2"),  # a worker does not span nodes
+        ({"count": 6, "per_node": 2}, [Node(cpus=3)] * 2, "/workers/count", 6, "1 to 4"),  # nor do those of one
+        ({"count": 4, "per_node": 4}, [Node(cpus=2)] * 2, "/workers/cpus", 1, "0 to 0.5"),
     ],
 )
 def test_a_misfit_names_the_field_the_value_and_what_is_allowed(workers, nodes, pointer, value, allowed):
@@ -33,7 +35,13 @@ def test_a_misfit_names_the_field_the_value_and_what_is_allowed(workers, nodes, 
 
 @pytest.mark.parametrize(
     ("workers", "nodes"),
-    [({"count": 2}, TWO_CORES), ({"count": 2, "gpus": 1}, GPU_PAIR), ({"count": 8, "gpus": 0.25}, GPU_PAIR)],
+    [
+        ({"count": 2}, TWO_CORES),
+        ({"count": 2, "gpus": 1}, GPU_PAIR),
+        ({"count": 8, "gpus": 0.25}, GPU_PAIR),
+        ({"count": 4, "per_node": 2}, [Node(cpus=3)] * 2),
+        ({"count": 4, "per_node": "auto"}, [Node(cpus=1), Node(cpus=3)]),
+    ],
 )
 def test_what_can_be_placed_is_no_misfit(workers, nodes):
     assert misfits(spec(**workers), nodes) == []

@@ -38,6 +38,13 @@ def test_one_worker_sends_nothing():
     assert cost.step_traffic(SHAPES, num_workers=1, exchange=NoneConfig()) == cost.Traffic(bytes=0, rounds=0)
 
 
+def test_within_a_node_all_but_one_send_the_gradient_up_and_receive_the_mean():
+    traffic = cost.within_node(SHAPES, num_workers=4, exchange=NoneConfig())
+
+    assert traffic.bytes == 2 * 3 * 4 * 1024 // 4 + 3 * (4 + 24) // 4
+    assert cost.within_node(SHAPES, num_workers=1, exchange=NoneConfig()) == cost.NOTHING
+
+
 def test_seconds_add_transfer_and_latency():
     traffic = cost.Traffic(bytes=1_250_000, rounds=4)
 

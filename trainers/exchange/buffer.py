@@ -3,7 +3,7 @@
 import math
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Self
 
@@ -41,6 +41,9 @@ class GradientBuffer:
         self._events: dict[int, torch.cuda.Event] = {}  # on a GPU, of the work that fills each bucket
         self._missing: Counter[int] = Counter()  # layers that backward has yet to fill, by bucket
         self._expects = self._has_failed = False
+        #: What each bucket goes through, once a step, before anybody gets it; changes it in place.
+        self.pool: Callable[[Tensor], None] = _leave
+        self._pooled: set[int] = set()
 
     @classmethod
     def behind(cls, parameters: Sequence[Parameter], config: ExchangeBase) -> Self:
@@ -85,6 +88,7 @@ class GradientBuffer:
         self._missing = Counter({bucket.index: len(bucket.layers) for bucket in self.buckets})
         for filled in self._filled:
             filled.clear()
+        self._pooled.clear()
         self._expects, self._has_failed = True, False
 
     def finish(self) -> None:
@@ -100,13 +104,17 @@ class GradientBuffer:
         self.finish()
 
     def wait(self, bucket: Bucket) -> Tensor:
-        """Return the bucket's gradient, a view, when backward has filled it; raises BackwardFailed."""
+        """Return the bucket's gradient, a view, when backward has filled it and it is pooled; raises BackwardFailed."""
         self._filled[bucket.index].wait()
         if self._has_failed:
             raise BackwardFailed
         if self.gradient.is_cuda:
             torch.cuda.current_stream(self.gradient.device).wait_event(self._events[bucket.index])
-        return self.gradient[bucket.span]
+        gradient = self.gradient[bucket.span]
+        if bucket.index not in self._pooled:
+            self._pooled.add(bucket.index)
+            self.pool(gradient)
+        return gradient
 
     def wait_for_all(self) -> Tensor:
         """Return the whole gradient when backward has filled it; raises BackwardFailed."""
@@ -137,6 +145,10 @@ class GradientBuffer:
         """Scale the gradient so that its 2-norm is at most `max_norm`."""
         norm = torch.linalg.vector_norm(self.gradient)
         self.gradient.mul_(max_norm / norm.clamp(min=max_norm))
+
+
+def _leave(gradient: Tensor) -> None:
+    return
 
 
 def _place(parameter: Parameter) -> int:

@@ -8,35 +8,45 @@ last of them. It runs in its own thread and process group, as in a job.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from trainers.exchange import exchange
+from trainers.exchange import two_level
 from trainers.exchange.buckets import Layer
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.communication import Communication
 from trainers.exchange.config import ExchangeConfig
-from trainers.exchange.ledger import Ledger
 from trainers.exchange.outcome import Exchanged
 from trainers.exchange.pacing import Unpaced
-from trainers.exchange.wire import Wire
+from trainers.exchange.topology import Topology
+from trainers.exchange.wires import Wires, found
 from trainers.segment import Purpose
+
+#: So many neighbouring ranks a node, all ranks on one machine, or a mesh of nodes x ranks of a node.
+PerNode = int | Literal["auto"] | DeviceMesh
 
 
 def compress_gradients(
-    model: DistributedDataParallel, config: ExchangeConfig, *, scale: Callable[[], float] = lambda: 1.0, seed: int = 0
+    model: DistributedDataParallel,
+    config: ExchangeConfig,
+    *,
+    per_node: PerNode = 1,
+    scale: Callable[[], float] = lambda: 1.0,
+    seed: int = 0,
 ) -> "CompressedGradients":
     """Have `model` exchange gradients as `config` says, from its next backward on. All ranks must call this.
 
     `scale` is what the loss was multiplied by (`scaler.get_scale` of a GradScaler): memories are kept without it. A
     step whose gradients are not finite on some rank leaves infinity in all gradients and changes no memory, so that
-    the scaler skips it. Backwards inside `model.no_sync()` are no steps.
-    Raises ValueError for a range where a number is needed, or parameters that are not float32 on one device.
+    the scaler skips it. Backwards inside `model.no_sync()` are no steps. `per_node` says which ranks exchange as one.
+    Raises ValueError for a range where a number is needed, parameters that are not float32 on one device, or nodes that
+    do not hold every rank once.
     """
     if ranges := [each.field for each in config.ranges()]:
         raise ValueError(f"`{ranges[0]}` must be one number: nothing searches a range here")
@@ -44,27 +54,47 @@ def compress_gradients(
     kinds = {(each.dtype, each.device) for each in parameters}
     if len(kinds) != 1 or parameters[0].dtype != torch.float32:
         raise ValueError(f"parameters must be float32 and on one device, got {sorted(map(str, kinds))}")
-    handle = CompressedGradients(model, config, scale=scale, seed=seed)
+    wires = Wires(_topology(per_node, parameters[0].device), dist.get_rank(), Unpaced())
+    wires.join()
+    handle = CompressedGradients(model, config, wires, scale=scale, seed=seed)
     model.register_comm_hook(None, handle.on_bucket)
     return handle
+
+
+def _topology(per_node: PerNode, device: torch.device) -> Topology:
+    """Return the nodes of the ranks of the default group; collective."""
+    num_workers = dist.get_world_size()
+    if per_node == "auto":
+        return found(num_workers, device)
+    if isinstance(per_node, int):
+        return Topology.stated(num_workers, per_node)
+    if per_node.ndim != 2 or per_node.size() != num_workers:
+        raise ValueError(
+            f"`per_node` must be a mesh of nodes x ranks, {num_workers} together, got {per_node.mesh.tolist()}"
+        )
+    return Topology.of(per_node.mesh.tolist())
 
 
 class CompressedGradients:
     """The handle of one model's exchange. Its state is this rank's own: each rank saves and loads its."""
 
     def __init__(
-        self, model: DistributedDataParallel, config: ExchangeConfig, *, scale: Callable[[], float], seed: int
+        self,
+        model: DistributedDataParallel,
+        config: ExchangeConfig,
+        wires: Wires,
+        *,
+        scale: Callable[[], float],
+        seed: int,
     ) -> None:
         parameters = [each for each in model.parameters() if each.requires_grad]
         device = parameters[0].device
         self.last: Exchanged | None = None
         self._scale = scale
-        self._ledger = Ledger()
+        self._wires = wires
         self._buffer = GradientBuffer([tuple(each.shape) for each in parameters], config, device)
         self._layers = {id(each): layer for each, layer in zip(parameters, self._buffer.layers, strict=True)}
-        wire = Wire(dist.get_world_size(), Unpaced(), self._ledger)
-        wire.group = dist.new_group()
-        self._exchange = exchange.build(config, self._buffer, wire, seed=seed)
+        self._exchange = two_level.build(config, self._buffer, wires, seed=seed)
         self._communication = Communication(self._buffer, device, threads=torch.get_num_threads())
         self._waiting: list[tuple[list[tuple[Layer, Tensor]], Tensor, Future[Tensor]]] = []
 
@@ -105,9 +135,9 @@ class CompressedGradients:
                     torch.mul(self._buffer.of(layer).view_as(gradient), scale, out=gradient)
             future.set_result(words)
 
-    def take_bytes(self) -> dict[Purpose, int]:
-        """Return the bytes that this rank has sent since the last call, by purpose."""
-        return self._ledger.take()
+    def take_bytes(self, *, within_node: bool = False) -> dict[Purpose, int]:
+        """Return the bytes sent to other nodes since the last such call, by purpose, or within this rank's node."""
+        return (self._wires.within if within_node else self._wires.between).ledger.take()
 
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's memories and what goes with them: tensors, and JSON-compatible scalars."""

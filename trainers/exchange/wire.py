@@ -59,6 +59,17 @@ class Wire:
                 tensor.copy_(staged)
         self._account(started, parts, cost.all_reduce)
 
+    def reduce_sum(self, tensor: Tensor, to: int, parts: Parts) -> None:
+        """Sum `tensor` over the ranks, in place at rank `to`; on the others it is of no use any more."""
+        started = time.monotonic()
+        if self.num_workers > 1:
+            staged = self._staged(tensor)
+            with among_peers():
+                dist.reduce(staged, group=self.group, group_dst=to)
+            if staged is not tensor:
+                tensor.copy_(staged)
+        self._account(started, parts, cost.reduce)
+
     def all_gather(self, tensor: Tensor, parts: Parts) -> Tensor:
         """Return the ranks' tensors `(n,)` as rows `(N, n)`; `parts` are the bytes of one by purpose."""
         started = time.monotonic()

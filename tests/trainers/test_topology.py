@@ -1,0 +1,33 @@
+import pytest
+
+from trainers.exchange.topology import Topology
+
+
+def test_neighbouring_ranks_fill_nodes_of_a_stated_size():
+    assert Topology.stated(6, 3).nodes == ((0, 1, 2), (3, 4, 5))
+
+
+@pytest.mark.parametrize("per_node", [1, "auto"])
+def test_each_rank_is_a_node_until_others_are_stated_or_found(per_node: int | str):
+    assert Topology.stated(3, per_node).nodes == ((0,), (1,), (2,))
+
+
+@pytest.mark.parametrize("per_node", [0, 2, 4])
+def test_a_size_that_leaves_ranks_over_is_refused(per_node: int):
+    with pytest.raises(ValueError, match=f"must divide the 3 workers, got {per_node}"):
+        Topology.stated(3, per_node)
+
+
+def test_ranks_on_equal_hosts_share_a_node_wherever_they_are():
+    topology = Topology.by_host(["b", "a", "b", "b", "c"])
+
+    assert topology.nodes == ((0, 2, 3), (1,), (4,))
+    assert topology.leaders == (0, 1, 4)
+    assert [topology.node_of(rank) for rank in (3, 1)] == [(0, 2, 3), (1,)]
+    assert topology.share == 3 / 5
+
+
+@pytest.mark.parametrize("nodes", [[[0, 1], [1, 2]], [[0, 1], [3]], [[1], [2]]])
+def test_given_nodes_hold_every_rank_once(nodes: list[list[int]]):
+    with pytest.raises(ValueError, match="every rank once, got"):
+        Topology.of(nodes)

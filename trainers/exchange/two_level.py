@@ -1,0 +1,95 @@
+"""Exchanges in two levels: the ranks of a node add up densely at their leader, and leaders exchange between nodes.
+
+Each rank's part is scaled by nodes / ranks before it is added up, so that the leaders' mean is the mean over all ranks,
+also where nodes differ in size. Only leaders compress, and only they have memories.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainers.exchange import exchange
+from trainers.exchange.buffer import GradientBuffer
+from trainers.exchange.config import ExchangeConfig
+from trainers.exchange.exchange import Exchange
+from trainers.exchange.outcome import DIVERGED, Exchanged
+from trainers.exchange.wires import LEADER, Wires
+
+
+class Follower:
+    """The part of a rank that does not lead its node: it exchanges nothing with other nodes, and keeps nothing."""
+
+    threshold = None
+
+    def step(self, loss: Tensor, level: float | None, learning_rate: float) -> Exchanged:
+        return Exchanged()
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {}
+
+    def scalars(self) -> dict[str, Any]:
+        return {}
+
+    def load_scalars(self, scalars: dict[str, Any]) -> None:
+        return
+
+
+class TwoLevelExchange:
+    """Runs `leading` on what a node's ranks have added up, bucket by bucket, and tells all of them what came of it.
+
+    The state is that of `leading`. Where each rank is a node, nothing is added up and nobody is told.
+    """
+
+    def __init__(self, leading: Exchange, buffer: GradientBuffer, wires: Wires) -> None:
+        self._leading, self._buffer, self._wires = leading, buffer, wires
+        buffer.pool = self._add_up
+
+    @property
+    def threshold(self) -> float | None:
+        """The cut-off in force, which leaders know."""
+        return self._leading.threshold
+
+    @torch.no_grad()
+    def step(self, loss: Tensor, level: float | None, learning_rate: float) -> Exchanged:
+        """Exchange the buffer's gradient, as `Exchange` says."""
+        share = (self._wires.share * loss).reshape(1)
+        self._wires.within.reduce_sum(share, LEADER, {"control": share.nbytes})
+        outcome = self._leading.step(share[0], level, learning_rate)
+        self._buffer.wait_for_all()  # a follower gives its buckets here, and a leader that stopped early takes the rest
+        return self._told(outcome)
+
+    def _add_up(self, gradient: Tensor) -> None:
+        """Sum a bucket's gradient over the node's ranks; the leader has the sum."""
+        if self._wires.share != 1:  # else it would be a pass over the gradient for nothing
+            gradient.mul_(self._wires.share)
+        self._wires.within.reduce_sum(gradient, LEADER, {"gradient": gradient.nbytes})
+
+    def _told(self, outcome: Exchanged) -> Exchanged:
+        """Return the leader's `outcome`; unless it is that the step diverged, its gradient is in all buffers."""
+        within, gradient = self._wires.within, self._buffer.gradient
+        density = math.nan if outcome.density is None else outcome.density
+        # In 64 bits, so that all ranks return the same.
+        words = torch.tensor([outcome.loss, outcome.diverged, density], dtype=torch.float64, device=gradient.device)
+        within.broadcast(words, LEADER, {"control": words.nbytes})
+        loss, diverged, density = words.tolist()
+        if diverged:
+            return DIVERGED
+        within.broadcast(gradient, LEADER, {"gradient": gradient.nbytes})
+        return Exchanged(loss=loss, density=None if math.isnan(density) else density)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return self._leading.tensors()
+
+    def scalars(self) -> dict[str, Any]:
+        return self._leading.scalars()
+
+    def load_scalars(self, scalars: dict[str, Any]) -> None:
+        self._leading.load_scalars(scalars)
+
+
+def build(config: ExchangeConfig, buffer: GradientBuffer, wires: Wires, *, seed: int = 0) -> Exchange:
+    """Return the exchange of `config` between nodes; what it draws at random follows from `seed`."""
+    leading = exchange.build(config, buffer, wires.between, seed=seed) if wires.leads else Follower()
+    return TwoLevelExchange(leading, buffer, wires)

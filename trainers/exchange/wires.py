@@ -1,0 +1,76 @@
+"""The two levels of a rank's connections: to the ranks of its node, and from node to node."""
+
+import hashlib
+import socket
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from trainers.exchange.ledger import Ledger
+from trainers.exchange.pacing import Pacer, Unpaced
+from trainers.exchange.topology import Topology
+from trainers.exchange.wire import Parts, Wire, among_peers
+
+#: A node's leader, among the ranks of the node.
+LEADER = 0
+#: Changes whenever a machine starts (Linux).
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class Wires:
+    """`within` connects the ranks of a node; `between` the nodes' leaders, and is a single worker's on other ranks.
+
+    Where each rank is a node of its own, all is between nodes. The pacer is that of the link between nodes.
+    """
+
+    def __init__(self, topology: Topology, rank: int, pacer: Pacer) -> None:
+        node = topology.node_of(rank)
+        self.topology, self.share = topology, topology.share
+        self.leads = rank == node[LEADER]
+        self.within = Wire(len(node), Unpaced(), Ledger())
+        self.between = Wire(len(topology.nodes) if self.leads else 1, pacer, Ledger())
+        self._rank = rank
+
+    def join(self, *, timeout_s: float | None = None) -> None:
+        """Make the process groups; collective over the default group. None: torch's timeout. Raises PeerLost."""
+        for node in self.topology.nodes:
+            group = _group(node, timeout_s)
+            if self._rank in node:
+                self.within.group = group
+        self.between.group = _group(self.topology.leaders, timeout_s)
+
+    def all_reduce_sum(self, tensor: Tensor, parts: Parts) -> None:
+        """Sum `tensor` over all ranks, in place, with equal bits on all; `parts` are its bytes by purpose."""
+        self.within.reduce_sum(tensor, LEADER, parts)
+        self.between.all_reduce_sum(tensor, parts)
+        self.within.broadcast(tensor, LEADER, parts)
+
+
+def _group(ranks: Sequence[int], timeout_s: float | None) -> dist.ProcessGroup | None:
+    """Return a process group of `ranks`, of which all ranks have heard; one rank needs none."""
+    if len(ranks) == 1:
+        return None
+    with among_peers():
+        # Without a timeout torch takes its own half an hour, not the default group's.
+        group: dist.ProcessGroup = dist.new_group(
+            list(ranks), timeout=None if timeout_s is None else timedelta(seconds=timeout_s)
+        )
+    return group
+
+
+def found(num_workers: int, device: torch.device) -> Topology:
+    """Return which ranks of the default group share a machine; collective. Raises PeerLost."""
+    host = torch.tensor([_host()], device=device)
+    rows = Wire(num_workers, Unpaced(), Ledger()).all_gather(host, {"control": host.nbytes})
+    return Topology.by_host(rows.flatten().tolist())
+
+
+def _host() -> int:
+    """Return what tells this machine from others in 64 bits: its name and its boot id, as NCCL does."""
+    boot_id = _BOOT_ID.read_text() if _BOOT_ID.exists() else ""
+    digest = hashlib.sha256(f"{socket.gethostname()} {boot_id}".encode()).digest()
+    return int.from_bytes(digest[:8], signed=True)
