@@ -5,7 +5,7 @@ import pytest
 from service.control.capacity import Node
 from service.control.judgement import Action, admit, judge, judge_alone
 from service.control.ray_jobs import RayStatus
-from service.control.store import Work
+from service.control.work import Work
 from service.spec import JobSpec
 from service.states import RULES, JobState
 
