@@ -154,6 +154,8 @@ def clean(
             _tell(found)
         if found and not is_dry:
             _require_agreement(is_agreed, may_ask=not as_json)
+            over = {each.place for each in _leftovers(settings, before, with_weights=with_weights)}
+            found = [each for each in found if each.place in over]  # others have been told to go on meanwhile
             failures = _remove(settings, found)
             found = [each for each in found if each.place not in failures]
     total = sum(each.num_bytes for each in found)
