@@ -13,6 +13,7 @@ from ray import tune
 from ray.exceptions import RayActorError
 
 from service.cluster import trial
+from service.cluster.checkpoints import NoRoom
 from service.cluster.group import RayGroup
 from service.cluster.reporter import Door, LeaseKeeper, Reporter, Stopped, driver_reporter
 from service.records import AttemptBrief, AttemptFinished, Control, ResumePoint
@@ -164,7 +165,7 @@ def train_trial(config: dict[str, Any]) -> None:
         outcome: str = result.outcome
     except Stopped as stopped:
         outcome = stopped.control
-    except WorkloadError as refused:
+    except (WorkloadError, NoRoom) as refused:
         raise Hopeless(str(refused)) from refused
     except WorkerFailed as failed:
         log.error("%s", failed)
