@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from api import job_commands, report
+from api import job_commands, report, verb_commands
 from api.client import Client
 from api.demo import DEFAULT_SECONDS, demo_job, introduction
 from api.figures import size
@@ -21,6 +21,8 @@ from api.terminal import (
     STANDARD,
     AsJson,
     JobFile,
+    Key,
+    Url,
     console,
     fail,
     print_advice,
@@ -107,11 +109,20 @@ def demo(
 
 
 app.add_typer(job_commands.app)
+app.add_typer(verb_commands.app)
 
 
 @app.command()
-def stop(as_json: AsJson = False) -> None:
-    """Stop the service of this machine, and with it its Ray and all workers."""
+def stop(
+    job: Annotated[str | None, typer.Argument(metavar="JOB", help="a job's id; default: the service")] = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Finish JOB early and keep its result. Without one: stop the service of this machine, its Ray and all workers."""
+    if job is not None:
+        verb_commands.ask(job, Client.stop, url=url, key=key, as_json=as_json)
+        return
     with refusals():
         message = stop_server(read_settings())
     if as_json:
@@ -143,6 +154,8 @@ def clean(
             _tell(found)
         if found and not is_dry:
             _require_agreement(is_agreed, may_ask=not as_json)
+            over = {each.place for each in _leftovers(settings, before, with_weights=with_weights)}
+            found = [each for each in found if each.place in over]  # others have been told to go on meanwhile
             failures = _remove(settings, found)
             found = [each for each in found if each.place not in failures]
     total = sum(each.num_bytes for each in found)

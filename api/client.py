@@ -10,8 +10,8 @@ from pydantic import BaseModel, TypeAdapter
 
 from service.problems import Problem
 from service.spec import JobSpec
-from service.states import TERMINAL, JobState
-from service.views import JobPage, JobReport, JobView, ScheduleView, Series, StageView, TrialView, Validated
+from service.states import TERMINAL, JobState, Verb
+from service.views import Cloned, JobPage, JobReport, JobView, ScheduleView, Series, StageView, TrialView, Validated
 
 T = TypeVar("T")
 Spec = JobSpec | Mapping[str, Any]
@@ -144,9 +144,42 @@ class Client:
         """Write every point of every series to `out`, as CSV; by default of all trials."""
         self._save(f"/v1/jobs/{job_id}/metrics.csv", out, arm=arm, seed=seed)
 
+    def pause(self, job_id: str) -> JobView:
+        """Have the job checkpoint and give its resources back."""
+        return self._ask(job_id, Verb.PAUSE)
+
+    def resume(self, job_id: str) -> JobView:
+        """Have a paused job go on, at its old place in the queue."""
+        return self._ask(job_id, Verb.RESUME)
+
+    def stop(self, job_id: str) -> JobView:
+        """Have the job end as if its budget were spent, and keep its result."""
+        return self._ask(job_id, Verb.STOP)
+
     def cancel(self, job_id: str) -> JobView:
-        """Ask for the job to be stopped."""
-        return JobView.model_validate_json(self._send("POST", f"/v1/jobs/{job_id}:cancel"))
+        """Have the job end without a result."""
+        return self._ask(job_id, Verb.CANCEL)
+
+    def retry(self, job_id: str) -> JobView:
+        """Have a failed or cancelled job go on from its last checkpoint."""
+        return self._ask(job_id, Verb.RETRY)
+
+    def extend(
+        self, job_id: str, *, seconds: float | None = None, steps: int | None = None, bytes: int | None = None
+    ) -> JobView:
+        """Give a job that succeeded a larger budget; its `reason` says where each trial goes on from."""
+        return self._ask(job_id, Verb.EXTEND, json=_given({"seconds": seconds, "steps": steps, "bytes": bytes}))
+
+    def clone(
+        self, job_id: str, changes: Mapping[str, Any], *, dry_run: bool = False, idempotency_key: str | None = None
+    ) -> Cloned:
+        """Queue a new job that is this one with `changes`, a JSON merge patch; in a dry run only see what differs."""
+        headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
+        path, params = f"/v1/jobs/{job_id}:clone", {"dry_run": dry_run}
+        return Cloned.model_validate_json(self._send("POST", path, json=changes, params=params, headers=headers))
+
+    def _ask(self, job_id: str, verb: Verb, **body: Any) -> JobView:
+        return JobView.model_validate_json(self._send("POST", f"/v1/jobs/{job_id}:{verb}", **body))
 
     def watch(self, job_id: str, *, timeout_s: float | None = None, poll_s: float = POLL_S) -> Iterator[JobView]:
         """Yield the job at once and then every `poll_s` seconds, last in its terminal state.

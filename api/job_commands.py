@@ -147,17 +147,6 @@ def _follow_as_json(client: Client, job: str) -> JobView:
 
 
 @app.command()
-def cancel(job: JobId, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
-    """Stop a job."""
-    with open_client(url, key) as client:
-        view = client.cancel(job)
-    if as_json:
-        print_json(view)
-    else:
-        typer.echo(f"{job} is {view.state}")
-
-
-@app.command()
 def logs(
     job: JobId,
     attempt: Annotated[int | None, typer.Option(min=1, help="default: the last")] = None,

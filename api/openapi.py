@@ -7,7 +7,9 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
 from api.problems import MEDIA_TYPE
+from search.config import Budget
 from service.errors import (
+    CheckpointGone,
     DoesNotFit,
     Fenced,
     IllegalTransition,
@@ -21,7 +23,7 @@ from service.errors import (
 )
 from service.records import Batch, Lease
 from service.spec import JobSpec
-from service.views import ProblemDocument
+from service.views import Changes, ProblemDocument
 
 EXAMPLE_JOB: dict[str, Any] = {
     "name": "digits over a slow link",
@@ -38,11 +40,13 @@ EXAMPLE_JOB: dict[str, Any] = {
     "link": {"mode": "emulate", "mbps": 100, "latency_ms": 1},
 }
 #: Bodies that the routes parse themselves, so that a refusal can point at every field at fault.
-_PARSED = (JobSpec, Batch, Lease, ProblemDocument)
+_PARSED = (JobSpec, Budget, Changes, Batch, Lease, ProblemDocument)
 
 READING = (Unauthorized, NotFound, InvalidJob, Unavailable)
 CREATING = (Unauthorized, InvalidJob, KeyReused, DoesNotFit, Unavailable)
-CHANGING = (Unauthorized, NotFound, IllegalTransition, Unavailable)
+CHANGING = (Unauthorized, NotFound, IllegalTransition, CheckpointGone, Unavailable)
+EXTENDING = (*CHANGING, InvalidJob)
+CLONING = (*CREATING, NotFound)
 REPORTING = (Unauthorized, NotFound, Fenced, OutOfSequence, InvalidJob, Unavailable)
 
 

@@ -13,7 +13,7 @@ from api.client import ApiError, Client
 from api.watch import level_names, trial_name
 from service.records import Bill, ScheduleEntry
 from service.spec import JobSpec
-from service.states import TERMINAL
+from service.states import TERMINAL, JobState
 from service.views import Estimate, JobReport, JobView, ScheduleView, TrialReport, TrialView
 
 
@@ -100,7 +100,8 @@ def trials_table(found: Result) -> Table:
 def _trial_state(trial: TrialView, job: JobView) -> str:
     if trial.outcome is None and job.state in TERMINAL:
         return "not finished"
-    return trial.outcome or ("training" if trial.backend else "waiting")
+    begun = "paused" if job.state is JobState.PAUSED else "training"
+    return trial.outcome or (begun if trial.backend else "waiting")
 
 
 def schedule_table(name: str, schedule: ScheduleView) -> Table:

@@ -49,12 +49,25 @@ def print_json(content: BaseModel | dict[str, Any], *, indent: int | None = 2) -
     typer.echo(json.dumps(to_jsonable_python(content), indent=indent))
 
 
-def read_job(path: Path, *, as_json: bool = False) -> JobSpec:
-    """Return the job in the file, with the schedules that it names; prints every problem of it and exits with 2."""
+def read_bytes(path: Path) -> bytes:
+    """Return what is in the file, or on standard input; exits with 2 where that cannot be read."""
     try:
-        text = typer.get_binary_stream("stdin").read() if path == STANDARD else path.read_bytes()
+        return typer.get_binary_stream("stdin").read() if path == STANDARD else path.read_bytes()
     except OSError as error:
         fail(f"cannot read {path}: {error.strerror}")
+
+
+def read_document(path: Path) -> Any:
+    """Return what the YAML or JSON file says, with the schedules that it names; exits with 2 if it is neither."""
+    try:
+        return with_schedules(parse_yaml(read_bytes(path)), str(Path.cwd()))
+    except InvalidJob as error:
+        fail(f"{path}: {error}")
+
+
+def read_job(path: Path, *, as_json: bool = False) -> JobSpec:
+    """Return the job in the file, with the schedules that it names; prints every problem of it and exits with 2."""
+    text = read_bytes(path)
     try:
         return checked(JobSpec, with_schedules(parse_yaml(text), str(Path.cwd())))
     except InvalidJob as error:

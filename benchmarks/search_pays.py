@@ -29,7 +29,7 @@ from pydantic import TypeAdapter
 
 from search.config import Budget, ControllerConfig
 from service.cluster.trial import train
-from service.records import AnyRecord, MetricPoints, StageDecided, TrialFinished
+from service.records import AnyRecord, Control, MetricPoints, StageDecided, TrialFinished
 from service.spec import Checkpointing, Objective, TrialSpec, Workers
 from trainers.config import OptimizerConfig, ReplicaConfig, ThresholdConfig, WorkloadConfig
 from trainers.group import ProcessGroup
@@ -189,6 +189,9 @@ class Notes:
 
     def is_clear(self) -> bool:
         return True
+
+    def asked(self) -> Control:
+        return Control.RUN
 
 
 def measure(run: Run) -> Json:

@@ -153,6 +153,10 @@ class AutoLrs:
         decision = self._round.decision
         return self._with_rate(self._round.rate) if decision is None else decision.values
 
+    def anneals(self, spent: Spent) -> bool:
+        """Return False: rates do not decay."""
+        return False
+
     def state_dict(self) -> Mapping[str, Any]:
         """Return the state as JSON-compatible data."""
         parts = {"space": self._space, "budget": self._budget, "config": self._config, "round": self._round}

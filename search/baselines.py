@@ -60,6 +60,10 @@ class Fixed:
         factor = self.factor(spending.fraction_spent(self._budget, spent))
         return guess.model_copy(update={"learning_rate": guess.learning_rate * factor})
 
+    def anneals(self, spent: Spent) -> bool:
+        """Whether the rate at these totals depends on where the budget ends."""
+        return self.factor(spending.fraction_spent(self._budget, spent)) < 1
+
     def factor(self, fraction: float) -> float:
         """Return what the guess is multiplied by when `fraction` of the budget is spent."""
         return 1.0

@@ -134,6 +134,10 @@ class Controller:
         factor = cooldown_factor(self._problem, spent)
         return chosen.model_copy(update={"learning_rate": chosen.learning_rate * factor})
 
+    def anneals(self, spent: Spent) -> bool:
+        """Whether the rate at these totals depends on where the budget ends."""
+        return is_in_cooldown(self._problem, spent)
+
     def state_dict(self) -> Mapping[str, Any]:
         """Return the journal as JSON-compatible data."""
         problem = self._problem

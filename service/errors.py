@@ -6,6 +6,7 @@ WiretuneError
   Unauthorized        401
   NotFound            404
   IllegalTransition   409  the verb does not fit the job's state
+  CheckpointGone      409  what the job would go on from was removed
   DoesNotFit          409  more than the cluster can ever place
   Fenced              409  a later attempt owns the job; the writer must stop
   OutOfSequence       409  a batch of records is missing before this one
@@ -47,6 +48,10 @@ class NotFound(WiretuneError):
 
 class IllegalTransition(WiretuneError):
     status, slug, title = 409, "illegal-transition", "The job's state does not allow this"
+
+
+class CheckpointGone(WiretuneError):
+    status, slug, title = 409, "checkpoint-gone", "What the job would go on from was removed"
 
 
 class DoesNotFit(WiretuneError):

@@ -33,6 +33,8 @@ class Control(StrEnum):
     """What the API tells whoever reports."""
 
     RUN = "run"
+    PAUSE = "pause"  # keep a checkpoint, then give everything back
+    STOP = "stop"  # end as if the budget were spent, and keep the result
     CANCEL = "cancel"
     FENCED = "fenced"  # a later attempt owns the job: stop at once, report nothing more
 
@@ -162,7 +164,7 @@ class StageClosed(Record):
 
 
 class Checkpointed(Record):
-    """A checkpoint inside a commit: a later attempt goes on from here."""
+    """A checkpoint inside a commit: a later attempt goes on from here, and with a larger budget if it is `steady`."""
 
     kind: Literal["checkpoint"] = "checkpoint"
     trial_id: str
@@ -170,6 +172,7 @@ class Checkpointed(Record):
     step: int = Field(description="committed steps it holds")
     bill: Bill = Field(description="so far, search included")
     resume: dict[str, Any]
+    steady: bool = Field(False, description="nothing up to here depends on where the budget ends; what follows does")
 
 
 class TrialFinished(Record):
@@ -186,7 +189,7 @@ class TrialFinished(Record):
 
 class AttemptFinished(Record):
     kind: Literal["attempt_finished"] = "attempt_finished"
-    outcome: Literal["succeeded", "failed", "cancelled"]
+    outcome: Literal["succeeded", "failed", "cancelled", "paused"]
     reason: str = ""
     retry: bool = Field(True, description="of a failed one: whether another attempt may do better")
 

@@ -1,4 +1,4 @@
-"""The one table of a job's states: what may follow, who owns each, and how long it may last."""
+"""The one table of a job's states: what may follow, who owns each, how long it may last, and what a user may ask."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,6 +8,9 @@ class JobState(StrEnum):
     QUEUED = "queued"
     STARTING = "starting"
     RUNNING = "running"
+    PAUSING = "pausing"
+    PAUSED = "paused"
+    STOPPING = "stopping"
     CANCELLING = "cancelling"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -24,23 +27,42 @@ class StateRule:
     on_deadline: str = ""
 
 
+NOBODY = "nobody"
 _S = JobState
 RULES: dict[JobState, StateRule] = {
     _S.QUEUED: StateRule(
-        next=frozenset({_S.STARTING, _S.CANCELLED, _S.FAILED}),
+        next=frozenset({_S.STARTING, _S.PAUSED, _S.CANCELLED, _S.FAILED}),
         owner="reconciler",
         deadline_s=7 * 24 * 3600,
         on_deadline="the cluster had no room for it for a week; free capacity, or ask for fewer workers",
     ),
     _S.STARTING: StateRule(
-        next=frozenset({_S.RUNNING, _S.QUEUED, _S.CANCELLING, _S.FAILED}),
+        next=frozenset({_S.RUNNING, _S.QUEUED, _S.PAUSING, _S.STOPPING, _S.CANCELLING, _S.FAILED}),
         owner="reconciler",
         deadline_s=300,
         on_deadline="the driver sent no first report; see `wiretune logs JOB`, and check WIRETUNE_API_URL",
     ),
     _S.RUNNING: StateRule(
-        next=frozenset({_S.SUCCEEDED, _S.FAILED, _S.CANCELLING, _S.QUEUED}),
+        next=frozenset({_S.SUCCEEDED, _S.FAILED, _S.PAUSING, _S.STOPPING, _S.CANCELLING, _S.QUEUED}),
         owner="driver (lease)",
+    ),
+    _S.PAUSING: StateRule(
+        next=frozenset({_S.PAUSED, _S.SUCCEEDED, _S.CANCELLING}),
+        owner="reconciler",
+        deadline_s=300,
+        on_deadline="the driver did not pause by itself; its Ray Job is stopped",
+    ),
+    _S.PAUSED: StateRule(
+        next=frozenset({_S.QUEUED, _S.CANCELLED, _S.FAILED}),
+        owner="its user",
+        deadline_s=30 * 24 * 3600,
+        on_deadline="nobody resumed it for 30 days; `wiretune retry JOB` goes on from its last checkpoint",
+    ),
+    _S.STOPPING: StateRule(
+        next=frozenset({_S.SUCCEEDED, _S.FAILED, _S.CANCELLING, _S.QUEUED}),
+        owner="reconciler",
+        deadline_s=900,
+        on_deadline="the driver did not finish by itself; its Ray Job is stopped",
     ),
     _S.CANCELLING: StateRule(
         next=frozenset({_S.CANCELLED}),
@@ -48,14 +70,44 @@ RULES: dict[JobState, StateRule] = {
         deadline_s=30,
         on_deadline="the driver did not stop by itself; its Ray Job is stopped",
     ),
-    _S.SUCCEEDED: StateRule(next=frozenset(), owner="nobody"),
-    _S.FAILED: StateRule(next=frozenset(), owner="nobody"),
-    _S.CANCELLED: StateRule(next=frozenset(), owner="nobody"),
+    _S.SUCCEEDED: StateRule(next=frozenset({_S.QUEUED}), owner=NOBODY),
+    _S.FAILED: StateRule(next=frozenset({_S.QUEUED}), owner=NOBODY),
+    _S.CANCELLED: StateRule(next=frozenset({_S.QUEUED}), owner=NOBODY),
 }
 
-TERMINAL = frozenset(state for state, rule in RULES.items() if not rule.next)
+#: Nothing happens to a job that is over, unless its user asks for it.
+TERMINAL = frozenset(state for state, rule in RULES.items() if rule.owner == NOBODY)
+#: An attempt owns the cluster's resources.
+ACTIVE = frozenset({_S.STARTING, _S.RUNNING, _S.PAUSING, _S.STOPPING, _S.CANCELLING})
+
+
+class Verb(StrEnum):
+    """What a user may ask of a job that is there."""
+
+    PAUSE = "pause"
+    RESUME = "resume"
+    STOP = "stop"
+    CANCEL = "cancel"
+    RETRY = "retry"
+    EXTEND = "extend"
+
+
+#: The states in which a verb means something.
+ALLOWED_IN: dict[Verb, frozenset[JobState]] = {
+    Verb.PAUSE: frozenset({_S.QUEUED, _S.STARTING, _S.RUNNING}),
+    Verb.RESUME: frozenset({_S.PAUSED}),
+    Verb.STOP: frozenset({_S.RUNNING}),
+    Verb.CANCEL: frozenset({_S.QUEUED, _S.STARTING, _S.RUNNING, _S.PAUSING, _S.PAUSED, _S.STOPPING}),
+    Verb.RETRY: frozenset({_S.FAILED, _S.CANCELLED}),
+    Verb.EXTEND: frozenset({_S.SUCCEEDED}),
+}
 
 
 def may_follow(current: JobState, following: JobState) -> bool:
     """Whether a job may go from `current` to `following`."""
     return following in RULES[current].next
+
+
+def verbs_in(state: JobState) -> tuple[Verb, ...]:
+    """Return what may be asked of a job in `state`."""
+    return tuple(verb for verb, states in ALLOWED_IN.items() if state in states)

@@ -236,6 +236,29 @@ class Validated(View):
     advice: tuple[str, ...] = Field((), description="sentences on what of the job is legal, but unwise")
 
 
+class Changes(BaseModel):
+    """A JSON merge patch on a job: any of its fields; null gives a field its default."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class Change(View):
+    """A field in which two jobs differ, defaults filled in; null: it is not there, or has no value."""
+
+    pointer: str = Field(description="RFC 6901, into the job")
+    before: Any
+    after: Any
+
+
+class Cloned(View):
+    """What a clone differs in, and what was made of it."""
+
+    source: str = Field(description="the job it was made from")
+    changes: tuple[Change, ...]
+    spec: JobSpec
+    job: JobView | None = Field(description="null: a dry run")
+
+
 class ProblemDocument(BaseModel):
     """RFC 9457 problem details."""
 

@@ -94,6 +94,7 @@ function budget(given) {
 
 function waitingText(job) {
   if (OVER.includes(job.state)) return `This job ${job.state === "failed" ? "failed" : `was ${job.state}`} before it trained.`;
+  if (job.state === "paused") return `It has not trained yet; "wiretune resume ${job.id}" has it go on.`;
   return job.state === "queued" ? "Waiting for its turn. Charts appear with the first report." : "Starting its workers.";
 }
 
@@ -193,7 +194,7 @@ const repairs = ({ bill }) =>
 
 function unfinished(trial, job) {
   if (OVER.includes(job.state)) return "not finished";
-  return trial.backend ? "training" : "waiting";
+  return trial.backend ? (job.state === "paused" ? "paused" : "training") : "waiting";
 }
 
 // Draws anew only what has changed: a button that has the focus, or is being clicked, stays.

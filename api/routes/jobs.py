@@ -1,4 +1,4 @@
-"""`/v1/jobs`: submit, look, cancel."""
+"""`/v1/jobs`: submit, look."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated
@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from api import bodies
 from api.auth import StoreOf, require_key
 from api.etags import UNCHANGED, IfNoneMatch, unchanged
-from api.openapi import CHANGING, CREATING, EXAMPLE_JOB, READING, body, refusals
+from api.openapi import CREATING, EXAMPLE_JOB, READING, body, refusals
 from service.advice import advice
 from service.control import permissions
 from service.errors import DoesNotFit, InvalidJob
@@ -41,6 +41,7 @@ def get_user_code(request: Request) -> bool:
 
 
 UserCode = Annotated[bool, Depends(get_user_code)]
+IdempotencyKey = Annotated[str | None, Header(min_length=1, max_length=200)]
 
 
 @router.post("/jobs", status_code=202, operation_id="createJob", responses=refusals(*CREATING), openapi_extra=_JOB_BODY)
@@ -50,10 +51,10 @@ def create_job(
     misfits: MisfitsOf,
     user_code: UserCode,
     response: Response,
-    idempotency_key: Annotated[str | None, Header(min_length=1, max_length=200)] = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> JobView:
     """Queue a job. The same `Idempotency-Key` with the same job gives the first job again."""
-    _check(spec, misfits, user_code)
+    check(spec, misfits, user_code)
     view, _ = store.add_job(spec, idempotency_key=idempotency_key)
     response.headers["Location"] = f"/v1/jobs/{view.id}"
     return view
@@ -62,7 +63,7 @@ def create_job(
 @router.post("/jobs:validate", operation_id="validateJob", responses=refusals(*CREATING), openapi_extra=_JOB_BODY)
 def validate_job(spec: JobBody, store: StoreOf, misfits: MisfitsOf, user_code: UserCode) -> Validated:
     """Check a job without queueing it; the answer has every default filled in."""
-    _check(spec, misfits, user_code)
+    check(spec, misfits, user_code)
     num_trials = len(spec.arms) * len(spec.seeds)
     notes = (*_notes(spec, num_trials), *_notes_on_priors(store.prior_jobs(spec)))
     return Validated(spec=spec, num_trials=num_trials, notes=notes, advice=advice(spec))
@@ -95,13 +96,8 @@ def get_job(job: str, store: StoreOf, response: Response, if_none_match: IfNoneM
     return unchanged(etag, if_none_match) or view
 
 
-@router.post("/jobs/{job}:cancel", status_code=202, operation_id="cancelJob", responses=refusals(*CHANGING))
-def cancel_job(job: str, store: StoreOf) -> JobView:
-    """Stop a job: a queued one at once, a running one as soon as its driver has heard of it."""
-    return store.cancel(job)
-
-
-def _check(spec: JobSpec, misfits: Misfits, user_code: bool) -> None:
+def check(spec: JobSpec, misfits: Misfits, user_code: bool) -> None:
+    """Raise InvalidJob or DoesNotFit where this service cannot take the job."""
     if refused := permissions.refusals(spec, user_code=user_code):
         raise InvalidJob(refused)
     problems = misfits(spec)

@@ -1,10 +1,19 @@
 """A run's checkpoints on storage: where they are, and which may go."""
 
+import shutil
 from collections.abc import Iterable
 
 import fsspec
+from fsspec.implementations.local import LocalFileSystem
 
 from trainers.group import Group
+
+#: Besides the last `keep` a run may hold the one being written, its stage's start, and two that a larger budget needs.
+_NUM_BESIDES = 4
+
+
+class NoRoom(Exception):
+    """The storage cannot hold the checkpoints of this run."""
 
 
 class Keeper:
@@ -22,7 +31,8 @@ class Keeper:
     def save(self, step: int, *, needed: Iterable[str] = ()) -> str:
         """Write a checkpoint and return its URL.
 
-        First removes earlier ones beyond the last `keep`, but none that is still `needed`.
+        First removes earlier ones beyond the last `keep`, but none that is still `needed`. Raises NoRoom when the
+        first shows that the storage cannot hold as many as there will be.
         """
         still = {*self.saved[-self.keep :], *needed}
         for url in self.saved:
@@ -32,6 +42,8 @@ class Keeper:
         url = f"{self.root}/{self._num_saves:06d}-step-{step}"
         self.group.save(url)
         self._num_saves += 1
+        if self._num_saves == 1:
+            require_room(url, num_more=self.keep + _NUM_BESIDES - 1)
         self.saved = [*(each for each in self.saved if each in still), url]
         return url
 
@@ -40,6 +52,19 @@ class Keeper:
         url = f"{self.root}/weights.safetensors"
         self.group.export(url)
         return url
+
+
+def require_room(url: str, *, num_more: int) -> None:
+    """Raise NoRoom unless `num_more` checkpoints of the size of that at `url` fit; only a local disk says so."""
+    filesystem, path = fsspec.core.url_to_fs(url)
+    if not isinstance(filesystem, LocalFileSystem):
+        return
+    size, free = filesystem.du(path), shutil.disk_usage(path).free
+    if num_more * size > free:
+        raise NoRoom(
+            f"the storage has {free / 1e9:.3g} GB free and the run needs {num_more * size / 1e9:.3g}, for {num_more} "
+            "checkpoints more: make room (`wiretune clean`) and `wiretune retry`, or lower `checkpoint.keep`"
+        )
 
 
 def _remove(url: str) -> None:

@@ -13,6 +13,7 @@ from ray import tune
 from ray.exceptions import RayActorError
 
 from service.cluster import trial
+from service.cluster.checkpoints import NoRoom
 from service.cluster.group import RayGroup
 from service.cluster.reporter import Door, LeaseKeeper, Reporter, Stopped, driver_reporter
 from service.records import AttemptBrief, AttemptFinished, Control, ResumePoint
@@ -67,11 +68,9 @@ def _die(stopped: Stopped) -> None:
 
 def run(brief: AttemptBrief) -> AttemptFinished:
     """Train every trial that is not finished yet, as trials of one Tuner."""
-    if brief.control is not Control.RUN:  # cancelled before this driver had started
+    todo = [point.trial_id for point in brief.trials if is_wanted(brief, point)]
+    if not todo:  # the attempt before this one died with its last word on its lips, or the user has asked for an end
         return outcome_of([brief.control])
-    todo = [point.trial_id for point in brief.trials if not point.finished]
-    if not todo:  # the attempt before this one died with its last word on its lips
-        return outcome_of([])
     ray.init(address="auto", namespace=brief.job_id, log_to_driver=True, configure_logging=False)
     scratch = tempfile.mkdtemp(prefix="wiretune-tune-")
     try:
@@ -81,6 +80,12 @@ def run(brief: AttemptBrief) -> AttemptFinished:
     if results.errors:
         return failure_of(results.errors[0])
     return outcome_of([result.metrics["outcome"] for result in results])
+
+
+def is_wanted(brief: AttemptBrief, point: ResumePoint) -> bool:
+    """Whether the trial is to be trained, or at least to be brought to its end: of a stopped job those that began."""
+    begun = brief.control is Control.STOP and point.resume is not None
+    return not point.finished and (brief.control is Control.RUN or begun)
 
 
 def failure_of(error: Exception) -> AttemptFinished:
@@ -97,6 +102,8 @@ def outcome_of(trials: list[str]) -> AttemptFinished:
         return AttemptFinished(outcome="cancelled", reason="cancelled by a user")
     if Control.FENCED in trials:
         return AttemptFinished(outcome="failed", reason="a trial lost touch with the API")
+    if Control.PAUSE in trials:
+        return AttemptFinished(outcome="paused", reason="paused by a user")
     num_diverged = trials.count("diverged")
     reason = f"{num_diverged} of {len(trials)} trials diverged" if num_diverged else ""
     return AttemptFinished(outcome="succeeded", reason=reason)
@@ -137,10 +144,10 @@ def train_trial(config: dict[str, Any]) -> None:
     configure_logging()
     door = Door.from_environment()
     brief = door.brief()
-    if brief.control is not Control.RUN:  # cancelled while an earlier trial ran
+    point, spec = _find(brief, config["trial_id"])
+    if not is_wanted(brief, point):  # any more: the user has asked for an end while an earlier trial ran
         tune.report({"outcome": brief.control})
         return
-    point, spec = _find(brief, config["trial_id"])
     reporter = Reporter(door, point.trial_id, max_silence_s=brief.max_silence_s)
     log.info("trial %s starts %d lanes of %d workers", point.trial_id, spec.lanes.count, spec.workers.count)
     try:
@@ -160,7 +167,7 @@ def train_trial(config: dict[str, Any]) -> None:
         outcome: str = result.outcome
     except Stopped as stopped:
         outcome = stopped.control
-    except WorkloadError as refused:
+    except (WorkloadError, NoRoom) as refused:
         raise Hopeless(str(refused)) from refused
     except WorkerFailed as failed:
         log.error("%s", failed)

@@ -12,7 +12,7 @@ from search.types import Course
 from service.cluster.progress import OpenCommit, Progress
 from service.cluster.reports import Sink
 from service.cluster.resume import Resume, StageStart
-from service.records import INSURANCE_PREFIX, AnyRecord, Checkpointed, MetricPoints
+from service.records import INSURANCE_PREFIX, AnyRecord, Checkpointed, Control, MetricPoints
 from service.spec import Lanes, TrialSpec
 from trainers.group import Group
 from trainers.segment import Evaluation
@@ -53,6 +53,10 @@ class InsuranceSink:
     def is_clear(self) -> bool:
         """Whether the last checkpoint is known to the API, with the main line's."""
         return self._last is self._taken and self._sink.is_clear()
+
+    def asked(self) -> Control:
+        """Return `stop` if the user wants that; a pause is for the main line to make."""
+        return Control.STOP if self._sink.asked() is Control.STOP else Control.RUN
 
     def take(self) -> dict[str, Any]:
         """Return the last checkpoint, which the caller is about to report."""

@@ -5,6 +5,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from search.config import Budget
 from search.trace import Trace
 from search.types import Decision, Observation, Spent
 from service.records import Bill, ScheduleEntry
@@ -69,6 +70,13 @@ class OpenCommit(BaseModel):
     decision: Decision
     measured: Measured = Field(default_factory=lambda: Measured(limit=COMMIT_LOSSES))
 
+    def stretched(self, before: Budget, budget: Budget) -> "OpenCommit":
+        """Return the commit with every end that was the budget's moved to the end of the larger `budget`."""
+        until = self.decision.commit_until
+        ends = {unit: cap for unit, cap in budget if cap is not None and getattr(until, unit) == getattr(before, unit)}
+        moved = until.model_copy(update=ends)
+        return self.model_copy(update={"decision": self.decision.model_copy(update={"commit_until": moved})})
+
 
 class Progress(BaseModel):
     """Where a run is. JSON both ways."""
@@ -81,6 +89,9 @@ class Progress(BaseModel):
     seconds: float = Field(0.0, description="training clock when this was last written down")
     bill: Bill = Bill()
     schedule: list[ScheduleEntry] = Field(default_factory=list)
+    steady: tuple[str, ...] = Field(
+        (), description="checkpoints that a larger budget goes on from: of the last state that none has told on"
+    )
 
     def charge(self, result: SegmentResult, *, is_probe: bool) -> None:
         """Put a segment on the bill."""
@@ -134,7 +145,7 @@ class Progress(BaseModel):
 
     def rewind_to(self, earlier: "Progress", *, num_steps: int) -> None:
         """Forget the `num_steps` that were trained since `earlier`; what they cost stays on the bill."""
-        self.step, self.schedule = earlier.step, list(earlier.schedule)
+        self.step, self.schedule, self.steady = earlier.step, list(earlier.schedule), earlier.steady
         self._bill(steps_taken_back=self.bill.steps_taken_back + num_steps)
 
     def stop_clock(self, seconds: float) -> None:

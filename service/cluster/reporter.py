@@ -35,7 +35,7 @@ Answer = TypeVar("Answer")
 
 
 class Stopped(Exception):
-    """The run must end: it was cancelled, another attempt owns the job, or the API was silent for too long."""
+    """The run must end: its user asked for it, another attempt owns the job, or the API was silent for too long."""
 
     def __init__(self, control: Control, reason: str) -> None:
         self.control, self.reason = control, reason
@@ -101,7 +101,7 @@ class Reporter:
     """One stream of records, sent by its own thread while training goes on.
 
     `report` returns at once; `flush` returns when everything is stored. Both raise `Stopped` once the API has
-    said anything but `run`, or has said nothing for `max_silence_s`.
+    said `cancel` or `fenced`, or has said nothing for `max_silence_s`.
     """
 
     def __init__(self, door: Door, stream: str, *, max_silence_s: float) -> None:
@@ -110,6 +110,7 @@ class Reporter:
         self._sending: tuple[AnyRecord, ...] = ()
         self._sequence = 0
         self._stopped: Stopped | None = None
+        self._asked = Control.RUN
         self._changed = threading.Condition()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name=f"reporter-{stream}", daemon=True)
@@ -132,6 +133,10 @@ class Reporter:
         """Whether all that was reported is stored."""
         with self._changed:
             return not (self._waiting or self._sending)
+
+    def asked(self) -> Control:
+        """Return what the API said last: `run`, or `pause` or `stop`, which leave time to report."""
+        return self._asked
 
     def _wait_for(self, is_so: Callable[[], bool]) -> None:
         """Wait, holding the lock; the sending thread ends the wait, at the latest after `max_silence_s`."""
@@ -168,8 +173,10 @@ class Reporter:
         stopped = None
         try:
             answer = _insist(lambda: self._door.post(batch), for_s=self._max_silence_s)
-            if answer.control is not Control.RUN:
+            if answer.control in (Control.CANCEL, Control.FENCED):
                 stopped = Stopped(answer.control, f"told to {answer.control}")
+            else:
+                self._asked = answer.control
         except Stopped as told:
             stopped = told
         with self._changed:

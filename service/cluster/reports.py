@@ -7,7 +7,16 @@ from typing import Any, NamedTuple, Protocol
 from search.reading import end_level
 from search.types import Candidate, Decision, Forecast, ForecastStatus, Observation
 from service.cluster.progress import Measured, OpenCommit, Progress
-from service.records import AnyRecord, MetricPoints, ProbeDone, StageClosed, StageDecided, TrialStarted
+from service.records import (
+    AnyRecord,
+    Checkpointed,
+    Control,
+    MetricPoints,
+    ProbeDone,
+    StageClosed,
+    StageDecided,
+    TrialStarted,
+)
 from service.spec import TrialSpec
 from trainers.group import Group
 from trainers.segment import Evaluation, Segment, SegmentResult
@@ -20,6 +29,9 @@ class Sink(Protocol):
     def flush(self, *records: AnyRecord) -> None: ...
     def is_clear(self) -> bool:
         """Whether all that was reported is stored."""
+
+    def asked(self) -> Control:
+        """Return what the user wants of the run, as far as is known: `run`, `pause` or `stop`."""
 
 
 class Pushed(NamedTuple):
@@ -129,6 +141,20 @@ def closed(
         loss=finite(end_level(ended)),
         bill=progress.bill,
         resume=resume,
+    )
+
+
+def checkpointed(
+    trial_id: str, commit: OpenCommit, progress: Progress, *, resume: dict[str, Any], is_steady: bool
+) -> Checkpointed:
+    """Return the record of a checkpoint within `commit`."""
+    return Checkpointed(
+        trial_id=trial_id,
+        stage=commit.decision.stage,
+        step=progress.step,
+        bill=progress.bill,
+        resume=resume,
+        steady=is_steady,
     )
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from search.config import Budget
 from search.types import Values
 from service.cluster import chunks
 from service.cluster.progress import OpenCommit, Progress
@@ -31,3 +32,12 @@ class Resume(BaseModel):
     diverged_values: Values | None
     open_commit: OpenCommit | None  # None: the stage is closed
     insurance: dict[str, Any] | None = None  # the same of the line beside this one
+
+    def within(self, budget: Budget) -> "Resume":
+        """Return the same run under `budget`, which may have been extended since."""
+        before = Budget.model_validate(self.journal["budget"])
+        if before == budget:
+            return self
+        commit = self.open_commit and self.open_commit.stretched(before, budget)
+        journal = {**self.journal, "budget": budget.model_dump(mode="json")}
+        return self.model_copy(update={"journal": journal, "open_commit": commit})

@@ -4,7 +4,6 @@ Control never calls upward: the strategy returns candidates and decisions, this 
 """
 
 import threading
-import time
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -15,12 +14,14 @@ from search.space import SearchSpace
 from search.types import Allowance, Candidate, Course, Spent, Values
 from service.cluster import chunks, reports
 from service.cluster.checkpoints import Keeper
+from service.cluster.clock import TrainingClock
 from service.cluster.insurance import Insurance, InsuranceSink, insured, loss_of, own_schedule
 from service.cluster.lanes import Lane, ProbeRun, one_at_a_time, recovered, require_equal, side_by_side
 from service.cluster.opening import STAGE, opening_space
 from service.cluster.progress import OpenCommit, Progress
 from service.cluster.reports import Sink
 from service.cluster.resume import Resume, StageStart
+from service.cluster.wishes import Wishes
 from service.records import AnyRecord, Billed, Checkpointed, TrialFinished
 from service.spec import TrialSpec
 from trainers.group import Group, Recovery
@@ -45,7 +46,7 @@ def train(
     """
     run = _Run(spec, [group, *spare], sink, trial_id=trial_id, storage_url=storage_url)
     try:
-        return run.train(Resume.model_validate(resume) if resume else None, prior)
+        return run.train(Resume.model_validate(resume).within(spec.budget) if resume else None, prior)
     finally:
         run.close()
 
@@ -57,7 +58,7 @@ class _Run:
         self, spec: TrialSpec, groups: Sequence[Group], sink: Sink, *, trial_id: str, storage_url: str
     ) -> None:
         require_equal(groups)
-        self.spec, self.group, self.sink = spec, groups[0], sink
+        self.spec, self.group, self.sink, self.wishes = spec, groups[0], sink, Wishes(sink)
         self.groups, self.lanes = groups, [Lane(group) for group in groups]  # what they do now
         self.insurance: Insurance[_Run] | None = None
         self.trial_id, self.storage_url = trial_id, storage_url
@@ -70,26 +71,22 @@ class _Run:
         self._stage: StageStart
         self._known: list[str] = []  # the checkpoint that the API knew of when the last one was reported
         self._billed = Recovery()  # what of the group's recovery is on the bill
-        self._clock_zero = self._now()
-        self._saved_s = 0.0
+        self.clock, self._saved_s = TrainingClock(self.group), 0.0
         self._turn = threading.Lock()  # lanes' threads ask the strategy too
-
-    # -- time and totals ------------------------------------------------------------------------------------
 
     def seconds(self) -> float:
         """Return the training clock."""
-        return self._now() - self._clock_zero
-
-    def _now(self) -> float:
-        """Return monotonic seconds that stand still while the group recovers from the loss of workers."""
-        return time.monotonic() - self.group.recovery.seconds
+        return self.clock.seconds()
 
     def spent(self) -> Spent:
         return Spent(steps=self.progress.steps, bytes=self.progress.bytes, seconds=self.seconds())
 
     def is_over(self) -> bool:
-        whole = chunks.within(Allowance(), self.spec.budget)
-        return chunks.is_reached(whole, self.spent(), self.cost)
+        return self._ends_at(chunks.within(Allowance(), self.spec.budget))
+
+    def _ends_at(self, until: Allowance) -> bool:
+        """Whether these totals are reached, or the user wants what there is."""
+        return self.wishes.is_stop() or chunks.is_reached(until, self.spent(), self.cost)
 
     # -- begin and end --------------------------------------------------------------------------------------
 
@@ -108,17 +105,16 @@ class _Run:
         """Start at step 0, or go on where a checkpoint stands; returns the commit it interrupted, if any."""
         self.sink.report(reports.started(self.trial_id, self.spec, self.group))
         if resume is None:
-            space, warm_ups = opening_space(self.spec, self.groups)
+            self._space, warm_ups = opening_space(self.spec, self.groups)
             for warm_up in warm_ups:
                 self.progress.charge_warm_up(warm_up)
-            self._space = space
             self.strategy = strategies.build(
-                self.spec.controller, space=space, seed=self.spec.seed, budget=self.spec.budget, prior=prior
+                self.spec.controller, space=self._space, seed=self.spec.seed, budget=self.spec.budget, prior=prior
             )
             self._stage = StageStart(checkpoint=self.keeper.save(0), progress=self.progress)
             for lane in self.lanes:
                 lane.hold(self._stage.checkpoint)  # their states are equal by construction
-            self._clock_zero = self._now()
+            self.clock.start()
             self.evaluate()
             return None
         self._go_on(resume)
@@ -143,7 +139,7 @@ class _Run:
         self.progress, self.cost = resume.progress, resume.cost
         self.diverged_values = resume.diverged_values
         self._saved_s = self.progress.seconds
-        self._clock_zero = self._now() - self.progress.seconds
+        self.clock.start(self.progress.seconds)
 
     def finish(self, outcome: Literal["completed", "diverged"]) -> TrialFinished:
         """Stop the clock, evaluate what is kept, export it: of two lines the better one."""
@@ -219,7 +215,7 @@ class _Run:
         """Return the checkpoints that must stay on storage, whatever their age."""
         beside = self.insurance.line.needed() if self.insurance else set()
         held = (lane.holds for lane in self.lanes if lane.holds)
-        return {self._stage.checkpoint, *self._known, *beside, *held}
+        return {self._stage.checkpoint, *self._known, *self.progress.steady, *beside, *held}
 
     # -- a stage --------------------------------------------------------------------------------------------
 
@@ -248,13 +244,13 @@ class _Run:
         before = [group.recovery.seconds for group in groups]
         side_by_side(
             self.lanes,
-            ask=one_at_a_time(self._turn, self.strategy.ask),
+            ask=one_at_a_time(self._turn, self.wishes.asking(self.strategy.ask)),
             probe=self._probe,
             tell=lambda probe: probes.append(self._tell(probe)),
             in_rounds=self.spec.budget.seconds is None,
         )
         waited = [group.recovery.seconds - start for group, start in zip(groups, before, strict=True)]
-        self._clock_zero += max(waited) - waited[0]  # the clock knows the recovery of the main lane alone
+        self.clock.skip(max(waited) - waited[0])  # the clock knows the recovery of the main lane alone
         return probes
 
     def _probe(self, lane: Lane, candidate: Candidate) -> reports.Probe:
@@ -262,7 +258,8 @@ class _Run:
             leading = self.strategy.leading() if lane is self.lanes[0] else None
         lane.rewind(self._stage.checkpoint, leading=leading)
         run = ProbeRun(lane.group, candidate, opened=self.spent(), budget=self.spec.budget)
-        probe = run.run(watch=one_at_a_time(self._turn, self.strategy.watch), check=self.sink.report)
+        watch = self.wishes.watching(self.strategy.watch)
+        probe = run.run(watch=one_at_a_time(self._turn, watch), check=self.wishes.check)
         lane.ends.ended(probe)
         return probe
 
@@ -284,7 +281,11 @@ class _Run:
     def train_commit(self, commit: OpenCommit) -> Course:
         """Train the steps that stay, evaluating and checkpointing on the way; returns how it ended."""
         until = chunks.within(commit.decision.commit_until, self.spec.budget)
-        while not chunks.is_reached(until, self.spent(), self.cost):
+        while not self._ends_at(until):
+            if self.wishes.is_pause():
+                self._wait_for(self._checkpoint(commit))
+                self.wishes.leave()
+            self._hold_steady(commit, until)
             self._commit_chunk(commit, until)
             if commit.measured.diverged:
                 return "roll_back"  # what follows is of states that stay
@@ -299,9 +300,20 @@ class _Run:
                 self.sink.report(self._checkpoint(commit))
         return "end"
 
-    def _commit_chunk(self, commit: OpenCommit, until: Allowance) -> None:
+    def _hold_steady(self, commit: OpenCommit, until: Allowance) -> None:
+        """Keep the last state that does not depend on the budget's end; an extended job goes on from there."""
+        last = chunks.after(self._next_chunk(until) - 1, self.spent(), self.cost)
+        if not self.progress.steady and self.strategy.anneals(last):
+            held = self._checkpoint(commit, is_steady=True)
+            self._wait_for(held)
+            self.progress.steady = (held.resume["checkpoint"], self._stage.checkpoint)
+
+    def _next_chunk(self, until: Allowance) -> int:
         every = self.spec.objective.every
-        num_steps = chunks.next_chunk(until, self.spent(), self.cost, most=every - self.progress.step % every)
+        return chunks.next_chunk(until, self.spent(), self.cost, most=every - self.progress.step % every)
+
+    def _commit_chunk(self, commit: OpenCommit, until: Allowance) -> None:
+        num_steps = self._next_chunk(until)
         start, started = self.strategy.values(self.spent()), self.seconds()
         end = self.strategy.values(chunks.after(num_steps - 1, self.spent(), self.cost))  # what its last step uses
         segment = chunks.segment(start, end, num_steps)
@@ -335,9 +347,8 @@ class _Run:
 
     def _wait_for(self, record: AnyRecord) -> None:
         """Report `record` and wait until it is stored; a silent API is not on the clock."""
-        started = time.monotonic()
-        self.sink.flush(record)
-        self._clock_zero += time.monotonic() - started
+        with self.clock.held():
+            self.sink.flush(record)
 
     # -- acts -----------------------------------------------------------------------------------------------
 
@@ -361,15 +372,9 @@ class _Run:
         if self.insurance is not None:
             self.progress.note_insurance(self.insurance.line.progress)
 
-    def _checkpoint(self, commit: OpenCommit) -> Checkpointed:
+    def _checkpoint(self, commit: OpenCommit, *, is_steady: bool = False) -> Checkpointed:
         resume = self._save(commit)
-        return Checkpointed(
-            trial_id=self.trial_id,
-            stage=commit.decision.stage,
-            step=self.progress.step,
-            bill=self.progress.bill,
-            resume=resume,
-        )
+        return reports.checkpointed(self.trial_id, commit, self.progress, resume=resume, is_steady=is_steady)
 
     def _save(self, commit: OpenCommit | None) -> dict[str, Any]:
         """Write a checkpoint; return what a later attempt needs to go on from it. `commit` is the open one."""

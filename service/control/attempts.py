@@ -6,12 +6,15 @@ from sqlalchemy.orm import Session
 from service.control import jobs
 from service.control.models import AttemptRow, JobRow, PointRow, ProbeRow, StageRow, TrialRow
 from service.errors import Fenced
-from service.records import INSURANCE_PREFIX, Bill, Control
-from service.states import JobState
+from service.records import INSURANCE_PREFIX, Bill, Checkpointed, Control
+from service.states import ACTIVE, JobState
 
 _BACK_OFF_S = 2.0  # doubled by every attempt
 _MAX_BACK_OFF_S = 60.0
-_LIVE = frozenset({JobState.STARTING, JobState.RUNNING, JobState.CANCELLING})
+STOPPED_EARLY = "stopped early by the user"
+_TOLD = {JobState.PAUSING: Control.PAUSE, JobState.STOPPING: Control.STOP, JobState.CANCELLING: Control.CANCEL}
+#: What becomes of a job whose attempt ended, however it did.
+_WANTED = {JobState.PAUSING: JobState.PAUSED, JobState.CANCELLING: JobState.CANCELLED}
 
 
 def submission_id(job_id: str, number: int) -> str:
@@ -39,15 +42,33 @@ def begin(session: Session, job: JobRow, *, now: float, lease_s: float) -> Attem
 def _rewind(session: Session, trial: TrialRow) -> None:
     """Take the trial back to where it can go on; what came later will be reported again."""
     stage = last_resumable(session, trial.id)
-    last = -1 if stage is None else stage.stage
-    for rows, order in ((StageRow, StageRow.stage), (ProbeRow, ProbeRow.stage)):
-        session.execute(delete(rows).where(rows.trial_id == trial.id, order > last))
+    _forget_stages(session, trial, beyond=-1 if stage is None else stage.stage)
     if stage is None or stage.resume_step is None:
         forget_beyond(session, trial, -1)
         keep(trial, 0, Bill())
     else:
         forget_beyond(session, trial, stage.resume_step)
         keep(trial, stage.resume_step, Bill.model_validate(stage.bill))
+
+
+def _forget_stages(session: Session, trial: TrialRow, *, beyond: int) -> None:
+    for rows, order in ((StageRow, StageRow.stage), (ProbeRow, ProbeRow.stage)):
+        session.execute(delete(rows).where(rows.trial_id == trial.id, order > beyond))
+
+
+def reopen(session: Session, trial: TrialRow) -> None:
+    """Have a finished trial go on: from where its schedule began to depend on the budget's end, else from its end.
+
+    Its last weights stay until it has others.
+    """
+    trial.outcome = trial.schedule = None
+    if trial.steady is None:
+        return
+    point, trial.steady = Checkpointed.model_validate(trial.steady), None
+    _forget_stages(session, trial, beyond=point.stage)
+    stage = session.get_one(StageRow, (trial.id, point.stage))
+    stage.closed, stage.num_steps, stage.density, stage.threshold, stage.loss = False, None, None, None, None
+    stage.resume, stage.resume_step, stage.bill = point.resume, point.step, point.bill.model_dump(mode="json")
 
 
 def forget_beyond(session: Session, trial: TrialRow, step: int) -> None:
@@ -98,7 +119,15 @@ def require_owner(session: Session, job: JobRow, number: int) -> AttemptRow:
 
 def control(job: JobRow) -> Control:
     """Return what the job's own driver is told."""
-    return Control.CANCEL if job.job_state is JobState.CANCELLING else Control.RUN
+    if job.job_state is JobState.STARTING and job.stops:
+        return Control.STOP
+    return _TOLD.get(job.job_state, Control.RUN)
+
+
+def run(job: JobRow, *, now: float) -> None:
+    """Note the first report of a starting job's driver."""
+    to, reason = (JobState.STOPPING, STOPPED_EARLY) if job.stops else (JobState.RUNNING, "")
+    jobs.transition(job, to, now=now, reason=reason)
 
 
 def end(session: Session, attempt: AttemptRow, *, outcome: str, reason: str, now: float) -> None:
@@ -107,29 +136,30 @@ def end(session: Session, attempt: AttemptRow, *, outcome: str, reason: str, now
 
 
 def lose(session: Session, job: JobRow, *, reason: str, now: float, max_attempts: int) -> None:
-    """End the current attempt for `reason`: the job queues again, fails, or was being cancelled anyway."""
-    if job.job_state not in _LIVE:
+    """End the current attempt for `reason`: the job queues again, fails, or was to be cancelled or paused anyway."""
+    if job.job_state not in ACTIVE:
         return
     attempt = require_owner(session, job, job.attempt)
-    if job.job_state is JobState.CANCELLING:
-        end(session, attempt, outcome="cancelled", reason=reason, now=now)
-        jobs.transition(job, JobState.CANCELLED, now=now, reason=job.reason)
+    if (wanted := _WANTED.get(job.job_state)) is not None:
+        end(session, attempt, outcome=wanted.value, reason=reason, now=now)
+        jobs.transition(job, wanted, now=now, reason=job.reason)
         return
     end(session, attempt, outcome="failed", reason=reason, now=now)
-    if job.attempt >= max_attempts:
+    num_tried = job.attempt - job.attempts_before
+    if num_tried >= max_attempts:
         jobs.transition(job, JobState.FAILED, now=now, reason=reason)
         return
-    job.not_before = now + min(_MAX_BACK_OFF_S, _BACK_OFF_S * 2 ** (job.attempt - 1))
+    job.not_before = now + min(_MAX_BACK_OFF_S, _BACK_OFF_S * 2 ** (num_tried - 1))
     jobs.transition(job, JobState.QUEUED, now=now, reason=f"attempt {job.attempt} ended: {reason}")
 
 
 def succeed(session: Session, job: JobRow, *, now: float) -> None:
-    """End the current attempt with the job's result; a job that was being cancelled stays so."""
+    """End the current attempt with the job's result; one that was being cancelled is; one about to pause is over."""
     attempt = require_owner(session, job, job.attempt)
     end(session, attempt, outcome="succeeded", reason="", now=now)
     if job.job_state is JobState.CANCELLING:
         jobs.transition(job, JobState.CANCELLED, now=now, reason=job.reason)
         return
     if job.job_state is JobState.STARTING:  # every trial had finished in an earlier attempt
-        jobs.transition(job, JobState.RUNNING, now=now)
-    jobs.transition(job, JobState.SUCCEEDED, now=now)
+        run(job, now=now)
+    jobs.transition(job, JobState.SUCCEEDED, now=now, reason=STOPPED_EARLY if job.stops else "")

@@ -41,7 +41,7 @@ class JobSource(Protocol):
 
 
 def finished_jobs(source: JobSource, *, before: datetime) -> Iterator[str]:
-    """Yield the jobs that were over by `before`; none of them can ever run again."""
+    """Yield the jobs that were over by `before`; none of them runs again unless its user asks for it."""
     cursor: str | None = None
     while True:
         page = source.jobs(limit=MAX_PAGE, cursor=cursor)

@@ -8,7 +8,7 @@ from sqlalchemy import select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
-from service.control import attempts, jobs
+from service.control import attempts
 from service.control.models import AttemptRow, JobRow, PointRow, ProbeRow, StageRow, StreamRow, TrialRow
 from service.errors import InvalidJob, OutOfSequence
 from service.problems import Problem
@@ -121,7 +121,7 @@ class Ingest:
     def _start_trial(self, trial: TrialRow, record: TrialStarted, attempt: AttemptRow) -> None:
         trial.backend, trial.device, trial.metric_directions = record.backend, record.device, dict(record.metrics)
         if self.job.job_state is JobState.STARTING:
-            jobs.transition(self.job, JobState.RUNNING, now=self.now)
+            attempts.run(self.job, now=self.now)
             attempt.lease_expires = self.now + self.lease_s
 
     def _add_points(self, trial: TrialRow, record: MetricPoints) -> None:
@@ -166,11 +166,18 @@ class Ingest:
         stage.closed, stage.num_steps = True, record.num_steps
         stage.density, stage.threshold, stage.loss = record.density, record.threshold, record.loss
         if record.num_steps == 0:
-            attempts.forget_beyond(self.session, trial, record.step)
+            self._take_back(trial, record)
         _keep(trial, stage, record)
+
+    def _take_back(self, trial: TrialRow, record: StageClosed) -> None:
+        attempts.forget_beyond(self.session, trial, record.step)
+        if trial.steady is not None and trial.steady["stage"] == record.stage:
+            trial.steady = None
 
     def _checkpoint(self, trial: TrialRow, record: Checkpointed) -> None:
         _keep(trial, self._decided(trial, record.stage), record)
+        if record.steady:
+            trial.steady = record.model_dump(mode="json")
 
     def _decided(self, trial: TrialRow, number: int) -> StageRow:
         stage = self.session.get(StageRow, (trial.id, number))
@@ -184,7 +191,7 @@ class Ingest:
             attempts.succeed(self.session, self.job, now=self.now)
             return
         reason = record.reason or f"the driver reported `{record.outcome}` without a reason"
-        most = self.max_attempts if record.retry else self.job.attempt
+        most = self.max_attempts if record.retry else 0
         attempts.lose(self.session, self.job, reason=reason, now=self.now, max_attempts=most)
 
 

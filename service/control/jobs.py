@@ -1,10 +1,11 @@
-"""What happens to a job's row: made, moved on, cancelled. Functions of one open transaction."""
+"""What happens to a job's row: made, moved on, explained. Functions of one open transaction."""
 
 import secrets
 from collections.abc import Mapping
 
 from sqlalchemy.orm import Session
 
+from search.config import Budget
 from search.prior import Prior
 from service.control import transfer
 from service.control.models import IdempotencyRow, JobRow, LabelRow, TrialRow
@@ -34,7 +35,7 @@ def add(session: Session, spec: JobSpec, *, key: str | None, now: float) -> tupl
     """
     if key is not None and (known := session.get(IdempotencyRow, key)) is not None:
         first = require(session, known.job_id)
-        if JobSpec.model_validate(first.spec) != spec:  # an earlier release may have written it with fewer fields
+        if _submitted(first) != spec:
             raise KeyReused(f"the key made `{first.id}` from another job; send a new key with a new job")
         return first, False
     body = spec.model_dump(mode="json")
@@ -47,6 +48,14 @@ def add(session: Session, spec: JobSpec, *, key: str | None, now: float) -> tupl
         session.add(IdempotencyRow(key=key, job_id=job.id, created_at=now))
     _enter(job, JobState.QUEUED, reason="", now=now)
     return job, True
+
+
+def _submitted(job: JobRow) -> JobSpec:
+    """Return the job as it was first posted."""
+    spec = JobSpec.model_validate(job.spec)  # an earlier release may have written it with fewer fields
+    if job.first_budget is None:
+        return spec
+    return spec.model_copy(update={"budget": Budget.model_validate(job.first_budget)})
 
 
 def _trials(job_id: str, spec: JobSpec, priors: Mapping[str, Prior]) -> list[TrialRow]:
@@ -79,8 +88,7 @@ def _enter(job: JobRow, to: JobState, *, reason: str, now: float) -> None:
     job.deadline = None if deadline_s is None else now + deadline_s
     if to is JobState.RUNNING and job.started_at is None:
         job.started_at = now
-    if to in TERMINAL:
-        job.finished_at = now
+    job.finished_at = now if to in TERMINAL else None
 
 
 def explain(job: JobRow, reason: str) -> None:
@@ -88,9 +96,3 @@ def explain(job: JobRow, reason: str) -> None:
     if job.reason != reason:
         job.reason = reason
         job.version += 1
-
-
-def cancel(job: JobRow, *, now: float) -> None:
-    """End a queued job at once; ask the driver of a starting or running one to stop."""
-    to = JobState.CANCELLED if job.job_state is JobState.QUEUED else JobState.CANCELLING
-    transition(job, to, now=now, reason="cancelled by the user")

@@ -6,10 +6,11 @@ from enum import Enum, auto
 
 from service.control.capacity import Node, has_room, misfits
 from service.control.ray_jobs import RayStatus
-from service.control.store import Work
-from service.states import RULES, JobState
+from service.control.work import Work
+from service.states import ACTIVE, RULES, JobState
 
-ACTIVE = frozenset({JobState.STARTING, JobState.RUNNING, JobState.CANCELLING})
+#: The driver lives by its lease; in the other active states the deadline is shorter.
+_LEASED = frozenset({JobState.RUNNING, JobState.PAUSING, JobState.STOPPING})
 _ENDED = frozenset({RayStatus.STOPPED, RayStatus.SUCCEEDED, RayStatus.FAILED, RayStatus.MISSING})
 _SAID = {
     RayStatus.STOPPED: "its Ray Job was stopped from outside",
@@ -42,14 +43,14 @@ def judge(work: Work, status: RayStatus, *, now: float, leases_count: bool) -> V
     """Return what to do about a job with an attempt.
 
     Args:
-        work: a starting, running or cancelling job.
+        work: an active job.
         status: what Ray says of its driver.
         now: seconds since the epoch.
         leases_count: whether the service has been up for a whole lease, so that silence is the driver's own.
     """
     is_silent = leases_count and work.lease_expires is not None and work.lease_expires < now
     is_overdue = _is_overdue(work, now=now)
-    is_given_up = is_overdue or (is_silent and work.state is JobState.RUNNING)
+    is_given_up = is_overdue or (is_silent and work.state in _LEASED)
     why = _why(work, is_silent=is_silent, is_overdue=is_overdue)
     if status is RayStatus.UNREACHABLE:
         # Nobody answers for the driver: its own lease decides, and the fence stops it if it lives.
@@ -80,7 +81,7 @@ def _is_overdue(work: Work, *, now: float) -> bool:
 def _why(work: Work, *, is_silent: bool, is_overdue: bool) -> str:
     if is_overdue:
         return RULES[work.state].on_deadline
-    if is_silent and work.state is JobState.RUNNING:
+    if is_silent and work.state in _LEASED:
         return "the driver was silent for longer than its lease; its machine or its network failed"
     return ""
 

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from service.control.clusters import RayApi
 from service.control.ray_jobs import RayStatus
 from service.control.storage import Storage
-from service.control.store import Attempt, Store
+from service.control.store import Store
+from service.control.work import Attempt
 from service.errors import NotFound, Unavailable
 
 _log = logging.getLogger(__name__)

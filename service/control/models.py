@@ -55,6 +55,9 @@ class JobRow(Base):
     reason: Mapped[str] = mapped_column(default="")
     spec: Mapped[Json]
     attempt: Mapped[int] = mapped_column(default=0)
+    attempts_before: Mapped[int] = mapped_column(default=0)  # its user last had it go on; they do not count any more
+    stops: Mapped[bool] = mapped_column(default=False)  # its user wants what there is of a result
+    first_budget: Mapped[Json | None]  # that it was submitted with; None: it was never extended
     version: Mapped[int] = mapped_column(default=0)
     created_at: Mapped[float]
     started_at: Mapped[float | None]
@@ -124,6 +127,7 @@ class TrialRow(Base):
     schedule: Mapped[Json | None]  # {"line": ..., "entries": [...]}, once the trial has finished
     weights_url: Mapped[str | None]
     prior: Mapped[Json | None] = mapped_column(deferred=True)  # the past searches that were found for it
+    steady: Mapped[Json | None] = mapped_column(deferred=True)  # the `Checkpointed` that a larger budget goes on from
 
 
 class StageRow(Base):

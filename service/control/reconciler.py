@@ -7,14 +7,15 @@ from collections.abc import Callable, Sequence
 
 from service.control.capacity import Node, misfits
 from service.control.clusters import Cluster, RayApi, cluster_of
-from service.control.judgement import ACTIVE, Action, Verdict, admit, judge, judge_alone
+from service.control.judgement import Action, Verdict, admit, judge, judge_alone
 from service.control.logs import Logs
-from service.control.store import Store, Work
+from service.control.store import Store
+from service.control.work import Work
 from service.errors import IllegalTransition, Unavailable
 from service.problems import Problem
 from service.settings import Settings
 from service.spec import JobSpec
-from service.states import JobState
+from service.states import ACTIVE, JobState
 
 _log = logging.getLogger(__name__)
 _NUM_LOG_LINES = 5
@@ -148,7 +149,7 @@ class Reconciler:
             self._explain(work, verdict.reason)
         elif verdict.action is Action.LOSE:
             self._lose(work, verdict.reason)
-        elif work.state is not JobState.CANCELLING:
+        elif work.state in (JobState.STARTING, JobState.RUNNING):
             self._explain(work, "")  # what was in the way is over
 
     def _submit(self, ray: RayApi, work: Work) -> None:
@@ -172,13 +173,13 @@ class Reconciler:
 
     def _end(self, work: Work, verdict: Verdict) -> None:
         if verdict.action is Action.FAIL:
-            self._store.fail_queued(work.job_id, reason=verdict.reason)
+            self._store.fail_waiting(work.job_id, reason=verdict.reason)
         else:
             self._store.lose_attempt(work.job_id, work.attempt, reason=verdict.reason)
         _log.warning("job %s, attempt %d: %s", work.job_id, work.attempt, verdict.reason)
 
     def _admit(self, ray: RayApi, jobs: Sequence[Work], nodes: Sequence[Node], *, now: float) -> None:
-        queued = [work for work in jobs if work.state is JobState.QUEUED]
+        queued = [work for work in jobs if work.state not in ACTIVE]
         running = [work for work in jobs if work.state in ACTIVE]
         verdicts = admit(queued, running, nodes, now=now)
         for work in queued:

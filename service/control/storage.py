@@ -81,6 +81,12 @@ class Storage:
                 with suppress(FileNotFoundError):  # moved
                     filesystem.rm_file(partial)
 
+    def has(self, url: str) -> bool:
+        """Whether there is a file or a folder at `url`."""
+        with _reaching(url):
+            filesystem, path = fsspec.url_to_fs(url)
+            return bool(filesystem.exists(path))
+
     def sizes(self, job_id: str) -> dict[str, int]:
         """Return the bytes of every file in the job's folder, by path; nothing where there is no folder."""
         with _reaching(url := self.job_url(job_id)):

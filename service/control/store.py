@@ -5,7 +5,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import IO, TypeVar
 
 from alembic.util import CommandError
@@ -13,49 +12,25 @@ from sqlalchemy import Engine, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
-from service.control import attempts, database, jobs, keys, reading, transfer
+from search.config import Budget
+from service.control import attempts, database, jobs, keys, reading, transfer, verbs
 from service.control.ingest import Ingest
 from service.control.models import ApiKeyRow, AttemptRow, JobRow
 from service.control.reading import Point
 from service.control.report import job_report
 from service.control.storage import Storage
+from service.control.work import Attempt, Work, attempt_of, work_of
 from service.control.writer import Writer
-from service.errors import InvalidJob, NotFound, Unavailable
+from service.errors import CheckpointGone, InvalidJob, NotFound, Unavailable
 from service.problems import Problem
 from service.records import Acknowledgement, AttemptBrief, Batch, ResumePoint
 from service.settings import Settings
 from service.spec import JobSpec
-from service.states import TERMINAL, JobState
+from service.states import TERMINAL, JobState, Verb
 from service.views import JobPage, JobReport, JobView, ScheduleView, Series, StageView, TrialView
 
 T = TypeVar("T")
 Clock = Callable[[], float]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Work:
-    """A job that is not over, as the reconciler sees it. Times are seconds since the epoch."""
-
-    job_id: str
-    state: JobState
-    reason: str
-    spec: JobSpec
-    attempt: int
-    submission_id: str | None  # None: no attempt yet
-    not_before: float
-    deadline: float | None
-    lease_expires: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Attempt:
-    """One life of a job on the cluster, as whoever looks for its log sees it. Times are seconds since the epoch."""
-
-    job_id: str
-    number: int
-    submission_id: str
-    ended_at: float | None
-    log_kept: bool
 
 
 class Store:
@@ -199,14 +174,56 @@ class Store:
             z_scores = {trial.id: reading.z_scores(session, trial.id) for trial in found}
             return job_report(job, [reading.trial_view(trial) for trial in found], curves, z_scores=z_scores)
 
-    def cancel(self, job_id: str) -> JobView:
-        """End a queued job, or have a running one stop; raises IllegalTransition for any other."""
+    def pause(self, job_id: str) -> JobView:
+        """Hold a queued job back, or have a live one checkpoint and give its resources back."""
+        return self._ask(job_id, verbs.pause)
 
-        def cancel(_: Session, job: JobRow) -> JobView:
-            jobs.cancel(job, now=self._clock())
+    def resume(self, job_id: str) -> JobView:
+        """Queue a paused job where it was."""
+        return self._ask(job_id, verbs.resume)
+
+    def stop(self, job_id: str) -> JobView:
+        """Have a running job end as if its budget were spent."""
+        return self._ask(job_id, verbs.stop)
+
+    def cancel(self, job_id: str) -> JobView:
+        """End a job that waits, or have a live one stop."""
+        return self._ask(job_id, verbs.cancel)
+
+    def retry(self, job_id: str) -> JobView:
+        """Queue a failed or cancelled job again; raises CheckpointGone where it could not go on."""
+        self._require_checkpoints(job_id, Verb.RETRY)
+        return self._ask(job_id, verbs.retry)
+
+    def extend(self, job_id: str, caps: Budget) -> JobView:
+        """Queue a finished job again with larger caps; raises CheckpointGone, and InvalidJob for caps that are not."""
+
+        def extend(session: Session, job: JobRow) -> JobView:
+            verbs.extend(session, job, caps, now=self._clock())
             return reading.job_view(job)
 
-        return self._on_job(job_id, cancel)
+        self._require_checkpoints(job_id, Verb.EXTEND)
+        return self._on_job(job_id, extend)
+
+    def _ask(self, job_id: str, verb: Callable[..., None]) -> JobView:
+        """Do what a user asks for; raises IllegalTransition where the job's state does not allow it."""
+
+        def ask(_: Session, job: JobRow) -> JobView:
+            verb(job, now=self._clock())
+            return reading.job_view(job)
+
+        return self._on_job(job_id, ask)
+
+    def _require_checkpoints(self, job_id: str, verb: Verb) -> None:
+        """Raise CheckpointGone if one that the job would go on from was removed; storage is asked without a lock."""
+        with self._reading() as session:
+            job = reading.require(session, job_id)
+            verbs.require(job, verb)
+            needed = verbs.checkpoints(session, job)
+        storage = Storage(self.settings.resolved_storage_url)
+        for url in needed:
+            if not storage.has(url):
+                raise CheckpointGone(f"{url} is not on storage any more: clone the job, which begins anew")
 
     # Keys
 
@@ -283,16 +300,17 @@ class Store:
     # Attempts, from the reconciler's side
 
     def work(self) -> tuple[Work, ...]:
-        """Return every job that is not over, oldest first."""
+        """Return every job that the reconciler owns, oldest first: neither over nor, within its deadline, paused."""
         open_states = [state.value for state in JobState if state not in TERMINAL]
+        is_paused = (JobRow.state == JobState.PAUSED.value) & (JobRow.deadline >= self._clock())
         query = (
             select(JobRow, AttemptRow)
             .outerjoin(AttemptRow, (AttemptRow.job_id == JobRow.id) & (AttemptRow.number == JobRow.attempt))
-            .where(JobRow.state.in_(open_states))
+            .where(JobRow.state.in_(open_states), ~is_paused)
             .order_by(JobRow.id)
         )
         with self._reading() as session:
-            return tuple(_work(job, attempt) for job, attempt in session.execute(query))
+            return tuple(work_of(job, attempt) for job, attempt in session.execute(query))
 
     def attempt(self, job_id: str, number: int | None = None) -> Attempt:
         """Return an attempt of the job, by default the last; raises NotFound."""
@@ -302,13 +320,13 @@ class Store:
             if row is None:
                 made = f"its last is {job.attempt}" if job.attempt else "it has not had any yet"
                 raise NotFound(f"job `{job_id}` has no {'' if number is None else 'such '}attempt: {made}")
-            return _attempt(row)
+            return attempt_of(row)
 
     def attempts_without_log(self) -> tuple[Attempt, ...]:
         """Return the attempts, live or ended, whose whole log was not taken over from Ray."""
         query = select(AttemptRow).where(AttemptRow.log_kept.is_(False))
         with self._reading() as session:
-            return tuple(_attempt(row) for row in session.scalars(query))
+            return tuple(attempt_of(row) for row in session.scalars(query))
 
     def note_log(self, job_id: str, number: int) -> None:
         """Remember that nothing more of the attempt's log is to be had from Ray."""
@@ -323,7 +341,7 @@ class Store:
 
         def begin(session: Session, job: JobRow) -> Work:
             attempt = attempts.begin(session, job, now=self._clock(), lease_s=self.settings.lease_s)
-            return _work(job, attempt)
+            return work_of(job, attempt)
 
         return self._on_job(job_id, begin)
 
@@ -341,11 +359,11 @@ class Store:
 
         return self._on_job(job_id, lose)
 
-    def fail_queued(self, job_id: str, *, reason: str) -> JobView:
-        """Fail a job that waits for an attempt it cannot get; does nothing when it waits no more."""
+    def fail_waiting(self, job_id: str, *, reason: str) -> JobView:
+        """Fail a job that has waited too long for an attempt or for its user; does nothing when it waits no more."""
 
         def fail(_: Session, job: JobRow) -> JobView:
-            if job.job_state is JobState.QUEUED:
+            if job.job_state in (JobState.QUEUED, JobState.PAUSED):
                 jobs.transition(job, JobState.FAILED, now=self._clock(), reason=reason)
             return reading.job_view(job)
 
@@ -359,30 +377,6 @@ class Store:
                 jobs.explain(job, reason)
 
         self._on_job(job_id, explain)
-
-
-def _work(job: JobRow, attempt: AttemptRow | None) -> Work:
-    return Work(
-        job_id=job.id,
-        state=job.job_state,
-        reason=job.reason,
-        spec=JobSpec.model_validate(job.spec),
-        attempt=job.attempt,
-        submission_id=None if attempt is None else attempt.submission_id,
-        not_before=job.not_before,
-        deadline=job.deadline,
-        lease_expires=None if attempt is None else attempt.lease_expires,
-    )
-
-
-def _attempt(row: AttemptRow) -> Attempt:
-    return Attempt(
-        job_id=row.job_id,
-        number=row.number,
-        submission_id=row.submission_id,
-        ended_at=row.ended_at,
-        log_kept=row.log_kept,
-    )
 
 
 def _resume_points(session: Session, job_id: str) -> tuple[ResumePoint, ...]:

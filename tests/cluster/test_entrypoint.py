@@ -1,9 +1,11 @@
 """How an attempt ends follows from how its trials did."""
 
+from typing import Any
+
 import pytest
 from ray.exceptions import RayActorError, RayTaskError
 
-from service.cluster.entrypoint import Hopeless, failure_of, outcome_of, run
+from service.cluster.entrypoint import Hopeless, failure_of, is_wanted, outcome_of, run
 from service.cluster.group import death_of
 from service.records import AttemptBrief, Control, ResumePoint
 from service.spec import JobSpec
@@ -32,6 +34,8 @@ def _brief(*, finished: bool, control: Control = Control.RUN) -> AttemptBrief:
         (["completed", "cancel"], "cancelled"),
         (["fenced", "completed"], "failed"),
         (["fenced", "cancel"], "cancelled"),
+        (["completed", "pause", "pause"], "paused"),
+        (["completed", "stop"], "succeeded"),
         ([], "succeeded"),
     ],
 )
@@ -53,8 +57,21 @@ def test_an_attempt_with_nothing_left_to_train_succeeds_without_ray() -> None:
     assert run(_brief(finished=True)).outcome == "succeeded"
 
 
-def test_an_attempt_that_is_cancelled_before_it_starts_trains_nothing() -> None:
-    assert run(_brief(finished=False, control=Control.CANCEL)).outcome == "cancelled"
+@pytest.mark.parametrize(("control", "outcome"), [("cancel", "cancelled"), ("pause", "paused"), ("stop", "succeeded")])
+def test_an_attempt_that_is_to_end_before_it_starts_trains_nothing(control: str, outcome: str) -> None:
+    assert run(_brief(finished=False, control=Control(control))).outcome == outcome
+
+
+@pytest.mark.parametrize("control", list(Control))
+@pytest.mark.parametrize("resume", [None, {"checkpoint": "file:///somewhere"}])
+def test_a_stopped_job_brings_to_its_end_what_has_begun_and_nothing_else(
+    control: Control, resume: dict[str, Any] | None
+) -> None:
+    point = ResumePoint(trial_id="job.tuned.0", finished=False, resume=resume)
+
+    expected = control is Control.RUN or (control is Control.STOP and resume is not None)
+    assert is_wanted(_brief(finished=False, control=control), point) == expected
+    assert not is_wanted(_brief(finished=True, control=control), point.model_copy(update={"finished": True}))
 
 
 def test_a_workers_death_is_told_in_one_line_without_guesses_at_its_cause() -> None:

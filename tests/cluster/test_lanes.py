@@ -15,7 +15,7 @@ from search.types import Allowance, Candidate, Spent, Values
 from service.cluster import trial
 from service.cluster.lanes import Lane, ProbeRun, require_equal, side_by_side
 from service.cluster.reports import Probe
-from service.records import AnyRecord, MetricPoints, ProbeDone, StageDecided, TrialFinished
+from service.records import AnyRecord, Control, MetricPoints, ProbeDone, StageDecided, TrialFinished
 from service.spec import JobSpec, TrialSpec
 from trainers.group import ProcessGroup
 from trainers.repair import RepairingGroup
@@ -106,6 +106,9 @@ class Memory:
 
     def is_clear(self) -> bool:
         return True
+
+    def asked(self) -> Control:
+        return Control.RUN
 
     def of(self, kind: type) -> list[Any]:
         return [record for record in self.records if isinstance(record, kind)]

@@ -6,7 +6,7 @@ import pytest
 
 from service.cluster import trial
 from service.cluster.opening import opening_space
-from service.records import AnyRecord, ProbeDone, StageDecided
+from service.records import AnyRecord, Control, ProbeDone, StageDecided
 from service.spec import JobSpec, TrialSpec
 from trainers.segment import Segment, SegmentResult
 
@@ -29,6 +29,9 @@ class Memory:
 
     def is_clear(self) -> bool:
         return True
+
+    def asked(self) -> Control:
+        return Control.RUN
 
 
 @pytest.fixture

@@ -129,6 +129,20 @@ def test_a_cancel_ends_the_run_at_its_next_report(api: Api, start: Callable[...,
     assert stopped.value.control is Control.CANCEL
 
 
+@pytest.mark.parametrize("control", [Control.PAUSE, Control.STOP])
+def test_a_pause_or_a_stop_is_heard_and_leaves_time_to_report(
+    api: Api, start: Callable[..., Reporter], control: Control
+) -> None:
+    reporter = start()
+    api.control = control
+
+    reporter.flush(_point(0))
+    assert reporter.asked() is control
+    reporter.flush(_point(1))
+
+    assert api.steps == [0, 1]
+
+
 def test_a_fenced_writer_stops(api: Api, start: Callable[..., Reporter]) -> None:
     api.status = 409
 

@@ -9,7 +9,16 @@ import pytest
 
 from service.cluster import trial
 from service.cluster.resume import Resume
-from service.records import AnyRecord, Checkpointed, MetricPoints, ProbeDone, StageClosed, StageDecided, TrialFinished
+from service.records import (
+    AnyRecord,
+    Checkpointed,
+    Control,
+    MetricPoints,
+    ProbeDone,
+    StageClosed,
+    StageDecided,
+    TrialFinished,
+)
 from service.spec import JobSpec, TrialSpec
 from trainers.workload import WorkloadError
 
@@ -59,6 +68,9 @@ class Memory:
 
     def is_clear(self) -> bool:
         return True
+
+    def asked(self) -> Control:
+        return Control.RUN
 
     def of(self, *kinds: type) -> list[Any]:
         return [record for record in self.records if isinstance(record, kinds)]
@@ -161,7 +173,9 @@ def test_what_a_later_attempt_would_load_is_on_storage_and_old_checkpoints_are_n
             if beside := resume.insurance:
                 assert _folder(beside["checkpoint"]).is_dir() and _folder(beside["stage"]["checkpoint"]) in kept
             assert all(folder.is_dir() for folder in kept)
-            most = 2 + 1 + 1  # keep, the newest, the stage's start
+            assert all(_folder(url) in kept for url in resume.progress.steady)
+            # keep, the newest, the stage's start, what a larger budget goes on from
+            most = 2 + 1 + 1 + len(resume.progress.steady)
             assert len(kept) <= most + (resume.insurance is not None)  # whose start is this line's
 
     spec = _spec(arm, "steps", keep=2)

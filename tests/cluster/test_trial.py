@@ -49,6 +49,9 @@ class Memory:
     def is_clear(self) -> bool:
         return True
 
+    def asked(self) -> Control:
+        return Control.RUN
+
     def of(self, kind: type) -> list[Any]:
         return [record for record in self.records if isinstance(record, kind)]
 

@@ -140,6 +140,10 @@ def driver(store: Store, spec: JobSpec, begin: Callable[[str], Driver]) -> Drive
     return driver
 
 
+#: How a user brings a running job to a state that ends by itself.
+_ASKS = {JobState.PAUSING: Store.pause, JobState.STOPPING: Store.stop, JobState.CANCELLING: Store.cancel}
+
+
 @pytest.fixture
 def job_in(store: Store, spec: JobSpec, begin: Callable[[str], Driver]) -> Callable[[JobState], str]:
     """Return the id of a job brought to a state by the store's own verbs."""
@@ -150,14 +154,16 @@ def job_in(store: Store, spec: JobSpec, begin: Callable[[str], Driver]) -> Calla
             return job_id
         if state is JobState.CANCELLED:
             return store.cancel(job_id).id
+        if state is JobState.PAUSED:
+            return store.pause(job_id).id
         driver = begin(job_id)
         if state is JobState.STARTING:
             return job_id
         driver.start()
         if state is JobState.SUCCEEDED:
             driver.send(AttemptFinished(outcome="succeeded"))
-        elif state is JobState.CANCELLING:
-            store.cancel(job_id)
+        elif state in _ASKS:
+            _ASKS[state](store, job_id)
         elif state is JobState.FAILED:
             store.lose_attempt(job_id, 1, reason="lost")
             begin(job_id)

@@ -152,7 +152,7 @@ def test_a_reconciler_fails_no_job_that_another_has_begun(replicas, spec):
     job_id = replicas[0].add_job(spec)[0].id
     replicas[0].begin_attempt(job_id)
 
-    assert replicas[1].fail_queued(job_id, reason="waited for a week").state is JobState.STARTING
+    assert replicas[1].fail_waiting(job_id, reason="waited for a week").state is JobState.STARTING
 
 
 def test_a_batch_sent_to_two_replicas_counts_once(replicas, driver):

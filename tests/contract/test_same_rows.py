@@ -9,7 +9,16 @@ from sqlalchemy import select
 from service.cluster import trial
 from service.control.models import Base
 from service.control.store import Store
-from service.records import AnyRecord, AttemptFinished, Batch, Checkpointed, ProbeDone, StageClosed, TrialFinished
+from service.records import (
+    AnyRecord,
+    AttemptFinished,
+    Batch,
+    Checkpointed,
+    Control,
+    ProbeDone,
+    StageClosed,
+    TrialFinished,
+)
 from service.settings import Settings
 from service.spec import JobSpec
 from tests.contract.conftest import Clock
@@ -42,6 +51,9 @@ class Memory:
 
     def is_clear(self) -> bool:
         return True
+
+    def asked(self) -> Control:
+        return Control.RUN
 
 
 @pytest.fixture(scope="module")

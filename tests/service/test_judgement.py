@@ -5,9 +5,9 @@ import pytest
 from service.control.capacity import Node
 from service.control.judgement import Action, admit, judge, judge_alone
 from service.control.ray_jobs import RayStatus
-from service.control.store import Work
+from service.control.work import Work
 from service.spec import JobSpec
-from service.states import RULES, JobState
+from service.states import ACTIVE, RULES, JobState
 
 NOW = 1000.0
 S, R = JobState, RayStatus
@@ -35,13 +35,13 @@ def action(work, status, *, leases_count=True):
 
 
 @pytest.mark.parametrize("status", ALIVE)
-@pytest.mark.parametrize("state", [S.STARTING, S.RUNNING, S.CANCELLING])
+@pytest.mark.parametrize("state", sorted(ACTIVE))
 def test_a_driver_that_reports_in_time_is_left_alone(state, status):
     assert action(work(state, deadline=NOW + 1), status) is Action.WAIT
 
 
 @pytest.mark.parametrize("status", ENDED)
-@pytest.mark.parametrize("state", [S.STARTING, S.RUNNING, S.CANCELLING])
+@pytest.mark.parametrize("state", sorted(ACTIVE))
 def test_an_attempt_whose_driver_ended_is_lost_with_a_reason(state, status):
     verdict = judge(work(state), status, now=NOW, leases_count=True)
 
@@ -53,14 +53,15 @@ def test_a_driver_that_never_reached_ray_is_submitted_again():
     assert action(work(S.STARTING), R.MISSING) is Action.SUBMIT
 
 
-@pytest.mark.parametrize("state", [S.RUNNING, S.CANCELLING])
+@pytest.mark.parametrize("state", sorted(ACTIVE - {S.STARTING}))
 def test_a_driver_that_ray_forgot_is_lost(state):
     assert action(work(state), R.MISSING) is Action.LOSE
 
 
 @pytest.mark.parametrize("status", ALIVE)
-def test_a_silent_driver_is_stopped(status):
-    verdict = judge(work(S.RUNNING, lease_expires=NOW - 1), status, now=NOW, leases_count=True)
+@pytest.mark.parametrize("state", [S.RUNNING, S.PAUSING, S.STOPPING])
+def test_a_silent_driver_is_stopped(status, state):
+    verdict = judge(work(state, lease_expires=NOW - 1), status, now=NOW, leases_count=True)
 
     assert verdict.action is Action.STOP
     assert "lease" in verdict.reason
@@ -74,7 +75,7 @@ def test_a_starting_driver_has_until_its_deadline_not_its_lease():
     assert action(work(S.STARTING, lease_expires=NOW - 1, deadline=NOW + 1), R.PENDING) is Action.WAIT
 
 
-@pytest.mark.parametrize("state", [S.STARTING, S.CANCELLING])
+@pytest.mark.parametrize("state", sorted(ACTIVE - {S.RUNNING}))
 def test_a_driver_past_its_deadline_is_stopped_for_the_tables_reason(state):
     verdict = judge(work(state, deadline=NOW - 1), R.RUNNING, now=NOW, leases_count=True)
 

@@ -416,3 +416,41 @@ def test_the_last_words_of_a_lost_driver_do_not_show_its_token(store, tick, clus
     tick()
 
     assert "environ: [token]" in store.job(job_id).reason
+
+
+def test_a_driver_that_ignores_a_pause_is_stopped_and_its_room_is_free(store, cluster, tick, add):
+    first, second = add(count=2), add(count=2)
+    tick()
+    start(store, first)
+    store.pause(first)
+    tick(301)
+    assert cluster.ray.stopped == [f"wiretune-{first}-a1"]
+
+    tick()
+    tick()
+
+    assert (store.job(first).state, store.job(second).state) == (JobState.PAUSED, JobState.STARTING)
+
+
+def test_a_paused_job_is_left_alone_and_keeps_its_place(store, tick, add, cluster):
+    first, second = add(count=2), add(count=2)
+    store.pause(first)
+    cluster.failure = "Ray is away"
+    tick()
+    assert store.job(first).reason == "paused by the user"
+
+    cluster.failure = None
+    store.resume(first)
+    tick()
+
+    assert (store.job(first).state, store.job(second).state) == (JobState.STARTING, JobState.QUEUED)
+
+
+def test_a_job_that_nobody_resumes_fails_with_the_way_back(store, tick, add):
+    job_id = add()
+    store.pause(job_id)
+
+    tick(RULES[JobState.PAUSED].deadline_s + 1)
+
+    job = store.job(job_id)
+    assert job.state is JobState.FAILED and "`wiretune retry JOB`" in job.reason

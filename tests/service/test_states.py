@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.states import RULES, TERMINAL, JobState
+from service.states import ALLOWED_IN, RULES, TERMINAL, JobState, Verb
 
 
 @pytest.mark.parametrize("state", list(JobState))
@@ -18,6 +18,17 @@ def test_every_state_has_a_rule_and_leads_to_an_end(state):
 @pytest.mark.parametrize("state", sorted(set(JobState) - TERMINAL))
 def test_a_state_that_does_not_end_has_an_owner(state):
     assert RULES[state].owner != "nobody"
+
+
+def test_only_a_running_job_has_no_deadline():
+    endless = {state for state in set(JobState) - TERMINAL if RULES[state].deadline_s is None}
+
+    assert endless == {JobState.RUNNING}  # the driver's lease ends it
+
+
+@pytest.mark.parametrize("state", set(JobState) - TERMINAL)
+def test_a_job_that_is_not_over_can_be_cancelled_unless_it_is_being(state):
+    assert (state in ALLOWED_IN[Verb.CANCEL]) == (state is not JobState.CANCELLING)
 
 
 @pytest.mark.parametrize("state", [state for state in JobState if RULES[state].deadline_s is not None])

@@ -1,0 +1,90 @@
+"""`/v1/jobs/{job}:VERB`: what a user may ask of a job that is there."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Response
+
+from api import bodies
+from api.auth import StoreOf, require_key
+from api.changes import differences, merged
+from api.documents import checked
+from api.openapi import CHANGING, CLONING, EXTENDING, body, refusals
+from api.routes.jobs import IdempotencyKey, MisfitsOf, UserCode, check
+from search.config import Budget
+from service.spec import JobSpec
+from service.views import Cloned, JobView
+
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"], dependencies=[Depends(require_key)])
+
+_ANSWERS = refusals(*CHANGING)
+
+
+@router.post("/{job}:pause", status_code=202, operation_id="pauseJob", responses=_ANSWERS)
+def pause_job(job: str, store: StoreOf) -> JobView:
+    """Have a job checkpoint and give its resources back; a queued one waits, and keeps its place."""
+    return store.pause(job)
+
+
+@router.post("/{job}:resume", status_code=202, operation_id="resumeJob", responses=_ANSWERS)
+def resume_job(job: str, store: StoreOf) -> JobView:
+    """Queue a paused job again, at its old place; it goes on from its checkpoint."""
+    return store.resume(job)
+
+
+@router.post("/{job}:stop", status_code=202, operation_id="stopJob", responses=_ANSWERS)
+def stop_job(job: str, store: StoreOf) -> JobView:
+    """End a running job as if its budget were spent, with the result that it has by then."""
+    return store.stop(job)
+
+
+@router.post("/{job}:cancel", status_code=202, operation_id="cancelJob", responses=_ANSWERS)
+def cancel_job(job: str, store: StoreOf) -> JobView:
+    """End a job: one that waits at once, a live one as soon as its driver has heard of it."""
+    return store.cancel(job)
+
+
+@router.post("/{job}:retry", status_code=202, operation_id="retryJob", responses=_ANSWERS)
+def retry_job(job: str, store: StoreOf) -> JobView:
+    """Queue a failed or cancelled job again; it goes on from its last checkpoint, with all its attempts."""
+    return store.retry(job)
+
+
+@router.post(
+    "/{job}:extend",
+    status_code=202,
+    operation_id="extendJob",
+    responses=refusals(*EXTENDING),
+    openapi_extra=body("Budget", example={"seconds": 80}),
+)
+def extend_job(job: str, caps: Annotated[Budget, Depends(bodies.budget)], store: StoreOf) -> JobView:
+    """Give a job that succeeded a larger budget; `reason` says where each trial goes on from."""
+    return store.extend(job, caps)
+
+
+@router.post(
+    "/{job}:clone",
+    status_code=202,
+    operation_id="cloneJob",
+    responses=refusals(*CLONING),
+    openapi_extra=body("Changes", example={"budget": {"seconds": 80}}, media_types=bodies.CHANGES_TYPES),
+)
+def clone_job(
+    job: str,
+    changes: Annotated[dict[str, Any], Depends(bodies.changes)],
+    store: StoreOf,
+    misfits: MisfitsOf,
+    user_code: UserCode,
+    response: Response,
+    dry_run: Annotated[bool, Query(description="only show what would differ")] = False,
+    idempotency_key: IdempotencyKey = None,
+) -> Cloned:
+    """Queue a new job that is this one with changes, a JSON merge patch; pointers lead into the changed job."""
+    source = store.job(job).spec
+    spec = checked(JobSpec, merged(source.model_dump(mode="json"), changes))
+    check(spec, misfits, user_code)
+    made = None if dry_run else store.add_job(spec, idempotency_key=idempotency_key)[0]
+    if made is None:
+        response.status_code = 200
+    else:
+        response.headers["Location"] = f"/v1/jobs/{made.id}"
+    return Cloned(source=job, changes=differences(source, spec), spec=spec, job=made)

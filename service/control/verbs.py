@@ -1,0 +1,146 @@
+"""What a user may ask of a job that is there. Functions of one open transaction.
+
+Each raises IllegalTransition where the job's state does not allow it; `service.states.ALLOWED_IN` says which do.
+"""
+
+from collections.abc import Iterator
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from search.config import Budget
+from service.control import attempts, jobs
+from service.control.models import JobRow, Json, TrialRow
+from service.errors import IllegalTransition, InvalidJob
+from service.problems import Problem
+from service.spec import JobSpec
+from service.states import ALLOWED_IN, JobState, Verb, verbs_in
+
+
+def require(job: JobRow, verb: Verb) -> None:
+    """Raise IllegalTransition unless `verb` means something for the job now."""
+    if job.job_state in ALLOWED_IN[verb]:
+        return
+    needed = _listed(state.value for state in JobState if state in ALLOWED_IN[verb])
+    allowed = _listed(f"`{each}`" for each in verbs_in(job.job_state)) or "nothing"
+    raise IllegalTransition(
+        f"job `{job.id}` is {job.state}: `{verb}` is for one that is {needed}; what it allows now: {allowed}"
+    )
+
+
+def pause(job: JobRow, *, now: float) -> None:
+    """Hold a queued job back; have the driver of a live one checkpoint and give its resources back."""
+    require(job, Verb.PAUSE)
+    to = JobState.PAUSED if job.job_state is JobState.QUEUED else JobState.PAUSING
+    jobs.transition(job, to, now=now, reason="paused by the user")
+
+
+def resume(job: JobRow, *, now: float) -> None:
+    """Queue a paused job where it was: places go by age."""
+    require(job, Verb.RESUME)
+    _queue(job, now=now, reason="resumed by the user")
+
+
+def stop(job: JobRow, *, now: float) -> None:
+    """Have a running job end as if its budget were spent. A lost driver's successor does the same."""
+    require(job, Verb.STOP)
+    job.stops = True
+    jobs.transition(job, JobState.STOPPING, now=now, reason=attempts.STOPPED_EARLY)
+
+
+def cancel(job: JobRow, *, now: float) -> None:
+    """End a job that waits at once; ask the driver of a live one to stop."""
+    require(job, Verb.CANCEL)
+    waits = job.job_state in (JobState.QUEUED, JobState.PAUSED)
+    to = JobState.CANCELLED if waits else JobState.CANCELLING
+    jobs.transition(job, to, now=now, reason="cancelled by the user")
+
+
+def retry(job: JobRow, *, now: float) -> None:
+    """Queue a failed or cancelled job again, with as many attempts as a new one; it goes on where it was."""
+    require(job, Verb.RETRY)
+    job.stops = False
+    _queue(job, now=now, reason="tried again by the user")
+
+
+def extend(session: Session, job: JobRow, caps: Budget, *, now: float) -> None:
+    """Queue a finished job again with larger `caps`, of those that it has; raises InvalidJob for any others.
+
+    Every trial that ended well goes on from where its schedule began to depend on the budget's end, else from its end.
+    """
+    require(job, Verb.EXTEND)
+    spec = JobSpec.model_validate(job.spec)
+    larger = _larger(spec, caps, was_stopped=job.stops)
+    job.first_budget = job.first_budget or job.spec["budget"]
+    job.spec = {**job.spec, "budget": larger.model_dump(mode="json")}
+    job.stops = False
+    trials = [trial for trial in _trials(session, job) if trial.outcome != "diverged"]
+    if not trials:
+        raise InvalidJob([Problem(pointer="", message="every trial diverged, and would again with a larger budget")])
+    begins = "; ".join(_begin(trial) for trial in trials)
+    for trial in trials:
+        attempts.reopen(session, trial)
+    _queue(job, now=now, reason=f"extended by the user: {begins}")
+
+
+def checkpoints(session: Session, job: JobRow) -> list[str]:
+    """Return the checkpoints that the job would go on from, were it tried again or extended."""
+    resumes = (_resume(session, trial) for trial in _trials(session, job) if trial.outcome != "diverged")
+    return [resume["checkpoint"] for resume in resumes if resume and "checkpoint" in resume]
+
+
+def _resume(session: Session, trial: TrialRow) -> Json | None:
+    if trial.outcome is not None and trial.steady is not None:
+        resume: Json = trial.steady["resume"]
+        return resume
+    stage = attempts.last_resumable(session, trial.id)
+    return None if stage is None else stage.resume
+
+
+def _trials(session: Session, job: JobRow) -> Iterator[TrialRow]:
+    yield from session.scalars(select(TrialRow).where(TrialRow.job_id == job.id).order_by(TrialRow.position))
+
+
+def _queue(job: JobRow, *, now: float, reason: str) -> None:
+    job.attempts_before, job.not_before = job.attempt, 0.0
+    jobs.transition(job, JobState.QUEUED, now=now, reason=reason)
+
+
+def _larger(spec: JobSpec, caps: Budget, *, was_stopped: bool) -> Budget:
+    """Return the job's budget with `caps`; one that was stopped early may have the same again."""
+    before, given = (each.model_dump(exclude_none=True) for each in (spec.budget, caps))
+    problems = [Problem(pointer=f"/{unit}", message=_too_small(unit, before), value=cap)
+                for unit, cap in given.items() if unit not in before or cap < before[unit]]  # fmt: skip
+    if spec.lanes.after == "insurance":
+        message = "a job with `lanes.after: insurance` cannot be extended: both its lines have ended; clone it instead"
+        problems.append(Problem(pointer="", message=message))
+    elif not problems and not was_stopped and given.items() <= before.items():
+        message = f"nothing is larger: the job has {_caps(before)} and did not end before"
+        problems.append(Problem(pointer="", message=message))
+    if problems:
+        raise InvalidJob(problems)
+    return spec.budget.model_copy(update=given)
+
+
+def _too_small(unit: str, before: dict[str, float]) -> str:
+    if unit not in before:
+        return f"the job's budget has no `{unit}`; extend what it has: {_caps(before)}"
+    return f"`{unit}` must be at least {before[unit]:g}, what the job had"
+
+
+def _caps(budget: dict[str, float]) -> str:
+    return _listed(f"{cap:g} {unit}" for unit, cap in budget.items())
+
+
+def _begin(trial: TrialRow) -> str:
+    name = f"`{trial.id.partition('.')[2]}`"
+    if trial.outcome is None:
+        return f"{name} begins"
+    if trial.steady is None:
+        return f"{name} goes on from its end, step {trial.step}"
+    return f"{name} goes on from step {trial.steady['step']}, before its rate followed the budget's end"
+
+
+def _listed(words: Iterator[str]) -> str:
+    *others, last = [*words] or [""]
+    return f"{', '.join(others)} or {last}" if others else last

@@ -1,0 +1,57 @@
+"""Jobs and attempts as whoever runs them sees them."""
+
+from dataclasses import dataclass
+
+from service.control.models import AttemptRow, JobRow
+from service.spec import JobSpec
+from service.states import JobState
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """A job that is not over, as the reconciler sees it. Times are seconds since the epoch."""
+
+    job_id: str
+    state: JobState
+    reason: str
+    spec: JobSpec
+    attempt: int
+    submission_id: str | None  # None: no attempt yet
+    not_before: float
+    deadline: float | None
+    lease_expires: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One life of a job on the cluster, as whoever looks for its log sees it. Times are seconds since the epoch."""
+
+    job_id: str
+    number: int
+    submission_id: str
+    ended_at: float | None
+    log_kept: bool
+
+
+def work_of(job: JobRow, attempt: AttemptRow | None) -> Work:
+    return Work(
+        job_id=job.id,
+        state=job.job_state,
+        reason=job.reason,
+        spec=JobSpec.model_validate(job.spec),
+        attempt=job.attempt,
+        submission_id=None if attempt is None else attempt.submission_id,
+        not_before=job.not_before,
+        deadline=job.deadline,
+        lease_expires=None if attempt is None else attempt.lease_expires,
+    )
+
+
+def attempt_of(row: AttemptRow) -> Attempt:
+    return Attempt(
+        job_id=row.job_id,
+        number=row.number,
+        submission_id=row.submission_id,
+        ended_at=row.ended_at,
+        log_kept=row.log_kept,
+    )

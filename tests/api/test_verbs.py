@@ -1,0 +1,159 @@
+"""What a user asks of a job: by HTTP, by the client, and from a terminal."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from typer.testing import CliRunner
+
+from api import cli
+from api.changes import differences, merged
+from api.client import ApiError, Client
+from api.openapi import EXAMPLE_JOB
+from service.spec import JobSpec
+from service.states import ALLOWED_IN, JobState, Verb
+from tests.api.conftest import Reporting
+
+run_cli = CliRunner()
+
+
+@pytest.fixture
+def at(live_url: str, key: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("WIRETUNE_URL", live_url)
+    monkeypatch.setenv("WIRETUNE_API_KEY", key)
+    return live_url
+
+
+def test_every_verb_is_a_route_that_answers_the_job_or_a_409_with_what_is_allowed(http: TestClient) -> None:
+    job_id = http.post("/v1/jobs", json=EXAMPLE_JOB).json()["id"]
+
+    answers = {verb: http.post(f"/v1/jobs/{job_id}:{verb}", json={"seconds": 80}) for verb in Verb}
+
+    assert {verb for verb, answer in answers.items() if answer.status_code == 202} == {"pause", "resume", "cancel"} | {
+        "retry"  # in their order: queued, paused, queued, cancelled, queued
+    }
+    for verb in ("stop", "extend"):
+        document = answers[Verb(verb)].json()
+        assert (document["status"], document["type"]) == (409, "/problems/illegal-transition")
+        needed = " or ".join(ALLOWED_IN[Verb(verb)])
+        assert f"is queued: `{verb}` is for one that is {needed}; what it allows now: `pause` or" in document["detail"]
+
+
+def test_the_clients_verbs_are_those_of_the_service(client: Client, reporting: Reporting) -> None:
+    reporting.run_to_the_end()
+    job_id = reporting.job_id
+
+    extended = client.extend(job_id, seconds=80)
+    assert (extended.state, extended.spec.budget.seconds) == (JobState.QUEUED, 80)
+    assert "`tuned.0` goes on from its end, step 200; `dense.0` goes on from its end, step 200" in extended.reason
+    assert client.trials(job_id)[0].weights_url is not None  # until there are others
+
+    states = [verb(job_id).state for verb in (client.pause, client.resume, client.cancel, client.retry)]
+    assert states == [JobState.PAUSED, JobState.QUEUED, JobState.CANCELLED, JobState.QUEUED]
+    with pytest.raises(ApiError, match="`stop` is for one that is running"):
+        client.stop(job_id)
+
+
+def test_a_budget_that_is_no_larger_is_refused_with_its_pointer(client: Client, reporting: Reporting) -> None:
+    reporting.run_to_the_end()
+
+    for caps, pointer in (({"seconds": 1.0}, "/seconds"), ({"steps": 10}, "/steps"), ({}, "/")):
+        with pytest.raises(ApiError) as refusal:
+            client.extend(reporting.job_id, **caps)  # type: ignore[arg-type]
+        assert refusal.value.status == 422 and pointer in str(refusal.value)
+
+
+def test_a_clone_is_the_job_with_the_changes_that_its_answer_shows(client: Client, job: JobSpec) -> None:
+    source = client.submit(job)
+    changes: dict[str, Any] = {"budget": {"seconds": 80}, "exchange": {"kind": "topk", "density": 0.01}}
+
+    shown = client.clone(source.id, changes, dry_run=True)
+    made = client.clone(source.id, changes, idempotency_key="k")
+    again = client.clone(source.id, changes, idempotency_key="k")
+
+    assert (shown.job, shown.changes) == (None, made.changes)
+    assert made.job is not None and made.job == again.job and made.job.spec == shown.spec
+    fields = {change.pointer: (change.before, change.after) for change in made.changes}
+    assert fields["/budget/seconds"] == (40, 80)
+    assert fields["/exchange/kind"] == ("threshold", "topk")
+    assert not any(pointer.startswith("/arms") for pointer in fields)
+    assert len(client.jobs().jobs) == 2
+
+
+def test_a_clone_that_is_no_valid_job_is_refused_with_the_pointer_into_it(client: Client, job: JobSpec) -> None:
+    source = client.submit(job)
+
+    with pytest.raises(ApiError) as refusal:
+        client.clone(source.id, {"workers": {"count": 0}})
+
+    assert [error.pointer for error in refusal.value.errors] == ["/workers/count"]
+
+
+BASE = {"a": {"b": 1, "c": 2}, "list": [1, 2], "kind": {"kind": "x", "of_x": 1}}
+
+
+@pytest.mark.parametrize(
+    ("patch", "result"),
+    [
+        ({}, BASE),
+        ({"a": {"b": 3}}, BASE | {"a": {"b": 3, "c": 2}}),
+        ({"a": {"b": None}}, BASE | {"a": {"c": 2}}),
+        ({"list": [3]}, BASE | {"list": [3]}),
+        ({"new": {"deep": {"x": None, "y": 1}}}, BASE | {"new": {"deep": {"y": 1}}}),
+        ({"kind": {"kind": "x", "more": 2}}, BASE | {"kind": {"kind": "x", "of_x": 1, "more": 2}}),
+        ({"kind": {"kind": "z"}}, BASE | {"kind": {"kind": "z"}}),
+    ],
+)
+def test_changes_are_a_merge_patch_in_which_another_kind_replaces_the_whole(patch: Any, result: Any) -> None:
+    assert merged(BASE, patch) == result
+
+
+def test_equal_jobs_do_not_differ_and_arms_are_compared_one_by_one(job: JobSpec) -> None:
+    fewer = JobSpec.model_validate(EXAMPLE_JOB | {"arms": EXAMPLE_JOB["arms"][:1]})
+
+    assert differences(job, job) == ()
+    assert [change.pointer for change in differences(job, fewer)] == ["/arms/1"]
+
+
+def test_a_terminal_shows_what_differs_and_a_script_reads_the_id(at: str, client: Client, job: JobSpec) -> None:
+    source = client.submit(job).id
+
+    made = run_cli.invoke(cli.app, ["clone", source, "--set", "budget.seconds=80", "--set", "labels.team=me"])
+    dry = run_cli.invoke(cli.app, ["clone", source, "--dry-run", "--json"])
+    bad = run_cli.invoke(cli.app, ["clone", source, "--set", "budget"])
+
+    assert "/budget/seconds: 40.0 -> 80" in made.stderr and "/labels/team: None -> me" in made.stderr
+    assert client.job(made.stdout.strip()).spec.budget.seconds == 80
+    assert json.loads(dry.stdout)["changes"] == [] and json.loads(dry.stdout)["job"] is None
+    assert bad.exit_code == 2 and "FIELD=VALUE" in bad.stderr
+
+
+def test_changes_come_from_a_file_and_null_gives_a_default(at: str, client: Client, tmp_path: Path) -> None:
+    source = client.submit(EXAMPLE_JOB | {"clip": 2.0}).id
+    changes = tmp_path / "changes.yaml"
+    changes.write_text("clip: null\nname: another")
+
+    made = run_cli.invoke(cli.app, ["clone", source, "--changes", str(changes), "--set", "seeds=[1, 2]"])
+
+    spec = client.job(made.stdout.strip()).spec
+    assert (spec.clip, spec.name, spec.seeds) == (None, "another", (1, 2))
+
+
+def test_a_terminals_verbs_say_where_the_job_is_then(at: str, reporting: Reporting) -> None:
+    reporting.start("tuned")
+    job_id = reporting.job_id
+
+    stopped = run_cli.invoke(cli.app, ["stop", job_id])
+    cancelled = run_cli.invoke(cli.app, ["cancel", job_id, "--json"])
+    refused = run_cli.invoke(cli.app, ["resume", job_id])
+    reporting.finish("cancelled")
+    retried = run_cli.invoke(cli.app, ["retry", job_id])
+    paused = run_cli.invoke(cli.app, ["pause", job_id])
+
+    assert stopped.stdout == f"{job_id} is stopping: stopped early by the user\n"
+    assert json.loads(cancelled.stdout)["state"] == "cancelling"
+    assert refused.exit_code == 2 and "`resume` is for one that is paused" in refused.stderr
+    assert retried.stdout == f"{job_id} is queued: tried again by the user\n"
+    assert paused.stdout == f"{job_id} is paused: paused by the user\n"

@@ -1,0 +1,44 @@
+"""A run's checkpoints on storage: none is begun that the disk cannot hold."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.cluster.checkpoints import Keeper, NoRoom
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Let the disk have so many bytes free."""
+
+    def have(num_bytes: int) -> None:
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**12, 0, num_bytes))
+
+    return have
+
+
+def test_a_run_whose_checkpoints_do_not_fit_ends_with_its_first(
+    arithmetic_group: Callable[..., Any], tmp_path: Path, disk: Callable[[int], None]
+) -> None:
+    group = arithmetic_group()
+    group.rates = [0.5] * 1000
+    size = len("[2, []]") + 1000 * len("0.5, ") - 2
+    needed = (2 + 4 - 1) * size  # those kept and those besides, of which one is there
+
+    disk(needed)
+    Keeper(group, f"file://{tmp_path}/fits", keep=2).save(0)
+
+    disk(needed - 1)
+    with pytest.raises(NoRoom, match=r"for 5 checkpoints more: make room .*`wiretune retry`"):
+        Keeper(group, f"file://{tmp_path}/full", keep=2).save(0)
+
+
+def test_a_storage_that_does_not_say_what_is_free_is_trusted(
+    arithmetic_group: Callable[..., Any], disk: Callable[[int], None]
+) -> None:
+    disk(0)
+
+    assert Keeper(arithmetic_group(), "memory://run", keep=2).save(0) == "memory://run/000000-step-0"

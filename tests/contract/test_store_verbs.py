@@ -1,0 +1,239 @@
+"""What a user may ask of a job, and what is kept and what is taken back when it goes on."""
+
+import pytest
+
+from search.config import Budget
+from service.control import jobs
+from service.control.storage import Storage
+from service.errors import CheckpointGone, IllegalTransition, InvalidJob
+from service.records import AttemptFinished, Bill, Checkpointed, Control, MetricPoints, ScheduleEntry, TrialFinished
+from service.states import ALLOWED_IN, JobState, Verb
+from tests.contract.conftest import only
+
+LARGER = Budget(steps=200)
+
+
+def ask(store, job_id, verb):
+    return store.extend(job_id, LARGER) if verb is Verb.EXTEND else getattr(store, verb)(job_id)
+
+
+@only("sqlite")
+@pytest.mark.parametrize("state", list(JobState))
+def test_a_verb_is_refused_by_name_wherever_the_table_does_not_allow_it(store, job_in, state):
+    before = store.job(job_in(state))
+    for verb in Verb:
+        if state in ALLOWED_IN[verb]:
+            assert ask(store, job_in(state), verb).state is not state
+            continue
+        with pytest.raises(IllegalTransition, match=f"is {state}: `{verb}` is for one that is ") as refusal:
+            ask(store, before.id, verb)
+        allowed = {each for each in Verb if f"`{each}`" in str(refusal.value).partition("what it allows now: ")[2]}
+        assert allowed == {each for each in Verb if state in ALLOWED_IN[each]}
+    assert store.job(before.id) == before
+
+
+def test_a_pause_gives_the_cluster_back_and_a_resume_has_the_place_that_was_kept(store, driver, spec):
+    younger = store.add_job(spec)[0].id
+    assert store.pause(driver.job_id).state is JobState.PAUSING
+    assert store.renew(driver.job_id, 1).control is Control.PAUSE
+
+    driver.send(AttemptFinished(outcome="paused"))
+    paused = store.job(driver.job_id)
+    assert (paused.state, paused.reason) == (JobState.PAUSED, "paused by the user")
+    assert [work.job_id for work in store.work()] == [younger]
+
+    store.resume(driver.job_id)
+    assert [work.job_id for work in store.work()] == [driver.job_id, younger]
+
+
+@only("sqlite")
+def test_a_driver_that_dies_while_it_pauses_leaves_a_paused_job(store, driver):
+    store.pause(driver.job_id)
+
+    assert store.lose_attempt(driver.job_id, 1, reason="its driver failed").state is JobState.PAUSED
+
+
+@only("sqlite")
+def test_a_paused_job_that_nobody_resumes_is_the_reconcilers_after_its_deadline(store, job_in, clock):
+    job_id = job_in(JobState.PAUSED)
+    clock.now += 30 * 24 * 3600 + 1
+
+    assert [work.job_id for work in store.work()] == [job_id]
+    assert store.fail_waiting(job_id, reason="nobody resumed it").state is JobState.FAILED
+
+
+@only("sqlite")
+def test_a_stop_outlives_its_driver(store, driver, begin):
+    store.stop(driver.job_id)
+    assert store.renew(driver.job_id, 1).control is Control.STOP
+    assert store.lose_attempt(driver.job_id, 1, reason="its driver failed").state is JobState.QUEUED
+
+    second = begin(driver.job_id)
+    assert store.brief(driver.job_id, 2).control is Control.STOP
+    second.start()
+    assert store.job(driver.job_id).state is JobState.STOPPING
+
+    second.send(AttemptFinished(outcome="succeeded"))
+    job = store.job(driver.job_id)
+    assert (job.state, job.reason) == (JobState.SUCCEEDED, "stopped early by the user")
+
+
+@only("sqlite")
+@pytest.mark.parametrize("verb", ["retry", "resume"])
+def test_a_job_that_goes_on_has_all_its_attempts_again(store, driver, begin, verb):
+    def lose(number):
+        return store.lose_attempt(driver.job_id, number, reason="its driver failed").state
+
+    assert lose(1) is JobState.QUEUED
+    begin(driver.job_id)
+    if verb == "retry":
+        assert lose(2) is JobState.FAILED
+    else:
+        store.pause(driver.job_id)
+        assert lose(2) is JobState.PAUSED
+
+    getattr(store, verb)(driver.job_id)
+
+    begin(driver.job_id)
+    assert lose(3) is JobState.QUEUED  # the limit is two
+    begin(driver.job_id)
+    assert lose(4) is JobState.FAILED
+
+
+def commit(driver, *, steps, steady=None, resume=None, checkpoint=None):
+    """Train a stage of `steps`, with a checkpoint at step `steady`, and finish the trial and the job."""
+    driver.decide(0, first_step=0)
+    series = {"loss": range(steps), "validation_loss": (0, 60, steps)}
+    for name, at in series.items():
+        seconds, values = tuple(map(float, at)), tuple(float(step) for step in at)
+        driver.send(
+            MetricPoints(trial_id=driver.trial_id, name=name, steps=tuple(at), seconds=seconds, values=values),
+            stream=driver.trial_id,
+        )
+    bill = Bill(steps=steps, seconds_training=float(steps))
+    if steady is not None:
+        kept = bill.model_copy(update={"steps": steady, "seconds_training": float(steady)})
+        driver.send(
+            Checkpointed(trial_id=driver.trial_id, stage=0, step=steady, bill=kept, resume=resume, steady=True),
+            stream=driver.trial_id,
+        )
+    driver.close(0, step=steps, num_steps=steps, bill=bill, resume={"at": "end"} | (checkpoint or {}))
+    entries = (ScheduleEntry(step=0, num_steps=steps, learning_rate=0.1),)
+    finished = TrialFinished(
+        trial_id=driver.trial_id,
+        outcome="completed",
+        validation_loss=0.5,
+        schedule=entries,
+        bill=bill,
+        weights_url="file:///weights",
+    )
+    driver.send(finished, stream=driver.trial_id)
+    driver.send(AttemptFinished(outcome="succeeded"))
+
+
+def test_an_extended_job_goes_on_from_its_end(store, driver, begin):
+    commit(driver, steps=100)
+
+    job = store.extend(driver.job_id, LARGER)
+    begin(driver.job_id)
+
+    [point] = store.brief(driver.job_id, 2).trials
+    [trial] = store.trials(driver.job_id)
+    assert job.reason == "extended by the user: `tuned.0` goes on from its end, step 100"
+    assert (point.finished, point.resume) == (False, {"at": "end"})
+    assert store.brief(driver.job_id, 2).spec.budget == LARGER
+    assert (trial.outcome, trial.step, trial.weights_url) == (None, 100, "file:///weights")
+    assert store.series(driver.job_id, "loss")[0].num_points == 100
+
+
+def test_an_extended_job_takes_back_what_followed_the_end_of_its_budget(store, driver, begin):
+    commit(driver, steps=100, steady=60, resume={"at": "60"})
+
+    job = store.extend(driver.job_id, LARGER)
+    begin(driver.job_id)
+
+    [point] = store.brief(driver.job_id, 2).trials
+    [trial] = store.trials(driver.job_id)
+    [stage] = store.stages(driver.job_id)
+    assert "`tuned.0` goes on from step 60, before its rate followed the budget's end" in job.reason
+    assert point.resume == {"at": "60"}
+    assert (trial.step, trial.bill.steps, trial.seconds) == (60, 60, 60.0)
+    assert (stage.closed, stage.num_steps, stage.bill.steps) == (False, None, 60)
+    assert store.series(driver.job_id, "loss")[0].steps == tuple(range(60))
+    assert store.series(driver.job_id, "validation_loss")[0].steps == (0, 60)
+
+
+def test_a_commit_that_was_taken_back_is_not_what_an_extended_job_goes_on_from(store, driver):
+    driver.decide(0, first_step=0)
+    driver.send(
+        Checkpointed(trial_id=driver.trial_id, stage=0, step=60, bill=Bill(), resume={"at": "60"}, steady=True),
+        stream=driver.trial_id,
+    )
+    driver.close(0, step=0, num_steps=0, bill=Bill(), resume={"at": "start"})
+    finished = TrialFinished(
+        trial_id=driver.trial_id, outcome="completed", validation_loss=None, schedule=(), bill=Bill(), weights_url=None
+    )
+    driver.send(finished, stream=driver.trial_id)
+    driver.send(AttemptFinished(outcome="succeeded"))
+
+    assert "from its end, step 0" in store.extend(driver.job_id, LARGER).reason
+
+
+def test_the_key_of_an_extended_job_still_makes_it(store, spec, begin):
+    job = store.add_job(spec, idempotency_key="k")[0]
+    driver = begin(job.id)
+    driver.start()
+    commit(driver, steps=100)
+    for steps in (200, 300):
+        store.extend(job.id, Budget(steps=steps))
+        store._writer.write(lambda session: end(session, job.id))
+
+    assert store.add_job(spec, idempotency_key="k")[0].id == job.id
+
+
+def end(session, job_id):
+    for state in (JobState.STARTING, JobState.RUNNING, JobState.SUCCEEDED):
+        jobs.transition(jobs.require(session, job_id), state, now=0.0)
+
+
+@only("sqlite")
+@pytest.mark.parametrize(
+    ("caps", "pointer", "message"),
+    [
+        ({"steps": 99}, "/steps", "at least 100"),
+        ({"steps": 100}, "", "nothing is larger"),
+        ({"bytes": 10**9}, "/bytes", "no `bytes`; extend what it has: 100 steps"),
+    ],
+)
+def test_a_budget_that_is_not_larger_is_refused_with_its_pointer(store, driver, caps, pointer, message):
+    commit(driver, steps=100)
+
+    with pytest.raises(InvalidJob, match=message) as refusal:
+        store.extend(driver.job_id, Budget(**caps))
+
+    assert [problem.pointer for problem in refusal.value.problems] == [pointer]
+    assert store.job(driver.job_id).state is JobState.SUCCEEDED
+
+
+@only("sqlite")
+def test_a_job_that_was_stopped_goes_on_to_the_budget_it_had(store, driver):
+    store.stop(driver.job_id)
+    commit(driver, steps=40)
+
+    assert store.extend(driver.job_id, Budget(steps=100)).state is JobState.QUEUED
+
+
+@only("sqlite")
+def test_a_job_whose_checkpoint_was_removed_is_not_extended(store, driver):
+    storage = Storage(store.settings.resolved_storage_url)
+    url = f"{storage.attempt_url(driver.job_id, 1)}/000001-step-100"
+    storage.write(f"{url}/shared.safetensors", b"state")
+    commit(driver, steps=100, checkpoint={"checkpoint": url})
+    [path] = storage.sizes(driver.job_id)
+    storage.remove(driver.job_id, [path])
+
+    with pytest.raises(CheckpointGone, match="clone the job"):
+        store.extend(driver.job_id, LARGER)
+
+    storage.write(f"{url}/shared.safetensors", b"state")
+    assert store.extend(driver.job_id, LARGER).state is JobState.QUEUED
