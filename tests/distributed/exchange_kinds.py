@@ -67,7 +67,7 @@ FORESEEN = [
     "scaled sign", "onebit", "qsgd", "terngrad", "majority",
 ]  # fmt: skip
 #: The same for the first step.
-FORESEEN_FIRST = ["topk", "topk, global", "dgc", "adacomp", "adacomp, small bins", "ef21"]
+FORESEEN_FIRST = ["threshold", "topk", "topk, global", "dgc", "adacomp", "adacomp, small bins", "ef21"]
 FOR_TWO = ["topk", "gtopk", "randomk", "dgc", "adacomp", "powersgd", "onebit", "qsgd"]
 FOR_FOUR = ["topk", "gtopk", "randomk", "powersgd", "scaled sign", "terngrad", "ef21"]
 #: At a level that sends everything.
