@@ -45,8 +45,8 @@ DENSE_CONTROL_WORDS = 2
 HEADER_BYTES = 4 * WORD_BYTES
 #: What a node's leader tells the others of a step: loss, diverged, density, in 64 bits each.
 OUTCOME_BYTES = 3 * 8
-#: Room for the next step's entries, relative to what the fullest rank wanted to send in this one.
-CAPACITY_MARGIN = 1.25
+#: Room for the next step's entries, relative to what is expected: the plan, or what the fullest rank wanted before.
+CAPACITY_MARGIN = 1.2
 #: The same where the cut-off is found anew in every step, for each rank by itself.
 COUNT_MARGIN = 1.1
 #: Capacities are multiples of this, so that they change rarely.
@@ -170,14 +170,14 @@ def step_traffic(
     """Return the traffic of one optimizer step among `num_workers`, or among as many nodes that several workers share.
 
     `level` is the planned, or measured, level of an exchange that has one; of a threshold exchange, the density, as it
-    may be of AdaComp. Calibrations (one number, now and then) are not in it. Raises ValueError without a level where
-    one is needed.
+    may be of AdaComp. The one calibration of a threshold held for a run is not in it. Raises ValueError without a level
+    where one is needed.
     """
     buckets = split(shapes, exchange)
     if isinstance(exchange, PowerSgdConfig):
         return _low_rank(buckets, num_workers, exchange, level)
     parts = [_bucket(bucket, num_workers, exchange, level) for bucket in buckets]
-    return sum(parts, start=_once(num_workers, exchange))
+    return sum(parts, start=_once(num_workers, exchange, level))
 
 
 def within_node(shapes: Sequence[Sequence[int]], *, num_workers: int, exchange: ExchangeConfig) -> Traffic:
@@ -191,10 +191,13 @@ def within_node(shapes: Sequence[Sequence[int]], *, num_workers: int, exchange: 
     return sum((*up, *down), start=NOTHING)
 
 
-def _once(num_workers: int, exchange: ExchangeConfig) -> Traffic:
-    """Return what a step sends beside its buckets: the loss, where it cannot ride in them."""
-    if isinstance(exchange, Fp16Config | Bf16Config | PowerSgdConfig):
-        return all_reduce(WORD_BYTES, num_workers)
+def _once(num_workers: int, exchange: ExchangeConfig, level: float | None) -> Traffic:
+    """Return what a step sends beside its buckets: the loss where it cannot ride in them, or the step's threshold."""
+    match exchange:
+        case Fp16Config() | Bf16Config() | PowerSgdConfig():
+            return all_reduce(WORD_BYTES, num_workers)
+        case ThresholdConfig(search="density", hold="stage") if level != 1:
+            return all_reduce(WORD_BYTES, num_workers)
     return NOTHING
 
 
@@ -301,7 +304,7 @@ def _low_rank(buckets: Sequence[Bucket], num_workers: int, exchange: PowerSgdCon
         words.append(now + before)
         before = later
     parts = [all_reduce(width * each, num_workers) for each in (*words, before) if each]
-    return sum(parts, start=_once(num_workers, exchange))
+    return sum(parts, start=_once(num_workers, exchange, level))
 
 
 def _factor_words(bucket: Bucket, exchange: PowerSgdConfig, rank: int) -> tuple[int, int]:

@@ -68,7 +68,7 @@ FORESEEN = [
     "scaled sign", "onebit", "qsgd", "terngrad", "majority",
 ]  # fmt: skip
 #: The same for the first step.
-FORESEEN_FIRST = ["topk", "topk, global", "dgc", "adacomp", "adacomp, small bins", "ef21"]
+FORESEEN_FIRST = ["threshold", "topk", "topk, global", "dgc", "adacomp", "adacomp, small bins", "ef21"]
 FOR_TWO = ["topk", "gtopk", "randomk", "dgc", "adacomp", "powersgd", "onebit", "qsgd"]
 #: Two nodes of two ranks, and one of three beside one of one.
 EVEN, UNEVEN = ((0, 1), (2, 3)), ((0, 2, 3), (1,))

@@ -13,7 +13,7 @@ def test_dense_ring_sends_each_byte_less_than_twice():
 
 
 def test_sparse_gather_sends_header_and_padded_entries_to_every_peer():
-    exchange = ThresholdConfig(density=0.03125, aggregate="gather")  # 32 entries, 40 with the margin
+    exchange = ThresholdConfig(density=0.03125, hold="run", aggregate="gather")  # 32 entries, 40 with the margin
 
     traffic = cost.step_traffic(SHAPES, num_workers=3, exchange=exchange, level=0.03125)
 
@@ -23,7 +23,7 @@ def test_sparse_gather_sends_header_and_padded_entries_to_every_peer():
 
 @pytest.mark.parametrize("num_workers", [2, 3, 8])
 def test_a_step_never_costs_more_than_a_dense_one(num_workers: int):
-    exchange, dense = ThresholdConfig(density=0.5), cost.dense_instead(1024, num_workers)
+    exchange, dense = ThresholdConfig(density=0.5, hold="run"), cost.dense_instead(1024, num_workers)
 
     *costs, full = [
         cost.step_traffic(SHAPES, num_workers=num_workers, exchange=exchange, level=k / 64).bytes for k in range(1, 65)
@@ -32,6 +32,14 @@ def test_a_step_never_costs_more_than_a_dense_one(num_workers: int):
     assert max(costs) == dense.bytes
     assert costs == sorted(costs)
     assert full == cost.dense_step(1024, num_workers).bytes
+
+
+def test_to_hold_a_density_takes_one_number_more_in_sparse_steps():
+    held, free = ThresholdConfig(density=0.1), ThresholdConfig(density=0.1, hold="run")
+
+    for level, more in ((0.1, cost.all_reduce(4, 3)), (1.0, cost.NOTHING)):
+        traffic = cost.step_traffic(SHAPES, num_workers=3, exchange=free, level=level)
+        assert cost.step_traffic(SHAPES, num_workers=3, exchange=held, level=level) == traffic + more
 
 
 def test_one_worker_sends_nothing():

@@ -1,44 +1,74 @@
+from typing import Any
+
 import pytest
+import torch
 
 from trainers.config import ThresholdConfig
-from trainers.exchange.compressors.threshold import LEAST_THRESHOLD, HardThreshold
+from trainers.exchange.compressors.threshold import HardThreshold
 
 D = 10_000
 
 
-def calibrated(level: float, *, measured: float, hold: str = "stage", threshold: float = 0.5) -> HardThreshold:
-    compressor = HardThreshold(ThresholdConfig(density=level, hold=hold), [D])
-    compressor.calibrate(level, threshold)
-    compressor.observe(most_wanted=[measured * D], mean_wanted=measured * D)
+def calibrated(level: float, **knobs: Any) -> HardThreshold:
+    """Return what has taken one step at `level`, in two buckets of which the first wanted three times as much."""
+    compressor = HardThreshold(ThresholdConfig(density=level, **knobs), [D // 2, D // 2])
+    compressor.calibrate(level, 0.5)
+    wanted, sample = [1.5 * level * D, 0.5 * level * D], torch.linspace(0, 1, 1001)
+    compressor.observe_density(wanted, density=level, sample=sample)
     return compressor
 
 
 def test_a_new_level_needs_calibration():
     assert HardThreshold(ThresholdConfig(density=0.01), [D]).needs_calibration(0.01)
-    assert calibrated(0.01, measured=0.01).needs_calibration(0.02)
+    assert calibrated(0.01).needs_calibration(0.02)
+    assert not calibrated(0.01).needs_calibration(0.01)
 
 
-@pytest.mark.parametrize(("measured", "expected"), [(0.004, True), (0.006, False), (0.019, False), (0.021, True)])
-def test_a_drift_beyond_twice_the_plan_needs_calibration(measured: float, expected: bool):
-    assert calibrated(0.01, measured=measured).needs_calibration(0.01) is expected
+def test_a_density_that_holds_gives_each_bucket_its_share_of_the_plan():
+    assert calibrated(0.01).state.capacities == (96, 32)  # 1.2 x 75 and 1.2 x 25, in multiples of 8
 
 
-@pytest.mark.parametrize("measured", [0.0001, 0.5])
-def test_a_threshold_held_for_the_run_is_not_found_anew(measured: float):
-    assert not calibrated(0.01, measured=measured, hold="run").needs_calibration(0.01)
+def test_a_new_level_keeps_the_shares_of_the_buckets():
+    compressor = calibrated(0.01)
+
+    compressor.calibrate(0.02, 0.3)
+
+    assert compressor.current.capacities == (184, 64)
 
 
-def test_the_least_threshold_is_not_found_anew_for_being_sparser_than_planned():
-    assert not calibrated(0.5, measured=0.1, threshold=LEAST_THRESHOLD).needs_calibration(0.5)
+def test_a_threshold_that_holds_makes_room_for_what_the_fullest_rank_wanted():
+    compressor = calibrated(0.01, hold="run")
+
+    compressor.observe([801, 0])
+
+    assert compressor.state.capacities == (968, 8)  # 1.2 x 801 = 961.2, in multiples of 8
+    assert compressor.state.threshold == 0.5
 
 
-def test_capacity_follows_the_fullest_rank():
-    compressor = calibrated(0.01, measured=0.01)
+def test_a_density_as_planned_is_what_lambda_is_for():
+    assert calibrated(0.01).state.reached == pytest.approx(0.99, abs=0.001)
 
-    compressor.observe(most_wanted=[801], mean_wanted=300)
 
-    assert compressor.state.capacities == (1008,)  # 1.25 x 801 = 1001.25, in multiples of 8
-    assert compressor.state.wanted == 0.03
+def test_less_than_planned_raises_the_aim_and_more_lowers_it():
+    compressor = calibrated(0.01)
+    aims = []
+
+    for density in (0.005, 0.005, 0.02, 0.02, 0.02):
+        compressor.observe_density([100, 100], density=density, sample=torch.ones(10))
+        aims.append(compressor.state.aim)
+
+    step = (1.6 + 0.5) / (1 + 1.6 * 0.5)
+    assert aims == pytest.approx([step, step**2, step, 1.0, 1.0])
+
+
+def test_a_step_that_is_not_finite_leaves_the_threshold_as_it_was():
+    compressor = calibrated(0.01)
+    before = compressor.scalars()
+
+    compressor.follow(0.4)
+
+    assert compressor.current.threshold == 0.4
+    assert compressor.scalars() == before
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ class Report:
     loss: float  # mean over the ranks
     is_finite: bool
     most_wanted: float  # by the rank that wanted most
-    mean_wanted: float
     sent: float  # mean over the ranks
 
 
@@ -86,11 +85,9 @@ class Gather(Stateless):
 
 def report(headers: list[Header], *, sent: float) -> Report:
     """Return what the ranks' headers say together."""
-    wanted = [each.wanted for each in headers]
     return Report(
         loss=sum(each.loss for each in headers) / len(headers),
         is_finite=all(each.is_finite and math.isfinite(each.loss) for each in headers),
-        most_wanted=max(wanted),
-        mean_wanted=sum(wanted) / len(wanted),
+        most_wanted=max(each.wanted for each in headers),
         sent=sent,
     )

@@ -131,7 +131,7 @@ class ThresholdConfig(SparseConfig):
     density: Density | tuple[Density, Density] | None = Field(None, description="share of entries sent, in (0, 1]")
     threshold: Threshold | tuple[Threshold, Threshold] | None = Field(None, description="absolute cut-off, >= 0")
     hold: Literal["stage", "run"] = Field(
-        "stage", description="stage: recalibrate when the measured density leaves 2x of the plan; run: never"
+        "stage", description="stage: the density holds, the threshold follows; run: the threshold, as published"
     )
 
     def faults(self) -> Iterator[Fault]:

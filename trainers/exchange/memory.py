@@ -38,8 +38,11 @@ class Memory(Protocol):
     def corrected(self, gradient: Tensor, span: slice) -> Tensor:
         """Return the corrected gradient of the bucket; all of it is kept until `take` or `take_all`."""
 
-    def sample(self, gradient: Tensor, span: slice) -> Tensor:
-        """Return evenly spread entries of the corrected gradient, without correcting the others."""
+    def sample(self, gradient: Tensor, span: slice, of: int | None = None) -> Tensor:
+        """Return evenly spread entries of the corrected gradient, without correcting the others.
+
+        They are as many as the bucket's share of a sample `of` so many entries; None: of the bucket alone.
+        """
 
     def take(self, span: slice, indices: Tensor) -> Tensor:
         """Return the corrected entries at `indices`, which are sent and no longer kept."""
@@ -91,8 +94,8 @@ class Residual:
     def corrected(self, gradient: Tensor, span: slice) -> Tensor:
         return torch.add(gradient, self._before(span), out=self._residual.next[span])
 
-    def sample(self, gradient: Tensor, span: slice) -> Tensor:
-        return strided(gradient) + self._factor * strided(self._residual.now[span])
+    def sample(self, gradient: Tensor, span: slice, of: int | None = None) -> Tensor:
+        return strided(gradient, of) + self._factor * strided(self._residual.now[span], of)
 
     def take(self, span: slice, indices: Tensor) -> Tensor:
         kept = self._residual.next[span]
@@ -143,10 +146,10 @@ class Accumulation:
         momentum.add_(gradient, alpha=to_momentum)
         return torch.add(self._sum.now[span], momentum, out=self._sum.next[span]).add_(gradient, alpha=to_sum)
 
-    def sample(self, gradient: Tensor, span: slice) -> Tensor:
+    def sample(self, gradient: Tensor, span: slice, of: int | None = None) -> Tensor:
         decay, to_momentum, to_sum = self._correction.factors
-        momentum = decay * strided(self._momentum.now[span]) + to_momentum * strided(gradient)
-        return strided(self._sum.now[span]) + momentum + to_sum * strided(gradient)
+        momentum = decay * strided(self._momentum.now[span], of) + to_momentum * strided(gradient, of)
+        return strided(self._sum.now[span], of) + momentum + to_sum * strided(gradient, of)
 
     def take(self, span: slice, indices: Tensor) -> Tensor:
         total = self._sum.next[span]
@@ -196,8 +199,8 @@ class Differences:
         self._sent.next[span].copy_(self._sent.now[span])
         return torch.sub(gradient, self._sent.now[span], out=self._difference[span])
 
-    def sample(self, gradient: Tensor, span: slice) -> Tensor:
-        return strided(gradient) - strided(self._sent.now[span])
+    def sample(self, gradient: Tensor, span: slice, of: int | None = None) -> Tensor:
+        return strided(gradient, of) - strided(self._sent.now[span], of)
 
     def take(self, span: slice, indices: Tensor) -> Tensor:
         values = self._difference[span][indices]
@@ -238,8 +241,8 @@ class Nothing:
     def corrected(self, gradient: Tensor, span: slice) -> Tensor:
         return self._corrected[span].copy_(gradient)
 
-    def sample(self, gradient: Tensor, span: slice) -> Tensor:
-        return strided(gradient)
+    def sample(self, gradient: Tensor, span: slice, of: int | None = None) -> Tensor:
+        return strided(gradient, of).clone()
 
     def take(self, span: slice, indices: Tensor) -> Tensor:
         return self._corrected[span][indices]

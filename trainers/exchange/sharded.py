@@ -15,6 +15,7 @@ from trainers.exchange.buckets import Bucket
 from trainers.exchange.compressors.topk import largest
 from trainers.exchange.config import SparseConfig
 from trainers.exchange.kernels.entries import Entries
+from trainers.exchange.kernels.scatter import scatter_add
 from trainers.exchange.memory import Memory, Selection
 from trainers.exchange.payload import Header, Payload
 from trainers.exchange.shards import Shards
@@ -38,7 +39,8 @@ class Sharded:
 
     def reduce(self, selection: Selection, capacity: int, *, loss: Tensor, memory: Memory, out: Tensor) -> Report:
         rows, headers = self._to_owners(selection, capacity, loss, memory)
-        self._to_everybody(self._sum(rows, capacity), capacity, out)
+        self._sum(rows, capacity)
+        self._to_everybody(capacity, out)
         self._next_room = cost.capacity_for(max(each.most for each in headers), self._shards.size)
         return report(headers, sent=sum(min(each.wanted, capacity) for each in headers) / len(headers))
 
@@ -60,27 +62,23 @@ class Sharded:
         received = self._wire.all_to_all(torch.stack(rows), payload.parts(count, copies=len(rows)))
         return received, payload.headers(received)
 
-    def _sum(self, rows: Tensor, capacity: int) -> Tensor:
-        """Return the mean of the ranks' entries in this rank's shard, and what it had kept."""
-        payload = self._to_owner(capacity)
-        mean = self._kept.clone()
+    def _sum(self, rows: Tensor, capacity: int) -> None:
+        """Add the mean of the ranks' entries in this rank's shard to what it had kept."""
+        payload, mean = self._to_owner(capacity), self._next_kept.copy_(self._kept)
         for row in rows:
             payload.add_to(mean, row, scale=1 / len(rows))
-        return mean
 
-    def _to_everybody(self, mean: Tensor, capacity: int, out: Tensor) -> None:
+    def _to_everybody(self, capacity: int, out: Tensor) -> None:
         """Send the largest means around, keep the others, and overwrite `out` by what all owners sent."""
-        payload = self._to_all(capacity)
+        payload, mean = self._to_all(capacity), self._next_kept
         chosen = largest(mean, payload.layout.capacity)
         header = Header(wanted=len(chosen), loss=0.0, is_finite=True, most=0)
-        words, errors = payload.pack(header, Entries(chosen, mean[chosen]))
-        self._next_kept.copy_(mean)
-        self._next_kept[chosen] = errors
+        words, mean[chosen] = payload.pack(header, Entries(chosen, mean[chosen]))
         rows = self._wire.all_gather(words, payload.parts(len(chosen)))
-        shard = out.new_empty(self._shards.size)
+        out.zero_()
         for owner, row in enumerate(rows):
-            payload.add_to(shard.zero_(), row, scale=1.0)
-            self._shards.write(out, owner, shard)
+            indices, values = payload.entries(row)
+            scatter_add(out, Entries(self._shards.join(indices, owner), values))
 
     def _to_owner(self, capacity: int) -> Payload:
         room = self._room or cost.capacity_for(capacity / self._wire.num_workers, self._shards.size)

@@ -33,21 +33,16 @@ class Shards:
             pieces.append(Piece(places, local[places]))
         return pieces
 
-    def write(self, values: Tensor, owner: int, shard: Tensor) -> None:
-        """Overwrite the owner's entries of `values` `(d,)` by `shard` `(size,)`."""
-        for theirs, part in self._views(values, owner, shard):
-            theirs.copy_(part)
+    def join(self, indices: Tensor, owner: int) -> Tensor:
+        """Return where the entries at `indices` `(k,)` of the owner's shard lie in the bucket, in the same order."""
+        return (indices // BLOCK * self._num_owners + owner) * BLOCK + indices % BLOCK
 
     def add(self, values: Tensor, owner: int, shard: Tensor) -> None:
-        """Add `shard` `(size,)` to the owner's entries of `values` `(d,)`."""
-        for theirs, part in self._views(values, owner, shard):
-            theirs.add_(part)
-
-    def _views(self, values: Tensor, owner: int, shard: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Return the owner's entries of `values` beside those of its shard: whole rounds, and the rest."""
+        """Add `shard` `(size,)` to the owner's entries of `values` `(d,)`: those of whole rounds, and the rest."""
         stride = BLOCK * self._num_owners
         whole = self._d // stride
         rounds = values[: whole * stride].view(whole, self._num_owners, BLOCK)[:, owner]
+        rounds += shard[: whole * BLOCK].view(whole, BLOCK)
         start = whole * stride + owner * BLOCK
-        rest = values[start : min(start + BLOCK, self._d)] if start < self._d else values[:0]
-        return [(rounds, shard[: whole * BLOCK].view(whole, BLOCK)), (rest, shard[whole * BLOCK :][: len(rest)])]
+        rest = values[start : start + BLOCK]
+        rest += shard[whole * BLOCK :][: len(rest)]

@@ -31,6 +31,5 @@ class Shared(Stateless):
             loss=loss_sum / self._wire.num_workers,
             is_finite=math.isfinite(loss_sum) and is_finite(values),
             most_wanted=count,
-            mean_wanted=count,
             sent=count,
         )

@@ -85,7 +85,6 @@ class SparseExchange:
             loss=loss,
             is_finite=all(map(math.isfinite, means)) and is_finite(gradient),
             most_wanted=mean_wanted,
-            mean_wanted=mean_wanted,
             sent=float(len(gradient)),
         )
 

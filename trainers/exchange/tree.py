@@ -40,7 +40,6 @@ class Tree(Stateless):
             loss=header.loss / num_workers,
             is_finite=header.is_finite,
             most_wanted=header.most,
-            mean_wanted=header.wanted / num_workers,
             sent=len(entries.indices),
         )
 

@@ -7,13 +7,14 @@ from torch import Tensor
 SAMPLES = 65_536
 
 
-def strided(vector: Tensor) -> Tensor:
+def strided(vector: Tensor, of: int | None = None) -> Tensor:
     """Return a view of about 65,536 evenly spread entries of `vector` `(d,)`, or of all where there are fewer.
 
-    Sample the terms of a sum, and add the samples: that spares the sum.
+    Of a part of a vector of `of` entries, return its share of these. Sample the terms of a sum, and add the samples:
+    that spares the sum.
     """
     # Odd, since a stride that divides a layer's width (mostly even) would only ever meet the same columns.
-    return vector[:: max(1, (len(vector) // SAMPLES - 1) | 1)]
+    return vector[:: max(1, ((of or len(vector)) // SAMPLES - 1) | 1)]
 
 
 def reached_by(sample: Tensor, density: float) -> float:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from trainers.exchange.aggregate import Report
@@ -15,17 +16,28 @@ from trainers.exchange.kernels.quantile import reached_by
 from trainers.exchange.memory import Memory, Selection
 from trainers.exchange.wire import Wire
 
+#: A sample says where a payload is full if it has so many entries of that payload.
+FEWEST_SAMPLES = 16
+
 
 class ByThreshold:
-    """Entries of at least lambda, found for a density or given, the same on all ranks."""
+    """Entries of at least lambda, found for a density or given, the same on all ranks.
+
+    Where the density is to hold, each rank samples its gradient bucket by bucket as it selects, and the mean of what
+    the planned share reaches is the next step's lambda. The ranks agree on it while backward runs, so nobody waits;
+    only the first lambda of a level waits for the whole gradient. A rank with more than there is room for leaves out
+    the smallest: in the order of the indices, it would be those of a bucket's last layer, step after step.
+    """
 
     def __init__(self, config: ThresholdConfig, buckets: Sequence[Bucket]) -> None:
         self._compressor = HardThreshold(config, [bucket.num_elements for bucket in buckets])
+        self._num_elements = sum(bucket.num_elements for bucket in buckets)
         self._level = 0.0
+        self._samples: list[Tensor] = []  # of the running step's corrected gradient
 
     @property
     def threshold(self) -> float | None:
-        return self._compressor.state.threshold
+        return self._compressor.current.threshold
 
     @property
     def sends_all(self) -> bool:
@@ -33,13 +45,15 @@ class ByThreshold:
 
     def prepare(self, level: float | None, buffer: GradientBuffer, memory: Memory, wire: Wire) -> bool:
         compressor = self._compressor
-        self._level = compressor.config.check_level(level)
+        self._level, self._samples = compressor.config.check_level(level), []
         if self.sends_all:
             compressor.forget(self._level)
         elif compressor.config.search == "absolute":
             compressor.use_absolute(self._level)
         elif compressor.needs_calibration(self._level):
             return self._calibrate(buffer, memory, wire)
+        elif compressor.holds_density:
+            compressor.follow(wire.mean(compressor.state.reached))
         return True
 
     def _calibrate(self, buffer: GradientBuffer, memory: Memory, wire: Wire) -> bool:
@@ -51,23 +65,38 @@ class ByThreshold:
         return True
 
     def capacity(self, bucket: Bucket) -> int:
-        return bucket.num_elements if self.sends_all else self._compressor.state.capacities[bucket.index]
+        return bucket.num_elements if self.sends_all else self._compressor.current.capacities[bucket.index]
 
     def select(self, bucket: Bucket, gradient: Tensor, memory: Memory, capacity: int) -> Selection:
-        return memory.select(gradient, bucket.span, threshold=self._compressor.state.threshold, capacity=capacity)
+        threshold = self._compressor.current.threshold
+        if self._compressor.holds_density:
+            threshold = max(threshold, _cutoff(self._sample(bucket, gradient, memory), capacity / len(gradient)))
+        return memory.select(gradient, bucket.span, threshold=threshold, capacity=capacity)
 
     def count(self, bucket: Bucket, gradient: Tensor, memory: Memory) -> int:
-        return int((memory.corrected(gradient, bucket.span).abs() >= self._compressor.state.threshold).sum())
+        if self._compressor.holds_density:
+            self._sample(bucket, gradient, memory)
+        return int((memory.corrected(gradient, bucket.span).abs() >= self._compressor.current.threshold).sum())
+
+    def _sample(self, bucket: Bucket, gradient: Tensor, memory: Memory) -> Tensor:
+        self._samples.append(memory.sample(gradient, bucket.span, of=self._num_elements))
+        return self._samples[-1]
 
     def observe(self, reports: Sequence[Report]) -> None:
-        if not self.sends_all:
-            self._compressor.observe(
-                most_wanted=[report.most_wanted for report in reports],
-                mean_wanted=sum(report.mean_wanted for report in reports),
-            )
+        wanted = [report.most_wanted for report in reports]
+        if self._samples:
+            density = sum(report.sent for report in reports) / self._num_elements
+            self._compressor.observe_density(wanted, density=density, sample=torch.cat(self._samples))
+        elif not self.sends_all:
+            self._compressor.observe(wanted)
 
     def scalars(self) -> dict[str, Any]:
         return self._compressor.scalars()
 
     def load_scalars(self, scalars: dict[str, Any]) -> None:
         self._compressor.load_scalars(scalars)
+
+
+def _cutoff(sample: Tensor, room: float) -> float:
+    """Return the magnitude that the share `room` of `sample` `(n,)` reaches; 0: the sample is too small to tell."""
+    return reached_by(sample, room) if room * len(sample) >= FEWEST_SAMPLES else 0.0
