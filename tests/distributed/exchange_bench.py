@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from trainers.exchange.config import SparseConfig
 from trainers.exchange.ledger import Ledger
 from trainers.exchange.pacing import Unpaced
 from trainers.exchange.shards import Shards
-from trainers.exchange.wire import Wire
+from trainers.exchange.wire import Parts, Wire
 
 #: Of a model's parameters; in the order of the exchange its buckets are a convolution, a layer with bias, a matrix.
 SHAPES = ((20, 20), (40, 30), (30,), (5, 8, 3, 3))
@@ -26,26 +27,63 @@ D = cost.num_elements(SHAPES)
 LOSS = torch.tensor(1.5)
 
 
-class Bench:
-    """An exchange over made-up gradients."""
+@dataclass(frozen=True)
+class Place:
+    """This rank, among the ranks that it exchanges with; `group` None: the default one."""
 
-    def __init__(self, config: ExchangeConfig, num_workers: int, group: dist.ProcessGroup | None = None) -> None:
+    rank: int
+    num_workers: int
+    group: dist.ProcessGroup | None = None
+
+
+class CheckedWire(Wire):
+    """Charges for as many bytes as are handed to the network, or fails."""
+
+    def all_reduce_sum(self, tensor: Tensor, parts: Parts) -> None:
+        assert sum(parts.values()) == tensor.nbytes
+        super().all_reduce_sum(tensor, parts)
+
+    def all_gather(self, tensor: Tensor, parts: Parts) -> Tensor:
+        assert sum(parts.values()) == tensor.nbytes
+        return super().all_gather(tensor, parts)
+
+    def all_to_all(self, rows: Tensor, parts: Parts) -> Tensor:
+        assert sum(parts.values()) == rows.nbytes
+        return super().all_to_all(rows, parts)
+
+    def send(self, tensor: Tensor, to: int, parts: Parts) -> None:
+        assert sum(parts.values()) == tensor.nbytes
+        super().send(tensor, to, parts)
+
+    def broadcast(self, tensor: Tensor, source: int, parts: Parts) -> None:
+        assert sum(parts.values()) == tensor.nbytes
+        super().broadcast(tensor, source, parts)
+
+
+class Bench:
+    """An exchange over made-up gradients, and the sums of what went in and what came out, times learning rates."""
+
+    def __init__(self, config: ExchangeConfig, place: Place) -> None:
         self.config = config.model_copy(update={"bucket_mib": BUCKET_MIB})
-        self.num_workers = num_workers
+        self.place, self.num_workers = place, place.num_workers
         self.buffer = GradientBuffer.behind([Parameter(torch.zeros(shape)) for shape in SHAPES], self.config)
-        self.wire = Wire(num_workers, Unpaced(), Ledger())
-        self.wire.group = group
+        self.wire = CheckedWire(place.num_workers, Unpaced(), Ledger())
+        self.wire.group = place.group
         self.exchange = exchanges.build(self.config, self.buffer, self.wire)
         self.given = torch.zeros(D, dtype=torch.float64)  # sum of this rank's gradients, or of their momentum
         self.received = torch.zeros(D, dtype=torch.float64)  # sum over the steps of what the ranks sent
+        self.rate = 1.0
 
-    def step(self, gradient: Tensor, level: float | None) -> exchanges.Exchanged:
-        self.given += self._momentum() + gradient
+    def step(
+        self, gradient: Tensor, level: float | None, *, loss: Tensor = LOSS, rate: float = 1.0
+    ) -> exchanges.Exchanged:
+        self.given += rate * (self._momentum() + gradient)
         self.buffer.zero()
         self.buffer.gradient.copy_(gradient)
         self.buffer.finish()
-        outcome = self.exchange.step(LOSS, level, 0.1)
-        self.received += self.buffer.gradient.double() * self.num_workers
+        outcome = self.exchange.step(loss, level, rate)
+        self.received += rate * self.buffer.gradient.double() * self.num_workers
+        self.rate = rate
         return outcome
 
     def _momentum(self) -> Tensor:
@@ -71,8 +109,9 @@ class Bench:
         state = self.exchange.tensors()
         if "sent" in state:  # EF21: the mean that all ranks hold is that of what each has sent
             given, received = state["sent"].double(), self.num_workers * state["mean"].double()
-        sums = torch.stack([given, self.kept().double()])
-        dist.all_reduce(sums, group=self.wire.group)
+        sums = torch.stack([given, self.rate * self.kept().double()])
+        if self.num_workers > 1:
+            dist.all_reduce(sums, group=self.wire.group)
         given, kept = sums
         return float((received + kept - given).abs().max() / given.abs().max())
 
@@ -99,7 +138,7 @@ def digest(tensors: list[Tensor]) -> str:
     return hashlib.sha256(b"".join(tensor.detach().numpy().tobytes() for tensor in tensors)).hexdigest()
 
 
-def gradients(rank: int, step: int) -> Tensor:
-    """Return gradients whose scale drifts, so that densities do."""
+def gradients(rank: int, step: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return gradients as computed in `dtype`, in float32, whose scale drifts, so that densities do."""
     generator = torch.Generator().manual_seed(1000 * rank + step)
-    return torch.randn(D, generator=generator) * (1.0 + step / 10)
+    return (torch.randn(D, generator=generator) * (1.0 + step / 10)).to(dtype).float()

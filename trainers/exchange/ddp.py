@@ -27,6 +27,9 @@ from trainers.exchange.pacing import Unpaced
 from trainers.exchange.wire import Wire
 from trainers.segment import Purpose
 
+#: What a gradient may be of: float16 has not the range of the mean that comes back.
+TYPES = {torch.float32, torch.bfloat16}
+
 
 def compress_gradients(
     model: DistributedDataParallel, config: ExchangeConfig, *, scale: Callable[[], float] = lambda: 1.0, seed: int = 0
@@ -36,14 +39,19 @@ def compress_gradients(
     `scale` is what the loss was multiplied by (`scaler.get_scale` of a GradScaler): memories are kept without it. A
     step whose gradients are not finite on some rank leaves infinity in all gradients and changes no memory, so that
     the scaler skips it. Backwards inside `model.no_sync()` are no steps.
-    Raises ValueError for a range where a number is needed, or parameters that are not float32 on one device.
+    Gradients of bfloat16 parameters are exchanged, and memories kept, in float32; the mean is rounded to bfloat16.
+    Raises ValueError for a range where a number is needed, for `lr_corrected`, and for parameters that are neither
+    float32 nor bfloat16, or not on one device.
     """
     if ranges := [each.field for each in config.ranges()]:
         raise ValueError(f"`{ranges[0]}` must be one number: nothing searches a range here")
+    if getattr(config, "lr_corrected", False):
+        raise ValueError("`lr_corrected` must be false: here nothing says what the learning rate is")
     parameters = [each for each in model.parameters() if each.requires_grad]
-    kinds = {(each.dtype, each.device) for each in parameters}
-    if len(kinds) != 1 or parameters[0].dtype != torch.float32:
-        raise ValueError(f"parameters must be float32 and on one device, got {sorted(map(str, kinds))}")
+    types, devices = {each.dtype for each in parameters}, {each.device for each in parameters}
+    if len(devices) != 1 or not types <= TYPES:
+        found = sorted(map(str, types | devices))
+        raise ValueError(f"parameters must be float32 or bfloat16, and on one device, got {', '.join(found)}")
     handle = CompressedGradients(model, config, scale=scale, seed=seed)
     model.register_comm_hook(None, handle.on_bucket)
     return handle
@@ -78,7 +86,7 @@ class CompressedGradients:
         ]
         scale = self._scale()
         for layer, gradient in parts:
-            torch.div(gradient.reshape(-1), scale, out=self._buffer.of(layer))
+            self._buffer.of(layer).copy_(gradient.reshape(-1)).div_(scale)
         future: Future[Tensor] = Future()
         self._waiting.append((parts, bucket.buffer(), future))
         if bucket.is_last():
