@@ -13,6 +13,7 @@ from service.records import AnyRecord, AttemptFinished, Batch, Checkpointed, Pro
 from service.settings import Settings
 from service.spec import JobSpec
 from tests.contract.conftest import Clock
+from tests.small_trials import Memory
 from trainers.group import ProcessGroup
 
 SPEC = JobSpec.model_validate(
@@ -27,21 +28,6 @@ SPEC = JobSpec.model_validate(
         "labels": {"team": "demo"},
     }
 )
-
-
-class Memory:
-    """Keeps the records of a trial."""
-
-    def __init__(self) -> None:
-        self.records: list[AnyRecord] = []
-
-    def report(self, *records: AnyRecord) -> None:
-        self.records.extend(records)
-
-    flush = report
-
-    def is_clear(self) -> bool:
-        return True
 
 
 @pytest.fixture(scope="module")
