@@ -1,15 +1,35 @@
-"""PostgreSQL for every test that asks for it: one server a run, a database without rows a test."""
+"""Databases without rows: a copied SQLite file, and PostgreSQL, one server a run, for every test that asks for it."""
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
-from sqlalchemy import Engine, delete
+from sqlalchemy import Engine, delete, make_url
 
 from service.control import database
 from service.control.models import Base
+from service.settings import Settings
 from tests.postgres_server import HOW_TO_GET_ONE, VARIABLE, Databases, Server, find_programs
+
+
+@pytest.fixture(scope="session")
+def put_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Settings], None]:
+    """Puts a database with the present schema where settings look for one: to migrate each takes four times as long."""
+    migrated = Settings(state_dir=tmp_path_factory.mktemp("sqlite"), database_url="")
+    engine = database.connect(migrated.resolved_database_url)
+    database.migrate(engine)
+    engine.dispose()
+
+    def put(settings: Settings) -> None:
+        database.prepare_state_dir(settings)
+        shutil.copy(_file_of(migrated), _file_of(settings))
+
+    return put
+
+
+def _file_of(settings: Settings) -> str:
+    return make_url(settings.resolved_database_url).database or ""
 
 
 @pytest.fixture(scope="session")

@@ -31,6 +31,9 @@ from trainers.workload import WorkloadError
 _HOW_TO_WAIT_LONGER = " (`workers.reply_timeout_s` allows more, in an exchange `workers.timeout_s`)"
 #: Longest that a worker may take to leave by itself.
 LEAVE_S = 2.0
+#: Workers are forked from a process that has done nothing but import torch and what else all of them need.
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["trainers.rank", "numba"])
 
 
 @dataclass(frozen=True)
@@ -241,7 +244,7 @@ class WorkerGroup(Group):
 
 
 class ProcessGroup(WorkerGroup):
-    """Spawns `num_workers` processes, and ends them when it is closed, or with the process that made it.
+    """Starts `num_workers` processes, and ends them when it is closed, or with the process that made it.
 
     Raises WorkerLost if one of them does not start, WorkloadError or WorkerFailed if one cannot build its replica.
     """
@@ -300,11 +303,13 @@ class _Worker:
     """The parent's end of one process."""
 
     def __init__(self, rank: int, num_workers: int, launch: tuple[str, str, Backend]) -> None:
-        context = multiprocessing.get_context("spawn")
         self.rank = rank
-        self.connection, theirs = context.Pipe()
-        self._process = context.Process(
-            target=_serve, args=(theirs, rank, num_workers, launch), daemon=True, name=f"wiretune-rank-{rank}"
+        self.connection, theirs = _CONTEXT.Pipe()
+        self._process = _CONTEXT.Process(
+            target=_serve,
+            args=(theirs, rank, num_workers, launch, dict(os.environ)),
+            daemon=True,
+            name=f"wiretune-rank-{rank}",
         )
         self._process.start()
         theirs.close()  # so that its death ends our receive
@@ -330,8 +335,12 @@ class _Worker:
         self._process.close()
 
 
-def _serve(calls: Connection, rank: int, num_workers: int, launch: tuple[str, str, Backend]) -> None:
+def _serve(
+    calls: Connection, rank: int, num_workers: int, launch: tuple[str, str, Backend], environment: dict[str, str]
+) -> None:
     """Be one rank: answer calls until the other end closes."""
+    os.environ.clear()  # it is that of the first group's start
+    os.environ.update(environment)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     # A daemon may have no children, and the loaders of a user's data are: they end with us by themselves.
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
@@ -343,7 +352,7 @@ def _serve(calls: Connection, rank: int, num_workers: int, launch: tuple[str, st
 
 
 def _end_with_parent() -> None:
-    """End this process, whatever it is doing, when the one that spawned it has ended."""
+    """End this process, whatever it is doing, when the one that started it has ended."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

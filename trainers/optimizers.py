@@ -46,12 +46,16 @@ class Optimizer:
         self._scales = [group["lr"] for group in self._groups]
         self.parameters = {names[each]: each for group in self._groups for each in group["params"]}
 
-    def set_learning_rate(self, learning_rate: float, step: int) -> None:
-        """Use `learning_rate` for step number `step` (from 0), times the warm-up's ramp and each group's own rate."""
+    def set_learning_rate(self, learning_rate: float, step: int) -> float:
+        """Use `learning_rate` for step number `step` (from 0), times the warm-up's ramp and each group's own rate.
+
+        Returns it with the ramp, without the groups' own rates.
+        """
         warmup = self.config.warmup_steps
         ramp = min(1.0, (step + 1) / warmup) if warmup else 1.0
         for group, scale in zip(self._groups, self._scales, strict=True):
             group["lr"] = learning_rate * ramp * scale
+        return learning_rate * ramp
 
     def set_options(self, segment: Segment) -> None:
         """Use the segment's momentum, weight decay and nesterov from the next step on, where it has them.

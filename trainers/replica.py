@@ -240,8 +240,7 @@ class Replica:
 
     def _train_step(self, segment: Segment, index: int) -> tuple[Exchanged, Tensor]:
         """Take a step; returns what the exchange knows, and the scale of the gradient that it left."""
-        learning_rate = _learning_rate(segment, index)
-        self._optimizer.set_learning_rate(learning_rate, self.step)
+        learning_rate = self._optimizer.set_learning_rate(_learning_rate(segment, index), self.step)
         outcome = self._exchanged(segment, learning_rate)
         scale = self._buffer.root_mean_square()
         if not outcome.diverged:

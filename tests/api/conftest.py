@@ -3,7 +3,7 @@
 import math
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -42,7 +42,8 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 
 @pytest.fixture
-def store(settings: Settings) -> Iterator[Store]:
+def store(settings: Settings, put_sqlite: Callable[[Settings], None]) -> Iterator[Store]:
+    put_sqlite(settings)
     opened = Store.open(settings)
     yield opened
     opened.close()

@@ -15,8 +15,9 @@ from search.types import Allowance, Candidate, Spent, Values
 from service.cluster import trial
 from service.cluster.lanes import Lane, ProbeRun, require_equal, side_by_side
 from service.cluster.reports import Probe
-from service.records import AnyRecord, Control, MetricPoints, ProbeDone, StageDecided, TrialFinished
+from service.records import AnyRecord, MetricPoints, ProbeDone, StageDecided, TrialFinished
 from service.spec import JobSpec, TrialSpec
+from tests.small_trials import Memory, digits_trial
 from trainers.group import ProcessGroup
 from trainers.repair import RepairingGroup
 from trainers.segment import Segment
@@ -93,35 +94,9 @@ def test_lanes_of_different_models_are_refused(arithmetic_group: Callable[..., A
 # -- whole runs ----------------------------------------------------------------------------------------------
 
 
-class Memory:
-    """Keeps the records, whichever thread they come from."""
-
-    def __init__(self) -> None:
-        self.records: list[AnyRecord] = []
-
-    def report(self, *records: AnyRecord) -> None:
-        self.records.extend(records)
-
-    flush = report
-
-    def is_clear(self) -> bool:
-        return True
-
-    def asked(self) -> Control:
-        return Control.RUN
-
-    def of(self, kind: type) -> list[Any]:
-        return [record for record in self.records if isinstance(record, kind)]
-
-
 def _spec(**changes: Any) -> TrialSpec:
-    job = {
-        "workload": {"kind": "digits-mlp"},
-        "optimizer": {"kind": "sgd"},
-        "controller": {"kind": "bo", "max_search_fraction": 0.5},
-        "budget": {"steps": 900},
-    }
-    return next(JobSpec.model_validate(job | changes).trials())
+    job = {"optimizer": {"kind": "sgd"}, "controller": {"kind": "bo", "max_search_fraction": 0.5}}
+    return digits_trial(**(job | changes))
 
 
 @pytest.fixture

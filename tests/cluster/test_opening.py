@@ -6,37 +6,21 @@ import pytest
 
 from service.cluster import trial
 from service.cluster.opening import opening_space
-from service.records import AnyRecord, Control, ProbeDone, StageDecided
-from service.spec import JobSpec, TrialSpec
+from service.records import ProbeDone, StageDecided
+from service.spec import TrialSpec
+from tests.small_trials import Memory, digits_trial
 from trainers.segment import Segment, SegmentResult
 
 JOB: dict[str, Any] = {
     "workload": {"kind": "digits-mlp", "batch_size": [16, 64]},
     "optimizer": {"kind": "sgd", "learning_rate": 0.5, "momentum": [0.8, 0.98], "nesterov": [True, False]},
     "controller": {"kind": "bo", "revisit": "stages", "max_search_fraction": 0.5, "num_stages": 1},
-    "budget": {"steps": 900},
 }
-
-
-class Memory:
-    def __init__(self) -> None:
-        self.records: list[AnyRecord] = []
-
-    def report(self, *records: AnyRecord) -> None:
-        self.records.extend(records)
-
-    flush = report
-
-    def is_clear(self) -> bool:
-        return True
-
-    def asked(self) -> Control:
-        return Control.RUN
 
 
 @pytest.fixture
 def spec() -> TrialSpec:
-    return next(JobSpec.model_validate(JOB).trials())
+    return digits_trial(**JOB)
 
 
 @pytest.fixture
@@ -71,8 +55,7 @@ def test_what_is_chosen_is_trained_with_reported_and_in_the_schedule(
 ) -> None:
     sink = Memory()
     finished = trial.train(spec, group, sink, trial_id="job.tuned.0", storage_url=f"file://{tmp_path}")
-    probes = [record for record in sink.records if isinstance(record, ProbeDone)]
-    (decided,) = [record for record in sink.records if isinstance(record, StageDecided)]
+    probes, [decided] = sink.of(ProbeDone), sink.of(StageDecided)
 
     assert all(segment.options.keys() == {"batch_size", "momentum", "nesterov"} for segment in group.told)
     assert len({record.values["momentum"] for record in probes}) > 4

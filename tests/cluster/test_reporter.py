@@ -35,7 +35,7 @@ class Api:
                 return
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True)
         self.thread.start()
 
     def answer(self, handler: BaseHTTPRequestHandler, body: dict[str, Any]) -> None:

@@ -9,17 +9,9 @@ import pytest
 
 from service.cluster import trial
 from service.cluster.resume import Resume
-from service.records import (
-    AnyRecord,
-    Checkpointed,
-    Control,
-    MetricPoints,
-    ProbeDone,
-    StageClosed,
-    StageDecided,
-    TrialFinished,
-)
-from service.spec import JobSpec, TrialSpec
+from service.records import AnyRecord, Checkpointed, MetricPoints, ProbeDone, StageClosed, StageDecided, TrialFinished
+from service.spec import TrialSpec
+from tests.small_trials import Memory, digits_trial
 from trainers.workload import WorkloadError
 
 ARMS: dict[str, dict[str, Any]] = {
@@ -52,34 +44,23 @@ LANES: dict[str, dict[str, Any]] = {
 BUDGETS: dict[str, dict[str, int]] = {"steps": {"steps": 700}, "bytes": {"bytes": 800_000}}
 
 
-class Memory:
-    """Keeps the records; `watch` sees each."""
+class Watched(Memory):
+    """`watch` sees each record."""
 
-    def __init__(self, watch: Callable[[AnyRecord], None] = lambda record: None) -> None:
-        self.records: list[AnyRecord] = []
+    def __init__(self, watch: Callable[[AnyRecord], None]) -> None:
+        super().__init__()
         self.watch = watch
 
     def report(self, *records: AnyRecord) -> None:
-        self.records.extend(records)
+        super().report(*records)
         for record in records:
             self.watch(record)
-
-    flush = report
-
-    def is_clear(self) -> bool:
-        return True
-
-    def asked(self) -> Control:
-        return Control.RUN
-
-    def of(self, *kinds: type) -> list[Any]:
-        return [record for record in self.records if isinstance(record, kinds)]
 
 
 def _spec(arm: str, budget: str, *, keep: int) -> TrialSpec:
     checkpoint = {"every_seconds": 1e-9, "keep": keep}  # after every push
-    job = {"workload": {"kind": "digits-mlp"}, "budget": BUDGETS[budget], "checkpoint": checkpoint}
-    return next(JobSpec.model_validate(job | (ARMS | LANES)[arm] | {"objective": {"every": 30}}).trials())
+    job = {"budget": BUDGETS[budget], "checkpoint": checkpoint, "objective": {"every": 30}}
+    return digits_trial(**(job | (ARMS | LANES)[arm]))
 
 
 @pytest.fixture
@@ -179,10 +160,10 @@ def test_what_a_later_attempt_would_load_is_on_storage_and_old_checkpoints_are_n
             assert len(kept) <= most + (resume.insurance is not None)  # whose start is this line's
 
     spec = _spec(arm, "steps", keep=2)
-    first = train(spec, Memory(watch))
+    first = train(spec, Watched(watch))
     middle = first.of(Checkpointed)[-1]
 
-    second = train(spec, Memory(watch), middle.resume)
+    second = train(spec, Watched(watch), middle.resume)
 
     inherited = {_folder(url) for url in Resume.model_validate(middle.resume).checkpoints}
     left = {_folder(url) for url in Resume.model_validate(second.of(StageClosed)[-1].resume).checkpoints}

@@ -24,36 +24,26 @@ from service.records import (
     StageDecided,
     TrialFinished,
 )
-from service.spec import JobSpec, TrialSpec
+from service.spec import TrialSpec
+from tests.small_trials import Memory, digits_trial
 from trainers.group import ProcessGroup
 from trainers.repair import RepairingGroup
 from trainers.segment import Segment
 
 
-class Memory:
-    """Keeps the records; ends the run after `stop_after` closed stages."""
+class Stopping(Memory):
+    """Ends the run after `stop_after` closed stages."""
 
     def __init__(self, stop_after: int | None = None) -> None:
-        self.records: list[AnyRecord] = []
+        super().__init__()
         self.stop_after = stop_after
         self.num_pushes = 0  # before each, the run asks whether it may go on
 
     def report(self, *records: AnyRecord) -> None:
-        self.records.extend(records)
+        super().report(*records)
         self.num_pushes += not records
         if self.stop_after is not None and len(self.of(StageClosed)) >= self.stop_after:
             raise Stopped(Control.CANCEL, "told to cancel")
-
-    flush = report
-
-    def is_clear(self) -> bool:
-        return True
-
-    def asked(self) -> Control:
-        return Control.RUN
-
-    def of(self, kind: type) -> list[Any]:
-        return [record for record in self.records if isinstance(record, kind)]
 
     def losses(self) -> dict[int, float]:
         series = [record for record in self.of(MetricPoints) if record.name == "loss"]
@@ -62,13 +52,11 @@ class Memory:
 
 def _spec(**changes: Any) -> TrialSpec:
     job = {
-        "workload": {"kind": "digits-mlp"},
         "exchange": {"kind": "threshold", "density": [0.003, 0.1]},
         "controller": {"kind": "bo", "revisit": "stages", "max_search_fraction": 0.5},
-        "budget": {"steps": 900},
         "objective": {"every": 25},
     }
-    return next(JobSpec.model_validate(job | changes).trials())
+    return digits_trial(**(job | changes))
 
 
 FIXED: dict[str, Any] = {
@@ -80,8 +68,8 @@ FIXED: dict[str, Any] = {
 
 @pytest.fixture
 def train(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    def run(spec: TrialSpec, sink: Memory | None = None, resume: dict[str, Any] | None = None) -> Memory:
-        sink = sink or Memory()
+    def run(spec: TrialSpec, sink: Stopping | None = None, resume: dict[str, Any] | None = None) -> Stopping:
+        sink = sink or Stopping()
         url = f"file://{tmp_path_factory.mktemp('results')}"
         with ProcessGroup(spec.replica, num_workers=spec.workers.count) as group:
             trial.train(spec, group, sink, trial_id="job.tuned.0", storage_url=url, resume=resume)
@@ -91,8 +79,8 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Memory:
-    spec, sink = _spec(), Memory()
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Stopping:
+    spec, sink = _spec(), Stopping()
     with ProcessGroup(spec.replica, num_workers=2) as group:
         url = f"file://{tmp_path_factory.mktemp('undisturbed')}"
         trial.train(spec, group, sink, trial_id="job.tuned.0", storage_url=url)
@@ -109,7 +97,7 @@ def test_a_fixed_arm_spends_its_budget_to_the_step_and_reports_every_loss(train:
     assert [(e.step, e.num_steps) for e in finished.schedule] == [(0, 130)]
 
 
-def test_every_stage_shows_its_search_and_the_incumbent_is_always_probed(undisturbed: Memory) -> None:
+def test_every_stage_shows_its_search_and_the_incumbent_is_always_probed(undisturbed: Stopping) -> None:
     decided = undisturbed.of(StageDecided)
     probes = {(p.stage, p.probe_id): p for p in undisturbed.of(ProbeDone)}
 
@@ -123,7 +111,7 @@ def test_every_stage_shows_its_search_and_the_incumbent_is_always_probed(undistu
     assert all(stage.loss is not None for stage in undisturbed.of(StageClosed))
 
 
-def test_the_schedule_covers_every_committed_step_once_and_the_bill_adds_up(undisturbed: Memory) -> None:
+def test_the_schedule_covers_every_committed_step_once_and_the_bill_adds_up(undisturbed: Stopping) -> None:
     [finished] = undisturbed.of(TrialFinished)
 
     covered = [step for e in finished.schedule for step in range(e.step, e.step + e.num_steps)]
@@ -133,7 +121,7 @@ def test_the_schedule_covers_every_committed_step_once_and_the_bill_adds_up(undi
     assert finished.bill.bytes_sent < finished.bill.bytes_dense
 
 
-def test_promoted_probes_are_trained_as_if_there_had_been_no_search(undisturbed: Memory) -> None:
+def test_promoted_probes_are_trained_as_if_there_had_been_no_search(undisturbed: Stopping) -> None:
     [finished], decided = undisturbed.of(TrialFinished), undisturbed.of(StageDecided)
 
     losses: list[float] = []
@@ -148,8 +136,8 @@ def test_promoted_probes_are_trained_as_if_there_had_been_no_search(undisturbed:
     assert finished.bill.bytes_search == sum(stage.search_bytes for stage in decided)
 
 
-def test_a_run_that_was_cut_between_stages_goes_on_bit_for_bit(train: Any, undisturbed: Memory) -> None:
-    cut = Memory(stop_after=2)
+def test_a_run_that_was_cut_between_stages_goes_on_bit_for_bit(train: Any, undisturbed: Stopping) -> None:
+    cut = Stopping(stop_after=2)
     with pytest.raises(Stopped):
         train(_spec(), cut)
 
@@ -181,7 +169,7 @@ def test_a_diverging_arm_ends_as_diverged_with_its_last_good_weights(train: Any)
     assert finished.validation_loss is not None and finished.weights_url is not None
 
 
-class Killer(Memory):
+class Killer(Stopping):
     """Kills a worker at seeded moments: soon after some of the calls that precede every push to the workers."""
 
     def __init__(self, group: ProcessGroup, *, seed: int, num_kills: int, num_pushes: int) -> None:
@@ -206,7 +194,7 @@ class Killer(Memory):
 @pytest.mark.long  # the service's kills, and those of tests/distributed, are of the default suite
 @pytest.mark.parametrize(("seed", "num_kills"), [(0, 3), (1, 10)])
 def test_a_run_whose_workers_are_killed_at_random_moments_ends_with_the_same_bits(
-    undisturbed: Memory, tmp_path: Path, seed: int, num_kills: int
+    undisturbed: Stopping, tmp_path: Path, seed: int, num_kills: int
 ) -> None:
     spec, [expected] = _spec(), undisturbed.of(TrialFinished)
     started = time.monotonic()

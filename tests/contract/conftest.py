@@ -49,8 +49,11 @@ def database_url(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def settings(tmp_path: Path, database_url: str) -> Settings:
-    return Settings(state_dir=tmp_path / "state", database_url=database_url, max_attempts=2)
+def settings(tmp_path: Path, database_url: str, put_sqlite: Callable[[Settings], None]) -> Settings:
+    settings = Settings(state_dir=tmp_path / "state", database_url=database_url, max_attempts=2)
+    if not database_url:
+        put_sqlite(settings)
+    return settings
 
 
 @pytest.fixture

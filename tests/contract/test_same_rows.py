@@ -9,19 +9,11 @@ from sqlalchemy import select
 from service.cluster import trial
 from service.control.models import Base
 from service.control.store import Store
-from service.records import (
-    AnyRecord,
-    AttemptFinished,
-    Batch,
-    Checkpointed,
-    Control,
-    ProbeDone,
-    StageClosed,
-    TrialFinished,
-)
+from service.records import AnyRecord, AttemptFinished, Batch, Checkpointed, ProbeDone, StageClosed, TrialFinished
 from service.settings import Settings
 from service.spec import JobSpec
 from tests.contract.conftest import Clock
+from tests.small_trials import Memory
 from trainers.group import ProcessGroup
 
 SPEC = JobSpec.model_validate(
@@ -36,24 +28,6 @@ SPEC = JobSpec.model_validate(
         "labels": {"team": "demo"},
     }
 )
-
-
-class Memory:
-    """Keeps the records of a trial."""
-
-    def __init__(self) -> None:
-        self.records: list[AnyRecord] = []
-
-    def report(self, *records: AnyRecord) -> None:
-        self.records.extend(records)
-
-    flush = report
-
-    def is_clear(self) -> bool:
-        return True
-
-    def asked(self) -> Control:
-        return Control.RUN
 
 
 @pytest.fixture(scope="module")

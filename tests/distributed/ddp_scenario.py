@@ -20,23 +20,30 @@ KINDS: dict[str, dict[str, Any]] = {
     "qsgd": {"kind": "qsgd"},
     "on nodes": {"kind": "topk", "density": 0.05},
 }
+#: Of parameters in bfloat16.
+IN_BFLOAT16 = {f"{kind}, bfloat16": KINDS[kind] for kind in ("none", "everything", "topk")}
+#: What is refused, with the parameters' type.
+REFUSED: dict[str, tuple[dict[str, Any], torch.dtype]] = {
+    "a range": ({"kind": "topk", "density": (0.01, 0.1)}, torch.float32),
+    "float16": ({"kind": "topk", "density": 0.05}, torch.float16),
+    "lr_corrected": ({"kind": "topk", "density": 0.05, "lr_corrected": True}, torch.float32),
+}
 
 
 class Script:
     """A user's training script; DDP makes several buckets, and rebuilds them after the first step."""
 
     def __init__(self, rank: int, kind: str | None) -> None:
-        torch.manual_seed(0)
-        layers = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4))
-        self.model = DistributedDataParallel(layers, bucket_cap_mb=0.01)
+        dtype = torch.bfloat16 if kind in IN_BFLOAT16 else torch.float32
+        self.model = _model(dtype)
         self.scale = 1.0
         self.handle: CompressedGradients | None = None
         if kind is not None:
-            config = CompressionConfig(**KINDS[kind])
+            config = CompressionConfig(**(KINDS | IN_BFLOAT16)[kind])
             per_node = init_device_mesh("cpu", (2, 2)) if kind == "on nodes" else 1
             self.handle = compress_gradients(self.model, config, per_node=per_node, scale=lambda: self.scale, seed=5)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
-        self.inputs = torch.randn(40, 8, 20, generator=torch.Generator().manual_seed(rank))
+        self.inputs = torch.randn(40, 8, 20, generator=torch.Generator().manual_seed(rank)).to(dtype)
 
     def train(self, steps: range) -> None:
         for step in steps:
@@ -54,8 +61,14 @@ class Script:
 
     @property
     def bits(self) -> str:
-        tensors = [each.detach().numpy().tobytes() for each in self.model.parameters()]
+        tensors = [each.detach().view(torch.uint8).numpy().tobytes() for each in self.model.parameters()]
         return hashlib.sha256(b"".join(tensors)).hexdigest()
+
+
+def _model(dtype: torch.dtype) -> DistributedDataParallel:
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4))
+    return DistributedDataParallel(layers.to(dtype), bucket_cap_mb=0.01)
 
 
 def ddp(rank: int, num_workers: int) -> dict[str, Any]:
@@ -63,7 +76,7 @@ def ddp(rank: int, num_workers: int) -> dict[str, Any]:
     plain = Script(rank, None)
     plain.train(range(12))
     found: dict[str, Any] = {"plain": plain.weights}
-    for kind in KINDS:
+    for kind in KINDS | IN_BFLOAT16:
         whole, first, second = (Script(rank, kind) for _ in range(3))
         whole.train(range(12))
         first.train(range(6))
@@ -72,7 +85,18 @@ def ddp(rank: int, num_workers: int) -> dict[str, Any]:
         second.model.load_state_dict(first.model.state_dict())
         second.train(range(6, 12))
         found[kind] = {"whole": whole.bits, "halves": second.bits, "weights": whole.weights}
-    return found | {"overflow": _overflow(rank), "scaled": _scaled(rank)}
+    return found | {"overflow": _overflow(rank), "scaled": _scaled(rank), "refused": _refused()}
+
+
+def _refused() -> dict[str, str]:
+    """What is said of each case that is refused."""
+    told = {}
+    for name, (fields, dtype) in REFUSED.items():
+        try:
+            compress_gradients(_model(dtype), CompressionConfig(**fields))
+        except ValueError as error:
+            told[name] = str(error)
+    return told
 
 
 def _overflow(rank: int) -> dict[str, bool]:

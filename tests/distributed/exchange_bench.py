@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,10 +15,12 @@ from trainers.config import ExchangeConfig
 from trainers.exchange import two_level
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.config import SparseConfig
+from trainers.exchange.ledger import Ledger
 from trainers.exchange.outcome import Exchanged
 from trainers.exchange.pacing import Unpaced
 from trainers.exchange.shards import Shards
 from trainers.exchange.topology import Nodes, Topology
+from trainers.exchange.wire import Parts, Wire
 from trainers.exchange.wires import Wires
 
 #: Of a model's parameters; in the order of the exchange its buckets are a convolution, a layer with bias, a matrix.
@@ -27,40 +30,92 @@ D = cost.num_elements(SHAPES)
 LOSS = torch.tensor(1.5)
 
 
-def flat(num_workers: int, group: dist.ProcessGroup | None = None) -> Wires:
-    """Return the connections of a rank of `group` where each rank is a node."""
-    wires = Wires(Topology.stated(num_workers, 1), dist.get_rank(group), Unpaced())
-    wires.between.group = group
-    return wires
+class CheckedWire(Wire):
+    """Charges for as many bytes as are handed to the network, or fails."""
+
+    def all_reduce_sum(self, tensor: Tensor, parts: Parts) -> None:
+        assert sum(parts.values()) == tensor.nbytes
+        super().all_reduce_sum(tensor, parts)
+
+    def all_gather(self, tensor: Tensor, parts: Parts) -> Tensor:
+        assert sum(parts.values()) == tensor.nbytes
+        return super().all_gather(tensor, parts)
+
+    def all_to_all(self, rows: Tensor, parts: Parts) -> Tensor:
+        assert sum(parts.values()) == rows.nbytes
+        return super().all_to_all(rows, parts)
+
+    def reduce_sum(self, tensor: Tensor, to: int, parts: Parts) -> None:
+        assert sum(parts.values()) == tensor.nbytes
+        super().reduce_sum(tensor, to, parts)
+
+    def send(self, tensor: Tensor, to: int, parts: Parts) -> None:
+        assert sum(parts.values()) == tensor.nbytes
+        super().send(tensor, to, parts)
+
+    def broadcast(self, tensor: Tensor, source: int, parts: Parts) -> None:
+        assert sum(parts.values()) == tensor.nbytes
+        super().broadcast(tensor, source, parts)
 
 
-def on_nodes(nodes: Nodes, rank: int) -> Wires:
-    """Return the connections of a rank on `nodes`; collective."""
-    wires = Wires(Topology.of(nodes), rank, Unpaced())
-    wires.join(timeout_s=60)
+@dataclass(frozen=True)
+class Place:
+    """This rank, among the ranks that it exchanges with; `group` None: the default one."""
+
+    rank: int
+    num_workers: int
+    group: dist.ProcessGroup | None = None
+    shared: Wires | None = None  # of ranks that share nodes
+
+    @classmethod
+    def on_nodes(cls, rank: int, nodes: Nodes) -> "Place":
+        """Return the place of a rank on `nodes`; collective."""
+        wires = _checked(Wires(Topology.of(nodes), rank, Unpaced()))
+        wires.join(timeout_s=60)
+        return cls(rank, wires.topology.num_workers, shared=wires)
+
+    def wires(self) -> Wires:
+        """Return the connections; unless nodes are shared, each rank is a node."""
+        if self.shared is not None:
+            return self.shared
+        wires = _checked(Wires(Topology.stated(self.num_workers, 1), self.rank, Unpaced()))
+        wires.between.group = self.group
+        return wires
+
+
+def _checked(wires: Wires) -> Wires:
+    wires.within, wires.between = (
+        CheckedWire(wire.num_workers, Unpaced(), Ledger()) for wire in (wires.within, wires.between)
+    )
     return wires
 
 
 class Bench:
-    """An exchange over made-up gradients, in units of the mean over nodes."""
+    """An exchange over made-up gradients, and the sums of what went in and what came out, times learning rates.
 
-    def __init__(self, config: ExchangeConfig, num_workers: int, *, wires: Wires | None = None) -> None:
+    In units of the mean over nodes.
+    """
+
+    def __init__(self, config: ExchangeConfig, place: Place) -> None:
         self.config = config.model_copy(update={"bucket_mib": BUCKET_MIB})
-        self.wires = wires or flat(num_workers)
-        self.num_nodes, self.wire = len(self.wires.topology.nodes), self.wires.between
+        self.place, self.num_workers = place, place.num_workers
         self.buffer = GradientBuffer.behind([Parameter(torch.zeros(shape)) for shape in SHAPES], self.config)
+        self.wires = place.wires()
+        self.num_nodes, self.wire = len(self.wires.topology.nodes), self.wires.between
         self.exchange = two_level.build(self.config, self.buffer, self.wires)
         self.given = torch.zeros(D, dtype=torch.float64)  # sum of this rank's gradients, or of their momentum
         self.received = torch.zeros(D, dtype=torch.float64)  # sum over the steps of what the ranks sent
+        self.rate = 1.0
 
-    def step(self, gradient: Tensor, level: float | None) -> Exchanged:
-        self.given += self._momentum() + self.wires.share * gradient
+    def step(self, gradient: Tensor, level: float | None, *, loss: Tensor = LOSS, rate: float = 1.0) -> Exchanged:
+        self.given += rate * (self._momentum() + self.wires.share * gradient)
         self.buffer.expect()
         self.buffer.zero()
         self.buffer.gradient.copy_(gradient)
         self.buffer.finish()
-        outcome = self.exchange.step(LOSS, level, 0.1)
-        self.received += self.buffer.gradient.double() * self.num_nodes
+        outcome = self.exchange.step(loss, level, rate)
+        self.received += rate * self.buffer.gradient.double() * self.num_nodes
+        self.rate = rate
         return outcome
 
     def _momentum(self) -> Tensor:
@@ -87,8 +142,8 @@ class Bench:
             # The mean that all ranks hold is that of what each node has sent.
             given = self.exchange.tensors().get("sent", torch.zeros(D)).double()
             received = self.num_nodes * self.buffer.gradient.double()
-        sums = torch.stack([given, self.kept().double()])
-        self.wires.all_reduce_sum(sums, {})
+        sums = torch.stack([given, self.rate * self.kept().double()])
+        self.wires.all_reduce_sum(sums, {"control": sums.nbytes})
         given, kept = sums
         return float((received + kept - given).abs().max() / given.abs().max())
 
@@ -115,7 +170,7 @@ def digest(tensors: list[Tensor]) -> str:
     return hashlib.sha256(b"".join(tensor.detach().numpy().tobytes() for tensor in tensors)).hexdigest()
 
 
-def gradients(rank: int, step: int) -> Tensor:
-    """Return gradients whose scale drifts, so that densities do."""
+def gradients(rank: int, step: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return gradients as computed in `dtype`, in float32, whose scale drifts, so that densities do."""
     generator = torch.Generator().manual_seed(1000 * rank + step)
-    return torch.randn(D, generator=generator) * (1.0 + step / 10)
+    return (torch.randn(D, generator=generator) * (1.0 + step / 10)).to(dtype).float()

@@ -1,11 +1,12 @@
 """What all kinds of exchange are asked alike, on one rank of a real group."""
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from exchange_bench import LOSS, SHAPES, Bench, digest, flat, gradients, on_nodes
+from exchange_bench import LOSS, SHAPES, Bench, D, Place, digest, gradients
 from torch import Tensor
 
 from trainers import cost
@@ -25,7 +26,6 @@ from trainers.exchange.config import (
     TernGradConfig,
     TopKConfig,
 )
-from trainers.exchange.wires import Wires
 
 Kinds = dict[str, tuple[ExchangeConfig, float | None]]  # with the level to use
 
@@ -69,14 +69,12 @@ FORESEEN = [
 ]  # fmt: skip
 #: The same for the first step.
 FORESEEN_FIRST = ["threshold", "topk", "topk, global", "dgc", "adacomp", "adacomp, small bins", "ef21"]
-FOR_TWO = ["topk", "gtopk", "randomk", "dgc", "adacomp", "powersgd", "onebit", "qsgd"]
 #: Two nodes of two ranks, and one of three beside one of one.
 EVEN, UNEVEN = ((0, 1), (2, 3)), ((0, 2, 3), (1,))
 FOR_NODES = {
     EVEN: ["none", "threshold", "topk", "dgc", "randomk", "gtopk", "adacomp", "powersgd", "onebit", "qsgd", "ef21"],
     UNEVEN: ["none", "threshold", "dgc, gathered", "powersgd", "terngrad"],
 }
-FOR_FOUR = ["topk", "gtopk", "randomk", "powersgd", "scaled sign", "terngrad", "ef21"]
 #: At a level that sends everything.
 DENSE: Kinds = {
     "threshold 0": (ThresholdConfig(search="absolute", threshold=0.0), 0.0),
@@ -87,48 +85,63 @@ DENSE: Kinds = {
     "dgc": (DgcConfig(density=1.0), 1.0),
     "gtopk": (GTopKConfig(density=1.0), 1.0),
 }
+#: What sends everything, but not as a dense exchange would: equal up to rounding.
+NEARLY_DENSE: Kinds = {
+    "powersgd, full": (PowerSgdConfig(rank=1024, values="float32"), 1024),
+    "powersgd, of its rank": (PowerSgdConfig(rank=4, values="float32"), 4),
+    "ef21": (TopKConfig(density=1.0, memory="ef21"), 1.0),
+}
+#: Whose memory follows the learning rate.
+CORRECTED: Kinds = {
+    "threshold": (ThresholdConfig(density=(0.01, 1.0), lr_corrected=True), 0.1),
+    "topk": (TopKConfig(density=(0.01, 1.0), lr_corrected=True), 0.1),
+    "topk, gathered": (TopKConfig(density=(0.01, 1.0), lr_corrected=True, aggregate="gather"), 0.1),
+    "randomk": (RandomKConfig(density=(0.01, 1.0), lr_corrected=True), 0.1),
+    "gtopk": (GTopKConfig(density=(0.01, 1.0), lr_corrected=True), 0.1),
+    "adacomp": (AdaCompConfig(lr_corrected=True), None),
+}
+#: What gradients are computed in; the exchange has them in float32.
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def _trials(place: Place, names: Iterable[str] = KINDS) -> dict[str, Any]:
+    """What the laws of all exchanges are about, by the gradients' type and by kind."""
+    return {name: {kind: _trial(*KINDS[kind], place, dtype) for kind in names} for name, dtype in DTYPES.items()}
 
 
 def kinds(rank: int, num_workers: int) -> dict[str, Any]:
-    """What the laws of all exchanges are about, by kind."""
-    return {name: _trial(config, level, rank, num_workers) for name, (config, level) in KINDS.items()}
+    return _trials(Place(rank, num_workers))
 
 
 def pairs(rank: int, num_workers: int) -> dict[str, Any]:
-    """The same for pairs of the ranks."""
+    """The same, and the limits, for pairs of the ranks."""
     groups = [dist.new_group([first, first + 1]) for first in range(0, num_workers, 2)]
-    return {name: _trial(*KINDS[name], rank % 2, 2, flat(2, groups[rank // 2])) for name in FOR_TWO}
+    place = Place(rank % 2, 2, groups[rank // 2])
+    return {"kinds": _trials(place), "dense_limits": _dense_limits(place), "near_limits": _near_limits(place)}
 
 
 def kinds_on_even_nodes(rank: int, num_workers: int) -> dict[str, Any]:
     """The same for ranks that share nodes."""
-    wires = on_nodes(EVEN, rank)
-    return {name: _trial(*KINDS[name], rank, num_workers, wires) for name in FOR_NODES[EVEN]}
+    return _trials(Place.on_nodes(rank, EVEN), FOR_NODES[EVEN])
 
 
 def kinds_on_uneven_nodes(rank: int, num_workers: int) -> dict[str, Any]:
-    wires = on_nodes(UNEVEN, rank)
-    return {name: _trial(*KINDS[name], rank, num_workers, wires) for name in FOR_NODES[UNEVEN]}
+    return _trials(Place.on_nodes(rank, UNEVEN), FOR_NODES[UNEVEN])
 
 
-def kinds_of_four(rank: int, num_workers: int) -> dict[str, Any]:
-    return {name: _trial(*KINDS[name], rank, num_workers) for name in FOR_FOUR}
-
-
-def _trial(
-    config: ExchangeConfig, level: float | None, rank: int, num_workers: int, wires: Wires | None = None
-) -> dict[str, Any]:
-    """Six steps, one that is not finite, two more, and the same two from the state before; and one of zeros."""
-    bench = Bench(config, num_workers, wires=wires)
-    sent = [_sent(bench, gradients(rank, step), level) for step in range(6)]
+def _trial(config: ExchangeConfig, level: float | None, place: Place, dtype: torch.dtype) -> dict[str, Any]:
+    """Four steps, three that are not finite, two more, and the same two from the state before; and one of zeros."""
+    bench = Bench(config, place)
+    sent = [_sent(bench, gradients(place.rank, step, dtype), level) for step in range(4)]
     lost, before = bench.lost(), bench.state()
-    bad = gradients(rank, 6)
-    bad[7] = float("nan" if num_workers == 2 else "inf") if rank == num_workers - 1 else bad[7]
-    outcome = {
+    refused = _refused(bench, gradients(place.rank, 6, dtype), level)
+    restored, idle = Bench(config, place), Bench(config, place)
+    restored.load(before)
+    bits = [_bits_of_two(each, level, dtype) for each in (bench, restored)]
+    idle.step(torch.zeros(D), level)
+    return refused | {
         "lost": lost,
-        "diverged": bench.step(bad, level).diverged,
-        "state kept": digest(list(bench.state()[0].values())) == digest(list(before[0].values()))
-        and bench.state()[1] == before[1],
+        "memory": digest([before[0][name] for name in ("residual", "sent") if name in before[0]]),
         "leads": bench.wires.leads,
         "bytes": [between for between, _ in sent],
         "predicted": cost.step_traffic(
@@ -138,13 +151,6 @@ def _trial(
         "predicted within": cost.within_node(
             SHAPES, num_workers=bench.wires.within.num_workers, exchange=bench.config
         ).bytes,
-    }
-    restored = Bench(config, num_workers, wires=wires)
-    restored.load(before)
-    bits = [_bits_of_two(each, rank, level) for each in (bench, restored)]
-    idle = Bench(config, num_workers, wires=wires)
-    idle.step(torch.zeros_like(bad), level)
-    return outcome | {
         "bits": bits[0],
         "restored": bits[0] == bits[1],
         "of zeros": [float(idle.buffer.gradient.min()), float(idle.buffer.gradient.max())],
@@ -160,16 +166,84 @@ def _sent(bench: Bench, gradient: Tensor, level: float | None) -> list[int]:
     return [sum(ledger.take().values()) for ledger in ledgers]
 
 
-def _bits_of_two(bench: Bench, rank: int, level: float | None) -> list[str]:
+def _refused(bench: Bench, gradient: Tensor, level: float | None) -> dict[str, bool]:
+    """Take steps in which the last rank has an infinite gradient, one that is no number, and such a loss."""
+    tensors, scalars = bench.state()
+    is_last = bench.place.rank == bench.num_workers - 1
+    diverged = []
+    for entry, loss in ((math.inf, 1.0), (math.nan, 1.0), (1.0, math.nan)):
+        bad = gradient.clone()
+        bad[7] = entry if is_last else bad[7]
+        diverged.append(bench.step(bad, level, loss=torch.tensor(loss if is_last else 1.0)).diverged)
+    after = bench.state()
+    kept = digest(list(after[0].values())) == digest(list(tensors.values())) and after[1] == scalars
+    return {"diverged": all(diverged), "state kept": kept}
+
+
+def _bits_of_two(bench: Bench, level: float | None, dtype: torch.dtype) -> list[str]:
     bits = []
     for step in (7, 8):
-        bench.step(gradients(rank, step), level)
+        bench.step(gradients(bench.place.rank, step, dtype), level)
         bits.append(digest([bench.buffer.gradient]))
     return bits
 
 
 def _as_density(config: ExchangeConfig, level: float | None) -> float | None:
     return 0.1 if isinstance(config, ThresholdConfig) else level
+
+
+def dense_limits(rank: int, num_workers: int) -> dict[str, Any]:
+    return _dense_limits(Place(rank, num_workers))
+
+
+def dense_limits_on_nodes(rank: int, num_workers: int) -> dict[str, Any]:
+    """The same for ranks that share nodes."""
+    return _dense_limits(Place.on_nodes(rank, EVEN))
+
+
+def _dense_limits(place: Place) -> dict[str, Any]:
+    """The bits of five aggregated gradients of which all is sent, by exchange."""
+    benches = {"none": (Bench(NoneConfig(), place), None)} | {
+        name: (Bench(config, place), level) for name, (config, level) in DENSE.items()
+    }
+    bits: dict[str, list[str]] = {name: [] for name in benches}
+    for step in range(5):
+        for name, (bench, level) in benches.items():
+            bench.step(gradients(place.rank, step), level)
+            bits[name].append(digest([bench.buffer.gradient]))
+    return bits
+
+
+def near_limits(rank: int, num_workers: int) -> dict[str, float]:
+    return _near_limits(Place(rank, num_workers))
+
+
+def _near_limits(place: Place) -> dict[str, float]:
+    """How far kinds that send everything in another form are from the mean gradient after two steps, relative."""
+    errors = {}
+    for name, (config, level) in NEARLY_DENSE.items():
+        bench, gradient = Bench(config, place), gradients(place.rank, 1)
+        if name == "powersgd, of its rank":
+            gradient = _of_low_rank(place.rank)
+        mean = gradient.clone()
+        dist.all_reduce(mean, group=place.group)
+        mean /= place.num_workers
+        for given in (gradients(place.rank, 0) if name == "ef21" else gradient, gradient):
+            bench.step(given, level)
+        errors[name] = float((bench.buffer.gradient - mean).abs().max() / mean.abs().max())
+    return errors
+
+
+def changing_rates(rank: int, num_workers: int) -> dict[str, float]:
+    """What is lost of the updates when the learning rate changes, in sparse steps and a dense one, by kind."""
+    lost = {}
+    for name, (config, level) in CORRECTED.items():
+        bench = Bench(config, Place(rank, num_workers))
+        for step, rate in enumerate((0.1, 0.1, 0.4, 0.05, 0.05, 0.2)):
+            dense = 1.0 if step == 4 and level is not None else level
+            bench.step(gradients(rank, step), dense, rate=rate)
+        lost[name] = bench.lost()
+    return lost
 
 
 def averages(rank: int, num_workers: int) -> dict[str, Any]:
@@ -179,27 +253,13 @@ def averages(rank: int, num_workers: int) -> dict[str, Any]:
     dist.all_reduce(mean)
     mean /= num_workers
     for name, (config, level) in UNBIASED.items():
-        bench, errors = Bench(config, num_workers), []
+        bench, errors = Bench(config, Place(rank, num_workers)), []
         for step in range(1, 33):
             bench.step(gradient, level)
             error = bench.received / (num_workers * step) - mean
             errors.append(float(error.norm() / mean.norm()))
         found[name] = [errors[0], errors[-1]]
     return found
-
-
-def low_rank(rank: int, num_workers: int) -> dict[str, Any]:
-    """How far PowerSGD is from the mean, at a rank beyond all layers', and for gradients of no more than its rank."""
-    worst = {}
-    for name, each_rank in (("full", 1024), ("of its rank", 4)):
-        bench = Bench(PowerSgdConfig(rank=each_rank, values="float32"), num_workers)
-        gradient = _of_low_rank(rank) if name == "of its rank" else gradients(rank, 0)
-        mean = gradient.clone()
-        dist.all_reduce(mean)
-        mean /= num_workers
-        bench.step(gradient, each_rank)
-        worst[name] = float((bench.buffer.gradient - mean).abs().max() / mean.abs().max())
-    return worst
 
 
 def _of_low_rank(rank: int) -> Tensor:

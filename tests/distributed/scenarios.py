@@ -1,10 +1,12 @@
-"""What one rank of a real gloo group does in a test; run as `python scenarios.py FOLDER RANK NUM_WORKERS NAME...`.
+"""What one rank of a real gloo group does in a test, and how a test has ranks do it.
 
 Each scenario returns what this rank saw, as JSON.
 """
 
 import json
-import sys
+import multiprocessing
+import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -12,18 +14,19 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from ddp_scenario import ddp
-from exchange_bench import Bench, D, digest, gradients, on_nodes
+from exchange_bench import Bench, D, Place, digest, gradients
 from exchange_kinds import (
-    DENSE,
-    EVEN,
     averages,
+    changing_rates,
+    dense_limits,
+    dense_limits_on_nodes,
     kinds,
-    kinds_of_four,
     kinds_on_even_nodes,
     kinds_on_uneven_nodes,
-    low_rank,
+    near_limits,
     pairs,
 )
+from lost_ranks import dead_rank, silent_rank
 
 from trainers import cost
 from trainers.checkpoint import Shard, commit_manifest
@@ -40,17 +43,22 @@ from trainers.config import (
 from trainers.exchange.ledger import Ledger
 from trainers.exchange.pacing import LinkPacer
 from trainers.exchange.wire import Wire
-from trainers.exchange.wires import Wires, found
+from trainers.exchange.wires import found
 from trainers.replica import Replica
 from trainers.segment import Segment
 
+Reports = dict[str, list[dict[str, Any]]]  # by scenario, then by rank
+
+RANKS_S = 120
 #: What replicas are told to train.
 SEGMENT = Segment(num_steps=8, learning_rate=0.5)
+#: The scenario that the last rank does not survive.
+DEADLY = "dead_rank"
 
 
 def conservation(rank: int, num_workers: int) -> dict[str, Any]:
     """50 steps over changing levels, a dense one among them."""
-    bench = Bench(ThresholdConfig(density=(0.01, 1.0)), num_workers)
+    bench = Bench(ThresholdConfig(density=(0.01, 1.0)), Place(rank, num_workers))
     densities = [
         bench.step(gradients(rank, step), level).density
         for step, level in enumerate([0.02] * 15 + [0.1] * 15 + [1.0] * 3 + [0.05] * 17)
@@ -60,7 +68,7 @@ def conservation(rank: int, num_workers: int) -> dict[str, Any]:
 
 def overflow(rank: int, num_workers: int) -> dict[str, Any]:
     """A payload that is far too small, every third step."""
-    bench = Bench(ThresholdConfig(density=0.05, hold="run"), num_workers)
+    bench = Bench(ThresholdConfig(density=0.05, hold="run"), Place(rank, num_workers))
     sent, capacities = [], []
     for step in range(12):
         if step % 3 == 1:
@@ -72,28 +80,6 @@ def overflow(rank: int, num_workers: int) -> dict[str, Any]:
     return bench.report() | {"sent": sent, "capacities": capacities}
 
 
-def dense_limits(rank: int, num_workers: int) -> dict[str, Any]:
-    """The bits of five aggregated gradients of which all is sent, by exchange."""
-    return _dense_limits(rank, num_workers)
-
-
-def dense_limits_on_nodes(rank: int, num_workers: int) -> dict[str, Any]:
-    """The same for ranks that share nodes."""
-    return _dense_limits(rank, num_workers, on_nodes(EVEN, rank))
-
-
-def _dense_limits(rank: int, num_workers: int, wires: Wires | None = None) -> dict[str, Any]:
-    benches = {"none": (Bench(NoneConfig(), num_workers, wires=wires), None)} | {
-        name: (Bench(config, num_workers, wires=wires), level) for name, (config, level) in DENSE.items()
-    }
-    bits: dict[str, list[str]] = {name: [] for name in benches}
-    for step in range(5):
-        for name, (bench, level) in benches.items():
-            bench.step(gradients(rank, step), level)
-            bits[name].append(digest([bench.buffer.gradient]))
-    return bits
-
-
 def bad_gradient(rank: int, num_workers: int) -> dict[str, Any]:
     """One rank's gradient, or loss, is not finite at the fourth step, first or later of its level."""
     outcomes = {}
@@ -103,7 +89,7 @@ def bad_gradient(rank: int, num_workers: int) -> dict[str, Any]:
         ("calibrating", 0.3, ThresholdConfig(density=(0.01, 1.0))),
         ("dense", 1.0, ThresholdConfig(density=(0.01, 1.0))),
     ):
-        bench = Bench(config, num_workers)
+        bench = Bench(config, Place(rank, num_workers))
         for step in range(3):
             bench.step(gradients(rank, step), 0.02)
         before = bench.report()["residual"]
@@ -163,7 +149,7 @@ def equal_parameters(rank: int, num_workers: int) -> dict[str, Any]:
 
 def replicas_on_nodes(rank: int, num_workers: int) -> dict[str, Any]:
     """Training on two nodes, gone on with by fresh ranks on the same nodes, and by ranks that are nodes themselves."""
-    exchange, url = ThresholdConfig(density=0.05), f"{sys.argv[1]}/checkpoint"
+    exchange, url = ThresholdConfig(density=0.05), f"{Path.cwd()}/checkpoint"
     first, second = (_replica(rank, num_workers, exchange, per_node=2) for _ in range(2))
     moved, dense = _replica(rank, num_workers, exchange), _replica(rank, num_workers, NoneConfig(), per_node=2)
     for replica in (first, second, dense):
@@ -210,30 +196,50 @@ SCENARIOS = {
         dense_limits,
         kinds,
         pairs,
-        kinds_of_four,
         kinds_on_even_nodes,
         kinds_on_uneven_nodes,
         dense_limits_on_nodes,
         averages,
-        low_rank,
+        near_limits,
+        changing_rates,
         bad_gradient,
         paced_messages,
         early_stop,
         equal_parameters,
         replicas_on_nodes,
         ddp,
+        silent_rank,
+        dead_rank,
     )
 }
 
 
-def main(folder: Path, rank: int, num_workers: int, names: list[str]) -> None:
+def run_ranks(folder: Path, num_workers: int, names: list[str]) -> Reports:
+    """Run the scenarios `names` one after the other on `num_workers` ranks; of a rank that died there is no report."""
+    context = multiprocessing.get_context("forkserver")
+    ranks = [context.Process(target=_be, args=(folder, rank, num_workers, names)) for rank in range(num_workers)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(RANKS_S)
+    *codes, last = [process.exitcode for process in ranks]
+    for process in ranks:
+        process.kill()
+    assert codes == [0] * (num_workers - 1)
+    assert last == (-signal.SIGKILL if DEADLY in names else 0)
+    reporting = {name: range(num_workers - (name == DEADLY)) for name in names}
+    return {
+        name: [json.loads((folder / f"{name}.{rank}.json").read_text()) for rank in ranks]
+        for name, ranks in reporting.items()
+    }
+
+
+def _be(folder: Path, rank: int, num_workers: int, names: list[str]) -> None:
+    """Run the scenarios `names` one after the other, and write what each returns to `folder`, as NAME.RANK.json."""
+    os.chdir(folder)  # for what the ranks share
     torch.set_num_threads(1)  # the ranks share the machine with each other
     peers = _replica(rank, num_workers, NoneConfig())
     peers.connect(f"file://{folder}/rendezvous")
-    results = {name: SCENARIOS[name](rank, num_workers) for name in names}
-    (folder / f"{rank}.json").write_text(json.dumps(results))
+    for name in names:
+        (folder / f"{name}.{rank}.json").write_text(json.dumps(SCENARIOS[name](rank, num_workers)))
     peers.close()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])

@@ -88,7 +88,8 @@ def settings(tmp_path):
 
 
 @pytest.fixture
-def store(settings, clock):
+def store(settings, clock, put_sqlite):
+    put_sqlite(settings)
     store = Store.open(settings, clock=clock)
     yield store
     store.close()

@@ -7,6 +7,7 @@ from torch import Tensor
 from trainers.config import ThresholdConfig
 from trainers.exchange import memory
 from trainers.exchange.memory import Memory
+from trainers.exchange.selectors.by_count import take_largest
 
 D = 500
 ALL = slice(0, D)
@@ -68,3 +69,26 @@ def test_one_pass_selects_and_keeps_what_two_do(config: dict[str, object]):
         plain.commit()
 
     torch.testing.assert_close(fused.tensors(), plain.tensors())
+
+
+@pytest.mark.parametrize("config", [{}, {"momentum_correction": 0.9}])
+def test_a_threshold_leaves_nothing_behind_that_reaches_it(config: dict[str, object]):
+    kept = memory.build(ThresholdConfig(density=0.1, **config), torch.zeros(D))
+
+    for step in range(5):
+        sent(kept, gradient(step), at=1.5)
+        kept.commit()
+        assert kept.tensors()["residual"].abs().max() < 1.5  # so its square is below D x 1.5^2, whatever was given
+
+
+@pytest.mark.parametrize("count", [5, 50, 500])
+def test_what_error_feedback_keeps_stays_bounded(count: int):
+    kept, share, bound = memory.build(ThresholdConfig(density=0.1), torch.zeros(D)), count / D, 1.0
+
+    for step in range(100):
+        given = gradient(step % 3)
+        take_largest(kept, bound * given / given.norm(), ALL, count)
+        kept.commit()
+
+    # Of a compressor that leaves at most 1 - share of the square (Karimireddy et al., 2019, lemma 3).
+    assert kept.tensors()["residual"].square().sum() <= 4 * (1 - share) * bound**2 / share**2

@@ -200,6 +200,16 @@ def test_onebit_sends_each_layer_s_sum():
 
 
 @pytest.mark.parametrize("kind", ["scaled sign", "onebit"])
+def test_what_a_quantizer_with_memory_leaves_is_at_right_angles_to_what_it_sends(kind: str):
+    values = normal(D) + 0.3
+
+    q = sent(QUANTIZERS[kind](SEGMENTS), values).double()
+
+    # So the square that is left is that of the values less that of what is sent: never more than there was.
+    assert abs(q @ (values.double() - q)) < 1e-5 * q.square().sum()
+
+
+@pytest.mark.parametrize("kind", ["scaled sign", "onebit"])
 def test_with_memory_what_was_sent_and_what_is_kept_add_up(kind: str):
     quantizer, gradients = QUANTIZERS[kind](SEGMENTS), normal(20, D)
     residual, all_sent = torch.zeros(D), torch.zeros(D)

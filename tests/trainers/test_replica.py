@@ -173,3 +173,12 @@ def test_exported_weights_reproduce_the_evaluation(
     batch = replica.workload.validation[torch.arange(359)]
 
     assert replica.workload.loss(model, batch).item() == pytest.approx(evaluation.loss, rel=1e-5)
+
+
+def test_the_exchange_is_told_the_rate_of_the_update_warm_up_included(make_config):
+    exchange = ThresholdConfig(density=0.02, lr_corrected=True)
+    replica = Replica(make_config(exchange=exchange), 0, 1, device="cpu")  # five steps of warm-up
+
+    replica.run(Segment(num_steps=3, learning_rate=0.1, level=0.02))
+
+    assert replica._exchange.scalars()["learning_rate"] == pytest.approx(0.1 * 3 / 5)

@@ -56,6 +56,31 @@ def test_a_sample_that_misses_the_large_entries_does_no_harm():
     assert largest(values, 5).tolist() == [1, 10, 299_998]
 
 
+@settings(deadline=None, max_examples=50)
+@given(given_values=FEW, share=st.floats(0, 1))
+def test_of_the_square_the_largest_entries_leave_no_more_than_the_share_not_sent(
+    given_values: list[float], share: float
+):
+    values = torch.tensor(given_values, dtype=torch.float64)
+    count = num_selected(len(values), share)
+    rest = values.clone()
+
+    rest[largest(values.float(), count).long()] = 0.0
+
+    assert rest.square().sum() <= (1 - count / len(values)) * values.square().sum() * (1 + 1e-6) + 1e-30
+
+
+def test_of_the_square_random_entries_leave_the_share_not_sent_on_average():
+    values, left = normal(50), []
+
+    for step in range(2000):
+        rest = values.clone()
+        rest[random_entries(50, 10, seed=(step,)).long()] = 0.0
+        left.append(rest.square().sum())
+
+    assert float(torch.stack(left).mean() / values.square().sum()) == pytest.approx(1 - 10 / 50, rel=0.02)
+
+
 @pytest.mark.parametrize(("num_entries", "ratio", "expected"), [(30, 0.1, 3), (31, 0.1, 4), (5, 0.001, 1), (7, 1.0, 7)])
 def test_a_ratio_is_rounded_up_to_entries(num_entries: int, ratio: float, expected: int):
     assert num_selected(num_entries, ratio) == expected

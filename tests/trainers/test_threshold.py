@@ -5,6 +5,7 @@ import torch
 
 from trainers.config import ThresholdConfig
 from trainers.exchange.compressors.threshold import HardThreshold
+from trainers.exchange.config import ExchangeBase, PowerSgdConfig, TopKConfig
 
 D = 10_000
 
@@ -83,6 +84,19 @@ def test_a_level_outside_its_range_is_named(search: str, level: float, allowed: 
     knob = "density" if search == "density" else "threshold"
     config = ThresholdConfig(search=search, **{knob: 0.1})
 
+    with pytest.raises(ValueError, match=f"`level` must be {allowed}.*got {level:g}"):
+        config.check_level(level)
+
+
+@pytest.mark.parametrize(
+    ("config", "level", "allowed"),
+    [
+        (TopKConfig(density=0.1), float("nan"), r"in \(0, 1\]"),
+        (ThresholdConfig(search="absolute", threshold=1.0), float("nan"), ">= 0"),
+        (PowerSgdConfig(), 0.0, "at least 1"),
+    ],
+)
+def test_a_level_of_any_kind_is_checked(config: ExchangeBase, level: float, allowed: str):
     with pytest.raises(ValueError, match=f"`level` must be {allowed}.*got {level:g}"):
         config.check_level(level)
 

@@ -36,6 +36,9 @@ class Aggregator(Protocol):
     def release(self, values: Tensor) -> None:
         """Add to `values`, which will be averaged densely, what this rank keeps for others."""
 
+    def rescale(self, factor: float) -> None:
+        """Use what is kept for others times `factor` in the coming step."""
+
     def commit(self) -> None: ...
     def tensors(self) -> dict[str, Tensor]: ...
     def scalars(self) -> dict[str, Any]: ...
@@ -46,6 +49,9 @@ class Stateless:
     """What aggregators have in common that keep nothing between steps."""
 
     def release(self, values: Tensor) -> None:
+        return
+
+    def rescale(self, factor: float) -> None:
         return
 
     def commit(self) -> None:

@@ -105,6 +105,9 @@ class SparseConfig(ExchangeBase):
             yield Fault("/memory", self.memory, f"`momentum_correction` needs `memory: residual`, got {self.memory}")
         if self.lr_corrected and self.memory != "residual":
             yield Fault("/lr_corrected", True, f"`lr_corrected` needs `memory: residual`, got {self.memory}")
+        if self.lr_corrected and self.momentum_correction is not None:
+            message = f"`lr_corrected` does not go with `momentum_correction`, got {self.momentum_correction:g}"
+            yield Fault("/lr_corrected", True, message)
         if self.nesterov and self.momentum_correction is None:
             yield Fault("/nesterov", True, "`nesterov` needs `momentum_correction`: a number in [0, 1)")
 

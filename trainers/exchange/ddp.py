@@ -28,6 +28,8 @@ from trainers.exchange.topology import Topology
 from trainers.exchange.wires import Wires, found
 from trainers.segment import Purpose
 
+#: What a gradient may be of: float16 has not the range of the mean that comes back.
+TYPES = {torch.float32, torch.bfloat16}
 #: So many neighbouring ranks a node, all ranks on one machine, or a mesh of nodes x ranks of a node.
 PerNode = int | Literal["auto"] | DeviceMesh
 
@@ -45,15 +47,19 @@ def compress_gradients(
     `scale` is what the loss was multiplied by (`scaler.get_scale` of a GradScaler): memories are kept without it. A
     step whose gradients are not finite on some rank leaves infinity in all gradients and changes no memory, so that
     the scaler skips it. Backwards inside `model.no_sync()` are no steps. `per_node` says which ranks exchange as one.
-    Raises ValueError for a range where a number is needed, parameters that are not float32 on one device, or nodes that
-    do not hold every rank once.
+    Gradients of bfloat16 parameters are exchanged, and memories kept, in float32; the mean is rounded to bfloat16.
+    Raises ValueError for a range where a number is needed, for `lr_corrected`, for parameters that are neither float32
+    nor bfloat16, or not on one device, and for nodes that do not hold every rank once.
     """
     if ranges := [each.field for each in config.ranges()]:
         raise ValueError(f"`{ranges[0]}` must be one number: nothing searches a range here")
+    if getattr(config, "lr_corrected", False):
+        raise ValueError("`lr_corrected` must be false: here nothing says what the learning rate is")
     parameters = [each for each in model.parameters() if each.requires_grad]
-    kinds = {(each.dtype, each.device) for each in parameters}
-    if len(kinds) != 1 or parameters[0].dtype != torch.float32:
-        raise ValueError(f"parameters must be float32 and on one device, got {sorted(map(str, kinds))}")
+    types, devices = {each.dtype for each in parameters}, {each.device for each in parameters}
+    if len(devices) != 1 or not types <= TYPES:
+        got = sorted(map(str, types | devices))
+        raise ValueError(f"parameters must be float32 or bfloat16, and on one device, got {', '.join(got)}")
     wires = Wires(_topology(per_node, parameters[0].device), dist.get_rank(), Unpaced())
     wires.join()
     handle = CompressedGradients(model, config, wires, scale=scale, seed=seed)
@@ -108,7 +114,7 @@ class CompressedGradients:
         ]
         scale = self._scale()
         for layer, gradient in parts:
-            torch.div(gradient.reshape(-1), scale, out=self._buffer.of(layer))
+            self._buffer.of(layer).copy_(gradient.reshape(-1)).div_(scale)
         future: Future[Tensor] = Future()
         self._waiting.append((parts, bucket.buffer(), future))
         if bucket.is_last():

@@ -30,6 +30,7 @@ class Sharded:
         self._shards = Shards(bucket.num_elements, wire.num_workers)
         self._room = 0  # entries of a payload for one owner; 0: not yet known
         self._next_room = 0
+        self._factor = 1.0
         # Of this rank's shard: means that were not sent around.
         self._kept, self._next_kept = (torch.zeros(self._shards.size, device=device) for _ in range(2))
 
@@ -64,7 +65,8 @@ class Sharded:
 
     def _sum(self, rows: Tensor, capacity: int) -> None:
         """Add the mean of the ranks' entries in this rank's shard to what it had kept."""
-        payload, mean = self._to_owner(capacity), self._next_kept.copy_(self._kept)
+        payload = self._to_owner(capacity)
+        mean = torch.mul(self._kept, self._factor, out=self._next_kept)
         for row in rows:
             payload.add_to(mean, row, scale=1 / len(rows))
 
@@ -88,9 +90,12 @@ class Sharded:
         return Payload(self._shards.size, min(self._shards.size, -(-capacity // self._wire.num_workers)), self._dtype)
 
     def release(self, values: Tensor) -> None:
-        self._shards.add(values, self._wire.rank, self._kept * self._wire.num_workers)
+        self._shards.add(values, self._wire.rank, self._kept * (self._factor * self._wire.num_workers))
         self._next_kept.zero_()
         self._next_room = self._room
+
+    def rescale(self, factor: float) -> None:
+        self._factor = factor
 
     def commit(self) -> None:
         self._kept, self._next_kept = self._next_kept, self._kept

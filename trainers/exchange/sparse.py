@@ -42,8 +42,8 @@ class SparseExchange:
     @torch.no_grad()
     def step(self, loss: Tensor, level: float | None, learning_rate: float) -> Exchanged:
         """Exchange the buffer's gradient, bucket by bucket; the memory changes only if all of it was finite."""
-        if self._config.lr_corrected and self._learning_rate is not None:
-            self._memory.rescale(self._learning_rate / learning_rate)
+        if self._config.lr_corrected:
+            self._rescale(_correction(self._learning_rate, learning_rate))
         if not self._selector.prepare(level, self._buffer, self._memory, self._wire):
             return DIVERGED
         reports = [self._exchange(bucket, loss) for bucket in self._buffer.buckets]
@@ -54,6 +54,11 @@ class SparseExchange:
             loss=reports[-1].loss,
             density=sum(report.sent for report in reports) / self._buffer.num_elements,
         )
+
+    def _rescale(self, factor: float) -> None:
+        self._memory.rescale(factor)
+        for aggregator in self._aggregators:
+            aggregator.rescale(factor)
 
     def _exchange(self, bucket: Bucket, loss: Tensor) -> Report:
         gradient, aggregator = self._buffer.wait(bucket), self._aggregators[bucket.index]
@@ -115,6 +120,11 @@ class SparseExchange:
         for aggregator, each in zip(self._aggregators, scalars["aggregators"], strict=True):
             aggregator.load_scalars(each)
         self._learning_rate = scalars["learning_rate"]
+
+
+def _correction(before: float | None, now: float) -> float:
+    """Return what keeps rate x memory as it was, when the rate changes; to a rate of 0, or from it, nothing does."""
+    return before / now if before and now else 1.0
 
 
 def _aggregator(config: SparseConfig, bucket: Bucket, wire: Wire, device: torch.device) -> Aggregator:

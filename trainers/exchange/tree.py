@@ -1,5 +1,6 @@
 """Sums that go up a tree of ranks: two ranks' entries become one's, of which the largest go on (Shi et al., 2019)."""
 
+import math
 from itertools import chain
 
 import torch
@@ -38,7 +39,7 @@ class Tree(Stateless):
         scatter_add(out.zero_(), entries, 1 / num_workers)
         return Report(
             loss=header.loss / num_workers,
-            is_finite=header.is_finite,
+            is_finite=header.is_finite and math.isfinite(header.loss),
             most_wanted=header.most,
             sent=len(entries.indices),
         )

@@ -1,0 +1,91 @@
+"""How attempts end, and what becomes of their jobs."""
+
+import pytest
+
+from service.errors import IllegalTransition
+from service.records import (
+    AttemptFinished,
+    Control,
+)
+from service.states import JobState
+from tests.contract.reported import points
+
+
+def test_the_driver_is_told_to_cancel(store, driver):
+    assert driver.send().control is Control.RUN
+
+    store.cancel(driver.job_id)
+
+    assert driver.send().control is Control.CANCEL
+    assert store.renew(driver.job_id, 1).control is Control.CANCEL
+    assert store.brief(driver.job_id, 1).control is Control.CANCEL
+
+
+@pytest.mark.parametrize("outcome", ["succeeded", "failed", "cancelled"])
+def test_a_job_that_was_being_cancelled_is_cancelled_however_its_driver_ends(store, driver, outcome):
+    store.cancel(driver.job_id)
+
+    driver.send(AttemptFinished(outcome=outcome))
+
+    assert store.job(driver.job_id).state is JobState.CANCELLED
+
+
+def test_a_failed_attempt_queues_the_job_with_a_back_off_until_none_is_left(store, driver, begin, clock):
+    driver.send(AttemptFinished(outcome="failed", reason="out of memory"))
+
+    (work,) = store.work()
+    assert work.state is JobState.QUEUED
+    assert work.not_before > clock.now
+    assert "out of memory" in work.reason
+
+    begin(driver.job_id).send(AttemptFinished(outcome="failed", reason="again"))
+
+    job = store.job(driver.job_id)
+    assert (job.state, job.reason) == (JobState.FAILED, "again")
+
+
+def test_a_failure_that_would_come_again_ends_the_job_with_its_first_attempt(store, driver):
+    driver.send(AttemptFinished(outcome="failed", reason="`loss` must return a scalar", retry=False))
+
+    job = store.job(driver.job_id)
+    assert (job.state, job.attempt, job.reason) == (JobState.FAILED, 1, "`loss` must return a scalar")
+
+
+def test_a_driver_with_nothing_left_to_train_may_succeed_at_once(store, spec, begin):
+    driver = begin(store.add_job(spec)[0].id)
+
+    driver.send(AttemptFinished(outcome="succeeded"))
+
+    assert store.job(driver.job_id).state is JobState.SUCCEEDED
+
+
+def test_only_the_driver_renews_the_lease(store, driver, clock):
+    (before,) = store.work()
+    clock.now += 5
+
+    driver.send(points(driver.trial_id, [0]), stream=driver.trial_id)
+    (after_trial,) = store.work()
+    driver.send()
+    (after_driver,) = store.work()
+
+    assert after_trial.lease_expires == before.lease_expires
+    assert after_driver.lease_expires == pytest.approx(before.lease_expires + 5, abs=0.1)
+
+
+def test_losing_an_attempt_twice_ends_it_once(store, driver):
+    first = store.lose_attempt(driver.job_id, 1, reason="lost")
+
+    assert store.lose_attempt(driver.job_id, 1, reason="lost again") == first
+
+
+def test_a_job_that_is_not_queued_begins_no_attempt(store, driver):
+    with pytest.raises(IllegalTransition):
+        store.begin_attempt(driver.job_id)
+
+    assert store.job(driver.job_id).attempt == 1
+
+
+def test_the_last_words_of_a_driver_are_kept_whatever_bytes_they_hold(store, driver):
+    driver.send(AttemptFinished(outcome="failed", reason="Segmentation fault\0 ✗"))
+
+    assert store.job(driver.job_id).reason.endswith("Segmentation fault\ufffd ✗")

@@ -1,0 +1,55 @@
+"""What the store keeps of reported series."""
+
+import pytest
+
+from service.errors import NotFound
+from service.records import (
+    MetricPoints,
+)
+from tests.contract.reported import points
+
+
+def test_a_thinned_series_keeps_both_ends_and_the_extremes(store, driver):
+    values = [1.0] * 1000
+    values[333], values[777] = 99.0, -99.0
+    driver.send(points(driver.trial_id, range(1000), values), stream=driver.trial_id)
+
+    (series,) = store.series(driver.job_id, "loss", max_points=50)
+
+    assert len(series.steps) <= 50
+    assert (series.steps[0], series.steps[-1], series.num_points) == (0, 999, 1000)
+    assert {99.0, -99.0} <= set(series.values)
+
+
+def test_a_diverged_value_survives_as_missing(store, driver):
+    driver.send(points(driver.trial_id, range(2), [1.0, None]), stream=driver.trial_id)
+
+    assert store.series(driver.job_id, "loss")[0].values == (1.0, None)
+
+
+def test_an_empty_series_is_empty_and_an_unknown_one_or_trial_is_not_found(store, driver):
+    assert store.series(driver.job_id, "density")[0].values == ()
+    with pytest.raises(NotFound, match="no metric `nothing`"):
+        store.series(driver.job_id, "nothing")
+    with pytest.raises(NotFound, match="no trial"):
+        store.series(driver.job_id, "loss", trial_id="elsewhere")
+
+
+def test_the_best_loss_is_the_lowest_reported_not_the_last(store, driver):
+    losses = MetricPoints(
+        trial_id=driver.trial_id,
+        name="validation_loss",
+        steps=(0, 10, 20),
+        seconds=(0.0, 1.0, 2.0),
+        values=(0.3, 0.1, 0.2),
+    )
+    driver.send(losses, stream=driver.trial_id)
+
+    (summary,), (trial,) = store.jobs().jobs, store.trials(driver.job_id)
+    assert (summary.best_validation_loss, trial.validation_loss) == (0.1, 0.2)
+
+
+def test_of_a_step_that_comes_twice_in_a_batch_the_last_value_stays(store, driver):
+    driver.send(points(driver.trial_id, [0, 1, 1], [3.0, 2.0, 1.0]), stream=driver.trial_id)
+
+    assert store.series(driver.job_id, "loss")[0].values == (3.0, 1.0)

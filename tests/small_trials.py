@@ -1,0 +1,34 @@
+"""Small trials, and a sink that keeps what they report."""
+
+from typing import Any
+
+from service.records import AnyRecord, Control
+from service.spec import JobSpec, TrialSpec
+
+
+def digits_trial(**fields: Any) -> TrialSpec:
+    """Return the first trial of a job on digits, of 900 steps, with these fields of the job."""
+    job = {"workload": {"kind": "digits-mlp"}, "budget": {"steps": 900}}
+    return next(JobSpec.model_validate(job | fields).trials())
+
+
+class Memory:
+    """Keeps the records, whichever thread they come from."""
+
+    def __init__(self) -> None:
+        self.records: list[AnyRecord] = []
+
+    def report(self, *records: AnyRecord) -> None:
+        self.records.extend(records)
+
+    def flush(self, *records: AnyRecord) -> None:
+        self.report(*records)
+
+    def is_clear(self) -> bool:
+        return True
+
+    def asked(self) -> Control:
+        return Control.RUN
+
+    def of(self, *kinds: type) -> list[Any]:
+        return [record for record in self.records if isinstance(record, kinds)]
