@@ -257,7 +257,7 @@ def print_table(rows: list[Json]) -> None:
         print(f"\n### {name}: the best schedule was {', '.join(map(told, best.values()))}\n")
         print("| arm | mean | worst | 10x low | right | 10x high | runs | search |")
         print("| --- | --- | --- | --- | --- | --- | --- | --- |")
-        for arm in ("cool-down", "Schedule-Free", *PRODIGY, *SEARCHES, INSURED):
+        for arm in ("cool-down", "Schedule-Free", *PRODIGY, *SEARCHES, *INSURED):
             by_start = excess_by_start(known, arm, task, best)
             everything = [excess for found in by_start.values() for excess in found]
             if not everything:
@@ -268,16 +268,15 @@ def print_table(rows: list[Json]) -> None:
             )
             print(
                 f"| {arm} | {percent(excess_of[arm][-1])} | {percent(max(everything))} | {starts} | {len(everything)} "
-                f"| {percent(share(known, BASE.get(arm, arm)), sign='')} |"
+                f"| {percent(share(known, INSURED.get(arm, arm)), sign='')} |"
             )
     print("\n| arm | mean over tasks |\n| --- | --- |")
     for arm, excess in excess_of.items():
         print(f"| {arm} | {percent(statistics.fmean(excess))} of {len(excess)} |")
 
 
-#: The tuned line beside the guess with a cool-down, on twice the workers; the better one is kept.
-INSURED = "bo, events, insured"
-BASE = {INSURED: "bo, events"}
+#: A searching line beside the guess with a cool-down, on twice the workers; the better one is kept.
+INSURED = {f"{arm}, insured": arm for arm in ("bo, events", "bo, events, plain")}
 
 
 def best_schedules(rows: Sequence[Json]) -> dict[int, Json]:
@@ -299,8 +298,8 @@ def excess_by_start(rows: Sequence[Json], arm: str, task: Task, best: dict[int, 
 
     Prodigy has no start, and of Schedule-Free the best rate of its grid counts: both stand under `right`.
     """
-    if arm == INSURED:
-        tuned, guess = (excess_by_start(rows, name, task, best) for name in ("bo, events", "cool-down"))
+    if arm in INSURED:
+        tuned, guess = (excess_by_start(rows, name, task, best) for name in (INSURED[arm], "cool-down"))
         return {start: [min(pair) for pair in zip(tuned[start], guess[start], strict=False)] for start in STARTS}
     found = sorted((row for row in rows if row["arm"] == arm and row["seed"] in best), key=lambda row: int(row["seed"]))
 

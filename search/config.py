@@ -35,6 +35,11 @@ class Budget(Config):
     steps: Count | None = Field(None, le=10**12, description="optimizer steps, search included")
     bytes: Count | None = Field(None, le=10**18, description="bytes sent by one worker, search included")
 
+    @property
+    def counts_bytes_alone(self) -> bool:
+        """Whether a run that sends nothing would never end."""
+        return self.seconds is None and self.steps is None
+
     @model_validator(mode="after")
     def _has_a_cap(self) -> "Budget":
         if self.seconds is None and self.steps is None and self.bytes is None:

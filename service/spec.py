@@ -164,6 +164,7 @@ class JobSpec(Config):
     def _parts_fit_together(self) -> "JobSpec":
         faults = [
             *self._repeated(),
+            *self._bytes_that_nobody_sends(),
             *self._steps_beyond_the_data(),
             *self._momentum_twice(),
             *self._ranges_that_are_not_searched(),
@@ -179,6 +180,14 @@ class JobSpec(Config):
             yield Fault("/arms", names, f"arms need distinct names, got {names}")
         if len(set(self.seeds)) < len(self.seeds):
             yield Fault("/seeds", list(self.seeds), f"seeds must be distinct, got {list(self.seeds)}")
+
+    def _bytes_that_nobody_sends(self) -> Iterator[Fault]:
+        if self.budget.counts_bytes_alone and self.workers.count == self.workers.placed_together:
+            yield Fault(
+                "/budget/bytes",
+                self.budget.bytes,
+                "one node sends nothing, so `budget.bytes` alone would never end the job: add `seconds` or `steps`",
+            )
 
     def _steps_beyond_the_data(self) -> Iterator[Fault]:
         samples = num_samples(self.workload)

@@ -11,6 +11,7 @@ from trainers import cost
 from trainers.config import EmulateLink, NoneConfig, ReplicaConfig
 from trainers.group import Group
 from trainers.segment import Segment, SegmentResult
+from trainers.workload import WorkloadError
 
 #: Discarded steps before the clock starts: libraries load and connections open in them.
 WARM_UP_STEPS = 3
@@ -19,7 +20,11 @@ STAGE = "stage"
 
 
 def opening_space(spec: TrialSpec, groups: Sequence[Group]) -> tuple[SearchSpace, list[SegmentResult]]:
-    """Return the search space of a fresh run, and the warm-ups of its lanes; the first measured the machine for it."""
+    """Return the search space of a fresh run, and the warm-ups of its lanes; the first measured the machine for it.
+
+    Raises WorkloadError for a budget that would never be spent.
+    """
+    _check_budget(spec, groups[0])
     space = _stated_space(spec.replica)
     if spec.replica.exchange.is_by_density:
         space = space.model_copy(update={"dense_bytes": _transfer(spec, groups[0], None).bytes})
@@ -30,6 +35,14 @@ def opening_space(spec: TrialSpec, groups: Sequence[Group]) -> tuple[SearchSpace
     if rule is None:
         return space, warm_ups
     return space.model_copy(update={"guess": space.guess.model_copy(update={"level": rule})}), warm_ups
+
+
+def _check_budget(spec: TrialSpec, group: Group) -> None:
+    if spec.budget.counts_bytes_alone and len(group.nodes) == 1:
+        raise WorkloadError(
+            f"all {group.num_workers} workers were found on one machine, which sends nothing, so `budget.bytes` alone "
+            "would never end the job: add `budget.seconds` or `steps`, or give `workers.per_node` a number"
+        )
 
 
 def _stated_space(replica: ReplicaConfig) -> SearchSpace:

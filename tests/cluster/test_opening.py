@@ -10,6 +10,7 @@ from service.records import ProbeDone, StageDecided
 from service.spec import TrialSpec
 from tests.small_trials import Memory, digits_trial
 from trainers.segment import Segment, SegmentResult
+from trainers.workload import WorkloadError
 
 JOB: dict[str, Any] = {
     "workload": {"kind": "digits-mlp", "batch_size": [16, 64]},
@@ -48,6 +49,14 @@ def test_the_search_opens_in_the_middle_of_a_pair_and_with_the_first_choice(spec
     assert (space.opening.batch_size, space.opening.nesterov) == (32, True)
     assert space.opening.momentum == pytest.approx(1 - (0.2 * 0.02) ** 0.5)
     assert group.told[0].options == space.opening.further  # the warm-up trains with them too
+
+
+def test_bytes_alone_are_no_budget_where_all_workers_turn_out_to_share_a_machine(group: Any) -> None:
+    group.nodes = ((0, 1),)
+
+    with pytest.raises(WorkloadError, match=r"add `budget\.seconds` or `steps`"):
+        opening_space(digits_trial(**JOB | {"budget": {"bytes": 10**6}}), [group])
+    assert not group.told
 
 
 def test_what_is_chosen_is_trained_with_reported_and_in_the_schedule(

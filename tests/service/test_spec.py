@@ -104,6 +104,7 @@ def accepted(changes: dict[str, Any]) -> JobSpec:
         ({"workers": {"count": 4, "per_node": 0}}, "/workers/per_node", 0, "at least 1"),
         ({"workers": {"per_node": "all"}}, "/workers/per_node", "all", "available: auto"),
         ({"workers": {"count": 3, "per_node": 3, "gpus": 0.5}}, "/workers/per_node", 3, "whole number"),
+        ({"workers": {"count": 2, "per_node": 2}, "budget": {"bytes": 10**6}}, "/budget/bytes", 10**6, "never end"),
         ({"workers": {"timeout_s": 0}}, "/workers/timeout_s", 0, "greater than 0"),
         ({"link": {"mode": "emulate", "mbps": 1e-300}}, "/link/mbps", 1e-300, "equal to 0.001"),
         ({"link": {"mode": "emulate", "mbps": 1e7}}, "/link/mbps", 1e7, "equal to 1000000"),
