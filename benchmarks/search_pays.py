@@ -55,6 +55,7 @@ class Task:
     guess: float  # the best of `rates` with a cool-down, on seeds that are not reported
     free_guess: float  # the best of `free_rates`, on the same seeds
     weight_decay: float  # of all arms
+    decades: tuple[float, ...] = ()  # further starts of `PLAIN`
 
 
 TASKS = {
@@ -87,8 +88,12 @@ TASKS = {
         0.3,
         3.0,
         0.001,  # without it 2,000 steps overfit: the better a rate trains, the worse it validates
+        decades=(1e-4, 1e-3, 0.01, 0.1, 1.0),
     ),
 }
+
+#: The search with a plain optimizer, which cools down at the end.
+PLAIN = "bo, events, plain"
 
 #: Arms by name: the controller, and whether the optimizer is the Schedule-Free one.
 SCHEDULES: dict[str, tuple[Json, bool]] = {
@@ -101,7 +106,7 @@ SCHEDULES: dict[str, tuple[Json, bool]] = {
 SEARCHES: dict[str, tuple[Json, bool]] = {
     "bo, events": ({"kind": "bo", "revisit": "events"}, True),
     "bo, stages": ({"kind": "bo", "revisit": "stages"}, True),
-    "bo, events, plain": ({"kind": "bo", "revisit": "events"}, False),
+    PLAIN: ({"kind": "bo", "revisit": "events"}, False),
     "local": ({"kind": "local"}, True),
     "sobol": ({"kind": "sobol"}, True),
     "autolrs": ({"kind": "autolrs"}, False),
@@ -169,6 +174,8 @@ def runs_of(name: str, arm: str, seed: int, reach: int) -> Iterator[Run]:
     else:
         for factor in STARTS.values():
             yield Run(name, arm, task.guess * factor, seed)
+        for rate in task.decades if arm == PLAIN else ():
+            yield Run(name, arm, rate, seed)
 
 
 class Notes:
@@ -270,13 +277,24 @@ def print_table(rows: list[Json]) -> None:
                 f"| {arm} | {percent(excess_of[arm][-1])} | {percent(max(everything))} | {starts} | {len(everything)} "
                 f"| {percent(share(known, INSURED.get(arm, arm)), sign='')} |"
             )
+    print_decades(rows)
     print("\n| arm | mean over tasks |\n| --- | --- |")
     for arm, excess in excess_of.items():
         print(f"| {arm} | {percent(statistics.fmean(excess))} of {len(excess)} |")
 
 
+def print_decades(rows: Sequence[Json]) -> None:
+    """Print how `PLAIN` ended from every decade, above the seed's best schedule."""
+    for name, task in TASKS.items():
+        best = best_schedules([row for row in rows if row["task"] == name])
+        for row in rows:
+            if (row["task"], row["arm"]) == (name, PLAIN) and row["learning_rate"] in task.decades:
+                excess = percent(loss_of(row) / loss_of(best[row["seed"]]) - 1)
+                print(f"\n{name}, {PLAIN}, from {row['learning_rate']:g} with seed {row['seed']}: {excess}")
+
+
 #: A searching line beside the guess with a cool-down, on twice the workers; the better one is kept.
-INSURED = {f"{arm}, insured": arm for arm in ("bo, events", "bo, events, plain")}
+INSURED = {f"{arm}, insured": arm for arm in ("bo, events", PLAIN)}
 
 
 def best_schedules(rows: Sequence[Json]) -> dict[int, Json]:
