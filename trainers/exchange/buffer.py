@@ -16,6 +16,9 @@ from trainers.exchange.buckets import Bucket, Layer
 from trainers.exchange.config import ExchangeBase
 from trainers.workload import WorkloadError
 
+#: Entries before the gradient for numbers that are sent with it; 64 bytes, so that the gradient stays aligned.
+LEAD = 16
+
 
 class BackwardFailed(Exception):
     """Backward raised: the rest of this step's gradient will never come."""
@@ -33,7 +36,8 @@ class GradientBuffer:
             (layer for bucket in self.buckets for layer in bucket.layers), key=lambda layer: layer.start
         )
         self.num_elements = self.layers[-1].stop
-        self.gradient = torch.zeros(self.num_elements, device=device)
+        self._words = torch.zeros(LEAD + self.num_elements, device=device)
+        self.gradient = self._words[LEAD:]
         self._owner = {layer.start: bucket.index for bucket in self.buckets for layer in bucket.layers}
         self._parameters: list[Parameter] = []
         self._places: list[int] = []
@@ -61,6 +65,13 @@ class GradientBuffer:
     def of(self, layer: Layer) -> Tensor:
         """Return a layer's gradient, a view."""
         return self.gradient[layer.start : layer.stop]
+
+    def led_by(self, numbers: Sequence[float], bucket: Bucket) -> Tensor:
+        """Return up to `LEAD` numbers and, behind them, the gradient of the bucket that starts at 0: a view."""
+        assert bucket.start == 0 and len(numbers) <= LEAD
+        words = self._words[LEAD - len(numbers) : LEAD + bucket.num_elements]
+        words[: len(numbers)] = words.new_tensor(numbers)
+        return words
 
     def _arrive(self, layer: Layer, _: Tensor) -> None:
         if self._expects:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from trainers import cost
+from trainers.exchange.buckets import Bucket
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.outcome import DIVERGED, Exchanged, is_finite
 from trainers.exchange.wire import Parts, Wire
@@ -31,11 +32,20 @@ class DenseExchange:
         *early, last = self._buffer.buckets
         for bucket in early:
             all_reduce_mean(self._buffer.wait(bucket), self._wire, [], self._dtype)
-        [loss_sum] = all_reduce_mean(self._buffer.wait(last), self._wire, [float(loss)], self._dtype)
+        [loss_sum] = self._with_the_loss(last, float(loss))
         # What is not finite on one rank is not finite in the sum, whose bits are the same on all ranks.
         if not (math.isfinite(loss_sum) and is_finite(self._buffer.gradient)):
             return DIVERGED
         return Exchanged(loss=loss_sum / self._wire.num_workers)
+
+    def _with_the_loss(self, bucket: Bucket, loss: float) -> Control:
+        """Average the last bucket; returns the sum of the losses, which need no copy of it to go along."""
+        gradient = self._buffer.wait(bucket)
+        if self._dtype != torch.float32:
+            return all_reduce_mean(gradient, self._wire, [loss], self._dtype)
+        summed = _sum_behind(self._buffer.led_by([loss], bucket), 1, self._wire)
+        gradient.div_(self._wire.num_workers)
+        return summed
 
     def tensors(self) -> dict[str, Tensor]:
         return {}
@@ -59,10 +69,16 @@ def all_reduce_mean(values: Tensor, wire: Wire, control: Control, dtype: torch.d
         values.div_(wire.num_workers)
         return []
     words = torch.cat([values.new_tensor(control), values])
-    parts: Parts = {"control": cost.WORD_BYTES * len(control), "gradient": values.nbytes}
-    wire.all_reduce_sum(words, parts)
+    summed = _sum_behind(words, len(control), wire)
     torch.div(words[len(control) :], wire.num_workers, out=values)
-    return words[: len(control)].tolist()
+    return summed
+
+
+def _sum_behind(words: Tensor, num_control: int, wire: Wire) -> Control:
+    """Sum `words` over the ranks, in place; returns the first `num_control`, which are not of the gradient."""
+    parts: Parts = {"control": cost.WORD_BYTES * num_control, "gradient": words[num_control:].nbytes}
+    wire.all_reduce_sum(words, parts)
+    return words[:num_control].tolist()
 
 
 def sums(control: Control, wire: Wire) -> Control:
