@@ -64,7 +64,7 @@ def measure_ask() -> Iterator[Row]:
     journals = [_told(seed) for seed in range(SEARCHES)]
     _ask_milliseconds(journals[0], 1)  # loads what is loaded once
     for together, bar in ((1, 100.0), (4, 150.0)):
-        times = [_ask_milliseconds(journal, together) for journal in journals for _ in range(REPEATS)]
+        times = [_ask_milliseconds(journal, together) for _ in range(REPEATS) for journal in journals]
         what = f"ask for {together}, after {TOLD} probes"
         yield Row("ask", f"{what}: median ms", float(np.median(times)))
         yield Row("ask", f"{what}: p95 ms", float(np.quantile(times, 0.95)), bar)

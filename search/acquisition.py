@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import cache
+from threading import Lock
 
 import numpy as np
 import torch
@@ -13,13 +14,16 @@ from search.gaussian_process import GaussianProcess
 from search.surrogate import MIN_POINTS, AnySurrogate, Surrogate, quiet_and_single_threaded
 
 Array = NDArray[np.float64]
-Legal = Callable[[Array], Array]
+IsLegal = Callable[[Array], bool]
+Snap = Callable[[Array], Array]
 
 NUM_SOBOL = 512
 NUM_LOCAL = 64
 #: Standard deviation of the local cloud, as a share of the bounds' width.
 LOCAL_WIDTH = 0.05
 NUM_SAMPLES = 64
+
+_WARMING = Lock()
 
 
 def sobol_points(num_points: int, bounds: Array, *, seed: int) -> Array:
@@ -29,24 +33,25 @@ def sobol_points(num_points: int, bounds: Array, *, seed: int) -> Array:
     return np.asarray(bounds[0] + unit * (bounds[1] - bounds[0]))
 
 
-def next_point(surrogate: AnySurrogate, bounds: Array, *, pending: Array, legal: Legal, seed: int) -> Array | None:
+def next_point(
+    surrogate: AnySurrogate, bounds: Array, *, pending: Array, snap: Snap, is_legal: IsLegal, seed: int
+) -> Array | None:
     """Return the point `(d,)` within `bounds` `(2, d)` that promises the most, or None if none is legal.
 
     Maximises qLogNoisyExpectedImprovement (Ament et al., 2023), or of the plain surrogate the expected improvement
-    itself, over 512 Sobol points and 64 around the best mean. Points that still run are `pending` `(p, d)`; `legal`
-    maps a cloud `(m, d)` to what may be tried of it `(k, d)`, moved onto values that exist: so whole numbers and
-    choices are searched exactly.
+    itself, over 512 Sobol points and 64 around the best mean. Points that still run are `pending` `(p, d)`. `snap`
+    moves a cloud `(m, d)` onto values that exist, so whole numbers and choices are searched exactly; `is_legal` says
+    of a point `(d,)` whether it may be tried, and is asked of the best one first.
 
     Raises:
         one of `search.surrogate.NUMERICAL_FAILURES`: BoTorch's acquisition failed.
     """
-    cloud = legal(_cloud(surrogate, bounds, seed))
-    if not len(cloud):
-        return None
+    cloud = snap(_cloud(surrogate, bounds, seed))
     worth = _worth(surrogate, cloud, pending, seed)
     if not np.isfinite(worth).any():
         raise ArithmeticError("no point of the acquisition is finite")
-    return np.asarray(cloud[int(np.nanargmax(worth))])
+    best_first = np.argsort(-worth, kind="stable")  # NaN last
+    return next((cloud[index] for index in best_first if not np.isnan(worth[index]) and is_legal(cloud[index])), None)
 
 
 def _worth(surrogate: AnySurrogate, cloud: Array, pending: Array, seed: int) -> Array:
@@ -64,13 +69,18 @@ def _worth(surrogate: AnySurrogate, cloud: Array, pending: Array, seed: int) -> 
         return np.asarray(acquisition(torch.as_tensor(cloud, dtype=torch.float64).unsqueeze(1)).numpy())
 
 
-@cache
 def warm_up() -> None:
     """Fit and ask once, on nothing: a process's first time loads libraries for some tenths of a second."""
+    with _WARMING:  # two threads that load them at once have been seen to mix up float32 and float64
+        _warm_up_once()
+
+
+@cache
+def _warm_up_once() -> None:
     bounds = np.array([[0.0, 0.0], [1.0, 1.0]])
     points = sobol_points(2 * MIN_POINTS, bounds, seed=0)
     surrogate = Surrogate(points, points.sum(axis=1), np.full(len(points), 0.01))
-    next_point(surrogate, bounds, pending=points[:1], legal=lambda cloud: cloud, seed=0)
+    next_point(surrogate, bounds, pending=points[:1], snap=np.asarray, is_legal=lambda point: True, seed=0)
     surrogate.joint(points)
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from search import events, spending
 from search.config import SearchConfig
-from search.evidence import Evidence, diverged_values, evidence, scores
+from search.evidence import Evidence, diverged_values, evidence, scores, surrogate_of
 from search.gaussian_process import NOISE_FLOOR
 from search.peak import edge_below, interpolated_peak, parabola_peak
 from search.posterior import Fit
@@ -186,9 +186,8 @@ def _posterior(order: Sequence[int], means: Array, covariance: Array) -> dict[in
 
 
 def _fit(problem: Problem, stage: Stage) -> Fit | None:
-    known = evidence(stage)
-    box = bounding_box(problem, known.values)
-    surrogate = known.surrogate(problem, box)
+    box = bounding_box(problem, evidence(stage).values)
+    surrogate = surrogate_of(problem, stage, box)
     return None if surrogate is None else Fit(surrogate, box)
 
 
@@ -196,9 +195,9 @@ def _believe(fit: Fit | None, known: Evidence, finite: Sequence[Score]) -> tuple
     """Return mean `(m,)` and covariance `(m, m)` of the rewards of the `finite` scores, by GP if there is one."""
     if fit is not None:
         return fit.surrogate.joint(np.array([fit.box.to_unit(score.values) for score in finite]))
-    rewards = known.rewards[: len(finite)]  # the stage's own come first
+    rewards, variances = (np.array(part[: len(finite)]) for part in (known.rewards, known.variances))  # own come first
     floor = (NOISE_FLOOR * float(np.std(rewards))) ** 2
-    return rewards, np.diag(np.maximum(known.variances[: len(finite)], floor))
+    return rewards, np.diag(np.maximum(variances, floor))
 
 
 def _switch_reason(stage: Stage, winner: int, verdict: Verdict) -> str:

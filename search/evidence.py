@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -85,6 +86,7 @@ class _Tail(NamedTuple):
     error: float  # its standard error; that of the difference to the control, whose own is 0
 
 
+@lru_cache(maxsize=64)  # each ask reads all finished probes again, some of them three times
 def _tail(probe: Probe, control: Probe) -> _Tail:
     """Return the mean loss of the probe's last half; of one that was cut, as it would be beside the whole control."""
     half, others = _last_half(probe.reading), _last_half(control.reading)
@@ -136,11 +138,11 @@ def _last_half(reading: Reading) -> Array:
 
 
 class Evidence(NamedTuple):
-    """Data for a surrogate: values, rewards `(n,)` and variances `(n,)`; what diverged is in with a low reward."""
+    """Data for a surrogate: n values, their rewards and variances; what diverged is in with a low reward."""
 
-    values: list[Values]
-    rewards: Array
-    variances: Array
+    values: tuple[Values, ...]
+    rewards: tuple[float, ...]
+    variances: tuple[float, ...]
     num_finite: int
     prior: Prior = NO_PRIOR
 
@@ -150,13 +152,13 @@ class Evidence(NamedTuple):
         if not problem.config.has_surrogate or not is_enough:
             return None
         expected = self.expectation(box, problem.opening)
-        return fit(self._points(box), self.rewards, self.variances, expected=expected)
+        return fit(self._points(box), np.array(self.rewards), np.array(self.variances), expected=expected)
 
     def expectation(self, box: Box, opening: Values) -> Expectation:
         """Return what past runs, as far as they explain the probes, and the link's rule lead to expect."""
-        return expectation(
-            self.prior, box, self._points(box), self.rewards, self.variances, otherwise=level_belief(box, opening)
-        )
+        rewards, variances = np.array(self.rewards), np.array(self.variances)
+        belief = level_belief(box, opening)
+        return expectation(self.prior, box, self._points(box), rewards, variances, otherwise=belief)
 
     def _points(self, box: Box) -> Array:
         return np.array([box.to_unit(values) for values in self.values])
@@ -189,12 +191,20 @@ def evidence(stage: Stage) -> Evidence:
         reward, variance = worth_of_divergence([reward for _, reward, _ in rows])
         rows += [(values, reward, variance) for values in diverged]
     return Evidence(
-        values=[values for values, _, _ in rows],
-        rewards=np.array([reward for _, reward, _ in rows]),
-        variances=np.array([variance for _, _, variance in rows]),
+        values=tuple(values for values, _, _ in rows),
+        rewards=tuple(reward for _, reward, _ in rows),
+        variances=tuple(variance for _, _, variance in rows),
         num_finite=num_finite,
         prior=stage.prior,
     )
+
+
+def surrogate_of(problem: Problem, stage: Stage, box: Box) -> AnySurrogate | None:
+    """Return what `Evidence.surrogate` makes of `stage`; fitted once, however often it is asked for."""
+    known = evidence(stage)
+    if (known, box) not in stage.surrogates:
+        stage.surrogates[known, box] = known.surrogate(problem, box)
+    return stage.surrogates[known, box]
 
 
 def diverged_values(stage: Stage) -> tuple[Values, ...]:

@@ -3,13 +3,14 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from search.acquisition import next_point, sobol_points
 from search.decision import bounding_box, trust_region
-from search.evidence import diverged_values, evidence, scores
+from search.evidence import diverged_values, evidence, scores, surrogate_of
 from search.link import MIN_CONTRAST
 from search.peak import parabola_peak
 from search.prior import NO_PRIOR, Prior
@@ -260,25 +261,25 @@ def _acquire(problem: Problem, stage: Stage, region: Box) -> Proposal | None:
     bounds = np.array([outer.to_unit(corner) for corner in region.corners(like)])
     diverged = diverged_values(stage)
 
-    def legal(cloud: Array) -> Array:
-        snapped = outer.snap(cloud)
-        values = [outer.from_unit(point.tolist(), like) for point in snapped]
-        return np.asarray(snapped[np.array([_is_open(stage, value, diverged) for value in values], bool)])
+    def is_legal(point: Array) -> bool:
+        return _is_open(stage, outer.from_unit(point.tolist(), like), diverged)
 
     # functions of where the run stands, not of how it got there: a restored controller asks the same
     stage_seed = (problem.seed * 1_000_003 + stage.index * 1_009) % 2**31
-    surrogate = evidence(stage).surrogate(problem, outer)
+    surrogate = surrogate_of(problem, stage, outer)
     if surrogate is None:
         # one sequence for the stage: its points keep their distance
-        free = legal(sobol_points(32, bounds, seed=stage_seed))
-        return (outer.from_unit(free[0].tolist(), like), "sobol") if len(free) else None
+        cloud = outer.snap(sobol_points(32, bounds, seed=stage_seed))
+        free = next(filter(is_legal, cloud), None)
+        return None if free is None else (outer.from_unit(free.tolist(), like), "sobol")
     seed = (stage_seed + len(stage.tried)) % 2**31
     pending = np.array([outer.to_unit(candidate.values) for candidate in stage.pending])
+    ask = partial(next_point, bounds=bounds, pending=pending, snap=outer.snap, is_legal=is_legal, seed=seed)
     try:
-        point = next_point(surrogate, bounds, pending=pending, legal=legal, seed=seed)
+        point = ask(surrogate)
     except NUMERICAL_FAILURES as error:
         surrogate = surrogate.plain(described(error))
-        point = next_point(surrogate, bounds, pending=pending, legal=legal, seed=seed)
+        point = ask(surrogate)
     origin: Origin = "fallback" if surrogate.note else "acquisition"
     return None if point is None else (outer.from_unit(point.tolist(), like), origin)
 

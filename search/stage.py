@@ -1,7 +1,7 @@
 """The open stage: what was asked in it and what came back. The one mutable value that a controller holds."""
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from search.calibration import Outcome
 from search.config import OPTIMIZER_TRAITS, Budget, OptimizerTraits, SearchConfig
@@ -9,8 +9,12 @@ from search.events import Event
 from search.link import Link
 from search.prior import NO_PRIOR, Prior
 from search.reading import Ending, Reading
-from search.space import AxisName, SearchSpace, are_within
+from search.space import AxisName, Box, SearchSpace, are_within
 from search.types import Candidate, Decision, Refusal, Spent, Values
+
+if TYPE_CHECKING:  # `search.evidence` reads stages
+    from search.evidence import Evidence
+    from search.surrogate import AnySurrogate
 
 #: A rate that diverged bars those at or above this share of it ...
 BARRED_SHARE = 0.7
@@ -96,6 +100,7 @@ class Stage:
     note: str = ""  # why the incumbent is not what the stage before used
     is_complete: bool = False
     decision: Decision | None = None
+    surrogates: "dict[tuple[Evidence, Box], AnySurrogate | None]" = field(default_factory=dict, compare=False)  # fitted
 
     @property
     def probes(self) -> list[Probe]:

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from search import strategies
+from search import evidence, strategies
 from search.calibration import FIRST_WEIGHT
 from search.config import BoConfig, Budget
 from search.controller import Controller
@@ -60,6 +60,27 @@ def test_the_range_is_extended_at_most_twice(simulated_run):
 
     assert max(candidate.values.learning_rate for candidate, _ in run.history) == pytest.approx(1.0)
     assert len(run.history) <= 7 + 2
+
+
+def test_candidates_asked_for_at_a_time_share_a_fit_and_are_those_of_a_controller_restored_after_each(monkeypatch):
+    controller, fits = _controller(0.1, space=LEVELS, wide_probes=9), []
+    for _ in range(5):
+        candidate = controller.ask()
+        distance = math.log10(candidate.values.learning_rate / 0.1)
+        controller.tell(_observe(candidate, [2.0] * 5 + [1.0 + distance**2 / 20] * 15))
+    restored = _through_json(controller)
+    fit = evidence.fit
+    monkeypatch.setattr(evidence, "fit", lambda *args, **options: fits.append(fit(*args, **options)) or fits[-1])
+
+    together = [controller.ask().values for _ in range(3)]
+    num_fits = len(fits)
+    one_by_one = []
+    for _ in range(3):
+        one_by_one.append(restored.ask().values)
+        restored = _through_json(restored)
+
+    assert together == one_by_one
+    assert (num_fits, len(fits) - num_fits) == (1, 3)
 
 
 @pytest.mark.parametrize(

@@ -57,8 +57,8 @@ def test_the_log_of_the_expected_improvement_is_its_integral(z):
 
 def test_a_pending_point_sends_the_next_one_elsewhere(data):
     process = GaussianProcess(*data)
-    first = next_point(process, UNIT_SQUARE, pending=NOTHING, legal=lambda cloud: cloud, seed=1)
-    second = next_point(process, UNIT_SQUARE, pending=first[None], legal=lambda cloud: cloud, seed=1)
+    first = next_point(process, UNIT_SQUARE, pending=NOTHING, snap=np.asarray, is_legal=lambda point: True, seed=1)
+    second = next_point(process, UNIT_SQUARE, pending=first[None], snap=np.asarray, is_legal=lambda point: True, seed=1)
 
     assert np.linalg.norm(first - second) > 0.01
 
