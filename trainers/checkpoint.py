@@ -22,7 +22,7 @@ from trainers.snapshot import State, Stateful, fit, load_scalars, scalars_of, te
 
 MANIFEST = "manifest.json"
 SHARED = "shared.safetensors"
-FORMAT = 3
+FORMAT = 4
 
 
 class CheckpointError(Exception):

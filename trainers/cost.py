@@ -39,10 +39,10 @@ WORD_BYTES = 4
 HALF_BYTES = 2
 #: 32-bit words beside the gradient in a dense exchange: the loss.
 CONTROL_WORDS = 1
-#: The same in one that would have been sparse: the loss, and the entries that were wanted.
-DENSE_CONTROL_WORDS = 2
-#: Before every sparse payload: entries wanted, loss, finite flag, entries wanted of the fullest shard.
-HEADER_BYTES = 4 * WORD_BYTES
+#: The same in one that would have been sparse: the loss, the entries that were wanted, the selector's note.
+DENSE_CONTROL_WORDS = 3
+#: Before every sparse payload: entries wanted, loss, finite flag, entries wanted of the fullest shard, selector's note.
+HEADER_BYTES = 5 * WORD_BYTES
 #: What a node's leader tells the others of a step: loss, diverged, density, in 64 bits each.
 OUTCOME_BYTES = 3 * 8
 #: Room for the next step's entries, relative to what is expected: the plan, or what the fullest rank wanted before.
@@ -170,14 +170,14 @@ def step_traffic(
     """Return the traffic of one optimizer step among `num_workers`, or among as many nodes that several workers share.
 
     `level` is the planned, or measured, level of an exchange that has one; of a threshold exchange, the density, as it
-    may be of AdaComp. The one calibration of a threshold held for a run is not in it. Raises ValueError without a level
+    may be of AdaComp. The calibration of a threshold, once for a level, is not in it. Raises ValueError without a level
     where one is needed.
     """
     buckets = split(shapes, exchange)
     if isinstance(exchange, PowerSgdConfig):
         return _low_rank(buckets, num_workers, exchange, level)
     parts = [_bucket(bucket, num_workers, exchange, level) for bucket in buckets]
-    return sum(parts, start=_once(num_workers, exchange, level))
+    return sum(parts, start=_once(num_workers, exchange))
 
 
 def within_node(shapes: Sequence[Sequence[int]], *, num_workers: int, exchange: ExchangeConfig) -> Traffic:
@@ -191,12 +191,10 @@ def within_node(shapes: Sequence[Sequence[int]], *, num_workers: int, exchange: 
     return sum((*up, *down), start=NOTHING)
 
 
-def _once(num_workers: int, exchange: ExchangeConfig, level: float | None) -> Traffic:
-    """Return what a step sends beside its buckets: the loss where it cannot ride in them, or the step's threshold."""
+def _once(num_workers: int, exchange: ExchangeConfig) -> Traffic:
+    """Return what a step sends beside its buckets: the loss where it cannot ride in them."""
     match exchange:
         case Fp16Config() | Bf16Config() | PowerSgdConfig():
-            return all_reduce(WORD_BYTES, num_workers)
-        case ThresholdConfig(search="density", hold="stage") if level != 1:
             return all_reduce(WORD_BYTES, num_workers)
     return NOTHING
 
@@ -304,7 +302,7 @@ def _low_rank(buckets: Sequence[Bucket], num_workers: int, exchange: PowerSgdCon
         words.append(now + before)
         before = later
     parts = [all_reduce(width * each, num_workers) for each in (*words, before) if each]
-    return sum(parts, start=_once(num_workers, exchange, level))
+    return sum(parts, start=_once(num_workers, exchange))
 
 
 def _factor_words(bucket: Bucket, exchange: PowerSgdConfig, rank: int) -> tuple[int, int]:

@@ -22,6 +22,7 @@ class Report:
     is_finite: bool
     most_wanted: float  # by the rank that wanted most
     sent: float  # mean over the ranks
+    note: float = 0.0  # of the ranks' selectors, the mean
 
 
 class Aggregator(Protocol):
@@ -96,4 +97,5 @@ def report(headers: list[Header], *, sent: float) -> Report:
         is_finite=all(each.is_finite and math.isfinite(each.loss) for each in headers),
         most_wanted=max(each.wanted for each in headers),
         sent=sent,
+        note=sum(each.note for each in headers) / len(headers),
     )

@@ -23,6 +23,7 @@ class Selection(NamedTuple):
     values: Tensor  # (k,) float32
     wanted: int  # entries that qualified, whether or not there was room for them
     is_finite: bool  # whether all entries of the corrected gradient were
+    note: float = 0.0  # what the selector tells all ranks with the bucket: they learn the mean
 
     @property
     def entries(self) -> Entries:

@@ -24,23 +24,25 @@ class Header:
     loss: float
     is_finite: bool
     most: int  # entries that the fullest of its shards wanted; where there is one shard, `wanted`
+    note: float = 0.0  # of the selector
 
     @classmethod
     def of(cls, selection: Selection, loss: Tensor, most: int | None = None) -> "Header":
         """Return the header of a selection that belongs to the scalar `loss`."""
         most = selection.wanted if most is None else most
-        return cls(selection.wanted, float(loss), selection.is_finite, most)
+        return cls(selection.wanted, float(loss), selection.is_finite, most, selection.note)
 
     def words(self) -> Tensor:
-        """Return the header as `(4,)` int32."""
-        bits = int(torch.tensor(self.loss, dtype=torch.float32).view(torch.int32))
-        return torch.tensor([self.wanted, bits, self.is_finite, self.most], dtype=torch.int32)
+        """Return the header as `(5,)` int32."""
+        loss, note = torch.tensor([self.loss, self.note], dtype=torch.float32).view(torch.int32).tolist()
+        return torch.tensor([self.wanted, loss, self.is_finite, self.most, note], dtype=torch.int32)
 
     @classmethod
     def read(cls, words: Tensor) -> "Header":
-        """Return the header that `words` `(4,)` int32 hold."""
-        wanted, _, flag, most = words.tolist()
-        return cls(wanted, float(words[1:2].view(torch.float32)), bool(flag), most)
+        """Return the header that `words` `(5,)` int32 hold."""
+        wanted, _, flag, most, _ = words.tolist()
+        loss, note = words[[1, 4]].view(torch.float32).tolist()
+        return cls(wanted, loss, bool(flag), most, note)
 
 
 class Payload:

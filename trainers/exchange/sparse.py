@@ -67,8 +67,8 @@ class SparseExchange:
             control = [float(loss)] if bucket.start == 0 else []  # as a dense exchange does, bit for bit
             report = self._dense(bucket, control, wanted=d)
         elif capacity == d or self._prefers_dense(aggregator.num_bytes(capacity), d):
-            wanted = self._selector.count(bucket, gradient, self._memory)
-            report = self._dense(bucket, [float(loss), float(wanted)], wanted=wanted)
+            wanted, note = self._selector.count(bucket, gradient, self._memory)
+            report = self._dense(bucket, [float(loss), float(wanted), note], wanted=wanted)
         else:
             selection = self._selector.select(bucket, gradient, self._memory, capacity)
             report = aggregator.reduce(selection, capacity, loss=loss, memory=self._memory, out=gradient)
@@ -79,18 +79,19 @@ class SparseExchange:
         return num_bytes > cost.dense_instead(d, self._wire.num_workers).bytes
 
     def _dense(self, bucket: Bucket, control: Control, *, wanted: float) -> Report:
-        """Average the whole bucket; `control` is what it sends beside it: the loss, and what this rank wanted."""
+        """Average the whole bucket; `control` is what it sends beside it: loss, what this rank wanted, and its note."""
         gradient = self._buffer.gradient[bucket.span]
         gradient.copy_(self._memory.corrected(gradient, bucket.span))
         self._memory.take_all(bucket.span)
         self._aggregators[bucket.index].release(gradient)
         means = [each / self._wire.num_workers for each in all_reduce_mean(gradient, self._wire, control)]
-        loss, mean_wanted = (*means, *(math.nan, wanted)[len(means) :])
+        loss, mean_wanted, note = (*means, *(math.nan, wanted, 0.0)[len(means) :])
         return Report(
             loss=loss,
             is_finite=all(map(math.isfinite, means)) and is_finite(gradient),
             most_wanted=mean_wanted,
             sent=float(len(gradient)),
+            note=note,
         )
 
     def _commit(self, reports: list[Report], learning_rate: float) -> None:

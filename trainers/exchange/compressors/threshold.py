@@ -30,13 +30,13 @@ LEAST_THRESHOLD = torch.finfo(torch.float32).tiny
 
 @dataclass(frozen=True)
 class ThresholdState:
-    """Equal on all ranks, but for `reached`."""
+    """Equal on all ranks."""
 
     level: float | None = None  # that `threshold` was found for
     threshold: float = 0.0
     capacities: tuple[int, ...] = ()  # by bucket
     aim: float = 1.0  # times the plan: what lambda is for
-    reached: float = 0.0  # by that many of this rank's entries in the last step: a magnitude
+    reached: float = 0.0  # by that many of a rank's entries in the last step: a magnitude, the ranks' mean
 
 
 def correction(fulfilled: float) -> float:
@@ -78,9 +78,14 @@ class HardThreshold:
             self.state, level=level, threshold=max(threshold, LEAST_THRESHOLD), capacities=capacities
         )
 
-    def follow(self, threshold: float) -> None:
-        """Take `threshold`, agreed by all ranks, as the next lambda for the same level."""
-        self.current = replace(self.state, threshold=max(threshold, LEAST_THRESHOLD))
+    def follow(self) -> None:
+        """Take what the planned share reached as the next lambda for the same level."""
+        self.current = replace(self.state, threshold=max(self.state.reached, LEAST_THRESHOLD))
+
+    def reached(self, sample: Tensor) -> float:
+        """Return the magnitude that lambda should have been for, going by a `sample` `(n,)` of this rank's gradient."""
+        assert self.current.level is not None
+        return reached_by(sample, min(1.0, self.current.aim * self.current.level))
 
     def use_absolute(self, threshold: float) -> None:
         """Take the level itself as lambda."""
@@ -95,8 +100,8 @@ class HardThreshold:
         """End a step with a lambda that holds; the next payloads have room for the fullest rank's wishes, by bucket."""
         self.state = self.current = replace(self.current, capacities=self._room(most_wanted))
 
-    def observe_density(self, most_wanted: Sequence[float], *, density: float, sample: Tensor) -> None:
-        """End a step with a density that holds: `density` was sent, `sample` `(n,)` is of this rank's gradient.
+    def observe_density(self, most_wanted: Sequence[float], *, density: float, reached: float) -> None:
+        """End a step with a density that holds: `density` was sent, `reached` is the ranks' mean.
 
         The next payloads have room for the plan; each bucket gets the share that it has in the fullest rank's wishes.
         """
@@ -107,7 +112,7 @@ class HardThreshold:
             self.current,
             capacities=self._room(self._planned(level, most_wanted)),
             aim=aim,
-            reached=reached_by(sample, min(1.0, aim * level)),
+            reached=reached,
         )
 
     def _planned(self, level: float, weights: Sequence[float]) -> list[float]:

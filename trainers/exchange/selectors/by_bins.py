@@ -15,6 +15,7 @@ from trainers.exchange.config import AdaCompConfig
 from trainers.exchange.kernels.entries import Entries
 from trainers.exchange.memory import Memory, Selection
 from trainers.exchange.outcome import is_finite
+from trainers.exchange.selectors.selector import Count
 from trainers.exchange.wire import Wire
 
 
@@ -55,8 +56,8 @@ class ByBins:
     def _bin_size(self, layer: Layer) -> int:
         return cost.bin_size(layer, self._config)
 
-    def count(self, bucket: Bucket, gradient: Tensor, memory: Memory) -> int:
-        return len(self._find(bucket, gradient, memory.corrected(gradient, bucket.span)).indices)
+    def count(self, bucket: Bucket, gradient: Tensor, memory: Memory) -> Count:
+        return Count(len(self._find(bucket, gradient, memory.corrected(gradient, bucket.span)).indices))
 
     def observe(self, reports: Sequence[Report]) -> None:
         wanted = [report.most_wanted for report in reports]

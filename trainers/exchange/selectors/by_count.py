@@ -18,6 +18,7 @@ from trainers.exchange.config import ByDensity, DgcConfig
 from trainers.exchange.kernels.quantile import reached_by
 from trainers.exchange.memory import Memory, Selection
 from trainers.exchange.outcome import is_finite
+from trainers.exchange.selectors.selector import Count
 from trainers.exchange.wire import Wire
 
 
@@ -73,8 +74,8 @@ class ByCount:
     def _room(self, d: int) -> int:
         return self._count(d) if self._exact else cost.capacity_for(self._density * d, d, cost.COUNT_MARGIN)
 
-    def count(self, bucket: Bucket, gradient: Tensor, memory: Memory) -> int:
-        return sum(self._count(part.num_elements) for part in self._parts(bucket))
+    def count(self, bucket: Bucket, gradient: Tensor, memory: Memory) -> Count:
+        return Count(sum(self._count(part.num_elements) for part in self._parts(bucket)))
 
     def observe(self, reports: Sequence[Report]) -> None:
         return

@@ -14,6 +14,7 @@ from trainers.exchange.compressors.threshold import HardThreshold
 from trainers.exchange.config import ThresholdConfig
 from trainers.exchange.kernels.quantile import reached_by
 from trainers.exchange.memory import Memory, Selection
+from trainers.exchange.selectors.selector import Count
 from trainers.exchange.wire import Wire
 
 #: A sample says where a payload is full if it has so many entries of that payload.
@@ -23,10 +24,11 @@ FEWEST_SAMPLES = 16
 class ByThreshold:
     """Entries of at least lambda, found for a density or given, the same on all ranks.
 
-    Where the density is to hold, each rank samples its gradient bucket by bucket as it selects, and the mean of what
-    the planned share reaches is the next step's lambda. The ranks agree on it while backward runs, so nobody waits;
-    only the first lambda of a level waits for the whole gradient. A rank with more than there is room for leaves out
-    the smallest: in the order of the indices, it would be those of a bucket's last layer, step after step.
+    Where the density is to hold, each rank samples its gradient bucket by bucket as it selects, and tells the others
+    with the last one what the planned share reaches. The mean is the next step's lambda, which costs no round of its
+    own; only the first lambda of a level waits for the whole gradient, and for an agreement. A rank with more than
+    there is room for leaves out the smallest: in the order of the indices, it would be those of a bucket's last layer,
+    step after step.
     """
 
     def __init__(self, config: ThresholdConfig, buckets: Sequence[Bucket]) -> None:
@@ -53,7 +55,7 @@ class ByThreshold:
         elif compressor.needs_calibration(self._level):
             return self._calibrate(buffer, memory, wire)
         elif compressor.holds_density:
-            compressor.follow(wire.mean(compressor.state.reached))
+            compressor.follow()
         return True
 
     def _calibrate(self, buffer: GradientBuffer, memory: Memory, wire: Wire) -> bool:
@@ -71,12 +73,19 @@ class ByThreshold:
         threshold = self._compressor.current.threshold
         if self._compressor.holds_density:
             threshold = max(threshold, _cutoff(self._sample(bucket, gradient, memory), capacity / len(gradient)))
-        return memory.select(gradient, bucket.span, threshold=threshold, capacity=capacity)
+        selection = memory.select(gradient, bucket.span, threshold=threshold, capacity=capacity)
+        return selection._replace(note=self._reached(bucket))
 
-    def count(self, bucket: Bucket, gradient: Tensor, memory: Memory) -> int:
+    def count(self, bucket: Bucket, gradient: Tensor, memory: Memory) -> Count:
         if self._compressor.holds_density:
             self._sample(bucket, gradient, memory)
-        return int((memory.corrected(gradient, bucket.span).abs() >= self._compressor.current.threshold).sum())
+        wanted = (memory.corrected(gradient, bucket.span).abs() >= self._compressor.current.threshold).sum()
+        return Count(int(wanted), self._reached(bucket))
+
+    def _reached(self, bucket: Bucket) -> float:
+        """Return what the planned share of all buckets' entries reaches, behind the last one; before it, 0."""
+        is_last = bucket.start == 0
+        return self._compressor.reached(torch.cat(self._samples)) if is_last and self._samples else 0.0
 
     def _sample(self, bucket: Bucket, gradient: Tensor, memory: Memory) -> Tensor:
         self._samples.append(memory.sample(gradient, bucket.span, of=self._num_elements))
@@ -86,7 +95,7 @@ class ByThreshold:
         wanted = [report.most_wanted for report in reports]
         if self._samples:
             density = sum(report.sent for report in reports) / self._num_elements
-            self._compressor.observe_density(wanted, density=density, sample=torch.cat(self._samples))
+            self._compressor.observe_density(wanted, density=density, reached=reports[-1].note)
         elif not self.sends_all:
             self._compressor.observe(wanted)
 

@@ -14,6 +14,7 @@ from trainers.exchange.compressors.threshold import LEAST_THRESHOLD
 from trainers.exchange.config import TopKConfig
 from trainers.exchange.kernels.quantile import reached_by
 from trainers.exchange.memory import Memory, Selection
+from trainers.exchange.selectors.selector import Count
 from trainers.exchange.wire import Wire
 
 
@@ -53,8 +54,8 @@ class Globally:
     def select(self, bucket: Bucket, gradient: Tensor, memory: Memory, capacity: int) -> Selection:
         return memory.select(gradient, bucket.span, threshold=self._threshold, capacity=capacity)
 
-    def count(self, bucket: Bucket, gradient: Tensor, memory: Memory) -> int:
-        return int((memory.corrected(gradient, bucket.span).abs() >= self._threshold).sum())
+    def count(self, bucket: Bucket, gradient: Tensor, memory: Memory) -> Count:
+        return Count(int((memory.corrected(gradient, bucket.span).abs() >= self._threshold).sum()))
 
     def observe(self, reports: Sequence[Report]) -> None:
         wanted = [report.most_wanted for report in reports]

@@ -1,7 +1,7 @@
 """Which entries of a bucket are sent, and how much room they get. All ranks decide alike."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -10,6 +10,13 @@ from trainers.exchange.buckets import Bucket
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.memory import Memory, Selection
 from trainers.exchange.wire import Wire
+
+
+class Count(NamedTuple):
+    """What a rank tells all others of a bucket that goes densely."""
+
+    wanted: int  # entries that would have been selected
+    note: float = 0.0  # as that of a `Selection`
 
 
 class Selector(Protocol):
@@ -35,8 +42,8 @@ class Selector(Protocol):
     def select(self, bucket: Bucket, gradient: Tensor, memory: Memory, capacity: int) -> Selection:
         """Return the entries to send, at most `capacity` of them."""
 
-    def count(self, bucket: Bucket, gradient: Tensor, memory: Memory) -> int:
-        """Return how many entries would be selected: what a dense exchange reports as wanted."""
+    def count(self, bucket: Bucket, gradient: Tensor, memory: Memory) -> Count:
+        """Return how many entries would be selected."""
 
     def observe(self, reports: Sequence[Report]) -> None:
         """Learn what the ranks wanted to send of each bucket."""
