@@ -117,6 +117,8 @@ class Replica:
         if backend == "auto":
             has_own_gpu = self.device.type == "cuda" and torch.cuda.device_count() >= self.num_workers
             backend = "nccl" if has_own_gpu else "gloo"
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)  # where NCCL looks for tensors that lie in host memory
         with among_peers():
             dist.init_process_group(
                 backend,

@@ -33,8 +33,8 @@ def among_peers() -> Iterator[None]:
 class Wire:
     """What connects this rank with its peers. A single worker has no peers, and sends nothing.
 
-    `group` is the process group of its own that it uses, None the default one. Tensors on a GPU go through host memory
-    when the backend is gloo. All collectives raise PeerLost.
+    `group` is the process group of its own that it uses, None the default one. Tensors that lie where the backend does
+    not reach them, on a GPU or in host memory, are copied. All collectives raise PeerLost.
     """
 
     def __init__(self, num_workers: int, pacer: Pacer, ledger: Ledger) -> None:
@@ -133,7 +133,10 @@ class Wire:
         return word.item() / self.num_workers
 
     def _staged(self, tensor: Tensor) -> Tensor:
-        return tensor if dist.get_backend(self.group) == "nccl" else tensor.cpu()
+        """Return `tensor` where the backend reaches it: NCCL on the GPU of this thread, gloo in host memory."""
+        if dist.get_backend(self.group) != "nccl":
+            return tensor.cpu()
+        return tensor if tensor.is_cuda else tensor.cuda()
 
     def _account(self, started: float, parts: Parts, traffic: "cost.Collective") -> None:
         self._charge(parts, traffic)
