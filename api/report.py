@@ -140,7 +140,9 @@ def bill_table(report: JobReport, spec: JobSpec) -> Table:
     nodes = ["within nodes"] if any(trial.bill.bytes_within_nodes for trial in report.trials) else []
     repairs = ["repairs"] if any(trial.bill.repairs for trial in report.trials) else []
     insurance = ["insurance"] if any(trial.bill.steps_insurance for trial in report.trials) else []
-    figure_names = ["sent", "dense", "ratio", *nodes, "search", "training", *insurance, *repairs, "val. loss", *metrics]
+    kept = ["kept for backward"] if any(each.replica.activations.kind != "keep" for each in spec.trials()) else []
+    extras = [*nodes, "search", "training", *kept, *insurance, *repairs]
+    figure_names = ["sent", "dense", "ratio", *extras, "val. loss", *metrics]
     table = _table(f"Bill ({link})", "trial", *figure_names)
     for trial in report.trials:
         bill = trial.bill
@@ -152,6 +154,7 @@ def bill_table(report: JobReport, spec: JobSpec) -> Table:
             *(figures.size(bill.bytes_within_nodes) for _ in nodes),
             f"{bill.seconds_search:.1f} s",
             f"{bill.seconds_training:.1f} s",
+            *(figures.size(bill.saved_bytes) for _ in kept),
             *(f"{bill.steps_insurance} steps, {figures.size(bill.bytes_insurance)}" for _ in insurance),
             *(f"{bill.repairs} ({bill.seconds_recovery:.1f} s)" for _ in repairs),
             figures.loss(trial.validation_loss),

@@ -31,6 +31,7 @@ class Values(Value):
     momentum: float | None = Field(None, description="of Adam kinds: the first beta")
     weight_decay: float | None = None
     nesterov: bool | None = None
+    gamma: float | None = Field(None, description="share of the activations that is dropped")
 
     @property
     def further(self) -> dict[str, Any]:

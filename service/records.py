@@ -21,7 +21,8 @@ DRIVER_STREAM = "driver"
 Line = Literal["main", "insurance"]
 #: Series of the line beside the main one begin so; their steps are its own.
 INSURANCE_PREFIX = "insurance_"
-#: What a run uses besides a learning rate and a level, by name: `batch_size`, `momentum`, `weight_decay`, `nesterov`.
+#: What a run uses besides a learning rate and a level, by name: `batch_size`, `momentum`, `weight_decay`, `nesterov`,
+#: `gamma`.
 FurtherValues = dict[str, bool | int | float]
 
 
@@ -124,6 +125,7 @@ class Bill(Record):
     bytes_by_purpose: dict[str, int] = Field(default_factory=dict)
     bytes_within_nodes: int = Field(0, description="to workers of the same node; not in `bytes_sent` or the budget")
     bytes_dense: int = Field(0, description="what the same steps would have sent without compression")
+    saved_bytes: int = Field(0, description="most that a worker kept for backward in a step, parameters apart")
     seconds_search: float = 0.0
     seconds_training: float = Field(0.0, description="the whole training clock, search included")
     seconds_evaluation: float = 0.0

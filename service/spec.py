@@ -9,7 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from search.config import MAX_DIMENSIONS, BoConfig, Budget, ControllerConfig, LocalConfig, ScheduleConfig, StagedConfig
 from search.schedule_file import ScheduleFile
 from trainers.config import (
+    ActivationsConfig,
     ExchangeConfig,
+    KeepConfig,
     LinkConfig,
     MeasureLink,
     NoneConfig,
@@ -123,6 +125,7 @@ class Arm(Config):
     controller: ControllerConfig | None = None
     exchange: ExchangeConfig | None = None
     optimizer: OptimizerConfig | None = None
+    activations: ActivationsConfig | None = None
 
 
 class TrialSpec(Config):
@@ -148,6 +151,7 @@ class JobSpec(Config):
     lanes: Lanes = Lanes()
     optimizer: OptimizerConfig = ScheduleFreeSgdConfig()
     exchange: ExchangeConfig = NoneConfig()
+    activations: ActivationsConfig = KeepConfig()
     controller: ControllerConfig = BoConfig()
     arms: tuple[Arm, ...] = Field((Arm(name="tuned"),), min_length=1, max_length=32)
     seeds: tuple[Annotated[int, Field(ge=0, lt=2**31)], ...] = Field((0,), min_length=1, max_length=100)
@@ -245,7 +249,7 @@ class JobSpec(Config):
 
     def _placed_ranges(self, index: int, arm: Arm) -> Iterator[tuple[str, Range]]:
         """Yield what `arm` has a range for, by its place in the job."""
-        for part in ("exchange", "optimizer", "workload"):
+        for part in ("exchange", "optimizer", "workload", "activations"):
             own = getattr(arm, part, None)
             place = f"/arms/{index}/{part}" if own else f"/{part}"
             for each in (own or getattr(self, part)).ranges():
@@ -287,6 +291,7 @@ class JobSpec(Config):
             workload=self.workload,
             optimizer=arm.optimizer or self.optimizer,
             exchange=arm.exchange or self.exchange,
+            activations=arm.activations or self.activations,
             link=self.link,
             workers_per_node=self.workers.per_node,
             seed=seed,

@@ -277,6 +277,28 @@ OptimizerConfig = Annotated[
 ]
 
 
+class KeepConfig(Config):
+    """Layers keep their whole inputs for backward."""
+
+    kind: Literal["keep"] = "keep"
+
+
+Gamma = Annotated[float, Field(ge=0, lt=1)]
+
+
+class DropItConfig(Config):
+    """Linear and convolutional layers drop the smallest entries of what they keep (DropIT, Chen et al., 2023)."""
+
+    kind: Literal["dropit"] = "dropit"
+    gamma: Gamma | tuple[Gamma, Gamma] = Field(0.8, description="share of a layer's input that is dropped; 0: none")
+    selection: Literal["sampled", "exact"] = Field(
+        "sampled", description="sampled: by a threshold that a sample of the entries finds; exact: by sorting them"
+    )
+
+
+ActivationsConfig = Annotated[KeepConfig | DropItConfig, Field(discriminator="kind")]
+
+
 FUTURE_OPTIMIZERS = ("lars",)
 
 
@@ -303,6 +325,7 @@ class ReplicaConfig(Config):
     workload: WorkloadConfig
     optimizer: OptimizerConfig
     exchange: ExchangeConfig
+    activations: ActivationsConfig = KeepConfig()
     link: LinkConfig = MeasureLink()
     workers_per_node: PerNode = Field(1, description="that exchange as one; auto: all that are on one machine")
     seed: int = Field(0, ge=0, lt=2**31)
@@ -315,6 +338,6 @@ class ReplicaConfig(Config):
 
     def ranges(self) -> Iterator[Range]:
         """Yield what is searched, each with its place in the job."""
-        for part in ("workload", "optimizer", "exchange"):
+        for part in ("workload", "optimizer", "exchange", "activations"):
             for each in getattr(self, part).ranges():
                 yield each._replace(field=f"{part}/{each.field}")

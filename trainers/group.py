@@ -127,6 +127,7 @@ def merge(results: list[SegmentResult]) -> SegmentResult:
     return results[0].model_copy(
         update={
             "step_seconds": tuple(map(max, zip(*(result.step_seconds for result in results), strict=True))),
+            "saved_bytes": max(result.saved_bytes for result in results),
         }
         | _bytes(results)
     )

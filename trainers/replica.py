@@ -4,6 +4,7 @@ import logging
 import math
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from datetime import timedelta
 from functools import partial
 from typing import Literal
@@ -15,6 +16,7 @@ from torch import Tensor
 from trainers import checkpoint, cost, feed, model, normalization, optimizers
 from trainers.checkpoint import Shard
 from trainers.config import ReplicaConfig
+from trainers.dropit import Activations, SavedTensors
 from trainers.exchange import pacing, two_level
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.communication import Communication
@@ -56,6 +58,7 @@ class Replica:
         self._buffer = GradientBuffer.behind(list(self._optimizer.parameters.values()), config.exchange)
         self._buffers = dict(self.model.named_buffers())
         self._communication = Communication(self._buffer, self.device, threads=config.threads)
+        self._activations, self._saved = Activations(config.activations, self.model), SavedTensors(self.model)
         self._feed = feed.build(self.workload, config, rank, num_workers)
         self._steps = Steps()
         # Distinct per rank and job, so that e.g. dropout masks differ; torch mixes the bits.
@@ -198,6 +201,7 @@ class Replica:
         diverged = False
         self._check_searched(segment)
         self._optimizer.set_options(segment)
+        self._activations.use(segment.gamma)
         with self._random.scope():
             for index in range(segment.num_steps):
                 started = time.monotonic()
@@ -221,6 +225,7 @@ class Replica:
             bytes_dense=(len(sent) + diverged) * self._dense_bytes(),
             density=_mean_density(sent),
             threshold=self._exchange.threshold,
+            saved_bytes=self._saved.num_bytes,
             diverged=diverged,
         )
 
@@ -243,7 +248,7 @@ class Replica:
     def _train_step(self, segment: Segment, index: int) -> tuple[Exchanged, Tensor]:
         """Take a step; returns what the exchange knows, and the scale of the gradient that it left."""
         learning_rate = self._optimizer.set_learning_rate(_learning_rate(segment, index), self.step)
-        outcome = self._exchanged(segment, learning_rate)
+        outcome = self._exchanged(segment, learning_rate, is_first=index == 0)
         scale = self._buffer.root_mean_square()
         if not outcome.diverged:
             if self.config.clip is not None:
@@ -252,12 +257,16 @@ class Replica:
             self._steps.taken += 1
         return outcome, scale
 
-    def _exchanged(self, segment: Segment, learning_rate: float) -> Exchanged:
-        """Fill the gradient buffer by this rank's micro-batches, and replace it by the mean over the ranks."""
+    def _exchanged(self, segment: Segment, learning_rate: float, *, is_first: bool) -> Exchanged:
+        """Fill the gradient buffer by this rank's micro-batches, and replace it by the mean over the ranks.
+
+        What the `is_first` step keeps for backward is counted.
+        """
         self._buffer.zero()
         total = torch.zeros((), device=self.device)
         for micro in range(self.config.accumulate):
-            loss = self._loss(self.step, micro, segment.batch_size) / self.config.accumulate
+            with self._saved.counted() if is_first else nullcontext():
+                loss = self._loss(self.step, micro, segment.batch_size) / self.config.accumulate
             total += loss.detach()
             if micro < self.config.accumulate - 1:
                 torch.autograd.backward(loss)

@@ -4,6 +4,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from trainers.ranges import SEARCHABLE
+
 Purpose = Literal["gradient", "parameters", "state", "control", "padding"]
 Direction = Literal["min", "max"]
 
@@ -24,11 +26,12 @@ class Segment(Value):
     momentum: float | None = None  # of Adam kinds: the first beta
     weight_decay: float | None = None
     nesterov: bool | None = None
+    gamma: float | None = None  # share of the activations that is dropped
 
     @property
     def options(self) -> dict[str, Any]:
-        """What is set of batch size and optimizer options, by name."""
-        given = {name: getattr(self, name) for name in ("batch_size", "momentum", "weight_decay", "nesterov")}
+        """What is set besides rate and level, by name."""
+        given = {name: getattr(self, name) for name in SEARCHABLE}
         return {name: value for name, value in given.items() if value is not None}
 
 
@@ -44,6 +47,7 @@ class SegmentResult(Value):
     bytes_dense: int  # what a rank, or the leader of a node, would have sent without compression
     density: float | None = None  # measured mean share of entries sent; None: dense exchange
     threshold: float | None = None  # in force at the segment's end
+    saved_bytes: int = 0  # kept for backward in the first step, by the rank that kept most; parameters apart
     diverged: bool = False  # the mean loss or a gradient was not finite; the update was not applied
 
 

@@ -102,6 +102,7 @@ class Progress(BaseModel):
             bytes_search=self.bill.bytes_search + sent * is_probe,
             bytes_dense=self.bill.bytes_dense + result.bytes_dense,
             steps_search=self.bill.steps_search + num_steps * is_probe,
+            saved_bytes=max(self.bill.saved_bytes, result.saved_bytes),
         )
 
     def promote(self, results: Iterable[SegmentResult], *, seconds: float) -> None:

@@ -106,3 +106,12 @@ def test_progress_survives_json_with_a_diverged_loss() -> None:
     again = Measured.model_validate_json(measured.model_dump_json())
 
     assert repr(again.losses) == repr(measured.losses)
+
+
+def test_the_bill_says_the_most_that_was_kept_for_backward() -> None:
+    progress = Progress()
+
+    for saved in (70, 90, 80):
+        progress.charge(_result(0, 5).model_copy(update={"saved_bytes": saved}), is_probe=False)
+
+    assert progress.bill.saved_bytes == 90
