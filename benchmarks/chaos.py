@@ -29,6 +29,7 @@ from faults.clients import Clients
 from faults.live import LiveService, Victim, adopt_orphans, insist, kill
 
 from api.client import Client
+from service.control import processes
 from service.states import TERMINAL, JobState
 
 KINDS = ("api", "driver", "trial", "worker", "head", "tree")
@@ -122,19 +123,21 @@ def told(row: Json, number: int) -> Json:
 def one_round(service: LiveService, kind: str, draw: random.Random) -> Json:
     """Kill something of `kind`, have it come back, and return how long that took.
 
-    Now and then the round ends before training goes on, so that the next kill meets a recovery.
+    A patient round kills while a job trains, and waits until it trains again. The others kill at any moment, and so
+    meet starts and recoveries.
     """
     is_patient = kind != "api" and draw.random() < PATIENT
-    victim = service.victim(kind, draw.randrange)
+    before = wait_for_training(service) if is_patient else {}
+    victim = service.victim(kind, jobs=before, draw=draw)
     time.sleep(draw.uniform(0.2, 1.5))
-    before = positions(service)
+    before = {job: position for job, position in positions(service).items() if job in before}
     kill(victim)
     killed = time.monotonic()
     row: Json = {"kind": kind, "victim": victim.name}
     if kind in ("api", "tree"):
         service.restart_api()
         row["api_s"] = time.monotonic() - killed
-    if is_patient:
+    if before:
         disturbed = {job: at for job, at in before.items() if victim.job_id in (None, job)}
         row["stuck"] = wait_for_steps(service, disturbed)
         row["step_s"] = time.monotonic() - killed
@@ -153,6 +156,18 @@ def positions(service: LiveService) -> dict[str, Position]:
     with service.client() as client:
         jobs = insist(lambda: client.jobs(state=JobState.RUNNING)).jobs
         return {job.id: position(client, job.id) for job in jobs}
+
+
+def wait_for_training(service: LiveService) -> dict[str, Position]:
+    """Return how far jobs are, once there is one that has trained steps in this attempt."""
+    found: dict[str, Position] = {}
+
+    def is_so() -> bool:
+        found.update({job: at for job, at in positions(service).items() if at.step > 0})
+        return bool(found)
+
+    processes.wait_until(is_so, timeout_s=PATIENCE_S, every_s=0.2)
+    return found
 
 
 def position(client: Client, job_id: str) -> Position:
@@ -194,7 +209,7 @@ def table(rows: list[Json]) -> str:
     loads = [row["load"] for row in rows]
     lines = [
         f"{sum(kills.values())} kills: " + ", ".join(f"{kills[kind]} {kind}" for kind in KINDS),
-        f"{total['submitted']} submissions, {total['acknowledged']} acknowledged; {total['runs']} jobs trained to an end",
+        f"{total['submitted']} submissions, {total['acknowledged']} acknowledged; {total['runs']} jobs trained",
         f"load {min(loads):.1f} to {max(loads):.1f}",
         timing("API back and serving", api, goal_s=10),
         timing("first step after the kill of a driver", step, goal_s=30),

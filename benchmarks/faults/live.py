@@ -3,10 +3,11 @@
 import ctypes
 import json
 import os
+import random
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -67,17 +68,18 @@ class LiveService:
 
     # Who is there
 
-    def victim(self, kind: str, draw: Callable[[int], int]) -> Victim:
-        """Wait for a process of `kind` and return one; `draw(n)` is a number below n. Raises NobodyToKill."""
+    def victim(self, kind: str, *, jobs: Collection[str], draw: random.Random) -> Victim:
+        """Wait for a process of `kind`, if there is one of `jobs` for such; raises NobodyToKill."""
         found: list[Victim] = []
 
         def is_there() -> bool:
-            found.extend(sorted(self.candidates(kind)))
+            there = sorted(self.candidates(kind))
+            found.extend([each for each in there if each.job_id in jobs] or there)
             return bool(found)
 
         if not processes.wait_until(is_there, timeout_s=_VICTIM_S):
             raise NobodyToKill(f"no {kind} within {_VICTIM_S:g} s; see {self.settings.state_dir}/server.log")
-        return found[draw(len(found))]
+        return draw.choice(found)
 
     def candidates(self, kind: str) -> list[Victim]:
         """Return the living processes of `kind`."""

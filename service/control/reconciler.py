@@ -9,6 +9,7 @@ from service.control.capacity import Node, misfits
 from service.control.clusters import Cluster, RayApi, cluster_of
 from service.control.judgement import Action, Verdict, admit, judge, judge_alone
 from service.control.logs import Logs
+from service.control.orphans import Orphans
 from service.control.store import Store
 from service.control.work import Work
 from service.errors import IllegalTransition, Unavailable
@@ -26,7 +27,7 @@ _LOOK_S = 10.0  # between two looks at a cluster without work
 class Reconciler:
     """A loop over the jobs that are not over. `tick` is one round; `start` runs rounds in a thread.
 
-    Logs are kept in a thread of their own, so that no slow one delays a job.
+    Logs are kept, and orphans looked for, in threads of their own, so that no slow one delays a job.
     """
 
     def __init__(
@@ -44,6 +45,8 @@ class Reconciler:
         self._api_url = api_url
         self._cluster = ray or cluster_of(settings)
         self.logs = Logs(store, self._cluster.running)
+        self._orphans = Orphans(store, self._cluster.running)
+        self._told_at: dict[str, float] = {}  # when Ray was first asked to end a driver, by submission
         self._clock = clock
         self._up_since = self._busy_at = clock()
         self._nodes = self._cluster.declared()
@@ -53,7 +56,8 @@ class Reconciler:
 
     def start(self, *, interval_s: float = 1.0) -> None:
         """Run a round every `interval_s` until `stop`."""
-        for name, one_round in (("reconciler", self.tick), ("logs", self.logs.keep_ended)):
+        rounds = {"reconciler": self.tick, "logs": self.logs.keep_ended, "orphans": self._orphans.sweep}
+        for name, one_round in rounds.items():
             arguments = (one_round, interval_s)
             thread = threading.Thread(target=self._run, args=arguments, name=f"wiretune-{name}", daemon=True)
             self._threads.append(thread)
@@ -131,20 +135,24 @@ class Reconciler:
             self._store.explain(work.job_id, state=work.state, reason=reason)
 
     def _watch(self, ray: RayApi, jobs: Sequence[Work], *, now: float) -> None:
+        watched = {work.submission_id for work in jobs}
+        self._told_at = {driver: at for driver, at in self._told_at.items() if driver in watched}
         for work in jobs:
             assert work.submission_id is not None
             try:
                 status = ray.status(work.submission_id)
-                verdict = judge(work, status, now=now, leases_count=self._leases_count(now))
-                self._act(ray, work, verdict)
+                is_deaf = now - self._told_at.get(work.submission_id, now) > self._settings.lease_s
+                verdict = judge(work, status, now=now, leases_count=self._leases_count(now), is_deaf=is_deaf)
+                self._act(ray, work, verdict, now=now)
             except Unavailable as error:
                 self._explain(work, str(error))
 
-    def _act(self, ray: RayApi, work: Work, verdict: Verdict) -> None:
+    def _act(self, ray: RayApi, work: Work, verdict: Verdict, *, now: float) -> None:
         assert work.submission_id is not None
         if verdict.action is Action.SUBMIT:
             self._submit(ray, work)
         elif verdict.action is Action.STOP:
+            self._told_at.setdefault(work.submission_id, now)
             ray.stop(work.submission_id)
             self._explain(work, verdict.reason)
         elif verdict.action is Action.LOSE:
