@@ -10,6 +10,7 @@ from service.control.clusters import Cluster, RayApi, cluster_of
 from service.control.judgement import Action, Verdict, admit, judge, judge_alone
 from service.control.logs import Logs
 from service.control.orphans import Orphans
+from service.control.storage import Storage
 from service.control.store import Store
 from service.control.work import Work
 from service.errors import IllegalTransition, Unavailable
@@ -45,6 +46,7 @@ class Reconciler:
         self._api_url = api_url
         self._cluster = ray or cluster_of(settings)
         self.logs = Logs(store, self._cluster.running)
+        self._storage = Storage(settings.resolved_storage_url)
         self._orphans = Orphans(store, self._cluster.running)
         self._told_at: dict[str, float] = {}  # when Ray was first asked to end a driver, by submission
         self._clock = clock
@@ -85,7 +87,15 @@ class Reconciler:
                 _log.warning("%s", error)
             except Exception:  # one bad round must not leave every job without an owner
                 _log.exception("a round failed; the next one follows")
-            self._stopping.wait(interval_s)
+            self._rest(interval_s)
+
+    def _rest(self, interval_s: float) -> None:
+        """Wait for the next round; after a much longer wait (the machine slept) every driver gets a lease to report."""
+        began = self._clock()
+        self._stopping.wait(interval_s)
+        ended = self._clock()
+        if ended - began > interval_s + self._settings.lease_s / 2:
+            self._up_since = ended
 
     def misfits(self, spec: JobSpec) -> list[Problem]:
         """Return why the cluster can never place the job; nothing while the cluster is unknown."""
@@ -128,7 +138,8 @@ class Reconciler:
                 self._end(work, verdict)
 
     def _leases_count(self, now: float) -> bool:
-        return now - self._up_since > self._settings.lease_s
+        """Whether drivers could renew their leases for a whole one: the service was up, and so was the database."""
+        return now - max(self._up_since, self._store.failed_at) > self._settings.lease_s
 
     def _explain(self, work: Work, reason: str) -> None:
         if work.reason != reason:
@@ -195,11 +206,15 @@ class Reconciler:
                 continue
             try:
                 self._settle(ray, work, verdict)
+            except Unavailable as error:
+                self._explain(work, str(error))
             except IllegalTransition as error:  # cancelled by its user in the meantime
                 _log.info("%s", error)
 
     def _settle(self, ray: RayApi, work: Work, verdict: Verdict) -> None:
         if verdict.action is Action.BEGIN:
+            if work.attempt:  # the last one may have been lost to the storage, and the next one would be
+                self._storage.require_writable()
             begun = self._store.begin_attempt(work.job_id)
             try:
                 self._submit(ray, begun)
