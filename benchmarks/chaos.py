@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import random
+import signal
 import statistics
 import sys
 import tempfile
@@ -42,8 +43,8 @@ WRONG = (
 NUM_RUNNING = 2
 #: Longest that a job may take to train its next step after a kill, or to end after the last one.
 PATIENCE_S = 300.0
-#: Share of rounds, of those that disturb training, that wait until it goes on.
-PATIENT = 0.7
+#: Share of the rounds of a kind that wait until training goes on; the kill of a driver is timed.
+PATIENT = {"api": 0.0, "driver": 0.9, "trial": 0.3, "worker": 0.3, "head": 0.3, "tree": 0.3}
 #: Steps that no report can still bring that left before the kill.
 CLEARLY_FURTHER = 40
 Json = dict[str, Any]
@@ -53,6 +54,7 @@ def main() -> int:
     given = parse()
     rows = read(given.json)
     adopt_orphans()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # through the clean-up
     while (done := num_rounds(rows)) < given.rounds:
         first, last = done, min(given.rounds, done + given.session)
         kinds = [given.kill or kind_of(number, given.seed) for number in range(first, last)]
@@ -126,7 +128,7 @@ def one_round(service: LiveService, kind: str, draw: random.Random) -> Json:
     A patient round kills while a job trains, and waits until it trains again. The others kill at any moment, and so
     meet starts and recoveries.
     """
-    is_patient = kind != "api" and draw.random() < PATIENT
+    is_patient = draw.random() < PATIENT[kind]
     before = wait_for_training(service) if is_patient else {}
     victim = service.victim(kind, jobs=before, draw=draw)
     time.sleep(draw.uniform(0.2, 1.5))

@@ -1,4 +1,4 @@
-"""A driver that is frozen and wakes up too late, and an API that is away for long: neither costs the job anything.
+"""A driver that is frozen and wakes up too late, an API that is away for long, a full storage: none costs a job.
 
 Each service here is the test's own, with an embedded Ray.
 """
@@ -25,6 +25,8 @@ from service.control.store import Store
 from service.errors import Unavailable
 from service.settings import Settings
 from service.states import JobState
+from service.views import JobView
+from tests.small_disk import small_disk
 
 pytestmark = [pytest.mark.ray, pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -164,3 +166,32 @@ def test_an_api_that_is_away_for_long_restarts_no_job_and_loses_nothing(
 
     assert [(view.state, view.attempt) for view in views] == [(JobState.SUCCEEDED, 1)] * 3
     assert series == [tuple(range(steps)) for steps in budgets]
+
+
+def test_a_job_whose_storage_is_full_waits_and_says_so_and_goes_on_by_itself_when_there_is_room(
+    tmp_path: Path, eventually: Any
+) -> None:
+    with small_disk(tmp_path / "disk", megabytes=16) as disk:
+        service = LiveService(tmp_path / "state", num_cpus=2, storage_url=f"file://{disk.path}")
+        try:
+            with service.client() as client:
+                job_id = client.submit(job(steps=1000)).id
+                eventually("committed steps", lambda: client.trials(job_id)[0].step >= 50, within_s=120)
+                disk.fill()
+                eventually("it waits", lambda: "No space left" in client.job(job_id).reason, within_s=120)
+                waiting = client.job(job_id)
+                eventually("no attempt is spent", lambda: _is_held(client.job(job_id), waiting), within_s=30)
+                disk.free()
+                view = client.wait(job_id, timeout_s=200)
+                (losses,) = client.metrics(job_id, "loss")
+        finally:
+            service.stop()
+
+    assert (view.state, view.attempt) == (JobState.SUCCEEDED, 2)
+    assert losses.steps == tuple(range(1000))
+
+
+def _is_held(now: JobView, before: JobView) -> bool:
+    """Whether the job has been queued for longer than its back-off, in its old attempt."""
+    assert (now.state, now.attempt) == (JobState.QUEUED, before.attempt)
+    return "WIRETUNE_STORAGE_URL" in now.reason
