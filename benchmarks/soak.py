@@ -170,9 +170,9 @@ def told(samples: Sequence[Sample], trend: Trend) -> str:
     lines = ["minute   memory MB   descriptors   log MB"]
     lines += [f"{row.seconds / 60:6.1f}   {row.memory:9.1f}   {row.descriptors:11d}   {row.log:6.1f}" for row in rows]
     lines.append(
-        f"after the warm-up: memory {trend.memory_per_h:+.1f} MB/h (goal {MAX_MB_PER_H:g}), descriptors "
-        f"{trend.more_descriptors:+g} (goal {MAX_MORE_DESCRIPTORS}), log at most {trend.max_log:.1f} MB (goal {MAX_WAL_MB:g}); "
-        f"load {os.getloadavg()[0]:.1f}"
+        f"after the warm-up: memory {trend.memory_per_h:+.1f} MB/h (goal {MAX_MB_PER_H:g}), "
+        f"descriptors {trend.more_descriptors:+g} (goal {MAX_MORE_DESCRIPTORS}), "
+        f"log at most {trend.max_log:.1f} MB (goal {MAX_WAL_MB:g}); load {os.getloadavg()[0]:.1f}"
     )
     return "\n".join(lines)
 
