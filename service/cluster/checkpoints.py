@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
@@ -40,7 +41,12 @@ class Keeper:
                 _remove(url)
         # Counted, since a rewound run comes to the same step again, with another state.
         url = f"{self.root}/{self._num_saves:06d}-step-{step}"
-        self.group.save(url)
+        try:
+            self.group.save(url)
+        except Exception:
+            with suppress(OSError):  # the storage may be gone altogether
+                _remove(url)  # half a checkpoint is of no use, and may be what fills the disk
+            raise
         self._num_saves += 1
         if self._num_saves == 1:
             require_room(url, num_more=self.keep + _NUM_BESIDES - 1)

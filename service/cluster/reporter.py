@@ -16,8 +16,10 @@ from service.records import (
     AnyRecord,
     AttemptBrief,
     Batch,
+    Checkpointed,
     Control,
     Lease,
+    StageClosed,
 )
 
 #: Records leave after at most this long; an idle stream asks for control as often as `IDLE_S`.
@@ -109,6 +111,8 @@ class Reporter:
         self._waiting: deque[AnyRecord] = deque()
         self._sending: tuple[AnyRecord, ...] = ()
         self._sequence = 0
+        self._num_reported = self._num_stored = 0
+        self._last_checkpoint = 0  # how many records had been reported with it
         self._stopped: Stopped | None = None
         self._asked = Control.RUN
         self._changed = threading.Condition()
@@ -121,6 +125,9 @@ class Reporter:
         with self._changed:
             self._wait_for(lambda: len(self._waiting) < MAX_WAITING)
             self._waiting.extend(records)
+            self._num_reported += len(records)
+            if any(isinstance(record, Checkpointed | StageClosed) for record in records):
+                self._last_checkpoint = self._num_reported
 
     def flush(self, *records: AnyRecord) -> None:
         """Queue `records` and wait until they, and all before them, are stored."""
@@ -130,9 +137,9 @@ class Reporter:
             self._wait_for(lambda: not (self._waiting or self._sending))
 
     def is_clear(self) -> bool:
-        """Whether all that was reported is stored."""
+        """Whether the last checkpoint that was reported is stored; what came after it may wait."""
         with self._changed:
-            return not (self._waiting or self._sending)
+            return self._num_stored >= self._last_checkpoint
 
     def asked(self) -> Control:
         """Return what the API said last: `run`, or `pause` or `stop`, which leave time to report."""
@@ -181,6 +188,7 @@ class Reporter:
             stopped = told
         with self._changed:
             self._sending, self._stopped = (), stopped
+            self._num_stored += len(records)
             self._changed.notify_all()
 
 

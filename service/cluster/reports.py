@@ -28,7 +28,7 @@ class Sink(Protocol):
     def report(self, *records: AnyRecord) -> None: ...
     def flush(self, *records: AnyRecord) -> None: ...
     def is_clear(self) -> bool:
-        """Whether all that was reported is stored."""
+        """Whether the last checkpoint that was reported is stored, so that the next may follow it."""
 
     def asked(self) -> Control:
         """Return what the user wants of the run, as far as is known: `run`, `pause` or `stop`."""

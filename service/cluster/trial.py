@@ -295,7 +295,7 @@ class _Run:
                 if course != "go_on":
                     return course
             is_due = self.seconds() - self._saved_s >= self.spec.checkpoint.every_seconds
-            if is_due and self.sink.is_clear():  # while the API is silent nobody would know of it
+            if is_due and self.sink.is_clear():  # while the API is silent nobody would know of another
                 self._known = self.keeper.saved[-1:]
                 self.sink.report(self._checkpoint(commit))
         return "end"

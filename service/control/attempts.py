@@ -1,5 +1,7 @@
 """An attempt's life: begun with a lease, renewed by its driver, ended; and what a resumed job forgets."""
 
+import re
+
 from sqlalchemy import delete, or_, select
 from sqlalchemy.orm import Session
 
@@ -11,6 +13,7 @@ from service.states import ACTIVE, JobState
 
 _BACK_OFF_S = 2.0  # doubled by every attempt
 _MAX_BACK_OFF_S = 60.0
+_NAME = re.compile(r"(?:wiretune-)?(job-[0-9a-f]+)-a(\d+)")
 STOPPED_EARLY = "stopped early by the user"
 _TOLD = {JobState.PAUSING: Control.PAUSE, JobState.STOPPING: Control.STOP, JobState.CANCELLING: Control.CANCEL}
 #: What becomes of a job whose attempt ended, however it did.
@@ -20,6 +23,12 @@ _WANTED = {JobState.PAUSING: JobState.PAUSED, JobState.CANCELLING: JobState.CANC
 def submission_id(job_id: str, number: int) -> str:
     """Return the Ray Job's id: the same however often it is submitted."""
     return f"wiretune-{job_id}-a{number}"
+
+
+def attempt_named(name: str) -> tuple[str, int] | None:
+    """Return the job and the number in a Ray Job's id, or in the name of Tune's folder; None: it is neither."""
+    found = _NAME.fullmatch(name)
+    return None if found is None else (found[1], int(found[2]))
 
 
 def begin(session: Session, job: JobRow, *, now: float, lease_s: float) -> AttemptRow:

@@ -1,8 +1,6 @@
 """What finished jobs left behind: how much it is, and its removal. Nothing of a job that is not over is touched."""
 
-import os
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
@@ -11,14 +9,13 @@ from typing import Protocol
 from pydantic import BaseModel, Field
 
 from service.control import embedded
+from service.control.orphans import tune_folders
 from service.control.reading import MAX_PAGE
 from service.control.storage import WEIGHTS, Storage
 from service.settings import Settings
 from service.states import TERMINAL
 from service.views import JobPage
 
-#: What a driver keeps Tune's own files in, as `<job>-a<attempt>`; it removes them unless it is killed.
-_TUNE_FOLDERS = "wiretune-tune-*"
 _RAYS_FILES = "Ray's files"
 
 
@@ -93,9 +90,8 @@ def _of_tune(finished: set[str]) -> list[Leftover]:
     """Return the folders of drivers that were killed, of jobs that are over: those have no driver."""
     return [
         _folder(f"Tune's files of {job_id}", folder)
-        for folder in sorted(Path(tempfile.gettempdir()).glob(_TUNE_FOLDERS))
-        if folder.is_dir() and os.access(folder, os.R_OK | os.W_OK)
-        for job_id in {entry.name.rpartition("-a")[0] for entry in folder.iterdir()} & finished
+        for folder, attempts in tune_folders()
+        for job_id in {name.rpartition("-a")[0] for name in attempts} & finished
     ]
 
 

@@ -27,6 +27,9 @@ class RayApi(Protocol):
     def status(self, submission_id: str) -> RayStatus:
         """Return where a driver is."""
 
+    def live(self) -> tuple[str, ...]:
+        """Return the ids of all drivers that have not ended, other services' too."""
+
     def stop(self, submission_id: str) -> None:
         """Have a driver end."""
 

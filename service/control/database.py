@@ -11,7 +11,15 @@ from typing import IO, Any
 from alembic import command
 from alembic.config import Config
 from sqlalchemy import URL, Connection, Engine, create_engine, event, func, make_url, select
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    NoSuchModuleError,
+    ProgrammingError,
+    SQLAlchemyError,
+)
 
 from service.errors import Unavailable
 from service.settings import Settings
@@ -151,6 +159,12 @@ def _take_turns(connection: Connection) -> None:
 def is_collision(error: SQLAlchemyError) -> bool:
     """Whether another replica's transaction was in the way, so that the same write may pass when it runs again."""
     return getattr(getattr(error, "orig", None), "sqlstate", None) in _COLLISIONS
+
+
+def is_outage(error: BaseException | None) -> bool:
+    """Whether the database itself failed, not a statement: it is away, full, read-only, or locked for too long."""
+    is_statements_own = isinstance(error, IntegrityError | DataError | ProgrammingError)
+    return isinstance(error, DBAPIError) and not is_statements_own and not is_collision(error)
 
 
 def said(error: Exception) -> str:

@@ -39,7 +39,7 @@ class Verdict:
     reason: str = ""
 
 
-def judge(work: Work, status: RayStatus, *, now: float, leases_count: bool) -> Verdict:
+def judge(work: Work, status: RayStatus, *, now: float, leases_count: bool, is_deaf: bool = False) -> Verdict:
     """Return what to do about a job with an attempt.
 
     Args:
@@ -47,6 +47,7 @@ def judge(work: Work, status: RayStatus, *, now: float, leases_count: bool) -> V
         status: what Ray says of its driver.
         now: seconds since the epoch.
         leases_count: whether the service has been up for a whole lease, so that silence is the driver's own.
+        is_deaf: whether Ray was told a lease ago to end the driver, and has not: its machine hangs, or is cut off.
     """
     is_silent = leases_count and work.lease_expires is not None and work.lease_expires < now
     is_overdue = _is_overdue(work, now=now)
@@ -61,7 +62,8 @@ def judge(work: Work, status: RayStatus, *, now: float, leases_count: bool) -> V
     if status in _ENDED:
         return Verdict(action=Action.LOSE, reason=why or _SAID[status])
     if is_given_up:
-        return Verdict(action=Action.STOP, reason=why)
+        # A driver that cannot be ended is fenced: should it wake, its writes are refused, and it ends by itself.
+        return Verdict(action=Action.LOSE if is_deaf else Action.STOP, reason=why)
     return Verdict(action=Action.WAIT)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from service.control.clusters import RayApi
-from service.control.ray_jobs import RayStatus
+from service.control.ray_jobs import LIVE
 from service.control.storage import Storage
 from service.control.store import Store
 from service.control.work import Attempt
@@ -20,7 +20,6 @@ _RETRY_S = 10.0  # after a storage that failed
 _ASK_AGAIN_S = 60.0  # for a log that Ray did not give
 _PATIENCE_S = 600.0  # with a log that Ray does not give at all
 _STOP_S = 15.0  # for all logs together, while Ray waits for its end
-_LIVE = (RayStatus.PENDING, RayStatus.RUNNING)
 _CUT = re.compile(rb"\[\.\.\. (\d+) bytes are cut here; the whole log had (\d+) \.\.\.\]\n")
 
 
@@ -101,7 +100,7 @@ class Logs:
 
     def _may_still_print(self, ray: RayApi, attempt: Attempt, *, now: float) -> bool:
         assert attempt.ended_at is not None
-        return now < attempt.ended_at + _LAST_WORDS_S and ray.status(attempt.submission_id) in _LIVE
+        return now < attempt.ended_at + _LAST_WORDS_S and ray.status(attempt.submission_id) in LIVE
 
     def _earlier(self, attempt: Attempt) -> bytes:
         try:

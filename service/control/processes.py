@@ -36,10 +36,19 @@ def started_at(pid: int) -> int | None:
         return None
 
 
+def children(parent: int) -> list[int]:
+    """Return the living processes that `parent` started, or was left with; zombies left out."""
+    return [pid for pid, (state, its_parent) in _stats().items() if its_parent == parent and state != "Z"]
+
+
+def _stats() -> dict[int, tuple[str, int]]:
+    pids = [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit()]
+    return {pid: stat for pid in pids if (stat := _stat(pid)) is not None}
+
+
 def descendants(root: int) -> list[int]:
     """Return every process below `root` that lives, zombies left out."""
-    pids = [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit()]
-    stats = {pid: stat for pid in pids if (stat := _stat(pid)) is not None}
+    stats = _stats()
     below, found = {root}, {root}
     while found:
         found = {pid for pid, (_, parent) in stats.items() if parent in below} - below

@@ -28,6 +28,10 @@ class RayStatus(StrEnum):
     UNREACHABLE = "UNREACHABLE"
 
 
+#: Its driver runs, or will.
+LIVE = frozenset({RayStatus.PENDING, RayStatus.RUNNING})
+
+
 class RayJobs:
     """One cluster's Jobs server. Every method raises Unavailable when it does not answer as it should."""
 
@@ -62,6 +66,11 @@ class RayJobs:
         if answer.status_code == 404:
             return RayStatus.MISSING
         return RayStatus(self._body(answer)["status"])
+
+    def live(self) -> tuple[str, ...]:
+        """Return the ids of all submissions that have not ended, whoever made them."""
+        found = self._body(self._send("GET", "/api/jobs/"))
+        return tuple(each["submission_id"] for each in found if each["submission_id"] and each["status"] in LIVE)
 
     def stop(self, submission_id: str) -> None:
         """Have the driver end: SIGTERM, SIGKILL some seconds later. One that is gone counts as stopped."""

@@ -9,6 +9,8 @@ from service.control.capacity import Node, misfits
 from service.control.clusters import Cluster, RayApi, cluster_of
 from service.control.judgement import Action, Verdict, admit, judge, judge_alone
 from service.control.logs import Logs
+from service.control.orphans import Orphans
+from service.control.storage import Storage
 from service.control.store import Store
 from service.control.work import Work
 from service.errors import IllegalTransition, Unavailable
@@ -26,7 +28,7 @@ _LOOK_S = 10.0  # between two looks at a cluster without work
 class Reconciler:
     """A loop over the jobs that are not over. `tick` is one round; `start` runs rounds in a thread.
 
-    Logs are kept in a thread of their own, so that no slow one delays a job.
+    Logs are kept, and orphans looked for, in threads of their own, so that no slow one delays a job.
     """
 
     def __init__(
@@ -44,6 +46,9 @@ class Reconciler:
         self._api_url = api_url
         self._cluster = ray or cluster_of(settings)
         self.logs = Logs(store, self._cluster.running)
+        self._storage = Storage(settings.resolved_storage_url)
+        self._orphans = Orphans(store, self._cluster.running)
+        self._told_at: dict[str, float] = {}  # when Ray was first asked to end a driver, by submission
         self._clock = clock
         self._up_since = self._busy_at = clock()
         self._nodes = self._cluster.declared()
@@ -53,7 +58,8 @@ class Reconciler:
 
     def start(self, *, interval_s: float = 1.0) -> None:
         """Run a round every `interval_s` until `stop`."""
-        for name, one_round in (("reconciler", self.tick), ("logs", self.logs.keep_ended)):
+        rounds = {"reconciler": self.tick, "logs": self.logs.keep_ended, "orphans": self._orphans.sweep}
+        for name, one_round in rounds.items():
             arguments = (one_round, interval_s)
             thread = threading.Thread(target=self._run, args=arguments, name=f"wiretune-{name}", daemon=True)
             self._threads.append(thread)
@@ -81,7 +87,15 @@ class Reconciler:
                 _log.warning("%s", error)
             except Exception:  # one bad round must not leave every job without an owner
                 _log.exception("a round failed; the next one follows")
-            self._stopping.wait(interval_s)
+            self._rest(interval_s)
+
+    def _rest(self, interval_s: float) -> None:
+        """Wait for the next round; after a much longer wait (the machine slept) every driver gets a lease to report."""
+        began = self._clock()
+        self._stopping.wait(interval_s)
+        ended = self._clock()
+        if ended - began > interval_s + self._settings.lease_s / 2:
+            self._up_since = ended
 
     def misfits(self, spec: JobSpec) -> list[Problem]:
         """Return why the cluster can never place the job; nothing while the cluster is unknown."""
@@ -124,27 +138,32 @@ class Reconciler:
                 self._end(work, verdict)
 
     def _leases_count(self, now: float) -> bool:
-        return now - self._up_since > self._settings.lease_s
+        """Whether drivers could renew their leases for a whole one: the service was up, and so was the database."""
+        return now - max(self._up_since, self._store.failed_at) > self._settings.lease_s
 
     def _explain(self, work: Work, reason: str) -> None:
         if work.reason != reason:
             self._store.explain(work.job_id, state=work.state, reason=reason)
 
     def _watch(self, ray: RayApi, jobs: Sequence[Work], *, now: float) -> None:
+        watched = {work.submission_id for work in jobs}
+        self._told_at = {driver: at for driver, at in self._told_at.items() if driver in watched}
         for work in jobs:
             assert work.submission_id is not None
             try:
                 status = ray.status(work.submission_id)
-                verdict = judge(work, status, now=now, leases_count=self._leases_count(now))
-                self._act(ray, work, verdict)
+                is_deaf = now - self._told_at.get(work.submission_id, now) > self._settings.lease_s
+                verdict = judge(work, status, now=now, leases_count=self._leases_count(now), is_deaf=is_deaf)
+                self._act(ray, work, verdict, now=now)
             except Unavailable as error:
                 self._explain(work, str(error))
 
-    def _act(self, ray: RayApi, work: Work, verdict: Verdict) -> None:
+    def _act(self, ray: RayApi, work: Work, verdict: Verdict, *, now: float) -> None:
         assert work.submission_id is not None
         if verdict.action is Action.SUBMIT:
             self._submit(ray, work)
         elif verdict.action is Action.STOP:
+            self._told_at.setdefault(work.submission_id, now)
             ray.stop(work.submission_id)
             self._explain(work, verdict.reason)
         elif verdict.action is Action.LOSE:
@@ -187,11 +206,15 @@ class Reconciler:
                 continue
             try:
                 self._settle(ray, work, verdict)
+            except Unavailable as error:
+                self._explain(work, str(error))
             except IllegalTransition as error:  # cancelled by its user in the meantime
                 _log.info("%s", error)
 
     def _settle(self, ray: RayApi, work: Work, verdict: Verdict) -> None:
         if verdict.action is Action.BEGIN:
+            if work.attempt:  # the last one may have been lost to the storage, and the next one would be
+                self._storage.require_writable()
             begun = self._store.begin_attempt(work.job_id)
             try:
                 self._submit(ray, begun)

@@ -81,6 +81,14 @@ class Storage:
                 with suppress(FileNotFoundError):  # moved
                     filesystem.rm_file(partial)
 
+    def require_writable(self) -> None:
+        """Raise Unavailable unless the storage takes a file."""
+        url = f"{self.root.rstrip('/')}/.writable-{secrets.token_hex(4)}"
+        self.write(url, bytes(_CHUNK_BYTES))  # a disk that is full takes a few bytes yet
+        with _reaching(url):
+            filesystem, path = fsspec.url_to_fs(url)
+            filesystem.rm_file(path)
+
     def has(self, url: str) -> bool:
         """Whether there is a file or a folder at `url`."""
         with _reaching(url):

@@ -1,6 +1,7 @@
 """The truth about every job. Synchronous: reads in the caller's thread, writes through one writer thread."""
 
 import hmac
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -45,7 +46,8 @@ class Store:
         self._lock = lock
         self._secret = secret
         self._readers = sessionmaker(database.of_one_moment(engine))
-        self._writer = Writer(sessionmaker(engine, expire_on_commit=False))
+        self._writer = Writer(sessionmaker(engine, expire_on_commit=False), clock=clock)
+        self._unread_at = -math.inf
 
     @classmethod
     def open(cls, settings: Settings, *, clock: Clock = time.time) -> "Store":
@@ -76,12 +78,18 @@ class Store:
         if self._lock is not None:
             self._lock.close()
 
+    @property
+    def failed_at(self) -> float:
+        """When the database last failed to give or to store something, in seconds since the epoch; -inf: never."""
+        return max(self._unread_at, self._writer.failed_at)
+
     @contextmanager
     def _reading(self) -> Iterator[Session]:
         try:
             with self._readers() as session:
                 yield session
         except SQLAlchemyError as error:
+            self._unread_at = self._clock()
             raise Unavailable(f"the database does not answer: {database.said(error)}; try again") from error
 
     def _on_job(self, job_id: str, change: Callable[[Session, JobRow], T]) -> T:

@@ -27,6 +27,8 @@ _log = logging.getLogger("wiretune.watchdog")
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 _OBJECT_STORE_BYTES = 500_000_000  # snapshots and messages; a small machine's /dev/shm must hold it
 _DATA_VARIABLE = "WIRETUNE_DATA_DIR"  # the one of our variables that workers read
+_LOOK_S = 5.0  # between two looks for strays
+_STRAY_S = 10.0  # that a process may take to notice that its parent is gone
 _GRACES_S = {signal.SIGTERM: 3.0, signal.SIGKILL: 15.0}
 _PORTS = (
     "port",
@@ -95,7 +97,33 @@ class _Told:
         self.to_end = True
 
 
+class Strays:
+    """Processes below `parent` that Ray knows nothing of any more: whoever started them was killed.
+
+    A worker's own children, say, whose cores and GPU memory the next job needs. Mutable.
+    """
+
+    def __init__(self, parent: int, *, keep: int) -> None:
+        """`keep` is the one child that `parent` started itself."""
+        self._parent, self._keep = parent, keep
+        self._seen: dict[int, float] = {}
+        self._look_at = 0.0
+
+    def end(self, now: float) -> None:
+        """Kill those that have been here for `_STRAY_S`, and all below them; `now` is monotonic seconds."""
+        if now < self._look_at:
+            return
+        self._look_at = now + _LOOK_S
+        here = set(processes.children(self._parent)) - {self._keep}
+        self._seen = {pid: self._seen.get(pid, now) for pid in here}
+        for pid in (pid for pid, since in self._seen.items() if now - since >= _STRAY_S):
+            _log.warning("process %d has lost its parent and is ended", pid)
+            for each in (*processes.descendants(pid), pid):
+                processes.send(each, signal.SIGKILL)
+
+
 def _watch(launch: Launch, ray: int, told: _Told) -> str:
+    strays = Strays(os.getpid(), keep=ray)
     owned_at = time.monotonic()
     while time.monotonic() - owned_at < launch.idle_s:
         processes.reap()
@@ -103,6 +131,7 @@ def _watch(launch: Launch, ray: int, told: _Told) -> str:
             return "told to"
         if not processes.is_running(ray, word="ray"):
             return "Ray's head ended by itself"
+        strays.end(time.monotonic())
         if is_owned(launch.owner_path):
             owned_at = time.monotonic()
         time.sleep(0.5)

@@ -8,8 +8,10 @@ that loses is run again in a transaction of its own: alone it holds nothing that
 """
 
 import logging
+import math
 import queue
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -18,7 +20,7 @@ from typing import Any, TypeVar
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
-from service.control.database import is_collision, said
+from service.control.database import is_collision, is_outage, said
 from service.errors import Unavailable
 
 _log = logging.getLogger(__name__)
@@ -38,6 +40,11 @@ class _Outcome:
     error: Exception | None = None
     collided: bool = False  # with another replica: worth a second run
 
+    @property
+    def is_outage(self) -> bool:
+        """Whether the database is to blame."""
+        return isinstance(self.error, Unavailable) and is_outage(self.error.__cause__)
+
     def give(self) -> None:
         """Answer the caller."""
         if self.error is None:
@@ -47,7 +54,10 @@ class _Outcome:
 
 
 class Writer:
-    """Run functions in the database's only writing thread; each answer is given after its commit."""
+    """Run functions in the database's only writing thread; each answer is given after its commit.
+
+    `failed_at` is when the database last failed to store something, on `clock`; -inf: never.
+    """
 
     def __init__(
         self,
@@ -56,10 +66,13 @@ class Writer:
         max_waiting: int = 2000,
         max_group: int = 256,
         timeout_s: float = 30.0,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._sessions = sessions
         self._max_group = max_group
         self._timeout_s = timeout_s
+        self._clock = clock
+        self.failed_at = -math.inf
         self._waiting: queue.Queue[_Call | None] = queue.Queue(max_waiting)
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="wiretune-writer", daemon=True)
@@ -81,6 +94,7 @@ class Writer:
             value: T = call.future.result(self._timeout_s)
         except TimeoutError:
             call.future.cancel()
+            self.failed_at = self._clock()
             raise Unavailable(
                 f"the database took over {self._timeout_s:g} s to store this; it may be stored yet: try "
                 "again with the same idempotency key"
@@ -103,6 +117,8 @@ class Writer:
             for outcome in self._commit(live):
                 if outcome.collided:
                     (outcome,) = self._commit([outcome.call])
+                if outcome.is_outage:
+                    self.failed_at = self._clock()
                 outcome.give()
 
     def _next_group(self) -> tuple[list[_Call], bool]:

@@ -1,0 +1,70 @@
+"""Ends what outlived the attempt that made it: Ray Jobs, and folders of killed drivers on this machine."""
+
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from service.control.attempts import attempt_named
+from service.control.clusters import RayApi
+from service.control.store import Store
+from service.errors import NotFound
+
+_log = logging.getLogger(__name__)
+#: What a driver keeps Tune's own files in, as `<job>-a<attempt>`; it removes them unless it is killed.
+TUNE_FOLDERS = "wiretune-tune-*"
+_EVERY_S = 10.0
+_LAST_ACTS_S = 30.0  # a driver whose attempt has ended may still be closing its workers
+
+
+class Orphans:
+    """Looks for leftovers of ended attempts of this database; `ray` gives Ray where it runs, without starting it.
+
+    An attempt that the database does not know is another service's, and is left alone.
+    """
+
+    def __init__(self, store: Store, ray: Callable[[], RayApi | None]) -> None:
+        self._store, self._ray = store, ray
+        self._look_at = 0.0
+
+    def sweep(self, now: float) -> None:
+        """Look, and end what is found, at most every `_EVERY_S`; `now` is in seconds since the epoch."""
+        if now < self._look_at:
+            return
+        self._look_at = now + _EVERY_S
+        self._stop_drivers(now)
+        self._remove_folders(now)
+
+    def _stop_drivers(self, now: float) -> None:
+        ray = self._ray()
+        if ray is None:
+            return
+        for submission_id in ray.live():
+            if self._is_over(submission_id, now):
+                _log.warning("%s outlived its attempt and is stopped", submission_id)
+                ray.stop(submission_id)
+
+    def _remove_folders(self, now: float) -> None:
+        for folder, submissions in tune_folders():
+            if submissions and all(self._is_over(each, now) for each in submissions):
+                _log.warning("%s was left by a driver that was killed; it is removed", folder)
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _is_over(self, submission_id: str, now: float) -> bool:
+        """Whether it is of an attempt of ours that has ended, and had the time to close."""
+        if (parsed := attempt_named(submission_id)) is None:
+            return False
+        try:
+            ended_at = self._store.attempt(*parsed).ended_at
+        except NotFound:
+            return False
+        return ended_at is not None and now > ended_at + _LAST_ACTS_S
+
+
+def tune_folders() -> Iterator[tuple[Path, list[str]]]:
+    """Yield the folders that drivers on this machine keep Tune's files in, each with the attempts that it is of."""
+    for folder in sorted(Path(tempfile.gettempdir()).glob(TUNE_FOLDERS)):
+        if folder.is_dir() and os.access(folder, os.R_OK | os.W_OK):
+            yield folder, [entry.name for entry in folder.iterdir()]

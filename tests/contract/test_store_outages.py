@@ -1,0 +1,113 @@
+"""A database that is full, read-only or restarted: refused with 503 and a time to come back, and then as before."""
+
+import math
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from api.app import create_app
+from service.control.store import Store
+from service.errors import Unavailable
+from service.settings import Settings
+from tests.contract.conftest import only
+from tests.read_only import read_only
+from tests.small_disk import SmallDisk, small_disk
+
+JOB = {"workload": {"kind": "digits-mlp"}, "budget": {"steps": 1}}
+LARGE = JOB | {"labels": {f"label-{number}": "x" * 100 for number in range(64)}}
+
+
+@pytest.fixture
+def api(store: Store) -> TestClient:
+    key = store.add_key("test")
+    return TestClient(create_app(store), headers={"Authorization": f"Bearer {key}", "Idempotency-Key": "k"})
+
+
+def assert_refused(answer: Any, *, said: str) -> None:
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "2"), answer.text
+    assert answer.json()["type"] == "/problems/unavailable"
+    assert said in answer.json()["detail"] and "INSERT INTO" not in answer.text
+
+
+def test_a_read_only_database_refuses_with_503_shows_what_it_has_and_takes_the_same_job_later(store, spec, api):
+    job, _ = store.add_job(spec)
+
+    with read_only(store):
+        refused, seen = api.post("/v1/jobs", json=JOB), api.get(f"/v1/jobs/{job.id}")
+
+    assert_refused(refused, said="read")
+    assert seen.status_code == 200
+    assert api.post("/v1/jobs", json=JOB).status_code == 202
+    assert len(api.get("/v1/jobs").json()["jobs"]) == 2
+
+
+@pytest.fixture
+def disk(tmp_path) -> Iterator[SmallDisk]:
+    with small_disk(tmp_path / "disk", megabytes=8) as disk:
+        yield disk
+
+
+@pytest.fixture
+def store_on_disk(disk, clock, put_sqlite) -> Iterator[Store]:
+    settings = Settings(state_dir=disk.path / "state", database_url="")
+    put_sqlite(settings)
+    store = Store.open(settings, clock=clock)
+    yield store
+    store.close()
+
+
+def test_a_full_disk_refuses_with_503_shows_what_it_has_and_takes_the_same_job_later(disk, store_on_disk):
+    key = store_on_disk.add_key("test")
+    api = TestClient(create_app(store_on_disk), headers={"Authorization": f"Bearer {key}"})
+    first = api.post("/v1/jobs", json=JOB).json()["id"]
+
+    disk.fill()
+    refused = [api.post("/v1/jobs", json=LARGE, headers={"Idempotency-Key": "k"}) for _ in range(3)]
+    seen = api.get(f"/v1/jobs/{first}")
+    disk.free()
+    taken = api.post("/v1/jobs", json=LARGE, headers={"Idempotency-Key": "k"})
+
+    for answer in refused:
+        assert_refused(answer, said="disk is full")
+    assert (seen.status_code, taken.status_code) == (200, 202)
+    assert len(api.get("/v1/jobs").json()["jobs"]) == 2
+
+
+@only("postgresql")
+def test_users_who_insist_while_the_server_is_restarted_get_every_job_once(store, spec, own_postgres, pool):
+    def insist(number: int) -> str:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            try:
+                return store.add_job(spec, idempotency_key=f"k{number}")[0].id
+            except Unavailable as refusal:
+                assert "try again" in str(refusal)
+        pytest.fail("the database did not come back")
+
+    acknowledged = [pool.submit(insist, number) for number in range(100)]
+    for _ in range(2):
+        with own_postgres.crashed():
+            pass
+        acknowledged += [pool.submit(insist, number) for number in range(100)]
+    ids = [future.result(60) for future in acknowledged]
+
+    assert ids[:100] == ids[100:200] == ids[200:]
+    assert {work.job_id for work in store.work()} == set(ids)
+
+
+def test_the_store_knows_when_the_database_failed_last_and_no_users_mistake_counts(store, spec, clock):
+    assert store.failed_at == -math.inf
+    with ThreadPoolExecutor(2) as pool:  # one key from two jobs: refused, and the database is fine
+        other = spec.model_copy(update={"name": "another"})
+        for future in [pool.submit(store.add_job, each, idempotency_key="k") for each in (spec, other)]:
+            future.exception()
+    assert store.failed_at == -math.inf
+
+    with read_only(store), pytest.raises(Unavailable):
+        store.add_job(spec)
+
+    assert clock.now - 1 < store.failed_at <= clock.now

@@ -1,0 +1,164 @@
+"""Drivers that hang, a database or a storage that fails, a machine that sleeps: no job is held, none is lost for it."""
+
+import sys
+
+import pytest
+
+from service.control.capacity import Node
+from service.control.ray_jobs import RayStatus
+from service.control.reconciler import Reconciler
+from service.control.store import Store
+from service.errors import Fenced, Unavailable
+from service.records import Batch, TrialStarted
+from service.settings import Settings
+from service.spec import JobSpec
+from service.states import JobState
+from tests.read_only import read_only
+
+SPEC = JobSpec.model_validate({"workload": {"kind": "digits-mlp"}, "budget": {"steps": 1}})
+LEASE_S = 15.0
+
+
+class HungNode:
+    """A Ray, and the way to it, whose drivers run for ever; `refusal` is what it says to a stop."""
+
+    python, refusal = sys.executable, ""
+
+    def __init__(self):
+        self.drivers, self.num_told = {}, 0
+
+    def connect(self):
+        return self
+
+    def running(self):
+        return self
+
+    def declared(self):
+        return None
+
+    def nodes(self):
+        return (Node(cpus=8),)
+
+    def submit(self, submission_id, *, entrypoint, env_vars):
+        self.drivers[submission_id] = RayStatus.RUNNING
+
+    def status(self, submission_id):
+        return self.drivers[submission_id]
+
+    def stop(self, submission_id):
+        self.num_told += 1
+        if self.refusal:
+            raise Unavailable(self.refusal)
+
+    def logs(self, submission_id):
+        return ""
+
+
+@pytest.fixture
+def now():
+    return [1_800_000_000.0]
+
+
+@pytest.fixture
+def store(tmp_path, put_sqlite, now):
+    settings = Settings(state_dir=tmp_path, lease_s=LEASE_S)
+    put_sqlite(settings)
+    store = Store.open(settings, clock=lambda: now[0])
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def node():
+    return HungNode()
+
+
+@pytest.fixture
+def reconciler(store, node, now):
+    return Reconciler(store, store.settings, api_url="http://x", ray=node, clock=lambda: now[0])
+
+
+@pytest.fixture
+def tick(reconciler, now):
+    def tick(after_s):
+        now[0] += after_s
+        reconciler.tick(now[0])
+
+    return tick
+
+
+@pytest.fixture
+def running(store, tick):
+    """A job whose driver has just reported."""
+    job_id = store.add_job(SPEC)[0].id
+    tick(1)
+    start(store, job_id)
+    return job_id
+
+
+def start(store, job_id):
+    started = TrialStarted(trial_id=store.trials(job_id)[0].trial_id, arm="tuned", seed=0, backend="gloo", device="cpu")
+    store.ingest(job_id, 1, Batch(stream="driver", sequence=1, records=(started,)))
+
+
+@pytest.mark.parametrize("refusal", ["", "the node does not answer"])
+def test_a_silent_driver_that_does_not_end_loses_its_job_after_another_lease(store, node, tick, running, refusal):
+    node.refusal = refusal
+
+    tick(LEASE_S + 1)
+    tick(LEASE_S - 1)
+    assert (store.job(running).state, node.num_told) == (JobState.RUNNING, 2)
+    for after_s in (2, 3):  # the second round, after the back-off, begins the next attempt
+        tick(after_s)
+
+    assert (store.job(running).state, store.job(running).attempt) == (JobState.STARTING, 2)
+    with pytest.raises(Fenced):
+        store.renew(running, 1)
+
+
+def test_a_driver_that_does_not_end_is_cancelled_all_the_same(store, tick, running):
+    store.cancel(running)
+
+    for after_s in (31, LEASE_S + 1):  # the state's deadline, then the patience with the driver
+        tick(after_s)
+
+    assert store.job(running).state is JobState.CANCELLED
+
+
+def test_leases_that_the_database_could_not_store_are_not_held_against_their_drivers(store, node, tick, running, now):
+    now[0] += LEASE_S
+    with read_only(store), pytest.raises(Unavailable):
+        store.renew(running, 1)
+
+    tick(1)
+    assert node.num_told == 0
+    tick(LEASE_S)
+
+    assert node.num_told == 1  # the driver had a lease of time since
+
+
+def test_a_machine_that_slept_gives_its_drivers_a_lease_to_report(store, node, reconciler, running, now):
+    reconciler._clock = lambda: now.append(now.pop() + 3600) or now[0]
+    reconciler._rest(0.0)
+    reconciler.tick(now[0])
+    assert node.num_told == 0
+
+    reconciler.tick(now[0] + LEASE_S + 1)
+
+    assert node.num_told == 1
+
+
+def test_no_attempt_is_spent_on_a_storage_that_takes_no_files(store, tick, running, tmp_path):
+    results = tmp_path / "results"
+    results.write_text("a file where the folder should be")
+    store.lose_attempt(running, 1, reason="a worker failed: no space left on device")
+
+    tick(3)
+    waiting = store.job(running)
+    results.unlink()
+    tick(1)
+
+    assert (waiting.state, waiting.attempt) == (JobState.QUEUED, 1)
+    assert "WIRETUNE_STORAGE_URL" in waiting.reason
+    assert (store.job(running).state, store.job(running).attempt) == (JobState.STARTING, 2)
+    assert list(results.iterdir()) == []
