@@ -10,11 +10,13 @@ from search.config import MAX_DIMENSIONS, BoConfig, Budget, ControllerConfig, Lo
 from search.schedule_file import ScheduleFile
 from trainers.config import (
     ExchangeConfig,
+    IidPartition,
     LinkConfig,
     MeasureLink,
     NoneConfig,
     OptimizerConfig,
     OwnWorkload,
+    PartitionConfig,
     PerNode,
     ReplicaConfig,
     ScheduleFreeSgdConfig,
@@ -22,7 +24,7 @@ from trainers.config import (
     WorkloadConfig,
 )
 from trainers.ranges import Fault, Range, refusal
-from trainers.shapes import num_samples
+from trainers.shapes import has_labels, num_samples
 
 Name = Annotated[str, Field(min_length=1, max_length=100)]
 Slug = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
@@ -144,6 +146,7 @@ class JobSpec(Config):
 
     name: Name = "unnamed"
     workload: WorkloadConfig
+    partition: PartitionConfig = Field(IidPartition(), description="how the training samples are divided among workers")
     workers: Workers = Workers()
     lanes: Lanes = Lanes()
     optimizer: OptimizerConfig = ScheduleFreeSgdConfig()
@@ -166,6 +169,7 @@ class JobSpec(Config):
             *self._repeated(),
             *self._bytes_that_nobody_sends(),
             *self._steps_beyond_the_data(),
+            *self._labels_that_are_not_there(),
             *self._momentum_twice(),
             *self._ranges_that_are_not_searched(),
             *self._schedules_that_do_not_fit(),
@@ -204,6 +208,16 @@ class JobSpec(Config):
                 self.workers.count,
                 f"`count` must be in [1, {most}], got {self.workers.count}: a step takes {batch_size} samples x "
                 f"{self.accumulate} micro-batches per worker{lanes}, and `{self.workload.kind}` has {samples}",
+            )
+
+    def _labels_that_are_not_there(self) -> Iterator[Fault]:
+        kind = self.partition.kind
+        if kind != "iid" and has_labels(self.workload) is False:
+            yield Fault(
+                "/partition",
+                kind,
+                f"`partition` {kind} divides samples by their labels, and those of `{self.workload.kind}` have none: "
+                "give `partition: {kind: iid}`, or a workload that classifies",
             )
 
     def _momentum_twice(self) -> Iterator[Fault]:
@@ -285,6 +299,7 @@ class JobSpec(Config):
     def _trial(self, arm: Arm, seed: int) -> TrialSpec:
         replica = ReplicaConfig(
             workload=self.workload,
+            partition=self.partition,
             optimizer=arm.optimizer or self.optimizer,
             exchange=arm.exchange or self.exchange,
             link=self.link,

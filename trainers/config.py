@@ -210,6 +210,30 @@ WorkloadConfig = Annotated[
 ]
 
 
+class IidPartition(Config):
+    """All samples are shuffled in every epoch, and dealt out to the workers."""
+
+    kind: Literal["iid"] = "iid"
+
+
+class DirichletPartition(Config):
+    """Each worker has a fixed share of its own, in which classes are mixed at random (Hsu et al., 2019)."""
+
+    kind: Literal["dirichlet"] = "dirichlet"
+    alpha: float = Field(
+        ge=1e-3, le=1e6, description="concentration per class: large is nearly iid, 0.1 leaves a worker few classes"
+    )
+
+
+class ByLabelPartition(Config):
+    """Samples are sorted by their labels and cut into as many shares as there are workers: fixed, and most unlike."""
+
+    kind: Literal["by_label"] = "by_label"
+
+
+PartitionConfig = Annotated[IidPartition | DirichletPartition | ByLabelPartition, Field(discriminator="kind")]
+
+
 class SgdConfig(Config):
     """`torch.optim.SGD`."""
 
@@ -301,6 +325,7 @@ class ReplicaConfig(Config):
     """All that one rank needs to train, besides its rank and its peers."""
 
     workload: WorkloadConfig
+    partition: PartitionConfig = IidPartition()
     optimizer: OptimizerConfig
     exchange: ExchangeConfig
     link: LinkConfig = MeasureLink()
