@@ -75,6 +75,9 @@ from trainers.exchange.config import (
     TopKConfig as TopKConfig,
 )
 from trainers.ranges import Config, Fault, Range
+from trainers.sync.config import EveryStepConfig as EveryStepConfig
+from trainers.sync.config import SyncConfig as SyncConfig
+from trainers.sync.config import misfit as misfit
 
 #: Neighbouring workers that share a node, at least 1; `auto`: those that are found on one machine.
 PerNode = int | Literal["auto"]
@@ -328,6 +331,7 @@ class ReplicaConfig(Config):
     partition: PartitionConfig = IidPartition()
     optimizer: OptimizerConfig
     exchange: ExchangeConfig
+    sync: SyncConfig = EveryStepConfig()
     link: LinkConfig = MeasureLink()
     workers_per_node: PerNode = Field(1, description="that exchange as one; auto: all that are on one machine")
     seed: int = Field(0, ge=0, lt=2**31)
@@ -340,6 +344,11 @@ class ReplicaConfig(Config):
 
     def ranges(self) -> Iterator[Range]:
         """Yield what is searched, each with its place in the job."""
-        for part in ("workload", "optimizer", "exchange"):
+        for part in ("workload", "optimizer", "exchange", "sync"):
             for each in getattr(self, part).ranges():
                 yield each._replace(field=f"{part}/{each.field}")
+
+    def faults(self) -> Iterator[Fault]:
+        yield from super().faults()
+        if message := misfit(self.sync, self.exchange, self.optimizer.kind):
+            yield Fault("/sync", self.sync.kind, message)

@@ -3,6 +3,8 @@
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
+from typing import Self
 
 import torch
 import torch.distributed as dist
@@ -42,6 +44,12 @@ class Wire:
         self.ledger = ledger
         self.group: dist.ProcessGroup | None = None
         self._pacer = pacer
+
+    def apart(self) -> Self:
+        """Return this wire with a ledger of its own, for another thread; not both may be used at a time."""
+        twin = copy(self)
+        twin.ledger = Ledger()
+        return twin
 
     @property
     def rank(self) -> int:

@@ -3,8 +3,10 @@
 import hashlib
 import socket
 from collections.abc import Sequence
+from copy import copy
 from datetime import timedelta
 from pathlib import Path
+from typing import Self
 
 import torch
 import torch.distributed as dist
@@ -14,6 +16,7 @@ from trainers.exchange.ledger import Ledger
 from trainers.exchange.pacing import Pacer, Unpaced
 from trainers.exchange.topology import Topology
 from trainers.exchange.wire import Parts, Wire, among_peers
+from trainers.segment import Purpose
 
 #: A node's leader, among the ranks of the node.
 LEADER = 0
@@ -24,15 +27,16 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 class Wires:
     """`within` connects the ranks of a node; `between` the nodes' leaders, and is a single worker's on other ranks.
 
-    Where each rank is a node of its own, all is between nodes. The pacer is that of the link between nodes.
+    Where each rank is a node of its own, all is between nodes. The pacer is that of the link between nodes; `payload`
+    is what goes through an exchange on these wires.
     """
 
-    def __init__(self, topology: Topology, rank: int, pacer: Pacer) -> None:
+    def __init__(self, topology: Topology, rank: int, pacer: Pacer, *, payload: Purpose = "gradient") -> None:
         node = topology.node_of(rank)
         self.topology, self.share = topology, topology.share
         self.leads = rank == node[LEADER]
-        self.within = Wire(len(node), Unpaced(), Ledger())
-        self.between = Wire(len(topology.nodes) if self.leads else 1, pacer, Ledger())
+        self.within = Wire(len(node), Unpaced(), Ledger(payload))
+        self.between = Wire(len(topology.nodes) if self.leads else 1, pacer, Ledger(payload))
         self._rank = rank
 
     def join(self, *, timeout_s: float | None = None) -> None:
@@ -42,6 +46,17 @@ class Wires:
             if self._rank in node:
                 self.within.group = group
         self.between.group = _group(self.topology.leaders, timeout_s)
+
+    def apart(self) -> Self:
+        """Return these wires with ledgers of their own, for another thread; not both may be used at a time."""
+        twin = copy(self)
+        twin.within, twin.between = self.within.apart(), self.between.apart()
+        return twin
+
+    def charge(self, apart: Self) -> None:
+        """Take over what `apart`, of these wires, has been charged."""
+        self.within.ledger.add(apart.within.ledger.take())
+        self.between.ledger.add(apart.between.ledger.take())
 
     def all_reduce_sum(self, tensor: Tensor, parts: Parts) -> None:
         """Sum `tensor` over all ranks, in place, with equal bits on all; `parts` are its bytes by purpose."""
