@@ -21,7 +21,8 @@ DRIVER_STREAM = "driver"
 Line = Literal["main", "insurance"]
 #: Series of the line beside the main one begin so; their steps are its own.
 INSURANCE_PREFIX = "insurance_"
-#: What a run uses besides a learning rate and a level, by name: `batch_size`, `momentum`, `weight_decay`, `nesterov`.
+#: What a run uses besides a learning rate and a level, by name: `batch_size`, `momentum`, `weight_decay`, `nesterov`,
+#: `period`.
 FurtherValues = dict[str, bool | int | float]
 
 

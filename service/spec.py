@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from search.config import MAX_DIMENSIONS, BoConfig, Budget, ControllerConfig, LocalConfig, ScheduleConfig, StagedConfig
 from search.schedule_file import ScheduleFile
 from trainers.config import (
+    EveryStepConfig,
     ExchangeConfig,
     IidPartition,
     LinkConfig,
@@ -21,7 +22,9 @@ from trainers.config import (
     ReplicaConfig,
     ScheduleFreeSgdConfig,
     SparseConfig,
+    SyncConfig,
     WorkloadConfig,
+    misfit,
 )
 from trainers.ranges import Fault, Range, refusal
 from trainers.shapes import has_labels, num_samples
@@ -124,6 +127,7 @@ class Arm(Config):
     name: Slug
     controller: ControllerConfig | None = None
     exchange: ExchangeConfig | None = None
+    sync: SyncConfig | None = None
     optimizer: OptimizerConfig | None = None
 
 
@@ -151,6 +155,7 @@ class JobSpec(Config):
     lanes: Lanes = Lanes()
     optimizer: OptimizerConfig = ScheduleFreeSgdConfig()
     exchange: ExchangeConfig = NoneConfig()
+    sync: SyncConfig = Field(EveryStepConfig(), description="what keeps the workers' parameters together")
     controller: ControllerConfig = BoConfig()
     arms: tuple[Arm, ...] = Field((Arm(name="tuned"),), min_length=1, max_length=32)
     seeds: tuple[Annotated[int, Field(ge=0, lt=2**31)], ...] = Field((0,), min_length=1, max_length=100)
@@ -171,6 +176,7 @@ class JobSpec(Config):
             *self._steps_beyond_the_data(),
             *self._labels_that_are_not_there(),
             *self._momentum_twice(),
+            *self._syncs_that_do_not_fit(),
             *self._ranges_that_are_not_searched(),
             *self._schedules_that_do_not_fit(),
         ]
@@ -232,6 +238,13 @@ class JobSpec(Config):
                     "`optimizer: {kind: sgd, momentum: 0}`, or the exchange `momentum_correction: null`",
                 )
 
+    def _syncs_that_do_not_fit(self) -> Iterator[Fault]:
+        for index, arm in enumerate(self.arms):
+            sync, exchange = arm.sync or self.sync, arm.exchange or self.exchange
+            if message := misfit(sync, exchange, (arm.optimizer or self.optimizer).kind):
+                place = f"/arms/{index}/sync" if arm.sync else "/sync"
+                yield Fault(place, sync.kind, f"arm `{arm.name}`: {message}")
+
     def _ranges_that_are_not_searched(self) -> Iterator[Fault]:
         found: dict[str, Fault] = {}
         for index, arm in enumerate(self.arms):
@@ -259,7 +272,7 @@ class JobSpec(Config):
 
     def _placed_ranges(self, index: int, arm: Arm) -> Iterator[tuple[str, Range]]:
         """Yield what `arm` has a range for, by its place in the job."""
-        for part in ("exchange", "optimizer", "workload"):
+        for part in ("exchange", "sync", "optimizer", "workload"):
             own = getattr(arm, part, None)
             place = f"/arms/{index}/{part}" if own else f"/{part}"
             for each in (own or getattr(self, part)).ranges():
@@ -302,6 +315,7 @@ class JobSpec(Config):
             partition=self.partition,
             optimizer=arm.optimizer or self.optimizer,
             exchange=arm.exchange or self.exchange,
+            sync=arm.sync or self.sync,
             link=self.link,
             workers_per_node=self.workers.per_node,
             seed=seed,

@@ -18,13 +18,9 @@ class Ledger:
         for purpose, num_bytes in parts.items():
             # By differences, so that the purposes add up to what the whole tensor costs.
             charged = sent(total + num_bytes) - sent(total)
-            self.add({self._payload if purpose == "gradient" else purpose: charged})
+            billed = self._payload if purpose == "gradient" else purpose
+            self._bytes[billed] = self._bytes.get(billed, 0) + charged
             total += num_bytes
-
-    def add(self, charged: Mapping[Purpose, int]) -> None:
-        """Charge bytes on the wire."""
-        for purpose, num_bytes in charged.items():
-            self._bytes[purpose] = self._bytes.get(purpose, 0) + num_bytes
 
     def take(self) -> dict[Purpose, int]:
         """Return the bytes by purpose since the last call."""

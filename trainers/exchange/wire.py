@@ -113,7 +113,7 @@ class Wire:
         self._pace(time.monotonic(), parts, cost.point_to_point)
         with among_peers():
             dist.send(self._staged(tensor), group=self.group, group_dst=to)
-        self._charge(parts, cost.point_to_point)
+        self.charge(parts, cost.point_to_point)
 
     def receive(self, like: Tensor, source: int) -> Tensor:
         """Return the tensor that rank `source` sends, of the shape of `like`."""
@@ -132,7 +132,7 @@ class Wire:
                 dist.broadcast(staged, group=self.group, group_src=source)
             if staged is not tensor:
                 tensor.copy_(staged)
-        self._charge(parts, cost.broadcast)
+        self.charge(parts, cost.broadcast)
 
     def mean(self, number: float, purpose: Purpose = "control") -> float:
         """Return the mean of one float32 over the ranks, with equal bits on all."""
@@ -144,10 +144,11 @@ class Wire:
         return tensor if dist.get_backend(self.group) == "nccl" else tensor.cpu()
 
     def _account(self, started: float, parts: Parts, traffic: "cost.Collective") -> None:
-        self._charge(parts, traffic)
+        self.charge(parts, traffic)
         self._pace(started, parts, traffic)
 
-    def _charge(self, parts: Parts, traffic: "cost.Collective") -> None:
+    def charge(self, parts: Parts, traffic: "cost.Collective") -> None:
+        """Bill a tensor of `parts`, by purpose, that a collective of such `traffic` sends."""
         self.ledger.charge(parts, lambda num_bytes: traffic(num_bytes, self.num_workers).bytes)
 
     def _pace(self, started: float, parts: Parts, traffic: "cost.Collective") -> None:

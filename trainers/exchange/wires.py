@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from trainers import cost
 from trainers.exchange.ledger import Ledger
 from trainers.exchange.pacing import Pacer, Unpaced
 from trainers.exchange.topology import Topology
@@ -53,16 +54,17 @@ class Wires:
         twin.within, twin.between = self.within.apart(), self.between.apart()
         return twin
 
-    def charge(self, apart: Self) -> None:
-        """Take over what `apart`, of these wires, has been charged."""
-        self.within.ledger.add(apart.within.ledger.take())
-        self.between.ledger.add(apart.between.ledger.take())
-
     def all_reduce_sum(self, tensor: Tensor, parts: Parts) -> None:
         """Sum `tensor` over all ranks, in place, with equal bits on all; `parts` are its bytes by purpose."""
         self.within.reduce_sum(tensor, LEADER, parts)
         self.between.all_reduce_sum(tensor, parts)
         self.within.broadcast(tensor, LEADER, parts)
+
+    def charge_sum(self, parts: Parts) -> None:
+        """Bill what `all_reduce_sum` sends of a tensor of `parts`."""
+        self.within.charge(parts, cost.reduce)
+        self.between.charge(parts, cost.all_reduce)
+        self.within.charge(parts, cost.broadcast)
 
 
 def _group(ranks: Sequence[int], timeout_s: float | None) -> dist.ProcessGroup | None:

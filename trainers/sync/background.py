@@ -5,13 +5,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import torch
 from torch import Tensor
 
+from trainers.exchange.wire import Parts
 from trainers.exchange.wires import Wires
 
 
 class Background:
-    """All ranks launch and wait in the same order. Bytes are charged when they are waited for, so that a segment's
-    do not depend on a clock.
-    """
+    """All ranks launch and wait in the same order. Bytes are billed at the launch, so they depend on no clock."""
 
     def __init__(self, wires: Wires, device: torch.device, *, threads: int) -> None:
         self._wires, self._device, self._threads = wires, device, threads
@@ -26,14 +25,15 @@ class Background:
     def launch(self, vector: Tensor) -> None:
         """Begin to average `vector` over the ranks, in place; it is not to be touched before `wait` has returned."""
         self._ready = torch.cuda.current_stream(self._device).record_event() if vector.is_cuda else None
-        self._apart = self._wires.apart()
-        self._pending = self._thread.submit(self._average, vector)
+        parts: Parts = {"parameters": vector.nbytes}
+        self._wires.charge_sum(parts)
+        self._pending = self._thread.submit(self._average, vector, parts, self._wires.apart())
 
-    def _average(self, vector: Tensor) -> None:
+    def _average(self, vector: Tensor, parts: Parts, wires: Wires) -> None:
         if self._ready is not None:
             torch.cuda.current_stream(self._device).wait_event(self._ready)
         vector.div_(self._wires.topology.num_workers)
-        self._apart.all_reduce_sum(vector, {"parameters": vector.nbytes})
+        wires.all_reduce_sum(vector, parts)
         if self._ready is not None:
             self._ready = torch.cuda.current_stream(self._device).record_event()
 
@@ -42,9 +42,6 @@ class Background:
         if self._pending is None:
             return
         pending, self._pending = self._pending, None
-        try:
-            pending.result()
-        finally:
-            self._wires.charge(self._apart)
+        pending.result()
         if self._ready is not None:
             torch.cuda.current_stream(self._device).wait_event(self._ready)

@@ -7,7 +7,7 @@ from torch import Tensor
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.outcome import DIVERGED, Exchanged, is_finite
 from trainers.sync.background import Background
-from trainers.sync.config import LocalConfig
+from trainers.sync.config import BehindConfig
 from trainers.sync.iterate import Iterate
 from trainers.sync.local import Local
 from trainers.sync.policy import Update
@@ -21,7 +21,7 @@ class Behind(Local):
 
     agrees = False
 
-    def __init__(self, config: LocalConfig, iterate: Iterate, background: Background, *, gradients: Exchange) -> None:
+    def __init__(self, config: BehindConfig, iterate: Iterate, background: Background, *, gradients: Exchange) -> None:
         super().__init__(config, iterate, gradients=gradients, exchange=gradients)
         self._background, self._average = background, iterate.read()
 

@@ -71,13 +71,17 @@ class VrlSgdConfig(LocalConfig):
     kind: Literal["vrl_sgd"] = "vrl_sgd"
 
 
-class CocodSgdConfig(LocalConfig):
+class BehindConfig(LocalConfig):
+    """What all have that average while the workers train on."""
+
+
+class CocodSgdConfig(BehindConfig):
     """Average while the workers train on, and add what they did meanwhile (Shen et al., 2019)."""
 
     kind: Literal["cocod_sgd"] = "cocod_sgd"
 
 
-class OverlapLocalSgdConfig(LocalConfig):
+class OverlapLocalSgdConfig(BehindConfig):
     """Pull the workers to an anchor, which is averaged while they train on (Wang, Liang and Joshi, 2020)."""
 
     kind: Literal["overlap_local_sgd"] = "overlap_local_sgd"
