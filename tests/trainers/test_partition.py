@@ -8,10 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
-from service.problems import problems_of
-from service.spec import JobSpec
 from trainers import feed
 from trainers.config import (
     ByLabelPartition,
@@ -96,18 +93,6 @@ def test_a_step_beyond_a_workers_share_is_refused(make_config: MakeConfig):
 def test_built_in_workloads_are_known_to_have_labels_or_not(small_data):
     for config in (DigitsMlp(), DiamondsMlp(), StdlibLm()):
         assert has_labels(config) == (table.build(config).labels() is not None)
-
-
-@pytest.mark.parametrize("kind", ["stdlib-lm", "diamonds-mlp"])
-def test_a_job_whose_samples_have_no_labels_is_refused_by_name(kind: str):
-    body = {"workload": {"kind": kind}, "partition": {"kind": "by_label"}, "budget": {"steps": 10}}
-
-    with pytest.raises(ValidationError) as error:
-        JobSpec.model_validate(body)
-
-    [problem] = problems_of(error.value, body)
-    assert (problem.pointer, problem.value) == ("/partition", "by_label")
-    assert f"`{kind}` have none" in problem.message
 
 
 def _own(make_config: MakeConfig, labels: Any) -> None:
