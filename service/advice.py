@@ -70,8 +70,12 @@ def _on_a_level(trial: TrialSpec) -> Iterator[str]:
 
 
 def _on_a_period(trial: TrialSpec) -> Iterator[str]:
-    replica = trial.replica
-    if any(each.name == "period" for each in replica.ranges()) and not isinstance(replica.partition, IidPartition):
+    replica, budget = trial.replica, trial.budget
+    if not any(each.name == "period" for each in replica.ranges()):
+        return
+    if budget.seconds is None and budget.bytes is None:
+        yield "a budget in steps does not count what averages take, so it is for short periods: give `budget.seconds`"
+    if not isinstance(replica.partition, IidPartition):
         yield (
             "probes are compared by training losses, and workers with data of their own lower theirs fastest while "
             "they train apart, which flatters long periods: give one `sync.period`"

@@ -121,6 +121,13 @@ def test_a_search_of_periods_on_data_that_differ_is_advised_against():
     assert "flatters long periods" in said
 
 
+def test_a_search_of_periods_is_told_that_steps_do_not_count_averages():
+    searched = {"sync": LOCAL | {"period": [2, 16]}, "controller": {"kind": "bo"}, "budget": {"steps": 100_000}}
+
+    [said] = advice(spec(**searched))
+    assert "`budget.seconds`" in said
+
+
 def test_one_worker_is_told_that_it_has_nobody_to_train_apart_from():
     [said] = advice(spec(sync=LOCAL, workers={"count": 1}))
 
