@@ -21,22 +21,22 @@ EVENT_PART = 0.5
 
 
 class StepCosts:
-    """Mutable: the latest cost of a step with each level and batch size that was trained with."""
+    """Mutable: the latest cost of a step with each level, batch size and period that was trained with."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[float | None, int | None], tuple[Values, Amounts]] = {}
+        self._known: dict[tuple[float | None, int | None, int | None], tuple[Values, Amounts]] = {}
 
     def record(self, problem: Problem, values: Values, reading: Reading) -> None:
         if reading.num_steps:
             cost = spending.step_cost(problem.budget, reading)
-            self._known[values.level, values.batch_size] = values, cost
+            self._known[values.level, values.batch_size, values.period] = values, cost
 
     def of(self, values: Values) -> Amounts | None:
         """Return the cost of a step with `values`, that of the nearest known ones; None before the first step."""
         known = self._known.values()
         if not known:
             return None
-        return min(known, key=lambda each: distance(each[0], values, ("level", "batch_size")))[1]
+        return min(known, key=lambda each: distance(each[0], values, ("level", "batch_size", "period")))[1]
 
 
 def search_cap(problem: Problem) -> Amounts:

@@ -19,7 +19,8 @@ class Entry(Value):
     final_learning_rate: float | None = Field(None, ge=0, allow_inf_nan=False)
     level: float | None = None
     values: dict[str, bool | int | float] = Field(
-        default_factory=dict, description="what else was searched: batch_size, momentum, weight_decay, nesterov, gamma"
+        default_factory=dict,
+        description="what else was searched: batch_size, momentum, weight_decay, nesterov, period, gamma",
     )
     density: float | None = Field(None, description="measured mean share of gradient entries sent")
     threshold: float | None = Field(None, description="absolute cut-off in force at the entry's end")

@@ -12,7 +12,7 @@ from search.config import MAX_DIMENSIONS
 from search.types import Value, Values
 
 Array = NDArray[np.float64]
-AxisName = Literal["learning_rate", "level", "batch_size", "momentum", "weight_decay", "nesterov", "gamma"]
+AxisName = Literal["learning_rate", "level", "batch_size", "momentum", "weight_decay", "nesterov", "period", "gamma"]
 Scale = Literal["log", "complement", "integer", "choice"]
 
 #: What an axis is measured in. `complement`: the logarithm of 1 - x. `integer`: the logarithm, rounded. `choice`: false
@@ -24,6 +24,7 @@ SCALES: dict[AxisName, Scale] = {
     "momentum": "complement",
     "weight_decay": "log",
     "nesterov": "choice",
+    "period": "integer",
     "gamma": "complement",
 }
 

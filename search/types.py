@@ -31,6 +31,7 @@ class Values(Value):
     momentum: float | None = Field(None, description="of Adam kinds: the first beta")
     weight_decay: float | None = None
     nesterov: bool | None = None
+    period: int | None = Field(None, description="steps from one averaging of the parameters to the next")
     gamma: float | None = Field(None, description="share of the activations that is dropped")
 
     @property

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from search.config import AutoLrsConfig, Budget, StagedConfig, WideConfig
 from service.spec import JobSpec, TrialSpec
-from trainers.config import NoneConfig
+from trainers.config import EveryStepConfig, IidPartition, NoneConfig
 
 #: A shorter probe says little of where its loss leads.
 MIN_PROBE_STEPS = StagedConfig.model_fields["min_probe_steps"].default
@@ -31,11 +31,15 @@ def _on_an_arm(trial: TrialSpec) -> Iterator[str]:
     if isinstance(controller, StagedConfig):
         yield from _on_a_search(trial, controller)
         yield from _on_a_level(trial)
+        yield from _on_a_period(trial)
     if isinstance(controller, AutoLrsConfig):
         yield from _on_autolrs(trial.budget, controller)
-    if not isinstance(exchange, NoneConfig) and trial.workers.count == trial.workers.placed_together:
+    if trial.workers.count == trial.workers.placed_together:
         one = "one worker" if trial.workers.count == 1 else "one node"
-        yield f"{one} exchanges nothing: compression costs time and saves no bytes; give `exchange: {{kind: none}}`"
+        if not isinstance(exchange, NoneConfig):
+            yield f"{one} exchanges nothing: compression costs time and saves no bytes; give `exchange: {{kind: none}}`"
+        if not isinstance(trial.replica.sync, EveryStepConfig):
+            yield f"{one} has nobody far away to train apart from; give `sync: {{kind: every_step}}`"
 
 
 def _on_a_search(trial: TrialSpec, config: StagedConfig) -> Iterator[str]:
@@ -62,6 +66,19 @@ def _on_a_level(trial: TrialSpec) -> Iterator[str]:
         yield (
             f"a budget in {unit} does not count {ignored}, so it says little of the {name}: give `budget.seconds`, "
             f"or one {name}"
+        )
+
+
+def _on_a_period(trial: TrialSpec) -> Iterator[str]:
+    replica, budget = trial.replica, trial.budget
+    if not any(each.name == "period" for each in replica.ranges()):
+        return
+    if budget.seconds is None and budget.bytes is None:
+        yield "a budget in steps does not count what averages take, so it is for short periods: give `budget.seconds`"
+    if not isinstance(replica.partition, IidPartition):
+        yield (
+            "probes are compared by training losses, and workers with data of their own lower theirs fastest while "
+            "they train apart, which flatters long periods: give one `sync.period`"
         )
 
 

@@ -10,21 +10,26 @@ from search.config import MAX_DIMENSIONS, BoConfig, Budget, ControllerConfig, Lo
 from search.schedule_file import ScheduleFile
 from trainers.config import (
     ActivationsConfig,
+    EveryStepConfig,
     ExchangeConfig,
+    IidPartition,
     KeepConfig,
     LinkConfig,
     MeasureLink,
     NoneConfig,
     OptimizerConfig,
     OwnWorkload,
+    PartitionConfig,
     PerNode,
     ReplicaConfig,
     ScheduleFreeSgdConfig,
     SparseConfig,
+    SyncConfig,
     WorkloadConfig,
+    misfit,
 )
 from trainers.ranges import Fault, Range, refusal
-from trainers.shapes import num_samples
+from trainers.shapes import has_labels, num_samples
 
 Name = Annotated[str, Field(min_length=1, max_length=100)]
 Slug = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
@@ -124,6 +129,7 @@ class Arm(Config):
     name: Slug
     controller: ControllerConfig | None = None
     exchange: ExchangeConfig | None = None
+    sync: SyncConfig | None = None
     optimizer: OptimizerConfig | None = None
     activations: ActivationsConfig | None = None
 
@@ -147,10 +153,12 @@ class JobSpec(Config):
 
     name: Name = "unnamed"
     workload: WorkloadConfig
+    partition: PartitionConfig = Field(IidPartition(), description="how the training samples are divided among workers")
     workers: Workers = Workers()
     lanes: Lanes = Lanes()
     optimizer: OptimizerConfig = ScheduleFreeSgdConfig()
     exchange: ExchangeConfig = NoneConfig()
+    sync: SyncConfig = Field(EveryStepConfig(), description="what keeps the workers' parameters together")
     activations: ActivationsConfig = KeepConfig()
     controller: ControllerConfig = BoConfig()
     arms: tuple[Arm, ...] = Field((Arm(name="tuned"),), min_length=1, max_length=32)
@@ -170,7 +178,9 @@ class JobSpec(Config):
             *self._repeated(),
             *self._bytes_that_nobody_sends(),
             *self._steps_beyond_the_data(),
+            *self._labels_that_are_not_there(),
             *self._momentum_twice(),
+            *self._syncs_that_do_not_fit(),
             *self._ranges_that_are_not_searched(),
             *self._schedules_that_do_not_fit(),
         ]
@@ -210,6 +220,16 @@ class JobSpec(Config):
                 f"{self.accumulate} micro-batches per worker{lanes}, and `{self.workload.kind}` has {samples}",
             )
 
+    def _labels_that_are_not_there(self) -> Iterator[Fault]:
+        kind = self.partition.kind
+        if kind != "iid" and has_labels(self.workload) is False:
+            yield Fault(
+                "/partition",
+                kind,
+                f"`partition` {kind} divides samples by their labels, and those of `{self.workload.kind}` have none: "
+                "give `partition: {kind: iid}`, or a workload that classifies",
+            )
+
     def _momentum_twice(self) -> Iterator[Fault]:
         for index, arm in enumerate(self.arms):
             exchange, optimizer = arm.exchange or self.exchange, arm.optimizer or self.optimizer
@@ -221,6 +241,13 @@ class JobSpec(Config):
                     f"the exchange of arm `{arm.name}` applies momentum before it compresses: give the arm "
                     "`optimizer: {kind: sgd, momentum: 0}`, or the exchange `momentum_correction: null`",
                 )
+
+    def _syncs_that_do_not_fit(self) -> Iterator[Fault]:
+        for index, arm in enumerate(self.arms):
+            sync, exchange = arm.sync or self.sync, arm.exchange or self.exchange
+            if message := misfit(sync, exchange, (arm.optimizer or self.optimizer).kind):
+                place = f"/arms/{index}/sync" if arm.sync else "/sync"
+                yield Fault(place, sync.kind, f"arm `{arm.name}`: {message}")
 
     def _ranges_that_are_not_searched(self) -> Iterator[Fault]:
         found: dict[str, Fault] = {}
@@ -249,7 +276,7 @@ class JobSpec(Config):
 
     def _placed_ranges(self, index: int, arm: Arm) -> Iterator[tuple[str, Range]]:
         """Yield what `arm` has a range for, by its place in the job."""
-        for part in ("exchange", "optimizer", "workload", "activations"):
+        for part in ("exchange", "sync", "optimizer", "workload", "activations"):
             own = getattr(arm, part, None)
             place = f"/arms/{index}/{part}" if own else f"/{part}"
             for each in (own or getattr(self, part)).ranges():
@@ -289,8 +316,10 @@ class JobSpec(Config):
     def _trial(self, arm: Arm, seed: int) -> TrialSpec:
         replica = ReplicaConfig(
             workload=self.workload,
+            partition=self.partition,
             optimizer=arm.optimizer or self.optimizer,
             exchange=arm.exchange or self.exchange,
+            sync=arm.sync or self.sync,
             activations=arm.activations or self.activations,
             link=self.link,
             workers_per_node=self.workers.per_node,

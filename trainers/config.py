@@ -75,6 +75,9 @@ from trainers.exchange.config import (
     TopKConfig as TopKConfig,
 )
 from trainers.ranges import Config, Fault, Range
+from trainers.sync.config import EveryStepConfig as EveryStepConfig
+from trainers.sync.config import SyncConfig as SyncConfig
+from trainers.sync.config import misfit as misfit
 
 #: Neighbouring workers that share a node, at least 1; `auto`: those that are found on one machine.
 PerNode = int | Literal["auto"]
@@ -210,6 +213,30 @@ WorkloadConfig = Annotated[
 ]
 
 
+class IidPartition(Config):
+    """All samples are shuffled in every epoch, and dealt out to the workers."""
+
+    kind: Literal["iid"] = "iid"
+
+
+class DirichletPartition(Config):
+    """Each worker has a fixed share of its own, in which classes are mixed at random (Hsu et al., 2019)."""
+
+    kind: Literal["dirichlet"] = "dirichlet"
+    alpha: float = Field(
+        ge=1e-3, le=1e6, description="concentration per class: large is nearly iid, 0.1 leaves a worker few classes"
+    )
+
+
+class ByLabelPartition(Config):
+    """Samples are sorted by their labels and cut into as many shares as there are workers: fixed, and most unlike."""
+
+    kind: Literal["by_label"] = "by_label"
+
+
+PartitionConfig = Annotated[IidPartition | DirichletPartition | ByLabelPartition, Field(discriminator="kind")]
+
+
 class SgdConfig(Config):
     """`torch.optim.SGD`."""
 
@@ -323,8 +350,10 @@ class ReplicaConfig(Config):
     """All that one rank needs to train, besides its rank and its peers."""
 
     workload: WorkloadConfig
+    partition: PartitionConfig = IidPartition()
     optimizer: OptimizerConfig
     exchange: ExchangeConfig
+    sync: SyncConfig = EveryStepConfig()
     activations: ActivationsConfig = KeepConfig()
     link: LinkConfig = MeasureLink()
     workers_per_node: PerNode = Field(1, description="that exchange as one; auto: all that are on one machine")
@@ -338,6 +367,11 @@ class ReplicaConfig(Config):
 
     def ranges(self) -> Iterator[Range]:
         """Yield what is searched, each with its place in the job."""
-        for part in ("workload", "optimizer", "exchange", "activations"):
+        for part in ("workload", "optimizer", "exchange", "sync", "activations"):
             for each in getattr(self, part).ranges():
                 yield each._replace(field=f"{part}/{each.field}")
+
+    def faults(self) -> Iterator[Fault]:
+        yield from super().faults()
+        if message := misfit(self.sync, self.exchange, self.optimizer.kind):
+            yield Fault("/sync", self.sync.kind, message)

@@ -7,6 +7,7 @@ Symbols: N workers, d gradient entries. Pure Python.
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from trainers.config import EmulateLink
 from trainers.exchange.buckets import Bucket, Layer, split
@@ -34,6 +35,7 @@ from trainers.exchange.config import (
     TopKConfig,
 )
 from trainers.exchange.layout import PayloadLayout, ValueFormat
+from trainers.sync.config import BehindConfig, EveryStepConfig, SyncConfig
 
 WORD_BYTES = 4
 HALF_BYTES = 2
@@ -178,6 +180,44 @@ def step_traffic(
         return _low_rank(buckets, num_workers, exchange, level)
     parts = [_bucket(bucket, num_workers, exchange, level) for bucket in buckets]
     return sum(parts, start=_once(num_workers, exchange))
+
+
+def meeting_traffic(
+    shapes: Sequence[Sequence[int]],
+    *,
+    num_workers: int,
+    sync: SyncConfig,
+    exchange: ExchangeConfig,
+    level: float | None = None,
+    num_iterates: int = 1,
+) -> Traffic:
+    """Return the traffic of averaging once, as `step_traffic` does of a step, which it is where that is every step.
+
+    `num_iterates` is 2 with Schedule-Free, whose z is averaged too, and else 1.
+    """
+    if isinstance(sync, EveryStepConfig):
+        return step_traffic(shapes, num_workers=num_workers, exchange=exchange, level=level)
+    if isinstance(sync, BehindConfig):
+        return all_reduce(WORD_BYTES * num_iterates * num_elements(shapes), num_workers)
+    return step_traffic([*shapes] * num_iterates, num_workers=num_workers, exchange=exchange, level=level)
+
+
+class StepMeans(NamedTuple):
+    """What one of many steps takes on average."""
+
+    bytes: float  # sent by one rank
+    seconds: float
+
+
+def mean_step(meeting: Traffic, *, sync: SyncConfig, period: int, link: EmulateLink, compute_s: float) -> StepMeans:
+    """Return what a step takes that computes for `compute_s` and averages every `period` steps with `meeting`.
+
+    A method that averages while it trains on takes the longer of the two; others take their sum, whatever an exchange
+    of gradients may hide behind backward.
+    """
+    shared_s = meeting.seconds(link) / period
+    seconds = max(compute_s, shared_s) if isinstance(sync, BehindConfig) else compute_s + shared_s
+    return StepMeans(bytes=meeting.bytes / period, seconds=seconds)
 
 
 def within_node(shapes: Sequence[Sequence[int]], *, num_workers: int, exchange: ExchangeConfig) -> Traffic:

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset
 
-from trainers.config import ReplicaConfig
+from trainers import partition
+from trainers.config import IidPartition, ReplicaConfig
+from trainers.sampler import PartitionedSampler
 from trainers.sampler import Sampler as StatelessSampler
 from trainers.workload import Batch, Samples, Stream, Workload, WorkloadError
 
@@ -32,6 +34,10 @@ def build(workload: Workload, config: ReplicaConfig, rank: int, num_workers: int
             raise WorkloadError(
                 "`workload.batch_size` is of no use here: `training` is a stream, which makes its batches itself"
             )
+        if not isinstance(config.partition, IidPartition):
+            raise WorkloadError(
+                f"`partition` {config.partition.kind} divides samples by index: `training` is a stream, which has none"
+            )
         return StreamFeed(data, config, rank, num_workers)
     if isinstance(data, IterableDataset) or not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
         raise WorkloadError(
@@ -39,19 +45,49 @@ def build(workload: Workload, config: ReplicaConfig, rank: int, num_workers: int
             "object with a method `batches(seed, start_step, rank, num_workers)`"
         )
     try:
-        sampler = StatelessSampler(
-            seed=config.seed,
-            num_samples=len(data),
-            num_workers=num_workers,
-            batch_size=workload.batch_size,
-            accumulate=config.accumulate,
-        )
+        sampler = _sampler(workload, len(data), config, num_workers)
     except ValueError as error:
         raise WorkloadError(str(error)) from error
     requests = _Requests(sampler, rank)
     if workload.loader_processes:
         return LoaderFeed(workload, requests, timeout_s=config.collective_timeout_s)
     return IndexFeed(workload, requests)
+
+
+def _sampler(
+    workload: Workload, num_samples: int, config: ReplicaConfig, num_workers: int
+) -> StatelessSampler | PartitionedSampler:
+    """Return who sees which samples when; raises ValueError where a step takes more than there are."""
+    batch_size, accumulate = workload.batch_size, config.accumulate
+    everything = StatelessSampler(
+        seed=config.seed,
+        num_samples=num_samples,
+        num_workers=num_workers,
+        batch_size=batch_size,
+        accumulate=accumulate,
+    )
+    if isinstance(config.partition, IidPartition):
+        return everything
+    labels = _labels(workload, num_samples, config.partition.kind)
+    shares = partition.shares(config.partition, labels, num_workers=num_workers, seed=config.seed)
+    return PartitionedSampler(seed=config.seed, shares=tuple(shares), batch_size=batch_size, accumulate=accumulate)
+
+
+def _labels(workload: Workload, num_samples: int, kind: str) -> np.ndarray:
+    """Return the class of each sample `(num_samples,)`; raises WorkloadError unless the workload knows them."""
+    given = workload.labels()
+    if given is None:
+        raise WorkloadError(
+            f"`partition` {kind} needs labels, and the workload has none: give its class a method `labels`, or "
+            "`partition: {kind: iid}`"
+        )
+    labels = np.asarray(given)
+    if labels.shape != (num_samples,) or labels.dtype.kind not in "iu":
+        raise WorkloadError(
+            f"`labels` must return {num_samples} whole numbers, one for each training sample; got {labels.dtype} of "
+            f"shape {labels.shape}"
+        )
+    return labels
 
 
 class _Request:
@@ -64,7 +100,7 @@ class _Request:
 class _Requests(Sampler[_Request]):
     """One rank's requests, in order from `start` (step, micro-batch) on, without end."""
 
-    def __init__(self, sampler: StatelessSampler, rank: int) -> None:
+    def __init__(self, sampler: StatelessSampler | PartitionedSampler, rank: int) -> None:
         self._sampler, self._rank = sampler, rank
         self._default_size = sampler.batch_size
         self.start = (0, 0)

@@ -7,6 +7,7 @@ import itertools
 import math
 import multiprocessing
 import os
+import statistics
 import tempfile
 import threading
 import time
@@ -123,14 +124,28 @@ class Group(ABC):
 
 
 def merge(results: list[SegmentResult]) -> SegmentResult:
-    """Return the ranks' views of one segment as one: a step lasts as long as its slowest rank."""
+    """Return the ranks' views of one segment as one: a step lasts as long as its slowest rank.
+
+    Ranks that train by themselves report what is their own. One whose loss is not finite ends the segment for all.
+    """
+    losses = _means([result.losses for result in results])
+    num_finite = sum(1 for _ in itertools.takewhile(math.isfinite, losses))
+    seconds = tuple(map(max, zip(*(result.step_seconds for result in results), strict=True)))
     return results[0].model_copy(
         update={
-            "step_seconds": tuple(map(max, zip(*(result.step_seconds for result in results), strict=True))),
+            "losses": losses[:num_finite],
+            "step_seconds": seconds[:num_finite],
+            "gradient_scales": _means([result.gradient_scales for result in results])[:num_finite],
+            "diverged": num_finite < len(losses) or any(result.diverged for result in results),
             "saved_bytes": max(result.saved_bytes for result in results),
         }
         | _bytes(results)
     )
+
+
+def _means(series: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    """Return the mean of each step over the ranks; exact, so that the mean of equal numbers is that number."""
+    return tuple(map(statistics.mean, zip(*series, strict=True)))
 
 
 def _bytes(answers: Sequence[SegmentResult] | Sequence[Evaluation]) -> dict[str, Any]:

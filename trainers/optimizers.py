@@ -127,6 +127,15 @@ class Optimizer:
         """Whether another iterate is evaluated than is trained."""
         return any(_interpolation(self.config, group) is not None for group in self._groups)
 
+    def iterate(self) -> list[Tensor]:
+        """Return the live tensors that ranks with different ones must average to agree.
+
+        These are the parameters and, for Schedule-Free, whose update is linear in both, z behind them. Moments and
+        momenta are each rank's own.
+        """
+        states = [self._optimizer.state[parameter] for parameter in self.parameters.values()] if self.averages else []
+        return [*self.parameters.values(), *(state["z"] for state in states)]
+
     @torch.no_grad()
     def evaluated(self) -> dict[str, Tensor]:
         """Return the parameters to evaluate and to export, by name.

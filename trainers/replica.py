@@ -4,7 +4,7 @@ import logging
 import math
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import timedelta
 from functools import partial
 from typing import Literal
@@ -17,15 +17,17 @@ from trainers import checkpoint, cost, feed, model, normalization, optimizers
 from trainers.checkpoint import Shard
 from trainers.config import ReplicaConfig
 from trainers.dropit import Activations, SavedTensors
-from trainers.exchange import pacing, two_level
+from trainers.exchange import pacing
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.communication import Communication
 from trainers.exchange.outcome import Exchanged
 from trainers.exchange.topology import Nodes, Topology
-from trainers.exchange.wire import among_peers
+from trainers.exchange.wire import PeerLost, among_peers
 from trainers.exchange.wires import Wires, found
 from trainers.segment import Evaluation, Purpose, Segment, SegmentResult
 from trainers.snapshot import RandomState, State, Steps, Tensors
+from trainers.sync import table as sync_table
+from trainers.sync.policy import Parts, Update
 from trainers.workload import Workload, WorkloadError
 from trainers.workloads import table
 
@@ -74,20 +76,14 @@ class Replica:
     def _arrange(self, topology: Topology) -> None:
         """Build what depends on which ranks share a node: connections, exchange, and the state that it is part of."""
         self._topology = topology
-        self._wires = Wires(topology, self.rank, pacing.build(self.config.link))
-        self._exchange = two_level.build(self.config.exchange, self._buffer, self._wires, seed=self.config.seed)
-        self._state = State(
-            shared={
-                "parameters": Tensors(dict(self.model.named_parameters())),
-                "optimizer": self._optimizer,
-                "steps": self._steps,
-            },
-            own={
-                "buffers": Tensors(self._buffers),
-                "exchange": self._exchange,
-                "random": self._random,
-            },
-        )
+        payload: Purpose = "gradient" if self.config.sync.kind == "every_step" else "parameters"
+        self._wires = Wires(topology, self.rank, pacing.build(self.config.link), payload=payload)
+        self._sync = sync_table.build(self.config, self._optimizer, self._buffer, self._wires)
+        self._exchange = self._sync.exchange
+        trained: Parts = {"parameters": Tensors(dict(self.model.named_parameters())), "optimizer": self._optimizer}
+        shared, own = self._sync.divide(trained)
+        own |= {"buffers": Tensors(self._buffers), "exchange": self._exchange, "random": self._random}
+        self._state = State(shared=shared | {"steps": self._steps}, own=own)
 
     @property
     def step(self) -> int:
@@ -137,6 +133,8 @@ class Replica:
 
     def close(self) -> None:
         """Leave the other ranks, if this one has joined any."""
+        with suppress(PeerLost):  # whose loss may be why
+            self._sync.settle()
         if dist.is_initialized():
             dist.destroy_process_group()
 
@@ -247,18 +245,21 @@ class Replica:
 
     def _train_step(self, segment: Segment, index: int) -> tuple[Exchanged, Tensor]:
         """Take a step; returns what the exchange knows, and the scale of the gradient that it left."""
-        learning_rate = self._optimizer.set_learning_rate(_learning_rate(segment, index), self.step)
+        asked = self._sync.learning_rate(_learning_rate(segment, index), self.step)
+        learning_rate = self._optimizer.set_learning_rate(asked, self.step)
         outcome = self._exchanged(segment, learning_rate, is_first=index == 0)
         scale = self._buffer.root_mean_square()
         if not outcome.diverged:
+            self._sync.amend(self._buffer.gradient)
             if self.config.clip is not None:
                 self._buffer.clip(self.config.clip)
             self._optimizer.step()
             self._steps.taken += 1
+            outcome = self._sync.advance(outcome, Update(self.step, learning_rate, segment.level, segment.period))
         return outcome, scale
 
     def _exchanged(self, segment: Segment, learning_rate: float, *, is_first: bool) -> Exchanged:
-        """Fill the gradient buffer by this rank's micro-batches, and replace it by the mean over the ranks.
+        """Fill the gradient buffer by this rank's micro-batches, and replace it by what the policy steps with.
 
         What the `is_first` step keeps for backward is counted.
         """
@@ -271,7 +272,9 @@ class Replica:
             if micro < self.config.accumulate - 1:
                 torch.autograd.backward(loss)
         # Of the last micro-batch, whose gradients are sent while they are computed.
-        with self._communication.beside(partial(self._exchange.step, total, segment.level, learning_rate)) as pending:
+        with self._communication.beside(
+            partial(self._sync.gradients.step, total, segment.level, learning_rate)
+        ) as pending:
             torch.autograd.backward(loss)
         return self._communication.outcome(pending)
 
@@ -326,8 +329,18 @@ class Replica:
 
     def _evaluated(self) -> dict[str, Tensor]:
         """Return what is evaluated and exported: parameters and buffers by name."""
-        parameters = self._optimizer.evaluated()
+        self._sync.settle()
+        parameters = self._together(self._optimizer.evaluated())
         return parameters | self._averaged(self._saved_buffers() | self._statistics(parameters))
+
+    def _together(self, parameters: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return `parameters`, or, where those of the ranks may differ, copies of their mean."""
+        if not self._sync.is_apart:
+            return parameters
+        tensors = list(parameters.values())
+        mean = self._averaged({"": torch.cat([tensor.flatten() for tensor in tensors])})[""]
+        parts = torch.split(mean, [tensor.numel() for tensor in tensors])
+        return {name: part.view_as(parameters[name]) for name, part in zip(parameters, parts, strict=True)}
 
     def _saved_buffers(self) -> dict[str, Tensor]:
         """Return copies of the buffers that the model saves; the others (masks, tables) are constants."""
@@ -341,7 +354,8 @@ class Replica:
         They are taken from the batches that training sees next, a pure function of (seed, step, rank), and the
         model's own stay as they are.
         """
-        layers = normalization.tracking(self.model) if self._optimizer.averages else []
+        are_others = self._optimizer.averages or self._sync.is_apart
+        layers = normalization.tracking(self.model) if are_others else []
         if not layers:
             return {}
         scratch = {name: buffer.clone() for name, buffer in self.model.named_buffers()}

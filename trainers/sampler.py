@@ -5,6 +5,7 @@ from functools import lru_cache
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -44,3 +45,32 @@ class Sampler:
         epoch, place = divmod(step, self.num_samples // self.step_samples)
         start = place * self.step_samples + (rank * self.accumulate + micro) * self.batch_size
         return _permutation(self.seed, epoch, self.num_samples)[start : start + self.batch_size]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionedSampler:
+    """Gives each rank samples of its own share alone: a fresh permutation of it per epoch, as `Sampler` does."""
+
+    seed: int
+    shares: tuple[NDArray[np.int64], ...]  # by rank
+    batch_size: int
+    accumulate: int = 1
+
+    def __post_init__(self) -> None:
+        for share in self.shares:
+            self._within(len(share))
+
+    def _within(self, num_samples: int) -> Sampler:
+        return Sampler(
+            seed=self.seed,
+            num_samples=num_samples,
+            num_workers=1,
+            batch_size=self.batch_size,
+            accumulate=self.accumulate,
+        )
+
+    def indices(self, step: int, *, rank: int, micro: int = 0) -> Tensor:
+        """Return the samples `(batch_size,)` (int64) of `rank` at `step`, in micro-batch `micro`."""
+        share = self.shares[rank]
+        within = self._within(len(share)).indices(step, rank=0, micro=micro)
+        return torch.from_numpy(share[within.numpy()])

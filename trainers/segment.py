@@ -26,6 +26,7 @@ class Segment(Value):
     momentum: float | None = None  # of Adam kinds: the first beta
     weight_decay: float | None = None
     nesterov: bool | None = None
+    period: int | None = None  # steps from one averaging of the parameters to the next
     gamma: float | None = None  # share of the activations that is dropped
 
     @property
@@ -39,16 +40,18 @@ class SegmentResult(Value):
     """One entry per finished step in each series; it ends early, on all ranks at once, when it diverges."""
 
     first_step: int
-    losses: tuple[float, ...]  # mean over the ranks' mini-batches, before the step's update
+    losses: tuple[float, ...]  # mean over the ranks' mini-batches, before the step's update; of a rank alone its own
     step_seconds: tuple[float, ...]  # slowest rank
     bytes_sent: tuple[dict[Purpose, int], ...]  # per rank, over the whole segment
     bytes_within: tuple[dict[Purpose, int], ...] = ()  # the same, sent to ranks of the same node: not in `bytes_sent`
-    gradient_scales: tuple[float, ...] = ()  # root mean square of the mean gradient, before clipping; same on all ranks
+    gradient_scales: tuple[
+        float, ...
+    ] = ()  # root mean square of the mean gradient, before clipping; of a rank alone its own
     bytes_dense: int  # what a rank, or the leader of a node, would have sent without compression
     density: float | None = None  # measured mean share of entries sent; None: dense exchange
     threshold: float | None = None  # in force at the segment's end
     saved_bytes: int = 0  # kept for backward in the first step, by the rank that kept most; parameters apart
-    diverged: bool = False  # the mean loss or a gradient was not finite; the update was not applied
+    diverged: bool = False  # the mean loss or a gradient was not finite; what was averaged in every step is unchanged
 
 
 class Evaluation(Value):

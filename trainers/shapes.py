@@ -65,6 +65,11 @@ def num_samples(config: WorkloadConfig) -> int | None:
     return {"digits-mlp": 1438, "mnist5k-cnn": 4000, "fashion-conv": 60_000, "diamonds-mlp": 43_152}.get(config.kind)
 
 
+def has_labels(config: WorkloadConfig) -> bool | None:
+    """Whether the samples have labels to divide them by; None where only the workers know."""
+    return None if isinstance(config, OwnWorkload) else not isinstance(config, StdlibLm | DiamondsMlp)
+
+
 def _perceptron(widths: tuple[int, ...]) -> Iterator[Shape]:
     for inputs, outputs in itertools.pairwise(widths):
         yield (outputs, inputs)

@@ -58,6 +58,10 @@ class Workload(ABC):
         """Return `loss` and each of `metrics` for a batch of the validation set, scalars: means over its samples."""
         return {"loss": self.loss(model, batch)}
 
+    def labels(self) -> Sequence[int] | Tensor | None:
+        """Return the class of each sample of `training`, whole numbers, for a `partition` by them; None: none."""
+        return None
+
     def collate(self, samples: list[Any]) -> Batch:
         """Return the samples as one batch."""
         return default_collate(samples)

@@ -26,7 +26,7 @@ def opening_space(spec: TrialSpec, groups: Sequence[Group]) -> tuple[SearchSpace
     """
     _check_budget(spec, groups[0])
     space = _stated_space(spec.replica)
-    if spec.replica.exchange.is_by_density:
+    if _follows_link(spec.replica):
         space = space.model_copy(update={"dense_bytes": _transfer(spec, groups[0], None).bytes})
     axis, opening = space.axis("level"), space.opening
     lowest = opening if axis is None else opening.model_copy(update={"level": axis.low})
@@ -76,12 +76,17 @@ def _link_rule(spec: TrialSpec, axis: Axis, warm_up: SegmentResult, group: Group
     The rule reads a clock, so a budget without seconds has none.
     """
     link = spec.replica.link
-    if spec.budget.seconds is None or not spec.replica.exchange.is_by_density or not isinstance(link, EmulateLink):
+    if spec.budget.seconds is None or not _follows_link(spec.replica) or not isinstance(link, EmulateLink):
         return None
     dense_s = _transfer(spec, group, None).seconds(link)
     sparse_s = _transfer(spec, group, axis.low).seconds(link)
     compute_s = max(0.0, statistics.median(warm_up.step_seconds) - sparse_s)
     return link_rule.rule(compute_s, dense_s, (axis.low, axis.high))
+
+
+def _follows_link(replica: ReplicaConfig) -> bool:
+    """Whether the link's rule applies: it is about gradients that are exchanged in every step, at a density."""
+    return replica.exchange.is_by_density and replica.sync.kind == "every_step"
 
 
 def _transfer(spec: TrialSpec, group: Group, density: float | None) -> cost.Traffic:

@@ -34,7 +34,9 @@ class _Kind(NamedTuple):
     def of(cls, trial: TrialSpec) -> "_Kind":
         exchange = trial.replica.exchange
         by = f" by {exchange.level_name}" if exchange.level is not None else ""
-        return cls(trial.replica.optimizer.kind, f"{exchange.kind}{by}")
+        sync = trial.replica.sync.kind
+        under = "" if sync == "every_step" else f" under {sync}"
+        return cls(trial.replica.optimizer.kind, f"{exchange.kind}{by}{under}")
 
 
 class _Refusal(Exception):

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from ddp_scenario import ddp
 from exchange_bench import Bench, D, Place, digest, gradients
 from exchange_kinds import (
@@ -27,9 +26,9 @@ from exchange_kinds import (
     pairs,
 )
 from lost_ranks import dead_rank, silent_rank
+from sync_scenarios import apart, paced_average, sync, sync_pairs, write_checkpoint
 
 from trainers import cost
-from trainers.checkpoint import Shard, commit_manifest
 from trainers.config import (
     DigitsMlp,
     EmulateLink,
@@ -155,7 +154,7 @@ def replicas_on_nodes(rank: int, num_workers: int) -> dict[str, Any]:
     for replica in (first, second, dense):
         replica._wires.join()
     first.run(SEGMENT)
-    _write(first, url)
+    write_checkpoint(first, url)
     for replica in (second, moved):
         replica.load(url)
     begun = {name: tensor.clone() for name, tensor in moved._exchange.tensors().items()}
@@ -169,17 +168,6 @@ def replicas_on_nodes(rank: int, num_workers: int) -> dict[str, Any]:
         "begun anew": not any(bool(tensor.any()) for tensor in begun.values()),
         "found": found(num_workers, torch.device("cpu")).nodes,
     }
-
-
-def _write(replica: Replica, url: str) -> None:
-    """Complete a checkpoint, as a group does."""
-    Path(f"{url}-{replica.rank}.json").write_text(json.dumps([each.model_dump() for each in replica.save(url)]))
-    dist.barrier()
-    if replica.rank == 0:
-        written = [Path(f"{url}-{rank}.json").read_text() for rank in range(replica.num_workers)]
-        shards = [Shard.model_validate(shard) for shards in written for shard in json.loads(shards)]
-        commit_manifest(url, shards, replica.nodes)
-    dist.barrier()
 
 
 def _replica(rank: int, num_workers: int, exchange: ExchangeConfig, *, per_node: int = 1) -> Replica:
@@ -207,6 +195,10 @@ SCENARIOS = {
         early_stop,
         equal_parameters,
         replicas_on_nodes,
+        sync,
+        sync_pairs,
+        apart,
+        paced_average,
         ddp,
         silent_rank,
         dead_rank,

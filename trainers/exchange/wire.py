@@ -3,6 +3,8 @@
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
+from typing import Self
 
 import torch
 import torch.distributed as dist
@@ -42,6 +44,12 @@ class Wire:
         self.ledger = ledger
         self.group: dist.ProcessGroup | None = None
         self._pacer = pacer
+
+    def apart(self) -> Self:
+        """Return this wire with a ledger of its own, for another thread; not both may be used at a time."""
+        twin = copy(self)
+        twin.ledger = Ledger()
+        return twin
 
     @property
     def rank(self) -> int:
@@ -105,7 +113,7 @@ class Wire:
         self._pace(time.monotonic(), parts, cost.point_to_point)
         with among_peers():
             dist.send(self._staged(tensor), group=self.group, group_dst=to)
-        self._charge(parts, cost.point_to_point)
+        self.charge(parts, cost.point_to_point)
 
     def receive(self, like: Tensor, source: int) -> Tensor:
         """Return the tensor that rank `source` sends, of the shape of `like`."""
@@ -124,7 +132,7 @@ class Wire:
                 dist.broadcast(staged, group=self.group, group_src=source)
             if staged is not tensor:
                 tensor.copy_(staged)
-        self._charge(parts, cost.broadcast)
+        self.charge(parts, cost.broadcast)
 
     def mean(self, number: float, purpose: Purpose = "control") -> float:
         """Return the mean of one float32 over the ranks, with equal bits on all."""
@@ -139,10 +147,11 @@ class Wire:
         return tensor if tensor.is_cuda else tensor.cuda()
 
     def _account(self, started: float, parts: Parts, traffic: "cost.Collective") -> None:
-        self._charge(parts, traffic)
+        self.charge(parts, traffic)
         self._pace(started, parts, traffic)
 
-    def _charge(self, parts: Parts, traffic: "cost.Collective") -> None:
+    def charge(self, parts: Parts, traffic: "cost.Collective") -> None:
+        """Bill a tensor of `parts`, by purpose, that a collective of such `traffic` sends."""
         self.ledger.charge(parts, lambda num_bytes: traffic(num_bytes, self.num_workers).bytes)
 
     def _pace(self, started: float, parts: Parts, traffic: "cost.Collective") -> None:

@@ -3,17 +3,21 @@
 import hashlib
 import socket
 from collections.abc import Sequence
+from copy import copy
 from datetime import timedelta
 from pathlib import Path
+from typing import Self
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from trainers import cost
 from trainers.exchange.ledger import Ledger
 from trainers.exchange.pacing import Pacer, Unpaced
 from trainers.exchange.topology import Topology
 from trainers.exchange.wire import Parts, Wire, among_peers
+from trainers.segment import Purpose
 
 #: A node's leader, among the ranks of the node.
 LEADER = 0
@@ -24,15 +28,16 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 class Wires:
     """`within` connects the ranks of a node; `between` the nodes' leaders, and is a single worker's on other ranks.
 
-    Where each rank is a node of its own, all is between nodes. The pacer is that of the link between nodes.
+    Where each rank is a node of its own, all is between nodes. The pacer is that of the link between nodes; `payload`
+    is what goes through an exchange on these wires.
     """
 
-    def __init__(self, topology: Topology, rank: int, pacer: Pacer) -> None:
+    def __init__(self, topology: Topology, rank: int, pacer: Pacer, *, payload: Purpose = "gradient") -> None:
         node = topology.node_of(rank)
         self.topology, self.share = topology, topology.share
         self.leads = rank == node[LEADER]
-        self.within = Wire(len(node), Unpaced(), Ledger())
-        self.between = Wire(len(topology.nodes) if self.leads else 1, pacer, Ledger())
+        self.within = Wire(len(node), Unpaced(), Ledger(payload))
+        self.between = Wire(len(topology.nodes) if self.leads else 1, pacer, Ledger(payload))
         self._rank = rank
 
     def join(self, *, timeout_s: float | None = None) -> None:
@@ -43,11 +48,23 @@ class Wires:
                 self.within.group = group
         self.between.group = _group(self.topology.leaders, timeout_s)
 
+    def apart(self) -> Self:
+        """Return these wires with ledgers of their own, for another thread; not both may be used at a time."""
+        twin = copy(self)
+        twin.within, twin.between = self.within.apart(), self.between.apart()
+        return twin
+
     def all_reduce_sum(self, tensor: Tensor, parts: Parts) -> None:
         """Sum `tensor` over all ranks, in place, with equal bits on all; `parts` are its bytes by purpose."""
         self.within.reduce_sum(tensor, LEADER, parts)
         self.between.all_reduce_sum(tensor, parts)
         self.within.broadcast(tensor, LEADER, parts)
+
+    def charge_sum(self, parts: Parts) -> None:
+        """Bill what `all_reduce_sum` sends of a tensor of `parts`."""
+        self.within.charge(parts, cost.reduce)
+        self.between.charge(parts, cost.all_reduce)
+        self.within.charge(parts, cost.broadcast)
 
 
 def _group(ranks: Sequence[int], timeout_s: float | None) -> dist.ProcessGroup | None:

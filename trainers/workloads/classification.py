@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 from trainers.segment import Direction
 from trainers.workload import Batch, Workload
@@ -11,7 +12,11 @@ from trainers.workload import Batch, Workload
 class Classification(Workload):
     """Batches are inputs `(b, ...)` and labels `(b,)` (int64); the model returns scores `(b, num_classes)`."""
 
+    training: TensorDataset
     metrics: Mapping[str, Direction] = {"accuracy": "max"}
+
+    def labels(self) -> Tensor:
+        return self.training.tensors[1]
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         inputs, labels = batch

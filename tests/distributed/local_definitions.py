@@ -1,0 +1,128 @@
+"""The published local-update methods, worker by worker in one process: what real ranks are compared with."""
+
+from collections.abc import Callable, Sequence
+from math import floor, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+from sync_bench import D, Problem
+
+Array = NDArray[np.float64]
+#: Where each worker is after each step, `(steps, workers, D)`.
+Traces = Array
+Definition = Callable[[Sequence[Problem], Sequence[float]], Traces]
+
+
+class Workers:
+    """All workers' gradients at once: of `x` `(workers, D)`."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.curvature = np.stack([problem.curvature.double().numpy() for problem in problems])
+        self.optimum = np.stack([problem.optimum.double().numpy() for problem in problems])
+        self.start = np.zeros((len(problems), D))
+
+    def gradients(self, x: Array) -> Array:
+        return self.curvature * (x - self.optimum)
+
+
+def local_sgd(problems: Sequence[Problem], rates: Sequence[float], *, period: int) -> Traces:
+    workers, trace = Workers(problems), []
+    x = workers.start
+    for step, rate in enumerate(rates, start=1):
+        x = x - rate * workers.gradients(x)
+        if step % period == 0:
+            x = np.broadcast_to(x.mean(axis=0), x.shape)
+        trace.append(x)
+    return np.stack(trace)
+
+
+def slow_momentum(problems: Sequence[Problem], rates: Sequence[float], *, period: int, beta: float) -> Traces:
+    workers, trace = Workers(problems), []
+    x = workers.start
+    anchor, velocity = x[0], np.zeros(D)
+    for step, rate in enumerate(rates, start=1):
+        x = x - rate * workers.gradients(x)
+        if step % period == 0:
+            velocity = beta * velocity + (anchor - x.mean(axis=0)) / rate
+            anchor = anchor - rate * velocity
+            x = np.broadcast_to(anchor, x.shape)
+        trace.append(x)
+    return np.stack(trace)
+
+
+def stl_sgd(problems: Sequence[Problem], rates: Sequence[float], *, period: int, length: int) -> Traces:
+    """SC: rates halve, lengths and periods double from stage to stage."""
+    workers, trace = Workers(problems), []
+    x, stage, in_stage = workers.start, 0, 0
+    for rate in rates:
+        x = x - rate / 2**stage * workers.gradients(x)
+        in_stage += 1
+        if in_stage % (period * 2**stage) == 0 or in_stage == length * 2**stage:
+            x = np.broadcast_to(x.mean(axis=0), x.shape)
+        if in_stage == length * 2**stage:
+            stage, in_stage = stage + 1, 0
+        trace.append(x)
+    return np.stack(trace)
+
+
+def stl_sgd_nc(
+    problems: Sequence[Problem], rates: Sequence[float], *, period: int, length: int, gamma: float
+) -> Traces:
+    """NC, option 2, where data differ: stage s has 1/s of the rate, s times the length, sqrt(s) times the period."""
+    workers, trace = Workers(problems), []
+    x, stage, in_stage = workers.start, 1, 0
+    center = x[0]
+    for rate in rates:
+        x = x - rate / stage * (workers.gradients(x) + (x - center) / gamma)
+        in_stage += 1
+        is_over = in_stage == length * stage
+        if in_stage % floor(period * sqrt(stage)) == 0 or is_over:
+            x = np.broadcast_to(x.mean(axis=0), x.shape)
+        if is_over:
+            stage, in_stage, center = stage + 1, 0, x[0]
+        trace.append(x)
+    return np.stack(trace)
+
+
+def vrl_sgd(problems: Sequence[Problem], rates: Sequence[float], *, period: int) -> Traces:
+    workers, trace = Workers(problems), []
+    x, path = workers.start, 0.0
+    drift = np.zeros_like(x)
+    for step, rate in enumerate(rates, start=1):
+        x, path = x - rate * (workers.gradients(x) - drift), path + rate
+        if step % period == 0:
+            mean = x.mean(axis=0)
+            drift, x, path = drift + (mean - x) / path, np.broadcast_to(mean, x.shape), 0.0
+        trace.append(x)
+    return np.stack(trace)
+
+
+def cocod_sgd(problems: Sequence[Problem], rates: Sequence[float], *, period: int) -> Traces:
+    workers, trace = Workers(problems), []
+    x = begun = workers.start
+    for step, rate in enumerate(rates, start=1):
+        x = x - rate * workers.gradients(x)
+        if step % period == 0:
+            x = begun = begun.mean(axis=0) + (x - begun)
+        trace.append(x)
+    return np.stack(trace)
+
+
+def overlap_local_sgd(
+    problems: Sequence[Problem], rates: Sequence[float], *, period: int, pull: float, beta: float
+) -> Traces:
+    workers, trace = Workers(problems), []
+    x = workers.start
+    anchor, velocity = x[0], np.zeros_like(x)
+    for step, rate in enumerate(rates, start=1):
+        x = x - rate * workers.gradients(x)
+        if step % period == 0:
+            x = (1 - pull) * x + pull * anchor
+            velocity = beta * velocity + (anchor - x) / rate
+            anchor = (anchor - rate * velocity).mean(axis=0)
+        trace.append(x)
+    return np.stack(trace)
+
+
+def synchronous(problems: Sequence[Problem], rates: Sequence[float]) -> Traces:
+    return local_sgd(problems, rates, period=1)

@@ -1,0 +1,262 @@
+"""What one rank of a real group does under each policy; a scenario returns what it saw, as JSON."""
+
+import copy
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from exchange_bench import Place, digest
+from sync_bench import D, Problem, SyncBench
+
+from trainers import cost
+from trainers.checkpoint import Shard, commit_manifest
+from trainers.config import (
+    ByLabelPartition,
+    DigitsMlp,
+    EmulateLink,
+    EveryStepConfig,
+    ExchangeConfig,
+    NoneConfig,
+    OptimizerConfig,
+    ReplicaConfig,
+    ScheduleFreeSgdConfig,
+    SgdConfig,
+    SyncConfig,
+)
+from trainers.exchange.config import PowerSgdConfig, SignSgdConfig, TopKConfig
+from trainers.exchange.pacing import LinkPacer
+from trainers.exchange.topology import Topology
+from trainers.exchange.wires import Wires
+from trainers.replica import Replica
+from trainers.segment import Segment
+from trainers.sync.background import Background
+from trainers.sync.config import (
+    CocodSgdConfig,
+    LocalSgdConfig,
+    OverlapLocalSgdConfig,
+    StlSgdConfig,
+    VrlSgdConfig,
+)
+
+#: Learning rates that change within rounds and between them.
+RATES = [0.1] * 5 + [0.2, 0.05, 0.3] + [0.1] * 6
+#: What replicas are told to train; it ends in the middle of a round.
+SEGMENT = Segment(num_steps=7, learning_rate=0.1)
+LOCAL: dict[str, SyncConfig] = {
+    "local_sgd": LocalSgdConfig(period=4),
+    "slow momentum": LocalSgdConfig(period=3, slow_momentum=0.6),
+    "stl_sgd": StlSgdConfig(period=2, first_stage=3),
+    "stl_sgd, linear": StlSgdConfig(period=2, first_stage=3, growth="linear", gamma=2.0, data="non_iid"),
+    "vrl_sgd": VrlSgdConfig(period=4),
+    "cocod_sgd": CocodSgdConfig(period=3),
+    "overlap_local_sgd": OverlapLocalSgdConfig(period=3),
+}
+#: Policies that are synchronous training when they average in every step, and updates that are linear in gradients.
+SYNCHRONOUS: dict[str, SyncConfig] = {
+    "local_sgd": LocalSgdConfig(period=1),
+    "stl_sgd": StlSgdConfig(period=1, first_stage=100),
+    "vrl_sgd": VrlSgdConfig(period=1),
+}
+LINEAR: dict[str, OptimizerConfig] = {
+    "sgd": SgdConfig(momentum=0.0),
+    "momentum": SgdConfig(momentum=0.9, nesterov=True, weight_decay=0.01, warmup_steps=3),
+    "schedule-free": ScheduleFreeSgdConfig(weight_decay=0.01, warmup_steps=3),
+}
+COMPRESSED: dict[str, tuple[ExchangeConfig, float | None]] = {
+    "topk": (TopKConfig(density=0.05, selection="exact", values="float32", aggregate="gather"), 0.05),
+    "topk, all": (TopKConfig(density=1.0, values="float32"), 1.0),
+    "powersgd": (PowerSgdConfig(rank=1, min_saving=1.1, values="float32"), 1),
+    "signsgd": (SignSgdConfig(), None),
+}
+
+
+def sync(rank: int, num_workers: int) -> dict[str, Any]:
+    return _sync(Place(rank, num_workers))
+
+
+def sync_pairs(rank: int, num_workers: int) -> dict[str, Any]:
+    """The same for pairs of the ranks."""
+    groups = [dist.new_group([first, first + 1]) for first in range(0, num_workers, 2)]
+    return _sync(Place(rank % 2, 2, groups[rank // 2]))
+
+
+def _sync(place: Place) -> dict[str, Any]:
+    return {
+        "traces": {name: SyncBench(config, place).run(RATES) for name, config in LOCAL.items()},
+        "every step": {name: _every_step(place, optimizer) for name, optimizer in LINEAR.items()},
+        "restored": {name: _restored(place, config) for name, config in LOCAL.items()},
+        "traffic": {name: _traffic(place, config) for name, config in LOCAL.items()},
+        "stopped": {name: _stopped(place, config) for name, config in LOCAL.items()},
+        "compressed": {name: _compressed(place, *COMPRESSED[name]) for name in COMPRESSED},
+        "vrl": _drift(place, SgdConfig(momentum=0.0)),
+        "vrl, momentum": _drift(place, SgdConfig(momentum=0.8, nesterov=True, weight_decay=0.01)),
+    }
+
+
+def _every_step(place: Place, optimizer: OptimizerConfig) -> dict[str, list[list[float]]]:
+    """Where training goes that averages in every step, and where synchronous training does."""
+    policies: dict[str, SyncConfig] = {"every_step": EveryStepConfig(), **SYNCHRONOUS}
+    if isinstance(optimizer, ScheduleFreeSgdConfig):
+        del policies["vrl_sgd"]
+    return {name: SyncBench(config, place, optimizer=optimizer).run(RATES) for name, config in policies.items()}
+
+
+def _restored(place: Place, config: SyncConfig) -> bool:
+    """Whether training in the middle of a round goes on alike from a copy of the state, on this bench and another."""
+    first, other = SyncBench(config, place), SyncBench(config, place)
+    first.run(RATES[:8])
+    state = first.state()
+    expected = first.run(RATES[8:])
+    first.load(state)
+    other.load(state)
+    return [bench.run(RATES[8:]) for bench in (first, other)] == [expected] * 2
+
+
+def _traffic(place: Place, config: SyncConfig) -> dict[str, Any]:
+    """What this rank sent in each step, and what was foreseen of one that averages."""
+    bench = SyncBench(config, place)
+    sent = []
+    for _ in range(6):
+        bench.step(0.1, period=2)
+        sent.append(sum(bench.wires.between.ledger.take().values()))
+    bench.policy.settle()
+    meeting = cost.meeting_traffic([(D,)], num_workers=place.num_workers, sync=config, exchange=NoneConfig())
+    return {"sent": sent, "foreseen": meeting.bytes}
+
+
+def _stopped(place: Place, config: SyncConfig) -> list[bool]:
+    """Whether each step told of a gradient that was not finite on the last rank, in the second step."""
+    bench = SyncBench(config, place)
+    told = []
+    for step in range(9):
+        if step == 1 and place.rank == place.num_workers - 1:
+            bench.problem = Problem(bench.problem.curvature * float("nan"), bench.problem.optimum)
+        told.append(bench.step(0.1, period=3).diverged)
+        if told[-1]:
+            break
+    bench.policy.settle()
+    return told
+
+
+def _compressed(place: Place, exchange: ExchangeConfig, level: float | None) -> dict[str, Any]:
+    """Where a compressed average is when all is counted that was not sent, beside the sums of what ranks moved."""
+    bench = SyncBench(LocalSgdConfig(period=3), place, exchange=exchange)
+    moved, before = torch.zeros(D), bench.x
+    densities = []
+    for step in range(12):
+        x = before if step % 3 == 0 else bench.x
+        own = x - 0.1 * bench.problem.gradient(x)  # what the step makes of it, before any average
+        density = bench.step(0.1, level=level).density
+        if step % 3 == 2:
+            moved += before - own
+            before = bench.x
+            densities.append(density)
+    kept = bench.policy.exchange.tensors().get("residual", torch.zeros(D))
+    return {"moved": moved.tolist(), "kept": kept.tolist(), "x": bench.x.tolist(), "densities": densities}
+
+
+def _drift(place: Place, optimizer: SgdConfig) -> dict[str, Any]:
+    """Corrections while training begins, and how far a round at the end leads away from where it began."""
+    benches = {
+        name: SyncBench(config, place, optimizer=optimizer)
+        for name, config in (("vrl_sgd", VrlSgdConfig(period=5)), ("local_sgd", LocalSgdConfig(period=5)))
+    }
+    vrl = benches["vrl_sgd"]
+    corrections = []
+    for rate in RATES:
+        vrl.step(rate / 4)
+        corrections.append(vrl.state()[0]["drift"].tolist())
+    rate, ends = 0.1 * (1 - optimizer.momentum), {}
+    for name, bench in benches.items():
+        bench.run([rate] * (400 - bench.number % 5))
+        begun = bench.x.clone()
+        within = [float((torch.tensor(x) - begun).abs().max()) for x in bench.run([rate] * 4)]
+        ends[name] = {"within": max(within), "begun": begun.tolist()}
+    return {"corrections": corrections, "ends": ends}
+
+
+def paced_average(rank: int, num_workers: int) -> dict[str, float]:
+    """How long an average takes behind training over a slow link."""
+    link = EmulateLink(mbps=10, latency_ms=5)
+    wires = Wires(Topology.stated(num_workers, 1), rank, LinkPacer(link))
+    vector = torch.zeros(12_500)
+    background = Background(wires, vector.device, threads=1)
+    started = time.monotonic()
+    background.launch(vector)
+    background.wait()
+    seconds = time.monotonic() - started
+    return {
+        "seconds": seconds,
+        "least": cost.all_reduce(vector.nbytes, num_workers).seconds(link),
+    }
+
+
+def apart(rank: int, num_workers: int) -> dict[str, Any]:
+    """Replicas that train by themselves on digits of their own, under each policy."""
+    return {name: _replicas_apart(rank, num_workers, config) for name, config in LOCAL.items()}
+
+
+def _replicas_apart(rank: int, num_workers: int, config: SyncConfig) -> dict[str, Any]:
+    """A replica in the middle of a round: saved, evaluated, gone on with, rewound, and gone on with by another."""
+    first, second = (_replica(rank, num_workers, config) for _ in range(2))
+    first.run(SEGMENT)
+    first.snapshot("stage")
+    saved_at = f"{Path.cwd()}/apart"
+    write_checkpoint(first, saved_at)
+    evaluations = [first.evaluate().loss, first.evaluate().loss]
+    runs = [first.run(SEGMENT)]
+    first.restore("stage")
+    runs.append(first.run(SEGMENT))
+    second.load(saved_at)
+    evaluations.append(second.evaluate().loss)
+    runs.append(second.run(SEGMENT))
+    return {
+        "losses": [run.losses for run in runs],
+        "sent": [run.bytes_sent for run in runs],
+        "bits": [digest(list(replica.model.parameters())) for replica in (first, second)],
+        "evaluations": evaluations,
+        "of the mean": _loss_of_the_mean(second),
+        "evaluated": second.evaluate().loss,
+    }
+
+
+def _loss_of_the_mean(replica: Replica) -> float:
+    """Return the validation loss of the mean of the ranks' parameters, computed aside; collective."""
+    model = copy.deepcopy(replica.model)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            dist.all_reduce(parameter)
+            parameter /= replica.num_workers
+        batch = replica.workload.validation[torch.arange(len(replica.workload.validation))]
+        return float(replica.workload.loss(model, batch))
+
+
+def _replica(rank: int, num_workers: int, config: SyncConfig) -> Replica:
+    replica = Replica(
+        ReplicaConfig(
+            workload=DigitsMlp(),
+            partition=ByLabelPartition(),
+            optimizer=SgdConfig(),
+            exchange=NoneConfig(),
+            sync=config,
+        ),
+        rank,
+        num_workers,
+        device="cpu",
+    )
+    replica._wires.join()
+    return replica
+
+
+def write_checkpoint(replica: Replica, url: str) -> None:
+    """Complete a checkpoint, as a group does."""
+    Path(f"{url}-{replica.rank}.json").write_text(json.dumps([each.model_dump() for each in replica.save(url)]))
+    dist.barrier()
+    if replica.rank == 0:
+        written = [Path(f"{url}-{rank}.json").read_text() for rank in range(replica.num_workers)]
+        shards = [Shard.model_validate(shard) for shards in written for shard in json.loads(shards)]
+        commit_manifest(url, shards, replica.nodes)
+    dist.barrier()

@@ -1,0 +1,176 @@
+"""Laws of local updates, on two, three and four ranks whose data differ, and on one."""
+
+from functools import partial
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from exchange_bench import Place
+from local_definitions import (
+    Definition,
+    cocod_sgd,
+    local_sgd,
+    overlap_local_sgd,
+    slow_momentum,
+    stl_sgd,
+    stl_sgd_nc,
+    vrl_sgd,
+)
+from scenarios import Reports
+from sync_bench import Problem, SyncBench, solution
+from sync_scenarios import LINEAR, LOCAL, RATES, SYNCHRONOUS
+
+DEFINITIONS: dict[str, Definition] = {
+    "local_sgd": partial(local_sgd, period=4),
+    "slow momentum": partial(slow_momentum, period=3, beta=0.6),
+    "stl_sgd": partial(stl_sgd, period=2, length=3),
+    "stl_sgd, linear": partial(stl_sgd_nc, period=2, length=3, gamma=2.0),
+    "vrl_sgd": partial(vrl_sgd, period=4),
+    "cocod_sgd": partial(cocod_sgd, period=3),
+    "overlap_local_sgd": partial(overlap_local_sgd, period=3, pull=0.6, beta=0.7),
+}
+BEHIND = ("cocod_sgd", "overlap_local_sgd")
+Groups = list[list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def groups(three_ranks: Reports, four_ranks: Reports) -> Groups:
+    """What each rank saw, in a group of two ranks, of three, and of four."""
+    return [four_ranks["sync_pairs"][:2], three_ranks["sync"], four_ranks["sync"]]
+
+
+def _traces(group: list[dict[str, Any]], name: str) -> np.ndarray:
+    """Return where each rank was after each step, `(steps, ranks, D)`."""
+    return np.stack([rank["traces"][name] for rank in group], axis=1)
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_ranks_train_as_the_method_defines_worker_by_worker(groups: Groups, name: str):
+    for group in groups:
+        problems = [Problem.of(rank) for rank in range(len(group))]
+        np.testing.assert_allclose(_traces(group, name), DEFINITIONS[name](problems, RATES), atol=2e-5)
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_one_rank_trains_as_the_method_defines(name: str):
+    trace = SyncBench(LOCAL[name], Place(0, 1)).run(RATES)
+
+    np.testing.assert_allclose(trace, DEFINITIONS[name]([Problem.of(0)], RATES)[:, 0], atol=2e-5)
+
+
+#: VRL-SGD refuses Schedule-Free.
+PAIRS = [pair for pair in product(SYNCHRONOUS, LINEAR) if pair != ("vrl_sgd", "schedule-free")]
+
+
+@pytest.mark.parametrize(("policy", "optimizer"), PAIRS)
+def test_an_average_in_every_step_is_synchronous_training(groups: Groups, policy: str, optimizer: str):
+    for group in groups:
+        for rank in group:
+            traces = rank["every step"][optimizer]
+            np.testing.assert_allclose(traces[policy], traces["every_step"], atol=2e-5)
+
+
+@pytest.mark.parametrize("name", [name for name in LOCAL if name not in BEHIND])
+def test_ranks_that_have_met_hold_equal_bits(groups: Groups, name: str):
+    period = getattr(LOCAL[name], "first_stage", getattr(LOCAL[name], "period", 0))
+    for group in groups:
+        met = _traces(group, name)[period - 1]
+        assert (met == met[0]).all()
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_a_restored_state_trains_on_bit_for_bit(groups: Groups, name: str):
+    for group in groups:
+        assert all(rank["restored"][name] for rank in group)
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_an_average_sends_what_was_foreseen(groups: Groups, name: str):
+    for group in groups:
+        for rank in group:
+            traffic = rank["traffic"][name]
+            due = [step for step, sent in enumerate(traffic["sent"]) if sent]
+            assert [traffic["sent"][step] for step in due] == [traffic["foreseen"]] * len(due)
+            assert due == [1, 3, 5] or name.startswith("stl_sgd")  # whose stages end in between
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_what_is_not_finite_on_one_rank_stops_all_at_the_same_meeting(groups: Groups, name: str):
+    for group in groups:
+        first = group[0]["stopped"][name]
+        assert first[-1] and not any(first[:-1])
+        assert all(rank["stopped"][name] == first for rank in group)
+
+
+@pytest.mark.parametrize("kind", ["topk", "powersgd", "signsgd"])
+def test_of_compressed_averages_what_is_not_sent_is_kept(groups: Groups, kind: str):
+    for group in groups:
+        ranks = [rank["compressed"][kind] for rank in group]
+        moved, kept = (np.mean([rank[name] for rank in ranks], axis=0) for name in ("moved", "kept"))
+        for rank in ranks:
+            np.testing.assert_allclose(moved - kept, -np.array(rank["x"]), atol=1e-5)
+
+
+def test_compression_that_sends_everything_is_local_sgd(groups: Groups):
+    for group in groups:
+        expected = local_sgd([Problem.of(rank) for rank in range(len(group))], [0.1] * 12, period=3)[-1]
+        np.testing.assert_allclose([rank["compressed"]["topk, all"]["x"] for rank in group], expected, atol=1e-5)
+
+
+def test_the_density_of_a_compressed_average_is_reported(groups: Groups):
+    for group in groups:
+        assert all(0 < density < 0.5 for rank in group for density in rank["compressed"]["topk"]["densities"])
+
+
+@pytest.mark.parametrize("scenario", ["vrl", "vrl, momentum"])
+def test_corrections_of_vrl_add_up_to_zero_at_all_times(groups: Groups, scenario: str):
+    for group in groups:
+        corrections = np.array([rank[scenario]["corrections"] for rank in group])
+        assert np.abs(corrections).max() > 0.1
+        np.testing.assert_allclose(corrections.sum(axis=0), 0.0, atol=1e-5)
+
+
+@pytest.mark.parametrize("scenario", ["vrl", "vrl, momentum"])
+def test_vrl_rests_at_its_fixed_point_where_local_sgd_drifts(groups: Groups, scenario: str):
+    for group in groups:
+        for rank in group:
+            vrl, local = (rank[scenario]["ends"][name] for name in ("vrl_sgd", "local_sgd"))
+            assert vrl["within"] < 1e-3 * local["within"]
+
+
+def test_vrl_goes_where_gradients_add_up_to_zero_and_local_sgd_elsewhere(groups: Groups):
+    for group in groups:
+        target = solution([Problem.of(rank) for rank in range(len(group))]).numpy()
+        ends = {name: np.array(group[0]["vrl"]["ends"][name]["begun"]) for name in ("vrl_sgd", "local_sgd")}
+        assert np.abs(ends["vrl_sgd"] - target).max() < 1e-4 < 0.1 * np.abs(ends["local_sgd"] - target).max()
+
+
+def test_an_average_behind_training_takes_the_links_time(four_ranks: Reports):
+    for rank in four_ranks["paced_average"]:
+        assert rank["seconds"] >= rank["least"] > 0.03
+
+
+@pytest.fixture(params=LOCAL)
+def replicas(request: pytest.FixtureRequest, three_ranks: Reports) -> list[dict[str, Any]]:
+    return [rank[request.param] for rank in three_ranks["apart"]]
+
+
+def test_a_replica_rewound_or_restored_in_the_middle_of_a_round_trains_on_bit_for_bit(replicas: list[dict[str, Any]]):
+    for rank in replicas:
+        assert rank["losses"] == [rank["losses"][0]] * 3
+        assert rank["sent"] == [rank["sent"][0]] * 3
+        assert rank["bits"] == [rank["bits"][0]] * 2
+
+
+def test_averages_are_billed_as_parameters(replicas: list[dict[str, Any]]):
+    for rank in replicas:
+        [billed] = rank["sent"][0]
+        assert billed["parameters"] > 0 and billed.keys() <= {"parameters", "control"}
+
+
+def test_ranks_that_are_apart_are_evaluated_at_their_mean(replicas: list[dict[str, Any]]):
+    assert len({rank["bits"][0] for rank in replicas}) == 3
+    for rank in replicas:
+        assert rank["evaluated"] == pytest.approx(rank["of the mean"], rel=1e-4)
+        assert rank["evaluations"] == [replicas[0]["evaluations"][0]] * 3

@@ -1,0 +1,150 @@
+"""How a job says what keeps its workers together and who sees which samples, and what it is refused for."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from search.types import Values
+from service.advice import advice
+from service.cluster import chunks
+from service.cluster.opening import _stated_space
+from service.problems import Problem, problems_of
+from service.spec import JobSpec
+from trainers.sync.config import StlSgdConfig
+
+JOB: dict[str, Any] = {
+    "workload": {"kind": "digits-mlp"},
+    "optimizer": {"kind": "sgd"},
+    "budget": {"steps": 1000},
+    "controller": {"kind": "fixed"},
+}
+LOCAL = {"kind": "local_sgd", "period": 8}
+
+
+def spec(**changes: Any) -> JobSpec:
+    return JobSpec.model_validate(JOB | changes)
+
+
+def refused(**changes: Any) -> list[Problem]:
+    body = JOB | changes
+    with pytest.raises(ValidationError) as error:
+        JobSpec.model_validate(body)
+    return problems_of(error.value, body)
+
+
+@pytest.mark.parametrize(
+    ("sync", "field", "right"),
+    [
+        (LOCAL | {"period": 0}, "period", "greater than or equal to 1"),
+        (LOCAL | {"period": 2.5}, "period", "valid integer"),
+        (LOCAL | {"slow_momentum": 1.0}, "slow_momentum", "less than 1"),
+        ({"kind": "stl_sgd", "first_stage": 0}, "first_stage", "greater than or equal to 1"),
+        ({"kind": "stl_sgd", "gamma": 0.0}, "gamma", "greater than 0"),
+        ({"kind": "stl_sgd", "growth": "linear"}, "gamma", "needs `gamma`"),
+        ({"kind": "stl_sgd", "data": "some"}, "data", "auto, iid, non_iid"),
+        ({"kind": "overlap_local_sgd", "pull": 0.0}, "pull", "greater than 0"),
+        ({"kind": "vrl_sgd", "slow_momentum": 0.5}, "slow_momentum", "there is no field"),
+        ({"kind": "cocod"}, "kind", "did you mean `cocod_sgd`?"),
+    ],
+    ids=str,
+)
+def test_a_knob_outside_its_range_is_named(sync: dict[str, Any], field: str, right: str):
+    [problem] = refused(sync=sync)
+
+    assert problem.pointer == f"/sync/{field}"
+    assert right in problem.message
+
+
+TOPK = {"kind": "topk", "density": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("sync", "exchange", "optimizer", "said"),
+    [
+        ("vrl_sgd", TOPK, "sgd", "`vrl_sgd` averages exactly, and `topk` does not"),
+        ("cocod_sgd", {"kind": "fp16"}, "sgd", "`cocod_sgd` averages exactly"),
+        ("overlap_local_sgd", TOPK, "sgd", "give `exchange: {kind: none}`"),
+        ("vrl_sgd", {"kind": "none"}, "schedulefree_sgd", "corrects one iterate"),
+        ("local_sgd", {"kind": "dgc", "density": 0.1}, "own", "accumulates the momentum of gradients"),
+        ("local_sgd", TOPK | {"memory": "ef21"}, "sgd", "has no plain residual"),
+        ("stl_sgd", TOPK | {"lr_corrected": True}, "sgd", "has no plain residual"),
+        ("stl_sgd", {"kind": "signsgd", "feedback": False}, "sgd", "keeps no error"),
+        ("local_sgd", {"kind": "qsgd"}, "sgd", "keeps no error"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_with_what_does(sync, exchange, optimizer, said):
+    problems = refused(sync={"kind": sync}, exchange=exchange, optimizer={"kind": optimizer})
+
+    assert [problem.pointer for problem in problems] == ["/sync"]
+    assert said in problems[0].message and "give" in problems[0].message
+
+
+@pytest.mark.parametrize("kind", ["none", "fp16", "adacomp", "onebit", "powersgd"])
+def test_local_sgd_compresses_with_every_exchange_that_keeps_what_it_does_not_send(kind: str):
+    assert spec(sync=LOCAL, exchange={"kind": kind}).sync.kind == "local_sgd"
+
+
+def test_an_arm_may_have_a_policy_of_its_own():
+    job = spec(arms=[{"name": "a"}, {"name": "b", "sync": LOCAL}])
+
+    assert [trial.replica.sync.kind for trial in job.trials()] == ["every_step", "local_sgd"]
+
+
+def test_the_fault_of_an_arm_is_at_its_place():
+    [problem] = refused(exchange=TOPK, arms=[{"name": "a"}, {"name": "b", "sync": {"kind": "vrl_sgd"}}])
+
+    assert problem.pointer == "/arms/1/sync"
+
+
+def test_a_range_of_periods_is_an_axis_of_whole_numbers_that_segments_follow():
+    job = spec(sync={"kind": "vrl_sgd", "period": [2, 64]}, controller={"kind": "bo"})
+
+    [trial] = job.trials()
+    [axis] = _stated_space(trial.replica).axes
+    assert (axis.name, axis.from_unit(0.4)) == ("period", 8)
+    values = Values(learning_rate=0.1, period=8)
+    assert chunks.segment(values, values, 5).period == 8
+
+
+def test_a_range_of_periods_needs_a_controller_that_searches():
+    [problem] = refused(sync={"kind": "vrl_sgd", "period": [2, 64]})
+
+    assert problem.pointer == "/sync/period"
+
+
+def test_a_search_of_periods_on_data_that_differ_is_advised_against():
+    searched = {"sync": LOCAL | {"period": [2, 16]}, "controller": {"kind": "bo"}, "budget": {"seconds": 60}}
+
+    assert advice(spec(**searched)) == ()
+    [said] = advice(spec(**searched, partition={"kind": "by_label"}))
+    assert "flatters long periods" in said
+
+
+def test_a_search_of_periods_is_told_that_steps_do_not_count_averages():
+    searched = {"sync": LOCAL | {"period": [2, 16]}, "controller": {"kind": "bo"}, "budget": {"steps": 100_000}}
+
+    [said] = advice(spec(**searched))
+    assert "`budget.seconds`" in said
+
+
+def test_one_worker_is_told_that_it_has_nobody_to_train_apart_from():
+    [said] = advice(spec(sync=LOCAL, workers={"count": 1}))
+
+    assert "`sync: {kind: every_step}`" in said
+
+
+@pytest.mark.parametrize("kind", ["stdlib-lm", "diamonds-mlp"])
+def test_samples_without_labels_cannot_be_divided_by_them(kind: str):
+    [problem] = refused(workload={"kind": kind}, partition={"kind": "by_label"})
+
+    assert (problem.pointer, problem.value) == ("/partition", "by_label")
+    assert f"`{kind}` have none" in problem.message
+
+
+def test_a_partition_is_part_of_every_training_run():
+    job = spec(partition={"kind": "dirichlet", "alpha": 0.3}, sync={"kind": "stl_sgd"})
+
+    [trial] = job.trials()
+    assert trial.replica.partition.kind == "dirichlet"
+    assert isinstance(trial.replica.sync, StlSgdConfig) and trial.replica.sync.data == "auto"

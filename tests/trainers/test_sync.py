@@ -1,0 +1,182 @@
+"""Local updates on one rank, and what of them is a pure function."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainers import cost
+from trainers.config import EmulateLink, Mnist5kCnn, NoneConfig, ReplicaConfig, ScheduleFreeSgdConfig
+from trainers.exchange.config import TopKConfig
+from trainers.group import merge
+from trainers.replica import Replica
+from trainers.segment import Segment, SegmentResult
+from trainers.sync.config import (
+    CocodSgdConfig,
+    EveryStepConfig,
+    LocalSgdConfig,
+    StlSgdConfig,
+    VrlSgdConfig,
+)
+from trainers.sync.stl_sgd import Stage, period_at, stage_at
+
+SEGMENT = Segment(num_steps=6, learning_rate=0.1)
+SHAPES = ((100, 10), (24,))
+
+
+def _stages(config: StlSgdConfig, count: int) -> list[Stage]:
+    stages = [stage_at(0, config)]
+    while len(stages) < count:
+        stages.append(stage_at(stages[-1].end, config))
+    return stages
+
+
+@pytest.mark.parametrize("config", [StlSgdConfig(first_stage=7), StlSgdConfig(first_stage=7, growth="linear", gamma=1)])
+def test_stages_of_stl_follow_each_other_and_rate_times_length_is_constant(config: StlSgdConfig):
+    stages = _stages(config, 6)
+
+    assert [stage.start for stage in stages] == [0, *(stage.end for stage in stages[:-1])]
+    assert {(stage.end - stage.start) / stage.factor for stage in stages} == {7}
+    for stage in stages:
+        assert stage_at(stage.start, config) == stage_at(stage.end - 1, config) == stage
+
+
+@pytest.mark.parametrize("growth", ["double", "linear"])
+def test_rate_times_period_of_stl_is_constant_and_rate_times_its_square_where_data_differ(growth):
+    stages = _stages(StlSgdConfig(first_stage=3, growth=growth, gamma=1.0), 9)
+
+    for stage in stages:
+        assert period_at(stage, 5, is_iid=True) / stage.factor == 5
+        real = 5 * math.sqrt(stage.factor)
+        assert real**2 / stage.factor == pytest.approx(25)
+        assert period_at(stage, 5, is_iid=False) == math.floor(real)
+
+
+def _replica(make_config, **changes) -> Replica:
+    return Replica(make_config(**changes), 0, 1, device="cpu")
+
+
+def test_a_period_that_is_searched_trains_as_the_same_one_fixed(make_config):
+    slow = {"slow_momentum": 0.5}  # on one rank a plain average is no event
+    searched = _replica(make_config, sync=LocalSgdConfig(period=(1, 16), **slow))
+    fixed = _replica(make_config, sync=LocalSgdConfig(period=3, **slow))
+
+    losses = searched.run(SEGMENT.model_copy(update={"period": 3})).losses
+
+    assert losses == fixed.run(SEGMENT).losses
+    assert losses != _replica(make_config, sync=LocalSgdConfig(period=2, **slow)).run(SEGMENT).losses
+
+
+def test_a_period_that_is_searched_must_be_given(make_config):
+    with pytest.raises(ValueError, match="`period` must be given"):
+        _replica(make_config, sync=LocalSgdConfig(period=(1, 16))).run(SEGMENT)
+
+
+def test_apart_with_schedule_free_both_iterates_are_averaged(make_config):
+    replica = _replica(make_config, optimizer=ScheduleFreeSgdConfig(), sync=LocalSgdConfig(period=2))
+    replica.run(SEGMENT)
+
+    anchor = replica._sync.divide({})[1]["sync"].tensors()["anchor"]
+    live = torch.cat([tensor.detach().flatten() for tensor in replica._optimizer.iterate()])
+
+    assert len(anchor) == 2 * replica.num_elements
+    assert torch.equal(anchor, live)
+
+
+def test_apart_batch_norm_is_evaluated_with_statistics_of_the_mean_and_keeps_its_own(make_config, small_data):
+    workload = Mnist5kCnn(batch_size=2)
+    watched, unwatched = (
+        _replica(make_config, workload=workload, sync=CocodSgdConfig(period=4), seed=1) for _ in range(2)
+    )
+    for replica in (watched, unwatched):
+        replica.run(SEGMENT)
+
+    trained = {name: buffer.clone() for name, buffer in watched.model.named_buffers()}
+    evaluated = watched._evaluated()
+
+    assert not torch.equal(evaluated["2.running_mean"], trained["2.running_mean"])
+    assert all(torch.equal(buffer, trained[name]) for name, buffer in watched.model.named_buffers())
+    assert watched.run(SEGMENT).losses == unwatched.run(SEGMENT).losses
+
+
+def _result(losses: list[float], *, diverged: bool = False) -> SegmentResult:
+    return SegmentResult(
+        first_step=0,
+        losses=tuple(losses),
+        step_seconds=tuple(0.1 * (1 + step) for step in range(len(losses))),
+        bytes_sent=({"parameters": 8},),
+        gradient_scales=tuple(losses),
+        bytes_dense=8,
+        diverged=diverged,
+    )
+
+
+@given(st.floats(-1e30, 1e30), st.integers(1, 9))
+def test_of_ranks_that_report_the_same_the_mean_is_that_bit_for_bit(loss: float, num_ranks: int):
+    assert merge([_result([loss])] * num_ranks).losses == (loss,)
+
+
+def test_losses_of_ranks_apart_are_averaged():
+    assert merge([_result([1.0, 2.0]), _result([2.0, 4.0])]).losses == (1.5, 3.0)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_rank_apart_whose_loss_is_not_finite_ends_the_segment_for_all(bad: float):
+    results = [_result([1.0, 1.0, 1.0]), _result([1.0, bad, 1.0])]
+
+    told = merge([SegmentResult.model_validate(each.model_dump(mode="json")) for each in results])
+
+    assert told.diverged
+    assert [len(series) for series in (told.losses, told.step_seconds, told.gradient_scales)] == [1, 1, 1]
+
+
+def test_an_average_costs_what_an_exchange_of_its_kind_does_and_schedule_free_two():
+    foreseen = {
+        (sync.kind, num_iterates): cost.meeting_traffic(
+            SHAPES, num_workers=4, sync=sync, exchange=NoneConfig(), num_iterates=num_iterates
+        ).bytes
+        for sync in (EveryStepConfig(), VrlSgdConfig(), CocodSgdConfig())
+        for num_iterates in (1, 2)
+    }
+
+    dense = cost.dense_step(1024, 4).bytes
+    assert foreseen["every_step", 1] == foreseen["every_step", 2] == foreseen["vrl_sgd", 1] == dense
+    assert foreseen["vrl_sgd", 2] == cost.dense_step(2048, 4).bytes
+    assert foreseen["cocod_sgd", 2] == 2 * foreseen["cocod_sgd", 1] == cost.all_reduce(8192, 4).bytes
+
+
+def test_compressed_averages_cost_what_the_exchange_makes_of_them():
+    exchange = TopKConfig(density=0.01)
+
+    for num_iterates, shapes in ((1, SHAPES), (2, SHAPES * 2)):
+        foreseen = cost.meeting_traffic(
+            SHAPES, num_workers=2, sync=LocalSgdConfig(), exchange=exchange, level=0.01, num_iterates=num_iterates
+        )
+        assert foreseen == cost.step_traffic(shapes, num_workers=2, exchange=exchange, level=0.01)
+
+
+def test_a_step_takes_its_share_of_an_average_unless_that_is_hidden_behind_training():
+    link, meeting = EmulateLink(mbps=8, latency_ms=5), cost.Traffic(bytes=100_000, rounds=2)  # 0.11 s
+    steps = {
+        sync.kind: cost.mean_step(meeting, sync=sync, period=10, link=link, compute_s=0.02)
+        for sync in (LocalSgdConfig(), CocodSgdConfig())
+    }
+
+    assert [step.bytes for step in steps.values()] == [10_000] * 2
+    assert steps["local_sgd"].seconds == pytest.approx(0.02 + 0.011)
+    assert steps["cocod_sgd"].seconds == 0.02
+
+
+def test_a_replica_refuses_a_method_that_its_exchange_or_optimizer_does_not_go_with(make_config):
+    with pytest.raises(ValueError, match="`vrl_sgd` averages exactly"):
+        make_config(sync=VrlSgdConfig(), exchange=TopKConfig(density=0.1))
+
+
+def test_the_trivial_policy_is_the_default_and_leaves_checkpoints_as_they_were(make_config):
+    state = _replica(make_config)._state
+
+    assert isinstance(ReplicaConfig.model_fields["sync"].default, EveryStepConfig)
+    assert state.shared.keys() == {"parameters", "optimizer", "steps"}
+    assert state.own.keys() == {"buffers", "exchange", "random"}

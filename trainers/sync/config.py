@@ -1,0 +1,129 @@
+"""What keeps the workers' parameters together, and its knobs. Pydantic only: a job is checked without torch."""
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from trainers.exchange.config import (
+    DgcConfig,
+    ExchangeConfig,
+    NoneConfig,
+    QuantizedBase,
+    SparseConfig,
+)
+from trainers.ranges import Config, Fault
+
+Period = Annotated[int, Field(ge=1, le=100_000)]
+Coefficient = Annotated[float, Field(ge=0, lt=1)]
+
+
+class EveryStepConfig(Config):
+    """Gradients are exchanged in every step, so parameters never differ."""
+
+    kind: Literal["every_step"] = "every_step"
+
+
+class LocalConfig(Config):
+    """What all have whose workers train by themselves for a while and then average their parameters."""
+
+    period: Period | tuple[Period, Period] = Field(8, description="steps from one averaging to the next")
+
+
+class LocalSgdConfig(LocalConfig):
+    """Average the parameters every `period` steps (Stich, 2019), optionally with slow momentum (Wang et al., 2020)."""
+
+    kind: Literal["local_sgd"] = "local_sgd"
+    slow_momentum: Coefficient = Field(0.0, description="momentum of what averaging changes; 0: plain averages")
+
+
+class StlSgdConfig(LocalConfig):
+    """Local SGD in stages of falling rates and growing periods (Shen et al., 2021)."""
+
+    kind: Literal["stl_sgd"] = "stl_sgd"
+    first_stage: int = Field(100, ge=1, description="steps of the first stage")
+    growth: Literal["double", "linear"] = Field(
+        "double",
+        description="double: each stage halves the rate and is twice as long (SC, and NC option 1); linear: stage s "
+        "has 1/s of the first rate and s times its length (NC option 2)",
+    )
+    gamma: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="NC: each stage also minimises ||x - x_s||^2 / (2 gamma), x_s being where it began; None: SC",
+    )
+    data: Literal["auto", "iid", "non_iid"] = Field(
+        "auto",
+        description="the period grows as the rate falls (iid), or as its square root does (non_iid); auto: as the "
+        "job's partition says",
+    )
+
+    def faults(self) -> Iterator[Fault]:
+        yield from super().faults()
+        if self.growth == "linear" and self.gamma is None:
+            yield Fault("/gamma", None, "`growth: linear` is for non-convex problems: it needs `gamma`, a number > 0")
+
+
+class VrlSgdConfig(LocalConfig):
+    """Local SGD whose workers correct what their own data draw them to (Liang et al., 2019)."""
+
+    kind: Literal["vrl_sgd"] = "vrl_sgd"
+
+
+class BehindConfig(LocalConfig):
+    """What all have that average while the workers train on."""
+
+
+class CocodSgdConfig(BehindConfig):
+    """Average while the workers train on, and add what they did meanwhile (Shen et al., 2019)."""
+
+    kind: Literal["cocod_sgd"] = "cocod_sgd"
+
+
+class OverlapLocalSgdConfig(BehindConfig):
+    """Pull the workers to an anchor, which is averaged while they train on (Wang, Liang and Joshi, 2020)."""
+
+    kind: Literal["overlap_local_sgd"] = "overlap_local_sgd"
+    period: Period | tuple[Period, Period] = Field(2, description="steps from one averaging to the next")
+    pull: float = Field(0.6, gt=0, le=1, description="how far a worker goes to the anchor: 1 is all the way")
+    momentum: Coefficient = Field(0.7, description="of the anchor")
+
+
+AnyLocalConfig = LocalSgdConfig | StlSgdConfig | VrlSgdConfig | CocodSgdConfig | OverlapLocalSgdConfig
+SyncConfig = Annotated[EveryStepConfig | AnyLocalConfig, Field(discriminator="kind")]
+
+
+def misfit(sync: SyncConfig, exchange: ExchangeConfig, optimizer: str) -> str | None:
+    """Return why `sync` does not go with `exchange`, or with the optimizer of this kind; None: it does."""
+    if isinstance(sync, EveryStepConfig):
+        return None
+    if isinstance(sync, LocalSgdConfig | StlSgdConfig):
+        return _does_not_compress(sync.kind, exchange)
+    if not isinstance(exchange, NoneConfig):
+        return (
+            f"`{sync.kind}` averages exactly, and `{exchange.kind}` does not: give `exchange: {{kind: none}}`, or "
+            "`sync: {kind: local_sgd}`, which compresses"
+        )
+    if isinstance(sync, VrlSgdConfig) and optimizer.startswith("schedulefree"):
+        return (
+            f"`vrl_sgd` corrects one iterate, and `{optimizer}` trains two: give `optimizer: {{kind: sgd}}`, or "
+            "`sync: {kind: local_sgd}`"
+        )
+    return None
+
+
+def _does_not_compress(kind: str, exchange: ExchangeConfig) -> str | None:
+    """Return why `exchange` cannot compress differences of parameters, none of which may be lost for good."""
+    if isinstance(exchange, DgcConfig) or (isinstance(exchange, SparseConfig) and exchange.momentum_correction):
+        reason = f"`{exchange.kind}` here accumulates the momentum of gradients"
+    elif isinstance(exchange, SparseConfig) and not (exchange.has_error_memory and not exchange.lr_corrected):
+        reason = f"`{exchange.kind}` here has no plain residual"
+    elif isinstance(exchange, QuantizedBase) and exchange.memory == "none":
+        reason = f"`{exchange.kind}` here keeps no error"
+    else:
+        return None
+    return (
+        f"`{kind}` compresses differences of parameters, and {reason}: give `exchange: {{kind: topk, density: 0.01}}` "
+        "or another one with `memory: residual`, or `{kind: none}`"
+    )

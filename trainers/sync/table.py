@@ -1,0 +1,55 @@
+"""Which class runs which policy."""
+
+from trainers.config import IidPartition, ReplicaConfig
+from trainers.exchange import two_level
+from trainers.exchange.buffer import GradientBuffer
+from trainers.exchange.wires import Wires
+from trainers.optimizers import Optimizer
+from trainers.sync.background import Background
+from trainers.sync.cocod_sgd import CocodSgd
+from trainers.sync.config import (
+    CocodSgdConfig,
+    EveryStepConfig,
+    LocalSgdConfig,
+    OverlapLocalSgdConfig,
+    StlSgdConfig,
+    VrlSgdConfig,
+)
+from trainers.sync.every_step import EveryStep
+from trainers.sync.iterate import Iterate
+from trainers.sync.local import Alone
+from trainers.sync.local_sgd import LocalSgd
+from trainers.sync.meeting import Meeting
+from trainers.sync.overlap_local_sgd import OverlapLocalSgd
+from trainers.sync.policy import SyncPolicy
+from trainers.sync.stl_sgd import StlSgd
+from trainers.sync.vrl_sgd import VrlSgd
+
+
+def build(config: ReplicaConfig, optimizer: Optimizer, buffer: GradientBuffer, wires: Wires) -> SyncPolicy:
+    """Return the policy of `config` for the parameters of `optimizer`, whose gradients are in `buffer`.
+
+    They, and what the policy starts from, are those of the moment.
+    """
+    sync = config.sync
+    if isinstance(sync, EveryStepConfig):
+        return EveryStep(two_level.build(config.exchange, buffer, wires, seed=config.seed))
+    iterate = Iterate(optimizer.iterate(), num_parameters=buffer.num_elements)
+    alone, background = Alone(buffer), Background(wires, buffer.gradient.device, threads=config.threads)
+    match sync:
+        case CocodSgdConfig():
+            return CocodSgd(sync, iterate, background, gradients=alone)
+        case OverlapLocalSgdConfig():
+            return OverlapLocalSgd(sync, iterate, background, gradients=alone)
+    meeting = Meeting(config.exchange, iterate, wires, seed=config.seed)
+    match sync:
+        case LocalSgdConfig():
+            return LocalSgd(sync, iterate, meeting, gradients=alone)
+        case StlSgdConfig():
+            return StlSgd(sync, iterate, meeting, gradients=alone, is_iid=_is_iid(sync, config))
+        case VrlSgdConfig():
+            return VrlSgd(sync, iterate, meeting, gradients=alone)
+
+
+def _is_iid(sync: StlSgdConfig, config: ReplicaConfig) -> bool:
+    return sync.data == "iid" or (sync.data == "auto" and isinstance(config.partition, IidPartition))
