@@ -23,7 +23,7 @@ from trainers.exchange.topology import Nodes, Topology
 from trainers.exchange.wire import among_peers
 from trainers.exchange.wires import Wires, found
 from trainers.segment import Evaluation, Purpose, Segment, SegmentResult
-from trainers.snapshot import RandomState, State, Steps, Tensors
+from trainers.snapshot import Buffers, RandomState, State, Steps, Tensors
 from trainers.workload import Workload, WorkloadError
 from trainers.workloads import table
 
@@ -54,7 +54,7 @@ class Replica:
         self.model = model.build(self.workload, config.seed, weights_url=config.workload.weights).to(self.device)
         self._optimizer = optimizers.build(config.optimizer, self.workload, self.model)
         self._buffer = GradientBuffer.behind(list(self._optimizer.parameters.values()), config.exchange)
-        self._buffers = dict(self.model.named_buffers())
+        self._buffers = Buffers(dict(self.model.named_buffers()))
         self._communication = Communication(self._buffer, self.device, threads=config.threads)
         self._feed = feed.build(self.workload, config, rank, num_workers)
         self._steps = Steps()
@@ -80,7 +80,7 @@ class Replica:
                 "steps": self._steps,
             },
             own={
-                "buffers": Tensors(self._buffers),
+                "buffers": self._buffers,
                 "exchange": self._exchange,
                 "random": self._random,
             },
@@ -163,21 +163,25 @@ class Replica:
     def load(self, url: str) -> None:
         """Go back to the checkpoint at the folder `url`; raises CheckpointError if it is damaged.
 
-        What the exchange kept belongs to the nodes that it was saved on: on others it begins anew.
+        One of other nodes, or of another number of workers, is shared out (`Exchange.inherit`, `Buffers.inherit`); what
+        is drawn at random then follows from the step.
         """
-        saved = checkpoint.read_manifest(url, self.num_workers).nodes
-        moved = saved != self.nodes
-        if moved:
-            log.warning("%s was saved on nodes %s, now %s: what was not sent is dropped", url, saved, self.nodes)
-            self.reset()
+        manifest = checkpoint.read_manifest(url)
+        if manifest.nodes == self.nodes:
+            with torch.no_grad():
+                checkpoint.load(url, self._state, manifest, rank=self.rank)
+            return
+        log.warning("%s was saved on nodes %s, now %s: what they kept is shared out", url, manifest.nodes, self.nodes)
+        self.reset()
         with torch.no_grad():
-            checkpoint.load(
+            checkpoint.inherit(
                 url,
-                self._state,
-                rank=self.rank,
-                num_workers=self.num_workers,
-                without=("exchange",) if moved else (),
+                self._state.shared,
+                manifest,
+                of_ranks={"buffers": self._buffers},
+                of_nodes={"exchange": self._exchange},
             )
+        self._random.begin(feed.seed_of((self.config.seed, self.step, self.rank, self.num_workers, 0)))
 
     def export(self, url: str) -> None:
         """Write the evaluated iterate as the safetensors file `url` (rank 0), under the model's own names."""
@@ -230,7 +234,7 @@ class Replica:
     def _check_buffers(self) -> None:
         """Raise WorkloadError if the model put another tensor in a buffer's place: the state holds the first one."""
         for name, buffer in self.model.named_buffers():
-            if name not in self._buffers or buffer.data_ptr() != self._buffers[name].data_ptr():
+            if name not in (known := self._buffers.tensors()) or buffer.data_ptr() != known[name].data_ptr():
                 raise WorkloadError(
                     f"the model replaced its buffer `{name}`: change it in place (`copy_`, `mul_`, ...)"
                 )

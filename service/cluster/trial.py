@@ -127,6 +127,7 @@ class _Run:
             )
         if self.spec.lanes.after == "batch":
             self._join_lanes()
+        resume = resume.among(self.spec, self.group)
         if resume.insurance is not None:
             self._insure(Resume.model_validate(resume.insurance))
         self._stage = resume.stage
@@ -391,6 +392,7 @@ class _Run:
             checkpoint=url,
             checkpoints=self.keeper.saved,
             stage=self._stage,
+            num_workers=self.group.num_workers,
             journal=dict(self.strategy.state_dict()),
             progress=self.progress,
             cost=self.cost,

@@ -58,6 +58,7 @@ class JobRow(Base):
     attempts_before: Mapped[int] = mapped_column(default=0)  # its user last had it go on; they do not count any more
     stops: Mapped[bool] = mapped_column(default=False)  # its user wants what there is of a result
     first_budget: Mapped[Json | None]  # that it was submitted with; None: it was never extended
+    first_workers: Mapped[int | None]  # the number that it was submitted with; None: it still has them
     version: Mapped[int] = mapped_column(default=0)
     created_at: Mapped[float]
     started_at: Mapped[float | None]
@@ -128,6 +129,7 @@ class TrialRow(Base):
     weights_url: Mapped[str | None]
     prior: Mapped[Json | None] = mapped_column(deferred=True)  # the past searches that were found for it
     steady: Mapped[Json | None] = mapped_column(deferred=True)  # the `Checkpointed` that a larger budget goes on from
+    searching: Mapped[Json | None] = mapped_column(deferred=True)  # the `Searched` of a stage that has no step yet
 
 
 class StageRow(Base):
