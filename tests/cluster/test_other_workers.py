@@ -29,7 +29,8 @@ def _train(spec: TrialSpec, num_workers: int, url: str, resume: dict[str, Any] |
 
 
 def _goes_on(kind: str, before: int, after: int, folder: Path) -> None:
-    fields = {"controller": {"kind": "fixed"}, "checkpoint": {"every_seconds": 1e-9, "keep": 100}, "objective": {"every": 20}}
+    checkpoint = {"every_seconds": 1e-9, "keep": 100}
+    fields = {"controller": {"kind": "fixed"}, "checkpoint": checkpoint, "objective": {"every": 20}}
     spec = digits_trial(budget={"steps": 80}, **(fields | KINDS[kind]))
     first = _train(spec, before, f"{folder}/first")
     [half] = [point for point in first.of(Checkpointed) if point.step == 40]
