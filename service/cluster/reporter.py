@@ -18,6 +18,7 @@ from service.records import (
     Batch,
     Control,
     Lease,
+    Searched,
 )
 
 #: Records leave after at most this long; an idle stream asks for control as often as `IDLE_S`.
@@ -120,6 +121,8 @@ class Reporter:
         """Queue `records`; without any, only check that the run may go on."""
         with self._changed:
             self._wait_for(lambda: len(self._waiting) < MAX_WAITING)
+            if any(isinstance(record, Searched) for record in records):  # each is whole, and large
+                self._waiting = deque(record for record in self._waiting if not isinstance(record, Searched))
             self._waiting.extend(records)
 
     def flush(self, *records: AnyRecord) -> None:

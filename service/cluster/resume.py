@@ -9,6 +9,7 @@ from search.types import Values
 from service.cluster import chunks
 from service.cluster.opening import dense_bytes
 from service.cluster.progress import OpenCommit, Progress
+from service.cluster.searching import OpenSearch
 from service.spec import TrialSpec
 from trainers.group import Group
 
@@ -35,6 +36,7 @@ class Resume(BaseModel):
     cost: chunks.StepCost | None
     diverged_values: Values | None
     open_commit: OpenCommit | None  # None: the stage is closed
+    search: OpenSearch | None = None  # of the stage that opens; None: it has no probe yet
     insurance: dict[str, Any] | None = None  # the same of the line beside this one
 
     def among(self, spec: TrialSpec, group: Group) -> "Resume":

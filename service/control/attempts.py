@@ -1,12 +1,14 @@
 """An attempt's life: begun with a lease, renewed by its driver, ended; and what a resumed job forgets."""
 
+from collections.abc import Collection
+
 from sqlalchemy import delete, or_, select
 from sqlalchemy.orm import Session
 
 from service.control import jobs
-from service.control.models import AttemptRow, JobRow, PointRow, ProbeRow, StageRow, TrialRow
+from service.control.models import AttemptRow, JobRow, Json, PointRow, ProbeRow, StageRow, TrialRow
 from service.errors import Fenced
-from service.records import INSURANCE_PREFIX, Bill, Checkpointed, Control
+from service.records import INSURANCE_PREFIX, Bill, Checkpointed, Control, Searched
 from service.states import ACTIVE, JobState
 
 _BACK_OFF_S = 2.0  # doubled by every attempt
@@ -41,6 +43,12 @@ def begin(session: Session, job: JobRow, *, now: float, lease_s: float) -> Attem
 
 def _rewind(session: Session, trial: TrialRow) -> None:
     """Take the trial back to where it can go on; what came later will be reported again."""
+    if trial.searching is not None:
+        search = Searched.model_validate(trial.searching)
+        _forget_stages(session, trial, beyond=search.stage - 1, but=search.probes)
+        forget_beyond(session, trial, search.step)
+        keep(trial, search.step, search.bill)
+        return
     stage = last_resumable(session, trial.id)
     _forget_stages(session, trial, beyond=-1 if stage is None else stage.stage)
     if stage is None or stage.resume_step is None:
@@ -51,9 +59,11 @@ def _rewind(session: Session, trial: TrialRow) -> None:
         keep(trial, stage.resume_step, Bill.model_validate(stage.bill))
 
 
-def _forget_stages(session: Session, trial: TrialRow, *, beyond: int) -> None:
-    for rows, order in ((StageRow, StageRow.stage), (ProbeRow, ProbeRow.stage)):
-        session.execute(delete(rows).where(rows.trial_id == trial.id, order > beyond))
+def _forget_stages(session: Session, trial: TrialRow, *, beyond: int, but: Collection[str] = ()) -> None:
+    """Delete what was decided in stages `beyond` this one, and their probes `but` those."""
+    session.execute(delete(StageRow).where(StageRow.trial_id == trial.id, StageRow.stage > beyond))
+    probes = delete(ProbeRow).where(ProbeRow.trial_id == trial.id, ProbeRow.stage > beyond)
+    session.execute(probes.where(ProbeRow.probe_id.not_in(but)))
 
 
 def reopen(session: Session, trial: TrialRow) -> None:
@@ -94,6 +104,15 @@ def forget_beyond(session: Session, trial: TrialRow, step: int) -> None:
 def keep(trial: TrialRow, step: int, bill: Bill) -> None:
     """Note that the trial holds `step` committed steps, at the cost of `bill`."""
     trial.step, trial.seconds, trial.bill = step, bill.seconds_training, bill.model_dump(mode="json")
+
+
+def resume_of(session: Session, trial: TrialRow) -> Json | None:
+    """Return what a later attempt goes on with; None: the trial starts anew."""
+    if trial.searching is not None:
+        resume: Json = trial.searching["resume"]
+        return resume
+    stage = last_resumable(session, trial.id)
+    return None if stage is None else stage.resume
 
 
 def last_resumable(session: Session, trial_id: str) -> StageRow | None:

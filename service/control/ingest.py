@@ -23,6 +23,7 @@ from service.records import (
     Control,
     MetricPoints,
     ProbeDone,
+    Searched,
     StageClosed,
     StageDecided,
     TrialFinished,
@@ -115,6 +116,8 @@ class Ingest:
                 self._close_stage(trial, record)
             case Checkpointed():
                 self._checkpoint(trial, record)
+            case Searched():
+                trial.searching = record.model_dump(mode="json")
             case TrialFinished():
                 _finish_trial(trial, record)
 
@@ -199,6 +202,7 @@ def _keep(trial: TrialRow, stage: StageRow, record: StageClosed | Checkpointed) 
     """A later attempt goes on from here."""
     stage.resume, stage.resume_step = record.resume, record.step
     stage.bill = record.bill.model_dump(mode="json")
+    trial.searching = None
     attempts.keep(trial, record.step, record.bill)
 
 

@@ -390,8 +390,7 @@ def _resume_points(session: Session, job_id: str) -> tuple[ResumePoint, ...]:
     priors = transfer.kept(session, job_id)
     points = []
     for trial in reading.trials(session, job_id):
-        stage = attempts.last_resumable(session, trial.id)
-        resume = None if stage is None else stage.resume
+        resume = attempts.resume_of(session, trial)
         finished = trial.outcome is not None
         points.append(ResumePoint(trial_id=trial.id, finished=finished, resume=resume, prior=priors[trial.id]))
     return tuple(points)

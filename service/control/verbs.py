@@ -98,8 +98,7 @@ def _resume(session: Session, trial: TrialRow) -> Json | None:
     if trial.outcome is not None and trial.steady is not None:
         resume: Json = trial.steady["resume"]
         return resume
-    stage = attempts.last_resumable(session, trial.id)
-    return None if stage is None else stage.resume
+    return attempts.resume_of(session, trial)
 
 
 def _trials(session: Session, job: JobRow) -> Iterator[TrialRow]:
