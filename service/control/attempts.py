@@ -2,13 +2,14 @@
 
 from collections.abc import Collection
 
-from sqlalchemy import delete, or_, select
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from service.control import jobs
-from service.control.models import AttemptRow, JobRow, Json, PointRow, ProbeRow, StageRow, TrialRow
+from service.control import jobs, points
+from service.control.models import AttemptRow, JobRow, Json, ProbeRow, StageRow, TrialRow
+from service.control.points import Key
 from service.errors import Fenced
-from service.records import INSURANCE_PREFIX, Bill, Checkpointed, Control, Searched
+from service.records import Bill, Checkpointed, Control, Searched
 from service.states import ACTIVE, JobState
 
 _BACK_OFF_S = 2.0  # doubled by every attempt
@@ -82,22 +83,16 @@ def reopen(session: Session, trial: TrialRow) -> None:
 
 
 def forget_beyond(session: Session, trial: TrialRow, step: int) -> None:
-    """Delete what was measured beyond `step` committed steps, -1: all; the trial's row shows what remains.
-
-    The line beside the main one counts steps of its own; it goes on where it was, and reports a step again as it was.
-    """
-    is_evaluation = PointRow.name.startswith("validation_", autoescape=True)  # made after its step, not during it
-    beyond = or_(PointRow.step > step, (PointRow.step == step) & ~is_evaluation)
-    gone = beyond if step < 0 else beyond & ~PointRow.name.startswith(INSURANCE_PREFIX, autoescape=True)
-    session.execute(delete(PointRow).where(PointRow.trial_id == trial.id, gone))
+    """Delete what was measured beyond `step` committed steps, -1: all; the trial's row shows what remains."""
+    points.forget(session, trial.id, step)
     committed = select(StageRow).where(StageRow.trial_id == trial.id, StageRow.num_steps.is_distinct_from(0))
     stage = session.scalars(committed.order_by(StageRow.stage.desc()).limit(1)).first()
-    rate = _last_value(session, trial.id, "learning_rate")  # of a ramp, where it got to
+    rate = points.newest(session, Key(trial.id, "learning_rate"))  # of a ramp, where it got to
     trial.learning_rate = stage.learning_rate if rate is None and stage is not None else rate
     trial.level = None if stage is None else stage.level
-    trial.validation_loss = _last_value(session, trial.id, "validation_loss")
+    trial.validation_loss = points.newest(session, Key(trial.id, "validation_loss"))
     trial.validation_metrics = {
-        name: _last_value(session, trial.id, f"validation_{name}") for name in trial.metric_directions
+        name: points.newest(session, Key(trial.id, f"validation_{name}")) for name in trial.metric_directions
     }
 
 
@@ -119,11 +114,6 @@ def last_resumable(session: Session, trial_id: str) -> StageRow | None:
     """Return the stage a later attempt goes on from, closed or checkpointed; None: it starts anew."""
     resumable = select(StageRow).where(StageRow.trial_id == trial_id, StageRow.resume_step.is_not(None))
     return session.scalars(resumable.order_by(StageRow.stage.desc()).limit(1)).first()
-
-
-def _last_value(session: Session, trial_id: str, name: str) -> float | None:
-    points = select(PointRow.value).where(PointRow.trial_id == trial_id, PointRow.name == name)
-    return session.scalars(points.order_by(PointRow.step.desc()).limit(1)).first()
 
 
 def require_owner(session: Session, job: JobRow, number: int) -> AttemptRow:

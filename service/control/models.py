@@ -184,6 +184,8 @@ class ProbeRow(Base):
 
 
 class PointRow(Base):
+    """A point that is in no chunk yet."""
+
     __tablename__ = "metric_points"
     __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012  (the key is the row: half the space)
 
@@ -192,6 +194,21 @@ class PointRow(Base):
     step: Mapped[int] = mapped_column(primary_key=True)
     seconds: Mapped[float]
     value: Mapped[float | None]
+
+
+class ChunkRow(Base):
+    """Many points of a series as one value; see `service.control.points`."""
+
+    __tablename__ = "metric_chunks"
+
+    trial_id: Mapped[str] = _trial_key()
+    name: Mapped[str] = mapped_column(primary_key=True)
+    level: Mapped[int] = mapped_column(primary_key=True)  # of the pyramid: 0 holds every point
+    first_step: Mapped[int] = mapped_column(primary_key=True)
+    last_step: Mapped[int]
+    num_points: Mapped[int]  # that it stands for
+    least: Mapped[float | None]
+    data: Mapped[bytes]
 
 
 class IdempotencyRow(Base):

@@ -164,7 +164,7 @@ class Store:
     def points(self, trial_id: str) -> Iterator[Point]:
         """Yield every point of a trial's series, by name and step; none is thinned out."""
         with self._reading() as session:
-            yield from reading.points(session, trial_id)
+            yield from reading.every_point(session, trial_id)
 
     def report(self, job_id: str) -> JobReport:
         """Return what every trial and arm of the job came to."""
