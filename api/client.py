@@ -148,9 +148,9 @@ class Client:
         """Have the job checkpoint and give its resources back."""
         return self._ask(job_id, Verb.PAUSE)
 
-    def resume(self, job_id: str) -> JobView:
-        """Have a paused job go on, at its old place in the queue."""
-        return self._ask(job_id, Verb.RESUME)
+    def resume(self, job_id: str, *, workers: int | None = None) -> JobView:
+        """Have a paused job go on, at its old place in the queue; with as many `workers` per run, None: as before."""
+        return self._ask(job_id, Verb.RESUME, params=_given({"workers": workers}))
 
     def stop(self, job_id: str) -> JobView:
         """Have the job end as if its budget were spent, and keep its result."""
@@ -160,15 +160,25 @@ class Client:
         """Have the job end without a result."""
         return self._ask(job_id, Verb.CANCEL)
 
-    def retry(self, job_id: str) -> JobView:
-        """Have a failed or cancelled job go on from its last checkpoint."""
-        return self._ask(job_id, Verb.RETRY)
+    def retry(self, job_id: str, *, workers: int | None = None) -> JobView:
+        """Have a failed or cancelled job go on from its last checkpoint; `workers` is as in `resume`."""
+        return self._ask(job_id, Verb.RETRY, params=_given({"workers": workers}))
 
     def extend(
-        self, job_id: str, *, seconds: float | None = None, steps: int | None = None, bytes: int | None = None
+        self,
+        job_id: str,
+        *,
+        seconds: float | None = None,
+        steps: int | None = None,
+        bytes: int | None = None,
+        workers: int | None = None,
     ) -> JobView:
-        """Give a job that succeeded a larger budget; its `reason` says where each trial goes on from."""
-        return self._ask(job_id, Verb.EXTEND, json=_given({"seconds": seconds, "steps": steps, "bytes": bytes}))
+        """Give a job that succeeded a larger budget; its `reason` says where each trial goes on from.
+
+        `workers` is as in `resume`.
+        """
+        caps = _given({"seconds": seconds, "steps": steps, "bytes": bytes})
+        return self._ask(job_id, Verb.EXTEND, json=caps, params=_given({"workers": workers}))
 
     def clone(
         self, job_id: str, changes: Mapping[str, Any], *, dry_run: bool = False, idempotency_key: str | None = None
@@ -178,8 +188,8 @@ class Client:
         path, params = f"/v1/jobs/{job_id}:clone", {"dry_run": dry_run}
         return Cloned.model_validate_json(self._send("POST", path, json=changes, params=params, headers=headers))
 
-    def _ask(self, job_id: str, verb: Verb, **body: Any) -> JobView:
-        return JobView.model_validate_json(self._send("POST", f"/v1/jobs/{job_id}:{verb}", **body))
+    def _ask(self, job_id: str, verb: Verb, **options: Any) -> JobView:
+        return JobView.model_validate_json(self._send("POST", f"/v1/jobs/{job_id}:{verb}", **options))
 
     def watch(self, job_id: str, *, timeout_s: float | None = None, poll_s: float = POLL_S) -> Iterator[JobView]:
         """Yield the job at once and then every `poll_s` seconds, last in its terminal state.

@@ -14,6 +14,8 @@ from service.views import Cloned, JobView
 
 app = typer.Typer()
 
+Workers = Annotated[int | None, typer.Option(min=1, max=1024, help="workers per training run from now on")]
+
 
 def ask(job: str, verb: Callable[[Client, str], JobView], *, url: str | None, key: str | None, as_json: bool) -> None:
     """Ask for `verb` and print where the job is then."""
@@ -32,9 +34,9 @@ def pause(job: JobId, url: Url = None, key: Key = None, as_json: AsJson = False)
 
 
 @app.command()
-def resume(job: JobId, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+def resume(job: JobId, workers: Workers = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
     """Have a paused job go on."""
-    ask(job, Client.resume, url=url, key=key, as_json=as_json)
+    ask(job, lambda client, job_id: client.resume(job_id, workers=workers), url=url, key=key, as_json=as_json)
 
 
 @app.command()
@@ -44,9 +46,9 @@ def cancel(job: JobId, url: Url = None, key: Key = None, as_json: AsJson = False
 
 
 @app.command()
-def retry(job: JobId, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+def retry(job: JobId, workers: Workers = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
     """Have a failed or cancelled job go on from its last checkpoint."""
-    ask(job, Client.retry, url=url, key=key, as_json=as_json)
+    ask(job, lambda client, job_id: client.retry(job_id, workers=workers), url=url, key=key, as_json=as_json)
 
 
 @app.command()
@@ -55,6 +57,7 @@ def extend(
     seconds: Annotated[float | None, typer.Option(help="the whole training clock")] = None,
     steps: Annotated[int | None, typer.Option(help="all steps")] = None,
     num_bytes: Annotated[int | None, typer.Option("--bytes", help="all that one worker sends")] = None,
+    workers: Workers = None,
     url: Url = None,
     key: Key = None,
     as_json: AsJson = False,
@@ -62,7 +65,7 @@ def extend(
     """Give a job that succeeded a larger budget; says where each trial goes on from."""
 
     def larger(client: Client, job_id: str) -> JobView:
-        return client.extend(job_id, seconds=seconds, steps=steps, bytes=num_bytes)
+        return client.extend(job_id, seconds=seconds, steps=steps, bytes=num_bytes, workers=workers)
 
     ask(job, larger, url=url, key=key, as_json=as_json)
 

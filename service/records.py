@@ -177,6 +177,18 @@ class Checkpointed(Record):
     steady: bool = Field(False, description="nothing up to here depends on where the budget ends; what follows does")
 
 
+class Searched(Record):
+    """A search as far as its probes have ended; a later attempt makes none of them again."""
+
+    kind: Literal["searched"] = "searched"
+    trial_id: str
+    stage: int = Field(description="the open stage, which is not decided yet")
+    step: int = Field(description="committed steps at its start")
+    probes: tuple[str, ...] = Field(description="ids of those that have ended")
+    bill: Bill = Field(description="so far, these probes included")
+    resume: dict[str, Any]
+
+
 class TrialFinished(Record):
     kind: Literal["trial_finished"] = "trial_finished"
     trial_id: str
@@ -204,6 +216,7 @@ AnyRecord = Annotated[
     | Billed
     | StageClosed
     | Checkpointed
+    | Searched
     | TrialFinished
     | AttemptFinished,
     Field(discriminator="kind"),

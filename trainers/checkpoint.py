@@ -7,7 +7,7 @@ Scalars are JSON in a file's metadata.
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import fsspec
@@ -18,11 +18,13 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from trainers.exchange.topology import Nodes, Topology
-from trainers.snapshot import State, Stateful, fit, load_scalars, scalars_of, tensors_of
+from trainers.snapshot import Inheriting, Kept, State, Stateful, fit, load_scalars, scalars_of, tensors_of
 
 MANIFEST = "manifest.json"
 SHARED = "shared.safetensors"
 FORMAT = 4
+#: Tensors by `part.name`, and scalars by part.
+Read = tuple[dict[str, Tensor], dict[str, Any]]
 
 
 class CheckpointError(Exception):
@@ -45,9 +47,13 @@ class Manifest(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     format: int
-    num_workers: int
+    num_workers: int  # that wrote it
     nodes: Nodes  # that the workers were on
     shards: tuple[Shard, ...]
+
+    def shard(self, name: str) -> Shard:
+        """Return the file of this name."""
+        return next(shard for shard in self.shards if shard.name == name)
 
 
 def own_name(rank: int) -> str:
@@ -72,19 +78,41 @@ def commit_manifest(url: str, shards: Iterable[Shard], nodes: Nodes | None = Non
     write_bytes(f"{url}/{MANIFEST}", manifest.model_dump_json(indent=1).encode())
 
 
-def load(url: str, state: State, *, rank: int, num_workers: int, without: Collection[str] = ()) -> None:
-    """Copy the checkpoint at `url` into the live state of `rank`; parts named `without` stay as they are.
+def load(url: str, state: State, manifest: Manifest, *, rank: int) -> None:
+    """Copy the checkpoint at `url`, which `manifest` lists, into the live state of `rank`, of as many ranks.
 
     Raises CheckpointError, before any value has changed, if a file is missing, damaged or does not fit.
     """
-    shards = {shard.name: shard for shard in read_manifest(url, num_workers).shards}
-    own = {name: part for name, part in state.own.items() if name not in without}
-    files = [(state.shared, SHARED), (own, own_name(rank))]
-    read = [(parts, *_read(url, shards[name], parts)) for parts, name in files]
+    files = [(state.shared, SHARED), (state.own, own_name(rank))]
+    read = [(parts, *_read_for(parts, url, manifest.shard(name))) for parts, name in files]
     for parts, tensors, scalars in read:
-        for name, live in tensors_of(parts).items():
-            live.copy_(tensors[name])
-        load_scalars(parts, scalars)
+        _take(parts, tensors, scalars)
+
+
+def inherit(
+    url: str,
+    shared: Mapping[str, Stateful],
+    manifest: Manifest,
+    *,
+    of_ranks: Mapping[str, Inheriting],
+    of_nodes: Mapping[str, Inheriting],
+) -> None:
+    """Take over a checkpoint of other ranks, or nodes: `shared` parts as they were, of the others a share.
+
+    `of_nodes` are what leaders have for their nodes. Raises CheckpointError as `load` does, but of a file that is found
+    damaged only when others were taken over: they are read one after the other, for memory's sake.
+    """
+    _take(shared, *_read_for(shared, url, manifest.shard(SHARED)))
+    leaders = Topology.of(manifest.nodes).leaders
+    for rank in range(manifest.num_workers):
+        tensors, scalars = _read(url, manifest.shard(own_name(rank)))
+        for parts, ranks in ((of_ranks, range(manifest.num_workers)), (of_nodes, leaders)):
+            for name, part in parts.items() if rank in ranks else ():
+                kept = Kept(_part_of(tensors, name), scalars[name], index=ranks.index(rank), of=len(ranks))
+                try:
+                    part.inherit(kept)
+                except KeyError as missing:
+                    raise CheckpointError(f"{url}/{own_name(rank)} has no {missing} for `{name}`") from missing
 
 
 def write_bytes(url: str, content: bytes) -> None:
@@ -119,31 +147,43 @@ def _on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
 
-def read_manifest(url: str, num_workers: int) -> Manifest:
-    """Return what the checkpoint at `url` consists of; raises CheckpointError unless it is for `num_workers`."""
+def read_manifest(url: str) -> Manifest:
+    """Return what the checkpoint at `url` consists of; raises CheckpointError if there is none of this format."""
     try:
         manifest = Manifest.model_validate_json(_read_bytes(f"{url}/{MANIFEST}"))
     except ValidationError as error:
         raise CheckpointError(f"{url}/{MANIFEST} is damaged: {error}") from error
-    if (manifest.format, manifest.num_workers) != (FORMAT, num_workers):
-        raise CheckpointError(
-            f"{url}/{MANIFEST} is of format {manifest.format} and for {manifest.num_workers} workers; "
-            f"needed are format {FORMAT} and {num_workers} workers"
-        )
+    if manifest.format != FORMAT:
+        raise CheckpointError(f"{url}/{MANIFEST} is of format {manifest.format}; needed is format {FORMAT}")
     return manifest
 
 
-def _read(url: str, shard: Shard, parts: Mapping[str, Stateful]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _read(url: str, shard: Shard) -> Read:
     content = _read_bytes(f"{url}/{shard.name}")
     if hashlib.sha256(content).hexdigest() != shard.sha256:
         raise CheckpointError(f"{url}/{shard.name} is damaged: its SHA-256 is not the manifest's {shard.sha256}")
-    tensors = {name: tensor for name, tensor in load_tensors(content).items() if name.partition(".")[0] in parts}
+    return load_tensors(content), json.loads(_metadata(content)["scalars"])
+
+
+def _read_for(parts: Mapping[str, Stateful], url: str, shard: Shard) -> Read:
+    """Return what `parts` can take as it is; their set of tensors is fitted to it."""
+    tensors, scalars = _read(url, shard)
     fit(parts, tensors)
-    live = tensors_of(parts)
-    saved_shapes = {name: tensor.shape for name, tensor in tensors.items()}
-    if saved_shapes != {name: tensor.shape for name, tensor in live.items()}:
+    live = {name: tensor.shape for name, tensor in tensors_of(parts).items()}
+    if live != {name: tensor.shape for name, tensor in tensors.items()}:
         raise CheckpointError(f"{url}/{shard.name} holds the state of another model, optimizer or exchange")
-    return tensors, json.loads(_metadata(content)["scalars"])
+    return tensors, scalars
+
+
+def _take(parts: Mapping[str, Stateful], tensors: Mapping[str, Tensor], scalars: Mapping[str, Any]) -> None:
+    for name, live in tensors_of(parts).items():
+        live.copy_(tensors[name])
+    load_scalars(parts, scalars)
+
+
+def _part_of(tensors: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
+    prefix = f"{part}."
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def _read_bytes(url: str) -> bytes:

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trainers import checkpoint, cost, feed, model, normalization, optimizers
-from trainers.checkpoint import Shard
+from trainers.checkpoint import CheckpointError, Shard
 from trainers.config import ReplicaConfig
 from trainers.dropit import Activations, SavedTensors
 from trainers.exchange import pacing
@@ -25,7 +25,7 @@ from trainers.exchange.topology import Nodes, Topology
 from trainers.exchange.wire import PeerLost, among_peers
 from trainers.exchange.wires import Wires, found
 from trainers.segment import Evaluation, Purpose, Segment, SegmentResult
-from trainers.snapshot import RandomState, State, Steps, Tensors
+from trainers.snapshot import Buffers, RandomState, State, Steps, Tensors
 from trainers.sync import table as sync_table
 from trainers.sync.policy import Parts, Update
 from trainers.workload import Workload, WorkloadError
@@ -58,7 +58,7 @@ class Replica:
         self.model = model.build(self.workload, config.seed, weights_url=config.workload.weights).to(self.device)
         self._optimizer = optimizers.build(config.optimizer, self.workload, self.model)
         self._buffer = GradientBuffer.behind(list(self._optimizer.parameters.values()), config.exchange)
-        self._buffers = dict(self.model.named_buffers())
+        self._buffers = Buffers(dict(self.model.named_buffers()))
         self._communication = Communication(self._buffer, self.device, threads=config.threads)
         self._activations, self._saved = Activations(config.activations, self.model), SavedTensors(self.model)
         self._feed = feed.build(self.workload, config, rank, num_workers)
@@ -82,7 +82,7 @@ class Replica:
         self._exchange = self._sync.exchange
         trained: Parts = {"parameters": Tensors(dict(self.model.named_parameters())), "optimizer": self._optimizer}
         shared, own = self._sync.divide(trained)
-        own |= {"buffers": Tensors(self._buffers), "exchange": self._exchange, "random": self._random}
+        own |= {"buffers": self._buffers, "exchange": self._exchange, "random": self._random}
         self._state = State(shared=shared | {"steps": self._steps}, own=own)
 
     @property
@@ -166,21 +166,30 @@ class Replica:
     def load(self, url: str) -> None:
         """Go back to the checkpoint at the folder `url`; raises CheckpointError if it is damaged.
 
-        What the exchange kept belongs to the nodes that it was saved on: on others it begins anew.
+        One of other nodes, or of another number of workers, is shared out (`Exchange.inherit`, `Buffers.inherit`); what
+        is drawn at random then follows from the step.
         """
-        saved = checkpoint.read_manifest(url, self.num_workers).nodes
-        moved = saved != self.nodes
-        if moved:
-            log.warning("%s was saved on nodes %s, now %s: what was not sent is dropped", url, saved, self.nodes)
-            self.reset()
-        with torch.no_grad():
-            checkpoint.load(
-                url,
-                self._state,
-                rank=self.rank,
-                num_workers=self.num_workers,
-                without=("exchange",) if moved else (),
+        manifest = checkpoint.read_manifest(url)
+        if manifest.nodes == self.nodes:
+            with torch.no_grad():
+                checkpoint.load(url, self._state, manifest, rank=self.rank)
+            return
+        if "parameters" in self._state.own:
+            raise CheckpointError(
+                f"{url} is of nodes {manifest.nodes}, where each worker had parameters of its own, as "
+                f"`sync: {{kind: {self.config.sync.kind}}}` has them: it goes on with these alone, not with {self.nodes}"
             )
+        log.warning("%s was saved on nodes %s, now %s: what they kept is shared out", url, manifest.nodes, self.nodes)
+        self.reset()
+        with torch.no_grad():
+            checkpoint.inherit(
+                url,
+                self._state.shared,
+                manifest,
+                of_ranks={"buffers": self._buffers},
+                of_nodes={"exchange": self._exchange},
+            )
+        self._random.begin(feed.seed_of((self.config.seed, self.step, self.rank, self.num_workers, 0)))
 
     def export(self, url: str) -> None:
         """Write the evaluated iterate as the safetensors file `url` (rank 0), under the model's own names."""
@@ -235,7 +244,7 @@ class Replica:
     def _check_buffers(self) -> None:
         """Raise WorkloadError if the model put another tensor in a buffer's place: the state holds the first one."""
         for name, buffer in self.model.named_buffers():
-            if name not in self._buffers or buffer.data_ptr() != self._buffers[name].data_ptr():
+            if name not in (known := self._buffers.tensors()) or buffer.data_ptr() != known[name].data_ptr():
                 raise WorkloadError(
                     f"the model replaced its buffer `{name}`: change it in place (`copy_`, `mul_`, ...)"
                 )

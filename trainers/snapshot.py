@@ -21,6 +21,23 @@ class Stateful(Protocol):
     def load_scalars(self, scalars: dict[str, Any]) -> None: ...
 
 
+@dataclass(frozen=True)
+class Kept:
+    """What rank `index` of `of` had as its own in some part of the state, when a checkpoint was saved."""
+
+    tensors: Mapping[str, Tensor]
+    scalars: Mapping[str, Any]
+    index: int
+    of: int
+
+
+class Inheriting(Stateful, Protocol):
+    """A part that is a rank's own and goes on with another number of ranks."""
+
+    def inherit(self, kept: Kept) -> None:
+        """Take over this rank's share of `kept`; called for every old rank in order, on a part without a step."""
+
+
 class Steps:
     """Counts the optimizer steps taken."""
 
@@ -53,6 +70,20 @@ class Tensors:
         return
 
 
+class Buffers(Tensors):
+    """A model's buffers: each rank's own statistics, and counts."""
+
+    def inherit(self, kept: Kept) -> None:
+        """Take the mean over the old ranks, as evaluation does; of integers the first rank's."""
+        for name, live in self.tensors().items():
+            theirs = kept.tensors[name].to(live.device)
+            if kept.index == 0:
+                live.copy_(theirs)
+            elif live.is_floating_point():
+                mean = live + (theirs - live) / (kept.index + 1)
+                live.copy_(torch.where(live == theirs, live, mean))  # constants keep their bits, infinities too
+
+
 class RandomState:
     """A rank's own state of torch's global generators, in force inside `scope` only."""
 
@@ -61,6 +92,11 @@ class RandomState:
         self._states = {"cpu": torch.Generator().manual_seed(seed).get_state()}
         if device.type == "cuda":
             self._states["cuda"] = torch.Generator(device).manual_seed(seed).get_state()
+
+    def begin(self, seed: int) -> None:
+        """Draw from `seed` on, whatever was drawn before."""
+        for name, state in RandomState(seed, self._device).tensors().items():
+            self._states[name].copy_(state)
 
     @contextmanager
     def scope(self) -> Iterator[None]:

@@ -11,12 +11,30 @@ from api.documents import checked
 from api.openapi import CHANGING, CLONING, EXTENDING, body, refusals
 from api.routes.jobs import IdempotencyKey, MisfitsOf, UserCode, check
 from search.config import Budget
+from service.errors import DoesNotFit
 from service.spec import JobSpec
 from service.views import Cloned, JobView
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], dependencies=[Depends(require_key)])
 
-_ANSWERS = refusals(*CHANGING)
+_ANSWERS, _GOING_ON = refusals(*CHANGING), refusals(*EXTENDING, DoesNotFit)
+
+
+def require_room(
+    job: str,
+    store: StoreOf,
+    misfits: MisfitsOf,
+    user_code: UserCode,
+    workers: Annotated[int | None, Query(ge=1, le=1024, description="per training run, from now on")] = None,
+) -> int | None:
+    """Return the number of workers that the job is to go on with; raises DoesNotFit if the cluster cannot hold them."""
+    if workers is not None:
+        changed = merged(store.job(job).spec.model_dump(mode="json"), {"workers": {"count": workers}})
+        check(checked(JobSpec, changed), misfits, user_code)
+    return workers
+
+
+Workers = Annotated[int | None, Depends(require_room)]
 
 
 @router.post("/{job}:pause", status_code=202, operation_id="pauseJob", responses=_ANSWERS)
@@ -25,10 +43,10 @@ def pause_job(job: str, store: StoreOf) -> JobView:
     return store.pause(job)
 
 
-@router.post("/{job}:resume", status_code=202, operation_id="resumeJob", responses=_ANSWERS)
-def resume_job(job: str, store: StoreOf) -> JobView:
+@router.post("/{job}:resume", status_code=202, operation_id="resumeJob", responses=_GOING_ON)
+def resume_job(job: str, store: StoreOf, workers: Workers) -> JobView:
     """Queue a paused job again, at its old place; it goes on from its checkpoint."""
-    return store.resume(job)
+    return store.resume(job, workers=workers)
 
 
 @router.post("/{job}:stop", status_code=202, operation_id="stopJob", responses=_ANSWERS)
@@ -43,22 +61,22 @@ def cancel_job(job: str, store: StoreOf) -> JobView:
     return store.cancel(job)
 
 
-@router.post("/{job}:retry", status_code=202, operation_id="retryJob", responses=_ANSWERS)
-def retry_job(job: str, store: StoreOf) -> JobView:
+@router.post("/{job}:retry", status_code=202, operation_id="retryJob", responses=_GOING_ON)
+def retry_job(job: str, store: StoreOf, workers: Workers) -> JobView:
     """Queue a failed or cancelled job again; it goes on from its last checkpoint, with all its attempts."""
-    return store.retry(job)
+    return store.retry(job, workers=workers)
 
 
 @router.post(
     "/{job}:extend",
     status_code=202,
     operation_id="extendJob",
-    responses=refusals(*EXTENDING),
+    responses=_GOING_ON,
     openapi_extra=body("Budget", example={"seconds": 80}),
 )
-def extend_job(job: str, caps: Annotated[Budget, Depends(bodies.budget)], store: StoreOf) -> JobView:
+def extend_job(job: str, caps: Annotated[Budget, Depends(bodies.budget)], store: StoreOf, workers: Workers) -> JobView:
     """Give a job that succeeded a larger budget; `reason` says where each trial goes on from."""
-    return store.extend(job, caps)
+    return store.extend(job, caps, workers=workers)
 
 
 @router.post(

@@ -25,9 +25,9 @@ class TrainingClock:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Leave out what happens meanwhile."""
-        started = time.monotonic()
+        started = self._now()
         yield
-        self.skip(time.monotonic() - started)
+        self.skip(self._now() - started)
 
     def seconds(self) -> float:
         """Return what it shows."""

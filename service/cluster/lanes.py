@@ -10,7 +10,7 @@ from search.config import Budget
 from search.types import Allowance, Candidate, Course, Observation, Spent
 from service.cluster import chunks
 from service.cluster.progress import Measured
-from service.cluster.promotion import Ends
+from service.cluster.promotion import Ends, Held
 from service.cluster.reports import Probe, Pushed
 from trainers.group import Group, Recovery
 from trainers.workload import WorkloadError
@@ -27,9 +27,9 @@ class Lane:
         self.holds: str | None = None
         self.ends: Ends
 
-    def hold(self, checkpoint: str) -> None:
-        """Keep the present state, which is that of `checkpoint`, for probes to start from."""
-        self.ends = Ends(self.group)
+    def hold(self, checkpoint: str, held: Held | None = None) -> None:
+        """Keep the present state, which is that of `checkpoint`, for probes to start from; `held` is as in `Ends`."""
+        self.ends = Ends(self.group, held)
         self.holds = checkpoint
 
     def rewind(self, checkpoint: str, *, leading: str | None = None) -> None:
@@ -103,20 +103,23 @@ def side_by_side(
     ask: Callable[[], Candidate | None],
     probe: Callable[[Lane, Candidate], Probe],
     tell: Callable[[Probe], None],
+    told: Callable[[Sequence[Candidate]], None],
     in_rounds: bool,
 ) -> None:
     """Probe what `ask` gives until that is None, a candidate on each lane, and tell every probe in the calling thread.
 
+    `told` hears which candidates still run whenever all probes that have ended are told.
     In rounds a probe is told when all that run beside it have ended, in the order in which they were asked for, so
     that nothing depends on which lane is faster. Otherwise a lane that is free is given the next candidate at once.
     """
-    running: dict[Future[Probe], Lane] = {}
+    running: dict[Future[Probe], tuple[Lane, Candidate]] = {}
     with ThreadPoolExecutor(len(lanes), thread_name_prefix="lane") as pool:
         while True:
-            free = [lane for lane in lanes if lane not in running.values()]
+            busy = [lane for lane, _ in running.values()]
+            free = [lane for lane in lanes if lane not in busy]
             # all are asked for before any starts: a probe that is watched reads what `ask` writes
             asked = list(zip(free, iter(ask, None), strict=False))
-            running |= {pool.submit(probe, lane, candidate): lane for lane, candidate in asked}
+            running |= {pool.submit(probe, *each): each for each in asked}
             if not running:
                 return
             # no timeout: every call to a group has one
@@ -124,6 +127,7 @@ def side_by_side(
             for future in [future for future in running if future in done]:
                 del running[future]
                 tell(future.result())
+            told([candidate for _, candidate in running.values()])
 
 
 P = ParamSpec("P")

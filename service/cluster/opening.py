@@ -26,8 +26,7 @@ def opening_space(spec: TrialSpec, groups: Sequence[Group]) -> tuple[SearchSpace
     """
     _check_budget(spec, groups[0])
     space = _stated_space(spec.replica)
-    if _follows_link(spec.replica):
-        space = space.model_copy(update={"dense_bytes": _transfer(spec, groups[0], None).bytes})
+    space = space.model_copy(update={"dense_bytes": dense_bytes(spec, groups[0])})
     axis, opening = space.axis("level"), space.opening
     lowest = opening if axis is None else opening.model_copy(update={"level": axis.low})
     warm_ups = [_warm_up(group, lowest) for group in groups]
@@ -35,6 +34,11 @@ def opening_space(spec: TrialSpec, groups: Sequence[Group]) -> tuple[SearchSpace
     if rule is None:
         return space, warm_ups
     return space.model_copy(update={"guess": space.guess.model_copy(update={"level": rule})}), warm_ups
+
+
+def dense_bytes(spec: TrialSpec, group: Group) -> int | None:
+    """Return what a worker sends in a step without compression; None where the link has no say in the level."""
+    return _transfer(spec, group, None).bytes if _follows_link(spec.replica) else None
 
 
 def _check_budget(spec: TrialSpec, group: Group) -> None:

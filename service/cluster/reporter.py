@@ -19,6 +19,7 @@ from service.records import (
     Checkpointed,
     Control,
     Lease,
+    Searched,
     StageClosed,
 )
 
@@ -111,8 +112,6 @@ class Reporter:
         self._waiting: deque[AnyRecord] = deque()
         self._sending: tuple[AnyRecord, ...] = ()
         self._sequence = 0
-        self._num_reported = self._num_stored = 0
-        self._last_checkpoint = 0  # how many records had been reported with it
         self._stopped: Stopped | None = None
         self._asked = Control.RUN
         self._changed = threading.Condition()
@@ -124,10 +123,9 @@ class Reporter:
         """Queue `records`; without any, only check that the run may go on."""
         with self._changed:
             self._wait_for(lambda: len(self._waiting) < MAX_WAITING)
+            if any(isinstance(record, Searched) for record in records):  # each is whole, and large
+                self._waiting = deque(record for record in self._waiting if not isinstance(record, Searched))
             self._waiting.extend(records)
-            self._num_reported += len(records)
-            if any(isinstance(record, Checkpointed | StageClosed) for record in records):
-                self._last_checkpoint = self._num_reported
 
     def flush(self, *records: AnyRecord) -> None:
         """Queue `records` and wait until they, and all before them, are stored."""
@@ -139,7 +137,8 @@ class Reporter:
     def is_clear(self) -> bool:
         """Whether the last checkpoint that was reported is stored; what came after it may wait."""
         with self._changed:
-            return self._num_stored >= self._last_checkpoint
+            under_way = (*self._sending, *self._waiting)
+            return not any(isinstance(record, Checkpointed | StageClosed) for record in under_way)
 
     def asked(self) -> Control:
         """Return what the API said last: `run`, or `pause` or `stop`, which leave time to report."""
@@ -188,7 +187,6 @@ class Reporter:
             stopped = told
         with self._changed:
             self._sending, self._stopped = (), stopped
-            self._num_stored += len(records)
             self._changed.notify_all()
 
 

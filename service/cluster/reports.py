@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from search.reading import end_level
-from search.types import Candidate, Decision, Forecast, ForecastStatus, Observation
+from search.types import Candidate, Decision, Forecast, Observation
 from service.cluster.progress import Measured, OpenCommit, Progress
 from service.records import (
     AnyRecord,
@@ -13,6 +13,7 @@ from service.records import (
     Control,
     MetricPoints,
     ProbeDone,
+    Searched,
     StageClosed,
     StageDecided,
     TrialStarted,
@@ -70,13 +71,10 @@ def finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def probe_done(
-    trial_id: str, probe: Probe, forecast: Forecast | None, *, otherwise: ForecastStatus = "ok"
-) -> ProbeDone:
-    """Return the probe's record; its forecast is known once the stage is decided, `otherwise` its status without."""
+def probe_done(trial_id: str, probe: Probe) -> ProbeDone:
+    """Return the probe's record; its forecast is known once the stage is decided."""
     candidate, measured = probe.candidate, probe.measured
     tail = measured.losses[len(measured.losses) // 2 :]
-    status = forecast.status if forecast else otherwise
     return ProbeDone(
         trial_id=trial_id,
         stage=candidate.stage,
@@ -90,23 +88,31 @@ def probe_done(
         bytes_sent=measured.bytes_sent,
         density=measured.density,
         loss=finite(sum(tail) / len(tail)) if tail and not measured.diverged else None,
-        forecast=finite(forecast.mean) if forecast else None,
-        forecast_std=finite(forecast.std) if forecast else None,
-        status="diverged" if measured.diverged else status,
+        status="diverged" if measured.diverged else "ok",
     )
 
 
-def decided(trial_id: str, decision: Decision, probes: Sequence[Probe], *, first_step: int) -> list[AnyRecord]:
+def _judged(probe: ProbeDone, forecast: Forecast | None) -> ProbeDone:
+    """Return the record with its forecast; one without was ended before it could be judged."""
+    judgement: dict[str, Any] = {"status": "too_short"}
+    if forecast is not None:
+        means = {"forecast": finite(forecast.mean), "forecast_std": finite(forecast.std)}
+        judgement = {"status": forecast.status, **means}
+    if probe.status == "diverged":
+        del judgement["status"]
+    return probe.model_copy(update=judgement)
+
+
+def decided(trial_id: str, decision: Decision, probes: Sequence[ProbeDone], *, first_step: int) -> list[AnyRecord]:
     """Return the stage's decision, and its probes once more, now with their forecasts.
 
-    One without was ended before it could be judged, since its steps cost too much.
     What a promoted probe took is the commit's, not the search's.
     """
     forecasts = {report.candidate.id: report.forecast for report in decision.probes}
     forecast = decision.forecast
-    searched = [probe for probe in probes if probe.candidate.id != decision.promoted]
+    searched = [probe for probe in probes if probe.probe_id != decision.promoted]
     return [
-        *(probe_done(trial_id, probe, forecasts.get(probe.candidate.id), otherwise="too_short") for probe in probes),
+        *(_judged(probe, forecasts.get(probe.probe_id)) for probe in probes),
         StageDecided(
             trial_id=trial_id,
             stage=decision.stage,
@@ -120,8 +126,8 @@ def decided(trial_id: str, decision: Decision, probes: Sequence[Probe], *, first
             forecast=finite(forecast.mean) if forecast else None,
             forecast_std=finite(forecast.std) if forecast else None,
             search_seconds=sum(probe.seconds for probe in searched),
-            search_steps=sum(probe.measured.num_steps for probe in searched),
-            search_bytes=sum(probe.measured.bytes_sent for probe in searched),
+            search_steps=sum(probe.num_steps for probe in searched),
+            search_bytes=sum(probe.bytes_sent for probe in searched),
             decision=decision.model_dump(mode="json"),
         ),
     ]
@@ -155,6 +161,18 @@ def checkpointed(
         bill=progress.bill,
         resume=resume,
         steady=is_steady,
+    )
+
+
+def searched(trial_id: str, probes: Sequence[ProbeDone], progress: Progress, *, resume: dict[str, Any]) -> Searched:
+    """Return the record of a search of which `probes` are told."""
+    return Searched(
+        trial_id=trial_id,
+        stage=probes[0].stage,
+        step=progress.step,
+        probes=tuple(probe.probe_id for probe in probes),
+        bill=progress.bill,
+        resume=resume,
     )
 
 

@@ -7,7 +7,11 @@ from pydantic import BaseModel, ConfigDict
 from search.config import Budget
 from search.types import Values
 from service.cluster import chunks
+from service.cluster.opening import dense_bytes
 from service.cluster.progress import OpenCommit, Progress
+from service.cluster.searching import OpenSearch
+from service.spec import TrialSpec
+from trainers.group import Group
 
 
 class StageStart(BaseModel):
@@ -28,10 +32,19 @@ class Resume(BaseModel):
     stage: StageStart
     journal: dict[str, Any]
     progress: Progress
+    num_workers: int | None = None  # that the checkpoint is of; None: an earlier release has not said
     cost: chunks.StepCost | None
     diverged_values: Values | None
     open_commit: OpenCommit | None  # None: the stage is closed
+    search: OpenSearch | None = None  # of the stage that opens; None: it has no probe yet
     insurance: dict[str, Any] | None = None  # the same of the line beside this one
+
+    def among(self, spec: TrialSpec, group: Group) -> "Resume":
+        """Return the same run for the workers of `group`, among which a step may cost something else."""
+        if self.num_workers in (None, group.num_workers):
+            return self
+        space = {**self.journal["space"], "dense_bytes": dense_bytes(spec, group)}
+        return self.model_copy(update={"cost": None, "journal": {**self.journal, "space": space}})
 
     def within(self, budget: Budget) -> "Resume":
         """Return the same run under `budget`, which may have been extended since."""

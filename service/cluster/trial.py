@@ -3,7 +3,6 @@
 Control never calls upward: the strategy returns candidates and decisions, this module acts on them.
 """
 
-import threading
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -11,18 +10,20 @@ from search import strategies
 from search.prior import NO_PRIOR, Prior
 from search.protocol import Strategy
 from search.space import SearchSpace
-from search.types import Allowance, Candidate, Course, Spent, Values
+from search.types import Allowance, Course, Spent, Values
 from service.cluster import chunks, reports
 from service.cluster.checkpoints import Keeper
 from service.cluster.clock import TrainingClock
 from service.cluster.insurance import Insurance, InsuranceSink, insured, loss_of, own_schedule
-from service.cluster.lanes import Lane, ProbeRun, one_at_a_time, recovered, require_equal, side_by_side
+from service.cluster.lanes import Lane, recovered, require_equal
 from service.cluster.opening import STAGE, opening_space
 from service.cluster.progress import OpenCommit, Progress
+from service.cluster.promotion import End
 from service.cluster.reports import Sink
 from service.cluster.resume import Resume, StageStart
+from service.cluster.searching import OpenSearch, Search
 from service.cluster.wishes import Wishes
-from service.records import AnyRecord, Billed, Checkpointed, TrialFinished
+from service.records import AnyRecord, Billed, Checkpointed, ProbeDone, TrialFinished
 from service.spec import TrialSpec
 from trainers.group import Group, Recovery
 from trainers.segment import Evaluation
@@ -72,7 +73,7 @@ class _Run:
         self._known: list[str] = []  # the checkpoint that the API knew of when the last one was reported
         self._billed = Recovery()  # what of the group's recovery is on the bill
         self.clock, self._saved_s = TrainingClock(self.group), 0.0
-        self._turn = threading.Lock()  # lanes' threads ask the strategy too
+        self._begun: OpenSearch | None = None  # by an earlier attempt
 
     def seconds(self) -> float:
         """Return the training clock."""
@@ -93,7 +94,7 @@ class _Run:
     def train(self, resume: Resume | None, prior: Prior = NO_PRIOR) -> TrialFinished:
         """Train stage by stage to the end of the budget."""
         commit = self.begin(resume, prior)
-        while commit is not None or not self.is_over():
+        while commit is not None or self._begun is not None or not self.is_over():
             commit = commit or self.open_stage()
             if commit.decision.values == self.diverged_values:
                 return self.finish("diverged")  # the strategy has nothing else to offer
@@ -125,8 +126,9 @@ class _Run:
             raise WorkloadError(
                 "the model's starting weights, or its data, are not those that this job began with; submit it anew"
             )
-        if self.spec.lanes.after == "batch":
+        if self.spec.lanes.after == "batch" and not (resume.search and resume.search.stage == 0):
             self._join_lanes()
+        resume = resume.among(self.spec, self.group)
         if resume.insurance is not None:
             self._insure(Resume.model_validate(resume.insurance))
         self._stage = resume.stage
@@ -136,8 +138,9 @@ class _Run:
         self.group.load(resume.checkpoint)
         self.keeper.saved = resume.checkpoints
         self.strategy = strategies.restore(resume.journal)
+        self._space = SearchSpace.model_validate(resume.journal["space"])
         self.progress, self.cost = resume.progress, resume.cost
-        self.diverged_values = resume.diverged_values
+        self.diverged_values, self._begun = resume.diverged_values, resume.search
         self._saved_s = self.progress.seconds
         self.clock.start(self.progress.seconds)
 
@@ -221,62 +224,45 @@ class _Run:
 
     def open_stage(self) -> OpenCommit:
         """Search from a snapshot, decide, and rewind, or go on from the end of the probe that won."""
-        started, main = self.seconds(), self.lanes[0]
-        main.hold(self._stage.checkpoint)
-        self._stage = StageStart(checkpoint=self._stage.checkpoint, progress=self.progress.model_copy(deep=True))
-        probes = self._search()
-        held = () if self._is_to_join() else main.ends.held  # what other lanes hold stays there
+        begun, main = self._begun or OpenSearch(), self.lanes[0]
+        main.hold(self._stage.checkpoint, begun.held)
+        if self._begun is None:
+            self._stage = StageStart(checkpoint=self._stage.checkpoint, progress=self.progress.model_copy(deep=True))
+        self._begun = None
+        search = Search(self, self._stage.checkpoint, begun)
+        search.make()
+        held = () if self._is_to_join() else main.ends.ids  # what other lanes hold stays there
         commit = OpenCommit(decision=self.strategy.decide(held))
-        promoted = main.ends.go_to(commit.decision.promoted)
-        self.cost = None if probes else self.cost
-        self.progress.charge_seconds(seconds_search=self.seconds() - started)
-        self.sink.report(*reports.decided(self.trial_id, commit.decision, probes, first_step=self.progress.step))
+        promoted = search.go_to(commit.decision.promoted)
+        self.cost = None if search.probes else self.cost
+        self.progress.charge_seconds(seconds_search=search.seconds)
+        first_step = self.progress.step
+        self.sink.report(*reports.decided(self.trial_id, commit.decision, search.probes, first_step=first_step))
         if promoted is not None:
-            self._promote(promoted, commit)
+            self._promote(*promoted, commit)
         if commit.decision.stage == 0:
             self._employ_spare_lanes()
         return commit
 
-    def _search(self) -> list[reports.Probe]:
-        """Probe what the strategy asks for, as many candidates at once as there are lanes."""
-        probes: list[reports.Probe] = []
-        groups = [lane.group for lane in self.lanes]
-        before = [group.recovery.seconds for group in groups]
-        side_by_side(
-            self.lanes,
-            ask=one_at_a_time(self._turn, self.wishes.asking(self.strategy.ask)),
-            probe=self._probe,
-            tell=lambda probe: probes.append(self._tell(probe)),
-            in_rounds=self.spec.budget.seconds is None,
-        )
-        waited = [group.recovery.seconds - start for group, start in zip(groups, before, strict=True)]
-        self.clock.skip(max(waited) - waited[0])  # the clock knows the recovery of the main lane alone
-        return probes
+    def tell(self, probe: reports.Probe) -> ProbeDone:
+        """Report a probe that is charged and told."""
+        done = reports.probe_done(self.trial_id, probe)
+        self.sink.report(done, self._bill_so_far())
+        return done
 
-    def _probe(self, lane: Lane, candidate: Candidate) -> reports.Probe:
-        with self._turn:
-            leading = self.strategy.leading() if lane is self.lanes[0] else None
-        lane.rewind(self._stage.checkpoint, leading=leading)
-        run = ProbeRun(lane.group, candidate, opened=self.spent(), budget=self.spec.budget)
-        watch = self.wishes.watching(self.strategy.watch)
-        probe = run.run(watch=one_at_a_time(self._turn, watch), check=self.wishes.check)
-        lane.ends.ended(probe)
-        return probe
+    def note(self, search: OpenSearch) -> None:
+        """Report what a later attempt needs to go on with the search."""
+        self.progress.stop_clock(self.seconds())
+        self._bill_lanes()
+        resume = self._resume(self._stage.checkpoint, search=search)
+        self.sink.report(reports.searched(self.trial_id, search.probes, self.progress, resume=resume))
 
-    def _tell(self, probe: reports.Probe) -> reports.Probe:
-        for pushed in probe.pushed:
-            self.progress.charge(pushed.result, is_probe=True)
-        seen = probe.measured.observation(probe.candidate.id, self.spent(), is_cut=probe.is_cut)
-        one_at_a_time(self._turn, self.strategy.tell)(seen)
-        self.sink.report(reports.probe_done(self.trial_id, probe, None), self._bill_so_far())
-        return probe
-
-    def _promote(self, probe: reports.Probe, commit: OpenCommit) -> None:
-        """Make the probe's steps, at whose end the group is, the first of the commit."""
-        self.progress.promote((pushed.result for pushed in probe.pushed), seconds=probe.seconds)
-        for pushed in probe.pushed:
-            commit.measured.add(pushed.result)
-            self._keep(pushed, commit)
+    def _promote(self, end: End, pushed: Sequence[reports.Pushed], commit: OpenCommit) -> None:
+        """Make the steps of the probe at whose end the group is the first of the commit."""
+        self.progress.promote((each.result for each in pushed), seconds=end.seconds)
+        for each in pushed:
+            commit.measured.add(each.result)
+            self._keep(each, commit)
 
     def train_commit(self, commit: OpenCommit) -> Course:
         """Train the steps that stay, evaluating and checkpointing on the way; returns how it ended."""
@@ -386,15 +372,22 @@ class _Run:
         self._bill_lanes()
         if commit is None:
             self._stage = StageStart(checkpoint=url, progress=self.progress)
+        return self._resume(url, commit=commit)
+
+    def _resume(
+        self, checkpoint: str, *, commit: OpenCommit | None = None, search: OpenSearch | None = None
+    ) -> dict[str, Any]:
         return Resume(
             fingerprint=self.group.fingerprint,
-            checkpoint=url,
+            checkpoint=checkpoint,
             checkpoints=self.keeper.saved,
             stage=self._stage,
+            num_workers=self.group.num_workers,
             journal=dict(self.strategy.state_dict()),
             progress=self.progress,
             cost=self.cost,
             diverged_values=self.diverged_values,
             open_commit=commit,
+            search=search,
             insurance=self.insurance.resume() if self.insurance else None,
         ).model_dump(mode="json")

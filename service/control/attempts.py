@@ -1,14 +1,16 @@
 """An attempt's life: begun with a lease, renewed by its driver, ended; and what a resumed job forgets."""
 
 import re
+from collections.abc import Collection
 
-from sqlalchemy import delete, or_, select
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from service.control import jobs
-from service.control.models import AttemptRow, JobRow, PointRow, ProbeRow, StageRow, TrialRow
+from service.control import jobs, points
+from service.control.models import AttemptRow, JobRow, Json, ProbeRow, StageRow, TrialRow
+from service.control.points import Key
 from service.errors import Fenced
-from service.records import INSURANCE_PREFIX, Bill, Checkpointed, Control
+from service.records import Bill, Checkpointed, Control, Searched
 from service.states import ACTIVE, JobState
 
 _BACK_OFF_S = 2.0  # doubled by every attempt
@@ -50,6 +52,12 @@ def begin(session: Session, job: JobRow, *, now: float, lease_s: float) -> Attem
 
 def _rewind(session: Session, trial: TrialRow) -> None:
     """Take the trial back to where it can go on; what came later will be reported again."""
+    if trial.searching is not None:
+        search = Searched.model_validate(trial.searching)
+        _forget_stages(session, trial, beyond=search.stage - 1, but=search.probes)
+        forget_beyond(session, trial, search.step)
+        keep(trial, search.step, search.bill)
+        return
     stage = last_resumable(session, trial.id)
     _forget_stages(session, trial, beyond=-1 if stage is None else stage.stage)
     if stage is None or stage.resume_step is None:
@@ -60,9 +68,11 @@ def _rewind(session: Session, trial: TrialRow) -> None:
         keep(trial, stage.resume_step, Bill.model_validate(stage.bill))
 
 
-def _forget_stages(session: Session, trial: TrialRow, *, beyond: int) -> None:
-    for rows, order in ((StageRow, StageRow.stage), (ProbeRow, ProbeRow.stage)):
-        session.execute(delete(rows).where(rows.trial_id == trial.id, order > beyond))
+def _forget_stages(session: Session, trial: TrialRow, *, beyond: int, but: Collection[str] = ()) -> None:
+    """Delete what was decided in stages `beyond` this one, and their probes `but` those."""
+    session.execute(delete(StageRow).where(StageRow.trial_id == trial.id, StageRow.stage > beyond))
+    probes = delete(ProbeRow).where(ProbeRow.trial_id == trial.id, ProbeRow.stage > beyond)
+    session.execute(probes.where(ProbeRow.probe_id.not_in(but)))
 
 
 def reopen(session: Session, trial: TrialRow) -> None:
@@ -81,22 +91,16 @@ def reopen(session: Session, trial: TrialRow) -> None:
 
 
 def forget_beyond(session: Session, trial: TrialRow, step: int) -> None:
-    """Delete what was measured beyond `step` committed steps, -1: all; the trial's row shows what remains.
-
-    The line beside the main one counts steps of its own; it goes on where it was, and reports a step again as it was.
-    """
-    is_evaluation = PointRow.name.startswith("validation_", autoescape=True)  # made after its step, not during it
-    beyond = or_(PointRow.step > step, (PointRow.step == step) & ~is_evaluation)
-    gone = beyond if step < 0 else beyond & ~PointRow.name.startswith(INSURANCE_PREFIX, autoescape=True)
-    session.execute(delete(PointRow).where(PointRow.trial_id == trial.id, gone))
+    """Delete what was measured beyond `step` committed steps, -1: all; the trial's row shows what remains."""
+    points.forget(session, trial.id, step)
     committed = select(StageRow).where(StageRow.trial_id == trial.id, StageRow.num_steps.is_distinct_from(0))
     stage = session.scalars(committed.order_by(StageRow.stage.desc()).limit(1)).first()
-    rate = _last_value(session, trial.id, "learning_rate")  # of a ramp, where it got to
+    rate = points.newest(session, Key(trial.id, "learning_rate"))  # of a ramp, where it got to
     trial.learning_rate = stage.learning_rate if rate is None and stage is not None else rate
     trial.level = None if stage is None else stage.level
-    trial.validation_loss = _last_value(session, trial.id, "validation_loss")
+    trial.validation_loss = points.newest(session, Key(trial.id, "validation_loss"))
     trial.validation_metrics = {
-        name: _last_value(session, trial.id, f"validation_{name}") for name in trial.metric_directions
+        name: points.newest(session, Key(trial.id, f"validation_{name}")) for name in trial.metric_directions
     }
 
 
@@ -105,15 +109,19 @@ def keep(trial: TrialRow, step: int, bill: Bill) -> None:
     trial.step, trial.seconds, trial.bill = step, bill.seconds_training, bill.model_dump(mode="json")
 
 
+def resume_of(session: Session, trial: TrialRow) -> Json | None:
+    """Return what a later attempt goes on with; None: the trial starts anew."""
+    if trial.searching is not None:
+        resume: Json = trial.searching["resume"]
+        return resume
+    stage = last_resumable(session, trial.id)
+    return None if stage is None else stage.resume
+
+
 def last_resumable(session: Session, trial_id: str) -> StageRow | None:
     """Return the stage a later attempt goes on from, closed or checkpointed; None: it starts anew."""
     resumable = select(StageRow).where(StageRow.trial_id == trial_id, StageRow.resume_step.is_not(None))
     return session.scalars(resumable.order_by(StageRow.stage.desc()).limit(1)).first()
-
-
-def _last_value(session: Session, trial_id: str, name: str) -> float | None:
-    points = select(PointRow.value).where(PointRow.trial_id == trial_id, PointRow.name == name)
-    return session.scalars(points.order_by(PointRow.step.desc()).limit(1)).first()
 
 
 def require_owner(session: Session, job: JobRow, number: int) -> AttemptRow:

@@ -1,15 +1,15 @@
 """Applies what an attempt reports: each batch once, in order, from the job's owner alone."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import select
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
-from service.control import attempts
-from service.control.models import AttemptRow, JobRow, PointRow, ProbeRow, StageRow, StreamRow, TrialRow
+from service.control import attempts, points
+from service.control.columns import Sample
+from service.control.models import AttemptRow, JobRow, ProbeRow, StageRow, StreamRow, TrialRow
 from service.errors import InvalidJob, OutOfSequence
 from service.problems import Problem
 from service.records import (
@@ -23,6 +23,7 @@ from service.records import (
     Control,
     MetricPoints,
     ProbeDone,
+    Searched,
     StageClosed,
     StageDecided,
     TrialFinished,
@@ -32,10 +33,6 @@ from service.states import JobState
 
 #: Series whose newest value the trial's own row repeats.
 _HEADLINES = ("learning_rate", "validation_loss")
-_INSERTS: dict[str, Callable[[type[PointRow]], sqlite.Insert | postgresql.Insert]] = {
-    "sqlite": sqlite.insert,
-    "postgresql": postgresql.insert,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +112,8 @@ class Ingest:
                 self._close_stage(trial, record)
             case Checkpointed():
                 self._checkpoint(trial, record)
+            case Searched():
+                trial.searching = record.model_dump(mode="json")
             case TrialFinished():
                 _finish_trial(trial, record)
 
@@ -127,14 +126,8 @@ class Ingest:
     def _add_points(self, trial: TrialRow, record: MetricPoints) -> None:
         if not record.steps:
             return
-        insert = _INSERTS[self.session.get_bind().dialect.name](PointRow)
-        newest = {"seconds": insert.excluded.seconds, "value": insert.excluded.value}
-        upsert = insert.on_conflict_do_update(index_elements=["trial_id", "name", "step"], set_=newest)
-        rows = [
-            {"trial_id": trial.id, "name": record.name, "step": step, "seconds": seconds, "value": value}
-            for step, seconds, value in zip(record.steps, record.seconds, record.values, strict=True)
-        ]
-        self.session.connection().execute(upsert, rows)
+        samples = list(map(Sample, record.steps, record.seconds, record.values))
+        points.add(self.session, points.Key(trial.id, record.name), samples)
         if not record.name.startswith(INSURANCE_PREFIX):
             trial.step = max(trial.step, *record.steps)
         trial.seconds = max(trial.seconds, *record.seconds)
@@ -199,6 +192,7 @@ def _keep(trial: TrialRow, stage: StageRow, record: StageClosed | Checkpointed) 
     """A later attempt goes on from here."""
     stage.resume, stage.resume_step = record.resume, record.step
     stage.bill = record.bill.model_dump(mode="json")
+    trial.searching = None
     attempts.keep(trial, record.step, record.bill)
 
 

@@ -53,9 +53,12 @@ def add(session: Session, spec: JobSpec, *, key: str | None, now: float) -> tupl
 def _submitted(job: JobRow) -> JobSpec:
     """Return the job as it was first posted."""
     spec = JobSpec.model_validate(job.spec)  # an earlier release may have written it with fewer fields
-    if job.first_budget is None:
-        return spec
-    return spec.model_copy(update={"budget": Budget.model_validate(job.first_budget)})
+    if job.first_budget is not None:
+        spec = spec.model_copy(update={"budget": Budget.model_validate(job.first_budget)})
+    if job.first_workers is not None:
+        workers = spec.workers.model_copy(update={"count": job.first_workers})
+        spec = spec.model_copy(update={"workers": workers})
+    return spec
 
 
 def _trials(job_id: str, spec: JobSpec, priors: Mapping[str, Prior]) -> list[TrialRow]:

@@ -58,6 +58,7 @@ class JobRow(Base):
     attempts_before: Mapped[int] = mapped_column(default=0)  # its user last had it go on; they do not count any more
     stops: Mapped[bool] = mapped_column(default=False)  # its user wants what there is of a result
     first_budget: Mapped[Json | None]  # that it was submitted with; None: it was never extended
+    first_workers: Mapped[int | None]  # the number that it was submitted with; None: it still has them
     version: Mapped[int] = mapped_column(default=0)
     created_at: Mapped[float]
     started_at: Mapped[float | None]
@@ -128,6 +129,7 @@ class TrialRow(Base):
     weights_url: Mapped[str | None]
     prior: Mapped[Json | None] = mapped_column(deferred=True)  # the past searches that were found for it
     steady: Mapped[Json | None] = mapped_column(deferred=True)  # the `Checkpointed` that a larger budget goes on from
+    searching: Mapped[Json | None] = mapped_column(deferred=True)  # the `Searched` of a stage that has no step yet
 
 
 class StageRow(Base):
@@ -182,6 +184,8 @@ class ProbeRow(Base):
 
 
 class PointRow(Base):
+    """A point that is in no chunk yet."""
+
     __tablename__ = "metric_points"
     __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012  (the key is the row: half the space)
 
@@ -190,6 +194,21 @@ class PointRow(Base):
     step: Mapped[int] = mapped_column(primary_key=True)
     seconds: Mapped[float]
     value: Mapped[float | None]
+
+
+class ChunkRow(Base):
+    """Many points of a series as one value; see `service.control.points`."""
+
+    __tablename__ = "metric_chunks"
+
+    trial_id: Mapped[str] = _trial_key()
+    name: Mapped[str] = mapped_column(primary_key=True)
+    level: Mapped[int] = mapped_column(primary_key=True)  # of the pyramid: 0 holds every point
+    first_step: Mapped[int] = mapped_column(primary_key=True)
+    last_step: Mapped[int]
+    num_points: Mapped[int]  # that it stands for
+    least: Mapped[float | None]
+    data: Mapped[bytes]
 
 
 class IdempotencyRow(Base):

@@ -10,9 +10,8 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from service.advice import advice
-from service.control import cards
-from service.control.models import JobRow, LabelRow, PointRow, ProbeRow, StageRow, TrialRow
-from service.control.thinning import thin
+from service.control import cards, points
+from service.control.models import ChunkRow, JobRow, LabelRow, PointRow, ProbeRow, StageRow, TrialRow
 from service.errors import InvalidJob, NotFound
 from service.problems import Problem
 from service.records import Bill, Line, ScheduleEntry
@@ -23,7 +22,6 @@ from service.views import JobPage, JobSummary, JobView, ScheduleView, Series, St
 MAX_PAGE = 500
 #: What every trial reports, besides the losses and metrics of its evaluations.
 _SERIES = ("loss", "learning_rate", "density", "bytes_sent", "validation_loss")
-_ROWS_AT_ONCE = 10_000
 
 
 class Point(NamedTuple):
@@ -76,12 +74,15 @@ def page(
     """Return up to `limit` jobs, newest first, from behind `cursor`; raises InvalidJob for bad ones."""
     if not 1 <= limit <= MAX_PAGE:
         raise InvalidJob([Problem(pointer="/limit", message=f"`limit` is from 1 to {MAX_PAGE}", value=limit)])
-    reported = select(func.min(PointRow.value)).join(TrialRow, TrialRow.id == PointRow.trial_id)
-    reported = reported.where(TrialRow.job_id == JobRow.id, PointRow.name == "validation_loss")
     final = select(func.min(TrialRow.validation_loss)).where(TrialRow.job_id == JobRow.id)
-    query = (
-        select(JobRow, reported.scalar_subquery(), final.scalar_subquery()).order_by(JobRow.id.desc()).limit(limit + 1)
-    )
+    reported = [
+        select(func.min(least))
+        .join(TrialRow, TrialRow.id == table.trial_id)
+        .where(TrialRow.job_id == JobRow.id, table.name == "validation_loss")
+        for table, least in ((PointRow, PointRow.value), (ChunkRow, ChunkRow.least))
+    ]
+    losses = [each.scalar_subquery() for each in (final, *reported)]
+    query = select(JobRow, *losses).order_by(JobRow.id.desc()).limit(limit + 1)
     if state is not None:
         query = query.where(JobRow.state == state.value)
     if label is not None:
@@ -185,19 +186,16 @@ def _columns(row: object, names: Iterable[str]) -> dict[str, Any]:
 
 def series(session: Session, trial: TrialRow, name: str, *, max_points: int) -> Series:
     """Return the trial's series `name`, thinned to `max_points`; empty where nothing was reported."""
-    query = select(PointRow.step, PointRow.seconds, PointRow.value)
-    query = query.where(PointRow.trial_id == trial.id, PointRow.name == name).order_by(PointRow.step)
-    points = session.execute(query).all()
-    kept = [points[index] for index in thin([point.value for point in points], max_points)]
+    kept, num_points = points.read(session, points.Key(trial.id, name), max_points=max_points)
     return Series(
         trial_id=trial.id,
         arm=trial.arm,
         seed=trial.seed,
         name=name,
-        steps=tuple(point.step for point in kept),
-        seconds=tuple(point.seconds for point in kept),
-        values=tuple(point.value for point in kept),
-        num_points=len(points),
+        steps=tuple(sample.step for sample in kept),
+        seconds=tuple(sample.seconds for sample in kept),
+        values=tuple(sample.value for sample in kept),
+        num_points=num_points,
     )
 
 
@@ -208,18 +206,17 @@ def require_series(session: Session, trials: Sequence[TrialRow], name: str) -> N
     is_declared_later = may_be_declared and require(session, trials[0].job_id).job_state not in TERMINAL
     if name in _SERIES or name in declared or is_declared_later:
         return
-    stored = select(PointRow.name).where(PointRow.trial_id.in_([trial.id for trial in trials]))
-    if session.scalars(stored.where(PointRow.name == name).limit(1)).first() is None:
-        known = {*_SERIES, *declared, *session.scalars(stored.distinct())}
+    trial_ids = [trial.id for trial in trials]
+    if not points.is_known(session, trial_ids, name):
+        known = {*_SERIES, *declared, *points.names(session, trial_ids)}
         raise NotFound(f"there is no metric `{name}`; there are {', '.join(sorted(known))}")
 
 
-def points(session: Session, trial_id: str) -> Iterator[Point]:
-    """Yield every point of the trial, by name and step, some thousand rows in memory at a time."""
-    query = select(PointRow.name, PointRow.step, PointRow.seconds, PointRow.value)
-    query = query.where(PointRow.trial_id == trial_id).order_by(PointRow.name, PointRow.step)
-    for row in session.execute(query.execution_options(yield_per=_ROWS_AT_ONCE)):
-        yield Point(*row)
+def every_point(session: Session, trial_id: str) -> Iterator[Point]:
+    """Yield every point of the trial, by name and step, some thousand in memory at a time."""
+    for name in sorted(points.names(session, [trial_id])):
+        for sample in points.every(session, points.Key(trial_id, name)):
+            yield Point(name, *sample)
 
 
 def schedule_view(session: Session, trial: TrialRow, *, optimizer: str) -> ScheduleView:

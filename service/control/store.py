@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import IO, TypeVar
 
 from alembic.util import CommandError
@@ -171,7 +172,7 @@ class Store:
     def points(self, trial_id: str) -> Iterator[Point]:
         """Yield every point of a trial's series, by name and step; none is thinned out."""
         with self._reading() as session:
-            yield from reading.points(session, trial_id)
+            yield from reading.every_point(session, trial_id)
 
     def report(self, job_id: str) -> JobReport:
         """Return what every trial and arm of the job came to."""
@@ -186,9 +187,9 @@ class Store:
         """Hold a queued job back, or have a live one checkpoint and give its resources back."""
         return self._ask(job_id, verbs.pause)
 
-    def resume(self, job_id: str) -> JobView:
-        """Queue a paused job where it was."""
-        return self._ask(job_id, verbs.resume)
+    def resume(self, job_id: str, *, workers: int | None = None) -> JobView:
+        """Queue a paused job where it was; `workers` is as in `retry`."""
+        return self._ask(job_id, partial(verbs.resume, workers=workers))
 
     def stop(self, job_id: str) -> JobView:
         """Have a running job end as if its budget were spent."""
@@ -198,16 +199,22 @@ class Store:
         """End a job that waits, or have a live one stop."""
         return self._ask(job_id, verbs.cancel)
 
-    def retry(self, job_id: str) -> JobView:
-        """Queue a failed or cancelled job again; raises CheckpointGone where it could not go on."""
-        self._require_checkpoints(job_id, Verb.RETRY)
-        return self._ask(job_id, verbs.retry)
+    def retry(self, job_id: str, *, workers: int | None = None) -> JobView:
+        """Queue a failed or cancelled job again; raises CheckpointGone where it could not go on.
 
-    def extend(self, job_id: str, caps: Budget) -> JobView:
-        """Queue a finished job again with larger caps; raises CheckpointGone, and InvalidJob for caps that are not."""
+        `workers` is the number that each run goes on with, None: as before; raises InvalidJob for one it cannot have.
+        """
+        self._require_checkpoints(job_id, Verb.RETRY)
+        return self._ask(job_id, partial(verbs.retry, workers=workers))
+
+    def extend(self, job_id: str, caps: Budget, *, workers: int | None = None) -> JobView:
+        """Queue a finished job again with larger caps; raises CheckpointGone, and InvalidJob for caps that are not.
+
+        `workers` is as in `retry`.
+        """
 
         def extend(session: Session, job: JobRow) -> JobView:
-            verbs.extend(session, job, caps, now=self._clock())
+            verbs.extend(session, job, caps, workers=workers, now=self._clock())
             return reading.job_view(job)
 
         self._require_checkpoints(job_id, Verb.EXTEND)
@@ -391,8 +398,7 @@ def _resume_points(session: Session, job_id: str) -> tuple[ResumePoint, ...]:
     priors = transfer.kept(session, job_id)
     points = []
     for trial in reading.trials(session, job_id):
-        stage = attempts.last_resumable(session, trial.id)
-        resume = None if stage is None else stage.resume
+        resume = attempts.resume_of(session, trial)
         finished = trial.outcome is not None
         points.append(ResumePoint(trial_id=trial.id, finished=finished, resume=resume, prior=priors[trial.id]))
     return tuple(points)

@@ -5,6 +5,7 @@ Each raises IllegalTransition where the job's state does not allow it; `service.
 
 from collections.abc import Iterator
 
+from pydantic import ValidationError
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -12,7 +13,7 @@ from search.config import Budget
 from service.control import attempts, jobs
 from service.control.models import JobRow, Json, TrialRow
 from service.errors import IllegalTransition, InvalidJob
-from service.problems import Problem
+from service.problems import Problem, problems_of
 from service.spec import JobSpec
 from service.states import ALLOWED_IN, JobState, Verb, verbs_in
 
@@ -35,10 +36,10 @@ def pause(job: JobRow, *, now: float) -> None:
     jobs.transition(job, to, now=now, reason="paused by the user")
 
 
-def resume(job: JobRow, *, now: float) -> None:
-    """Queue a paused job where it was: places go by age."""
+def resume(job: JobRow, *, workers: int | None, now: float) -> None:
+    """Queue a paused job where it was: places go by age. `workers` is as in `retry`."""
     require(job, Verb.RESUME)
-    _queue(job, now=now, reason="resumed by the user")
+    _queue(job, workers=workers, now=now, reason="resumed by the user")
 
 
 def stop(job: JobRow, *, now: float) -> None:
@@ -56,16 +57,20 @@ def cancel(job: JobRow, *, now: float) -> None:
     jobs.transition(job, to, now=now, reason="cancelled by the user")
 
 
-def retry(job: JobRow, *, now: float) -> None:
-    """Queue a failed or cancelled job again, with as many attempts as a new one; it goes on where it was."""
+def retry(job: JobRow, *, workers: int | None, now: float) -> None:
+    """Queue a failed or cancelled job again, with as many attempts as a new one; it goes on where it was.
+
+    Its runs go on with `workers`, None: as many as before; raises InvalidJob for a number that the job cannot have.
+    """
     require(job, Verb.RETRY)
     job.stops = False
-    _queue(job, now=now, reason="tried again by the user")
+    _queue(job, workers=workers, now=now, reason="tried again by the user")
 
 
-def extend(session: Session, job: JobRow, caps: Budget, *, now: float) -> None:
+def extend(session: Session, job: JobRow, caps: Budget, *, workers: int | None, now: float) -> None:
     """Queue a finished job again with larger `caps`, of those that it has; raises InvalidJob for any others.
 
+    `workers` is as in `retry`.
     Every trial that ended well goes on from where its schedule began to depend on the budget's end, else from its end.
     """
     require(job, Verb.EXTEND)
@@ -80,7 +85,7 @@ def extend(session: Session, job: JobRow, caps: Budget, *, now: float) -> None:
     begins = "; ".join(_begin(trial) for trial in trials)
     for trial in trials:
         attempts.reopen(session, trial)
-    _queue(job, now=now, reason=f"extended by the user: {begins}")
+    _queue(job, workers=workers, now=now, reason=f"extended by the user: {begins}")
 
 
 def checkpoints(session: Session, job: JobRow) -> list[str]:
@@ -93,17 +98,37 @@ def _resume(session: Session, trial: TrialRow) -> Json | None:
     if trial.outcome is not None and trial.steady is not None:
         resume: Json = trial.steady["resume"]
         return resume
-    stage = attempts.last_resumable(session, trial.id)
-    return None if stage is None else stage.resume
+    return attempts.resume_of(session, trial)
 
 
 def _trials(session: Session, job: JobRow) -> Iterator[TrialRow]:
     yield from session.scalars(select(TrialRow).where(TrialRow.job_id == job.id).order_by(TrialRow.position))
 
 
-def _queue(job: JobRow, *, now: float, reason: str) -> None:
+def _queue(job: JobRow, *, workers: int | None, now: float, reason: str) -> None:
     job.attempts_before, job.not_before = job.attempt, 0.0
+    before = job.spec["workers"]["count"]
+    if workers not in (None, before):
+        _change_workers(job, workers)
+        reason = f"{reason}, with {workers} workers instead of {before}"
     jobs.transition(job, JobState.QUEUED, now=now, reason=reason)
+
+
+def _change_workers(job: JobRow, count: int) -> None:
+    workers = job.spec["workers"]
+    spec = {**job.spec, "workers": {**workers, "count": count}}
+    try:
+        changed = JobSpec.model_validate(spec)
+    except ValidationError as error:
+        raise InvalidJob(problems_of(error, spec)) from error
+    if kinds := {trial.replica.sync.kind for trial in changed.trials()} - {"every_step"}:
+        message = (
+            f"under `sync` {', '.join(sorted(kinds))} each worker has parameters of its own, so the job goes on with "
+            f"{workers['count']} workers alone, got {count}; clone it instead"
+        )
+        raise InvalidJob([Problem(pointer="/workers", message=message, value=count)])
+    job.first_workers = job.first_workers or workers["count"]
+    job.spec = spec
 
 
 def _larger(spec: JobSpec, caps: Budget, *, was_stopped: bool) -> Budget:

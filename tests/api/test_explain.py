@@ -84,7 +84,8 @@ def job_id(reporting: Reporting) -> str:
         if found.stage == 0:
             ended = found.probes[0].candidate.model_copy(update={"id": "0-3"})
             probes.append(probes[0]._replace(candidate=ended, is_cut=True))
-        reporting.post(*reports.decided(trial_id, found, probes, first_step=100 * found.stage))
+        done = [reports.probe_done(trial_id, probe) for probe in probes]
+        reporting.post(*reports.decided(trial_id, found, done, first_step=100 * found.stage))
         if found.stage == 0:
             reporting.post(
                 StageClosed(trial_id=trial_id, stage=0, step=100, num_steps=100, density=0.02, threshold=None,

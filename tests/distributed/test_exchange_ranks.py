@@ -111,10 +111,10 @@ def test_a_checkpoint_of_ranks_that_share_nodes_trains_on_bit_for_bit(four_ranks
         assert rank["bits"][:2] == [four_ranks["replicas_on_nodes"][0]["bits"][0]] * 2
 
 
-def test_on_other_nodes_a_checkpoint_trains_on_with_new_memories(four_ranks: Reports):
+def test_on_other_nodes_a_checkpoint_trains_on_with_what_the_old_ones_kept(four_ranks: Reports):
     for rank in four_ranks["replicas_on_nodes"]:
         stayed, _, moved, _ = rank["losses"]
-        assert rank["begun anew"]
+        assert rank["kept"]
         assert moved[0] == pytest.approx(stayed[0], rel=1e-6)  # the same weights and batches, added up in another order
         assert rank["bits"][2] == four_ranks["replicas_on_nodes"][0]["bits"][2]
 

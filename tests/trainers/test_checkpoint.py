@@ -102,11 +102,11 @@ def test_state_of_another_optimizer_is_refused(make_config: MakeConfig, tmp_path
         trained(make_config(optimizer=SgdConfig(momentum=0.9))).load(str(tmp_path))
 
 
-def test_a_checkpoint_of_another_number_of_workers_is_refused(make_config: MakeConfig, tmp_path: Path):
+def test_a_checkpoint_of_another_format_is_refused(make_config: MakeConfig, tmp_path: Path):
     replica = trained(make_config())
     write(replica, str(tmp_path))
     manifest = json.loads((tmp_path / "manifest.json").read_text())
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest | {"num_workers": 3}))
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest | {"format": 2}))
 
-    with pytest.raises(CheckpointError, match="for 3 workers"):
+    with pytest.raises(CheckpointError, match="of format 2; needed is format 3"):
         replica.load(str(tmp_path))

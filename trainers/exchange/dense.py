@@ -11,6 +11,7 @@ from trainers.exchange.buckets import Bucket
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.outcome import DIVERGED, Exchanged, is_finite
 from trainers.exchange.wire import Parts, Wire
+from trainers.snapshot import Kept
 
 #: What beside the gradient is summed over the ranks.
 Control = list[float]
@@ -54,6 +55,9 @@ class DenseExchange:
         return {}
 
     def load_scalars(self, scalars: dict[str, Any]) -> None:
+        return
+
+    def inherit(self, kept: Kept) -> None:
         return
 
 

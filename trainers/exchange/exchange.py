@@ -22,6 +22,7 @@ from trainers.exchange.quantized import QuantizedExchange
 from trainers.exchange.selectors import table as selectors
 from trainers.exchange.sparse import SparseExchange
 from trainers.exchange.wire import Wire
+from trainers.snapshot import Kept
 
 
 class Exchange(Protocol):
@@ -44,6 +45,13 @@ class Exchange(Protocol):
         """Return the state outside tensors, JSON-compatible."""
 
     def load_scalars(self, scalars: dict[str, Any]) -> None: ...
+
+    def inherit(self, kept: Kept) -> None:
+        """Take over this rank's share of what one of the nodes of a checkpoint kept.
+
+        Called for every old node in order, on an exchange that has taken no step. What is not sent yet stays: as the
+        gradient is the mean over the nodes, it is the mean of their memories that does, and every rank holds it.
+        """
 
 
 def build(config: ExchangeConfig, buffer: GradientBuffer, wire: Wire, *, seed: int = 0) -> Exchange:

@@ -14,6 +14,7 @@ from trainers.exchange.kernels.entries import Entries, Selected, Velocity
 from trainers.exchange.kernels.quantile import strided
 from trainers.exchange.kernels.scatter import scatter_add
 from trainers.exchange.kernels.select import MomentumCorrection, select
+from trainers.snapshot import Kept
 
 
 class Selection(NamedTuple):
@@ -63,6 +64,12 @@ class Memory(Protocol):
     def commit(self) -> None:
         """Take over what the step left."""
 
+    def inherit(self, kept: Kept) -> None:
+        """Take over this rank's share of an old rank's memory, as `Exchange.inherit` says."""
+
+    def add_owned(self, means: Tensor, span: slice) -> None:
+        """Keep `means` too, which an old rank held of the bucket for all."""
+
     def tensors(self) -> dict[str, Tensor]: ...
 
 
@@ -74,6 +81,10 @@ class _Pair:
 
     def commit(self) -> None:
         self.now, self.next = self.next, self.now
+
+    def inherit(self, vector: Tensor, kept: Kept) -> None:
+        """Add `vector`'s part of the mean over the old ranks."""
+        self.now.add_(vector.to(self.now.device), alpha=1 / kept.of)
 
 
 def _selection(room: Entries, selected: Selected) -> Selection:
@@ -118,6 +129,12 @@ class Residual:
 
     def commit(self) -> None:
         self._residual.commit()
+
+    def inherit(self, kept: Kept) -> None:
+        self._residual.inherit(kept.tensors["residual"], kept)
+
+    def add_owned(self, means: Tensor, span: slice) -> None:
+        self._residual.now[span] += means.to(self._residual.now.device)
 
     def tensors(self) -> dict[str, Tensor]:
         return {"residual": self._residual.now}
@@ -178,6 +195,13 @@ class Accumulation:
         self._momentum.commit()
         self._sum.commit()
 
+    def inherit(self, kept: Kept) -> None:
+        self._momentum.inherit(kept.tensors["momentum"], kept)
+        self._sum.inherit(kept.tensors["residual"], kept)
+
+    def add_owned(self, means: Tensor, span: slice) -> None:
+        self._sum.now[span] += means.to(self._sum.now.device)
+
     def tensors(self) -> dict[str, Tensor]:
         return {"momentum": self._momentum.now, "residual": self._sum.now}
 
@@ -225,6 +249,15 @@ class Differences:
         self._sent.commit()
         self._mean.commit()
 
+    def inherit(self, kept: Kept) -> None:
+        """Take the old ranks' mean for this one's estimate too: then the mean of all estimates is that again."""
+        if kept.index == 0:
+            for pair in (self._sent, self._mean):
+                pair.now.copy_(kept.tensors["mean"])
+
+    def add_owned(self, means: Tensor, span: slice) -> None:
+        return  # these are differences to the old estimates, which are gone
+
     def tensors(self) -> dict[str, Tensor]:
         return {"sent": self._sent.now, "mean": self._mean.now}
 
@@ -261,6 +294,12 @@ class Nothing:
         return
 
     def commit(self) -> None:
+        return
+
+    def inherit(self, kept: Kept) -> None:
+        return
+
+    def add_owned(self, means: Tensor, span: slice) -> None:
         return
 
     def tensors(self) -> dict[str, Tensor]:

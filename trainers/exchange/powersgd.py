@@ -22,6 +22,7 @@ from trainers.exchange.kernels.lowrank import back_project, orthogonalize_, proj
 from trainers.exchange.outcome import DIVERGED, Exchanged, is_finite
 from trainers.exchange.rounding import Rounded
 from trainers.exchange.wire import Wire
+from trainers.snapshot import Kept
 
 
 @dataclass
@@ -132,6 +133,13 @@ class PowerSgdExchange:
 
     def load_scalars(self, scalars: dict[str, Any]) -> None:
         self._rounded.load_scalars(scalars["rounded"])
+
+    def inherit(self, kept: Kept) -> None:
+        self._residual.add_(kept.tensors["residual"].to(self._residual.device), alpha=1 / kept.of)
+        if kept.index == 0:  # the factors are equal on all ranks
+            for start, factor in self._factors.items():
+                factor.copy_(kept.tensors[f"factor.{start}"])
+            self._rounded.load_scalars(kept.scalars["rounded"])
 
 
 def _others(bucket: Bucket, matrices: list[_Matrix]) -> list[Layer]:

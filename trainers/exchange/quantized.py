@@ -19,6 +19,7 @@ from trainers.exchange.config import OneBitConfig, QsgdConfig, QuantizedConfig, 
 from trainers.exchange.memory import Memory, Nothing, Residual
 from trainers.exchange.outcome import DIVERGED, Exchanged, is_finite, loss_if
 from trainers.exchange.wire import Wire
+from trainers.snapshot import Kept
 
 HEADER_BYTES = cost.WORD_BYTES
 
@@ -89,6 +90,10 @@ class QuantizedExchange:
 
     def load_scalars(self, scalars: dict[str, Any]) -> None:
         self._taken = scalars["taken"]
+
+    def inherit(self, kept: Kept) -> None:
+        self._memory.inherit(kept)
+        self._taken = kept.scalars["taken"]
 
 
 def _quantizer(config: QuantizedConfig, bucket: Bucket) -> Quantizer:

@@ -20,6 +20,7 @@ from trainers.exchange.memory import Memory, Selection
 from trainers.exchange.payload import Header, Payload
 from trainers.exchange.shards import Shards
 from trainers.exchange.wire import Wire
+from trainers.snapshot import Kept
 
 
 class Sharded:
@@ -109,3 +110,12 @@ class Sharded:
 
     def load_scalars(self, scalars: dict[str, Any]) -> None:
         self._room = scalars["room"]
+
+
+def owned(kept: Kept, bucket: Bucket) -> Tensor:
+    """Return the means `(bucket.num_elements,)` that an old rank held as an owner; zeros if there were no owners."""
+    means = torch.zeros(bucket.num_elements)
+    shard = kept.tensors.get(f"aggregate.{bucket.index}.kept")
+    if shard is not None:
+        Shards(bucket.num_elements, kept.of).add(means, kept.index, shard)
+    return means

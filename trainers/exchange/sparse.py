@@ -19,10 +19,11 @@ from trainers.exchange.config import GTopKConfig, RandomKConfig, SparseConfig
 from trainers.exchange.dense import Control, all_reduce_mean
 from trainers.exchange.outcome import DIVERGED, Exchanged, is_finite
 from trainers.exchange.selectors.selector import Selector
-from trainers.exchange.sharded import Sharded
+from trainers.exchange.sharded import Sharded, owned
 from trainers.exchange.shared import Shared
 from trainers.exchange.tree import Tree
 from trainers.exchange.wire import Wire
+from trainers.snapshot import Kept
 
 
 class SparseExchange:
@@ -121,6 +122,14 @@ class SparseExchange:
         for aggregator, each in zip(self._aggregators, scalars["aggregators"], strict=True):
             aggregator.load_scalars(each)
         self._learning_rate = scalars["learning_rate"]
+
+    def inherit(self, kept: Kept) -> None:
+        self._memory.inherit(kept)
+        for bucket in self._buffer.buckets:
+            self._memory.add_owned(owned(kept, bucket), bucket.span)
+        if kept.index == 0:  # ranks decide alike, so the first one's will do for all
+            self._selector.load_scalars(kept.scalars["selector"])
+            self._learning_rate = kept.scalars["learning_rate"]
 
 
 def _correction(before: float | None, now: float) -> float:

@@ -16,6 +16,7 @@ from trainers.exchange.config import ExchangeConfig
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.outcome import DIVERGED, Exchanged
 from trainers.exchange.wires import LEADER, Wires
+from trainers.snapshot import Kept
 
 
 class Follower:
@@ -33,6 +34,9 @@ class Follower:
         return {}
 
     def load_scalars(self, scalars: dict[str, Any]) -> None:
+        return
+
+    def inherit(self, kept: Kept) -> None:
         return
 
 
@@ -87,6 +91,9 @@ class TwoLevelExchange:
 
     def load_scalars(self, scalars: dict[str, Any]) -> None:
         self._leading.load_scalars(scalars)
+
+    def inherit(self, kept: Kept) -> None:
+        self._leading.inherit(kept)
 
 
 def build(config: ExchangeConfig, buffer: GradientBuffer, wires: Wires, *, seed: int = 0) -> Exchange:

@@ -9,6 +9,7 @@ from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.outcome import Exchanged
 from trainers.ranges import first
+from trainers.snapshot import Kept
 from trainers.sync.config import LocalConfig
 from trainers.sync.iterate import Iterate
 from trainers.sync.policy import Parts, Update
@@ -36,6 +37,9 @@ class Alone:
         return {}
 
     def load_scalars(self, scalars: dict[str, Any]) -> None:
+        return
+
+    def inherit(self, kept: Kept) -> None:
         return
 
 

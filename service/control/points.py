@@ -1,0 +1,216 @@
+"""Points of metrics: rows until there are enough for a chunk, and a pyramid of thinned chunks above those.
+
+A chunk of level 0 holds `CHUNK` points, one of level k as many that stand for `FANOUT` chunks of the level below: their
+ends and extremes. A long series is drawn from the one level that has enough points, and from what is newer than its
+last chunk. Functions of one open session: chunks are made in the transaction that stores their points.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from sqlalchemy import ColumnElement, Select, delete, func, or_, select, true
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
+
+from service.control.columns import Sample, decode, encode
+from service.control.models import ChunkRow, PointRow
+from service.control.thinning import thin
+from service.records import INSURANCE_PREFIX
+
+CHUNK = 1024
+FANOUT = 4
+#: Chunks in memory at a time while a whole series is read.
+_AT_ONCE = 16
+
+_INSERTS: dict[str, Callable[[type[PointRow]], sqlite.Insert | postgresql.Insert]] = {
+    "sqlite": sqlite.insert,
+    "postgresql": postgresql.insert,
+}
+
+
+_FIRST = ChunkRow.first_step
+
+
+class Key(NamedTuple):
+    """Names a series."""
+
+    trial_id: str
+    name: str
+
+
+# -- writing --------------------------------------------------------------------------------------------------
+
+
+def add(session: Session, key: Key, samples: Sequence[Sample]) -> None:
+    """Store `samples`; of a step that is stored already the newest value stays."""
+    first = min(each.step for each in samples)
+    if first <= _end(session, key, 0):
+        _unpack(session, _is(ChunkRow, key), first)
+    _insert(session, key, samples)
+    pack(session, key)
+
+
+def pack(session: Session, key: Key) -> None:
+    """Turn rows into chunks as long as there are enough."""
+    last = select(PointRow.step).where(_is(PointRow, key)).order_by(PointRow.step).offset(CHUNK - 1).limit(1)
+    while (step := session.scalar(last)) is not None:
+        packed = _is(PointRow, key) & (PointRow.step <= step)
+        _put(session, key, level=0, samples=list(_rows(session, packed)), num_points=CHUNK)
+        session.execute(delete(PointRow).where(packed))
+        _lift(session, key)
+
+
+def _lift(session: Session, key: Key) -> None:
+    """Thin as many chunks into one of the level above as it stands for, from the lowest level up."""
+    for level in range(_top(session, key) + 1):
+        loose = _chunks(session, key, level, beyond=_end(session, key, level + 1))
+        if len(loose) < FANOUT:
+            return
+        samples = [sample for chunk in loose[:FANOUT] for sample in decode(chunk.data)]
+        num_points = sum(chunk.num_points for chunk in loose[:FANOUT])
+        _put(session, key, level=level + 1, samples=_thinned(samples, CHUNK), num_points=num_points)
+
+
+def _put(session: Session, key: Key, *, level: int, samples: Sequence[Sample], num_points: int) -> None:
+    chunk = ChunkRow(
+        trial_id=key.trial_id,
+        name=key.name,
+        level=level,
+        first_step=samples[0].step,
+        last_step=samples[-1].step,
+        num_points=num_points,
+        least=min((each.value for each in samples if each.value is not None), default=None),
+        data=encode(samples),
+    )
+    session.add(chunk)
+    session.flush()
+
+
+def _insert(session: Session, key: Key, samples: Sequence[Sample]) -> None:
+    insert = _INSERTS[session.get_bind().dialect.name](PointRow)
+    newest = {"seconds": insert.excluded.seconds, "value": insert.excluded.value}
+    upsert = insert.on_conflict_do_update(index_elements=["trial_id", "name", "step"], set_=newest)
+    session.connection().execute(upsert, [key._asdict() | sample._asdict() for sample in samples])
+
+
+def _unpack(session: Session, where: ColumnElement[bool], step: int) -> None:
+    """Make rows again of the chunks that reach `step` or further."""
+    reach = where & (ChunkRow.last_step >= step)
+    for chunk in session.scalars(select(ChunkRow).where(reach, ChunkRow.level == 0)):
+        _insert(session, Key(chunk.trial_id, chunk.name), decode(chunk.data))
+    session.execute(delete(ChunkRow).where(reach))
+
+
+def unpack_all(session: Session) -> None:
+    """Make rows of every chunk."""
+    _unpack(session, true(), 0)
+
+
+def forget(session: Session, trial_id: str, step: int) -> None:
+    """Delete what was measured beyond `step` committed steps, -1: all.
+
+    The line beside the main one counts steps of its own; it goes on where it was, and reports a step again as it was.
+    """
+    chunks, rows = (_gone(table, trial_id, is_all=step < 0) for table in (ChunkRow, PointRow))
+    session.execute(delete(ChunkRow).where(chunks, ChunkRow.first_step > step))
+    _unpack(session, chunks, step)
+    is_evaluation = PointRow.name.startswith("validation_", autoescape=True)  # made after its step, not during it
+    session.execute(delete(PointRow).where(rows, or_(PointRow.step > step, (PointRow.step == step) & ~is_evaluation)))
+
+
+def _gone(table: type[ChunkRow] | type[PointRow], trial_id: str, *, is_all: bool) -> ColumnElement[bool]:
+    of_trial = table.trial_id == trial_id
+    return of_trial if is_all else of_trial & ~table.name.startswith(INSURANCE_PREFIX, autoescape=True)
+
+
+# -- reading --------------------------------------------------------------------------------------------------
+
+
+def read(session: Session, key: Key, *, max_points: int) -> tuple[list[Sample], int]:
+    """Return the series thinned to `max_points`, both ends and the extremes kept, and how many points it has."""
+    top = _top(session, key)
+    cover = _cover(session, key, top)
+    rows = list(_rows(session, _is(PointRow, key) & (PointRow.step > _last_step(cover))))
+    total = sum(chunk.num_points for chunk in cover) + len(rows)
+    level = max((each for each in range(top + 1) if total >= max_points * FANOUT**each), default=0)
+    drawn = cover if level == top else _cover(session, key, level)
+    parts = [*((decode(chunk.data), level - chunk.level) for chunk in drawn), (rows, level)]
+    alike = [sample for part, lower in parts for sample in _thinned(part, len(part) // FANOUT**lower)]
+    return _thinned(alike, max_points), total
+
+
+def every(session: Session, key: Key) -> Iterator[Sample]:
+    """Yield every point of the series by step."""
+    last = -1
+    chunks = select(ChunkRow).where(_is(ChunkRow, key), ChunkRow.level == 0).order_by(_FIRST)
+    for chunk in session.scalars(chunks.execution_options(yield_per=_AT_ONCE)):
+        yield from decode(chunk.data)
+        last = chunk.last_step
+    yield from _rows(session, _is(PointRow, key) & (PointRow.step > last))
+
+
+def names(session: Session, trial_ids: Sequence[str]) -> set[str]:
+    """Return the names of the series that the trials have."""
+    tables = (ChunkRow, PointRow)
+    return {name for each in tables for name in session.scalars(_names(each, trial_ids).distinct())}
+
+
+def is_known(session: Session, trial_ids: Sequence[str], name: str) -> bool:
+    """Whether one of the trials has points of this name."""
+    found = (session.scalar(_names(each, trial_ids).where(each.name == name).limit(1)) for each in (PointRow, ChunkRow))
+    return any(each is not None for each in found)
+
+
+def newest(session: Session, key: Key) -> float | None:
+    """Return the series' last value."""
+    rows = select(PointRow.value).where(_is(PointRow, key)).order_by(PointRow.step.desc()).limit(1)
+    for value in session.scalars(rows):
+        return value
+    last = select(ChunkRow).where(_is(ChunkRow, key), ChunkRow.level == 0).order_by(_FIRST.desc()).limit(1)
+    chunk = session.scalars(last).first()
+    return None if chunk is None else decode(chunk.data)[-1].value
+
+
+def _is(table: type[ChunkRow] | type[PointRow], key: Key) -> ColumnElement[bool]:
+    return (table.trial_id == key.trial_id) & (table.name == key.name)
+
+
+def _names(table: type[ChunkRow] | type[PointRow], trial_ids: Sequence[str]) -> Select[str]:
+    return select(table.name).where(table.trial_id.in_(trial_ids))
+
+
+def _rows(session: Session, where: ColumnElement[bool]) -> Iterator[Sample]:
+    query = select(PointRow.step, PointRow.seconds, PointRow.value).where(where).order_by(PointRow.step)
+    return (Sample(*row) for row in session.execute(query))
+
+
+def _top(session: Session, key: Key) -> int:
+    return session.scalar(select(func.max(ChunkRow.level)).where(_is(ChunkRow, key))) or 0
+
+
+def _end(session: Session, key: Key, level: int) -> int:
+    """Return the last step that a chunk of `level` stands for; -1: there is none."""
+    steps = select(ChunkRow.last_step).where(_is(ChunkRow, key), ChunkRow.level == level)
+    last = session.scalar(steps.order_by(_FIRST.desc()).limit(1))
+    return -1 if last is None else last
+
+
+def _chunks(session: Session, key: Key, level: int, *, beyond: int) -> list[ChunkRow]:
+    of_level = select(ChunkRow).where(_is(ChunkRow, key), ChunkRow.level == level, ChunkRow.first_step > beyond)
+    return list(session.scalars(of_level.order_by(_FIRST)))
+
+
+def _cover(session: Session, key: Key, level: int) -> list[ChunkRow]:
+    """Return the chunks that stand for all packed points: of `level`, and of lower ones what is newer than those."""
+    cover: list[ChunkRow] = []
+    for each in range(level, -1, -1):
+        cover += _chunks(session, key, each, beyond=_last_step(cover))
+    return cover
+
+
+def _last_step(cover: Sequence[ChunkRow]) -> int:
+    return cover[-1].last_step if cover else -1
+
+
+def _thinned(samples: Sequence[Sample], max_points: int) -> list[Sample]:
+    return [samples[index] for index in thin([each.value for each in samples], max(2, max_points))]

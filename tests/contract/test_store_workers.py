@@ -1,0 +1,44 @@
+"""A job that goes on with another number of workers."""
+
+import pytest
+
+from search.config import Budget
+from service.errors import InvalidJob
+from service.spec import JobSpec
+from service.states import JobState
+from tests.contract.conftest import only
+
+
+@pytest.mark.parametrize(
+    ("state", "verb"), [(JobState.PAUSED, "resume"), (JobState.FAILED, "retry"), (JobState.SUCCEEDED, "extend")]
+)
+def test_a_job_goes_on_with_the_workers_that_its_user_asks_for(store, job_in, state, verb):
+    job_id = job_in(state)
+    caps = [Budget(steps=200)] if verb == "extend" else []
+
+    view = getattr(store, verb)(job_id, *caps, workers=3)
+
+    assert (view.state, view.spec.workers.count) == (JobState.QUEUED, 3)
+    assert view.reason.endswith(", with 3 workers instead of 2")
+
+
+@only("sqlite")
+def test_workers_that_the_job_cannot_have_are_refused_and_change_nothing(store, job_in):
+    job_id = job_in(JobState.PAUSED)
+    before = store.job(job_id)
+
+    with pytest.raises(InvalidJob, match="`count` must be in"):
+        store.resume(job_id, workers=1024)
+
+    assert store.job(job_id) == before
+
+
+@only("sqlite")
+def test_a_key_still_names_a_job_whose_workers_were_changed(store, spec):
+    made, _ = store.add_job(spec, idempotency_key="k")
+    store.pause(made.id)
+    store.resume(made.id, workers=3)
+
+    again, is_new = store.add_job(JobSpec.model_validate(spec.model_dump()), idempotency_key="k")
+
+    assert (again.id, is_new, again.spec.workers.count) == (made.id, False, 3)

@@ -1,0 +1,164 @@
+"""A checkpoint taken over by another number of ranks: what is not sent yet stays."""
+
+import itertools
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from trainers.checkpoint import CheckpointError, commit_manifest
+from trainers.config import ExchangeConfig, NoneConfig, ReplicaConfig, ThresholdConfig
+from trainers.exchange import two_level
+from trainers.exchange.buffer import GradientBuffer
+from trainers.exchange.config import DgcConfig, OneBitConfig, PowerSgdConfig, TopKConfig
+from trainers.exchange.exchange import Exchange
+from trainers.exchange.pacing import Unpaced
+from trainers.exchange.shards import Shards
+from trainers.exchange.topology import Topology
+from trainers.exchange.wires import Wires
+from trainers.replica import Replica
+from trainers.snapshot import Buffers, Kept
+
+SHAPES = ((20, 30), (40, 30), (30,))
+PAIRS = [*itertools.product(range(1, 5), repeat=2)]
+KINDS: dict[str, ExchangeConfig] = {
+    "threshold": ThresholdConfig(density=0.1, bucket_mib=0.001),
+    "threshold, gathered": ThresholdConfig(density=0.1, aggregate="gather"),
+    "dgc": DgcConfig(density=0.1),
+    "powersgd": PowerSgdConfig(rank=2),
+    "onebit": OneBitConfig(),
+}
+EF21 = TopKConfig(density=0.1, memory="ef21")
+
+
+def _buffer(config: ExchangeConfig) -> GradientBuffer:
+    return GradientBuffer.behind([Parameter(torch.zeros(shape)) for shape in SHAPES], config)
+
+
+def _exchanges(config: ExchangeConfig, num_workers: int) -> list[Exchange]:
+    topology = Topology.stated(num_workers, 1)
+    wires = [Wires(topology, rank, Unpaced()) for rank in range(num_workers)]
+    return [two_level.build(config, _buffer(config), each) for each in wires]
+
+
+def _filled(config: ExchangeConfig, num_workers: int) -> list[Exchange]:
+    """Return exchanges that keep something; what ranks know in common is equal."""
+    exchanges = _exchanges(config, num_workers)
+    for rank, exchange in enumerate(exchanges):
+        for name, tensor in exchange.tensors().items():
+            is_common = name.startswith("factor") or name == "mean"
+            draws = torch.Generator().manual_seed(len(name) if is_common else 100 + rank)
+            tensor.copy_(torch.randn(tensor.shape, generator=draws))
+    return exchanges
+
+
+def _taken_over(config: ExchangeConfig, old: Sequence[Exchange], num_workers: int) -> list[Exchange]:
+    exchanges = _exchanges(config, num_workers)
+    for exchange, (index, each) in itertools.product(exchanges, enumerate(old)):
+        exchange.inherit(Kept(each.tensors(), each.scalars(), index=index, of=len(old)))
+    return exchanges
+
+
+def _still_to_come(config: ExchangeConfig, exchanges: Sequence[Exchange]) -> Tensor:
+    """Return what the mean gradient lacks of all that the ranks have computed `(d,)`: what a checkpoint must keep."""
+    states = [exchange.tensors() for exchange in exchanges]
+    total = sum(state["residual"] for state in states) / len(states)
+    for bucket, (owner, state) in itertools.product(_buffer(config).buckets, enumerate(states)):
+        kept = state.get(f"aggregate.{bucket.index}.kept")
+        if kept is not None:
+            Shards(bucket.num_elements, len(states)).add(total[bucket.span], owner, kept)
+    return total
+
+
+@pytest.mark.parametrize(("before", "after"), PAIRS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_not_sent_yet_is_kept_whatever_the_number_of_ranks(kind: str, before: int, after: int) -> None:
+    config = KINDS[kind]
+    old = _filled(config, before)
+
+    new = _taken_over(config, old, after)
+
+    torch.testing.assert_close(_still_to_come(config, new), _still_to_come(config, old))
+    assert _still_to_come(config, old).any()
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 2), (4, 1)])
+def test_the_mean_of_the_momenta_is_kept(before: int, after: int) -> None:
+    old = _filled(DgcConfig(density=0.1), before)
+
+    new = _taken_over(DgcConfig(density=0.1), old, after)
+
+    means = [sum(each.tensors()["momentum"] for each in ranks) / len(ranks) for ranks in (old, new)]
+    torch.testing.assert_close(*means)
+    assert means[0].any()
+
+
+@pytest.mark.parametrize(("before", "after"), PAIRS)
+def test_what_ef21s_ranks_have_as_the_mean_of_their_estimates_is_that(before: int, after: int) -> None:
+    old = _filled(EF21, before)
+
+    states = [each.tensors() for each in _taken_over(EF21, old, after)]
+
+    assert all(torch.equal(state["mean"], old[0].tensors()["mean"]) for state in states)
+    torch.testing.assert_close(sum(state["sent"] for state in states) / after, states[0]["mean"])
+
+
+def test_what_all_ranks_had_alike_all_new_ones_have() -> None:
+    old = _filled(KINDS["powersgd"], 2)
+
+    for exchange in _taken_over(KINDS["powersgd"], old, 3):
+        factors = [name for name in exchange.tensors() if name.startswith("factor")]
+        assert len(factors) == 2
+        assert all(torch.equal(exchange.tensors()[name], old[0].tensors()[name]) for name in factors)
+
+
+def test_buffers_become_their_mean_and_constants_keep_their_bits() -> None:
+    constants = {"mask": torch.tensor([0.1, -torch.inf]), "count": torch.tensor(7)}
+    new = Buffers({"mean": torch.zeros(2)} | {name: torch.zeros_like(each) for name, each in constants.items()})
+
+    for rank in range(3):
+        new.inherit(Kept({"mean": torch.tensor([rank, 6.0])} | constants, {}, index=rank, of=3))
+
+    tensors = new.tensors()
+    assert tensors["mean"].tolist() == [1.0, 6.0]
+    assert all(torch.equal(tensors[name], constant) for name, constant in constants.items())
+
+
+def _saved_by(num_workers: int, config: ReplicaConfig, url: str) -> list[Replica]:
+    replicas = [Replica(config, rank, num_workers, device="cpu") for rank in range(num_workers)]
+    for replica in replicas:
+        replica._exchange.tensors()["residual"].fill_(replica.rank + 1.0)
+    commit_manifest(url, [shard for replica in replicas for shard in replica.save(url)], replicas[0].nodes)
+    return replicas
+
+
+def test_a_checkpoint_is_taken_over_alike_whatever_the_ranks_have_done(
+    make_config: Callable[..., ReplicaConfig], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = make_config(exchange=ThresholdConfig(density=0.1))
+    [old, _] = _saved_by(2, config, str(tmp_path))
+    fresh, used = (Replica(config, 0, 1, device="cpu") for _ in range(2))
+    used._exchange.tensors()["residual"].fill_(8.0)
+    used._random.begin(1)
+
+    with caplog.at_level(logging.WARNING):
+        for replica in (fresh, used):
+            replica.load(str(tmp_path))
+
+    for name, tensor in fresh._random.tensors().items():
+        assert torch.equal(tensor, used._random.tensors()[name])
+        assert not torch.equal(tensor, old._random.tensors()[name])
+    assert all(bool((each._exchange.tensors()["residual"] == 1.5).all()) for each in (fresh, used))
+    assert "saved on nodes ((0,), (1,)), now ((0,),)" in caplog.text
+
+
+def test_the_state_of_another_exchange_is_refused(make_config: Callable[..., ReplicaConfig], tmp_path: Path) -> None:
+    _saved_by(2, make_config(exchange=ThresholdConfig(density=0.1)), str(tmp_path))
+
+    Replica(make_config(exchange=NoneConfig()), 0, 1, device="cpu").load(str(tmp_path))  # which keeps nothing
+    with pytest.raises(CheckpointError, match=r"rank-0.safetensors has no 'sent|rank-0.safetensors has no 'mean"):
+        Replica(make_config(exchange=EF21), 0, 1, device="cpu").load(str(tmp_path))
