@@ -175,10 +175,7 @@ class Replica:
                 checkpoint.load(url, self._state, manifest, rank=self.rank)
             return
         if "parameters" in self._state.own:
-            raise CheckpointError(
-                f"{url} is of nodes {manifest.nodes}, where each worker had parameters of its own, as "
-                f"`sync: {{kind: {self.config.sync.kind}}}` has them: it goes on with these alone, not with {self.nodes}"
-            )
+            raise CheckpointError(f"{url} goes on with nodes {manifest.nodes} alone: each has parameters of its own")
         log.warning("%s was saved on nodes %s, now %s: what they kept is shared out", url, manifest.nodes, self.nodes)
         self.reset()
         with torch.no_grad():

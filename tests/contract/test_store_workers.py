@@ -42,3 +42,15 @@ def test_a_key_still_names_a_job_whose_workers_were_changed(store, spec):
     again, is_new = store.add_job(JobSpec.model_validate(spec.model_dump()), idempotency_key="k")
 
     assert (again.id, is_new, again.spec.workers.count) == (made.id, False, 3)
+
+
+@only("sqlite")
+def test_workers_with_parameters_of_their_own_stay_as_many_as_they_are(store, spec):
+    local = JobSpec.model_validate(spec.model_dump() | {"sync": {"kind": "local_sgd"}})
+    made, _ = store.add_job(local, idempotency_key="k")
+    store.pause(made.id)
+
+    with pytest.raises(InvalidJob, match="goes on with 2 workers alone, got 3"):
+        store.resume(made.id, workers=3)
+
+    assert store.resume(made.id, workers=2).spec.workers.count == 2

@@ -162,3 +162,15 @@ def test_the_state_of_another_exchange_is_refused(make_config: Callable[..., Rep
     Replica(make_config(exchange=NoneConfig()), 0, 1, device="cpu").load(str(tmp_path))  # which keeps nothing
     with pytest.raises(CheckpointError, match=r"rank-0.safetensors has no 'sent|rank-0.safetensors has no 'mean"):
         Replica(make_config(exchange=EF21), 0, 1, device="cpu").load(str(tmp_path))
+
+
+def test_a_rank_of_another_group_takes_no_parameters_that_were_one_ranks_own(tmp_path: Path) -> None:
+    local = ReplicaConfig.model_validate(
+        {"workload": {"kind": "digits-mlp"}, "optimizer": {"kind": "sgd"}, "exchange": {"kind": "none"}}
+        | {"sync": {"kind": "local_sgd"}}
+    )
+    url = str(tmp_path / "saved")
+    commit_manifest(url, Replica(local, 0, 1, device="cpu").save(url))
+
+    with pytest.raises(CheckpointError, match="each has parameters of its own"):
+        Replica(local, 0, 2, device="cpu").load(url)
