@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-long check bench bench-controller bench-search bench-workloads bench-links clean
+.PHONY: setup demo test test-long check bench bench-controller bench-search bench-workloads bench-links bench-chaos clean
 
 setup: $(STAMP)
 
@@ -49,6 +49,10 @@ bench-links: setup
 
 bench-workloads: setup
 	$(BIN)/python benchmarks/workloads.py
+
+bench-chaos: setup
+	$(BIN)/python benchmarks/chaos.py --rounds 200 --json benchmarks/chaos.jsonl
+	$(BIN)/python benchmarks/soak.py --minutes 30 --jobs 50
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -37,7 +37,10 @@ def of_jobs(client: Client, book: Book) -> Json:
         "duplicates": len(book.contradicted) + keys.total() - len(keys),
         "wedged": sum(number for state, number in states.items() if state not in TERMINAL),
         "failed": states[JobState.FAILED],
-    } | _of_runs(client, {job: family for job, family in book.runs.items() if jobs[job].state is JobState.SUCCEEDED})
+    } | _of_runs(
+        client,
+        {job: family for job, family in book.runs.items() if job in jobs and jobs[job].state is JobState.SUCCEEDED},
+    )
 
 
 def _all_jobs(client: Client) -> Iterator[JobSummary]:

@@ -48,9 +48,9 @@ class Keeper:
                 _remove(url)  # half a checkpoint is of no use, and may be what fills the disk
             raise
         self._num_saves += 1
-        if self._num_saves == 1:
-            require_room(url, num_more=self.keep + _NUM_BESIDES - 1)
         self.saved = [*(each for each in self.saved if each in still), url]
+        if self._num_saves == 1:
+            require_room(url, num_more=self.keep + _NUM_BESIDES - len(self.saved))
         return url
 
     def export(self) -> str:

@@ -5,6 +5,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from service.control.attempts import attempt_named
@@ -66,5 +67,7 @@ class Orphans:
 def tune_folders() -> Iterator[tuple[Path, list[str]]]:
     """Yield the folders that drivers on this machine keep Tune's files in, each with the attempts that it is of."""
     for folder in sorted(Path(tempfile.gettempdir()).glob(TUNE_FOLDERS)):
-        if folder.is_dir() and os.access(folder, os.R_OK | os.W_OK):
-            yield folder, [entry.name for entry in folder.iterdir()]
+        if not os.access(folder, os.R_OK | os.W_OK):
+            continue
+        with suppress(FileNotFoundError, NotADirectoryError):  # its driver has just removed it; it is none of ours
+            yield folder, os.listdir(folder)

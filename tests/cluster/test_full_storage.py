@@ -1,11 +1,13 @@
 """A checkpoint that cannot be written leaves nothing behind, and what was there stays."""
 
 import errno
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from service.cluster.checkpoints import Keeper
+from service.cluster.checkpoints import Keeper, NoRoom
 
 
 class FillingGroup:
@@ -20,6 +22,22 @@ class FillingGroup:
         if self.failure is not None:
             raise self.failure
         (folder / "manifest.json").write_bytes(b"{}")
+
+
+def test_what_a_later_attempt_inherits_counts_as_room_that_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = FillingGroup()
+    first = Keeper(group, f"file://{tmp_path}/1", keep=2)  # type: ignore[arg-type]
+    earlier = [first.save(step, needed=first.saved) for step in range(3)]
+    one = sum(file.stat().st_size for file in Path(earlier[0].removeprefix("file://")).iterdir())
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2 * one))
+
+    inherited = Keeper(group, f"file://{tmp_path}/2", keep=2, inherited=earlier)  # type: ignore[arg-type]
+    inherited.save(3, needed=earlier)
+
+    with pytest.raises(NoRoom):
+        Keeper(group, f"file://{tmp_path}/3", keep=2).save(0)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])

@@ -171,7 +171,7 @@ def test_an_api_that_is_away_for_long_restarts_no_job_and_loses_nothing(
 def test_a_job_whose_storage_is_full_waits_and_says_so_and_goes_on_by_itself_when_there_is_room(
     tmp_path: Path, eventually: Any
 ) -> None:
-    with small_disk(tmp_path / "disk", megabytes=16) as disk:
+    with small_disk(tmp_path / "disk", megabytes=24) as disk:
         service = LiveService(tmp_path / "state", num_cpus=2, storage_url=f"file://{disk.path}")
         try:
             with service.client() as client:
@@ -187,7 +187,7 @@ def test_a_job_whose_storage_is_full_waits_and_says_so_and_goes_on_by_itself_whe
         finally:
             service.stop()
 
-    assert (view.state, view.attempt) == (JobState.SUCCEEDED, 2)
+    assert (view.state, view.attempt) == (JobState.SUCCEEDED, 2), view.reason
     assert losses.steps == tuple(range(1000))
 
 
