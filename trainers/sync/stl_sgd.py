@@ -5,7 +5,7 @@ segment asks for is that of the first stage. Ranks meet at the end of every stag
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -23,7 +23,7 @@ class Stage(NamedTuple):
 
     start: int  # its first step, from 0
     end: int  # the first step of the next one
-    factor: float  # by which the first stage's learning rate is divided
+    factor: int  # by which the first stage's learning rate is divided
 
 
 def stage_at(step: int, config: StlSgdConfig) -> Stage:
@@ -73,5 +73,5 @@ class StlSgd(LocalSgd):
             self._center.copy_(self._parameters())
         return met
 
-    def tensors(self) -> dict[str, Any]:
+    def tensors(self) -> dict[str, Tensor]:
         return super().tensors() | {"center": self._center}
