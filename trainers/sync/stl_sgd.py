@@ -50,7 +50,7 @@ class StlSgd(LocalSgd):
     ) -> None:
         super().__init__(config, iterate, meeting, gradients=gradients)
         self._config, self._is_iid = config, is_iid
-        self._center = self._parameters() if config.gamma else self._anchor.new_zeros(0)
+        self._center = self._parameters().clone() if config.gamma else self._anchor.new_zeros(0)
 
     def _parameters(self) -> Tensor:
         return self._iterate.read()[: self._iterate.num_parameters]
