@@ -344,8 +344,9 @@ class Replica:
         if not self._sync.is_apart:
             return parameters
         tensors = list(parameters.values())
-        mean = self._averaged({"": torch.cat([tensor.flatten() for tensor in tensors])})[""]
-        parts = torch.split(mean, [tensor.numel() for tensor in tensors])
+        flat = torch.cat([tensor.flatten() for tensor in tensors])
+        self._averaged({"parameters": flat})
+        parts = torch.split(flat, [tensor.numel() for tensor in tensors])
         return {name: part.view_as(parameters[name]) for name, part in zip(parameters, parts, strict=True)}
 
     def _saved_buffers(self) -> dict[str, Tensor]:

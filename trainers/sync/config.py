@@ -90,8 +90,10 @@ class OverlapLocalSgdConfig(BehindConfig):
     momentum: Coefficient = Field(0.7, description="of the anchor")
 
 
-AnyLocalConfig = LocalSgdConfig | StlSgdConfig | VrlSgdConfig | CocodSgdConfig | OverlapLocalSgdConfig
-SyncConfig = Annotated[EveryStepConfig | AnyLocalConfig, Field(discriminator="kind")]
+SyncConfig = Annotated[
+    EveryStepConfig | LocalSgdConfig | StlSgdConfig | VrlSgdConfig | CocodSgdConfig | OverlapLocalSgdConfig,
+    Field(discriminator="kind"),
+]
 
 
 def misfit(sync: SyncConfig, exchange: ExchangeConfig, optimizer: str) -> str | None:

@@ -1,7 +1,5 @@
 """How ranks average a vector while all of them wait: through the job's exchange, compressed as it says."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -33,7 +31,3 @@ class Meeting:
         loss = torch.tensor(outcome.loss, device=values.device)
         met = self.exchange.step(loss, update.level, update.learning_rate)
         return self._buffer.gradient, met
-
-
-#: Averages a vector over the ranks, as `Meeting.average` does.
-Average = Callable[[Tensor, Exchanged, Update], tuple[Tensor, Exchanged]]

@@ -5,7 +5,7 @@ segment asks for is that of the first stage. Ranks meet at the end of every stag
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -23,7 +23,7 @@ class Stage(NamedTuple):
 
     start: int  # its first step, from 0
     end: int  # the first step of the next one
-    factor: float  # by which the first stage's learning rate is divided
+    factor: int  # by which the first stage's learning rate is divided
 
 
 def stage_at(step: int, config: StlSgdConfig) -> Stage:
@@ -50,7 +50,7 @@ class StlSgd(LocalSgd):
     ) -> None:
         super().__init__(config, iterate, meeting, gradients=gradients)
         self._config, self._is_iid = config, is_iid
-        self._center = self._parameters() if config.gamma else self._anchor.new_zeros(0)
+        self._center = self._parameters().clone() if config.gamma else self._anchor.new_zeros(0)
 
     def _parameters(self) -> Tensor:
         return self._iterate.read()[: self._iterate.num_parameters]
@@ -73,5 +73,5 @@ class StlSgd(LocalSgd):
             self._center.copy_(self._parameters())
         return met
 
-    def tensors(self) -> dict[str, Any]:
+    def tensors(self) -> dict[str, Tensor]:
         return super().tensors() | {"center": self._center}
