@@ -120,7 +120,12 @@ class Checkpointing(Config):
     every_seconds: float = Field(
         60.0, gt=0, allow_inf_nan=False, description="within a commit; stage starts and ends always are"
     )
-    keep: int = Field(2, ge=1, le=100)
+    keep: int = Field(
+        2,
+        ge=1,
+        le=100,
+        description="newest checkpoints that stay, besides the best one and those that something goes on from",
+    )
 
 
 class Arm(Config):

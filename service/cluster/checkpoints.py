@@ -9,8 +9,9 @@ from fsspec.implementations.local import LocalFileSystem
 
 from trainers.group import Group
 
-#: Besides the last `keep` a run may hold the one being written, its stage's start, and two that a larger budget needs.
-_NUM_BESIDES = 4
+#: Besides the last `keep` a run may hold the one being written, its stage's start, two that a larger budget needs, the
+#: best one, and the best one at its stage's start, for a stage that is taken back.
+_NUM_BESIDES = 6
 
 
 class NoRoom(Exception):

@@ -78,6 +78,15 @@ class OpenCommit(BaseModel):
         return self.model_copy(update={"decision": self.decision.model_copy(update={"commit_until": moved})})
 
 
+class Best(BaseModel):
+    """The checkpoint behind the evaluation with the lowest validation loss."""
+
+    model_config = ConfigDict(frozen=True)
+
+    checkpoint: str
+    loss: float
+
+
 class Progress(BaseModel):
     """Where a run is. JSON both ways."""
 
@@ -89,6 +98,8 @@ class Progress(BaseModel):
     seconds: float = Field(0.0, description="training clock when this was last written down")
     bill: Bill = Bill()
     schedule: list[ScheduleEntry] = Field(default_factory=list)
+    validation_loss: float | None = Field(None, description="of the last evaluation; None: it was not finite")
+    best: Best | None = None
     steady: tuple[str, ...] = Field(
         (), description="checkpoints that a larger budget goes on from: of the last state that none has told on"
     )
@@ -140,6 +151,12 @@ class Progress(BaseModel):
             bytes_recovery=self.bill.bytes_recovery + now.bytes - before.bytes,
         )
 
+    def note_checkpoint(self, url: str) -> None:
+        """Remember the checkpoint at `url` if the loss evaluated last is lower than behind every one before."""
+        loss = self.validation_loss
+        if loss is not None and (self.best is None or loss < self.best.loss):
+            self.best = Best(checkpoint=url, loss=loss)
+
     def note_insurance(self, line: "Progress") -> None:
         """Write down what the line beside this one has spent so far; no budget of this one counts it."""
         self._bill(steps_insurance=line.steps, bytes_insurance=line.bytes)
@@ -147,6 +164,7 @@ class Progress(BaseModel):
     def rewind_to(self, earlier: "Progress", *, num_steps: int) -> None:
         """Forget the `num_steps` that were trained since `earlier`; what they cost stays on the bill."""
         self.step, self.schedule, self.steady = earlier.step, list(earlier.schedule), earlier.steady
+        self.validation_loss, self.best = earlier.validation_loss, earlier.best
         self._bill(steps_taken_back=self.bill.steps_taken_back + num_steps)
 
     def stop_clock(self, seconds: float) -> None:

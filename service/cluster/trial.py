@@ -218,7 +218,8 @@ class _Run:
         """Return the checkpoints that must stay on storage, whatever their age."""
         beside = self.insurance.line.needed() if self.insurance else set()
         held = (lane.holds for lane in self.lanes if lane.holds)
-        return {self._stage.checkpoint, *self._known, *self.progress.steady, *beside, *held}
+        best = (each.best.checkpoint for each in (self.progress, self._stage.progress) if each.best)
+        return {self._stage.checkpoint, *self._known, *self.progress.steady, *best, *beside, *held}
 
     # -- a stage --------------------------------------------------------------------------------------------
 
@@ -343,6 +344,7 @@ class _Run:
         started = self.seconds()
         evaluation = self.group.evaluate()
         self.progress.charge_bytes(evaluation)
+        self.progress.validation_loss = reports.finite(evaluation.loss)
         self.progress.charge_seconds(seconds_evaluation=self.seconds() - started)
         self.sink.report(*reports.evaluated(self.trial_id, evaluation, self.progress.step, self.seconds()))
 
@@ -366,6 +368,7 @@ class _Run:
         """Write a checkpoint; return what a later attempt needs to go on from it. `commit` is the open one."""
         started = self.seconds()
         url = self.keeper.save(self.progress.step, needed=self.needed())
+        self.progress.note_checkpoint(url)
         self._saved_s = self.seconds()
         self.progress.charge_seconds(seconds_checkpoint=self._saved_s - started)
         self.progress.stop_clock(self._saved_s)

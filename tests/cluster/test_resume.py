@@ -155,8 +155,8 @@ def test_what_a_later_attempt_would_load_is_on_storage_and_old_checkpoints_are_n
                 assert _folder(beside["checkpoint"]).is_dir() and _folder(beside["stage"]["checkpoint"]) in kept
             assert all(folder.is_dir() for folder in kept)
             assert all(_folder(url) in kept for url in resume.progress.steady)
-            # keep, the newest, the stage's start, what a larger budget goes on from
-            most = 2 + 1 + 1 + len(resume.progress.steady)
+            # keep, the newest, the stage's start, what a larger budget goes on from, the best now and then
+            most = 2 + 1 + 1 + len(resume.progress.steady) + 2
             assert len(kept) <= most + (resume.insurance is not None)  # whose start is this line's
 
     spec = _spec(arm, "steps", keep=2)

@@ -1,0 +1,59 @@
+"""Which checkpoints stay: the newest, the best, and whatever something goes on from."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from service.cluster import trial
+from service.cluster.resume import Resume
+from service.records import AnyRecord, Checkpointed, MetricPoints, StageClosed
+from tests.small_trials import Memory, digits_trial
+from trainers.segment import Evaluation
+
+
+class Storage(Memory):
+    """Notes with every checkpoint what of the losses evaluated so far is the lowest, and looks for its checkpoint."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.best: list[tuple[float, int]] = []  # loss and the step of the first checkpoint behind it
+        self._loss: float | None = None
+
+    def report(self, *records: AnyRecord) -> None:
+        super().report(*records)
+        for record in records:
+            if isinstance(record, MetricPoints) and record.name == "validation_loss":
+                self._loss = record.values[0]
+            if isinstance(record, Checkpointed | StageClosed):
+                self._look(Resume.model_validate(record.resume))
+
+    def _look(self, resume: Resume) -> None:
+        if self._loss is not None and (not self.best or self._loss < self.best[-1][0]):
+            self.best.append((self._loss, resume.progress.step))
+        best = resume.progress.best
+        assert best is not None and (best.loss, int(best.checkpoint.rpartition("-")[2])) == self.best[-1]
+        assert best.checkpoint in resume.checkpoints
+        assert Path(best.checkpoint.removeprefix("file://")).is_dir()
+
+
+def test_the_best_checkpoint_stays_until_there_is_a_better_one(
+    tmp_path: Path, arithmetic_group: Callable[..., Any]
+) -> None:
+    group, sink = arithmetic_group(), Storage()
+    losses = {0: 2.0, 30: 1.5, 60: 0.5, 90: 1.0, 120: 0.7}  # by step; then it rises
+
+    def evaluate() -> Evaluation:
+        loss = losses.get(len(group.rates), 3.0)
+        return Evaluation(loss=loss, metrics={}, num_samples=10, bytes_sent=({"control": 8},) * 2)
+
+    group.evaluate = evaluate
+    checkpoint = {"every_seconds": 1e-9, "keep": 1}
+    spec = digits_trial(
+        budget={"steps": 300}, checkpoint=checkpoint, objective={"every": 30}, controller={"kind": "fixed"}
+    )
+    trial.train(spec, group, sink, trial_id="job.tuned.0", storage_url=f"file://{tmp_path}")
+
+    assert [loss for loss, _ in sink.best] == [2.0, 1.5, 0.5]
+    left = sorted(int(folder.name.rpartition("-")[2]) for folder in (tmp_path / "job.tuned.0").iterdir()
+                  if folder.name.partition("-")[2].startswith("step"))  # fmt: skip
+    assert sink.best[-1][1] in left and 300 in left and len(left) <= 5
