@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -111,3 +112,15 @@ def test_the_store_knows_when_the_database_failed_last_and_no_users_mistake_coun
         store.add_job(spec)
 
     assert clock.now - 1 < store.failed_at <= clock.now
+
+
+def test_a_storage_out_of_reach_is_503_for_what_is_on_it_alone(tmp_path, clock, spec, put_sqlite):
+    settings = Settings(state_dir=tmp_path, database_url="", storage_url="file:///dev/null/results")
+    put_sqlite(settings)
+    with closing(Store.open(settings, clock=clock)) as store:
+        job_id = store.add_job(spec)[0].id
+        store.begin_attempt(job_id)
+        api = TestClient(create_app(store), headers={"Authorization": f"Bearer {store.add_key('test')}"})
+
+        assert_refused(api.get(f"/v1/jobs/{job_id}/logs"), said="WIRETUNE_STORAGE_URL")
+        assert api.get(f"/v1/jobs/{job_id}").status_code == 200
