@@ -83,6 +83,7 @@ class Ends:
     def ended(self, probe: Probe) -> None:
         """Note that the live state is the end of `probe`."""
         self.held = Held(live=End.of(probe), aside=self.held.aside)
+        self._pushed = {name: pushed for name, pushed in self._pushed.items() if name in self.ids}
         self._pushed[probe.candidate.id] = list(probe.pushed)
 
     def lost(self, promoted: str | None) -> End | None:
