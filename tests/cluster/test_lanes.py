@@ -52,7 +52,14 @@ def _told(lanes: list[Lane], *, in_rounds: bool) -> list[str]:
     def ask() -> Candidate | None:
         return next(candidates, None)
 
-    side_by_side(lanes, ask=ask, probe=probe, tell=lambda run: told.append(run.candidate.id), in_rounds=in_rounds)
+    side_by_side(
+        lanes,
+        ask=ask,
+        probe=probe,
+        tell=lambda run: told.append(run.candidate.id),
+        told=lambda running: None,
+        in_rounds=in_rounds,
+    )
     return told
 
 
@@ -79,7 +86,14 @@ def test_what_ends_one_lane_ends_the_search_when_the_others_have_ended(arithmeti
 
     lanes = [Lane(arithmetic_group()) for _ in range(2)]
     with pytest.raises(WorkloadError, match="no such file"):
-        side_by_side(lanes, ask=lambda: next(candidates, None), probe=probe, tell=lambda run: None, in_rounds=True)
+        side_by_side(
+            lanes,
+            ask=lambda: next(candidates, None),
+            probe=probe,
+            tell=lambda run: None,
+            told=lambda running: None,
+            in_rounds=True,
+        )
     assert ended == ["0-1"]
 
 
