@@ -26,7 +26,7 @@ from exchange_kinds import (
     pairs,
 )
 from lost_ranks import dead_rank, silent_rank
-from sync_scenarios import apart, paced_average, sync, sync_pairs, write_checkpoint
+from sync_scenarios import apart, paced_average, sync, sync_on_nodes, sync_pairs, write_checkpoint
 
 from trainers import cost
 from trainers.config import (
@@ -199,6 +199,7 @@ SCENARIOS = {
         replicas_on_nodes,
         sync,
         sync_pairs,
+        sync_on_nodes,
         apart,
         paced_average,
         ddp,

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from exchange_bench import Place, digest
+from exchange_kinds import UNEVEN
 from sync_bench import D, Problem, SyncBench
 
 from trainers import cost
@@ -81,6 +82,15 @@ def sync_pairs(rank: int, num_workers: int) -> dict[str, Any]:
     """The same for pairs of the ranks."""
     groups = [dist.new_group([first, first + 1]) for first in range(0, num_workers, 2)]
     return _sync(Place(rank % 2, 2, groups[rank // 2]))
+
+
+def sync_on_nodes(rank: int, num_workers: int) -> dict[str, Any]:
+    """Where ranks that share nodes of different sizes are after each step, and what they sent between nodes."""
+    place, seen = Place.on_nodes(rank, UNEVEN), {}
+    for name, config in LOCAL.items():
+        bench = SyncBench(config, place)
+        seen[name] = {"trace": bench.run(RATES), "sent": sum(bench.wires.between.ledger.take().values())}
+    return seen
 
 
 def _sync(place: Place) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from exchange_bench import Place
+from exchange_kinds import UNEVEN
 from local_definitions import (
     Definition,
     cocod_sgd,
@@ -57,6 +58,15 @@ def test_ranks_train_as_the_method_defines_worker_by_worker(groups: Groups, name
     for group in groups:
         problems = [Problem.of(rank) for rank in range(len(group))]
         np.testing.assert_allclose(_traces(group, name), DEFINITIONS[name](problems, RATES), atol=2e-5)
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_ranks_that_share_nodes_train_as_the_method_defines_and_only_leaders_send(four_ranks: Reports, name: str):
+    ranks = [rank[name] for rank in four_ranks["sync_on_nodes"]]
+
+    traces = np.stack([rank["trace"] for rank in ranks], axis=1)
+    np.testing.assert_allclose(traces, DEFINITIONS[name]([Problem.of(rank) for rank in range(4)], RATES), atol=2e-5)
+    assert [rank["sent"] > 0 for rank in ranks] == [rank in (nodes[0] for nodes in UNEVEN) for rank in range(4)]
 
 
 @pytest.mark.parametrize("name", LOCAL)
