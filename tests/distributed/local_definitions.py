@@ -122,7 +122,3 @@ def overlap_local_sgd(
             anchor = (anchor - rate * velocity).mean(axis=0)
         trace.append(x)
     return np.stack(trace)
-
-
-def synchronous(problems: Sequence[Problem], rates: Sequence[float]) -> Traces:
-    return local_sgd(problems, rates, period=1)

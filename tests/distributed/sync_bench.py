@@ -4,7 +4,7 @@ Worker i minimises sum_j (curvature_ij / 2) (x_j - optimum_ij)^2, so that all is
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -32,11 +32,11 @@ class Problem:
     optimum: Tensor  # (D,)
 
     @classmethod
-    def of(cls, rank: int, *, alike: bool = False) -> "Problem":
-        """Return rank's own part; if `alike`, with the curvature of all others."""
+    def of(cls, rank: int) -> "Problem":
+        """Return the part of `rank`."""
         generator = torch.Generator().manual_seed(rank)
         curvature, optimum = torch.rand(D, generator=generator) + 0.5, torch.randn(D, generator=generator)
-        return cls(torch.ones(D) if alike else curvature, optimum)
+        return cls(curvature, optimum)
 
     def gradient(self, x: Tensor) -> Tensor:
         return self.curvature * (x - self.optimum)
@@ -69,7 +69,6 @@ class SyncBench:
         *,
         optimizer: OptimizerConfig | None = None,
         exchange: ExchangeConfig | None = None,
-        problem: Problem | None = None,
     ) -> None:
         config = ReplicaConfig(
             workload=DigitsMlp(),  # of no use here
@@ -78,7 +77,7 @@ class SyncBench:
             sync=sync,
         )
         model = Plain().model()
-        self.problem = problem or Problem.of(place.rank)
+        self.problem = Problem.of(place.rank)
         self.optimizer = optimizers.build(config.optimizer, Plain(), model)
         self.parameters = list(self.optimizer.parameters.values())
         self.buffer = GradientBuffer.behind(self.parameters, config.exchange)
@@ -125,8 +124,3 @@ class SyncBench:
         with torch.no_grad():
             for parameter, saved in zip(self.parameters, parameters, strict=True):
                 parameter.copy_(saved)
-
-
-def away(problem: Problem, by: float) -> Problem:
-    """Return `problem` with its optimum moved."""
-    return replace(problem, optimum=problem.optimum + by)
