@@ -31,7 +31,7 @@ def test_what_a_later_attempt_inherits_counts_as_room_that_it_has(
     first = Keeper(group, f"file://{tmp_path}/1", keep=2)  # type: ignore[arg-type]
     earlier = [first.save(step, needed=first.saved) for step in range(3)]
     one = sum(file.stat().st_size for file in Path(earlier[0].removeprefix("file://")).iterdir())
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2 * one))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=4 * one))
 
     inherited = Keeper(group, f"file://{tmp_path}/2", keep=2, inherited=earlier)  # type: ignore[arg-type]
     inherited.save(3, needed=earlier)
