@@ -49,6 +49,7 @@ def _launch(settings: Settings) -> Launch:
         num_cpus=settings.num_cpus,
         num_gpus=settings.num_gpus,
         idle_s=settings.embedded_idle_s,
+        max_silence_s=settings.max_silence_s,
     )
 
 

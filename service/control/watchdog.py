@@ -27,6 +27,7 @@ _log = logging.getLogger("wiretune.watchdog")
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 _OBJECT_STORE_BYTES = 500_000_000  # snapshots and messages; a small machine's /dev/shm must hold it
 _DATA_VARIABLE = "WIRETUNE_DATA_DIR"  # the one of our variables that workers read
+_DRIVER = "service.cluster.entrypoint"  # on the command line of every driver
 _LOOK_S = 5.0  # between two looks for strays
 _STRAY_S = 10.0  # that a process may take to notice that its parent is gone
 _GRACES_S = {signal.SIGTERM: 3.0, signal.SIGKILL: 15.0}
@@ -52,7 +53,8 @@ class Launch(BaseModel):
     temp_dir: Path  # short: sockets below it have at most 107 characters
     num_cpus: int
     num_gpus: int | None
-    idle_s: float
+    idle_s: float  # without an owner, and without a driver
+    max_silence_s: float  # that a driver trains on without the service, before it ends by itself
 
     @property
     def head_path(self) -> Path:
@@ -72,7 +74,7 @@ class Launch(BaseModel):
 
 
 def main(launch: Launch) -> None:
-    """Run the head until a SIGTERM, its own end, or `idle_s` without an owner; leave nothing behind."""
+    """Run the head until a SIGTERM, its own end, or `idle_s` without an owner or a driver; leave nothing behind."""
     told = _Told()
     signal.signal(signal.SIGTERM, told)
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # whatever Ray leaves behind becomes our child, and is found
@@ -125,7 +127,7 @@ class Strays:
 def _watch(launch: Launch, ray: int, told: _Told) -> str:
     strays = Strays(os.getpid(), keep=ray)
     owned_at = time.monotonic()
-    while time.monotonic() - owned_at < launch.idle_s:
+    while not _is_forsaken(launch, time.monotonic() - owned_at):
         processes.reap()
         if told.to_end:
             return "told to"
@@ -136,6 +138,18 @@ def _watch(launch: Launch, ray: int, told: _Told) -> str:
             owned_at = time.monotonic()
         time.sleep(0.5)
     return f"no service owned it for {launch.idle_s:g} s"
+
+
+def _is_forsaken(launch: Launch, unowned_s: float) -> bool:
+    """Whether the service has been away for so long that nobody waits for the head, or for what it runs, any more."""
+    if unowned_s < launch.idle_s:
+        return False
+    return unowned_s > launch.idle_s + launch.max_silence_s or not _has_driver()
+
+
+def _has_driver() -> bool:
+    """Whether a job's driver is below this process."""
+    return any(processes.is_running(pid, word=_DRIVER) for pid in processes.descendants(os.getpid()))
 
 
 def is_owned(path: Path) -> bool:

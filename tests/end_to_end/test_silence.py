@@ -148,8 +148,7 @@ def _trains(client: Client, job_id: str, *, attempt: int) -> bool:
 def test_an_api_that_is_away_for_long_restarts_no_job_and_loses_nothing(
     tmp_path: Path, eventually: Any, away_s: float, lease_s: float
 ) -> None:
-    idle_s = 2 * away_s  # an embedded Ray ends after 120 s without a service, unless it is told to wait
-    service = LiveService(tmp_path, num_cpus=6, lease_s=lease_s, renew_s=lease_s / 3, embedded_idle_s=idle_s)
+    service = LiveService(tmp_path, num_cpus=6, lease_s=lease_s, renew_s=lease_s / 3, embedded_idle_s=away_s / 3)
     steps = 500 + int(4 * away_s)  # some 4 a second, after starts that are some way apart
     try:
         with service.client() as client:
