@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Self
 
 from search import spending
-from search.config import OPTIMIZER_TRAITS, Budget, OffConfig
+from search.config import OPTIMIZER_TRAITS, Budget, OffConfig, PolynomialConfig
 from search.space import SearchSpace
 from search.types import Allowance, Candidate, Course, Decision, Observation, Spent, Values
 
@@ -103,6 +103,32 @@ class Linear(Fixed):
 
     def factor(self, fraction: float) -> float:
         return 1 - fraction
+
+
+class Polynomial(Fixed):
+    """The guess x (1 - f)^power, f the fraction of the budget spent."""
+
+    kind: ClassVar[str] = "polynomial"
+    reason: ClassVar[str] = "the guess, decayed to zero over the budget by a power"
+
+    def __init__(self, space: SearchSpace, budget: Budget, config: PolynomialConfig) -> None:
+        super().__init__(space, budget)
+        self._config = config
+
+    def factor(self, fraction: float) -> float:
+        return math.pow(max(0.0, 1 - fraction), self._config.power)
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Return the state as JSON-compatible data."""
+        return {**super().state_dict(), "config": self._config.model_dump(mode="json")}
+
+    @classmethod
+    def from_state_dict(cls, state: Mapping[str, Any]) -> Self:
+        """Restore from `state_dict`'s answer."""
+        space, budget = SearchSpace.model_validate(state["space"]), Budget.model_validate(state["budget"])
+        restored = cls(space, budget, PolynomialConfig.model_validate(state["config"]))
+        restored._num_closed = state["num_closed"]
+        return restored
 
 
 class Off(Fixed):

@@ -65,6 +65,13 @@ class LinearConfig(Config):
     kind: Literal["linear"] = "linear"
 
 
+class PolynomialConfig(Config):
+    """The guess x (1 - f)^power, f the fraction of the budget spent; with power 2 as LARS is published."""
+
+    kind: Literal["polynomial"] = "polynomial"
+    power: float = Field(2.0, gt=0, le=10)
+
+
 #: Last share of the budget in which a plain optimizer's rate goes linearly to 0.
 CoolDown = Annotated[float, Field(ge=0, le=0.5)]
 
@@ -245,6 +252,7 @@ ControllerConfig = Annotated[
     | FixedConfig
     | CosineConfig
     | LinearConfig
+    | PolynomialConfig
     | OffConfig
     | ScheduleConfig,
     Field(discriminator="kind"),
@@ -266,6 +274,7 @@ class OptimizerTraits(Config):
 #: SGD's rate and needs no decay; under Adam short probes see a plateau, of which long runs want the lower edge.
 OPTIMIZER_TRAITS: dict[str, OptimizerTraits] = {
     "sgd": OptimizerTraits(centre=1.0, share=1.0, pick=1.0, cools_down=True),
+    "lars": OptimizerTraits(centre=1.0, share=1.0, pick=1.0, cools_down=True),  # as of SGD, which it scales
     "adamw": OptimizerTraits(centre=1.0, share=0.7, pick=0.3, cools_down=True),
     "schedulefree_sgd": OptimizerTraits(centre=20.0, share=1.0, pick=1.0, cools_down=False),
     "schedulefree_adamw": OptimizerTraits(centre=3.0, share=0.7, pick=2.0, cools_down=False),

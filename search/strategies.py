@@ -5,8 +5,16 @@ from typing import Any
 
 from search.acquisition import warm_up
 from search.autolrs import AutoLrs
-from search.baselines import Cosine, Fixed, Linear, Off
-from search.config import AutoLrsConfig, Budget, ControllerConfig, OffConfig, ScheduleConfig, StagedConfig
+from search.baselines import Cosine, Fixed, Linear, Off, Polynomial
+from search.config import (
+    AutoLrsConfig,
+    Budget,
+    ControllerConfig,
+    OffConfig,
+    PolynomialConfig,
+    ScheduleConfig,
+    StagedConfig,
+)
 from search.controller import Controller
 from search.prior import NO_PRIOR, Prior
 from search.protocol import Strategy
@@ -28,6 +36,11 @@ def _off(config: ControllerConfig, space: SearchSpace, seed: int, budget: Budget
     return Off(space, budget, config)
 
 
+def _polynomial(config: ControllerConfig, space: SearchSpace, seed: int, budget: Budget) -> Strategy:
+    assert isinstance(config, PolynomialConfig)
+    return Polynomial(space, budget, config)
+
+
 def _scheduled(config: ControllerConfig, space: SearchSpace, seed: int, budget: Budget) -> Strategy:
     assert isinstance(config, ScheduleConfig)
     return Scheduled(space, budget, config)
@@ -46,6 +59,7 @@ _BUILDERS: dict[str, Builder] = {
     "fixed": lambda config, space, seed, budget: Fixed(space, budget),
     "cosine": lambda config, space, seed, budget: Cosine(space, budget),
     "linear": lambda config, space, seed, budget: Linear(space, budget),
+    "polynomial": _polynomial,
     "off": _off,
     "schedule": _scheduled,
 }
@@ -58,6 +72,7 @@ _RESTORERS: dict[str, Restorer] = {
     "fixed": Fixed.from_state_dict,
     "cosine": Cosine.from_state_dict,
     "linear": Linear.from_state_dict,
+    "polynomial": Polynomial.from_state_dict,
     "off": Off.from_state_dict,
     "schedule": Scheduled.from_state_dict,
 }

@@ -7,11 +7,11 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from trainers.config import FUTURE_EXCHANGES, FUTURE_OPTIMIZERS
+from trainers.config import FUTURE_EXCHANGES
 from trainers.ranges import Fault
 
 #: Words of the job language that this version refuses by name.
-FUTURE = {*FUTURE_EXCHANGES, *FUTURE_OPTIMIZERS}
+FUTURE = {*FUTURE_EXCHANGES}
 
 
 class Problem(BaseModel):

@@ -14,6 +14,7 @@ from trainers.config import (
     ExchangeConfig,
     IidPartition,
     KeepConfig,
+    LarsConfig,
     LinkConfig,
     MeasureLink,
     NoneConfig,
@@ -23,6 +24,7 @@ from trainers.config import (
     PerNode,
     ReplicaConfig,
     ScheduleFreeSgdConfig,
+    SgdConfig,
     SparseConfig,
     SyncConfig,
     WorkloadConfig,
@@ -239,7 +241,8 @@ class JobSpec(Config):
         for index, arm in enumerate(self.arms):
             exchange, optimizer = arm.exchange or self.exchange, arm.optimizer or self.optimizer
             corrects = isinstance(exchange, SparseConfig) and exchange.momentum_correction is not None
-            if corrects and not (optimizer.kind == "own" or (optimizer.kind == "sgd" and optimizer.momentum == 0)):
+            has_none = isinstance(optimizer, SgdConfig | LarsConfig) and optimizer.momentum == 0
+            if corrects and not (optimizer.kind == "own" or has_none):
                 yield Fault(
                     f"/arms/{index}/exchange" if arm.exchange else "/exchange",
                     exchange.kind,

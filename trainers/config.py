@@ -253,6 +253,17 @@ class SgdConfig(Config):
             yield Fault("/momentum", self.momentum, "`nesterov` needs `momentum` > 0, got 0")
 
 
+class LarsConfig(Config):
+    """Steps in proportion to each layer's weights (LARS, You et al., 2017), for large batches."""
+
+    kind: Literal["lars"] = "lars"
+    learning_rate: LearningRate = Field(10.0, description="times `trust` and the layer's length over its gradient's")
+    momentum: Momentum | tuple[Momentum, Momentum] = 0.9
+    weight_decay: WeightDecay | tuple[WeightDecay, WeightDecay] = 0.0
+    trust: float = Field(0.001, gt=0, le=1, description="of a layer's length, what a step at rate 1 moves it")
+    warmup_steps: int = Field(0, ge=0, description="linear ramp from the first step")
+
+
 class AdamWConfig(Config):
     """`torch.optim.AdamW`."""
 
@@ -299,7 +310,7 @@ class OwnOptimizerConfig(Config):
 
 
 OptimizerConfig = Annotated[
-    SgdConfig | AdamWConfig | ScheduleFreeSgdConfig | ScheduleFreeAdamWConfig | OwnOptimizerConfig,
+    SgdConfig | LarsConfig | AdamWConfig | ScheduleFreeSgdConfig | ScheduleFreeAdamWConfig | OwnOptimizerConfig,
     Field(discriminator="kind"),
 ]
 
@@ -324,9 +335,6 @@ class DropItConfig(Config):
 
 
 ActivationsConfig = Annotated[KeepConfig | DropItConfig, Field(discriminator="kind")]
-
-
-FUTURE_OPTIMIZERS = ("lars",)
 
 
 class MeasureLink(Config):

@@ -10,18 +10,20 @@ from torch.nn import Parameter
 
 from trainers.config import (
     AdamWConfig,
+    LarsConfig,
     OptimizerConfig,
     OwnOptimizerConfig,
     ScheduleFreeAdamWConfig,
     ScheduleFreeSgdConfig,
     SgdConfig,
 )
+from trainers.lars import Lars
 from trainers.ranges import first
 from trainers.segment import Segment
 from trainers.workload import Workload, WorkloadError
 
 Group = dict[str, Any]  # a torch parameter group
-OurOptimizerConfig = SgdConfig | AdamWConfig | ScheduleFreeSgdConfig | ScheduleFreeAdamWConfig
+OurOptimizerConfig = SgdConfig | LarsConfig | AdamWConfig | ScheduleFreeSgdConfig | ScheduleFreeAdamWConfig
 
 
 class Optimizer:
@@ -244,6 +246,8 @@ def _of_kind(config: OurOptimizerConfig, groups: list[Group]) -> torch.optim.Opt
             return torch.optim.SGD(
                 groups, momentum=first(config.momentum), nesterov=first(config.nesterov), weight_decay=decay
             )
+        case LarsConfig():
+            return Lars(groups, momentum=first(config.momentum), weight_decay=decay, trust=config.trust)
         case AdamWConfig():
             return torch.optim.AdamW(groups, betas=(first(config.betas[0]), config.betas[1]), weight_decay=decay)
         case ScheduleFreeSgdConfig():
@@ -259,7 +263,7 @@ def _initial_state(config: OptimizerConfig, group: Group, parameter: Parameter) 
     """Return what the optimizer itself would create at its first step."""
     zeros, start = torch.zeros_like(parameter), parameter.detach().clone()
     match config:
-        case SgdConfig():
+        case SgdConfig() | LarsConfig():
             return {"momentum_buffer": zeros} if group["momentum"] else {}
         case AdamWConfig():
             return {"step": torch.tensor(0.0), "exp_avg": zeros, "exp_avg_sq": torch.zeros_like(parameter)}

@@ -3,13 +3,15 @@
 import pytest
 
 from search import strategies
-from search.config import BoConfig, Budget, CosineConfig, FixedConfig, LinearConfig, OffConfig
+from search.config import BoConfig, Budget, CosineConfig, FixedConfig, LinearConfig, OffConfig, PolynomialConfig
 from search.space import SearchSpace
 from search.types import Spent, Values
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "schedulefree_sgd"])
-@pytest.mark.parametrize("config", [FixedConfig(), CosineConfig(), LinearConfig(), OffConfig(), BoConfig()])
+@pytest.mark.parametrize(
+    "config", [FixedConfig(), CosineConfig(), LinearConfig(), PolynomialConfig(), OffConfig(), BoConfig()]
+)
 def test_a_rate_anneals_exactly_where_a_larger_budget_gives_another(config, optimizer):
     space = SearchSpace(optimizer=optimizer, guess=Values(learning_rate=0.2))
     short, long = (

@@ -4,7 +4,7 @@ import pytest
 
 from search import strategies
 from search.baselines import Cosine, Fixed, Linear, Off
-from search.config import Budget, CosineConfig, FixedConfig, LinearConfig, OffConfig
+from search.config import Budget, CosineConfig, FixedConfig, LinearConfig, OffConfig, PolynomialConfig
 from search.space import Axis, SearchSpace
 from search.types import Observation, Spent, Values
 
@@ -12,7 +12,7 @@ SPACE = SearchSpace(optimizer="sgd", guess=Values(learning_rate=0.2, level=0.01)
 BUDGET = Budget(steps=100, seconds=10.0)
 
 
-@pytest.mark.parametrize("config", [FixedConfig(), CosineConfig(), LinearConfig(), OffConfig()])
+@pytest.mark.parametrize("config", [FixedConfig(), CosineConfig(), LinearConfig(), PolynomialConfig(), OffConfig()])
 def test_a_baseline_asks_nothing_and_commits_the_whole_budget(config):
     strategy = strategies.build(config, space=SPACE, seed=0, budget=BUDGET)
     decision = strategy.decide()
@@ -45,6 +45,15 @@ def test_cosine_follows_the_cap_that_is_nearest(spent, factor):
 
     assert values.learning_rate == pytest.approx(0.2 * factor)
     assert values.level == 0.01
+
+
+@pytest.mark.parametrize("steps", [0, 50, 101])
+def test_polynomial_falls_by_its_power_also_after_it_was_restored(steps):
+    made = strategies.build(PolynomialConfig(power=3), space=SPACE, seed=0, budget=BUDGET)
+
+    for strategy in (made, strategies.restore(made.state_dict())):
+        expected = 0.2 * max(0.0, 1 - steps / 100) ** 3
+        assert strategy.values(Spent(steps=steps)).learning_rate == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("steps", [0, 25, 100])
