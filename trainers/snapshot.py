@@ -38,6 +38,22 @@ class Inheriting(Stateful, Protocol):
         """Take over this rank's share of `kept`; called for every old rank in order, on a part without a step."""
 
 
+class Stateless:
+    """What keeps nothing between steps."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {}
+
+    def scalars(self) -> dict[str, Any]:
+        return {}
+
+    def load_scalars(self, scalars: dict[str, Any]) -> None:
+        return
+
+    def inherit(self, kept: Kept) -> None:
+        return
+
+
 class Steps:
     """Counts the optimizer steps taken."""
 

@@ -12,6 +12,7 @@ from trainers.exchange.config import SparseConfig
 from trainers.exchange.memory import Memory, Selection
 from trainers.exchange.payload import Header, Payload
 from trainers.exchange.wire import Wire
+from trainers.snapshot import Stateless
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Aggregator(Protocol):
     def load_scalars(self, scalars: dict[str, Any]) -> None: ...
 
 
-class Stateless:
+class Forgetful(Stateless):
     """What aggregators have in common that keep nothing between steps."""
 
     def release(self, values: Tensor) -> None:
@@ -58,17 +59,8 @@ class Stateless:
     def commit(self) -> None:
         return
 
-    def tensors(self) -> dict[str, Tensor]:
-        return {}
 
-    def scalars(self) -> dict[str, Any]:
-        return {}
-
-    def load_scalars(self, scalars: dict[str, Any]) -> None:
-        return
-
-
-class Gather(Stateless):
+class Gather(Forgetful):
     """Every rank gets every payload: (N-1) payloads leave each rank."""
 
     def __init__(self, config: SparseConfig, bucket: Bucket, wire: Wire) -> None:

@@ -1,7 +1,6 @@
 """Exchanges that send every entry as a number: one all-reduce a bucket."""
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,13 +10,13 @@ from trainers.exchange.buckets import Bucket
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.outcome import DIVERGED, Exchanged, is_finite
 from trainers.exchange.wire import Parts, Wire
-from trainers.snapshot import Kept
+from trainers.snapshot import Stateless
 
 #: What beside the gradient is summed over the ranks.
 Control = list[float]
 
 
-class DenseExchange:
+class DenseExchange(Stateless):
     """All-reduces the gradient itself: the trivial compressor and memory.
 
     In 16 bits gradients are divided before they are summed, as in torch's hooks; what is rounded off is lost.
@@ -47,18 +46,6 @@ class DenseExchange:
         summed = _sum_behind(self._buffer.led_by([loss], bucket), 1, self._wire)
         gradient.div_(self._wire.num_workers)
         return summed
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {}
-
-    def scalars(self) -> dict[str, Any]:
-        return {}
-
-    def load_scalars(self, scalars: dict[str, Any]) -> None:
-        return
-
-    def inherit(self, kept: Kept) -> None:
-        return
 
 
 def all_reduce_mean(values: Tensor, wire: Wire, control: Control, dtype: torch.dtype = torch.float32) -> Control:

@@ -5,7 +5,7 @@ import math
 from torch import Tensor
 
 from trainers import cost
-from trainers.exchange.aggregate import Report, Stateless
+from trainers.exchange.aggregate import Forgetful, Report
 from trainers.exchange.buckets import Bucket
 from trainers.exchange.dense import all_reduce_mean
 from trainers.exchange.memory import Memory, Selection
@@ -13,7 +13,7 @@ from trainers.exchange.outcome import is_finite, loss_if
 from trainers.exchange.wire import Wire
 
 
-class Shared(Stateless):
+class Shared(Forgetful):
     """One all-reduce of the values, with the loss before them: the same bytes whatever N."""
 
     def __init__(self, bucket: Bucket, wire: Wire) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from trainers import cost
-from trainers.exchange.aggregate import Report, Stateless
+from trainers.exchange.aggregate import Forgetful, Report
 from trainers.exchange.buckets import Bucket
 from trainers.exchange.compressors.gtopk import merge, merge_rounds
 from trainers.exchange.config import GTopKConfig
@@ -18,7 +18,7 @@ from trainers.exchange.payload import Header, Payload
 from trainers.exchange.wire import Wire
 
 
-class Tree(Stateless):
+class Tree(Forgetful):
     """Every rank but the first sends one payload up, and all get the first one's: bytes that do not grow with N.
 
     Who merges keeps in its own memory what it drops, and who sends keeps what rounding takes, so that nothing is lost.

@@ -16,28 +16,16 @@ from trainers.exchange.config import ExchangeConfig
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.outcome import DIVERGED, Exchanged
 from trainers.exchange.wires import LEADER, Wires
-from trainers.snapshot import Kept
+from trainers.snapshot import Kept, Stateless
 
 
-class Follower:
+class Follower(Stateless):
     """The part of a rank that does not lead its node: it exchanges nothing with other nodes, and keeps nothing."""
 
     threshold = None
 
     def step(self, loss: Tensor, level: float | None, learning_rate: float) -> Exchanged:
         return Exchanged()
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {}
-
-    def scalars(self) -> dict[str, Any]:
-        return {}
-
-    def load_scalars(self, scalars: dict[str, Any]) -> None:
-        return
-
-    def inherit(self, kept: Kept) -> None:
-        return
 
 
 class TwoLevelExchange:

@@ -9,13 +9,13 @@ from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.outcome import Exchanged
 from trainers.ranges import first
-from trainers.snapshot import Kept
+from trainers.snapshot import Stateless
 from trainers.sync.config import LocalConfig
 from trainers.sync.iterate import Iterate
 from trainers.sync.policy import Parts, Update
 
 
-class Alone:
+class Alone(Stateless):
     """Gradients of a rank that trains by itself: they stay as they are, and so does its loss.
 
     One that is not finite is found when the ranks next meet: until then none of them may stop.
@@ -29,18 +29,6 @@ class Alone:
     def step(self, loss: Tensor, level: float | None, learning_rate: float) -> Exchanged:
         self._buffer.wait_for_all()
         return Exchanged(loss=float(loss))
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {}
-
-    def scalars(self) -> dict[str, Any]:
-        return {}
-
-    def load_scalars(self, scalars: dict[str, Any]) -> None:
-        return
-
-    def inherit(self, kept: Kept) -> None:
-        return
 
 
 class Local(ABC):
