@@ -2,12 +2,16 @@
 
 import math
 from collections.abc import Collection, Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+from pydantic import BaseModel
 
 from search import spending
 from search.config import OPTIMIZER_TRAITS, Budget, OffConfig, PolynomialConfig
 from search.space import SearchSpace
 from search.types import Allowance, Candidate, Course, Decision, Observation, Spent, Values
+
+C = TypeVar("C", bound=BaseModel)
 
 
 class Fixed:
@@ -105,54 +109,46 @@ class Linear(Fixed):
         return 1 - fraction
 
 
-class Polynomial(Fixed):
+class _Configured(Fixed, Generic[C]):
+    """A baseline with knobs, which are part of its state."""
+
+    config_type: type[C]
+
+    def __init__(self, space: SearchSpace, budget: Budget, config: C) -> None:
+        super().__init__(space, budget)
+        self._config = config
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Return the state as JSON-compatible data."""
+        return {**super().state_dict(), "config": self._config.model_dump(mode="json")}
+
+    @classmethod
+    def from_state_dict(cls, state: Mapping[str, Any]) -> Self:
+        """Restore from `state_dict`'s answer."""
+        space, budget = SearchSpace.model_validate(state["space"]), Budget.model_validate(state["budget"])
+        restored = cls(space, budget, cls.config_type.model_validate(state["config"]))
+        restored._num_closed = state["num_closed"]
+        return restored
+
+
+class Polynomial(_Configured[PolynomialConfig]):
     """The guess x (1 - f)^power, f the fraction of the budget spent."""
 
     kind: ClassVar[str] = "polynomial"
     reason: ClassVar[str] = "the guess, decayed to zero over the budget by a power"
-
-    def __init__(self, space: SearchSpace, budget: Budget, config: PolynomialConfig) -> None:
-        super().__init__(space, budget)
-        self._config = config
+    config_type = PolynomialConfig
 
     def factor(self, fraction: float) -> float:
         return math.pow(max(0.0, 1 - fraction), self._config.power)
 
-    def state_dict(self) -> Mapping[str, Any]:
-        """Return the state as JSON-compatible data."""
-        return {**super().state_dict(), "config": self._config.model_dump(mode="json")}
 
-    @classmethod
-    def from_state_dict(cls, state: Mapping[str, Any]) -> Self:
-        """Restore from `state_dict`'s answer."""
-        space, budget = SearchSpace.model_validate(state["space"]), Budget.model_validate(state["budget"])
-        restored = cls(space, budget, PolynomialConfig.model_validate(state["config"]))
-        restored._num_closed = state["num_closed"]
-        return restored
-
-
-class Off(Fixed):
+class Off(_Configured[OffConfig]):
     """The guess held constant; for a plain optimizer decayed linearly to 0 over the budget's last `cooldown` share."""
 
     kind: ClassVar[str] = "off"
     reason: ClassVar[str] = "the guess, without a search"
-
-    def __init__(self, space: SearchSpace, budget: Budget, config: OffConfig) -> None:
-        super().__init__(space, budget)
-        self._config = config
+    config_type = OffConfig
 
     def factor(self, fraction: float) -> float:
         cools_down = OPTIMIZER_TRAITS[self._space.optimizer].cools_down
         return spending.cooldown_factor(fraction, share=self._config.cooldown if cools_down else 0.0)
-
-    def state_dict(self) -> Mapping[str, Any]:
-        """Return the state as JSON-compatible data."""
-        return {**super().state_dict(), "config": self._config.model_dump(mode="json")}
-
-    @classmethod
-    def from_state_dict(cls, state: Mapping[str, Any]) -> Self:
-        """Restore from `state_dict`'s answer."""
-        space, budget = SearchSpace.model_validate(state["space"]), Budget.model_validate(state["budget"])
-        restored = cls(space, budget, OffConfig.model_validate(state["config"]))
-        restored._num_closed = state["num_closed"]
-        return restored
