@@ -1,0 +1,69 @@
+"""A cluster in memory, and a clock turned by hand: what a reconciler deals with, in tests."""
+
+import sys
+
+from service.control.capacity import Node
+from service.control.ray_jobs import RayStatus
+from service.errors import Unavailable
+
+
+class FakeRay:
+    """A cluster in memory that keeps the rules of Ray's Jobs API."""
+
+    def __init__(self, *, cpus=2):
+        self.jobs, self.environments, self.entrypoints, self.stopped = {}, {}, {}, []
+        self.cpus, self.output = cpus, ""
+
+    def submit(self, submission_id, *, entrypoint, env_vars):
+        self.jobs.setdefault(submission_id, RayStatus.RUNNING)
+        self.environments[submission_id], self.entrypoints[submission_id] = env_vars, entrypoint
+
+    def status(self, submission_id):
+        return self.jobs.get(submission_id, RayStatus.MISSING)
+
+    def stop(self, submission_id):
+        self.stopped.append(submission_id)
+        self.jobs[submission_id] = RayStatus.STOPPED
+
+    def logs(self, submission_id):
+        return self.output
+
+    def nodes(self):
+        return (Node(cpus=self.cpus),)
+
+
+class FakeCluster:
+    python = sys.executable
+
+    def __init__(self, ray):
+        self.ray, self.failure, self.idle, self.spent, self.closed = ray, None, [], False, False
+        self.nodes, self.num_connected = None, 0
+
+    def connect(self):
+        self.num_connected += 1
+        if self.failure:
+            raise Unavailable(self.failure)
+        return self.ray
+
+    def running(self):
+        return None if self.failure else self.ray
+
+    def declared(self):
+        return self.nodes
+
+    def is_spent(self, idle_s):
+        self.idle.append(idle_s)
+        return self.spent
+
+    def close(self):
+        self.closed, self.failure = True, "Ray is stopped"
+
+
+class Clock:
+    """Seconds since the epoch, turned by hand; every look takes a millisecond, so that jobs have an order."""
+
+    now = 1_800_000_000.0
+
+    def __call__(self):
+        self.now += 1e-3
+        return self.now
