@@ -17,6 +17,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,17 +61,22 @@ class Book:
     def find(self, **wanted: object) -> list[Json]:
         return [row for row in self.rows if all(row[name] == value for name, value in wanted.items())]
 
-    def tried(self, task: str, hosts: int, arm: str) -> dict[float, rates.Merit]:
+    def tried(self, task: str, hosts: int, arm: str) -> rates.Tried:
         """Return how good each rate was that the arm has tried on the way to the task's loss."""
-        found = self.find(kind="rates", task=task, hosts=hosts, arm=arm, target=tasks.GOALS[task].loss)
-        return {row["rate"]: rates.merit(row) for row in found}
+        tried: rates.Tried = {}
+        for row in self.find(kind="rates", task=task, hosts=hosts, arm=arm, target=tasks.GOALS[task].loss):
+            tried.setdefault(row["rate"], {})[row["seed"]] = rates.merit(row)
+        return tried
+
+    def next_rate(self, task: str, hosts: int, arm: str, seed: int) -> float | None:
+        """Return the rate that the arm is to try next with `seed`, if any."""
+        return rates.next_rate(self.tried(task, hosts, arm), seed, start=tasks.GOALS[task].first_rate)
 
     def rate(self, task: str, hosts: int, arm: str) -> float:
         """Return the rate that was chosen; raises RateMissing if the search for it has not ended."""
-        tried = self.tried(task, hosts, arm)
-        if rates.next_rate(tried, start=tasks.GOALS[task].first_rate) is not None:
+        if any(self.next_rate(task, hosts, arm, seed) is not None for seed in rates.SEEDS):
             raise RateMissing(f"no rate was chosen for {arm} on {task} with {hosts} hosts: run `rates` first")
-        return rates.best_rate(tried)
+        return rates.best_rate(self.tried(task, hosts, arm))
 
 
 def main() -> int:
@@ -106,25 +112,27 @@ def run_rates(book: Book, given: argparse.Namespace) -> int:
 
 
 def choose_rate(book: Book, hosts: network.Network, task: str, arm: str) -> None:
+    """Try rates until one is chosen, with one seed after the other."""
+    for seed in rates.SEEDS:
+        if book.next_rate(task, hosts.num_hosts, arm, seed) is None:
+            continue
+        with rates.started(hosts, arm, task, seed) as team:
+            while (rate := book.next_rate(task, hosts.num_hosts, arm, seed)) is not None:
+                row = rates.run_one(hosts, team, rules_to_loss(task, None, seed), arm, rate)
+                book.add("rates", [row])
+                print(f"{task}, {hosts.num_hosts} hosts, {arm}, seed {seed}: {told(row)}", flush=True)
+
+
+def rules_to_loss(task: str, mbps: float | None, seed: int) -> Rules:
     goal = tasks.GOALS[task]
-    rules = Rules(task, rates.SEED, None, goal.block_steps, goal.max_steps, target=goal.loss)
-    tried = book.tried(task, hosts.num_hosts, arm)
-    if rates.next_rate(tried, start=goal.first_rate) is None:
-        return
-    with rates.started(hosts, arm, task) as team:
-        while (rate := rates.next_rate(tried, start=goal.first_rate)) is not None:
-            row = rates.run_one(hosts, team, rules, arm, rate)
-            book.add("rates", [row])
-            tried[rate] = rates.merit(row)
-            print(f"{task}, {hosts.num_hosts} hosts, {arm}: {told(row)}", flush=True)
+    return Rules(task, seed, mbps, goal.block_steps, goal.max_steps, target=goal.loss)
 
 
 def run_reach(book: Book, given: argparse.Namespace) -> int:
     """Race to the task's loss."""
 
     def rules_of(task: str, mbps: float | None, seed: int) -> Rules:
-        goal = tasks.GOALS[task]
-        return Rules(task, seed, mbps, goal.block_steps, goal.max_steps, target=goal.loss, timed_steps=TIMED_STEPS)
+        return replace(rules_to_loss(task, mbps, seed), timed_steps=TIMED_STEPS)
 
     anchors = (arms.NOSYNC, arms.PLAIN, arms.RIVAL)
     return run_races(book, given, rules_of, entrants=arms.RACING, anchors=anchors)

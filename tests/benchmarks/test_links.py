@@ -7,7 +7,7 @@ import torch
 from contest import table
 from contest.network import Sent, token_bucket
 from contest.race import Validation, crossing
-from contest.rates import best_rate, next_rate
+from contest.rates import SEEDS, Tried, best_rate, next_rate
 from contest.rivals import smallest
 from contest.tasks import NextBytes, Shards
 from torch.utils.data import TensorDataset
@@ -40,28 +40,39 @@ def test_a_model_that_has_diverged_has_reached_nothing() -> None:
     assert crossing(looks(math.nan, math.nan), 2.0) is None
 
 
+def chosen(steps: dict[float, tuple[float, ...]], *, start: float) -> tuple[float, Tried]:
+    """Return the rate that is chosen, and what was tried, where rates need so many steps with the three seeds."""
+    tried: Tried = {}
+    for place, seed in enumerate(SEEDS):
+        while (rate := next_rate(tried, seed, start=start, grid=GRID)) is not None:
+            tried.setdefault(rate, {})[seed] = (steps[rate][place], 0.0)
+    return best_rate(tried), tried
+
+
 def test_the_walk_on_the_grid_ends_at_a_rate_better_than_both_neighbours() -> None:
-    steps = {1.0: 90.0, 2.0: 70.0, 4.0: 50.0, 8.0: 60.0}
-    tried: dict[float, tuple[float, float]] = {}
+    best, tried = chosen({1.0: (190.0,), 2.0: (170.0,), 4.0: (50.0,), 8.0: (160.0,)}, start=2.0)
 
-    while (rate := next_rate(tried, start=2.0, grid=GRID)) is not None:
-        tried[rate] = (steps[rate], 0.0)
-
-    assert best_rate(tried) == 4.0
+    assert best == 4.0
     assert 1.0 not in tried
 
 
 def test_the_walk_goes_to_the_end_of_the_grid_and_no_further() -> None:
-    tried: dict[float, tuple[float, float]] = {}
+    assert chosen({1.0: (1.0,), 2.0: (2.0,), 4.0: (4.0,), 8.0: (8.0,)}, start=4.0)[0] == 1.0
 
-    while (rate := next_rate(tried, start=4.0, grid=GRID)) is not None:
-        tried[rate] = (rate, 0.0)  # the lower, the sooner
 
-    assert best_rate(tried) == 1.0
+def test_rates_that_came_close_meet_again_with_two_more_seeds() -> None:
+    best, tried = chosen({1.0: (200.0,), 2.0: (75.2, 79.0, 67.0), 4.0: (74.8, 70.0, 113.0), 8.0: (134.0,)}, start=2.0)
+
+    assert best == 2.0
+    assert {rate: len(merits) for rate, merits in tried.items()} == {2.0: 3, 4.0: 3, 8.0: 1}
+
+
+def test_a_rate_that_misses_the_loss_with_a_seed_is_worse_than_one_that_never_does() -> None:
+    assert chosen({1.0: (99.0,) * 3, 2.0: (76.0, 76.0, math.inf), 4.0: (math.inf,)}, start=2.0)[0] == 1.0
 
 
 def test_of_rates_that_reach_nothing_the_lowest_loss_is_best() -> None:
-    assert best_rate({1.0: (math.inf, 2.0), 2.0: (math.inf, 1.0)}) == 2.0
+    assert best_rate({1.0: {SEEDS[0]: (math.inf, 2.0)}, 2.0: {SEEDS[0]: (math.inf, 1.0)}}) == 2.0
 
 
 @pytest.mark.parametrize(("n", "low", "high"), [(1, 0, 0), (5, 0, 4), (9, 1, 7), (20, 5, 14)])
