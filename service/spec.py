@@ -249,11 +249,12 @@ class JobSpec(Config):
             corrects = isinstance(exchange, SparseConfig) and exchange.momentum_correction is not None
             has_none = isinstance(optimizer, SgdConfig | LarsConfig) and optimizer.momentum == 0
             if corrects and not (optimizer.kind == "own" or has_none):
+                plain = optimizer.kind if isinstance(optimizer, SgdConfig | LarsConfig) else "sgd"
                 yield Fault(
                     f"/arms/{index}/exchange" if arm.exchange else "/exchange",
                     exchange.kind,
                     f"the exchange of arm `{arm.name}` applies momentum before it compresses: give the arm "
-                    "`optimizer: {kind: sgd, momentum: 0}`, or the exchange `momentum_correction: null`",
+                    f"`optimizer: {{kind: {plain}, momentum: 0}}`, or the exchange `momentum_correction: null`",
                 )
 
     def _syncs_that_do_not_fit(self) -> Iterator[Fault]:

@@ -196,7 +196,7 @@ def build(config: OptimizerConfig, workload: Workload, model: nn.Module, *, apar
 
 def _groups(given: Sequence[Group], *, apart: bool) -> list[Group]:
     """Return the workload's groups, or one for each of their parameters, with their rates as multipliers."""
-    groups = [{"lr": 1.0} | group | {"params": _listed(group.get("params", ()))} for group in given]
+    groups: list[Group] = [{"lr": 1.0} | group | {"params": _listed(group.get("params", ()))} for group in given]
     for index, group in enumerate(groups):
         rate: Any = group["lr"]
         if not (_is_number(rate) and 0 < rate < float("inf")):
