@@ -1,6 +1,15 @@
 """Laws of drawn blocks, on three ranks whose data differ, and on four that share two nodes."""
 
+import os
+import signal
+
+import pytest
 from scenarios import Reports
+
+from trainers.config import DigitsMlp, JointSparConfig, LarsConfig, NoneConfig, ReplicaConfig
+from trainers.group import ProcessGroup
+from trainers.repair import RepairingGroup
+from trainers.segment import Segment
 
 
 def test_ranks_draw_alike_and_stay_equal(three_ranks: Reports, four_ranks: Reports):
@@ -31,3 +40,26 @@ def test_where_all_blocks_are_drawn_every_bit_is_that_of_plain_training(four_ran
     for rank in four_ranks["jointspar_on_nodes"]:
         assert rank["losses"]["all drawn"] == rank["losses"]["plain"] != rank["losses"]["drawn"]
         assert rank["bits"]["all drawn"] == rank["bits"]["plain"]
+
+
+@pytest.mark.long
+def test_a_worker_that_is_killed_changes_nothing():
+    config = ReplicaConfig(
+        workload=DigitsMlp(),
+        optimizer=LarsConfig(),
+        exchange=NoneConfig(),
+        blocks=JointSparConfig(),
+        collective_timeout_s=10,
+    )
+    runs = []
+    for is_killed in (False, True):
+        workers = ProcessGroup(config, 3, device="cpu")
+        with RepairingGroup(workers) as group:
+            results = [group.run(Segment(num_steps=7, learning_rate=5.0))]
+            if is_killed:
+                os.kill(workers.pids[1], signal.SIGKILL)
+            results.append(group.run(Segment(num_steps=40, learning_rate=5.0)))
+            assert group.recovery.repairs == is_killed
+            runs.append([(result.losses, result.bytes_sent) for result in results] + [group.evaluate().loss])
+
+    assert runs[0] == runs[1]
