@@ -23,6 +23,7 @@ from trainers.config import (
     EveryStepConfig,
     ExchangeConfig,
     JointSparConfig,
+    NoneConfig,
     OptimizerConfig,
     PartitionConfig,
     ReplicaConfig,
@@ -234,8 +235,9 @@ def traffic(spec: JobSpec, shapes: tuple[Shape, ...], workers: int) -> TrafficVi
 
 def _meeting(replica: ReplicaConfig, shapes: tuple[Shape, ...], workers: int) -> cost.Traffic:
     """Return what is sent when the workers exchange."""
-    if isinstance(replica.blocks, JointSparConfig):
-        return cost.drawn_step(shapes, num_workers=workers, share=first(replica.blocks.share))
+    if isinstance(replica.blocks, JointSparConfig) and isinstance(replica.exchange, NoneConfig):
+        share = first(replica.blocks.share)
+        return cost.drawn_step(shapes, num_workers=workers, exchange=replica.exchange, share=share)
     level = replica.exchange.level
     return cost.meeting_traffic(
         shapes,

@@ -203,7 +203,7 @@ def meeting_traffic(
     return step_traffic([*shapes] * num_iterates, num_workers=num_workers, exchange=exchange, level=level)
 
 
-def drawn_step(shapes: Sequence[Sequence[int]], *, num_workers: int, share: float) -> Traffic:
+def drawn_step(shapes: Sequence[Sequence[int]], *, num_workers: int, exchange: NoneConfig, share: float) -> Traffic:
     """Return the mean traffic of a step that draws `share` of the blocks, all equally likely; rounds are the most.
 
     What is drawn goes densely, with the norm of each block. A draw is never empty: of few blocks it has some more.
@@ -211,7 +211,7 @@ def drawn_step(shapes: Sequence[Sequence[int]], *, num_workers: int, share: floa
     num_blocks = len(divide(shapes))
     drawn = share / (1 - (1 - share) ** num_blocks) * num_elements(shapes)
     sent = all_reduce(math.ceil(WORD_BYTES * (drawn + num_blocks + CONTROL_WORDS)), num_workers)
-    return replace(sent, rounds=sent.rounds * len(split(shapes, NoneConfig())))
+    return replace(sent, rounds=sent.rounds * len(split(shapes, exchange)))
 
 
 class StepMeans(NamedTuple):

@@ -268,7 +268,7 @@ def test_steps_send_on_average_what_was_foreseen(shapes: tuple[tuple[int, ...], 
         drawn = [shapes[index] for block, found in zip(blocks, is_drawn, strict=True) if found for index in block]
         sent.append(cost.step_traffic([(len(blocks),), *drawn], num_workers=4, exchange=NoneConfig()).bytes)
 
-    foreseen = cost.drawn_step(shapes, num_workers=4, share=share)
+    foreseen = cost.drawn_step(shapes, num_workers=4, exchange=NoneConfig(), share=share)
 
     assert foreseen.bytes == pytest.approx(np.mean(sent), rel=0.03)
     assert foreseen.bytes < cost.step_traffic(shapes, num_workers=4, exchange=NoneConfig()).bytes
@@ -277,6 +277,7 @@ def test_steps_send_on_average_what_was_foreseen(shapes: tuple[tuple[int, ...], 
 def test_of_all_blocks_the_cost_is_that_of_dense_training_and_a_norm_for_each():
     shapes = ((30, 20), (20,), (40, 30))
 
-    foreseen, dense = cost.drawn_step(shapes, num_workers=2, share=1.0), cost.dense_step(1820, 2)
+    foreseen = cost.drawn_step(shapes, num_workers=2, exchange=NoneConfig(), share=1.0)
+    dense = cost.dense_step(1820, 2)
 
     assert foreseen == cost.Traffic(dense.bytes + 4 * 2, dense.rounds)

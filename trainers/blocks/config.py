@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from trainers.exchange.config import ExchangeConfig, NoneConfig
-from trainers.ranges import Config, Fault, first
+from trainers.ranges import Config, Fault
 from trainers.sync.config import EveryStepConfig, SyncConfig
 
 Share = Annotated[float, Field(gt=0, le=1)]
@@ -32,7 +32,7 @@ class JointSparConfig(Config):
 
     def faults(self) -> Iterator[Fault]:
         yield from super().faults()
-        lowest = min(self.share) if isinstance(self.share, tuple) else first(self.share)
+        lowest = min(self.share) if isinstance(self.share, tuple) else self.share
         if self.min_chance > lowest:
             message = f"`min_chance` must be at most `share`, which goes down to {lowest:g}, got {self.min_chance:g}"
             yield Fault("/min_chance", self.min_chance, message)

@@ -19,7 +19,7 @@ from trainers.blocks.packed import Packed
 from trainers.exchange import two_level
 from trainers.exchange.buckets import Layer
 from trainers.exchange.buffer import LEAD, GradientBuffer
-from trainers.exchange.config import NoneConfig
+from trainers.exchange.config import ExchangeConfig
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.outcome import Exchanged
 from trainers.exchange.wires import Wires
@@ -38,10 +38,16 @@ class JointSpar:
     """
 
     def __init__(
-        self, config: JointSparConfig, buffer: GradientBuffer, blocks: Sequence[Sequence[int]], *, seed: int
+        self,
+        config: JointSparConfig,
+        buffer: GradientBuffer,
+        blocks: Sequence[Sequence[int]],
+        *,
+        exchange: ExchangeConfig,
+        seed: int,
     ) -> None:
         self.buffer = buffer
-        self._config, self._blocks, self._seed = config, blocks, seed
+        self._config, self._blocks, self._exchange, self._seed = config, blocks, exchange, seed
         self._share = first(config.share)
         self._chances = torch.full((len(blocks),), self._share, dtype=torch.float64)  # on the host
         self._largest = 0.0
@@ -84,7 +90,7 @@ class JointSpar:
 
     def exchange(self, wires: Wires) -> Exchange:
         """Return the exchange of what is drawn."""
-        return DrawnExchange(self, wires)
+        return DrawnExchange(self._exchange, self, wires)
 
     def parts(self) -> dict[str, Stateful]:
         """Return the state, which is equal on all ranks."""
@@ -105,8 +111,8 @@ class DrawnExchange(Stateless):
 
     threshold = None
 
-    def __init__(self, blocks: JointSpar, wires: Wires) -> None:
-        self._blocks, self._wires, self._config = blocks, wires, NoneConfig()
+    def __init__(self, config: ExchangeConfig, blocks: JointSpar, wires: Wires) -> None:
+        self._config, self._blocks, self._wires = config, blocks, wires
         self._words = torch.zeros(
             LEAD + blocks.num_blocks + blocks.buffer.num_elements, device=blocks.buffer.gradient.device
         )

@@ -58,7 +58,8 @@ def build(config: ReplicaConfig, model: nn.Module, buffer: GradientBuffer) -> Bl
         case AllBlocksConfig():
             return AllBlocks(config, buffer)
         case JointSparConfig():
-            return JointSpar(config.blocks, buffer, _blocks_of(model, buffer), seed=config.seed)
+            blocks = _blocks_of(model, buffer)
+            return JointSpar(config.blocks, buffer, blocks, exchange=config.exchange, seed=config.seed)
 
 
 def _blocks_of(model: nn.Module, buffer: GradientBuffer) -> list[list[int]]:
