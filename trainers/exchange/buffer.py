@@ -165,8 +165,8 @@ class GradientBuffer:
 
     def check_attached(self) -> None:
         """Raise WorkloadError unless backward still adds into this buffer."""
-        for parameter, layer, place in zip(self.parameters, self.layers, self._places, strict=True):
-            if layer in self._filling and (parameter.grad is None or _place(parameter) != place):
+        for parameter, place in zip(self.parameters, self._places, strict=True):
+            if parameter.requires_grad and (parameter.grad is None or _place(parameter) != place):
                 raise WorkloadError(
                     "the model or the loss replaced a parameter's `.grad`; leave gradients to the trainer"
                 )
