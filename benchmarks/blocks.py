@@ -23,7 +23,7 @@ from trainers.segment import Segment
 
 BLOCK_STEPS = 25
 #: Learning rates that suit plain SGD with momentum.
-RATES = {"stdlib-lm": 0.1, "digits-mlp": 0.05, "fashion-conv": 0.05}
+RATES = {"stdlib-lm": 0.03, "digits-mlp": 0.05, "fashion-conv": 0.05}
 
 
 @dataclass

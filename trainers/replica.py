@@ -258,7 +258,7 @@ class Replica:
         asked = self._sync.learning_rate(segment.learning_rate_at(index), self.step)
         learning_rate = self._optimizer.set_learning_rate(asked, self.step, self._blocks.draw(self.step))
         outcome = self._exchanged(segment, learning_rate, is_first=index == 0)
-        scale = self._buffer.root_mean_square()
+        scale = self._blocks.gradient_scale()
         if not outcome.diverged:
             self._sync.amend(self._buffer.gradient)
             if self.config.clip is not None:

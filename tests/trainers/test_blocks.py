@@ -230,6 +230,17 @@ def test_it_learns(make_config: Make):
     assert now.sum() == pytest.approx(1.5) and now.std() > 0.01
 
 
+def test_the_gradients_scale_is_that_of_all_blocks_whatever_is_drawn(make_config: Make):
+    kinds = (AllBlocksConfig(), JointSparConfig(share=0.4))
+    plain, drawn = (replica(make_config, blocks=blocks) for blocks in kinds)
+    segment = Segment(num_steps=40, learning_rate=1e-8)
+
+    scales = np.array([made.run(segment).gradient_scales for made in (drawn, plain)])
+
+    ratios = scales[0, 10:] / scales[1, 10:]  # by then each has been drawn
+    assert ratios.min() > 0.5 and ratios.max() < 2.0
+
+
 def test_a_replica_rewound_or_restored_draws_and_trains_on_bit_for_bit(make_config: Make, tmp_path: Path):
     blocks, lars = JointSparConfig(share=(0.3, 0.9)), OPTIMIZERS["lars"]
     first, second = (replica(make_config, optimizer=lars, blocks=blocks, accumulate=2) for _ in range(2))

@@ -4,6 +4,7 @@ A drawn block's rate is divided by its chance, so the expected update is that of
 same on all ranks.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -33,8 +34,8 @@ _STREAM = 11
 class JointSpar:
     """Draws blocks, and learns from their gradients which of them to draw more often.
 
-    `blocks` are indices of the buffer's parameters; each parameter is in one of them. Mutable: chances, the largest
-    norm so far, and this step's draw.
+    `blocks` are indices of the buffer's parameters; each parameter is in one of them. Mutable: chances, the norms that
+    were seen, and this step's draw.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class JointSpar:
         self._config, self._blocks, self._exchange, self._seed = config, blocks, exchange, seed
         self._share = first(config.share)
         self._chances = torch.full((len(blocks),), self._share, dtype=torch.float64)  # on the host
+        self._latest = torch.zeros(len(blocks), dtype=torch.float64)  # norms when a block was last drawn
         self._largest = 0.0
         #: The block of each layer that this step draws.
         self.drawn: dict[Layer, int] = {}
@@ -77,6 +79,8 @@ class JointSpar:
 
     def learn(self, norms: Sequence[float]) -> None:
         """Adapt the chances to the norms of the blocks' gradients in this step, which are 0 of those not drawn."""
+        for block in set(self.drawn.values()):
+            self._latest[block] = norms[block]
         self._largest = max(self._largest, *norms)
         self._set(
             chances.adapted(
@@ -88,6 +92,11 @@ class JointSpar:
         total, least = self._share * self.num_blocks, self._config.min_chance
         self._chances.copy_(torch.from_numpy(chances.projected(log_weights, total, least=least)))
 
+    def gradient_scale(self) -> Tensor:
+        """Return the root mean square of all entries, each block's as it was last seen: the mean of the ranks' own."""
+        norm: Tensor = torch.linalg.vector_norm(self._latest)
+        return norm / math.sqrt(self.buffer.num_elements)
+
     def exchange(self, wires: Wires) -> Exchange:
         """Return the exchange of what is drawn."""
         return DrawnExchange(self._exchange, self, wires)
@@ -97,7 +106,7 @@ class JointSpar:
         return {"blocks": self}
 
     def tensors(self) -> dict[str, Tensor]:
-        return {"chances": self._chances}
+        return {"chances": self._chances, "latest": self._latest}
 
     def scalars(self) -> dict[str, Any]:
         return {"share": self._share, "largest": self._largest}

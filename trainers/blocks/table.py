@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import Parameter
 
 from trainers.blocks.config import AllBlocksConfig, JointSparConfig
@@ -26,6 +26,9 @@ class Blocks(Protocol):
     def draw(self, step: int) -> Mapping[Parameter, float]:
         """Prepare for step number `step` (from 0), before its forward; returns by what to multiply rates."""
 
+    def gradient_scale(self) -> Tensor:
+        """Return the root mean square of the gradient's entries after the exchange, a scalar."""
+
     def exchange(self, wires: Wires) -> Exchange:
         """Return what gradients go through in every step."""
 
@@ -44,6 +47,9 @@ class AllBlocks:
 
     def draw(self, step: int) -> Mapping[Parameter, float]:
         return {}
+
+    def gradient_scale(self) -> Tensor:
+        return self._buffer.root_mean_square()
 
     def exchange(self, wires: Wires) -> Exchange:
         return two_level.build(self._config.exchange, self._buffer, wires, seed=self._config.seed)
