@@ -12,7 +12,9 @@ from search.config import MAX_DIMENSIONS
 from search.types import Value, Values
 
 Array = NDArray[np.float64]
-AxisName = Literal["learning_rate", "level", "batch_size", "momentum", "weight_decay", "nesterov", "period", "gamma"]
+AxisName = Literal[
+    "learning_rate", "level", "batch_size", "momentum", "weight_decay", "nesterov", "period", "gamma", "share"
+]
 Scale = Literal["log", "complement", "integer", "choice"]
 
 #: What an axis is measured in. `complement`: the logarithm of 1 - x. `integer`: the logarithm, rounded. `choice`: false
@@ -26,6 +28,7 @@ SCALES: dict[AxisName, Scale] = {
     "nesterov": "choice",
     "period": "integer",
     "gamma": "complement",
+    "share": "log",
 }
 
 

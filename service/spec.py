@@ -10,6 +10,8 @@ from search.config import MAX_DIMENSIONS, BoConfig, Budget, ControllerConfig, Lo
 from search.schedule_file import ScheduleFile
 from trainers.config import (
     ActivationsConfig,
+    AllBlocksConfig,
+    BlocksConfig,
     EveryStepConfig,
     ExchangeConfig,
     IidPartition,
@@ -28,6 +30,7 @@ from trainers.config import (
     SparseConfig,
     SyncConfig,
     WorkloadConfig,
+    blocks_misfit,
     misfit,
 )
 from trainers.ranges import Fault, Range, refusal
@@ -139,6 +142,7 @@ class Arm(Config):
     sync: SyncConfig | None = None
     optimizer: OptimizerConfig | None = None
     activations: ActivationsConfig | None = None
+    blocks: BlocksConfig | None = None
 
 
 class TrialSpec(Config):
@@ -167,6 +171,7 @@ class JobSpec(Config):
     exchange: ExchangeConfig = NoneConfig()
     sync: SyncConfig = Field(EveryStepConfig(), description="what keeps the workers' parameters together")
     activations: ActivationsConfig = KeepConfig()
+    blocks: BlocksConfig = Field(AllBlocksConfig(), description="which blocks of the model a step trains")
     controller: ControllerConfig = BoConfig()
     arms: tuple[Arm, ...] = Field((Arm(name="tuned"),), min_length=1, max_length=32)
     seeds: tuple[Annotated[int, Field(ge=0, lt=2**31)], ...] = Field((0,), min_length=1, max_length=100)
@@ -188,6 +193,7 @@ class JobSpec(Config):
             *self._labels_that_are_not_there(),
             *self._momentum_twice(),
             *self._syncs_that_do_not_fit(),
+            *self._blocks_that_do_not_fit(),
             *self._ranges_that_are_not_searched(),
             *self._schedules_that_do_not_fit(),
         ]
@@ -243,11 +249,12 @@ class JobSpec(Config):
             corrects = isinstance(exchange, SparseConfig) and exchange.momentum_correction is not None
             has_none = isinstance(optimizer, SgdConfig | LarsConfig) and optimizer.momentum == 0
             if corrects and not (optimizer.kind == "own" or has_none):
+                plain = optimizer.kind if isinstance(optimizer, SgdConfig | LarsConfig) else "sgd"
                 yield Fault(
                     f"/arms/{index}/exchange" if arm.exchange else "/exchange",
                     exchange.kind,
                     f"the exchange of arm `{arm.name}` applies momentum before it compresses: give the arm "
-                    "`optimizer: {kind: sgd, momentum: 0}`, or the exchange `momentum_correction: null`",
+                    f"`optimizer: {{kind: {plain}, momentum: 0}}`, or the exchange `momentum_correction: null`",
                 )
 
     def _syncs_that_do_not_fit(self) -> Iterator[Fault]:
@@ -256,6 +263,14 @@ class JobSpec(Config):
             if message := misfit(sync, exchange, (arm.optimizer or self.optimizer).kind):
                 place = f"/arms/{index}/sync" if arm.sync else "/sync"
                 yield Fault(place, sync.kind, f"arm `{arm.name}`: {message}")
+
+    def _blocks_that_do_not_fit(self) -> Iterator[Fault]:
+        for index, arm in enumerate(self.arms):
+            blocks, optimizer = arm.blocks or self.blocks, arm.optimizer or self.optimizer
+            message = blocks_misfit(blocks, arm.exchange or self.exchange, arm.sync or self.sync, optimizer.kind)
+            if message:
+                place = f"/arms/{index}/blocks" if arm.blocks else "/blocks"
+                yield Fault(place, blocks.kind, f"arm `{arm.name}`: {message}")
 
     def _ranges_that_are_not_searched(self) -> Iterator[Fault]:
         found: dict[str, Fault] = {}
@@ -284,7 +299,7 @@ class JobSpec(Config):
 
     def _placed_ranges(self, index: int, arm: Arm) -> Iterator[tuple[str, Range]]:
         """Yield what `arm` has a range for, by its place in the job."""
-        for part in ("exchange", "sync", "optimizer", "workload", "activations"):
+        for part in ("exchange", "sync", "optimizer", "workload", "activations", "blocks"):
             own = getattr(arm, part, None)
             place = f"/arms/{index}/{part}" if own else f"/{part}"
             for each in (own or getattr(self, part)).ranges():
@@ -329,6 +344,7 @@ class JobSpec(Config):
             exchange=arm.exchange or self.exchange,
             sync=arm.sync or self.sync,
             activations=arm.activations or self.activations,
+            blocks=arm.blocks or self.blocks,
             link=self.link,
             workers_per_node=self.workers.per_node,
             seed=seed,

@@ -14,6 +14,10 @@ from pydantic import (
     field_validator,
 )
 
+from trainers.blocks.config import AllBlocksConfig as AllBlocksConfig
+from trainers.blocks.config import BlocksConfig as BlocksConfig
+from trainers.blocks.config import JointSparConfig as JointSparConfig
+from trainers.blocks.config import blocks_misfit as blocks_misfit
 from trainers.exchange.config import (
     FUTURE_EXCHANGES as FUTURE_EXCHANGES,
 )
@@ -363,6 +367,7 @@ class ReplicaConfig(Config):
     exchange: ExchangeConfig
     sync: SyncConfig = EveryStepConfig()
     activations: ActivationsConfig = KeepConfig()
+    blocks: BlocksConfig = AllBlocksConfig()
     link: LinkConfig = MeasureLink()
     workers_per_node: PerNode = Field(1, description="that exchange as one; auto: all that are on one machine")
     seed: int = Field(0, ge=0, lt=2**31)
@@ -375,7 +380,7 @@ class ReplicaConfig(Config):
 
     def ranges(self) -> Iterator[Range]:
         """Yield what is searched, each with its place in the job."""
-        for part in ("workload", "optimizer", "exchange", "sync", "activations"):
+        for part in ("workload", "optimizer", "exchange", "sync", "activations", "blocks"):
             for each in getattr(self, part).ranges():
                 yield each._replace(field=f"{part}/{each.field}")
 
@@ -383,3 +388,5 @@ class ReplicaConfig(Config):
         yield from super().faults()
         if message := misfit(self.sync, self.exchange, self.optimizer.kind):
             yield Fault("/sync", self.sync.kind, message)
+        if message := blocks_misfit(self.blocks, self.exchange, self.sync, self.optimizer.kind):
+            yield Fault("/blocks", self.blocks.kind, message)

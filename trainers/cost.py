@@ -6,9 +6,10 @@ Symbols: N workers, d gradient entries. Pure Python.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from trainers.blocks.division import divide
 from trainers.config import EmulateLink
 from trainers.exchange.buckets import Bucket, Layer, split
 from trainers.exchange.compressors import sizes
@@ -200,6 +201,17 @@ def meeting_traffic(
     if isinstance(sync, BehindConfig):
         return all_reduce(WORD_BYTES * num_iterates * num_elements(shapes), num_workers)
     return step_traffic([*shapes] * num_iterates, num_workers=num_workers, exchange=exchange, level=level)
+
+
+def drawn_step(shapes: Sequence[Sequence[int]], *, num_workers: int, exchange: NoneConfig, share: float) -> Traffic:
+    """Return the mean traffic of a step that draws `share` of the blocks, all equally likely; rounds are the most.
+
+    What is drawn goes densely, with the norm of each block. A draw is never empty: of few blocks it has some more.
+    """
+    num_blocks = len(divide(shapes))
+    drawn = share / (1 - (1 - share) ** num_blocks) * num_elements(shapes)
+    sent = all_reduce(math.ceil(WORD_BYTES * (drawn + num_blocks + CONTROL_WORDS)), num_workers)
+    return replace(sent, rounds=sent.rounds * len(split(shapes, exchange)))
 
 
 class StepMeans(NamedTuple):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from blocks_scenarios import jointspar, jointspar_on_nodes
 from ddp_scenario import ddp
 from exchange_bench import Bench, D, Place, digest, gradients
 from exchange_kinds import (
@@ -202,6 +203,8 @@ SCENARIOS = {
         sync_on_nodes,
         apart,
         paced_average,
+        jointspar,
+        jointspar_on_nodes,
         ddp,
         silent_rank,
         dead_rank,

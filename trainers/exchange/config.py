@@ -106,7 +106,10 @@ class SparseConfig(ExchangeBase):
         if self.lr_corrected and self.memory != "residual":
             yield Fault("/lr_corrected", True, f"`lr_corrected` needs `memory: residual`, got {self.memory}")
         if self.lr_corrected and self.momentum_correction is not None:
-            message = f"`lr_corrected` does not go with `momentum_correction`, got {self.momentum_correction:g}"
+            message = (
+                f"`lr_corrected` does not go with `momentum_correction`, got {self.momentum_correction:g}: give "
+                "`momentum_correction: null`, or leave `lr_corrected` out"
+            )
             yield Fault("/lr_corrected", True, message)
         if self.nesterov and self.momentum_correction is None:
             yield Fault("/nesterov", True, "`nesterov` needs `momentum_correction`: a number in [0, 1)")

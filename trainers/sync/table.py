@@ -1,7 +1,7 @@
 """Which class runs which policy."""
 
+from trainers.blocks.table import Blocks
 from trainers.config import IidPartition, ReplicaConfig
-from trainers.exchange import two_level
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.wires import Wires
 from trainers.optimizers import Optimizer
@@ -26,14 +26,16 @@ from trainers.sync.stl_sgd import StlSgd
 from trainers.sync.vrl_sgd import VrlSgd
 
 
-def build(config: ReplicaConfig, optimizer: Optimizer, buffer: GradientBuffer, wires: Wires) -> SyncPolicy:
+def build(
+    config: ReplicaConfig, optimizer: Optimizer, buffer: GradientBuffer, wires: Wires, *, blocks: Blocks
+) -> SyncPolicy:
     """Return the policy of `config` for the parameters of `optimizer`, whose gradients are in `buffer`.
 
     They, and what the policy starts from, are those of the moment.
     """
     sync = config.sync
     if isinstance(sync, EveryStepConfig):
-        return EveryStep(two_level.build(config.exchange, buffer, wires, seed=config.seed))
+        return EveryStep(blocks.exchange(wires))
     iterate = Iterate(optimizer.iterate(), num_parameters=buffer.num_elements)
     alone, background = Alone(buffer), Background(wires, buffer.gradient.device, threads=config.threads)
     match sync:
