@@ -78,7 +78,7 @@ class Replica:
         self._topology = topology
         payload: Purpose = "gradient" if self.config.sync.kind == "every_step" else "parameters"
         self._wires = Wires(topology, self.rank, pacing.build(self.config.link), payload=payload)
-        self._sync = sync_table.build(self.config, self._optimizer, self._buffer, self._wires)
+        self._sync = sync_table.build(self.config, self._optimizer, self._buffer, self._wires, self._feed.epoch_steps)
         self._exchange = self._sync.exchange
         trained: Parts = {"parameters": Tensors(dict(self.model.named_parameters())), "optimizer": self._optimizer}
         shared, own = self._sync.divide(trained)

@@ -3,6 +3,7 @@
 from trainers.config import IidPartition, ReplicaConfig
 from trainers.exchange import two_level
 from trainers.exchange.buffer import GradientBuffer
+from trainers.exchange.levels.accordion import with_epoch
 from trainers.exchange.wires import Wires
 from trainers.optimizers import Optimizer
 from trainers.sync.background import Background
@@ -26,14 +27,17 @@ from trainers.sync.stl_sgd import StlSgd
 from trainers.sync.vrl_sgd import VrlSgd
 
 
-def build(config: ReplicaConfig, optimizer: Optimizer, buffer: GradientBuffer, wires: Wires) -> SyncPolicy:
+def build(
+    config: ReplicaConfig, optimizer: Optimizer, buffer: GradientBuffer, wires: Wires, epoch_steps: int | None = None
+) -> SyncPolicy:
     """Return the policy of `config` for the parameters of `optimizer`, whose gradients are in `buffer`.
 
-    They, and what the policy starts from, are those of the moment.
+    They, and what the policy starts from, are those of the moment. An epoch of the data has `epoch_steps`, if it ends.
     """
     sync = config.sync
     if isinstance(sync, EveryStepConfig):
-        return EveryStep(two_level.build(config.exchange, buffer, wires, seed=config.seed))
+        exchange = with_epoch(config.exchange, epoch_steps)
+        return EveryStep(two_level.build(exchange, buffer, wires, seed=config.seed))
     iterate = Iterate(optimizer.iterate(), num_parameters=buffer.num_elements)
     alone, background = Alone(buffer), Background(wires, buffer.gradient.device, threads=config.threads)
     match sync:
