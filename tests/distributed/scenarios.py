@@ -25,6 +25,7 @@ from exchange_kinds import (
     near_limits,
     pairs,
 )
+from level_scenarios import levels
 from lost_ranks import dead_rank, silent_rank
 from sync_scenarios import apart, paced_average, sync, sync_on_nodes, sync_pairs, write_checkpoint
 
@@ -202,6 +203,7 @@ SCENARIOS = {
         sync_on_nodes,
         apart,
         paced_average,
+        levels,
         ddp,
         silent_rank,
         dead_rank,
