@@ -20,11 +20,12 @@ from trainers.replica import Replica
 from trainers.segment import Segment
 
 #: Two steps are an epoch, so 12 steps have comparisons at the ends of the second, sixth and tenth.
-ACCORDION = {"eta": 0.3, "interval": 2, "epoch_steps": 2}
+ACCORDION = {"eta": 0.45, "interval": 2, "epoch_steps": 2}
 NUM_STEPS = 12
 CHECKS = (1, 5, 9)
-#: The rate falls in the fourth step.
-RATES = (0.1, 0.1, 0.1, 0.05, *[0.05] * 20)
+#: The rate falls in this step.
+DECAY = 7
+RATES = (*[0.1] * DECAY, *[0.05] * (NUM_STEPS + 2 - DECAY))
 
 LEVELS: dict[str, ExchangeConfig] = {
     "accordion, powersgd": PowerSgdConfig(rank=1, values="float32", levels=AccordionConfig(critical=3, **ACCORDION)),
@@ -41,10 +42,12 @@ LEVELS: dict[str, ExchangeConfig] = {
     "cat, packets": TopKConfig(density=0.3, levels=CatConfig(cost=PacketCost(packet_bytes=64))),
     "cat, signs": TopKConfig(density=0.3, values="sign", levels=CatConfig(cost=AffineCost(fixed=500))),
     "cat, measured": TopKConfig(density=0.3, levels=CatConfig()),
-    "cat, drawn": TopKConfig(density=0.3, memory="none", levels=CatConfig(cost=AffineCost(fixed=500), variant="drawn")),
+    "cat, drawn": TopKConfig(density=0.3, memory="none", levels=CatConfig(cost=AffineCost(fixed=50), variant="drawn")),
 }
 TRAINED: dict[str, ExchangeConfig] = {
-    "accordion": TopKConfig(density=0.02, scope="layer", levels=AccordionConfig(critical=0.2, interval=1, epoch_steps=3)),
+    "accordion": TopKConfig(
+        density=0.02, scope="layer", levels=AccordionConfig(critical=0.2, interval=1, epoch_steps=3)
+    ),
     "cat": TopKConfig(density=0.1, levels=CatConfig()),
 }
 SEGMENT = Segment(num_steps=7, learning_rate=0.1)

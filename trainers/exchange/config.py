@@ -10,6 +10,7 @@ from trainers.exchange.levels.config import (
     CalibratedConfig,
     CatConfig,
     LevelsConfig,
+    LinkCost,
     StaticConfig,
     WarmupConfig,
 )
@@ -367,6 +368,12 @@ ExchangeConfig = Annotated[
     | OneBitConfig,
     Field(discriminator="kind"),
 ]
+
+
+def reads_clock(exchange: ExchangeConfig) -> bool:
+    """Whether what is sent would follow from how long a link took that nobody states."""
+    levels = exchange.levels if isinstance(exchange, SteeredConfig) else None
+    return isinstance(levels, CatConfig) and isinstance(levels.cost, LinkCost)
 
 
 def CompressionConfig(**fields: object) -> ExchangeConfig:

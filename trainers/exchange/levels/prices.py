@@ -110,6 +110,8 @@ class LinkPrice:
         return seconds
 
     def _rates(self, wire: Wire) -> Rates | None:
+        if wire.num_workers == 1:
+            return Rates(0.0, 0.0)  # nothing leaves
         if wire.link is None:
             wire.timed = self._fit.add
             return self._fit.rates()
