@@ -41,6 +41,7 @@ from trainers.exchange.levels.prices import LinkFit, LinkPrice, payload_bits, st
 from trainers.exchange.levels.warmup import density_at
 from trainers.exchange.pacing import LinkPacer, Unpaced
 from trainers.exchange.wire import Wire
+from trainers.snapshot import Kept
 from trainers.workload import WorkloadError
 
 # -- warm-up ------------------------------------------------------------------------------------------------
@@ -154,10 +155,11 @@ def _with_one_restless_layer(config: ExchangeConfig) -> Bench:
 
 
 LAYERED = AccordionConfig(critical=2, interval=1, epoch_steps=1)
+LAYERED_POWERSGD = PowerSgdConfig(rank=1, values="float32", levels=LAYERED)
 
 
 def test_layers_have_ranks_of_their_own():
-    bench = _with_one_restless_layer(PowerSgdConfig(rank=1, values="float32", levels=LAYERED))
+    bench = _with_one_restless_layer(LAYERED_POWERSGD)
 
     bench.step(gradients(0, 7), None)
 
@@ -184,6 +186,23 @@ def test_a_step_that_is_not_finite_changes_nothing_that_accordion_knows():
 
     after = bench.state()
     assert after[1] == scalars and all(torch.equal(after[0][name], tensors[name]) for name in tensors)
+
+
+@pytest.mark.parametrize("config", [TopKConfig(density=0.1, levels=WarmupConfig(steps=9)), LAYERED_POWERSGD], ids=str)
+def test_other_workers_take_over_what_the_first_one_knew(config: ExchangeConfig):
+    first, second = (_with_one_restless_layer(config) for _ in range(2))
+    new = Bench(config, Place(0, 1))
+    second.step(gradients(1, 5), None)
+
+    for index, old in enumerate((first, second)):
+        new.exchange.inherit(Kept(old.exchange.tensors(), old.exchange.scalars(), index=index, of=2))
+
+    assert new.exchange.scalars()["levels"] == first.exchange.scalars()["levels"]
+    taken, known = (
+        {name: tensor.tolist() for name, tensor in bench.exchange.tensors().items() if name.startswith("levels.")}
+        for bench in (new, first)
+    )
+    assert taken == known
 
 
 def test_an_epoch_is_that_of_the_data_unless_the_job_gives_one():

@@ -49,4 +49,5 @@ class Warmup:
         self._taken = scalars["taken"]
 
     def inherit(self, kept: Kept) -> None:
-        self._taken = kept.scalars["taken"]
+        if kept.index == 0:
+            self.load_scalars(dict(kept.scalars))
