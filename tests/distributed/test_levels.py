@@ -116,7 +116,7 @@ def test_a_replica_rewound_or_restored_trains_on_bit_for_bit(three_ranks: Report
         TopKConfig(density=0.1, values="sign", levels=CatConfig()),
         TopKConfig(density=0.1, memory="none", levels=CatConfig(variant="drawn")),
     ],
-    ids=str,
+    ids=["accordion", "cat", "signs", "drawn"],
 )
 def test_a_worker_that_is_killed_while_levels_change_changes_nothing(exchange):
     config = ReplicaConfig(

@@ -188,7 +188,7 @@ def test_a_step_that_is_not_finite_changes_nothing_that_accordion_knows():
     assert after[1] == scalars and all(torch.equal(after[0][name], tensors[name]) for name in tensors)
 
 
-@pytest.mark.parametrize("config", [TopKConfig(density=0.1, levels=WarmupConfig(steps=9)), LAYERED_POWERSGD], ids=str)
+@pytest.mark.parametrize("config", [TopKConfig(density=0.1, levels=WarmupConfig(steps=9)), LAYERED_POWERSGD], ids=["warm-up", "accordion"])
 def test_other_workers_take_over_what_the_first_one_knew(config: ExchangeConfig):
     first, second = (_with_one_restless_layer(config) for _ in range(2))
     new = Bench(config, Place(0, 1))
