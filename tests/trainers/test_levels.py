@@ -18,7 +18,7 @@ from trainers.exchange.kernels.entries import Entries
 from trainers.exchange.kernels.pack import pack, unpack
 from trainers.exchange.layout import PayloadLayout
 from trainers.exchange.ledger import Ledger
-from trainers.exchange.levels.accordion import Accordion, is_critical, with_epoch
+from trainers.exchange.levels.accordion import Accordion
 from trainers.exchange.levels.calibrated import threshold_for
 from trainers.exchange.levels.cat import (
     Numbers,
@@ -38,6 +38,8 @@ from trainers.exchange.levels.config import (
     WarmupConfig,
 )
 from trainers.exchange.levels.prices import LinkFit, LinkPrice, payload_bits, stated
+from trainers.exchange.levels.regimes import is_critical
+from trainers.exchange.levels.steered import with_epoch
 from trainers.exchange.levels.warmup import density_at
 from trainers.exchange.pacing import LinkPacer, Unpaced
 from trainers.exchange.wire import Wire
@@ -188,7 +190,9 @@ def test_a_step_that_is_not_finite_changes_nothing_that_accordion_knows():
     assert after[1] == scalars and all(torch.equal(after[0][name], tensors[name]) for name in tensors)
 
 
-@pytest.mark.parametrize("config", [TopKConfig(density=0.1, levels=WarmupConfig(steps=9)), LAYERED_POWERSGD], ids=["warm-up", "accordion"])
+@pytest.mark.parametrize(
+    "config", [TopKConfig(density=0.1, levels=WarmupConfig(steps=9)), LAYERED_POWERSGD], ids=["warm-up", "accordion"]
+)
 def test_other_workers_take_over_what_the_first_one_knew(config: ExchangeConfig):
     first, second = (_with_one_restless_layer(config) for _ in range(2))
     new = Bench(config, Place(0, 1))

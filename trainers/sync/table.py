@@ -3,7 +3,7 @@
 from trainers.config import IidPartition, ReplicaConfig
 from trainers.exchange import two_level
 from trainers.exchange.buffer import GradientBuffer
-from trainers.exchange.levels.accordion import with_epoch
+from trainers.exchange.levels.steered import with_epoch
 from trainers.exchange.wires import Wires
 from trainers.optimizers import Optimizer
 from trainers.sync.background import Background

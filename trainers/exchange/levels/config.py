@@ -1,6 +1,6 @@
 """What changes an exchange's level from step to step, and its knobs. Pydantic only: a job is checked without torch."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
@@ -27,20 +27,27 @@ class CalibratedConfig(Config):
     kind: Literal["calibrated"] = "calibrated"
 
 
-class AccordionConfig(Config):
-    """Compress less while gradients change fast: in critical regimes (Agarwal et al., 2021)."""
+class RegimeConfig(Config):
+    """When training is in a critical regime: gradients, added up over an epoch, have changed much (Agarwal et al.)."""
 
-    kind: Literal["accordion"] = "accordion"
-    critical: float = Field(ge=0, allow_inf_nan=False, description="the level in critical regimes")
     eta: float = Field(
         0.5, gt=0, allow_inf_nan=False, description="a regime is critical if the norm changed by so much, relative"
     )
     interval: int = Field(10, ge=1, description="epochs from one comparison to the next")
     epoch_steps: int | None = Field(
-        None,
-        ge=1,
-        description="steps whose gradients are added up; default: an epoch of the data",
+        None, ge=1, description="steps whose gradients are added up; default: an epoch of the data"
     )
+
+    def lasting(self, epoch_steps: int | None) -> Self:
+        """Return this with `epoch_steps` for an epoch, if it leaves that open."""
+        return self if self.epoch_steps else self.model_copy(update={"epoch_steps": epoch_steps})
+
+
+class AccordionConfig(RegimeConfig):
+    """Compress less while gradients change fast: in critical regimes (Agarwal et al., 2021)."""
+
+    kind: Literal["accordion"] = "accordion"
+    critical: float = Field(ge=0, allow_inf_nan=False, description="the level in critical regimes")
     follow_decay: bool = Field(
         True, description="when the learning rate falls, all is critical until the next comparison"
     )

@@ -8,9 +8,10 @@ from trainers.exchange import exchange
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.config import ExchangeConfig, PowerSgdConfig, SteeredConfig, SteeredKind, TopKConfig
 from trainers.exchange.exchange import Exchange
-from trainers.exchange.levels.accordion import Accordion, Part
+from trainers.exchange.levels.accordion import Accordion
 from trainers.exchange.levels.config import AccordionConfig, WarmupConfig
 from trainers.exchange.levels.policy import LevelPolicy
+from trainers.exchange.levels.regimes import Part
 from trainers.exchange.levels.warmup import Warmup
 from trainers.exchange.outcome import Exchanged
 from trainers.exchange.powersgd import PowerSgdExchange
@@ -72,6 +73,13 @@ def _parts(config: SteeredKind, buffer: GradientBuffer) -> list[Part]:
     """Return the layers that have a common level: each by itself where the exchange has levels of layers."""
     is_by_layer = isinstance(config, PowerSgdConfig) or (isinstance(config, TopKConfig) and config.scope == "layer")
     return [[layer] for layer in buffer.layers] if is_by_layer else [buffer.layers]
+
+
+def with_epoch(config: ExchangeConfig, epoch_steps: int | None) -> ExchangeConfig:
+    """Return `config` with `epoch_steps` for the epochs of its levels, if it leaves them open."""
+    if not isinstance(config, SteeredConfig) or not isinstance(config.levels, AccordionConfig):
+        return config
+    return config.model_copy(update={"levels": config.levels.lasting(epoch_steps)})
 
 
 def build(config: ExchangeConfig, buffer: GradientBuffer, wire: Wire, *, seed: int = 0) -> Exchange:
