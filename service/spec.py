@@ -32,6 +32,7 @@ from trainers.config import (
     WorkloadConfig,
     blocks_misfit,
     misfit,
+    reads_clock,
 )
 from trainers.ranges import Fault, Range, refusal
 from trainers.shapes import has_labels, num_samples
@@ -194,6 +195,7 @@ class JobSpec(Config):
             *self._momentum_twice(),
             *self._syncs_that_do_not_fit(),
             *self._blocks_that_do_not_fit(),
+            *self._clocks_without_seconds(),
             *self._ranges_that_are_not_searched(),
             *self._schedules_that_do_not_fit(),
         ]
@@ -271,6 +273,19 @@ class JobSpec(Config):
             if message:
                 place = f"/arms/{index}/blocks" if arm.blocks else "/blocks"
                 yield Fault(place, blocks.kind, f"arm `{arm.name}`: {message}")
+
+    def _clocks_without_seconds(self) -> Iterator[Fault]:
+        """Yield exchanges that would measure the link where no decision may depend on a clock."""
+        if self.budget.seconds is not None or not isinstance(self.link, MeasureLink):
+            return
+        for index, arm in enumerate(self.arms):
+            if reads_clock(arm.exchange or self.exchange):
+                yield Fault(
+                    f"/arms/{index}/exchange/levels/cost" if arm.exchange else "/exchange/levels/cost",
+                    "link",
+                    f"the exchange of arm `{arm.name}` measures what the link takes, which a budget without `seconds` "
+                    "does not allow: give `cost: {kind: packet}`, `budget.seconds`, or `link: {mode: emulate}`",
+                )
 
     def _ranges_that_are_not_searched(self) -> Iterator[Fault]:
         found: dict[str, Fault] = {}

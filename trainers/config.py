@@ -78,6 +78,10 @@ from trainers.exchange.config import (
 from trainers.exchange.config import (
     TopKConfig as TopKConfig,
 )
+from trainers.exchange.config import (
+    reads_clock as reads_clock,
+)
+from trainers.exchange.levels.config import AccordionConfig as AccordionConfig
 from trainers.ranges import Config, Fault, Range
 from trainers.sync.config import EveryStepConfig as EveryStepConfig
 from trainers.sync.config import SyncConfig as SyncConfig

@@ -173,8 +173,9 @@ def step_traffic(
     """Return the traffic of one optimizer step among `num_workers`, or among as many nodes that several workers share.
 
     `level` is the planned, or measured, level of an exchange that has one; of a threshold exchange, the density, as it
-    may be of AdaComp. The calibration of a threshold, once for a level, is not in it. Raises ValueError without a level
-    where one is needed.
+    may be of AdaComp. `levels` that change it are not followed: a warm-up and Accordion's critical regimes send more,
+    `cat` at most this. The calibration of a threshold, once for a level, and Accordion's broadcasts are not in it.
+    Raises ValueError without a level where one is needed.
     """
     buckets = split(shapes, exchange)
     if isinstance(exchange, PowerSgdConfig):
@@ -264,7 +265,7 @@ def _bucket(bucket: Bucket, num_workers: int, exchange: Bucketwise, level: float
         case SparseConfig() if level == 1 and not isinstance(exchange, AdaCompConfig):
             return _dense(bucket, num_workers)
         case SparseConfig():
-            return _sparse(bucket, num_workers, exchange, _capacity(bucket, exchange, _density(level)))
+            return _sparse(bucket, num_workers, exchange, bucket_capacity(bucket, exchange, _density(level)))
 
 
 def _dense(bucket: Bucket, num_workers: int) -> Traffic:
@@ -304,7 +305,7 @@ def first_capacity(bucket: Bucket, exchange: AdaCompConfig) -> int:
     return capacity_for(ENTRIES_PER_BIN * num_bins, bucket.num_elements)
 
 
-def _capacity(bucket: Bucket, exchange: SparseKind, density: float) -> int:
+def bucket_capacity(bucket: Bucket, exchange: SparseKind, density: float) -> int:
     """Return the entries that a bucket's payload has room for."""
     parts = bucket.layers if isinstance(exchange, TopKConfig) and exchange.scope == "layer" else (bucket,)
     return sum(_room(part.num_elements, exchange, density) for part in parts)
@@ -324,11 +325,12 @@ def _sparse(bucket: Bucket, num_workers: int, exchange: SparseKind, capacity: in
     """Return a bucket's part; it goes densely where that takes fewer bytes."""
     d = bucket.num_elements
     dense = dense_instead(d, num_workers)
-    sparse = dense if capacity == d else _selected(d, num_workers, exchange, capacity)
+    sparse = dense if capacity == d else selected(d, num_workers, exchange, capacity)
     return dense if sparse.bytes > dense.bytes else sparse
 
 
-def _selected(d: int, num_workers: int, exchange: SparseKind, capacity: int) -> Traffic:
+def selected(d: int, num_workers: int, exchange: SparseKind, capacity: int) -> Traffic:
+    """Return the traffic of a sparse bucket of `d` entries whose payloads have room for `capacity`."""
     if isinstance(exchange, RandomKConfig):
         return shared(capacity, num_workers)
     if isinstance(exchange, GTopKConfig):

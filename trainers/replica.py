@@ -60,11 +60,11 @@ class Replica:
         draws = config.blocks.kind != "all"
         self._optimizer = optimizers.build(config.optimizer, self.workload, self.model, apart=draws)
         self._buffer = GradientBuffer.behind(list(self._optimizer.parameters.values()), config.exchange)
-        self._blocks = block_table.build(config, self.model, self._buffer)
         self._buffers = Buffers(dict(self.model.named_buffers()))
         self._communication = Communication(self._buffer, self.device, threads=config.threads)
         self._activations, self._saved = Activations(config.activations, self.model), SavedTensors(self.model)
         self._feed = feed.build(self.workload, config, rank, num_workers)
+        self._blocks = block_table.build(config, self.model, self._buffer, epoch_steps=self._feed.epoch_steps)
         self._steps = Steps()
         # Distinct per rank and job, so that e.g. dropout masks differ; torch mixes the bits.
         self._random = RandomState(config.seed * 65_536 + rank, self.device)

@@ -8,7 +8,7 @@ from scenarios import DEADLY, Reports, run_ranks
 def three_ranks(tmp_path_factory: pytest.TempPathFactory) -> Reports:
     names = [
         "conservation", "overflow", "dense_limits", "kinds", "averages", "near_limits", "changing_rates",
-        "bad_gradient", "early_stop", "sync", "apart", "jointspar",
+        "bad_gradient", "early_stop", "sync", "apart", "jointspar", "levels",
     ]  # fmt: skip
     return run_ranks(tmp_path_factory.mktemp("three"), 3, names)
 

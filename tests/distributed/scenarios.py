@@ -26,6 +26,7 @@ from exchange_kinds import (
     near_limits,
     pairs,
 )
+from level_scenarios import levels
 from lost_ranks import dead_rank, silent_rank
 from sync_scenarios import apart, paced_average, sync, sync_on_nodes, sync_pairs, write_checkpoint
 
@@ -205,6 +206,7 @@ SCENARIOS = {
         paced_average,
         jointspar,
         jointspar_on_nodes,
+        levels,
         ddp,
         silent_rank,
         dead_rank,

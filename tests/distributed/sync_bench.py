@@ -84,7 +84,11 @@ class SyncBench:
         self.buffer = GradientBuffer.behind(self.parameters, config.exchange)
         self.wires = place.wires()
         self.policy = table.build(
-            config, self.optimizer, self.buffer, self.wires, blocks=AllBlocks(config, self.buffer)
+            config,
+            self.optimizer,
+            self.buffer,
+            self.wires,
+            blocks=AllBlocks(config.exchange, self.buffer, seed=config.seed),
         )
         self.number, self.loss = 0, 1.0
 

@@ -9,10 +9,11 @@ from torch.nn import Parameter
 from trainers.blocks.config import AllBlocksConfig, JointSparConfig
 from trainers.blocks.division import divide
 from trainers.blocks.jointspar import JointSpar
-from trainers.config import ReplicaConfig
+from trainers.config import ExchangeConfig, ReplicaConfig
 from trainers.exchange import two_level
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.exchange import Exchange
+from trainers.exchange.levels.steered import with_epoch
 from trainers.exchange.wires import Wires
 from trainers.snapshot import Stateful
 
@@ -39,8 +40,8 @@ class Blocks(Protocol):
 class AllBlocks:
     """Every step trains all of the model: the trivial kind."""
 
-    def __init__(self, config: ReplicaConfig, buffer: GradientBuffer) -> None:
-        self._config, self._buffer = config, buffer
+    def __init__(self, exchange: ExchangeConfig, buffer: GradientBuffer, *, seed: int) -> None:
+        self._exchange, self._buffer, self._seed = exchange, buffer, seed
 
     def use(self, share: float | None) -> None:
         return
@@ -52,17 +53,20 @@ class AllBlocks:
         return self._buffer.root_mean_square()
 
     def exchange(self, wires: Wires) -> Exchange:
-        return two_level.build(self._config.exchange, self._buffer, wires, seed=self._config.seed)
+        return two_level.build(self._exchange, self._buffer, wires, seed=self._seed)
 
     def parts(self) -> dict[str, Stateful]:
         return {}
 
 
-def build(config: ReplicaConfig, model: nn.Module, buffer: GradientBuffer) -> Blocks:
-    """Return the kind that `config` describes, for what is trained of `model`, whose gradients are in `buffer`."""
+def build(config: ReplicaConfig, model: nn.Module, buffer: GradientBuffer, *, epoch_steps: int | None = None) -> Blocks:
+    """Return the kind that `config` describes, for what is trained of `model`, whose gradients are in `buffer`.
+
+    An epoch of the data has `epoch_steps`, if it ends.
+    """
     match config.blocks:
         case AllBlocksConfig():
-            return AllBlocks(config, buffer)
+            return AllBlocks(with_epoch(config.exchange, epoch_steps), buffer, seed=config.seed)
         case JointSparConfig():
             blocks = _blocks_of(model, buffer)
             return JointSpar(config.blocks, buffer, blocks, exchange=config.exchange, seed=config.seed)

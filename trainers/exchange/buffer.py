@@ -59,6 +59,8 @@ class GradientBuffer:
         self._expects = self._has_failed = False
         #: What each bucket goes through, once a step, before anybody gets it; changes it in place.
         self.pool: Callable[[Tensor], None] = _leave
+        #: Sees each bucket's gradient, once a step, when it is pooled.
+        self.watch: Callable[[Bucket, Tensor], None] = _overlook
         self._pooled: set[int] = set()
 
     @classmethod
@@ -150,6 +152,7 @@ class GradientBuffer:
         if bucket.index not in self._pooled:
             self._pooled.add(bucket.index)
             self.pool(gradient)
+            self.watch(bucket, gradient)
         return gradient
 
     def wait_for(self, layer: Layer) -> Tensor:
@@ -189,6 +192,10 @@ class GradientBuffer:
 
 
 def _leave(gradient: Tensor) -> None:
+    return
+
+
+def _overlook(bucket: Bucket, gradient: Tensor) -> None:
     return
 
 

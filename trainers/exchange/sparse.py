@@ -17,6 +17,7 @@ from trainers.exchange.buckets import Bucket
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.config import GTopKConfig, RandomKConfig, SparseConfig
 from trainers.exchange.dense import Control, all_reduce_mean
+from trainers.exchange.levels.level import Level
 from trainers.exchange.outcome import DIVERGED, Exchanged, is_finite
 from trainers.exchange.selectors.selector import Selector
 from trainers.exchange.sharded import Sharded, owned
@@ -41,7 +42,7 @@ class SparseExchange:
         return self._selector.threshold
 
     @torch.no_grad()
-    def step(self, loss: Tensor, level: float | None, learning_rate: float) -> Exchanged:
+    def step(self, loss: Tensor, level: Level, learning_rate: float) -> Exchanged:
         """Exchange the buffer's gradient, bucket by bucket; the memory changes only if all of it was finite."""
         if self._config.lr_corrected:
             self._rescale(_correction(self._learning_rate, learning_rate))

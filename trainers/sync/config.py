@@ -11,6 +11,7 @@ from trainers.exchange.config import (
     NoneConfig,
     QuantizedBase,
     SparseConfig,
+    SteeredConfig,
 )
 from trainers.ranges import Config, Fault
 
@@ -117,7 +118,9 @@ def misfit(sync: SyncConfig, exchange: ExchangeConfig, optimizer: str) -> str | 
 
 def _does_not_compress(kind: str, exchange: ExchangeConfig) -> str | None:
     """Return why `exchange` cannot compress differences of parameters, none of which may be lost for good."""
-    if isinstance(exchange, DgcConfig) or (isinstance(exchange, SparseConfig) and exchange.momentum_correction):
+    if isinstance(exchange, SteeredConfig) and exchange.levels.kind != "static":
+        reason = f"`levels: {{kind: {exchange.levels.kind}}}` is about gradients of every step"
+    elif isinstance(exchange, DgcConfig) or (isinstance(exchange, SparseConfig) and exchange.momentum_correction):
         reason = f"`{exchange.kind}` here accumulates the momentum of gradients"
     elif isinstance(exchange, SparseConfig) and not (exchange.has_error_memory and not exchange.lr_corrected):
         reason = f"`{exchange.kind}` here has no plain residual"
