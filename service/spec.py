@@ -25,11 +25,11 @@ from trainers.config import (
     ReplicaConfig,
     ScheduleFreeSgdConfig,
     SgdConfig,
-    SparseConfig,
     SyncConfig,
     WorkloadConfig,
     misfit,
 )
+from trainers.exchange.fitting import unfit
 from trainers.ranges import Fault, Range, refusal
 from trainers.shapes import has_labels, num_samples
 
@@ -188,6 +188,7 @@ class JobSpec(Config):
             *self._labels_that_are_not_there(),
             *self._momentum_twice(),
             *self._syncs_that_do_not_fit(),
+            *self._exchanges_that_do_not_fit(),
             *self._ranges_that_are_not_searched(),
             *self._schedules_that_do_not_fit(),
         ]
@@ -240,14 +241,13 @@ class JobSpec(Config):
     def _momentum_twice(self) -> Iterator[Fault]:
         for index, arm in enumerate(self.arms):
             exchange, optimizer = arm.exchange or self.exchange, arm.optimizer or self.optimizer
-            corrects = isinstance(exchange, SparseConfig) and exchange.momentum_correction is not None
             has_none = isinstance(optimizer, SgdConfig | LarsConfig) and optimizer.momentum == 0
-            if corrects and not (optimizer.kind == "own" or has_none):
+            if exchange.without_momentum and not (optimizer.kind == "own" or has_none):
                 yield Fault(
                     f"/arms/{index}/exchange" if arm.exchange else "/exchange",
                     exchange.kind,
                     f"the exchange of arm `{arm.name}` applies momentum before it compresses: give the arm "
-                    "`optimizer: {kind: sgd, momentum: 0}`, or the exchange `momentum_correction: null`",
+                    f"`optimizer: {{kind: sgd, momentum: 0}}`, or the exchange `{exchange.without_momentum}`",
                 )
 
     def _syncs_that_do_not_fit(self) -> Iterator[Fault]:
@@ -256,6 +256,13 @@ class JobSpec(Config):
             if message := misfit(sync, exchange, (arm.optimizer or self.optimizer).kind):
                 place = f"/arms/{index}/sync" if arm.sync else "/sync"
                 yield Fault(place, sync.kind, f"arm `{arm.name}`: {message}")
+
+    def _exchanges_that_do_not_fit(self) -> Iterator[Fault]:
+        for index, arm in enumerate(self.arms):
+            exchange = arm.exchange or self.exchange
+            if message := unfit(exchange, arm.optimizer or self.optimizer, clip=self.clip):
+                place = f"/arms/{index}/exchange" if arm.exchange else "/exchange"
+                yield Fault(place, exchange.kind, f"arm `{arm.name}`: {message}")
 
     def _ranges_that_are_not_searched(self) -> Iterator[Fault]:
         found: dict[str, Fault] = {}

@@ -32,6 +32,7 @@ from trainers.exchange.config import (
 from trainers.exchange.config import (
     DgcConfig as DgcConfig,
 )
+from trainers.exchange.config import DriftingConfig
 from trainers.exchange.config import (
     ExchangeBase as ExchangeBase,
 )
@@ -74,6 +75,7 @@ from trainers.exchange.config import (
 from trainers.exchange.config import (
     TopKConfig as TopKConfig,
 )
+from trainers.exchange.fitting import unfit
 from trainers.ranges import Config, Fault, Range
 from trainers.sync.config import EveryStepConfig as EveryStepConfig
 from trainers.sync.config import SyncConfig as SyncConfig
@@ -383,3 +385,12 @@ class ReplicaConfig(Config):
         yield from super().faults()
         if message := misfit(self.sync, self.exchange, self.optimizer.kind):
             yield Fault("/sync", self.sync.kind, message)
+        if message := unfit(self.exchange, self.optimizer, clip=self.clip):
+            yield Fault("/exchange", self.exchange.kind, message)
+
+    @property
+    def apart_under(self) -> str | None:
+        """What leaves workers with parameters of their own: a kind of `sync` or `exchange`, or None."""
+        if self.sync.kind != "every_step":
+            return self.sync.kind
+        return self.exchange.kind if isinstance(self.exchange, DriftingConfig) else None

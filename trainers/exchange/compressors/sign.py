@@ -3,6 +3,7 @@
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from trainers.exchange.compressors import sizes
 from trainers.exchange.compressors.quantizer import Averaging, CodedPayload, Segments, num_entries, sign_codes
@@ -50,3 +51,27 @@ class ScaledSign(Averaging):
         codes, steps = self._form.codes(payload), 2.0 * factor * self._form.scales(payload)
         for (start, stop), step in zip(self._segments, torch.split(steps, 1), strict=True):
             add_levels(codes[start:stop], step, out[start:stop], group=stop - start, zero=0.5)
+
+
+class BlockSign:
+    """Sends signs and the mean magnitude of each `block` neighbouring entries, whatever layer they are of."""
+
+    def __init__(self, num_entries: int, block: int) -> None:
+        layout = sizes.block_sign(num_entries, block)
+        self._block, self._form, self.num_bytes = block, CodedPayload(layout), layout.num_bytes
+
+    def encode(self, values: Tensor, payload: Tensor) -> None:
+        self._form.scales(payload).copy_(self._means(values))
+        self._form.write_codes(sign_codes(values), payload)
+
+    def _means(self, values: Tensor) -> Tensor:
+        """Return the blocks' mean magnitudes `(num_scales,)`."""
+        num_blocks = self._form.layout.num_scales
+        unused = num_blocks * self._block - len(values)
+        means = functional.pad(values, (0, unused)).view(num_blocks, self._block).abs().mean(dim=1)
+        means[-1:] *= self._block / (self._block - unused)
+        return means
+
+    def add_decoded(self, payload: Tensor, out: Tensor, *, factor: float = 1.0) -> None:
+        steps = 2.0 * factor * self._form.scales(payload)
+        add_levels(self._form.codes(payload), steps, out, group=self._block, zero=0.5)
