@@ -77,21 +77,8 @@ FORESEEN_FIRST = ["threshold", "topk", "topk, global", "dgc", "adacomp", "adacom
 #: Two nodes of two ranks, and one of three beside one of one.
 EVEN, UNEVEN = ((0, 1), (2, 3)), ((0, 2, 3), (1,))
 FOR_NODES = {
-    EVEN: [
-        "none",
-        "threshold",
-        "topk",
-        "dgc",
-        "randomk",
-        "gtopk",
-        "adacomp",
-        "powersgd",
-        "onebit",
-        "qsgd",
-        "ef21",
-        "doublesqueeze",
-    ],
-    UNEVEN: ["none", "threshold", "dgc, gathered", "powersgd", "terngrad"],
+    EVEN: ["none", "threshold", "topk", "dgc", "randomk", "gtopk", "adacomp", "powersgd", "onebit", "qsgd", "ef21"],
+    UNEVEN: ["none", "threshold", "dgc, gathered", "powersgd", "terngrad", "doublesqueeze"],
 }
 #: At a level that sends everything.
 DENSE: Kinds = {

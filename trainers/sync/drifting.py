@@ -45,7 +45,8 @@ class LiecSgd(Drifting):
     def _meet(self, outcome: Exchanged, update: Update) -> Exchanged:
         if self._since == 1:
             return outcome
-        mean = self._iterate.read().div_(self._wires.topology.num_workers)
+        # Over the nodes, not the ranks: gradients are averaged like that, where nodes differ in size too.
+        mean = self._iterate.read().div_(len(self._wires.topology.nodes) * self._wires.within.num_workers)
         self._wires.all_reduce_sum(mean, {"parameters": mean.nbytes})
         if not is_finite(mean):
             return DIVERGED
