@@ -1,5 +1,6 @@
 """Laws of exchanges that compress both ways, on two, three and four ranks whose data differ, and on one."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 from exchange_bench import Place
 from exchange_kinds import UNEVEN
-from local_definitions import Definition
+from local_definitions import Traces
 from scenarios import Reports
 from sync_bench import D, Problem
 from sync_scenarios import RATES
@@ -28,12 +29,12 @@ from trainers.exchange.block_shards import BlockShards
 
 Array = np.ndarray
 Groups = list[list[dict[str, Any]]]
-DEFINITIONS: dict[str, Definition] = {
-    "doublesqueeze": partial(double_squeeze, block=BLOCK),
-    "dist_ef_sgd": partial(double_squeeze, block=BLOCK, follows=True),
-    "dist_ef_sgd, momentum": partial(double_squeeze, block=BLOCK, follows=True, momentum=MOMENTUM),
-    "cser": partial(cser, block=BLOCK, period=CSER_PERIOD),
-    "liec_sgd": partial(liec_sgd, block=BLOCK, period=LIEC_PERIOD),
+DEFINITIONS: dict[str, Callable[..., Traces]] = {
+    "doublesqueeze": double_squeeze,
+    "dist_ef_sgd": partial(double_squeeze, follows=True),
+    "dist_ef_sgd, momentum": partial(double_squeeze, follows=True, momentum=MOMENTUM),
+    "cser": partial(cser, period=CSER_PERIOD),
+    "liec_sgd": partial(liec_sgd, period=LIEC_PERIOD),
 }
 #: A sign is another one where rounding decides, and then the entry is sent otherwise: parameters of size 1.
 ATOL = 2e-5
@@ -65,7 +66,8 @@ def _of_servers(group: list[dict[str, Any]], kind: str) -> Array:
 @pytest.mark.parametrize("kind", EXCHANGES)
 def test_ranks_train_as_the_method_defines_with_one_server(groups: Groups, kind: str):
     for group in groups:
-        expected = DEFINITIONS[kind]([Problem.of(rank) for rank in range(len(group))], RATES)
+        problems = [Problem.of(rank) for rank in range(len(group))]
+        expected = DEFINITIONS[kind](problems, RATES, block=_block(kind, len(group)))
         np.testing.assert_allclose(_series(group, kind, "x"), expected, atol=ATOL)
 
 
@@ -73,12 +75,17 @@ def test_ranks_train_as_the_method_defines_with_one_server(groups: Groups, kind:
 def test_ranks_that_share_nodes_train_as_nodes_and_only_leaders_send(four_ranks: Reports, kind: str):
     ranks = [rank[kind] for rank in four_ranks["two_way_on_nodes"]]
 
-    expected = DEFINITIONS[kind]([_pooled(node) for node in UNEVEN], RATES)
+    expected = DEFINITIONS[kind]([_pooled(node) for node in UNEVEN], RATES, block=_block(kind, len(UNEVEN)))
     for number, node in enumerate(UNEVEN):
         for rank in node:
             np.testing.assert_allclose([step["x"] for step in ranks[rank]], expected[:, number], atol=ATOL)
             sends = {bool(step["sent"]) and sum(step["sent"].values()) > 0 for step in ranks[rank]}
             assert sends == {rank == node[0]}
+
+
+def _block(kind: str, num_nodes: int) -> int:
+    """Return the entries of a block, which differ with the shards where there are some."""
+    return BLOCK if kind == "cser" else BlockShards(D, num_nodes, BLOCK).block
 
 
 def _pooled(node: tuple[int, ...]) -> Problem:

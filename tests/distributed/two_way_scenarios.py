@@ -22,7 +22,7 @@ from trainers.exchange.config import (
     TwoWayConfig,
 )
 
-#: Entries that share a magnitude; shards of two to four ranks end between blocks, and the last block is shorter.
+#: Entries that share a magnitude, at most: two to four ranks have several blocks each, and the last one is shorter.
 BLOCK = 32
 CSER_PERIOD, LIEC_PERIOD, MOMENTUM = 3, 4, 0.8
 EXCHANGES: dict[str, TwoWayConfig] = {

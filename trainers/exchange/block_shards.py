@@ -19,14 +19,19 @@ class BlockShards:
     most: int  # entries of a block
 
     @property
+    def num_blocks(self) -> int:
+        """Blocks of the first shard."""
+        return math.ceil(self.d / (self.num_owners * self.most))
+
+    @property
     def block(self) -> int:
-        """Entries that share a magnitude: at most a shard, so that every owner has its part."""
-        return min(self.most, math.ceil(self.d / self.num_owners))
+        """Entries that share a magnitude: as even as the shards, so that little room is unused."""
+        return math.ceil(self.d / (self.num_owners * self.num_blocks))
 
     @property
     def size(self) -> int:
         """Entries of the first shard, the largest."""
-        return self.block * math.ceil(self.d / (self.num_owners * self.block))
+        return self.num_blocks * self.block
 
     def span(self, owner: int) -> slice:
         """Return an owner's entries of the bucket."""

@@ -290,9 +290,7 @@ class TwoWayConfig(ExchangeBase):
 
     follows_rate: ClassVar[bool] = True  # whether errors are rescaled so that rate x error stays as it was
 
-    block: int = Field(
-        4096, ge=8, le=2**24, description="neighbouring entries that share a magnitude; at most a worker's share"
-    )
+    block: int = Field(4096, ge=8, le=2**24, description="neighbouring entries that share a magnitude, at most")
 
 
 class DoubleSqueezeConfig(TwoWayConfig):
