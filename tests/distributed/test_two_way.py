@@ -1,5 +1,7 @@
 """Laws of exchanges that compress both ways, on two, three and four ranks whose data differ, and on one."""
 
+import os
+import signal
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -25,7 +27,11 @@ from two_way_scenarios import (
     trials,
 )
 
+from trainers.config import DigitsMlp, ReplicaConfig, SgdConfig
 from trainers.exchange.block_shards import BlockShards
+from trainers.group import ProcessGroup
+from trainers.repair import RepairingGroup
+from trainers.segment import Segment
 
 Array = np.ndarray
 Groups = list[list[dict[str, Any]]]
@@ -142,6 +148,13 @@ def test_ranks_hold_equal_bits_but_where_the_method_leads_them_apart(groups: Gro
         assert (told == np.array(are_apart)[:, None]).all()
 
 
+def test_with_schedule_free_liec_brings_both_iterates_together(groups: Groups):
+    for group in groups[1:]:
+        steps = zip(*(rank["liec_sgd, schedule-free"] for rank in group), strict=True)
+        are_equal = [len(set(bits)) == 1 for bits in steps]
+        assert are_equal == [step % LIEC_PERIOD == 0 for step in range(1, len(RATES) + 1)]
+
+
 def test_after_a_meeting_liecs_servers_keep_nothing(groups: Groups):
     for group in groups[1:]:
         kept = np.abs(_of_servers(group, "liec_sgd")).max(axis=1)
@@ -187,3 +200,23 @@ def test_ranks_that_drifted_apart_are_evaluated_at_their_mean(three_ranks: Repor
     for replica in replicas:
         assert replica["evaluated"] == pytest.approx(replica["of the mean"], rel=1e-4)
         assert replica["evaluations"] == [replicas[0]["evaluations"][0]] * 3
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", EXCHANGES)
+def test_a_worker_that_is_killed_changes_nothing(kind: str):
+    config = ReplicaConfig(
+        workload=DigitsMlp(), optimizer=SgdConfig(momentum=0.0), exchange=EXCHANGES[kind], collective_timeout_s=10
+    )
+    runs = []
+    for is_killed in (False, True):
+        workers = ProcessGroup(config, 3, device="cpu")
+        with RepairingGroup(workers) as group:
+            results = [group.run(Segment(num_steps=7, learning_rate=0.1))]
+            if is_killed:
+                os.kill(workers.pids[1], signal.SIGKILL)
+            results.append(group.run(Segment(num_steps=40, learning_rate=0.05)))
+            assert group.recovery.repairs == is_killed
+            runs.append([(result.losses, result.bytes_sent) for result in results] + [group.evaluate().loss])
+
+    assert runs[0] == runs[1]

@@ -12,7 +12,14 @@ from sync_scenarios import RATES, replicas_apart
 from torch import Tensor
 
 from trainers import cost, drifting_cost
-from trainers.config import EveryStepConfig, ExchangeConfig, NoneConfig, SgdConfig
+from trainers.config import (
+    EveryStepConfig,
+    ExchangeConfig,
+    NoneConfig,
+    OptimizerConfig,
+    ScheduleFreeSgdConfig,
+    SgdConfig,
+)
 from trainers.exchange.config import (
     CserConfig,
     DistEfSgdConfig,
@@ -66,7 +73,18 @@ def trials(place: Place) -> dict[str, Any]:
         "refused": {name: _refused(place, config) for name, config in EXCHANGES.items()},
         "dense": _bench(place, NoneConfig()).run(RATES),
         "liec_sgd in every step": _bench(place, LiecSgdConfig(period=1)).run(RATES),
+        "liec_sgd, schedule-free": _iterates(place, ScheduleFreeSgdConfig(warmup_steps=3)),
     }
+
+
+def _iterates(place: Place, optimizer: OptimizerConfig) -> list[str]:
+    """The bits of all that LIEC-SGD averages, after each step."""
+    bench = SyncBench(EveryStepConfig(), place, exchange=EXCHANGES["liec_sgd"], optimizer=optimizer)
+    bits = []
+    for rate in RATES:
+        bench.step(rate)
+        bits.append(digest([tensor.detach() for tensor in bench.optimizer.iterate()]))
+    return bits
 
 
 def _bench(place: Place, exchange: ExchangeConfig) -> SyncBench:

@@ -31,7 +31,10 @@ from trainers.snapshot import Kept
 
 
 class Exchange(Protocol):
-    """Replaces the local gradient in the buffer by the mean over the ranks, or by what it adds to this rank's own."""
+    """Replaces the local gradient in the buffer by the mean over the ranks.
+
+    Of kinds whose ranks drift apart (`DriftingConfig`), by what this rank is to step by.
+    """
 
     def step(self, loss: Tensor, level: float | None, learning_rate: float) -> Exchanged:
         """Exchange the buffer's gradient, which belongs to the scalar `loss`, as buckets fill; collective.

@@ -92,14 +92,14 @@ class Server:
         return self._error
 
 
-def kept_for_all(kept: Kept, index: int, bucket: Bucket, config: TwoWayConfig) -> Tensor:
-    """Return what an old rank kept of the bucket, number `index`, for all `(bucket.num_elements,)`."""
+def kept_for_all(kept: Kept, bucket: Bucket, config: TwoWayConfig) -> Tensor:
+    """Return what an old rank kept of the bucket for all `(bucket.num_elements,)`."""
     means = torch.zeros(bucket.num_elements)
     span = BlockShards(bucket.num_elements, kept.of, config.block).span(kept.index)
-    means[span] = kept.tensors[name_of(index)][: span.stop - span.start].cpu()
+    means[span] = kept.tensors[name_of(bucket.index)][: span.stop - span.start].cpu()
     return means
 
 
 def name_of(index: int) -> str:
-    """Return the name of what is kept of bucket number `index`, in a checkpoint."""
+    """Return the name of what is kept of bucket number `index` in a checkpoint."""
     return f"server.{index}"

@@ -111,8 +111,7 @@ class TwoWayExchange(SignExchange):
     def inherit(self, kept: Kept) -> None:
         super().inherit(kept)
         for bucket in self._buffer.buckets:
-            means = server.kept_for_all(kept, bucket.index, bucket, self._config)
-            self._memory.add_owned(means, bucket.span)
+            self._memory.add_owned(server.kept_for_all(kept, bucket, self._config), bucket.span)
 
 
 class LiecExchange(TwoWayExchange):
