@@ -3,7 +3,6 @@
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from trainers.exchange.compressors import sizes
 from trainers.exchange.compressors.quantizer import Averaging, CodedPayload, Segments, num_entries, sign_codes
@@ -61,16 +60,13 @@ class BlockSign:
         self._block, self._form, self.num_bytes = block, CodedPayload(layout), layout.num_bytes
 
     def encode(self, values: Tensor, payload: Tensor) -> None:
-        self._form.scales(payload).copy_(self._means(values))
+        scales, num_whole = self._form.scales(payload), len(values) // self._block
+        whole, rest = values.tensor_split([num_whole * self._block])
+        torch.linalg.vector_norm(whole.view(num_whole, self._block), 1, dim=1, out=scales[:num_whole])
+        scales[:num_whole] /= self._block
+        if len(rest):
+            scales[-1] = torch.linalg.vector_norm(rest, 1) / len(rest)
         self._form.write_codes(sign_codes(values), payload)
-
-    def _means(self, values: Tensor) -> Tensor:
-        """Return the blocks' mean magnitudes `(num_scales,)`."""
-        num_blocks = self._form.layout.num_scales
-        unused = num_blocks * self._block - len(values)
-        means = functional.pad(values, (0, unused)).view(num_blocks, self._block).abs().mean(dim=1)
-        means[-1:] *= self._block / (self._block - unused)
-        return means
 
     def add_decoded(self, payload: Tensor, out: Tensor, *, factor: float = 1.0) -> None:
         steps = 2.0 * factor * self._form.scales(payload)
