@@ -27,13 +27,13 @@ from trainers.config import (
     ReplicaConfig,
     ScheduleFreeSgdConfig,
     SgdConfig,
-    SparseConfig,
     SyncConfig,
     WorkloadConfig,
     blocks_misfit,
     misfit,
     reads_clock,
 )
+from trainers.exchange.fitting import unfit
 from trainers.ranges import Fault, Range, refusal
 from trainers.shapes import has_labels, num_samples
 
@@ -196,6 +196,7 @@ class JobSpec(Config):
             *self._syncs_that_do_not_fit(),
             *self._blocks_that_do_not_fit(),
             *self._clocks_without_seconds(),
+            *self._exchanges_that_do_not_fit(),
             *self._ranges_that_are_not_searched(),
             *self._schedules_that_do_not_fit(),
         ]
@@ -248,15 +249,14 @@ class JobSpec(Config):
     def _momentum_twice(self) -> Iterator[Fault]:
         for index, arm in enumerate(self.arms):
             exchange, optimizer = arm.exchange or self.exchange, arm.optimizer or self.optimizer
-            corrects = isinstance(exchange, SparseConfig) and exchange.momentum_correction is not None
             has_none = isinstance(optimizer, SgdConfig | LarsConfig) and optimizer.momentum == 0
-            if corrects and not (optimizer.kind == "own" or has_none):
+            if exchange.without_momentum and not (optimizer.kind == "own" or has_none):
                 plain = optimizer.kind if isinstance(optimizer, SgdConfig | LarsConfig) else "sgd"
                 yield Fault(
                     f"/arms/{index}/exchange" if arm.exchange else "/exchange",
                     exchange.kind,
                     f"the exchange of arm `{arm.name}` applies momentum before it compresses: give the arm "
-                    f"`optimizer: {{kind: {plain}, momentum: 0}}`, or the exchange `momentum_correction: null`",
+                    f"`optimizer: {{kind: {plain}, momentum: 0}}`, or the exchange `{exchange.without_momentum}`",
                 )
 
     def _syncs_that_do_not_fit(self) -> Iterator[Fault]:
@@ -286,6 +286,13 @@ class JobSpec(Config):
                     f"the exchange of arm `{arm.name}` measures what the link takes, which a budget without `seconds` "
                     "does not allow: give `cost: {kind: packet}`, `budget.seconds`, or `link: {mode: emulate}`",
                 )
+
+    def _exchanges_that_do_not_fit(self) -> Iterator[Fault]:
+        for index, arm in enumerate(self.arms):
+            exchange = arm.exchange or self.exchange
+            if message := unfit(exchange, arm.optimizer or self.optimizer, clip=self.clip):
+                place = f"/arms/{index}/exchange" if arm.exchange else "/exchange"
+                yield Fault(place, exchange.kind, f"arm `{arm.name}`: {message}")
 
     def _ranges_that_are_not_searched(self) -> Iterator[Fault]:
         found: dict[str, Fault] = {}

@@ -36,6 +36,7 @@ from trainers.exchange.config import (
 from trainers.exchange.config import (
     DgcConfig as DgcConfig,
 )
+from trainers.exchange.config import DriftingConfig
 from trainers.exchange.config import (
     ExchangeBase as ExchangeBase,
 )
@@ -81,6 +82,7 @@ from trainers.exchange.config import (
 from trainers.exchange.config import (
     reads_clock as reads_clock,
 )
+from trainers.exchange.fitting import unfit
 from trainers.exchange.levels.config import AccordionConfig as AccordionConfig
 from trainers.ranges import Config, Fault, Range
 from trainers.sync.config import EveryStepConfig as EveryStepConfig
@@ -394,3 +396,12 @@ class ReplicaConfig(Config):
             yield Fault("/sync", self.sync.kind, message)
         if message := blocks_misfit(self.blocks, self.exchange, self.sync, self.optimizer.kind):
             yield Fault("/blocks", self.blocks.kind, message)
+        if message := unfit(self.exchange, self.optimizer, clip=self.clip):
+            yield Fault("/exchange", self.exchange.kind, message)
+
+    @property
+    def apart_under(self) -> str | None:
+        """What leaves workers with parameters of their own: a kind of `sync` or `exchange`, or None."""
+        if self.sync.kind != "every_step":
+            return self.sync.kind
+        return self.exchange.kind if isinstance(self.exchange, DriftingConfig) else None

@@ -11,12 +11,14 @@ from typing import NamedTuple
 
 from trainers.blocks.division import divide
 from trainers.config import EmulateLink
+from trainers.exchange.block_shards import BlockShards
 from trainers.exchange.buckets import Bucket, Layer, split
 from trainers.exchange.compressors import sizes
 from trainers.exchange.compressors.sizes import CodedLayout, as_matrix, is_worth_factors
 from trainers.exchange.config import (
     AdaCompConfig,
     Bf16Config,
+    CserConfig,
     DgcConfig,
     ExchangeConfig,
     Fp16Config,
@@ -34,6 +36,7 @@ from trainers.exchange.config import (
     TernGradConfig,
     ThresholdConfig,
     TopKConfig,
+    TwoWayConfig,
 )
 from trainers.exchange.layout import PayloadLayout, ValueFormat
 from trainers.sync.config import BehindConfig, EveryStepConfig, SyncConfig
@@ -77,7 +80,7 @@ class Traffic:
 
 NOTHING = Traffic(0, 0)
 #: Kinds whose buckets have nothing to do with each other.
-Bucketwise = NoneConfig | Fp16Config | Bf16Config | SparseKind | QuantizedConfig
+Bucketwise = NoneConfig | Fp16Config | Bf16Config | SparseKind | QuantizedConfig | TwoWayConfig
 #: Maps the bytes of one rank's tensor and the number of workers to traffic.
 Collective = Callable[[int, int], Traffic]
 
@@ -175,7 +178,8 @@ def step_traffic(
     `level` is the planned, or measured, level of an exchange that has one; of a threshold exchange, the density, as it
     may be of AdaComp. `levels` that change it are not followed: a warm-up and Accordion's critical regimes send more,
     `cat` at most this. The calibration of a threshold, once for a level, and Accordion's broadcasts are not in it.
-    Raises ValueError without a level where one is needed.
+    Neither are the meetings of `cser` and `liec_sgd`, which `trainers.drifting_cost` has. Raises ValueError without a
+    level where one is needed.
     """
     buckets = split(shapes, exchange)
     if isinstance(exchange, PowerSgdConfig):
@@ -260,6 +264,10 @@ def _bucket(bucket: Bucket, num_workers: int, exchange: Bucketwise, level: float
             return all_reduce(HALF_BYTES * bucket.num_elements, num_workers)
         case QuantizedBase():
             return all_gather(WORD_BYTES + coded(bucket, exchange).num_bytes, num_workers)
+        case CserConfig():
+            return gathered_signs(bucket, num_workers, exchange)
+        case TwoWayConfig():
+            return two_way(bucket.num_elements, num_workers, exchange.block)
         case AdaCompConfig() if level is None:
             return _sparse(bucket, num_workers, exchange, first_capacity(bucket, exchange))
         case SparseConfig() if level == 1 and not isinstance(exchange, AdaCompConfig):
@@ -286,6 +294,18 @@ def coded(bucket: Bucket, exchange: QuantizedConfig) -> CodedLayout:
             return sizes.scaled_sign(d, num_layers) if exchange.feedback else sizes.majority_sign(d)
         case OneBitConfig():
             return sizes.onebit(d, num_layers)
+
+
+def two_way(d: int, num_workers: int, block: int) -> Traffic:
+    """Return the traffic of signs to the owners of their entries, with the loss, and of their sums' signs to all."""
+    row = BlockShards(d, num_workers, block).row_bytes
+    return all_to_all(num_workers * (WORD_BYTES + row), num_workers) + all_gather(row, num_workers)
+
+
+def gathered_signs(bucket: Bucket, num_workers: int, exchange: CserConfig, num_payloads: int = 1) -> Traffic:
+    """Return the traffic of a bucket's signs to all, with the loss; `num_payloads` is 2 where errors ride along."""
+    payload = sizes.block_sign(bucket.num_elements, exchange.block).num_bytes
+    return all_gather(WORD_BYTES + num_payloads * payload, num_workers)
 
 
 def _density(level: float | None) -> float:

@@ -29,6 +29,7 @@ from exchange_kinds import (
 from level_scenarios import levels
 from lost_ranks import dead_rank, silent_rank
 from sync_scenarios import apart, paced_average, sync, sync_on_nodes, sync_pairs, write_checkpoint
+from two_way_scenarios import two_way, two_way_on_nodes, two_way_pairs, two_way_replicas
 
 from trainers import cost
 from trainers.config import (
@@ -207,6 +208,10 @@ SCENARIOS = {
         jointspar,
         jointspar_on_nodes,
         levels,
+        two_way,
+        two_way_pairs,
+        two_way_on_nodes,
+        two_way_replicas,
         ddp,
         silent_rank,
         dead_rank,

@@ -127,7 +127,7 @@ def test_a_bad_value_is_named_with_its_place_and_what_is_allowed(
 
 
 def test_what_a_later_version_builds_is_refused_by_name() -> None:
-    assert "not available in this version" in refused({"exchange": {"kind": "liec_sgd"}})["/exchange/kind"].message
+    assert "not available in this version" in refused({"exchange": {"kind": "auto"}})["/exchange/kind"].message
 
 
 @pytest.mark.parametrize("kind", ["bo", "sobol", "local"])

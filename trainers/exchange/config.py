@@ -20,6 +20,8 @@ Density = Annotated[float, Field(gt=0, le=1)]
 Threshold = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Rank = Annotated[int, Field(ge=1, le=1024)]
 Coefficient = Annotated[float, Field(ge=0, lt=1)]
+#: Steps from one meeting of the ranks to the next.
+Period = Annotated[int, Field(ge=1, le=100_000)]
 LevelName = Literal["density", "threshold", "rank"]
 
 
@@ -45,6 +47,11 @@ class ExchangeBase(Config):
     def is_by_density(self) -> bool:
         """Whether the level is a density."""
         return self.level is not None and self.level_name == "density"
+
+    @property
+    def without_momentum(self) -> str | None:
+        """The knob that spares workers the momentum that they apply before they compress; None: they apply none."""
+        return None
 
     def check_level(self, level: float | None) -> float:
         """Return the level to use: `level`, or the configured one; raises ValueError if it is none."""
@@ -148,6 +155,10 @@ class SparseConfig(ExchangeBase):
     def has_error_memory(self) -> bool:
         """Whether what is not sent is added to later gradients."""
         return self.memory == "residual"
+
+    @property
+    def without_momentum(self) -> str | None:
+        return None if self.momentum_correction is None else "momentum_correction: null"
 
     def faults(self) -> Iterator[Fault]:
         yield from super().faults()
@@ -351,6 +362,55 @@ class OneBitConfig(QuantizedBase):
     memory: ClassVar[Literal["residual", "none"]] = "residual"
 
 
+class TwoWayConfig(ExchangeBase):
+    """What all have that send each entry's sign, and each block's mean magnitude, in every direction."""
+
+    follows_rate: ClassVar[bool] = True  # whether errors are rescaled so that rate x error stays as it was
+
+    block: int = Field(4096, ge=8, le=2**24, description="neighbouring entries that share a magnitude, at most")
+
+
+class DoubleSqueezeConfig(TwoWayConfig):
+    """Compress what workers send and what they get, with error feedback on both sides (Tang et al., 2019)."""
+
+    follows_rate: ClassVar[bool] = False
+
+    kind: Literal["doublesqueeze"] = "doublesqueeze"
+
+
+class DistEfSgdConfig(TwoWayConfig):
+    """The same with errors that follow the learning rate, and momentum on the workers (Zheng et al., 2019)."""
+
+    kind: Literal["dist_ef_sgd"] = "dist_ef_sgd"
+    momentum: Coefficient = Field(
+        0.0, description="Nesterov's, of each worker, before it compresses; the optimizer's own must then be 0"
+    )
+
+    @property
+    def without_momentum(self) -> str | None:
+        return "momentum: 0" if self.momentum else None
+
+
+class DriftingConfig(TwoWayConfig):
+    """What all have whose workers apply what they do not send by themselves, so that their parameters differ."""
+
+    period: Period
+
+
+class CserConfig(DriftingConfig):
+    """Every `period` steps what workers applied alone is compressed, sent and reset (Xie et al., 2020)."""
+
+    kind: Literal["cser"] = "cser"
+    period: Period = Field(8, description="steps from one reset of the errors to the next")
+
+
+class LiecSgdConfig(DriftingConfig):
+    """Compress both ways, apply a worker's own error at once, and average every `period` steps (Cheng et al., 2024)."""
+
+    kind: Literal["liec_sgd"] = "liec_sgd"
+    period: Period = Field(100, description="steps from one dense average to the next")
+
+
 SparseKind = ThresholdConfig | TopKConfig | RandomKConfig | DgcConfig | GTopKConfig | AdaCompConfig
 SteeredKind = ThresholdConfig | TopKConfig | RandomKConfig | DgcConfig | GTopKConfig | PowerSgdConfig
 QuantizedConfig = QsgdConfig | TernGradConfig | SignSgdConfig | OneBitConfig
@@ -368,7 +428,11 @@ ExchangeConfig = Annotated[
     | QsgdConfig
     | TernGradConfig
     | SignSgdConfig
-    | OneBitConfig,
+    | OneBitConfig
+    | DoubleSqueezeConfig
+    | DistEfSgdConfig
+    | CserConfig
+    | LiecSgdConfig,
     Field(discriminator="kind"),
 ]
 
@@ -386,4 +450,4 @@ def CompressionConfig(**fields: object) -> ExchangeConfig:
 
 
 #: Kinds that the job language knows and a later release builds; refused by name until then.
-FUTURE_EXCHANGES = ("auto", "doublesqueeze", "dist_ef_sgd", "cser", "liec_sgd")
+FUTURE_EXCHANGES = ("auto",)

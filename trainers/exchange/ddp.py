@@ -21,7 +21,7 @@ from trainers.exchange import two_level
 from trainers.exchange.buckets import Layer
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.communication import Communication
-from trainers.exchange.config import ExchangeConfig
+from trainers.exchange.config import ExchangeConfig, TwoWayConfig
 from trainers.exchange.levels.config import AccordionConfig
 from trainers.exchange.outcome import Exchanged
 from trainers.exchange.pacing import Unpaced
@@ -59,6 +59,8 @@ def compress_gradients(
     levels = getattr(config, "levels", None)
     if isinstance(levels, AccordionConfig) and (levels.follow_decay or levels.epoch_steps is None):
         raise ValueError("`accordion` needs `follow_decay: false` and `epoch_steps`: rates and epochs are unknown here")
+    if isinstance(config, TwoWayConfig) and config.follows_rate:
+        raise ValueError(f"`{config.kind}` follows the learning rate, which nothing says here: give `doublesqueeze`")
     parameters = [each for each in model.parameters() if each.requires_grad]
     types, devices = {each.dtype for each in parameters}, {each.device for each in parameters}
     if len(devices) != 1 or not types <= TYPES:

@@ -9,13 +9,14 @@ from trainers.exchange.config import (
     DgcConfig,
     ExchangeConfig,
     NoneConfig,
+    Period,
     QuantizedBase,
     SparseConfig,
     SteeredConfig,
+    TwoWayConfig,
 )
 from trainers.ranges import Config, Fault
 
-Period = Annotated[int, Field(ge=1, le=100_000)]
 Coefficient = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -126,6 +127,8 @@ def _does_not_compress(kind: str, exchange: ExchangeConfig) -> str | None:
         reason = f"`{exchange.kind}` here has no plain residual"
     elif isinstance(exchange, QuantizedBase) and exchange.memory == "none":
         reason = f"`{exchange.kind}` here keeps no error"
+    elif isinstance(exchange, TwoWayConfig) and exchange.follows_rate:
+        reason = f"the errors of `{exchange.kind}` follow the learning rate of gradients"
     else:
         return None
     return (

@@ -3,6 +3,7 @@
 from trainers.blocks.table import Blocks
 from trainers.config import IidPartition, ReplicaConfig
 from trainers.exchange.buffer import GradientBuffer
+from trainers.exchange.config import CserConfig, LiecSgdConfig
 from trainers.exchange.wires import Wires
 from trainers.optimizers import Optimizer
 from trainers.sync.background import Background
@@ -15,6 +16,7 @@ from trainers.sync.config import (
     StlSgdConfig,
     VrlSgdConfig,
 )
+from trainers.sync.drifting import Drifting, LiecSgd
 from trainers.sync.every_step import EveryStep
 from trainers.sync.iterate import Iterate
 from trainers.sync.local import Alone
@@ -34,9 +36,15 @@ def build(
     They, and what the policy starts from, are those of the moment.
     """
     sync = config.sync
-    if isinstance(sync, EveryStepConfig):
-        return EveryStep(blocks.exchange(wires))
     iterate = Iterate(optimizer.iterate(), num_parameters=buffer.num_elements)
+    if isinstance(sync, EveryStepConfig):
+        exchange = blocks.exchange(wires)
+        match config.exchange:
+            case CserConfig():
+                return Drifting(config.exchange, iterate, exchange=exchange)
+            case LiecSgdConfig():
+                return LiecSgd(config.exchange, iterate, wires, exchange=exchange)
+        return EveryStep(exchange)
     alone, background = Alone(buffer), Background(wires, buffer.gradient.device, threads=config.threads)
     match sync:
         case CocodSgdConfig():
