@@ -16,17 +16,17 @@ from service.errors import NotFound
 from service.knobs import Knob, knobs_of
 from service.papers import COMPOSED, NOTES, Composed, Note, Paper
 from service.spec import JobSpec
-from trainers import cost
+from trainers import cost, drifting_cost
 from trainers.config import (
     ActivationsConfig,
     BlocksConfig,
+    DriftingConfig,
     EveryStepConfig,
     ExchangeConfig,
     JointSparConfig,
     NoneConfig,
     OptimizerConfig,
     PartitionConfig,
-    ReplicaConfig,
     SyncConfig,
     WorkloadConfig,
 )
@@ -48,6 +48,7 @@ PLAIN: dict[str, Any] = {
     "workload": {"kind": "digits-mlp"},
     "optimizer": {"kind": "sgd", "momentum": 0},
     "controller": {"kind": "fixed"},
+    "link": {"mode": "emulate", "mbps": 100},  # so that nothing has to be measured
     "budget": {"steps": 100},
 }
 #: Shapes as text: `512x64,512` is a matrix and a vector.
@@ -228,22 +229,21 @@ def _reasons(error: ValidationError) -> Iterator[str]:
 def traffic(spec: JobSpec, shapes: tuple[Shape, ...], workers: int) -> TrafficView:
     """Return what a worker of the job's first trial sends in a step, on average, at the levels that it states."""
     replica = next(spec.trials()).replica
+    exchange, level = replica.exchange, replica.exchange.level
+    num_iterates = 2 if replica.optimizer.kind.startswith("schedulefree") else 1
+    if isinstance(exchange, DriftingConfig):
+        mean = drifting_cost.mean_traffic(shapes, num_workers=workers, exchange=exchange, num_iterates=num_iterates)
+        return TrafficView(bytes_per_step=mean.bytes, rounds_per_step=mean.rounds)
+    if isinstance(replica.blocks, JointSparConfig) and isinstance(exchange, NoneConfig):
+        sent = cost.drawn_step(shapes, num_workers=workers, exchange=exchange, share=first(replica.blocks.share))
+        return TrafficView(bytes_per_step=sent.bytes, rounds_per_step=sent.rounds)
     period = 1 if isinstance(replica.sync, EveryStepConfig) else first(replica.sync.period)
-    sent = _meeting(replica, shapes, workers)
-    return TrafficView(bytes_per_step=sent.bytes / period, rounds_per_step=sent.rounds / period)
-
-
-def _meeting(replica: ReplicaConfig, shapes: tuple[Shape, ...], workers: int) -> cost.Traffic:
-    """Return what is sent when the workers exchange."""
-    if isinstance(replica.blocks, JointSparConfig) and isinstance(replica.exchange, NoneConfig):
-        share = first(replica.blocks.share)
-        return cost.drawn_step(shapes, num_workers=workers, exchange=replica.exchange, share=share)
-    level = replica.exchange.level
-    return cost.meeting_traffic(
+    sent = cost.meeting_traffic(
         shapes,
         num_workers=workers,
         sync=replica.sync,
-        exchange=replica.exchange,
+        exchange=exchange,
         level=None if level is None else first(level),
-        num_iterates=2 if replica.optimizer.kind.startswith("schedulefree") else 1,
+        num_iterates=num_iterates,
     )
+    return TrafficView(bytes_per_step=sent.bytes / period, rounds_per_step=sent.rounds / period)

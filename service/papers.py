@@ -141,6 +141,46 @@ _EXCHANGES = {
             ),
         )
     ),
+    "doublesqueeze": Note(
+        (
+            Paper(
+                "Tang, Yu, Lian, Zhang, Liu",
+                "DoubleSqueeze: parallel stochastic gradient descent with double-pass error-compensated compression",
+                "ICML",
+                2019,
+            ),
+        )
+    ),
+    "dist_ef_sgd": Note(
+        (
+            Paper(
+                "Zheng, Huang, Kwok",
+                "Communication-efficient distributed blockwise momentum SGD with error-feedback",
+                "NeurIPS",
+                2019,
+            ),
+        )
+    ),
+    "cser": Note(
+        (
+            Paper(
+                "Xie, Zheng, Koyejo, Gupta, Li, Lin",
+                "CSER: communication-efficient SGD with error reset",
+                "NeurIPS",
+                2020,
+            ),
+        )
+    ),
+    "liec_sgd": Note(
+        (
+            Paper(
+                "Cheng, Shen, Xu, Qian, Wu, Zhou, Zhang, Tao, Chen",
+                "Communication-efficient distributed learning with local immediate error compensation",
+                "arXiv:2402.11857",
+                2024,
+            ),
+        )
+    ),
 }
 
 _SYNCS = {
@@ -268,7 +308,57 @@ NOTES: dict[str, dict[str, Note]] = {
     "controller": _CONTROLLERS,
 }
 
+_CAT = Paper(
+    "Khirirat, Magnusson, Aytekin, Johansson",
+    "A flexible framework for communication-efficient machine learning",
+    "AAAI",
+    2021,
+)
+
+
+def _cat(name: str, summary: str, cost: dict[str, Any]) -> Composed:
+    exchange = {"kind": "topk", "density": 0.1, "levels": {"kind": "cat", "cost": cost}}
+    return Composed(name, "levels", summary, (_CAT,), {"exchange": exchange})
+
+
+#: `levels` of an exchange, and what CAT may take for the cost of a message.
+_LEVELS = (
+    Composed(
+        "warmup",
+        "levels",
+        "The density falls to its level over the first steps: `levels: {kind: warmup}` of an exchange with a density.",
+        _EXCHANGES["dgc"].papers,
+        {"exchange": {"kind": "topk", "density": 0.01, "levels": {"kind": "warmup", "steps": 50}}},
+    ),
+    Composed(
+        "calibrated",
+        "levels",
+        "A hard threshold of 1 / (2 sqrt(k)) for k expected entries: `levels: {kind: calibrated}` of `threshold`.",
+        _EXCHANGES["threshold"].papers,
+        {"exchange": {"kind": "threshold", "density": 0.01, "hold": "run", "levels": {"kind": "calibrated"}}},
+    ),
+    Composed(
+        "accordion",
+        "levels",
+        "More is sent while gradients change fast: `levels: {kind: accordion}` of any exchange with a level.",
+        (
+            Paper(
+                "Agarwal, Wang, Lee, Venkataraman, Papailiopoulos",
+                "Adaptive gradient communication via critical learning regime identification",
+                "MLSys",
+                2021,
+            ),
+        ),
+        {"exchange": {"kind": "powersgd", "rank": 1, "levels": {"kind": "accordion", "critical": 4}}},
+    ),
+    _cat("cat", "As many entries as promise the most descent per second on the job's link.", {"kind": "link"}),
+    _cat("cat_payload", "CAT where a message costs its bits.", {"kind": "payload"}),
+    _cat("cat_affine", "CAT where a message costs its bits, and a fixed amount.", {"kind": "affine"}),
+    _cat("cat_packet", "CAT where a message costs its packets, and a fixed amount.", {"kind": "packet"}),
+)
+
 COMPOSED = (
+    *_LEVELS,
     Composed(
         "error_feedback",
         "memory",

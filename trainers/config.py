@@ -36,7 +36,7 @@ from trainers.exchange.config import (
 from trainers.exchange.config import (
     DgcConfig as DgcConfig,
 )
-from trainers.exchange.config import DriftingConfig
+from trainers.exchange.config import DriftingConfig as DriftingConfig
 from trainers.exchange.config import (
     ExchangeBase as ExchangeBase,
 )

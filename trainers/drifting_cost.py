@@ -1,6 +1,7 @@
 """What the exchanges send whose workers drift apart and meet now and then. Pure Python."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from trainers import cost
 from trainers.cost import NOTHING, Traffic
@@ -27,10 +28,21 @@ def meeting_traffic(
     return gradients + cost.all_reduce(cost.WORD_BYTES * num_iterates * cost.num_elements(shapes), num_workers)
 
 
-def mean_bytes(
+class Mean(NamedTuple):
+    """What a step sends, as the mean over a period."""
+
+    bytes: float
+    rounds: float
+
+
+def mean_traffic(
     shapes: Shapes, *, num_workers: int, exchange: CserConfig | LiecSgdConfig, num_iterates: int = 1
-) -> float:
-    """Return the bytes of a step as the mean over a period, `meeting_traffic` included."""
+) -> Mean:
+    """Return the mean over the steps of a period, of which the last is a meeting."""
     step = cost.step_traffic(shapes, num_workers=num_workers, exchange=exchange)
     meeting = meeting_traffic(shapes, num_workers=num_workers, exchange=exchange, num_iterates=num_iterates)
-    return ((exchange.period - 1) * step.bytes + meeting.bytes) / exchange.period
+    others = exchange.period - 1
+    return Mean(
+        bytes=(others * step.bytes + meeting.bytes) / exchange.period,
+        rounds=(others * step.rounds + meeting.rounds) / exchange.period,
+    )
