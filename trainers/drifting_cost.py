@@ -27,10 +27,10 @@ def meeting_traffic(
     return gradients + cost.all_reduce(cost.WORD_BYTES * num_iterates * cost.num_elements(shapes), num_workers)
 
 
-def period_traffic(
+def mean_bytes(
     shapes: Shapes, *, num_workers: int, exchange: CserConfig | LiecSgdConfig, num_iterates: int = 1
-) -> Traffic:
-    """Return the traffic of all steps of a period; `meeting_traffic` is that of the last one."""
+) -> float:
+    """Return the bytes of a step as the mean over a period, `meeting_traffic` included."""
     step = cost.step_traffic(shapes, num_workers=num_workers, exchange=exchange)
     meeting = meeting_traffic(shapes, num_workers=num_workers, exchange=exchange, num_iterates=num_iterates)
-    return sum([step] * (exchange.period - 1), start=meeting)
+    return ((exchange.period - 1) * step.bytes + meeting.bytes) / exchange.period
