@@ -79,6 +79,7 @@ from trainers.exchange.config import (
 )
 from trainers.exchange.levels.config import AccordionConfig as AccordionConfig
 from trainers.ranges import Config, Fault, Range
+from trainers.sync.config import AccordionBatchConfig as AccordionBatchConfig
 from trainers.sync.config import EveryStepConfig as EveryStepConfig
 from trainers.sync.config import SyncConfig as SyncConfig
 from trainers.sync.config import misfit as misfit

@@ -29,6 +29,12 @@ class Segment(Value):
     period: int | None = None  # steps from one averaging of the parameters to the next
     gamma: float | None = None  # share of the activations that is dropped
 
+    def learning_rate_at(self, index: int) -> float:
+        """Return the rate of step `index`: linear from the first to the final value."""
+        if self.final_learning_rate is None or self.num_steps == 1:
+            return self.learning_rate
+        return self.learning_rate + (self.final_learning_rate - self.learning_rate) * index / (self.num_steps - 1)
+
     @property
     def options(self) -> dict[str, Any]:
         """What is set besides rate and level, by name."""

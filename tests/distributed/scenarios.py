@@ -25,7 +25,7 @@ from exchange_kinds import (
     near_limits,
     pairs,
 )
-from level_scenarios import levels
+from level_scenarios import batches, batches_on_nodes, levels
 from lost_ranks import dead_rank, silent_rank
 from sync_scenarios import apart, paced_average, sync, sync_on_nodes, sync_pairs, write_checkpoint
 
@@ -204,6 +204,8 @@ SCENARIOS = {
         apart,
         paced_average,
         levels,
+        batches,
+        batches_on_nodes,
         ddp,
         silent_rank,
         dead_rank,

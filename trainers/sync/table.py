@@ -6,9 +6,11 @@ from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.levels.steered import with_epoch
 from trainers.exchange.wires import Wires
 from trainers.optimizers import Optimizer
+from trainers.sync.accordion_batch import AccordionBatch
 from trainers.sync.background import Background
 from trainers.sync.cocod_sgd import CocodSgd
 from trainers.sync.config import (
+    AccordionBatchConfig,
     CocodSgdConfig,
     EveryStepConfig,
     LocalSgdConfig,
@@ -38,6 +40,9 @@ def build(
     if isinstance(sync, EveryStepConfig):
         exchange = with_epoch(config.exchange, epoch_steps)
         return EveryStep(two_level.build(exchange, buffer, wires, seed=config.seed))
+    if isinstance(sync, AccordionBatchConfig):
+        exchanged = two_level.build(config.exchange, buffer, wires, seed=config.seed)
+        return AccordionBatch(sync.lasting(epoch_steps), exchanged, buffer, wires)
     iterate = Iterate(optimizer.iterate(), num_parameters=buffer.num_elements)
     alone, background = Alone(buffer), Background(wires, buffer.gradient.device, threads=config.threads)
     match sync:
