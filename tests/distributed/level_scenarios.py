@@ -104,8 +104,8 @@ def _steps(config: ExchangeConfig, place: Place) -> dict[str, Any]:
         sent.append(sum(taken.values()))
         control.append(taken["control"])
         bits.append(digest([bench.buffer.gradient]))
-        scalars = bench.exchange.scalars()
-        decided.append(scalars.get("levels", {}).get("critical"))
+        policy = bench.exchange.scalars().get("levels", {})
+        decided.append(policy.get("regimes", {}).get("critical"))
         assert not outcome.diverged
     plain = Bench(config, place)
     for step in range(NUM_STEPS):  # at one rate, for what is sent is in units of the gradient
