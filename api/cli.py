@@ -61,8 +61,10 @@ def serve(
     ] = None,
 ) -> None:
     """Run the service: API, page, and the jobs' owner."""
-    from api.server import PortBusy
-    from api.server import serve as serve_until_told  # the other commands need no web stack
+    from api.server import (
+        PortBusy,
+        serve as serve_until_told,  # the other commands need no web stack
+    )
 
     configure_logging()
     settings = read_settings(host=host, port=port)

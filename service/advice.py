@@ -13,7 +13,7 @@ from search.config import (
     WideConfig,
 )
 from service.spec import JobSpec, TrialSpec
-from trainers.config import AccordionConfig, EveryStepConfig, IidPartition, NoneConfig
+from trainers.config import AccordionBatchConfig, AccordionConfig, EveryStepConfig, IidPartition, NoneConfig
 
 #: A shorter probe says little of where its loss leads.
 MIN_PROBE_STEPS = StagedConfig.model_fields["min_probe_steps"].default
@@ -49,7 +49,7 @@ def _on_an_arm(trial: TrialSpec) -> Iterator[str]:
         one = "one worker" if trial.workers.count == 1 else "one node"
         if not isinstance(exchange, NoneConfig):
             yield f"{one} exchanges nothing: compression costs time and saves no bytes; give `exchange: {{kind: none}}`"
-        if not isinstance(trial.replica.sync, EveryStepConfig):
+        if not isinstance(trial.replica.sync, EveryStepConfig | AccordionBatchConfig):
             yield f"{one} has nobody far away to train apart from; give `sync: {{kind: every_step}}`"
 
 

@@ -21,9 +21,9 @@ from trainers.config import (
     ActivationsConfig,
     BlocksConfig,
     DriftingConfig,
-    EveryStepConfig,
     ExchangeConfig,
     JointSparConfig,
+    LocalConfig,
     NoneConfig,
     OptimizerConfig,
     PartitionConfig,
@@ -239,7 +239,7 @@ def traffic(spec: JobSpec, shapes: tuple[Shape, ...], workers: int) -> TrafficVi
     if isinstance(replica.blocks, JointSparConfig) and isinstance(exchange, NoneConfig):
         sent = cost.drawn_step(shapes, num_workers=workers, exchange=exchange, share=first(replica.blocks.share))
         return TrafficView(bytes_per_step=sent.bytes, rounds_per_step=sent.rounds)
-    period = 1 if isinstance(replica.sync, EveryStepConfig) else first(replica.sync.period)
+    period = first(replica.sync.period) if isinstance(replica.sync, LocalConfig) else 1
     sent = cost.meeting_traffic(
         shapes,
         num_workers=workers,

@@ -40,6 +40,12 @@ _QSGD = Paper(
     "NeurIPS",
     2017,
 )
+_ACCORDION = Paper(
+    "Agarwal, Wang, Lee, Venkataraman, Papailiopoulos",
+    "Adaptive gradient communication via critical learning regime identification",
+    "MLSys",
+    2021,
+)
 _ERROR_FEEDBACK = Paper(
     "Karimireddy, Rebjock, Stich, Jaggi",
     "Error feedback fixes SignSGD and other gradient compression schemes",
@@ -186,6 +192,7 @@ _EXCHANGES = {
 _SYNCS = {
     "every_step": Note(),
     "local_sgd": Note((Paper("Stich", "Local SGD converges fast and communicates little", "ICLR", 2019),)),
+    "accordion_batch": Note((_ACCORDION,), {"epoch_steps": 100}),
     "stl_sgd": Note(
         (
             Paper(
@@ -341,14 +348,7 @@ _LEVELS = (
         "accordion",
         "levels",
         "More is sent while gradients change fast: `levels: {kind: accordion}` of any exchange with a level.",
-        (
-            Paper(
-                "Agarwal, Wang, Lee, Venkataraman, Papailiopoulos",
-                "Adaptive gradient communication via critical learning regime identification",
-                "MLSys",
-                2021,
-            ),
-        ),
+        (_ACCORDION,),
         {"exchange": {"kind": "powersgd", "rank": 1, "levels": {"kind": "accordion", "critical": 4}}},
     ),
     _cat("cat", "As many entries as promise the most descent per second on the job's link.", {"kind": "link"}),

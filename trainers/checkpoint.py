@@ -13,8 +13,7 @@ from typing import Any
 import fsspec
 from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
-from safetensors.torch import save as save_tensors
+from safetensors.torch import load as load_tensors, save as save_tensors
 from torch import Tensor
 
 from trainers.exchange.topology import Nodes, Topology

@@ -14,80 +14,46 @@ from pydantic import (
     field_validator,
 )
 
-from trainers.blocks.config import AllBlocksConfig as AllBlocksConfig
-from trainers.blocks.config import BlocksConfig as BlocksConfig
-from trainers.blocks.config import JointSparConfig as JointSparConfig
-from trainers.blocks.config import blocks_misfit as blocks_misfit
-from trainers.exchange.config import (
-    FUTURE_EXCHANGES as FUTURE_EXCHANGES,
+from trainers.blocks.config import (
+    AllBlocksConfig as AllBlocksConfig,
+    BlocksConfig as BlocksConfig,
+    JointSparConfig as JointSparConfig,
+    blocks_misfit as blocks_misfit,
 )
 from trainers.exchange.config import (  # the exchange's part of the configuration
+    FUTURE_EXCHANGES as FUTURE_EXCHANGES,
     AdaCompConfig as AdaCompConfig,
-)
-from trainers.exchange.config import (
     Bf16Config as Bf16Config,
-)
-from trainers.exchange.config import (
     ByDensity as ByDensity,
-)
-from trainers.exchange.config import (
     CompressionConfig as CompressionConfig,
-)
-from trainers.exchange.config import (
     DgcConfig as DgcConfig,
-)
-from trainers.exchange.config import DriftingConfig as DriftingConfig
-from trainers.exchange.config import (
+    DriftingConfig as DriftingConfig,
     ExchangeBase as ExchangeBase,
-)
-from trainers.exchange.config import (
     ExchangeConfig as ExchangeConfig,
-)
-from trainers.exchange.config import (
     Fp16Config as Fp16Config,
-)
-from trainers.exchange.config import (
     GTopKConfig as GTopKConfig,
-)
-from trainers.exchange.config import (
     NoneConfig as NoneConfig,
-)
-from trainers.exchange.config import (
     OneBitConfig as OneBitConfig,
-)
-from trainers.exchange.config import (
     PowerSgdConfig as PowerSgdConfig,
-)
-from trainers.exchange.config import (
     QsgdConfig as QsgdConfig,
-)
-from trainers.exchange.config import (
     RandomKConfig as RandomKConfig,
-)
-from trainers.exchange.config import (
     SignSgdConfig as SignSgdConfig,
-)
-from trainers.exchange.config import (
     SparseConfig as SparseConfig,
-)
-from trainers.exchange.config import (
     TernGradConfig as TernGradConfig,
-)
-from trainers.exchange.config import (
     ThresholdConfig as ThresholdConfig,
-)
-from trainers.exchange.config import (
     TopKConfig as TopKConfig,
-)
-from trainers.exchange.config import (
     reads_clock as reads_clock,
 )
 from trainers.exchange.fitting import unfit
 from trainers.exchange.levels.config import AccordionConfig as AccordionConfig
 from trainers.ranges import Config, Fault, Range
-from trainers.sync.config import EveryStepConfig as EveryStepConfig
-from trainers.sync.config import SyncConfig as SyncConfig
-from trainers.sync.config import misfit as misfit
+from trainers.sync.config import (
+    AccordionBatchConfig as AccordionBatchConfig,
+    EveryStepConfig as EveryStepConfig,
+    LocalConfig as LocalConfig,
+    SyncConfig as SyncConfig,
+    misfit as misfit,
+)
 
 #: Neighbouring workers that share a node, at least 1; `auto`: those that are found on one machine.
 PerNode = int | Literal["auto"]

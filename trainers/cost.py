@@ -39,7 +39,7 @@ from trainers.exchange.config import (
     TwoWayConfig,
 )
 from trainers.exchange.layout import PayloadLayout, ValueFormat
-from trainers.sync.config import BehindConfig, EveryStepConfig, SyncConfig
+from trainers.sync.config import AccordionBatchConfig, BehindConfig, EveryStepConfig, SyncConfig
 
 WORD_BYTES = 4
 HALF_BYTES = 2
@@ -197,11 +197,11 @@ def meeting_traffic(
     level: float | None = None,
     num_iterates: int = 1,
 ) -> Traffic:
-    """Return the traffic of averaging once, as `step_traffic` does of a step, which it is where that is every step.
+    """Return the traffic of averaging once, as `step_traffic` does of a step, which it is where these are gradients.
 
     `num_iterates` is 2 with Schedule-Free, whose z is averaged too, and else 1.
     """
-    if isinstance(sync, EveryStepConfig):
+    if isinstance(sync, EveryStepConfig | AccordionBatchConfig):
         return step_traffic(shapes, num_workers=num_workers, exchange=exchange, level=level)
     if isinstance(sync, BehindConfig):
         return all_reduce(WORD_BYTES * num_iterates * num_elements(shapes), num_workers)

@@ -14,8 +14,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, Tens
 
 from trainers import partition
 from trainers.config import IidPartition, ReplicaConfig
-from trainers.sampler import PartitionedSampler
-from trainers.sampler import Sampler as StatelessSampler
+from trainers.sampler import PartitionedSampler, Sampler as StatelessSampler
 from trainers.workload import Batch, Samples, Stream, Workload, WorkloadError
 
 

@@ -28,6 +28,7 @@ from trainers.exchange.wires import Wires, found
 from trainers.segment import Evaluation, Purpose, Segment, SegmentResult
 from trainers.snapshot import Buffers, RandomState, State, Steps, Tensors
 from trainers.sync import table as sync_table
+from trainers.sync.config import LocalConfig
 from trainers.sync.policy import Parts, Update
 from trainers.workload import Workload, WorkloadError
 from trainers.workloads import table
@@ -79,9 +80,16 @@ class Replica:
     def _arrange(self, topology: Topology) -> None:
         """Build what depends on which ranks share a node: connections, exchange, and the state that it is part of."""
         self._topology = topology
-        payload: Purpose = "gradient" if self.config.sync.kind == "every_step" else "parameters"
+        payload: Purpose = "parameters" if isinstance(self.config.sync, LocalConfig) else "gradient"
         self._wires = Wires(topology, self.rank, pacing.build(self.config.link), payload=payload)
-        self._sync = sync_table.build(self.config, self._optimizer, self._buffer, self._wires, blocks=self._blocks)
+        self._sync = sync_table.build(
+            self.config,
+            self._optimizer,
+            self._buffer,
+            self._wires,
+            blocks=self._blocks,
+            epoch_steps=self._feed.epoch_steps,
+        )
         self._exchange = self._sync.exchange
         trained: Parts = {"parameters": Tensors(dict(self.model.named_parameters())), "optimizer": self._optimizer}
         shared, own = self._sync.divide(trained)
@@ -177,8 +185,8 @@ class Replica:
             with torch.no_grad():
                 checkpoint.load(url, self._state, manifest, rank=self.rank)
             return
-        if "parameters" in self._state.own:
-            raise CheckpointError(f"{url} goes on with nodes {manifest.nodes} alone: each has parameters of its own")
+        if "sync" in self._state.own:
+            raise CheckpointError(f"{url} goes on with nodes {manifest.nodes} alone: each has what others cannot take")
         log.warning("%s was saved on nodes %s, now %s: what they kept is shared out", url, manifest.nodes, self.nodes)
         self.reset()
         with torch.no_grad():
@@ -260,13 +268,18 @@ class Replica:
         outcome = self._exchanged(segment, learning_rate, is_first=index == 0)
         scale = self._blocks.gradient_scale()
         if not outcome.diverged:
-            self._sync.amend(self._buffer.gradient)
-            if self.config.clip is not None:
-                self._buffer.clip(self.config.clip)
-            self._optimizer.step()
+            if not outcome.is_held:
+                self._update()
             self._steps.taken += 1
             outcome = self._sync.advance(outcome, Update(self.step, learning_rate, segment.level, segment.period))
         return outcome, scale
+
+    def _update(self) -> None:
+        """Step with the gradient in the buffer."""
+        self._sync.amend(self._buffer.gradient)
+        if self.config.clip is not None:
+            self._buffer.clip(self.config.clip)
+        self._optimizer.step()
 
     def _exchanged(self, segment: Segment, learning_rate: float, *, is_first: bool) -> Exchanged:
         """Fill the gradient buffer by this rank's micro-batches, and replace it by what the policy steps with.

@@ -123,8 +123,8 @@ def _change_workers(job: JobRow, count: int) -> None:
         raise InvalidJob(problems_of(error, spec)) from error
     if kinds := {kind for trial in changed.trials() if (kind := trial.replica.apart_under)}:
         message = (
-            f"under {', '.join(sorted(kinds))} each worker has parameters of its own, so the job goes on with "
-            f"{workers['count']} workers alone, got {count}; clone it instead"
+            f"under {', '.join(sorted(kinds))} each worker has parameters, or gradients, of its own, so the job goes "
+            f"on with {workers['count']} workers alone, got {count}; clone it instead"
         )
         raise InvalidJob([Problem(pointer="/workers", message=message, value=count)])
     job.first_workers = job.first_workers or workers["count"]

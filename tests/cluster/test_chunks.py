@@ -1,8 +1,7 @@
 """Pushes never pass a cap, always move on, and read no clock where none is budgeted."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from search.config import Budget
 from search.types import Allowance, Spent

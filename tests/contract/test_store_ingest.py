@@ -4,8 +4,7 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import HealthCheck, given, strategies
-from hypothesis import settings as hypothesis_settings
+from hypothesis import HealthCheck, given, settings as hypothesis_settings, strategies
 
 from service.errors import Fenced, InvalidJob, OutOfSequence
 from service.records import (

@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from exchange_bench import Bench, Place, digest, gradients
+from exchange_kinds import UNEVEN
+from sync_bench import SyncBench
 from sync_scenarios import write_checkpoint
 
 from trainers.config import DigitsMlp, EmulateLink, ExchangeConfig, ReplicaConfig, SgdConfig
@@ -18,6 +20,7 @@ from trainers.exchange.levels.config import (
 )
 from trainers.replica import Replica
 from trainers.segment import Segment
+from trainers.sync.config import AccordionBatchConfig
 
 #: Two steps are an epoch, so 12 steps have comparisons at the ends of the second, sixth and tenth.
 ACCORDION = {"eta": 0.45, "interval": 2, "epoch_steps": 2}
@@ -44,12 +47,21 @@ LEVELS: dict[str, ExchangeConfig] = {
     "cat, measured": TopKConfig(density=0.3, levels=CatConfig()),
     "cat, drawn": TopKConfig(density=0.3, memory="none", levels=CatConfig(cost=AffineCost(fixed=50), variant="drawn")),
 }
-TRAINED: dict[str, ExchangeConfig] = {
-    "accordion": TopKConfig(
-        density=0.02, scope="layer", levels=AccordionConfig(critical=0.2, interval=1, epoch_steps=3)
-    ),
-    "cat": TopKConfig(density=0.1, levels=CatConfig()),
+TRAINED: dict[str, dict[str, Any]] = {
+    "accordion": {
+        "exchange": TopKConfig(
+            density=0.02, scope="layer", levels=AccordionConfig(critical=0.2, interval=1, epoch_steps=3)
+        )
+    },
+    "cat": {"exchange": TopKConfig(density=0.1, levels=CatConfig())},
+    "batch": {
+        "exchange": TopKConfig(density=0.1),
+        "sync": AccordionBatchConfig(factor=3, interval=1, epoch_steps=2, eta=10.0),
+    },
 }
+#: Epochs of two steps; gradients shrink by a fifth in one.
+BATCH = AccordionBatchConfig(factor=3, interval=1, epoch_steps=2)
+BATCH_RATES = (0.1,) * 10 + (0.05,) * 5
 SEGMENT = Segment(num_steps=7, learning_rate=0.1)
 
 
@@ -57,6 +69,28 @@ def levels(rank: int, num_workers: int) -> dict[str, Any]:
     """Steps under each policy, and replicas that are resumed."""
     seen = {name: _steps(config, Place(rank, num_workers)) for name, config in LEVELS.items()}
     return {"steps": seen, "resumed": {name: _resumed(name, rank, num_workers) for name in TRAINED}}
+
+
+def batches(rank: int, num_workers: int) -> dict[str, Any]:
+    """Where this rank is after each step of batches that grow, what it sent, and whether a restored state goes on."""
+    return _batches(Place(rank, num_workers))
+
+
+def batches_on_nodes(rank: int, num_workers: int) -> dict[str, Any]:
+    """The same for ranks that share nodes of different sizes."""
+    return _batches(Place.on_nodes(rank, UNEVEN))
+
+
+def _batches(place: Place) -> dict[str, Any]:
+    bench, first, other = (SyncBench(BATCH, place) for _ in range(3))
+    sent = []
+    for rate in BATCH_RATES:
+        bench.step(rate)
+        sent.append(bench.wires.between.ledger.take().get("gradient", 0))
+    first.run(BATCH_RATES[:8])
+    other.load(first.state())
+    ends = [each.run(BATCH_RATES[8:]) for each in (first, other)]
+    return {"trace": SyncBench(BATCH, place).run(BATCH_RATES), "sent": sent, "restored": ends[0] == ends[1]}
 
 
 def _steps(config: ExchangeConfig, place: Place) -> dict[str, Any]:
@@ -70,8 +104,8 @@ def _steps(config: ExchangeConfig, place: Place) -> dict[str, Any]:
         sent.append(sum(taken.values()))
         control.append(taken["control"])
         bits.append(digest([bench.buffer.gradient]))
-        scalars = bench.exchange.scalars()
-        decided.append(scalars.get("levels", {}).get("critical"))
+        policy = bench.exchange.scalars().get("levels", {})
+        decided.append(policy.get("regimes", {}).get("critical"))
         assert not outcome.diverged
     plain = Bench(config, place)
     for step in range(NUM_STEPS):  # at one rate, for what is sent is in units of the gradient
@@ -118,7 +152,7 @@ def _replica(name: str, rank: int, num_workers: int) -> Replica:
     config = ReplicaConfig(
         workload=DigitsMlp(),
         optimizer=SgdConfig(),
-        exchange=TRAINED[name],
         link=EmulateLink(mbps=100_000, latency_ms=0.01),
+        **TRAINED[name],
     )
     return Replica(config, rank, num_workers, device="cpu")

@@ -36,6 +36,30 @@ def local_sgd(problems: Sequence[Problem], rates: Sequence[float], *, period: in
     return np.stack(trace)
 
 
+def accordion_batch(
+    problems: Sequence[Problem], rates: Sequence[float], *, factor: int, epoch_steps: int, eta: float
+) -> Traces:
+    """Epochs are compared one by one, by the first worker's gradients."""
+    workers, trace = Workers(problems), []
+    x, held, epoch, norms, is_large = workers.start, [], [], [], False
+    for rate in rates:
+        gradients = workers.gradients(x)
+        if is_large:
+            held.append(gradients)
+        else:
+            epoch.append(gradients[0])
+            x = x - rate * gradients.mean(axis=0)
+        if len(held) == factor:
+            x = x - factor * rate * np.mean(held, axis=(0, 1))
+            held = []
+        if len(epoch) == epoch_steps:
+            norms.append(np.linalg.norm(np.sum(epoch, axis=0)))
+            is_large = len(norms) > 1 and abs(norms[-2] - norms[-1]) < eta * norms[-2]
+            epoch = []
+        trace.append(x)
+    return np.stack(trace)
+
+
 def slow_momentum(problems: Sequence[Problem], rates: Sequence[float], *, period: int, beta: float) -> Traces:
     workers, trace = Workers(problems), []
     x = workers.start

@@ -26,7 +26,7 @@ from exchange_kinds import (
     near_limits,
     pairs,
 )
-from level_scenarios import levels
+from level_scenarios import batches, batches_on_nodes, levels
 from lost_ranks import dead_rank, silent_rank
 from sync_scenarios import apart, paced_average, sync, sync_on_nodes, sync_pairs, write_checkpoint
 from two_way_scenarios import two_way, two_way_on_nodes, two_way_pairs, two_way_replicas
@@ -212,6 +212,8 @@ SCENARIOS = {
         two_way_pairs,
         two_way_on_nodes,
         two_way_replicas,
+        batches,
+        batches_on_nodes,
         ddp,
         silent_rank,
         dead_rank,

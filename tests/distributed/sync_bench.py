@@ -102,8 +102,9 @@ class SyncBench:
         self.buffer.gradient.copy_(self.problem.gradient(self.x))
         self.buffer.finish()
         outcome = self.policy.gradients.step(torch.tensor(self.loss), level, rate)
-        self.policy.amend(self.buffer.gradient)
-        self.optimizer.step()
+        if not outcome.is_held:
+            self.policy.amend(self.buffer.gradient)
+            self.optimizer.step()
         self.number += 1
         return self.policy.advance(outcome, Update(self.number, rate, level, period))
 

@@ -4,10 +4,13 @@ import os
 import signal
 from typing import Any
 
+import numpy as np
 import pytest
 from exchange_bench import SHAPES
-from level_scenarios import CHECKS, DECAY, LEVELS, NUM_STEPS, TRAINED
+from level_scenarios import BATCH_RATES, CHECKS, DECAY, LEVELS, NUM_STEPS, TRAINED
+from local_definitions import accordion_batch
 from scenarios import Reports
+from sync_bench import Problem
 
 from trainers import cost
 from trainers.config import DigitsMlp, EmulateLink, ReplicaConfig, SgdConfig
@@ -105,6 +108,31 @@ def test_a_replica_rewound_or_restored_trains_on_bit_for_bit(three_ranks: Report
         assert rank["losses"] == [rank["losses"][0]] * 3
         assert rank["sent"] == [rank["sent"][0]] * 3
         assert rank["bits"] == [three_ranks["levels"][0]["resumed"][name]["bits"][0]] * 2
+
+
+@pytest.fixture
+def batch_groups(three_ranks: Reports, four_ranks: Reports) -> list[list[dict[str, Any]]]:
+    """What each rank saw, in a group of three, and of four that share nodes."""
+    return [three_ranks["batches"], four_ranks["batches_on_nodes"]]
+
+
+def test_batches_grow_with_the_rate_as_they_are_defined_to(batch_groups):
+    for group in batch_groups:
+        problems = [Problem.of(rank) for rank in range(len(group))]
+        expected = accordion_batch(problems, BATCH_RATES, factor=3, epoch_steps=2, eta=0.5)
+        traces = np.stack([rank["trace"] for rank in group], axis=1)
+        np.testing.assert_allclose(traces, expected, atol=2e-5)
+        assert (traces == traces[:, :1]).all()
+
+
+def test_a_batch_is_exchanged_once(batch_groups):
+    for group in batch_groups:
+        exchanged = [step for step, sent in enumerate(group[0]["sent"]) if sent]
+        assert exchanged == [0, 1, 2, 3, 6, 9, 12]
+
+
+def test_a_batch_that_was_begun_is_gone_on_with_bit_for_bit(batch_groups):
+    assert all(rank["restored"] for group in batch_groups for rank in group)
 
 
 @pytest.mark.long

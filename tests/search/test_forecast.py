@@ -5,8 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from loss_curves import SHAPES, synthetic
 
 from search.forecast import forecast_loss, has_diverged

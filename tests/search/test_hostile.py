@@ -4,8 +4,7 @@ import json
 import math
 from typing import get_args
 
-from hypothesis import Phase, given, settings
-from hypothesis import strategies as st
+from hypothesis import Phase, given, settings, strategies as st
 
 from search import strategies
 from search.config import BoConfig, Budget

@@ -103,6 +103,21 @@ def test_local_updates_have_no_levels_that_follow_gradients():
     assert problem.pointer == "/sync" and "about gradients of every step" in problem.message
 
 
+@pytest.mark.parametrize("exchange", [TOPK, {"kind": "none"}, {"kind": "qsgd"}, POWERSGD], ids=str)
+def test_batches_grow_with_any_exchange_whose_level_stays(exchange):
+    growing = {"kind": "accordion_batch", "factor": 4}
+
+    job = JobSpec.model_validate(JOB | {"exchange": exchange, "sync": growing})
+
+    assert job.sync.kind == "accordion_batch"
+
+
+def test_either_the_batch_changes_or_the_level():
+    problem = refused(exchange=TOPK | {"levels": accordion(0.5)}, sync={"kind": "accordion_batch"})
+
+    assert problem.pointer == "/sync" and "give `levels: {kind: static}`" in problem.message
+
+
 @pytest.mark.parametrize("budget", [{"steps": 1000}, {"bytes": 10**9}])
 def test_without_seconds_in_the_budget_no_link_is_measured(budget):
     measured = {"exchange": TOPK | {"levels": CAT}, "budget": budget}

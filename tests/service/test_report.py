@@ -1,8 +1,7 @@
 """What a job came to: when arms reached which loss, and means over seeds."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy import stats
 
 from service.control import report

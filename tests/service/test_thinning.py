@@ -1,8 +1,7 @@
 """Thinning keeps what a reader looks for."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from service.control.thinning import thin
 

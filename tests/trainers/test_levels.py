@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 import torch
 from exchange_bench import SHAPES, Bench, D, Place, gradients
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from trainers import cost
 from trainers.config import EmulateLink, ExchangeConfig
-from trainers.exchange.config import DgcConfig, PowerSgdConfig, ThresholdConfig, TopKConfig
+from trainers.exchange.config import DgcConfig, NoneConfig, PowerSgdConfig, ThresholdConfig, TopKConfig
 from trainers.exchange.kernels.entries import Entries
 from trainers.exchange.kernels.pack import pack, unpack
 from trainers.exchange.layout import PayloadLayout
@@ -44,6 +43,7 @@ from trainers.exchange.levels.warmup import density_at
 from trainers.exchange.pacing import LinkPacer, Unpaced
 from trainers.exchange.wire import Wire
 from trainers.snapshot import Kept
+from trainers.sync.config import AccordionBatchConfig
 from trainers.workload import WorkloadError
 
 # -- warm-up ------------------------------------------------------------------------------------------------
@@ -217,6 +217,13 @@ def test_an_epoch_is_that_of_the_data_unless_the_job_gives_one():
     assert with_epoch(given, 22) == given
     with pytest.raises(WorkloadError, match="epoch_steps"):
         Bench(with_epoch(config, None), Place(0, 1))
+
+
+@pytest.mark.parametrize("exchange", [NoneConfig(), TopKConfig(density=0.1)], ids=["none", "topk"])
+def test_a_batch_that_has_grown_sends_what_one_step_did(exchange: ExchangeConfig):
+    shared = {"num_workers": 3, "exchange": exchange, "level": exchange.level}
+
+    assert cost.meeting_traffic(SHAPES, sync=AccordionBatchConfig(), **shared) == cost.step_traffic(SHAPES, **shared)
 
 
 # -- CAT ----------------------------------------------------------------------------------------------------

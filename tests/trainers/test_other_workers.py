@@ -187,5 +187,5 @@ def test_a_rank_of_another_group_takes_no_parameters_that_were_one_ranks_own(tmp
     url = str(tmp_path / "saved")
     commit_manifest(url, Replica(local, 0, 1, device="cpu").save(url))
 
-    with pytest.raises(CheckpointError, match="each has parameters of its own"):
+    with pytest.raises(CheckpointError, match="each has what others cannot take"):
         Replica(local, 0, 2, device="cpu").load(url)

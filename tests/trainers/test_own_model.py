@@ -8,8 +8,7 @@ import own_models
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import distributed as dist
-from torch import nn
+from torch import distributed as dist, nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from trainers.config import DigitsMlp, NoneConfig, ReplicaConfig, SgdConfig
 from trainers.group import Group, WorkerGroup

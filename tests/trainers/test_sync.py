@@ -4,8 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from trainers import cost
 from trainers.config import EmulateLink, Mnist5kCnn, NoneConfig, ReplicaConfig, ScheduleFreeSgdConfig

@@ -13,6 +13,7 @@ class Exchanged:
 
     loss: float = float("nan")  # mean over the ranks
     diverged: bool = False  # a loss or a gradient was not finite
+    is_held: bool = False  # the gradient waits for those of later steps: there is no update
     density: float | None = None  # mean share of entries sent; None: the exchange sends something of each
 
 

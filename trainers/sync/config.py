@@ -7,6 +7,7 @@ from pydantic import Field
 
 from trainers.exchange.config import (
     DgcConfig,
+    DriftingConfig,
     ExchangeConfig,
     NoneConfig,
     Period,
@@ -15,6 +16,7 @@ from trainers.exchange.config import (
     SteeredConfig,
     TwoWayConfig,
 )
+from trainers.exchange.levels.config import RegimeConfig
 from trainers.ranges import Config, Fault
 
 Coefficient = Annotated[float, Field(ge=0, lt=1)]
@@ -92,8 +94,21 @@ class OverlapLocalSgdConfig(BehindConfig):
     momentum: Coefficient = Field(0.7, description="of the anchor")
 
 
+class AccordionBatchConfig(RegimeConfig):
+    """Exchange every gradient in critical regimes, and then those of `factor` steps as one (Agarwal et al., 2021)."""
+
+    kind: Literal["accordion_batch"] = "accordion_batch"
+    factor: int = Field(8, ge=2, le=1024, description="by which batch and learning rate grow")
+
+
 SyncConfig = Annotated[
-    EveryStepConfig | LocalSgdConfig | StlSgdConfig | VrlSgdConfig | CocodSgdConfig | OverlapLocalSgdConfig,
+    EveryStepConfig
+    | LocalSgdConfig
+    | StlSgdConfig
+    | VrlSgdConfig
+    | CocodSgdConfig
+    | OverlapLocalSgdConfig
+    | AccordionBatchConfig,
     Field(discriminator="kind"),
 ]
 
@@ -102,6 +117,8 @@ def misfit(sync: SyncConfig, exchange: ExchangeConfig, optimizer: str) -> str | 
     """Return why `sync` does not go with `exchange`, or with the optimizer of this kind; None: it does."""
     if isinstance(sync, EveryStepConfig):
         return None
+    if isinstance(sync, AccordionBatchConfig):
+        return _changes_more_than_the_batch(exchange)
     if isinstance(sync, LocalSgdConfig | StlSgdConfig):
         return _does_not_compress(sync.kind, exchange)
     if not isinstance(exchange, NoneConfig):
@@ -115,6 +132,21 @@ def misfit(sync: SyncConfig, exchange: ExchangeConfig, optimizer: str) -> str | 
             "`sync: {kind: local_sgd}`"
         )
     return None
+
+
+def _changes_more_than_the_batch(exchange: ExchangeConfig) -> str | None:
+    """Return why the batch cannot change as well."""
+    if isinstance(exchange, DriftingConfig):
+        return (
+            f"`accordion_batch` holds gradients, and `{exchange.kind}` applies them on each worker: give "
+            "`exchange: {kind: doublesqueeze}`, or `sync: {kind: every_step}`"
+        )
+    if not isinstance(exchange, SteeredConfig) or exchange.levels.kind == "static":
+        return None
+    return (
+        f"`accordion_batch` changes the batch, and `levels: {{kind: {exchange.levels.kind}}}` the level: give "
+        "`levels: {kind: static}`, or `sync: {kind: every_step}`"
+    )
 
 
 def _does_not_compress(kind: str, exchange: ExchangeConfig) -> str | None:

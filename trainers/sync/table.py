@@ -6,9 +6,11 @@ from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.config import CserConfig, LiecSgdConfig
 from trainers.exchange.wires import Wires
 from trainers.optimizers import Optimizer
+from trainers.sync.accordion_batch import AccordionBatch
 from trainers.sync.background import Background
 from trainers.sync.cocod_sgd import CocodSgd
 from trainers.sync.config import (
+    AccordionBatchConfig,
     CocodSgdConfig,
     EveryStepConfig,
     LocalSgdConfig,
@@ -29,11 +31,17 @@ from trainers.sync.vrl_sgd import VrlSgd
 
 
 def build(
-    config: ReplicaConfig, optimizer: Optimizer, buffer: GradientBuffer, wires: Wires, *, blocks: Blocks
+    config: ReplicaConfig,
+    optimizer: Optimizer,
+    buffer: GradientBuffer,
+    wires: Wires,
+    *,
+    blocks: Blocks,
+    epoch_steps: int | None = None,
 ) -> SyncPolicy:
     """Return the policy of `config` for the parameters of `optimizer`, whose gradients are in `buffer`.
 
-    They, and what the policy starts from, are those of the moment.
+    They, and what the policy starts from, are those of the moment. An epoch of the data has `epoch_steps`, if it ends.
     """
     sync = config.sync
     iterate = Iterate(optimizer.iterate(), num_parameters=buffer.num_elements)
@@ -45,6 +53,8 @@ def build(
             case LiecSgdConfig():
                 return LiecSgd(config.exchange, iterate, wires, exchange=exchange)
         return EveryStep(exchange)
+    if isinstance(sync, AccordionBatchConfig):
+        return AccordionBatch(sync.lasting(epoch_steps), blocks.exchange(wires), buffer, wires)
     alone, background = Alone(buffer), Background(wires, buffer.gradient.device, threads=config.threads)
     match sync:
         case CocodSgdConfig():

@@ -45,11 +45,11 @@ class Accordion:
         return self._regimes.tensors()
 
     def scalars(self) -> dict[str, Any]:
-        return self._regimes.scalars() | {"learning_rate": self._learning_rate}
+        return {"regimes": self._regimes.scalars(), "learning_rate": self._learning_rate}
 
     def load_scalars(self, scalars: dict[str, Any]) -> None:
         self._learning_rate = scalars["learning_rate"]
-        self._regimes.load_scalars({name: each for name, each in scalars.items() if name != "learning_rate"})
+        self._regimes.load_scalars(scalars["regimes"])
 
     def inherit(self, kept: Kept) -> None:
         if kept.index == DECIDER:

@@ -43,7 +43,7 @@ class Price(Protocol):
     """Costs of a bucket's messages."""
 
     def of(self, d: int, num_entries: Numbers, wire: Wire) -> Numbers | None:
-        """Return the cost of each number of entries `(n,)` of `d`; None: nobody knows yet."""
+        """Return the cost of each number of entries `(n,)` of `d`, ascending; None: nobody knows yet."""
 
     def scalars(self) -> dict[str, Any]: ...
     def load_scalars(self, scalars: dict[str, Any]) -> None: ...
@@ -104,8 +104,9 @@ class LinkPrice:
         rates = self._rates(wire)
         if rates is None:
             return None
-        few, many = (cost.selected(d, wire.num_workers, self._config, room) for room in (1, d))
-        per_entry = (many.bytes - few.bytes) / max(1, d - 1)
+        most = int(num_entries[-1])
+        few, many = (cost.selected(d, wire.num_workers, self._config, room) for room in (1, most))
+        per_entry = (many.bytes - few.bytes) / max(1, most - 1)
         seconds: Numbers = few.rounds * rates.round_s + (few.bytes + per_entry * (num_entries - 1)) * rates.byte_s
         return seconds
 
