@@ -56,6 +56,7 @@ FAMILIES: dict[str, dict[str, Json]] = {
         "topk, cat": _exchange("topk", density=0.1, levels={"kind": "cat"}),
         "topk, cat, packets": _exchange("topk", density=0.1, levels={"kind": "cat", "cost": {"kind": "packet"}}),
         "topk, cat, signs": _exchange("topk", density=0.1, values="sign", levels={"kind": "cat"}),
+        "accordion, batches 1-8": _sync("accordion_batch", interval=2, epoch_steps=10),
         "threshold, calibrated": _exchange("threshold", density=0.01, hold="run", levels={"kind": "calibrated"}),
         "topk, warmup": _exchange("topk", density=0.001, levels={"kind": "warmup", "steps": 60}),
     },
