@@ -74,6 +74,11 @@ from trainers.exchange.config import (
 from trainers.exchange.config import (
     TopKConfig as TopKConfig,
 )
+from trainers.exchange.options import AutoConfig as AutoConfig
+from trainers.exchange.options import JobExchange as JobExchange
+from trainers.exchange.options import Option as Option
+from trainers.exchange.options import menu
+from trainers.exchange.options import options_misfit as options_misfit
 from trainers.ranges import Config, Fault, Range
 from trainers.sync.config import EveryStepConfig as EveryStepConfig
 from trainers.sync.config import SyncConfig as SyncConfig
@@ -360,7 +365,7 @@ class ReplicaConfig(Config):
     workload: WorkloadConfig
     partition: PartitionConfig = IidPartition()
     optimizer: OptimizerConfig
-    exchange: ExchangeConfig
+    exchange: JobExchange
     sync: SyncConfig = EveryStepConfig()
     activations: ActivationsConfig = KeepConfig()
     link: LinkConfig = MeasureLink()
@@ -373,8 +378,18 @@ class ReplicaConfig(Config):
     reply_timeout_s: float = Field(300.0, gt=0, description="of all that is no step: data, evaluation, checkpoints")
     collective_timeout_s: float = Field(60.0, gt=0, description="a collective that takes longer is an error")
 
+    @property
+    def menu(self) -> tuple[Option, ...]:
+        """What competes in `exchange: {kind: auto}`; with one kind, nothing does."""
+        if not isinstance(self.exchange, AutoConfig):
+            return ()
+        return menu(self.exchange, per_node=self.workers_per_node, **self._beside())
+
+    def _beside(self) -> dict[str, str]:
+        return {"optimizer": self.optimizer.kind, "partition": self.partition.kind}
+
     def ranges(self) -> Iterator[Range]:
-        """Yield what is searched, each with its place in the job."""
+        """Yield what is searched as a pair, each with its place in the job."""
         for part in ("workload", "optimizer", "exchange", "sync", "activations"):
             for each in getattr(self, part).ranges():
                 yield each._replace(field=f"{part}/{each.field}")
@@ -383,3 +398,5 @@ class ReplicaConfig(Config):
         yield from super().faults()
         if message := misfit(self.sync, self.exchange, self.optimizer.kind):
             yield Fault("/sync", self.sync.kind, message)
+        if message := options_misfit(self.exchange, per_node=self.workers_per_node, **self._beside()):
+            yield Fault("/exchange/options", getattr(self.exchange, "options", None), message)

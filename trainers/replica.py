@@ -206,6 +206,7 @@ class Replica:
         self._check_searched(segment)
         self._optimizer.set_options(segment)
         self._activations.use(segment.gamma)
+        self._sync.use(segment.option)
         with self._random.scope():
             for index in range(segment.num_steps):
                 started = time.monotonic()
@@ -251,7 +252,7 @@ class Replica:
 
     def _train_step(self, segment: Segment, index: int) -> tuple[Exchanged, Tensor]:
         """Take a step; returns what the exchange knows, and the scale of the gradient that it left."""
-        asked = self._sync.learning_rate(_learning_rate(segment, index), self.step)
+        asked = self._sync.learning_rate(segment.learning_rate_at(index), self.step)
         learning_rate = self._optimizer.set_learning_rate(asked, self.step)
         outcome = self._exchanged(segment, learning_rate, is_first=index == 0)
         scale = self._buffer.root_mean_square()
@@ -385,14 +386,6 @@ class Replica:
 
 def _default_device(rank: int) -> str:
     return f"cuda:{rank % torch.cuda.device_count()}" if torch.cuda.is_available() else "cpu"
-
-
-def _learning_rate(segment: Segment, index: int) -> float:
-    """Return the rate of step `index`: linear from the segment's first to its final value."""
-    final = segment.final_learning_rate
-    if final is None or segment.num_steps == 1:
-        return segment.learning_rate
-    return segment.learning_rate + (final - segment.learning_rate) * index / (segment.num_steps - 1)
 
 
 def _mean_density(steps: list[Exchanged]) -> float | None:

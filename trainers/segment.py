@@ -28,11 +28,19 @@ class Segment(Value):
     nesterov: bool | None = None
     period: int | None = None  # steps from one averaging of the parameters to the next
     gamma: float | None = None  # share of the activations that is dropped
+    option: str | None = None  # of `exchange: {kind: auto}`, whose segments always name one
+
+    def learning_rate_at(self, index: int) -> float:
+        """Return the rate of step `index`: linear from the first to the final value."""
+        final = self.final_learning_rate
+        if final is None or self.num_steps == 1:
+            return self.learning_rate
+        return self.learning_rate + (final - self.learning_rate) * index / (self.num_steps - 1)
 
     @property
     def options(self) -> dict[str, Any]:
         """What is set besides rate and level, by name."""
-        given = {name: getattr(self, name) for name in SEARCHABLE}
+        given = {name: getattr(self, name) for name in (*SEARCHABLE, "option")}
         return {name: value for name, value in given.items() if value is not None}
 
 

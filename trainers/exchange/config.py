@@ -302,4 +302,4 @@ def CompressionConfig(**fields: object) -> ExchangeConfig:
 
 
 #: Kinds that the job language knows and a later release builds; refused by name until then.
-FUTURE_EXCHANGES = ("auto", "doublesqueeze", "dist_ef_sgd", "cser", "liec_sgd")
+FUTURE_EXCHANGES = ("doublesqueeze", "dist_ef_sgd", "cser", "liec_sgd")

@@ -12,6 +12,7 @@ from trainers.exchange.config import (
     QuantizedBase,
     SparseConfig,
 )
+from trainers.exchange.options import AutoConfig, JobExchange
 from trainers.ranges import Config, Fault
 
 Period = Annotated[int, Field(ge=1, le=100_000)]
@@ -96,10 +97,15 @@ SyncConfig = Annotated[
 ]
 
 
-def misfit(sync: SyncConfig, exchange: ExchangeConfig, optimizer: str) -> str | None:
+def misfit(sync: SyncConfig, exchange: JobExchange, optimizer: str) -> str | None:
     """Return why `sync` does not go with `exchange`, or with the optimizer of this kind; None: it does."""
     if isinstance(sync, EveryStepConfig):
         return None
+    if isinstance(exchange, AutoConfig):
+        return (
+            f"`auto` chooses itself how often workers meet, and `{sync.kind}` says it too: leave `sync` out, or give "
+            "one `exchange`, as `{kind: none}`"
+        )
     if isinstance(sync, LocalSgdConfig | StlSgdConfig):
         return _does_not_compress(sync.kind, exchange)
     if not isinstance(exchange, NoneConfig):

@@ -3,8 +3,10 @@
 from trainers.config import IidPartition, ReplicaConfig
 from trainers.exchange import two_level
 from trainers.exchange.buffer import GradientBuffer
+from trainers.exchange.options import AutoConfig
 from trainers.exchange.wires import Wires
 from trainers.optimizers import Optimizer
+from trainers.sync import auto
 from trainers.sync.background import Background
 from trainers.sync.cocod_sgd import CocodSgd
 from trainers.sync.config import (
@@ -32,6 +34,8 @@ def build(config: ReplicaConfig, optimizer: Optimizer, buffer: GradientBuffer, w
     They, and what the policy starts from, are those of the moment.
     """
     sync = config.sync
+    if isinstance(config.exchange, AutoConfig):
+        return auto.build(config, config.exchange, optimizer, buffer, wires)
     if isinstance(sync, EveryStepConfig):
         return EveryStep(two_level.build(config.exchange, buffer, wires, seed=config.seed))
     iterate = Iterate(optimizer.iterate(), num_parameters=buffer.num_elements)
