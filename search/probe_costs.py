@@ -2,7 +2,7 @@
 
 from search import spending
 from search.reading import Reading
-from search.space import distance
+from search.space import ValueName, distance
 from search.spending import Amounts
 from search.stage import Problem, Stage
 from search.types import Allowance, Spent, Values
@@ -19,24 +19,27 @@ LAST_SEARCH = 0.9
 #: Where searches are rare, one may take this part of what searching may still spend.
 EVENT_PART = 0.5
 
+#: The values that decide what a step costs.
+COSTLY: tuple[ValueName, ...] = ("level", "batch_size", "period", "option")
+
 
 class StepCosts:
-    """Mutable: the latest cost of a step with each level, batch size and period that was trained with."""
+    """Mutable: the latest cost of a step with each level, batch size, period and option that was trained with."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[float | None, int | None, int | None], tuple[Values, Amounts]] = {}
+        self._known: dict[tuple[object, ...], tuple[Values, Amounts]] = {}
 
     def record(self, problem: Problem, values: Values, reading: Reading) -> None:
         if reading.num_steps:
             cost = spending.step_cost(problem.budget, reading)
-            self._known[values.level, values.batch_size, values.period] = values, cost
+            self._known[tuple(getattr(values, name) for name in COSTLY)] = values, cost
 
     def of(self, values: Values) -> Amounts | None:
         """Return the cost of a step with `values`, that of the nearest known ones; None before the first step."""
         known = self._known.values()
         if not known:
             return None
-        return min(known, key=lambda each: distance(each[0], values, ("level", "batch_size", "period")))[1]
+        return min(known, key=lambda each: distance(each[0], values, COSTLY))[1]
 
 
 def search_cap(problem: Problem) -> Amounts:

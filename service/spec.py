@@ -8,11 +8,12 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from search.config import MAX_DIMENSIONS, BoConfig, Budget, ControllerConfig, LocalConfig, ScheduleConfig, StagedConfig
 from search.schedule_file import ScheduleFile
+from service.auto_faults import option_faults, scheduled_option_faults
 from trainers.config import (
     ActivationsConfig,
     EveryStepConfig,
-    ExchangeConfig,
     IidPartition,
+    JobExchange,
     KeepConfig,
     LarsConfig,
     LinkConfig,
@@ -30,6 +31,7 @@ from trainers.config import (
     WorkloadConfig,
     misfit,
 )
+from trainers.exchange.options import Beside, menu, options_misfit
 from trainers.ranges import Fault, Range, refusal
 from trainers.shapes import has_labels, num_samples
 
@@ -135,7 +137,7 @@ class Arm(Config):
 
     name: Slug
     controller: ControllerConfig | None = None
-    exchange: ExchangeConfig | None = None
+    exchange: JobExchange | None = None
     sync: SyncConfig | None = None
     optimizer: OptimizerConfig | None = None
     activations: ActivationsConfig | None = None
@@ -164,7 +166,7 @@ class JobSpec(Config):
     workers: Workers = Workers()
     lanes: Lanes = Lanes()
     optimizer: OptimizerConfig = ScheduleFreeSgdConfig()
-    exchange: ExchangeConfig = NoneConfig()
+    exchange: JobExchange = NoneConfig()
     sync: SyncConfig = Field(EveryStepConfig(), description="what keeps the workers' parameters together")
     activations: ActivationsConfig = KeepConfig()
     controller: ControllerConfig = BoConfig()
@@ -189,6 +191,7 @@ class JobSpec(Config):
             *self._momentum_twice(),
             *self._syncs_that_do_not_fit(),
             *self._ranges_that_are_not_searched(),
+            *self._options_that_do_not_fit(),
             *self._schedules_that_do_not_fit(),
         ]
         if faults:
@@ -282,6 +285,22 @@ class JobSpec(Config):
             if reason:
                 yield Fault(pointer, list(each.pair), f"{reason}: give one number, got {json.dumps(each.pair)}")
 
+    def _options_that_do_not_fit(self) -> Iterator[Fault]:
+        for index, arm in enumerate(self.arms):
+            exchange, place = arm.exchange or self.exchange, f"/arms/{index}" if arm.exchange else ""
+            num_ranges = sum(1 for _ in self._placed_ranges(index, arm))
+            controller = arm.controller or self.controller
+            for fault in option_faults(arm.name, controller, exchange, num_ranges=num_ranges):
+                yield fault._replace(pointer=f"{place}{fault.pointer}")
+            if message := options_misfit(exchange, **self._beside(arm)):
+                named = getattr(exchange, "options", None)
+                yield Fault(f"{place}/exchange/options", named, f"arm `{arm.name}`: {message}")
+
+    def _beside(self, arm: Arm) -> Beside:
+        """Return what decides which options fit `arm`."""
+        optimizer, per_node = (arm.optimizer or self.optimizer).kind, self.workers.per_node
+        return Beside(optimizer=optimizer, per_node=per_node, partition=self.partition.kind)
+
     def _placed_ranges(self, index: int, arm: Arm) -> Iterator[tuple[str, Range]]:
         """Yield what `arm` has a range for, by its place in the job."""
         for part in ("exchange", "sync", "optimizer", "workload", "activations"):
@@ -304,7 +323,9 @@ class JobSpec(Config):
                     f"the schedule of arm `{arm.name}` was learned by `{learned_by}`, so its rates mean nothing to "
                     f"`{optimizer.kind}`: give the arm `optimizer: {{kind: {learned_by}}}`",
                 )
-            yield from _levels_out_of_range(controller.schedule, arm.exchange or self.exchange, place)
+            exchange = arm.exchange or self.exchange
+            yield from _levels_out_of_range(controller.schedule, exchange, place)
+            yield from scheduled_option_faults(controller.schedule, menu(exchange, **self._beside(arm)), place)
 
     def resolved(self, folder: str) -> "JobSpec":
         """Return the job with its own code and files found from `folder`, as a shell finds them."""
@@ -352,7 +373,7 @@ class JobSpec(Config):
         )
 
 
-def _levels_out_of_range(schedule: ScheduleFile, exchange: ExchangeConfig, place: str) -> Iterator[Fault]:
+def _levels_out_of_range(schedule: ScheduleFile, exchange: JobExchange, place: str) -> Iterator[Fault]:
     if exchange.level is None:
         return
     for number, entry in enumerate(schedule.entries):

@@ -74,11 +74,10 @@ from trainers.exchange.config import (
 from trainers.exchange.config import (
     TopKConfig as TopKConfig,
 )
+from trainers.exchange.options import LOCAL, Beside, menu, options_misfit
 from trainers.exchange.options import AutoConfig as AutoConfig
 from trainers.exchange.options import JobExchange as JobExchange
 from trainers.exchange.options import Option as Option
-from trainers.exchange.options import menu
-from trainers.exchange.options import options_misfit as options_misfit
 from trainers.ranges import Config, Fault, Range
 from trainers.sync.config import EveryStepConfig as EveryStepConfig
 from trainers.sync.config import SyncConfig as SyncConfig
@@ -381,12 +380,16 @@ class ReplicaConfig(Config):
     @property
     def menu(self) -> tuple[Option, ...]:
         """What competes in `exchange: {kind: auto}`; with one kind, nothing does."""
-        if not isinstance(self.exchange, AutoConfig):
-            return ()
-        return menu(self.exchange, per_node=self.workers_per_node, **self._beside())
+        return menu(self.exchange, **self._beside())
 
-    def _beside(self) -> dict[str, str]:
-        return {"optimizer": self.optimizer.kind, "partition": self.partition.kind}
+    @property
+    def apart(self) -> tuple[str, ...]:
+        """What has workers train apart, with parameters of their own: the policy, or options that compete."""
+        policies = () if isinstance(self.sync, EveryStepConfig) else (f"`sync` {self.sync.kind}",)
+        return (*policies, *(f"option `{option.name}`" for option in self.menu if option.kind == LOCAL))
+
+    def _beside(self) -> Beside:
+        return Beside(optimizer=self.optimizer.kind, per_node=self.workers_per_node, partition=self.partition.kind)
 
     def ranges(self) -> Iterator[Range]:
         """Yield what is searched as a pair, each with its place in the job."""
@@ -398,5 +401,5 @@ class ReplicaConfig(Config):
         yield from super().faults()
         if message := misfit(self.sync, self.exchange, self.optimizer.kind):
             yield Fault("/sync", self.sync.kind, message)
-        if message := options_misfit(self.exchange, per_node=self.workers_per_node, **self._beside()):
+        if message := options_misfit(self.exchange, **self._beside()):
             yield Fault("/exchange/options", getattr(self.exchange, "options", None), message)

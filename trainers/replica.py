@@ -91,6 +91,11 @@ class Replica:
         return self._steps.taken
 
     @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Of the trained parameters, in the order in which their gradients lie side by side."""
+        return [tuple(parameter.shape) for parameter in self._optimizer.parameters.values()]
+
+    @property
     def num_elements(self) -> int:
         """Entries of the gradient: of all trained parameters together."""
         return self._buffer.num_elements

@@ -121,9 +121,9 @@ def _change_workers(job: JobRow, count: int) -> None:
         changed = JobSpec.model_validate(spec)
     except ValidationError as error:
         raise InvalidJob(problems_of(error, spec)) from error
-    if kinds := {trial.replica.sync.kind for trial in changed.trials()} - {"every_step"}:
+    if apart := {name for trial in changed.trials() for name in trial.replica.apart}:
         message = (
-            f"under `sync` {', '.join(sorted(kinds))} each worker has parameters of its own, so the job goes on with "
+            f"under {', '.join(sorted(apart))} each worker has parameters of its own, so the job goes on with "
             f"{workers['count']} workers alone, got {count}; clone it instead"
         )
         raise InvalidJob([Problem(pointer="/workers", message=message, value=count)])

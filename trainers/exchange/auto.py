@@ -54,12 +54,7 @@ class AutoExchange:
         return outcome
 
     def tensors(self) -> dict[str, Tensor]:
-        kinds = {
-            f"{kind}.{name}": tensor
-            for kind, each in self._exchanges.items()
-            for name, tensor in each.tensors().items()
-        }
-        return {"carried": self._carried} | kinds
+        return {"carried": self._carried} | tensors_of(self._exchanges)
 
     def scalars(self) -> dict[str, Any]:
         kinds = scalars_of(self._exchanges)

@@ -6,7 +6,7 @@ from trainers.segment import Purpose
 
 
 class Ledger:
-    """Counts until somebody takes the count. `payload` is what now goes through an exchange: gradients, or parameters."""
+    """Counts until somebody takes the count. `payload` is what goes through an exchange: gradients, or parameters."""
 
     def __init__(self, payload: Purpose = "gradient") -> None:
         self._bytes: dict[Purpose, int] = {}

@@ -1,7 +1,7 @@
 """`exchange: {kind: auto}`: which exchanges compete, by name. Pydantic only: a job is checked without torch."""
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, TypedDict, Unpack
 
 from pydantic import Field, TypeAdapter, ValidationError, field_validator
 
@@ -126,24 +126,35 @@ def _one_kind(names: Sequence[str]) -> str:
 JobExchange = Annotated[ExchangeConfig | AutoConfig, Field(discriminator="kind")]
 
 
-def menu(config: AutoConfig, *, optimizer: str, per_node: PerNode, partition: str) -> tuple[Option, ...]:
-    """Return what competes in a job with this optimizer, workers per node and partition, by their kinds."""
+class Beside(TypedDict):
+    """What of a job decides whether local updates may compete."""
+
+    optimizer: str  # its kind
+    per_node: PerNode
+    partition: str  # its kind
+
+
+def menu(config: ExchangeBase, **beside: Unpack[Beside]) -> tuple[Option, ...]:
+    """Return what competes in a job with this exchange; nothing unless it is `auto`."""
+    if not isinstance(config, AutoConfig):
+        return ()
     if config.options is not None:
         return tuple(map(Option.parse, config.options))
-    fits = local_misfit(optimizer=optimizer, per_node=per_node, partition=partition) is None
+    fits = local_misfit(**beside) is None
     return tuple(option for option in DEFAULT if fits or option.kind != LOCAL)
 
 
-def options_misfit(config: ExchangeBase, *, optimizer: str, per_node: PerNode, partition: str) -> str | None:
+def options_misfit(config: ExchangeBase, **beside: Unpack[Beside]) -> str | None:
     """Return why options that a job names do not go with its other parts; None: they do, or it names none."""
     named = config.options or () if isinstance(config, AutoConfig) else ()
     local = [name for name in named if Option.parse(name).kind == LOCAL]
-    reason = local_misfit(optimizer=optimizer, per_node=per_node, partition=partition) if local else None
+    reason = local_misfit(**beside) if local else None
     return reason and f"{reason}: leave out `{local[0]}`, or `options` altogether, which then are those that fit"
 
 
-def local_misfit(*, optimizer: str, per_node: PerNode, partition: str) -> str | None:
+def local_misfit(**beside: Unpack[Beside]) -> str | None:
     """Return why local updates cannot compete in such a job; None: they can."""
+    optimizer, per_node, partition = beside["optimizer"], beside["per_node"], beside["partition"]
     if optimizer not in ("sgd", "schedulefree_sgd"):
         return (
             f"after a `{LOCAL}` option workers average what their optimizers hold, which is right for `sgd` and "
