@@ -19,7 +19,7 @@ demo: setup
 	$(BIN)/wiretune demo
 
 test: setup
-	$(BIN)/python -m pytest -m "not long"
+	$(BIN)/python -m pytest -m "not long" -n auto --maxprocesses 4 --dist loadgroup
 
 test-long: setup
 	$(BIN)/python -m pytest -m long --timeout 1800

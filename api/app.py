@@ -9,7 +9,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api import openapi, problems
-from api.routes import attempts, health, jobs, page, results, verbs
+from api.routes import attempts, health, jobs, methods, page, results, verbs
 from service.control.logs import Logs
 from service.control.store import Store
 from service.problems import Problem
@@ -77,7 +77,7 @@ def create_app(
     app.state.store, app.state.misfits, app.state.user_code = store, misfits, user_code
     app.state.logs = logs or Logs(store, ray=lambda: None)
     problems.install(app)
-    for routes in (jobs, verbs, results, attempts, health, page):
+    for routes in (jobs, verbs, results, methods, attempts, health, page):
         app.include_router(routes.router)
     app.mount("/static", page.static_files)
     app.add_middleware(SecurityHeaders)

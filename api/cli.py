@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from api import job_commands, report, verb_commands
+from api import job_commands, method_commands, report, verb_commands
 from api.client import Client
 from api.demo import DEFAULT_SECONDS, demo_job, introduction
 from api.figures import size
@@ -110,6 +110,7 @@ def demo(
 
 app.add_typer(job_commands.app)
 app.add_typer(verb_commands.app)
+app.add_typer(method_commands.app)
 
 
 @app.command()

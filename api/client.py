@@ -8,6 +8,7 @@ from typing import Any, BinaryIO, Self, TypeVar
 import httpx2
 from pydantic import BaseModel, TypeAdapter
 
+from service.methods import MethodsView
 from service.problems import Problem
 from service.spec import JobSpec
 from service.states import TERMINAL, JobState, Verb
@@ -86,6 +87,22 @@ class Client:
     def validate(self, spec: Spec) -> Validated:
         """Check a job without queueing it; the answer has every default filled in."""
         return Validated.model_validate_json(self._send("POST", "/v1/jobs:validate", json=_plain(spec)))
+
+    def methods(
+        self,
+        name: str | None = None,
+        *,
+        workload: str | None = None,
+        shapes: str | None = None,
+        workers: int | None = None,
+    ) -> MethodsView:
+        """Return what a job can choose: papers, knobs, what goes with what.
+
+        What `workers` (2) send in a step is predicted for a built-in `workload` (`digits-mlp`), or for `shapes`, such
+        as `512x64,512`.
+        """
+        params = {"name": name, "workload": workload, "shapes": shapes, "workers": workers}
+        return MethodsView.model_validate_json(self._get("/v1/methods", **params))
 
     def jobs(
         self,

@@ -26,7 +26,7 @@ from trainers.exchange.kernels.pack import pack, sum_unpacked
 from trainers.exchange.kernels.quantile import reached_by, strided
 from trainers.exchange.kernels.scatter import scatter_add
 from trainers.exchange.kernels.select import MomentumCorrection, select
-from trainers.exchange.layout import VALUE_BYTES, PayloadLayout
+from trainers.exchange.layout import VALUE_BITS, PayloadLayout
 
 DENSITIES = (0.001, 0.01, 0.1)
 #: Ranks whose payloads are decoded.
@@ -77,7 +77,7 @@ def transport(numel: int, count: int) -> dict[str, Act]:
         "clear the mean": mean.zero_,
         f"scatter-add {RANKS}": partial(add, mean, ranks),
     }
-    for values in VALUE_BYTES:
+    for values in VALUE_BITS:
         layout = PayloadLayout(numel, count, values)
         payloads = torch.empty(RANKS, layout.num_bytes, dtype=torch.uint8)
         for entries, payload in zip(ranks, payloads, strict=True):

@@ -12,11 +12,10 @@ counts. Each race appends its rows to FILE; what is in it is not run again. Need
 
 import argparse
 import itertools
-import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # before torch: workers are forked, which a
 os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # namespaces have no name server, of which every connection warns
 
 from contest import arms, network, rates, table, tasks
+from contest.book import Book
 from contest.race import Rules, race
 from contest.team import WorkerFailed
 
@@ -45,21 +45,8 @@ class RateMissing(Exception):
     """An arm has no learning rate yet."""
 
 
-class Book:
-    """The rows of FILE, each with the `kind` of run it is from. Mutable: rows are added."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self.rows: list[Json] = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-
-    def add(self, kind: str, rows: Iterable[Json]) -> None:
-        with self._file.open("a") as out:
-            for row in rows:
-                self.rows.append({"kind": kind, **row})
-                print(json.dumps(self.rows[-1]), file=out, flush=True)
-
-    def find(self, **wanted: object) -> list[Json]:
-        return [row for row in self.rows if all(row[name] == value for name, value in wanted.items())]
+class Record(Book):
+    """A book that knows which learning rate each arm is to have."""
 
     def tried(self, task: str, hosts: int, arm: str) -> rates.Tried:
         """Return how good each rate was that the arm has tried on the way to the task's loss."""
@@ -81,7 +68,7 @@ class Book:
 
 def main() -> int:
     given = parse()
-    book = Book(given.file)
+    book = Record(given.file)
     if given.what == "table":
         table.print_all(book.rows)
         return 0
@@ -100,7 +87,7 @@ def main() -> int:
 # -- the four kinds of run --------------------------------------------------------------------------------
 
 
-def run_rates(book: Book, given: argparse.Namespace) -> int:
+def run_rates(book: Record, given: argparse.Namespace) -> int:
     """Choose the rate of each arm, on a network without a limit; returns how many runs failed."""
     num_failed = 0
     for num_hosts in given.hosts or (2, 4):
@@ -111,7 +98,7 @@ def run_rates(book: Book, given: argparse.Namespace) -> int:
     return num_failed
 
 
-def choose_rate(book: Book, hosts: network.Network, task: str, arm: str) -> None:
+def choose_rate(book: Record, hosts: network.Network, task: str, arm: str) -> None:
     """Try rates until one is chosen, with one seed after the other."""
     for seed in rates.SEEDS:
         if book.next_rate(task, hosts.num_hosts, arm, seed) is None:
@@ -128,7 +115,7 @@ def rules_to_loss(task: str, mbps: float | None, seed: int) -> Rules:
     return Rules(task, seed, mbps, goal.block_steps, goal.max_steps, target=goal.loss)
 
 
-def run_reach(book: Book, given: argparse.Namespace) -> int:
+def run_reach(book: Record, given: argparse.Namespace) -> int:
     """Race to the task's loss."""
 
     def rules_of(task: str, mbps: float | None, seed: int) -> Rules:
@@ -138,7 +125,7 @@ def run_reach(book: Book, given: argparse.Namespace) -> int:
     return run_races(book, given, rules_of, entrants=arms.RACING, anchors=anchors)
 
 
-def run_pace(book: Book, given: argparse.Namespace) -> int:
+def run_pace(book: Record, given: argparse.Namespace) -> int:
     """Take steps in short turns, with plain DDP among the arms; returns how many races failed."""
 
     def rules_of(task: str, mbps: float | None, seed: int) -> Rules:
@@ -147,7 +134,7 @@ def run_pace(book: Book, given: argparse.Namespace) -> int:
     return run_races(book, given, rules_of, entrants=arms.PACED, anchors=(arms.NOSYNC, arms.PLAIN))
 
 
-def run_bytes(book: Book, given: argparse.Namespace) -> int:
+def run_bytes(book: Record, given: argparse.Namespace) -> int:
     """Count what each step sends, one step at a time, and its density; returns how many races failed."""
 
     def rules_of(task: str, mbps: float | None, seed: int) -> Rules:
@@ -157,7 +144,7 @@ def run_bytes(book: Book, given: argparse.Namespace) -> int:
 
 
 def run_races(
-    book: Book,
+    book: Record,
     given: argparse.Namespace,
     rules_of: Callable[[str, float | None, int], Rules],
     *,
@@ -179,7 +166,7 @@ def run_races(
     return num_failed
 
 
-def run_race(book: Book, kind: str, rules: Rules, num_hosts: int, racing: Sequence[str]) -> None:
+def run_race(book: Record, kind: str, rules: Rules, num_hosts: int, racing: Sequence[str]) -> None:
     """Run a race and note it; where no loss is to be reached, one rate is as good as another."""
     first_rate = tasks.GOALS[rules.task].first_rate
     is_to_a_loss = rules.target is not None

@@ -18,16 +18,15 @@ MIN_PROBES = 2
 LAST_SEARCH = 0.9
 #: Where searches are rare, one may take this part of what searching may still spend.
 EVENT_PART = 0.5
-
-#: The values that decide what a step costs.
-COSTLY: tuple[ValueName, ...] = ("level", "batch_size", "period", "option")
+#: What the cost of a step depends on.
+COSTLY: tuple[ValueName, ...] = ("level", "batch_size", "period", "share", "option")
 
 
 class StepCosts:
-    """Mutable: the latest cost of a step with each level, batch size, period and option that was trained with."""
+    """Mutable: the latest cost of a step with each combination that was trained with of what it depends on."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[object, ...], tuple[Values, Amounts]] = {}
+        self._known: dict[tuple[float | str | None, ...], tuple[Values, Amounts]] = {}
 
     def record(self, problem: Problem, values: Values, reading: Reading) -> None:
         if reading.num_steps:

@@ -20,7 +20,8 @@ class Entry(Value):
     level: float | None = None
     values: dict[str, bool | int | float | str] = Field(
         default_factory=dict,
-        description="what else was searched: batch_size, momentum, weight_decay, nesterov, period, gamma, option",
+        description="what else was searched: batch_size, momentum, weight_decay, nesterov, period, gamma, share; and "
+        "option, the exchange in force",
     )
     density: float | None = Field(None, description="measured mean share of gradient entries sent")
     threshold: float | None = Field(None, description="absolute cut-off in force at the entry's end")

@@ -13,7 +13,9 @@ from search.config import MAX_DIMENSIONS
 from search.types import Value, Values
 
 Array = NDArray[np.float64]
-AxisName = Literal["learning_rate", "level", "batch_size", "momentum", "weight_decay", "nesterov", "period", "gamma"]
+AxisName = Literal[
+    "learning_rate", "level", "batch_size", "momentum", "weight_decay", "nesterov", "period", "gamma", "share"
+]
 ValueName = AxisName | Literal["option"]
 Scale = Literal["log", "complement", "integer", "choice"]
 
@@ -28,6 +30,7 @@ SCALES: dict[AxisName, Scale] = {
     "nesterov": "choice",
     "period": "integer",
     "gamma": "complement",
+    "share": "log",
 }
 ALL_VALUES: tuple[ValueName, ...] = (*SCALES, "option")
 #: Ratio of the magnitudes of two options: no factor that is asked about is as large.

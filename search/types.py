@@ -33,6 +33,7 @@ class Values(Value):
     nesterov: bool | None = None
     period: int | None = Field(None, description="steps from one averaging of the parameters to the next")
     gamma: float | None = Field(None, description="share of the activations that is dropped")
+    share: float | None = Field(None, description="of the blocks, those that a step trains on average")
     option: str | None = Field(None, description="the exchange in force, of several that compete: `threshold 0.01`")
 
     @property

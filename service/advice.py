@@ -3,9 +3,17 @@
 import math
 from collections.abc import Iterator
 
-from search.config import AutoLrsConfig, Budget, StagedConfig, WideConfig
+from search.config import (
+    AutoLrsConfig,
+    Budget,
+    CosineConfig,
+    LinearConfig,
+    PolynomialConfig,
+    StagedConfig,
+    WideConfig,
+)
 from service.spec import JobSpec, TrialSpec
-from trainers.config import EveryStepConfig, IidPartition, NoneConfig
+from trainers.config import AccordionConfig, EveryStepConfig, IidPartition, NoneConfig
 
 #: A shorter probe says little of where its loss leads.
 MIN_PROBE_STEPS = StagedConfig.model_fields["min_probe_steps"].default
@@ -34,6 +42,9 @@ def _on_an_arm(trial: TrialSpec) -> Iterator[str]:
         yield from _on_a_period(trial)
     if isinstance(controller, AutoLrsConfig):
         yield from _on_autolrs(trial.budget, controller)
+    levels = getattr(exchange, "levels", None)
+    if isinstance(controller, CosineConfig | LinearConfig | PolynomialConfig) and isinstance(levels, AccordionConfig):
+        yield from _on_a_decay(controller.kind, levels)
     if trial.workers.count == trial.workers.placed_together:
         one = "one worker" if trial.workers.count == 1 else "one node"
         if not isinstance(exchange, NoneConfig):
@@ -66,6 +77,14 @@ def _on_a_level(trial: TrialSpec) -> Iterator[str]:
         yield (
             f"a budget in {unit} does not count {ignored}, so it says little of the {name}: give `budget.seconds`, "
             f"or one {name}"
+        )
+
+
+def _on_a_decay(controller: str, levels: AccordionConfig) -> Iterator[str]:
+    if levels.follow_decay:
+        yield (
+            f"`accordion` takes each fall of the learning rate for a critical regime, and `{controller}` lowers it in "
+            "every step, so that all is always sent at `critical`: give `follow_decay: false`"
         )
 
 

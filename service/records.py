@@ -22,7 +22,7 @@ Line = Literal["main", "insurance"]
 #: Series of the line beside the main one begin so; their steps are its own.
 INSURANCE_PREFIX = "insurance_"
 #: What a run uses besides a learning rate and a level, by name: `batch_size`, `momentum`, `weight_decay`, `nesterov`,
-#: `period`, `gamma`, `option`.
+#: `period`, `gamma`, `share`, `option`.
 FurtherValues = dict[str, bool | int | float | str]
 
 

@@ -6,11 +6,13 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from search.config import MAX_DIMENSIONS, BoConfig, Budget, ControllerConfig, LocalConfig, ScheduleConfig, StagedConfig
-from search.schedule_file import ScheduleFile
-from service.auto_faults import option_faults, scheduled_option_faults
+from search.config import MAX_DIMENSIONS, BoConfig, Budget, ControllerConfig, LocalConfig, StagedConfig
+from service.auto_faults import option_faults
+from service.schedule_faults import schedule_faults
 from trainers.config import (
     ActivationsConfig,
+    AllBlocksConfig,
+    BlocksConfig,
     EveryStepConfig,
     IidPartition,
     JobExchange,
@@ -26,12 +28,13 @@ from trainers.config import (
     ReplicaConfig,
     ScheduleFreeSgdConfig,
     SgdConfig,
-    SparseConfig,
     SyncConfig,
     WorkloadConfig,
+    blocks_misfit,
     misfit,
+    reads_clock,
 )
-from trainers.exchange.options import Beside, menu, options_misfit
+from trainers.exchange.fitting import unfit
 from trainers.ranges import Fault, Range, refusal
 from trainers.shapes import has_labels, num_samples
 
@@ -141,6 +144,7 @@ class Arm(Config):
     sync: SyncConfig | None = None
     optimizer: OptimizerConfig | None = None
     activations: ActivationsConfig | None = None
+    blocks: BlocksConfig | None = None
 
 
 class TrialSpec(Config):
@@ -169,6 +173,7 @@ class JobSpec(Config):
     exchange: JobExchange = NoneConfig()
     sync: SyncConfig = Field(EveryStepConfig(), description="what keeps the workers' parameters together")
     activations: ActivationsConfig = KeepConfig()
+    blocks: BlocksConfig = Field(AllBlocksConfig(), description="which blocks of the model a step trains")
     controller: ControllerConfig = BoConfig()
     arms: tuple[Arm, ...] = Field((Arm(name="tuned"),), min_length=1, max_length=32)
     seeds: tuple[Annotated[int, Field(ge=0, lt=2**31)], ...] = Field((0,), min_length=1, max_length=100)
@@ -190,9 +195,12 @@ class JobSpec(Config):
             *self._labels_that_are_not_there(),
             *self._momentum_twice(),
             *self._syncs_that_do_not_fit(),
+            *self._blocks_that_do_not_fit(),
+            *self._clocks_without_seconds(),
+            *self._exchanges_that_do_not_fit(),
             *self._ranges_that_are_not_searched(),
-            *self._options_that_do_not_fit(),
-            *self._schedules_that_do_not_fit(),
+            *option_faults(self),
+            *schedule_faults(self),
         ]
         if faults:
             raise refusal(faults)
@@ -243,14 +251,14 @@ class JobSpec(Config):
     def _momentum_twice(self) -> Iterator[Fault]:
         for index, arm in enumerate(self.arms):
             exchange, optimizer = arm.exchange or self.exchange, arm.optimizer or self.optimizer
-            corrects = isinstance(exchange, SparseConfig) and exchange.momentum_correction is not None
             has_none = isinstance(optimizer, SgdConfig | LarsConfig) and optimizer.momentum == 0
-            if corrects and not (optimizer.kind == "own" or has_none):
+            if exchange.without_momentum and not (optimizer.kind == "own" or has_none):
+                plain = optimizer.kind if isinstance(optimizer, SgdConfig | LarsConfig) else "sgd"
                 yield Fault(
                     f"/arms/{index}/exchange" if arm.exchange else "/exchange",
                     exchange.kind,
                     f"the exchange of arm `{arm.name}` applies momentum before it compresses: give the arm "
-                    "`optimizer: {kind: sgd, momentum: 0}`, or the exchange `momentum_correction: null`",
+                    f"`optimizer: {{kind: {plain}, momentum: 0}}`, or the exchange `{exchange.without_momentum}`",
                 )
 
     def _syncs_that_do_not_fit(self) -> Iterator[Fault]:
@@ -259,6 +267,34 @@ class JobSpec(Config):
             if message := misfit(sync, exchange, (arm.optimizer or self.optimizer).kind):
                 place = f"/arms/{index}/sync" if arm.sync else "/sync"
                 yield Fault(place, sync.kind, f"arm `{arm.name}`: {message}")
+
+    def _blocks_that_do_not_fit(self) -> Iterator[Fault]:
+        for index, arm in enumerate(self.arms):
+            blocks, optimizer = arm.blocks or self.blocks, arm.optimizer or self.optimizer
+            message = blocks_misfit(blocks, arm.exchange or self.exchange, arm.sync or self.sync, optimizer.kind)
+            if message:
+                place = f"/arms/{index}/blocks" if arm.blocks else "/blocks"
+                yield Fault(place, blocks.kind, f"arm `{arm.name}`: {message}")
+
+    def _clocks_without_seconds(self) -> Iterator[Fault]:
+        """Yield exchanges that would measure the link where no decision may depend on a clock."""
+        if self.budget.seconds is not None or not isinstance(self.link, MeasureLink):
+            return
+        for index, arm in enumerate(self.arms):
+            if reads_clock(arm.exchange or self.exchange):
+                yield Fault(
+                    f"/arms/{index}/exchange/levels/cost" if arm.exchange else "/exchange/levels/cost",
+                    "link",
+                    f"the exchange of arm `{arm.name}` measures what the link takes, which a budget without `seconds` "
+                    "does not allow: give `cost: {kind: packet}`, `budget.seconds`, or `link: {mode: emulate}`",
+                )
+
+    def _exchanges_that_do_not_fit(self) -> Iterator[Fault]:
+        for index, arm in enumerate(self.arms):
+            exchange = arm.exchange or self.exchange
+            if message := unfit(exchange, arm.optimizer or self.optimizer, clip=self.clip):
+                place = f"/arms/{index}/exchange" if arm.exchange else "/exchange"
+                yield Fault(place, exchange.kind, f"arm `{arm.name}`: {message}")
 
     def _ranges_that_are_not_searched(self) -> Iterator[Fault]:
         found: dict[str, Fault] = {}
@@ -271,7 +307,7 @@ class JobSpec(Config):
         """Yield a fault for each range that `arm` has and does not search."""
         controller = arm.controller or self.controller
         most = MAX_DIMENSIONS - 1
-        for number, (pointer, each) in enumerate(self._placed_ranges(index, arm), start=1):
+        for number, (pointer, each) in enumerate(self.placed_ranges(index, arm), start=1):
             reason = ""
             if not isinstance(controller, StagedConfig):
                 reason = (
@@ -285,47 +321,13 @@ class JobSpec(Config):
             if reason:
                 yield Fault(pointer, list(each.pair), f"{reason}: give one number, got {json.dumps(each.pair)}")
 
-    def _options_that_do_not_fit(self) -> Iterator[Fault]:
-        for index, arm in enumerate(self.arms):
-            exchange, place = arm.exchange or self.exchange, f"/arms/{index}" if arm.exchange else ""
-            num_ranges = sum(1 for _ in self._placed_ranges(index, arm))
-            controller = arm.controller or self.controller
-            for fault in option_faults(arm.name, controller, exchange, num_ranges=num_ranges):
-                yield fault._replace(pointer=f"{place}{fault.pointer}")
-            if message := options_misfit(exchange, **self._beside(arm)):
-                named = getattr(exchange, "options", None)
-                yield Fault(f"{place}/exchange/options", named, f"arm `{arm.name}`: {message}")
-
-    def _beside(self, arm: Arm) -> Beside:
-        """Return what decides which options fit `arm`."""
-        optimizer, per_node = (arm.optimizer or self.optimizer).kind, self.workers.per_node
-        return Beside(optimizer=optimizer, per_node=per_node, partition=self.partition.kind)
-
-    def _placed_ranges(self, index: int, arm: Arm) -> Iterator[tuple[str, Range]]:
+    def placed_ranges(self, index: int, arm: Arm) -> Iterator[tuple[str, Range]]:
         """Yield what `arm` has a range for, by its place in the job."""
-        for part in ("exchange", "sync", "optimizer", "workload", "activations"):
+        for part in ("exchange", "sync", "optimizer", "workload", "activations", "blocks"):
             own = getattr(arm, part, None)
             place = f"/arms/{index}/{part}" if own else f"/{part}"
             for each in (own or getattr(self, part)).ranges():
                 yield f"{place}/{each.field}", each
-
-    def _schedules_that_do_not_fit(self) -> Iterator[Fault]:
-        for index, arm in enumerate(self.arms):
-            controller, optimizer = arm.controller or self.controller, arm.optimizer or self.optimizer
-            if not isinstance(controller, ScheduleConfig):
-                continue
-            place = f"/arms/{index}/controller" if arm.controller else "/controller"
-            learned_by = controller.schedule.optimizer
-            if learned_by != optimizer.kind:
-                yield Fault(
-                    f"{place}/schedule/optimizer",
-                    learned_by,
-                    f"the schedule of arm `{arm.name}` was learned by `{learned_by}`, so its rates mean nothing to "
-                    f"`{optimizer.kind}`: give the arm `optimizer: {{kind: {learned_by}}}`",
-                )
-            exchange = arm.exchange or self.exchange
-            yield from _levels_out_of_range(controller.schedule, exchange, place)
-            yield from scheduled_option_faults(controller.schedule, menu(exchange, **self._beside(arm)), place)
 
     def resolved(self, folder: str) -> "JobSpec":
         """Return the job with its own code and files found from `folder`, as a shell finds them."""
@@ -350,6 +352,7 @@ class JobSpec(Config):
             exchange=arm.exchange or self.exchange,
             sync=arm.sync or self.sync,
             activations=arm.activations or self.activations,
+            blocks=arm.blocks or self.blocks,
             link=self.link,
             workers_per_node=self.workers.per_node,
             seed=seed,
@@ -371,15 +374,3 @@ class JobSpec(Config):
             objective=self.objective,
             checkpoint=self.checkpoint,
         )
-
-
-def _levels_out_of_range(schedule: ScheduleFile, exchange: JobExchange, place: str) -> Iterator[Fault]:
-    if exchange.level is None:
-        return
-    for number, entry in enumerate(schedule.entries):
-        if entry.level is not None and (fault := exchange.level_fault(entry.level)):
-            yield Fault(
-                f"{place}/schedule/entries/{number}/level",
-                entry.level,
-                f"`level` is the exchange's `{exchange.level_name}` here and {fault}, got {entry.level:g}",
-            )

@@ -14,66 +14,33 @@ from pydantic import (
     field_validator,
 )
 
-from trainers.exchange.config import (
-    FUTURE_EXCHANGES as FUTURE_EXCHANGES,
-)
-from trainers.exchange.config import (  # the exchange's part of the configuration
-    AdaCompConfig as AdaCompConfig,
-)
-from trainers.exchange.config import (
-    Bf16Config as Bf16Config,
-)
-from trainers.exchange.config import (
-    ByDensity as ByDensity,
-)
-from trainers.exchange.config import (
-    CompressionConfig as CompressionConfig,
-)
-from trainers.exchange.config import (
-    DgcConfig as DgcConfig,
-)
-from trainers.exchange.config import (
-    ExchangeBase as ExchangeBase,
-)
-from trainers.exchange.config import (
-    ExchangeConfig as ExchangeConfig,
-)
-from trainers.exchange.config import (
-    Fp16Config as Fp16Config,
-)
-from trainers.exchange.config import (
-    GTopKConfig as GTopKConfig,
-)
-from trainers.exchange.config import (
-    NoneConfig as NoneConfig,
-)
-from trainers.exchange.config import (
-    OneBitConfig as OneBitConfig,
-)
-from trainers.exchange.config import (
-    PowerSgdConfig as PowerSgdConfig,
-)
-from trainers.exchange.config import (
-    QsgdConfig as QsgdConfig,
-)
-from trainers.exchange.config import (
-    RandomKConfig as RandomKConfig,
-)
-from trainers.exchange.config import (
-    SignSgdConfig as SignSgdConfig,
-)
-from trainers.exchange.config import (
-    SparseConfig as SparseConfig,
-)
-from trainers.exchange.config import (
-    TernGradConfig as TernGradConfig,
-)
-from trainers.exchange.config import (
-    ThresholdConfig as ThresholdConfig,
-)
-from trainers.exchange.config import (
-    TopKConfig as TopKConfig,
-)
+from trainers.blocks.config import AllBlocksConfig as AllBlocksConfig
+from trainers.blocks.config import BlocksConfig as BlocksConfig
+from trainers.blocks.config import JointSparConfig as JointSparConfig
+from trainers.blocks.config import blocks_misfit as blocks_misfit
+from trainers.exchange.config import AdaCompConfig as AdaCompConfig
+from trainers.exchange.config import Bf16Config as Bf16Config
+from trainers.exchange.config import ByDensity as ByDensity
+from trainers.exchange.config import CompressionConfig as CompressionConfig
+from trainers.exchange.config import DgcConfig as DgcConfig
+from trainers.exchange.config import DriftingConfig as DriftingConfig
+from trainers.exchange.config import ExchangeBase as ExchangeBase
+from trainers.exchange.config import ExchangeConfig as ExchangeConfig
+from trainers.exchange.config import Fp16Config as Fp16Config
+from trainers.exchange.config import GTopKConfig as GTopKConfig
+from trainers.exchange.config import NoneConfig as NoneConfig
+from trainers.exchange.config import OneBitConfig as OneBitConfig
+from trainers.exchange.config import PowerSgdConfig as PowerSgdConfig
+from trainers.exchange.config import QsgdConfig as QsgdConfig
+from trainers.exchange.config import RandomKConfig as RandomKConfig
+from trainers.exchange.config import SignSgdConfig as SignSgdConfig
+from trainers.exchange.config import SparseConfig as SparseConfig
+from trainers.exchange.config import TernGradConfig as TernGradConfig
+from trainers.exchange.config import ThresholdConfig as ThresholdConfig
+from trainers.exchange.config import TopKConfig as TopKConfig
+from trainers.exchange.config import reads_clock as reads_clock
+from trainers.exchange.fitting import unfit
+from trainers.exchange.levels.config import AccordionConfig as AccordionConfig
 from trainers.exchange.options import LOCAL, Beside, menu, options_misfit
 from trainers.exchange.options import AutoConfig as AutoConfig
 from trainers.exchange.options import JobExchange as JobExchange
@@ -367,6 +334,7 @@ class ReplicaConfig(Config):
     exchange: JobExchange
     sync: SyncConfig = EveryStepConfig()
     activations: ActivationsConfig = KeepConfig()
+    blocks: BlocksConfig = AllBlocksConfig()
     link: LinkConfig = MeasureLink()
     workers_per_node: PerNode = Field(1, description="that exchange as one; auto: all that are on one machine")
     seed: int = Field(0, ge=0, lt=2**31)
@@ -383,17 +351,18 @@ class ReplicaConfig(Config):
         return menu(self.exchange, **self._beside())
 
     @property
-    def apart(self) -> tuple[str, ...]:
-        """What has workers train apart, with parameters of their own: the policy, or options that compete."""
-        policies = () if isinstance(self.sync, EveryStepConfig) else (f"`sync` {self.sync.kind}",)
-        return (*policies, *(f"option `{option.name}`" for option in self.menu if option.kind == LOCAL))
+    def apart_under(self) -> tuple[str, ...]:
+        """What leaves workers with parameters of their own: a kind of `sync` or `exchange`, options that compete."""
+        policies = () if isinstance(self.sync, EveryStepConfig) else (self.sync.kind,)
+        drifting = (self.exchange.kind,) if isinstance(self.exchange, DriftingConfig) else ()
+        return (*policies, *drifting, *(option.name for option in self.menu if option.kind == LOCAL))
 
     def _beside(self) -> Beside:
         return Beside(optimizer=self.optimizer.kind, per_node=self.workers_per_node, partition=self.partition.kind)
 
     def ranges(self) -> Iterator[Range]:
         """Yield what is searched as a pair, each with its place in the job."""
-        for part in ("workload", "optimizer", "exchange", "sync", "activations"):
+        for part in ("workload", "optimizer", "exchange", "sync", "activations", "blocks"):
             for each in getattr(self, part).ranges():
                 yield each._replace(field=f"{part}/{each.field}")
 
@@ -401,5 +370,9 @@ class ReplicaConfig(Config):
         yield from super().faults()
         if message := misfit(self.sync, self.exchange, self.optimizer.kind):
             yield Fault("/sync", self.sync.kind, message)
+        if message := blocks_misfit(self.blocks, self.exchange, self.sync, self.optimizer.kind):
+            yield Fault("/blocks", self.blocks.kind, message)
+        if message := unfit(self.exchange, self.optimizer, clip=self.clip):
+            yield Fault("/exchange", self.exchange.kind, message)
         if message := options_misfit(self.exchange, **self._beside()):
             yield Fault("/exchange/options", getattr(self.exchange, "options", None), message)

@@ -6,16 +6,19 @@ Symbols: N workers, d gradient entries. Pure Python.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from trainers.blocks.division import divide
 from trainers.config import EmulateLink
+from trainers.exchange.block_shards import BlockShards
 from trainers.exchange.buckets import Bucket, Layer, split
 from trainers.exchange.compressors import sizes
 from trainers.exchange.compressors.sizes import CodedLayout, as_matrix, is_worth_factors
 from trainers.exchange.config import (
     AdaCompConfig,
     Bf16Config,
+    CserConfig,
     DgcConfig,
     ExchangeConfig,
     Fp16Config,
@@ -33,6 +36,7 @@ from trainers.exchange.config import (
     TernGradConfig,
     ThresholdConfig,
     TopKConfig,
+    TwoWayConfig,
 )
 from trainers.exchange.layout import PayloadLayout, ValueFormat
 from trainers.sync.config import BehindConfig, EveryStepConfig, SyncConfig
@@ -76,7 +80,7 @@ class Traffic:
 
 NOTHING = Traffic(0, 0)
 #: Kinds whose buckets have nothing to do with each other.
-Bucketwise = NoneConfig | Fp16Config | Bf16Config | SparseKind | QuantizedConfig
+Bucketwise = NoneConfig | Fp16Config | Bf16Config | SparseKind | QuantizedConfig | TwoWayConfig
 #: Maps the bytes of one rank's tensor and the number of workers to traffic.
 Collective = Callable[[int, int], Traffic]
 
@@ -172,8 +176,10 @@ def step_traffic(
     """Return the traffic of one optimizer step among `num_workers`, or among as many nodes that several workers share.
 
     `level` is the planned, or measured, level of an exchange that has one; of a threshold exchange, the density, as it
-    may be of AdaComp. The calibration of a threshold, once for a level, is not in it. Raises ValueError without a level
-    where one is needed.
+    may be of AdaComp. `levels` that change it are not followed: a warm-up and Accordion's critical regimes send more,
+    `cat` at most this. The calibration of a threshold, once for a level, and Accordion's broadcasts are not in it.
+    Neither are the meetings of `cser` and `liec_sgd`, which `trainers.drifting_cost` has. Raises ValueError without a
+    level where one is needed.
     """
     buckets = split(shapes, exchange)
     if isinstance(exchange, PowerSgdConfig):
@@ -200,6 +206,17 @@ def meeting_traffic(
     if isinstance(sync, BehindConfig):
         return all_reduce(WORD_BYTES * num_iterates * num_elements(shapes), num_workers)
     return step_traffic([*shapes] * num_iterates, num_workers=num_workers, exchange=exchange, level=level)
+
+
+def drawn_step(shapes: Sequence[Sequence[int]], *, num_workers: int, exchange: NoneConfig, share: float) -> Traffic:
+    """Return the mean traffic of a step that draws `share` of the blocks, all equally likely; rounds are the most.
+
+    What is drawn goes densely, with the norm of each block. A draw is never empty: of few blocks it has some more.
+    """
+    num_blocks = len(divide(shapes))
+    drawn = share / (1 - (1 - share) ** num_blocks) * num_elements(shapes)
+    sent = all_reduce(math.ceil(WORD_BYTES * (drawn + num_blocks + CONTROL_WORDS)), num_workers)
+    return replace(sent, rounds=sent.rounds * len(split(shapes, exchange)))
 
 
 class StepMeans(NamedTuple):
@@ -247,12 +264,16 @@ def _bucket(bucket: Bucket, num_workers: int, exchange: Bucketwise, level: float
             return all_reduce(HALF_BYTES * bucket.num_elements, num_workers)
         case QuantizedBase():
             return all_gather(WORD_BYTES + coded(bucket, exchange).num_bytes, num_workers)
+        case CserConfig():
+            return gathered_signs(bucket, num_workers, exchange)
+        case TwoWayConfig():
+            return two_way(bucket.num_elements, num_workers, exchange.block)
         case AdaCompConfig() if level is None:
             return _sparse(bucket, num_workers, exchange, first_capacity(bucket, exchange))
         case SparseConfig() if level == 1 and not isinstance(exchange, AdaCompConfig):
             return _dense(bucket, num_workers)
         case SparseConfig():
-            return _sparse(bucket, num_workers, exchange, _capacity(bucket, exchange, _density(level)))
+            return _sparse(bucket, num_workers, exchange, bucket_capacity(bucket, exchange, _density(level)))
 
 
 def _dense(bucket: Bucket, num_workers: int) -> Traffic:
@@ -275,6 +296,18 @@ def coded(bucket: Bucket, exchange: QuantizedConfig) -> CodedLayout:
             return sizes.onebit(d, num_layers)
 
 
+def two_way(d: int, num_workers: int, block: int) -> Traffic:
+    """Return the traffic of signs to the owners of their entries, with the loss, and of their sums' signs to all."""
+    row = BlockShards(d, num_workers, block).row_bytes
+    return all_to_all(num_workers * (WORD_BYTES + row), num_workers) + all_gather(row, num_workers)
+
+
+def gathered_signs(bucket: Bucket, num_workers: int, exchange: CserConfig, num_payloads: int = 1) -> Traffic:
+    """Return the traffic of a bucket's signs to all, with the loss; `num_payloads` is 2 where errors ride along."""
+    payload = sizes.block_sign(bucket.num_elements, exchange.block).num_bytes
+    return all_gather(WORD_BYTES + num_payloads * payload, num_workers)
+
+
 def _density(level: float | None) -> float:
     if level is None or not 0 < level <= 1:
         raise ValueError(f"`level` must be a density in (0, 1] for a sparse exchange, got {level}")
@@ -292,7 +325,7 @@ def first_capacity(bucket: Bucket, exchange: AdaCompConfig) -> int:
     return capacity_for(ENTRIES_PER_BIN * num_bins, bucket.num_elements)
 
 
-def _capacity(bucket: Bucket, exchange: SparseKind, density: float) -> int:
+def bucket_capacity(bucket: Bucket, exchange: SparseKind, density: float) -> int:
     """Return the entries that a bucket's payload has room for."""
     parts = bucket.layers if isinstance(exchange, TopKConfig) and exchange.scope == "layer" else (bucket,)
     return sum(_room(part.num_elements, exchange, density) for part in parts)
@@ -312,11 +345,12 @@ def _sparse(bucket: Bucket, num_workers: int, exchange: SparseKind, capacity: in
     """Return a bucket's part; it goes densely where that takes fewer bytes."""
     d = bucket.num_elements
     dense = dense_instead(d, num_workers)
-    sparse = dense if capacity == d else _selected(d, num_workers, exchange, capacity)
+    sparse = dense if capacity == d else selected(d, num_workers, exchange, capacity)
     return dense if sparse.bytes > dense.bytes else sparse
 
 
-def _selected(d: int, num_workers: int, exchange: SparseKind, capacity: int) -> Traffic:
+def selected(d: int, num_workers: int, exchange: SparseKind, capacity: int) -> Traffic:
+    """Return the traffic of a sparse bucket of `d` entries whose payloads have room for `capacity`."""
     if isinstance(exchange, RandomKConfig):
         return shared(capacity, num_workers)
     if isinstance(exchange, GTopKConfig):

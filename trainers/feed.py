@@ -20,7 +20,9 @@ from trainers.workload import Batch, Samples, Stream, Workload, WorkloadError
 
 
 class Feed(Protocol):
-    """One rank's training batches."""
+    """One rank's training batches. An epoch has `epoch_steps` with the workload's own batch size; None: no end."""
+
+    epoch_steps: int | None
 
     def batch(self, step: int, micro: int, batch_size: int | None) -> Batch:
         """Return micro-batch `micro` of optimizer step `step`; `batch_size` None: the workload's own."""
@@ -102,7 +104,7 @@ class _Requests(Sampler[_Request]):
 
     def __init__(self, sampler: StatelessSampler | PartitionedSampler, rank: int) -> None:
         self._sampler, self._rank = sampler, rank
-        self._default_size = sampler.batch_size
+        self._default_size, self.epoch_steps = sampler.batch_size, sampler.epoch_steps
         self.start = (0, 0)
 
     def resize(self, batch_size: int | None) -> None:
@@ -157,6 +159,7 @@ class IndexFeed:
 
     def __init__(self, workload: Workload, requests: _Requests) -> None:
         self._fetcher, self._requests = _Fetcher(workload), requests
+        self.epoch_steps: int | None = requests.epoch_steps
 
     def batch(self, step: int, micro: int, batch_size: int | None) -> Batch:
         self._requests.resize(batch_size)
@@ -168,6 +171,7 @@ class LoaderFeed:
 
     def __init__(self, workload: Workload, requests: _Requests, *, timeout_s: float) -> None:
         self._requests = requests
+        self.epoch_steps: int | None = requests.epoch_steps
         self._loader: DataLoader[Batch] = DataLoader(
             _Fetcher(workload),
             batch_size=None,
@@ -193,6 +197,8 @@ class LoaderFeed:
 
 class StreamFeed:
     """Reads a stream on, and opens it again where training is rewound to."""
+
+    epoch_steps: int | None = None
 
     def __init__(self, stream: Stream, config: ReplicaConfig, rank: int, num_workers: int) -> None:
         self._stream, self._config = stream, config

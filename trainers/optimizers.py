@@ -23,6 +23,8 @@ from trainers.segment import Segment
 from trainers.workload import Workload, WorkloadError
 
 Group = dict[str, Any]  # a torch parameter group
+#: Of parameters whose rates are the optimizer's.
+NO_FACTORS: Mapping[Parameter, float] = {}
 OurOptimizerConfig = SgdConfig | LarsConfig | AdamWConfig | ScheduleFreeSgdConfig | ScheduleFreeAdamWConfig
 
 
@@ -48,15 +50,20 @@ class Optimizer:
         self._scales = [group["lr"] for group in self._groups]
         self.parameters = {names[each]: each for group in self._groups for each in group["params"]}
 
-    def set_learning_rate(self, learning_rate: float, step: int) -> float:
+    def set_learning_rate(
+        self, learning_rate: float, step: int, factors: Mapping[Parameter, float] = NO_FACTORS
+    ) -> float:
         """Use `learning_rate` for step number `step` (from 0), times the warm-up's ramp and each group's own rate.
 
-        Returns it with the ramp, without the groups' own rates.
+        `factors` multiply the rates of some parameters more, each of which has a group of its own. Returns the rate
+        with the ramp, without the groups' own rates.
         """
         warmup = self.config.warmup_steps
         ramp = min(1.0, (step + 1) / warmup) if warmup else 1.0
         for group, scale in zip(self._groups, self._scales, strict=True):
             group["lr"] = learning_rate * ramp * scale
+            if factors:
+                group["lr"] *= factors.get(group["params"][0], 1.0)
         return learning_rate * ramp
 
     def set_options(self, segment: Segment) -> None:
@@ -162,17 +169,18 @@ class Optimizer:
         return [(name, parameter) for name, parameter in self.parameters.items() if parameter in members]
 
 
-def build(config: OptimizerConfig, workload: Workload, model: nn.Module) -> Optimizer:
+def build(config: OptimizerConfig, workload: Workload, model: nn.Module, *, apart: bool = False) -> Optimizer:
     """Return the optimizer of `config` for what is trained of `model`; freezes the rest of it.
 
-    Raises WorkloadError if the workload's groups, or its own optimizer, cannot be used.
+    With `apart` each parameter has a group of its own, unless the optimizer is the workload's. Raises WorkloadError if
+    the workload's groups, or its own optimizer, cannot be used.
     """
     names = {parameter: name for name, parameter in model.named_parameters()}
     if isinstance(config, OwnOptimizerConfig):
         optimizer = _checked(workload.optimizer(model))
         brought = [frozenset(group) for group in optimizer.param_groups]
     else:
-        groups = _groups(workload.parameter_groups(model))
+        groups = _groups(workload.parameter_groups(model), apart=apart)
         brought = [frozenset(group) for group in groups]  # torch adds the defaults to them
         optimizer = _prepared(config, groups)
     for group in optimizer.param_groups:
@@ -186,15 +194,17 @@ def build(config: OptimizerConfig, workload: Workload, model: nn.Module) -> Opti
     return Optimizer(config, optimizer, names, brought=brought)
 
 
-def _groups(given: Sequence[Group]) -> list[Group]:
-    """Return the workload's groups with their rates as multipliers."""
-    groups = [{"lr": 1.0} | group | {"params": _listed(group.get("params", ()))} for group in given]
+def _groups(given: Sequence[Group], *, apart: bool) -> list[Group]:
+    """Return the workload's groups, or one for each of their parameters, with their rates as multipliers."""
+    groups: list[Group] = [{"lr": 1.0} | group | {"params": _listed(group.get("params", ()))} for group in given]
     for index, group in enumerate(groups):
         rate: Any = group["lr"]
         if not (_is_number(rate) and 0 < rate < float("inf")):
             raise WorkloadError(
                 f"`lr` of parameter group {index} multiplies the learning rate: it must be > 0, got {rate}"
             )
+    if apart:
+        return [group | {"params": [each]} for group in groups for each in group["params"] if each.requires_grad]
     return [group for group in groups if group["params"]]
 
 

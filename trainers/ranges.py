@@ -54,7 +54,7 @@ class Range(NamedTuple):
 
 
 #: Fields that give the value of their own name, and may be a pair.
-SEARCHABLE = ("batch_size", "momentum", "weight_decay", "nesterov", "period", "gamma")
+SEARCHABLE = ("batch_size", "momentum", "weight_decay", "nesterov", "period", "gamma", "share")
 
 
 class Config(BaseModel):

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trainers import checkpoint, cost, feed, model, normalization, optimizers
+from trainers.blocks import table as block_table
 from trainers.checkpoint import CheckpointError, Shard
 from trainers.config import ReplicaConfig
 from trainers.dropit import Activations, SavedTensors
@@ -56,12 +57,15 @@ class Replica:
         self.device = torch.device(_default_device(rank) if device == "auto" else device)
         self.workload = workload or table.build(config.workload)
         self.model = model.build(self.workload, config.seed, weights_url=config.workload.weights).to(self.device)
-        self._optimizer = optimizers.build(config.optimizer, self.workload, self.model)
+        self._optimizer = optimizers.build(
+            config.optimizer, self.workload, self.model, apart=config.blocks.kind != "all"
+        )
         self._buffer = GradientBuffer.behind(list(self._optimizer.parameters.values()), config.exchange)
         self._buffers = Buffers(dict(self.model.named_buffers()))
         self._communication = Communication(self._buffer, self.device, threads=config.threads)
         self._activations, self._saved = Activations(config.activations, self.model), SavedTensors(self.model)
         self._feed = feed.build(self.workload, config, rank, num_workers)
+        self._blocks = block_table.build(config, self.model, self._buffer, epoch_steps=self._feed.epoch_steps)
         self._steps = Steps()
         # Distinct per rank and job, so that e.g. dropout masks differ; torch mixes the bits.
         self._random = RandomState(config.seed * 65_536 + rank, self.device)
@@ -78,12 +82,12 @@ class Replica:
         self._topology = topology
         payload: Purpose = "gradient" if self.config.sync.kind == "every_step" else "parameters"
         self._wires = Wires(topology, self.rank, pacing.build(self.config.link), payload=payload)
-        self._sync = sync_table.build(self.config, self._optimizer, self._buffer, self._wires)
+        self._sync = sync_table.build(self.config, self._optimizer, self._buffer, self._wires, blocks=self._blocks)
         self._exchange = self._sync.exchange
         trained: Parts = {"parameters": Tensors(dict(self.model.named_parameters())), "optimizer": self._optimizer}
         shared, own = self._sync.divide(trained)
         own |= {"buffers": self._buffers, "exchange": self._exchange, "random": self._random}
-        self._state = State(shared=shared | {"steps": self._steps}, own=own)
+        self._state = State(shared=shared | self._blocks.parts() | {"steps": self._steps}, own=own)
 
     @property
     def step(self) -> int:
@@ -94,11 +98,6 @@ class Replica:
     def shapes(self) -> list[tuple[int, ...]]:
         """Of the trained parameters, in the order in which their gradients lie side by side."""
         return [tuple(parameter.shape) for parameter in self._optimizer.parameters.values()]
-
-    @property
-    def num_elements(self) -> int:
-        """Entries of the gradient: of all trained parameters together."""
-        return self._buffer.num_elements
 
     @property
     def nodes(self) -> Nodes:
@@ -211,6 +210,7 @@ class Replica:
         self._check_searched(segment)
         self._optimizer.set_options(segment)
         self._activations.use(segment.gamma)
+        self._blocks.use(segment.share)
         self._sync.use(segment.option)
         with self._random.scope():
             for index in range(segment.num_steps):
@@ -258,9 +258,9 @@ class Replica:
     def _train_step(self, segment: Segment, index: int) -> tuple[Exchanged, Tensor]:
         """Take a step; returns what the exchange knows, and the scale of the gradient that it left."""
         asked = self._sync.learning_rate(segment.learning_rate_at(index), self.step)
-        learning_rate = self._optimizer.set_learning_rate(asked, self.step)
+        learning_rate = self._optimizer.set_learning_rate(asked, self.step, self._blocks.draw(self.step))
         outcome = self._exchanged(segment, learning_rate, is_first=index == 0)
-        scale = self._buffer.root_mean_square()
+        scale = self._blocks.gradient_scale()
         if not outcome.diverged:
             self._sync.amend(self._buffer.gradient)
             if self.config.clip is not None:
@@ -282,13 +282,17 @@ class Replica:
                 loss = self._loss(self.step, micro, segment.batch_size) / self.config.accumulate
             total += loss.detach()
             if micro < self.config.accumulate - 1:
-                torch.autograd.backward(loss)
+                self._backward(loss)
         # Of the last micro-batch, whose gradients are sent while they are computed.
         with self._communication.beside(
             partial(self._sync.gradients.step, total, segment.level, learning_rate)
         ) as pending:
-            torch.autograd.backward(loss)
+            self._backward(loss)
         return self._communication.outcome(pending)
+
+    def _backward(self, loss: Tensor) -> None:
+        if loss.requires_grad or self.config.blocks.kind == "all":  # else it may depend on no block that was drawn
+            torch.autograd.backward(loss)
 
     def _loss(self, step: int, micro: int, batch_size: int | None = None) -> Tensor:
         batch = feed.to_device(self._feed.batch(step, micro, batch_size), self.device)

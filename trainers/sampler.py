@@ -40,9 +40,14 @@ class Sampler:
         """Samples that all ranks together see in a step."""
         return self.num_workers * self.accumulate * self.batch_size
 
+    @property
+    def epoch_steps(self) -> int:
+        """Steps in an epoch."""
+        return self.num_samples // self.step_samples
+
     def indices(self, step: int, *, rank: int, micro: int = 0) -> Tensor:
         """Return the samples `(batch_size,)` (int64) of `rank` at `step`, in micro-batch `micro`."""
-        epoch, place = divmod(step, self.num_samples // self.step_samples)
+        epoch, place = divmod(step, self.epoch_steps)
         start = place * self.step_samples + (rank * self.accumulate + micro) * self.batch_size
         return _permutation(self.seed, epoch, self.num_samples)[start : start + self.batch_size]
 
@@ -68,6 +73,11 @@ class PartitionedSampler:
             batch_size=self.batch_size,
             accumulate=self.accumulate,
         )
+
+    @property
+    def epoch_steps(self) -> int:
+        """Steps in an epoch of the rank that has the fewest samples."""
+        return min(self._within(len(share)).epoch_steps for share in self.shares)
 
     def indices(self, step: int, *, rank: int, micro: int = 0) -> Tensor:
         """Return the samples `(batch_size,)` (int64) of `rank` at `step`, in micro-batch `micro`."""

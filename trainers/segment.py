@@ -28,10 +28,11 @@ class Segment(Value):
     nesterov: bool | None = None
     period: int | None = None  # steps from one averaging of the parameters to the next
     gamma: float | None = None  # share of the activations that is dropped
+    share: float | None = None  # of the blocks, those that a step trains
     option: str | None = None  # of `exchange: {kind: auto}`, whose segments always name one
 
     def learning_rate_at(self, index: int) -> float:
-        """Return the rate of step `index`: linear from the first to the final value."""
+        """Return the rate of step `index` (from 0): linear from the first to the final value."""
         final = self.final_learning_rate
         if final is None or self.num_steps == 1:
             return self.learning_rate

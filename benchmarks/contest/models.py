@@ -7,8 +7,10 @@ from torch import Tensor, nn
 from trainers.shapes import NUM_CLASSES
 from trainers.workloads.conv import UnitInterval
 
+Stages = tuple[tuple[int, int], ...]
 #: Channels and blocks of each stage of the residual net; every stage but the first halves the image.
-STAGES = ((32, 1), (96, 2), (256, 4))
+STAGES: Stages = ((32, 1), (96, 2), (256, 4))
+SMALL_STAGES: Stages = ((16, 1), (32, 2), (64, 3))
 GROUPS = 8
 LAST_SIDE = 4  # of 28 -> 14 -> 7 -> 4 pixels
 
@@ -23,14 +25,14 @@ def one_large_layer() -> nn.Sequential:
     )
 
 
-def residual_net() -> nn.Sequential:
-    """Return a residual net of 4.7 million parameters, most of them in eight layers of 0.3 to 0.6 million each.
+def residual_net(stages: Stages = STAGES) -> nn.Sequential:
+    """Return a residual net: of 4.7 million parameters, most of them in eight layers of 0.3 to 0.6 million each.
 
     GroupNorm, not BatchNorm: hosts that see different labels have no common statistics of a batch.
     """
-    width = STAGES[0][0]
+    width = stages[0][0]
     layers: list[nn.Module] = [UnitInterval(), nn.Conv2d(1, width, 3, stride=2, padding=1, bias=False)]
-    for index, ((inputs, _), (outputs, num_blocks)) in enumerate(itertools.pairwise((STAGES[0], *STAGES))):
+    for index, ((inputs, _), (outputs, num_blocks)) in enumerate(itertools.pairwise((stages[0], *stages))):
         for block in range(num_blocks):
             shrinks = index > 0 and block == 0
             layers.append(Residual(inputs if block == 0 else outputs, outputs, stride=2 if shrinks else 1))

@@ -16,7 +16,7 @@ OPTIMIZERS = {"sgd": {"kind": "sgd", "momentum": 0.9}, "adamw": {"kind": "adamw"
 
 def configuration(arm: dict[str, Any], task: str, seed: int) -> ReplicaConfig:
     """Return what a replica is told: `arm` is JSON that overrides parts of it; raises ValidationError if unknown."""
-    optimizer = OPTIMIZERS[tasks.GOALS[task].optimizer] | arm.get("optimizer", {})
+    optimizer = OPTIMIZERS[tasks.OPTIMIZERS[task]] | arm.get("optimizer", {})
     return ReplicaConfig.model_validate(
         {**arm, "workload": tasks.reference(task), "optimizer": optimizer, "seed": seed}
     )
@@ -39,10 +39,11 @@ class Ours:
         self._rate = rate
 
     def run(self, num_steps: int) -> dict[str, Any]:
-        """Take the steps; returns the mean loss of the last one, the ledger's bytes by purpose, and the density."""
+        """Take the steps; returns the mean loss of the last one, and what the product counts of them."""
         result = self._replica.run(Segment(num_steps=num_steps, learning_rate=self._rate))
         loss = math.nan if result.diverged else result.losses[-1]
-        return {"loss": loss, "ledger": result.bytes_sent[0], "density": result.density}
+        counted = {"ledger": result.bytes_sent[0], "density": result.density, "saved_bytes": result.saved_bytes}
+        return {"loss": loss, **counted}
 
     def publish(self, folder: str) -> None:
         return

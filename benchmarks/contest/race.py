@@ -151,6 +151,7 @@ def row(name: str, runner: Runner, rules: Rules, num_hosts: int) -> Json:
         "wire_bytes": sum(each.bytes for each in sent) / host_steps,
         "payload_bytes": sum(each.payload for each in sent) / host_steps,
         "ledger": mean_ledger(runner.timed, num_hosts),
+        "saved_bytes": runner.timed[0].saved_bytes if runner.timed else None,
         "densities": [block.density for block in runner.timed],
         "validations": [[each.step, each.seconds, each.own, each.mean] for each in runner.validations],
         "load": os.getloadavg()[0],

@@ -40,14 +40,15 @@ class Shards:
 
 
 class Clothes(FashionMnist):
-    """Fashion-MNIST by label: of two hosts, each sees five kinds of clothes only."""
+    """Fashion-MNIST, by label unless `mixed`: of two hosts, each sees five kinds of clothes only."""
 
-    def __init__(self, net: Callable[[], nn.Module], batch_size: int) -> None:
+    def __init__(self, net: Callable[[], nn.Module], batch_size: int, *, mixed: bool = False) -> None:
         super().__init__(FashionConv())
         self._net = net
         assert isinstance(self.training, TensorDataset) and isinstance(self.validation, TensorDataset)
         labels = self.training.tensors[1]
-        self.training = Shards(self.training, torch.argsort(labels, stable=True), batch_size)
+        order = shuffled(len(labels)) if mixed else torch.argsort(labels, stable=True)
+        self.training = Shards(self.training, order, batch_size)
         self.validation = spread(self.validation, NUM_VALIDATION_IMAGES)
 
     def model(self) -> nn.Module:
@@ -78,12 +79,16 @@ class NextBytes:
 
 
 class Text(Stdlib):
-    """The standard library's source by next byte: of two hosts, each learns to predict half of the alphabet only."""
+    """The standard library's source, by next byte unless `mixed`: of two hosts, each learns to predict half of the
+    alphabet only."""
 
-    def __init__(self, batch_size: int) -> None:
-        super().__init__(StdlibLm(size="5M"))
+    def __init__(self, size: Literal["0.2M", "5M"], batch_size: int, *, mixed: bool = False) -> None:
+        super().__init__(StdlibLm(size=size))
         assert isinstance(self.training, TensorDataset) and isinstance(self.validation, TensorDataset)
-        self.training = NextBytes(self.training.tensors[0], batch_size)
+        text = self.training.tensors[0]
+        self.training = (
+            Shards(TensorDataset(text), shuffled(len(text)), batch_size) if mixed else NextBytes(text, batch_size)
+        )
         self.validation = spread(self.validation, NUM_VALIDATION_WINDOWS)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -94,17 +99,27 @@ class Text(Stdlib):
         return (losses * weights[0]).mean() if weights else losses.mean()
 
 
+def shuffled(count: int) -> Tensor:
+    """Return 0 to `count` - 1 in an order that is the same for all hosts and seeds."""
+    return torch.randperm(count, generator=torch.Generator().manual_seed(0))
+
+
 def spread(samples: TensorDataset, count: int) -> TensorDataset:
     """Return `count` of the samples, evenly spaced."""
     chosen = torch.linspace(0, len(samples) - 1, count).long()
     return TensorDataset(*(tensor[chosen] for tensor in samples.tensors))
 
 
+small_net = functools.partial(models.residual_net, models.SMALL_STAGES)
 #: The tasks by name.
 BUILDERS: dict[str, Callable[[], Workload]] = {
     "one-large-layer": lambda: Clothes(models.one_large_layer, batch_size=64),
     "residual-net": lambda: Clothes(models.residual_net, batch_size=16),
-    "transformer": lambda: Text(batch_size=8),
+    "transformer": lambda: Text("5M", batch_size=8),
+    "images": lambda: Clothes(small_net, batch_size=16, mixed=True),
+    "images-apart": lambda: Clothes(small_net, batch_size=16),
+    "text": lambda: Text("0.2M", batch_size=8, mixed=True),
+    "text-apart": lambda: Text("0.2M", batch_size=8),
 }
 
 
@@ -127,11 +142,13 @@ class Goal:
     max_steps: int  # more than twice of what plain DDP needs
     first_rate: float  # the search for rates starts there
     block_steps: int = 10  # steps in a turn, after which there is a validation
-    optimizer: Literal["sgd", "adamw"] = "sgd"  # SGD with momentum 0.9, AdamW with torch's defaults
 
 
 GOALS = {
     "one-large-layer": Goal(loss=0.6, max_steps=180, first_rate=0.08),
     "residual-net": Goal(loss=0.65, max_steps=240, first_rate=0.005),
-    "transformer": Goal(loss=2.9, max_steps=150, first_rate=0.00125, optimizer="adamw"),
+    "transformer": Goal(loss=2.9, max_steps=150, first_rate=0.00125),
 }
+
+#: SGD has momentum 0.9, AdamW torch's defaults.
+OPTIMIZERS: dict[str, Literal["sgd", "adamw"]] = dict.fromkeys(BUILDERS, "sgd") | {"transformer": "adamw"}

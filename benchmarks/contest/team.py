@@ -36,6 +36,7 @@ class Block:
     sent: tuple[Sent, ...]  # per host, on the cable
     ledgers: tuple[dict[str, int], ...]  # per host: bytes by purpose, as the product counts them
     density: float | None  # mean share of entries sent, as the product measures it
+    saved_bytes: int | None  # that a step keeps for backward, as the product counts them
 
 
 class Team:
@@ -94,6 +95,7 @@ class Team:
             sent=tuple(late - early for late, early in zip(after, before, strict=True)),
             ledgers=tuple(reply.get("ledger", {}) for reply in replies),
             density=replies[0].get("density"),
+            saved_bytes=replies[0].get("saved_bytes"),
         )
 
     def evaluate(self) -> dict[str, float]:

@@ -40,7 +40,7 @@ def build(launch: dict[str, Any]) -> Contender:
     arm, task, place = launch["arm"], launch["task"], (launch["seed"], launch["rank"], launch["num_workers"])
     workload, (seed, rank, num_workers) = tasks.build(task), place
     if isinstance(arm, str):
-        return Rival(arm, workload, tasks.GOALS[task].optimizer, place=place)
+        return Rival(arm, workload, tasks.OPTIMIZERS[task], place=place)
     return Ours(configuration(arm, task, seed), workload, rank=rank, num_workers=num_workers)
 
 

@@ -26,7 +26,12 @@ IN_BFLOAT16 = {f"{kind}, bfloat16": KINDS[kind] for kind in ("none", "everything
 REFUSED: dict[str, tuple[dict[str, Any], torch.dtype]] = {
     "a range": ({"kind": "topk", "density": (0.01, 0.1)}, torch.float32),
     "float16": ({"kind": "topk", "density": 0.05}, torch.float16),
+    "accordion": (
+        {"kind": "topk", "density": 0.05, "levels": {"kind": "accordion", "critical": 0.5}},
+        torch.float32,
+    ),
     "lr_corrected": ({"kind": "topk", "density": 0.05, "lr_corrected": True}, torch.float32),
+    "liec_sgd": ({"kind": "liec_sgd"}, torch.float32),
 }
 
 

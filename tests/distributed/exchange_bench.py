@@ -13,6 +13,7 @@ from torch.nn import Parameter
 from trainers import cost
 from trainers.config import ExchangeConfig
 from trainers.exchange import two_level
+from trainers.exchange.block_shards import BlockShards
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.config import SparseConfig
 from trainers.exchange.ledger import Ledger
@@ -129,6 +130,10 @@ class Bench:
         state = self.exchange.tensors()
         kept = state.get("residual", torch.zeros(D)).clone()
         for bucket in self.buffer.buckets:
+            if f"server.{bucket.index}" in state:
+                shards = BlockShards(bucket.num_elements, self.num_nodes, self.config.block)
+                own = kept[bucket.span][shards.span(self.wire.rank)]
+                own += self.num_nodes * state[f"server.{bucket.index}"][: len(own)]
             if f"aggregate.{bucket.index}.kept" in state:
                 shards = Shards(bucket.num_elements, self.num_nodes)
                 mean = state[f"aggregate.{bucket.index}.kept"]

@@ -15,6 +15,8 @@ from trainers.exchange.config import (
     AdaCompConfig,
     Bf16Config,
     DgcConfig,
+    DistEfSgdConfig,
+    DoubleSqueezeConfig,
     Fp16Config,
     GTopKConfig,
     NoneConfig,
@@ -48,6 +50,8 @@ CONSERVING: Kinds = {
     "scaled sign": (SignSgdConfig(), None),
     "onebit": (OneBitConfig(), None),
     "ef21": (TopKConfig(density=0.1, memory="ef21"), 0.1),
+    "doublesqueeze": (DoubleSqueezeConfig(block=100), None),
+    "dist_ef_sgd": (DistEfSgdConfig(), None),
 }
 #: What is right on average.
 UNBIASED: Kinds = {
@@ -66,6 +70,7 @@ KINDS: Kinds = CONSERVING | {
 FORESEEN = [
     "none", "fp16", "bf16", "topk, by layer", "randomk", "randomk, block", "dgc, gathered", "gtopk", "powersgd",
     "scaled sign", "onebit", "qsgd", "terngrad", "majority",
+    "doublesqueeze", "dist_ef_sgd",
 ]  # fmt: skip
 #: The same for the first step.
 FORESEEN_FIRST = ["threshold", "topk", "topk, global", "dgc", "adacomp", "adacomp, small bins", "ef21"]
@@ -73,7 +78,7 @@ FORESEEN_FIRST = ["threshold", "topk", "topk, global", "dgc", "adacomp", "adacom
 EVEN, UNEVEN = ((0, 1), (2, 3)), ((0, 2, 3), (1,))
 FOR_NODES = {
     EVEN: ["none", "threshold", "topk", "dgc", "randomk", "gtopk", "adacomp", "powersgd", "onebit", "qsgd", "ef21"],
-    UNEVEN: ["none", "threshold", "dgc, gathered", "powersgd", "terngrad"],
+    UNEVEN: ["none", "threshold", "dgc, gathered", "powersgd", "terngrad", "doublesqueeze"],
 }
 #: At a level that sends everything.
 DENSE: Kinds = {
@@ -99,6 +104,7 @@ CORRECTED: Kinds = {
     "randomk": (RandomKConfig(density=(0.01, 1.0), lr_corrected=True), 0.1),
     "gtopk": (GTopKConfig(density=(0.01, 1.0), lr_corrected=True), 0.1),
     "adacomp": (AdaCompConfig(lr_corrected=True), None),
+    "dist_ef_sgd": (DistEfSgdConfig(block=100), None),
 }
 #: What gradients are computed in; the exchange has them in float32.
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from blocks_scenarios import jointspar, jointspar_on_nodes
 from ddp_scenario import ddp
 from exchange_bench import Bench, D, Place, digest, gradients
 from exchange_kinds import (
@@ -25,8 +26,10 @@ from exchange_kinds import (
     near_limits,
     pairs,
 )
+from level_scenarios import levels
 from lost_ranks import dead_rank, silent_rank
 from sync_scenarios import apart, paced_average, sync, sync_on_nodes, sync_pairs, write_checkpoint
+from two_way_scenarios import two_way, two_way_on_nodes, two_way_pairs, two_way_replicas
 
 from trainers import cost
 from trainers.config import (
@@ -165,7 +168,7 @@ def replicas_on_nodes(rank: int, num_workers: int) -> dict[str, Any]:
         "losses": [each.losses for each in reports],
         "sent": sum(reports[-1].bytes_sent[0].values()),
         "dense": reports[-1].bytes_dense,
-        "entries": dense.num_elements,
+        "entries": cost.num_elements(dense.shapes),
         "bits": [digest(list(replica.model.parameters())) for replica in (first, second, moved)],
         "kept": bool(mean.any()) and torch.allclose(begun, mean / 2),
         "found": found(num_workers, torch.device("cpu")).nodes,
@@ -202,6 +205,13 @@ SCENARIOS = {
         sync_on_nodes,
         apart,
         paced_average,
+        jointspar,
+        jointspar_on_nodes,
+        levels,
+        two_way,
+        two_way_pairs,
+        two_way_on_nodes,
+        two_way_replicas,
         ddp,
         silent_rank,
         dead_rank,

@@ -12,6 +12,7 @@ from exchange_bench import Place
 from torch import Tensor, nn
 
 from trainers import optimizers
+from trainers.blocks.table import AllBlocks
 from trainers.config import DigitsMlp, ExchangeConfig, NoneConfig, OptimizerConfig, ReplicaConfig, SgdConfig
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.outcome import Exchanged
@@ -82,7 +83,13 @@ class SyncBench:
         self.parameters = list(self.optimizer.parameters.values())
         self.buffer = GradientBuffer.behind(self.parameters, config.exchange)
         self.wires = place.wires()
-        self.policy = table.build(config, self.optimizer, self.buffer, self.wires)
+        self.policy = table.build(
+            config,
+            self.optimizer,
+            self.buffer,
+            self.wires,
+            blocks=AllBlocks(config.exchange, self.buffer, seed=config.seed),
+        )
         self.number, self.loss = 0, 1.0
 
     @property

@@ -206,12 +206,12 @@ def paced_average(rank: int, num_workers: int) -> dict[str, float]:
 
 def apart(rank: int, num_workers: int) -> dict[str, Any]:
     """Replicas that train by themselves on digits of their own, under each policy."""
-    return {name: _replicas_apart(rank, num_workers, config) for name, config in LOCAL.items()}
+    return {name: replicas_apart(rank, num_workers, sync=config) for name, config in LOCAL.items()}
 
 
-def _replicas_apart(rank: int, num_workers: int, config: SyncConfig) -> dict[str, Any]:
+def replicas_apart(rank: int, num_workers: int, **parts: Any) -> dict[str, Any]:
     """A replica in the middle of a round: saved, evaluated, gone on with, rewound, and gone on with by another."""
-    first, second = (_replica(rank, num_workers, config) for _ in range(2))
+    first, second = (_replica(rank, num_workers, **parts) for _ in range(2))
     first.run(SEGMENT)
     first.snapshot("stage")
     saved_at = f"{Path.cwd()}/apart"
@@ -244,19 +244,14 @@ def _loss_of_the_mean(replica: Replica) -> float:
         return float(replica.workload.loss(model, batch))
 
 
-def _replica(rank: int, num_workers: int, config: SyncConfig) -> Replica:
-    replica = Replica(
-        ReplicaConfig(
-            workload=DigitsMlp(),
-            partition=ByLabelPartition(),
-            optimizer=SgdConfig(),
-            exchange=NoneConfig(),
-            sync=config,
-        ),
-        rank,
-        num_workers,
-        device="cpu",
-    )
+def _replica(rank: int, num_workers: int, **parts: Any) -> Replica:
+    common = {
+        "workload": DigitsMlp(),
+        "partition": ByLabelPartition(),
+        "optimizer": SgdConfig(),
+        "exchange": NoneConfig(),
+    }
+    replica = Replica(ReplicaConfig(**(common | parts)), rank, num_workers, device="cpu")
     replica._wires.join()
     return replica
 

@@ -48,7 +48,9 @@ def test_bfloat16_trains_like_float32_up_to_its_rounding(four_ranks: Reports, ki
     [
         ("a range", "`density` must be one number"),
         ("float16", "must be float32 or bfloat16, .*got cpu, torch.float16"),
+        ("accordion", "`accordion` needs `follow_decay: false` and `epoch_steps`"),
         ("lr_corrected", "`lr_corrected` must be false"),
+        ("liec_sgd", "follows the learning rate, .*give `doublesqueeze`"),
     ],
 )
 def test_what_cannot_be_exchanged_is_refused(four_ranks: Reports, case: str, message: str):

@@ -13,8 +13,16 @@ from torch.nn import Parameter
 from trainers.checkpoint import CheckpointError, commit_manifest
 from trainers.config import ExchangeConfig, NoneConfig, ReplicaConfig, ThresholdConfig
 from trainers.exchange import two_level
+from trainers.exchange.block_shards import BlockShards
 from trainers.exchange.buffer import GradientBuffer
-from trainers.exchange.config import DgcConfig, OneBitConfig, PowerSgdConfig, TopKConfig
+from trainers.exchange.config import (
+    DgcConfig,
+    DistEfSgdConfig,
+    DoubleSqueezeConfig,
+    OneBitConfig,
+    PowerSgdConfig,
+    TopKConfig,
+)
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.pacing import Unpaced
 from trainers.exchange.shards import Shards
@@ -25,12 +33,15 @@ from trainers.snapshot import Buffers, Kept
 
 SHAPES = ((20, 30), (40, 30), (30,))
 PAIRS = [*itertools.product(range(1, 5), repeat=2)]
+BLOCK = 100
 KINDS: dict[str, ExchangeConfig] = {
     "threshold": ThresholdConfig(density=0.1, bucket_mib=0.001),
     "threshold, gathered": ThresholdConfig(density=0.1, aggregate="gather"),
     "dgc": DgcConfig(density=0.1),
     "powersgd": PowerSgdConfig(rank=2),
     "onebit": OneBitConfig(),
+    "doublesqueeze": DoubleSqueezeConfig(block=BLOCK, bucket_mib=0.001),
+    "dist_ef_sgd": DistEfSgdConfig(block=BLOCK, momentum=0.9),
 }
 EF21 = TopKConfig(density=0.1, memory="ef21")
 
@@ -71,6 +82,9 @@ def _still_to_come(config: ExchangeConfig, exchanges: Sequence[Exchange]) -> Ten
         kept = state.get(f"aggregate.{bucket.index}.kept")
         if kept is not None:
             Shards(bucket.num_elements, len(states)).add(total[bucket.span], owner, kept)
+        if (kept := state.get(f"server.{bucket.index}")) is not None:
+            own = total[bucket.span][BlockShards(bucket.num_elements, len(states), BLOCK).span(owner)]
+            own += kept[: len(own)]
     return total
 
 
@@ -86,11 +100,12 @@ def test_what_was_not_sent_yet_is_kept_whatever_the_number_of_ranks(kind: str, b
     assert _still_to_come(config, old).any()
 
 
+@pytest.mark.parametrize("kind", ["dgc", "dist_ef_sgd"])
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 2), (4, 1)])
-def test_the_mean_of_the_momenta_is_kept(before: int, after: int) -> None:
-    old = _filled(DgcConfig(density=0.1), before)
+def test_the_mean_of_the_momenta_is_kept(kind: str, before: int, after: int) -> None:
+    old = _filled(KINDS[kind], before)
 
-    new = _taken_over(DgcConfig(density=0.1), old, after)
+    new = _taken_over(KINDS[kind], old, after)
 
     means = [sum(each.tensors()["momentum"] for each in ranks) / len(ranks) for ranks in (old, new)]
     torch.testing.assert_close(*means)

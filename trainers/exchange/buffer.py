@@ -3,7 +3,7 @@
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Self
 
@@ -27,26 +27,40 @@ class BackwardFailed(Exception):
 class GradientBuffer:
     """The gradient of parameters of given shapes as one vector `gradient` `(d,)`, float32 on one device.
 
-    One thread trains and calls `expect`, `finish` or `abort`; another may `wait`.
+    One thread trains and calls `expect`, `finish` or `abort`; another may `wait`. `words` is memory to use, of at
+    least `LEAD` + d entries.
     """
 
-    def __init__(self, shapes: Sequence[buckets.Shape], config: ExchangeBase, device: torch.device) -> None:
+    def __init__(
+        self,
+        shapes: Sequence[buckets.Shape],
+        config: ExchangeBase,
+        device: torch.device,
+        *,
+        words: Tensor | None = None,
+    ) -> None:
         self.buckets = buckets.split(shapes, config)
         self.layers = sorted(
             (layer for bucket in self.buckets for layer in bucket.layers), key=lambda layer: layer.start
         )
         self.num_elements = self.layers[-1].stop
-        self._words = torch.zeros(LEAD + self.num_elements, device=device)
+        if words is None:
+            words = torch.zeros(LEAD + self.num_elements, device=device)
+        self._words = words[: LEAD + self.num_elements]
         self.gradient = self._words[LEAD:]
         self._owner = {layer.start: bucket.index for bucket in self.buckets for layer in bucket.layers}
-        self._parameters: list[Parameter] = []
+        #: Those whose gradient it is, in the order of the layers, if backward fills it.
+        self.parameters: list[Parameter] = []
         self._places: list[int] = []
+        self._filling: Collection[Layer] = self.layers
         self._filled = [threading.Event() for _ in self.buckets]
         self._events: dict[int, torch.cuda.Event] = {}  # on a GPU, of the work that fills each bucket
         self._missing: Counter[int] = Counter()  # layers that backward has yet to fill, by bucket
         self._expects = self._has_failed = False
         #: What each bucket goes through, once a step, before anybody gets it; changes it in place.
         self.pool: Callable[[Tensor], None] = _leave
+        #: Sees each bucket's gradient, once a step, when it is pooled.
+        self.watch: Callable[[Bucket, Tensor], None] = _overlook
         self._pooled: set[int] = set()
 
     @classmethod
@@ -54,17 +68,27 @@ class GradientBuffer:
         """Return a buffer of which every parameter's `.grad` is a view: backward adds into it, and says so."""
         buffer = cls([tuple(each.shape) for each in parameters], config, parameters[0].device)
         for parameter, layer in zip(parameters, buffer.layers, strict=True):
-            parameter.grad = buffer.of(layer).view_as(parameter)
+            parameter.grad = buffer._view(layer)
             if config.overlap and parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
                     partial(buffer._arrive, layer)
                 )
-        buffer._parameters, buffer._places = list(parameters), [_place(parameter) for parameter in parameters]
+        buffer.parameters, buffer._places = list(parameters), [_place(parameter) for parameter in parameters]
         return buffer
+
+    def restrict(self, layers: Collection[Layer]) -> None:
+        """Have backward fill `layers` alone from now on: other parameters have no gradient, and zeros in the vector."""
+        self._filling = layers
+        for parameter, layer in zip(self.parameters, self.layers, strict=True):
+            parameter.requires_grad_(layer in layers)
+            parameter.grad = self._view(layer) if layer in layers else None
 
     def of(self, layer: Layer) -> Tensor:
         """Return a layer's gradient, a view."""
         return self.gradient[layer.start : layer.stop]
+
+    def _view(self, layer: Layer) -> Tensor:
+        return self.of(layer).view(layer.shape)
 
     def led_by(self, numbers: Sequence[float], bucket: Bucket) -> Tensor:
         """Return up to `LEAD` numbers and, behind them, the gradient of the bucket that starts at 0: a view."""
@@ -96,11 +120,14 @@ class GradientBuffer:
 
     def expect(self) -> None:
         """From now on buckets are what the coming backward fills."""
-        self._missing = Counter({bucket.index: len(bucket.layers) for bucket in self.buckets})
+        self._missing = Counter(self._owner[layer.start] for layer in self._filling)
         for filled in self._filled:
             filled.clear()
         self._pooled.clear()
         self._expects, self._has_failed = True, False
+        for bucket in self.buckets:
+            if not self._missing[bucket.index]:
+                self._fill(bucket.index)  # it is zero
 
     def finish(self) -> None:
         """Backward has ended: layers that it did not come to have a gradient of zero."""
@@ -125,7 +152,13 @@ class GradientBuffer:
         if bucket.index not in self._pooled:
             self._pooled.add(bucket.index)
             self.pool(gradient)
+            self.watch(bucket, gradient)
         return gradient
+
+    def wait_for(self, layer: Layer) -> Tensor:
+        """Return a layer's gradient, a view, when `wait` returns its bucket's."""
+        self.wait(self.buckets[self._owner[layer.start]])
+        return self.of(layer)
 
     def wait_for_all(self) -> Tensor:
         """Return the whole gradient when backward has filled it; raises BackwardFailed."""
@@ -135,8 +168,8 @@ class GradientBuffer:
 
     def check_attached(self) -> None:
         """Raise WorkloadError unless backward still adds into this buffer."""
-        for parameter, place in zip(self._parameters, self._places, strict=True):
-            if parameter.grad is None or _place(parameter) != place:
+        for parameter, place in zip(self.parameters, self._places, strict=True):
+            if parameter.requires_grad and (parameter.grad is None or _place(parameter) != place):
                 raise WorkloadError(
                     "the model or the loss replaced a parameter's `.grad`; leave gradients to the trainer"
                 )
@@ -159,6 +192,10 @@ class GradientBuffer:
 
 
 def _leave(gradient: Tensor) -> None:
+    return
+
+
+def _overlook(bucket: Bucket, gradient: Tensor) -> None:
     return
 
 

@@ -5,12 +5,23 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, TypeAdapter
 
+from trainers.exchange.levels.config import (
+    AccordionConfig,
+    CalibratedConfig,
+    CatConfig,
+    LevelsConfig,
+    LinkCost,
+    StaticConfig,
+    WarmupConfig,
+)
 from trainers.ranges import Config, Fault, Range
 
 Density = Annotated[float, Field(gt=0, le=1)]
 Threshold = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Rank = Annotated[int, Field(ge=1, le=1024)]
 Coefficient = Annotated[float, Field(ge=0, lt=1)]
+#: Steps from one meeting of the ranks to the next.
+Period = Annotated[int, Field(ge=1, le=100_000)]
 LevelName = Literal["density", "threshold", "rank"]
 
 
@@ -37,6 +48,11 @@ class ExchangeBase(Config):
         """Whether the level is a density."""
         return self.level is not None and self.level_name == "density"
 
+    @property
+    def without_momentum(self) -> str | None:
+        """The knob that spares workers the momentum that they apply before they compress; None: they apply none."""
+        return None
+
     def check_level(self, level: float | None) -> float:
         """Return the level to use: `level`, or the configured one; raises ValueError if it is none."""
         wanted = self.level if level is None else level
@@ -53,6 +69,45 @@ class ExchangeBase(Config):
     def ranges(self) -> Iterator[Range]:
         if isinstance(self.level, tuple):
             yield Range("level", self.level_name, self.level)
+
+
+class SteeredConfig(ExchangeBase):
+    """What all have whose level can change from step to step."""
+
+    levels: LevelsConfig = Field(StaticConfig(), description="what changes the level from step to step")
+
+    def faults(self) -> Iterator[Fault]:
+        yield from super().faults()
+        if message := self._misfit():
+            yield Fault("/levels", self.levels.kind, message)
+        elif isinstance(self.levels, AccordionConfig) and (message := self._critical_fault(self.levels.critical)):
+            critical = self.levels.critical
+            yield Fault("/levels/critical", critical, f"`critical` {message}, got {critical:g}")
+
+    def _misfit(self) -> str | None:
+        """Return why `levels` does not go with this exchange, and what does; None: it does."""
+        match self.levels:
+            case WarmupConfig() if self.level_name != "density":
+                return (
+                    f"`warmup` lowers a density, and this exchange has a {self.level_name}: give "
+                    "`levels: {kind: accordion}`, or leave it out"
+                )
+            case CalibratedConfig():
+                return "`calibrated` is a threshold: give `exchange: {kind: threshold, hold: run}`, or leave it out"
+            case CatConfig():
+                return "`cat` chooses how many of the largest entries are sent: give `exchange: {kind: topk}`"
+        return None
+
+    def _critical_fault(self, critical: float) -> str | None:
+        """Return why `critical` is no level that sends more than the job's, as `must be ...`."""
+        if self.level is None:
+            return None  # another fault
+        if fault := self.level_fault(critical):
+            return fault
+        low, high = self.level if isinstance(self.level, tuple) else (self.level, self.level)
+        if self.level_name == "threshold":
+            return None if critical < low else f"must be below the threshold, {low:g}, to send more"
+        return None if critical > high else f"must be above the {self.level_name}, {high:g}, to send more"
 
 
 class NoneConfig(ExchangeBase):
@@ -86,8 +141,10 @@ class SparseConfig(ExchangeBase):
     nesterov: bool = Field(False, description="of the momentum correction")
     masking: bool = Field(True, description="momentum correction: clear the momentum of what was sent")
     lr_corrected: bool = Field(False, description="residual: rescale it when the learning rate changes")
-    values: Literal["float16", "float32"] = Field(
-        "float16", description="of an entry on the wire; what float16 rounds off stays in the memory"
+    values: Literal["float16", "float32", "sign"] = Field(
+        "float16",
+        description="of an entry on the wire; what that rounds off stays in the memory. sign: a bit each, and the mean "
+        "magnitude",
     )
     aggregate: Literal["auto", "gather", "sharded"] = Field(
         "auto",
@@ -99,6 +156,10 @@ class SparseConfig(ExchangeBase):
         """Whether what is not sent is added to later gradients."""
         return self.memory == "residual"
 
+    @property
+    def without_momentum(self) -> str | None:
+        return None if self.momentum_correction is None else "momentum_correction: null"
+
     def faults(self) -> Iterator[Fault]:
         yield from super().faults()
         if self.momentum_correction is not None and self.memory != "residual":
@@ -106,13 +167,16 @@ class SparseConfig(ExchangeBase):
         if self.lr_corrected and self.memory != "residual":
             yield Fault("/lr_corrected", True, f"`lr_corrected` needs `memory: residual`, got {self.memory}")
         if self.lr_corrected and self.momentum_correction is not None:
-            message = f"`lr_corrected` does not go with `momentum_correction`, got {self.momentum_correction:g}"
+            message = (
+                f"`lr_corrected` does not go with `momentum_correction`, got {self.momentum_correction:g}: give "
+                "`momentum_correction: null`, or leave `lr_corrected` out"
+            )
             yield Fault("/lr_corrected", True, message)
         if self.nesterov and self.momentum_correction is None:
             yield Fault("/nesterov", True, "`nesterov` needs `momentum_correction`: a number in [0, 1)")
 
 
-class ByDensity(SparseConfig):
+class ByDensity(SparseConfig, SteeredConfig):
     """Sparse kinds whose level is a density."""
 
     density: Density | tuple[Density, Density] = Field(description="share of entries sent, in (0, 1]")
@@ -122,7 +186,7 @@ class ByDensity(SparseConfig):
         return self.density
 
 
-class ThresholdConfig(SparseConfig):
+class ThresholdConfig(SparseConfig, SteeredConfig):
     """Send the entries of gradient + residual whose magnitude reaches a threshold (Sahu et al., 2021).
 
     A pair of numbers is searchable, one number is fixed. With `search: density` (default) the threshold
@@ -161,6 +225,13 @@ class ThresholdConfig(SparseConfig):
             return super().level_fault(level)
         return None if level >= 0 else "must be >= 0 for a threshold"
 
+    def _misfit(self) -> str | None:
+        if not isinstance(self.levels, CalibratedConfig):
+            return super()._misfit()
+        if self.search == "density" and self.hold == "run":
+            return None
+        return "`calibrated` finds the threshold of a density, which then holds: give `search: density` and `hold: run`"
+
 
 class TopKConfig(ByDensity):
     """Send the largest entries of gradient + residual (Alistarh et al., 2018)."""
@@ -172,6 +243,17 @@ class TopKConfig(ByDensity):
     scope: Literal["layer", "bucket", "global"] = Field(
         "bucket", description="what the density is a share of: each layer, each bucket, or the whole gradient"
     )
+
+    def _misfit(self) -> str | None:
+        if not isinstance(self.levels, CatConfig):
+            return super()._misfit()
+        if isinstance(self.density, tuple):
+            return "`cat` chooses how much is sent: give one `density`, the most that it may choose"
+        if self.scope != "bucket":
+            return f"`cat` chooses for each bucket, which is a message: give `scope: bucket`, got {self.scope}"
+        if self.levels.variant == "drawn" and (self.memory != "none" or self.values == "sign"):
+            return "`variant: drawn` is right on average by itself: give `memory: none` and `values: float16`"
+        return None
 
 
 class RandomKConfig(ByDensity):
@@ -194,7 +276,6 @@ class DgcConfig(ByDensity):
     clip: float | None = Field(
         None, gt=0, allow_inf_nan=False, description="norm of the mean gradient; a rank's own is clipped to 1/sqrt(N)"
     )
-    warmup_steps: int = Field(0, ge=0, description="steps over which the density falls from 25 % to its level")
 
 
 class GTopKConfig(ByDensity):
@@ -212,7 +293,7 @@ class AdaCompConfig(SparseConfig):
     other_bin: int = Field(500, ge=2, le=65_536, description="entries per bin elsewhere")
 
 
-class PowerSgdConfig(ExchangeBase):
+class PowerSgdConfig(SteeredConfig):
     """Send a low-rank factorisation of each large matrix, the rest densely (Vogels et al., 2019)."""
 
     kind: Literal["powersgd"] = "powersgd"
@@ -225,6 +306,13 @@ class PowerSgdConfig(ExchangeBase):
     @property
     def level_name(self) -> Literal["rank"]:
         return "rank"
+
+    @property
+    def highest_rank(self) -> int:
+        """The highest that a step may have."""
+        ranks = self.rank if isinstance(self.rank, tuple) else (self.rank,)
+        critical = (round(self.levels.critical),) if isinstance(self.levels, AccordionConfig) else ()
+        return max(*ranks, *critical, 1)
 
     @property
     def level(self) -> float | tuple[float, float]:
@@ -274,7 +362,57 @@ class OneBitConfig(QuantizedBase):
     memory: ClassVar[Literal["residual", "none"]] = "residual"
 
 
+class TwoWayConfig(ExchangeBase):
+    """What all have that send each entry's sign, and each block's mean magnitude, in every direction."""
+
+    follows_rate: ClassVar[bool] = True  # whether errors are rescaled so that rate x error stays as it was
+
+    block: int = Field(4096, ge=8, le=2**24, description="neighbouring entries that share a magnitude, at most")
+
+
+class DoubleSqueezeConfig(TwoWayConfig):
+    """Compress what workers send and what they get, with error feedback on both sides (Tang et al., 2019)."""
+
+    follows_rate: ClassVar[bool] = False
+
+    kind: Literal["doublesqueeze"] = "doublesqueeze"
+
+
+class DistEfSgdConfig(TwoWayConfig):
+    """The same with errors that follow the learning rate, and momentum on the workers (Zheng et al., 2019)."""
+
+    kind: Literal["dist_ef_sgd"] = "dist_ef_sgd"
+    momentum: Coefficient = Field(
+        0.0, description="Nesterov's, of each worker, before it compresses; the optimizer's own must then be 0"
+    )
+
+    @property
+    def without_momentum(self) -> str | None:
+        return "momentum: 0" if self.momentum else None
+
+
+class DriftingConfig(TwoWayConfig):
+    """What all have whose workers apply what they do not send by themselves, so that their parameters differ."""
+
+    period: Period
+
+
+class CserConfig(DriftingConfig):
+    """Every `period` steps what workers applied alone is compressed, sent and reset (Xie et al., 2020)."""
+
+    kind: Literal["cser"] = "cser"
+    period: Period = Field(8, description="steps from one reset of the errors to the next")
+
+
+class LiecSgdConfig(DriftingConfig):
+    """Compress both ways, apply a worker's own error at once, and average every `period` steps (Cheng et al., 2024)."""
+
+    kind: Literal["liec_sgd"] = "liec_sgd"
+    period: Period = Field(100, description="steps from one dense average to the next")
+
+
 SparseKind = ThresholdConfig | TopKConfig | RandomKConfig | DgcConfig | GTopKConfig | AdaCompConfig
+SteeredKind = ThresholdConfig | TopKConfig | RandomKConfig | DgcConfig | GTopKConfig | PowerSgdConfig
 QuantizedConfig = QsgdConfig | TernGradConfig | SignSgdConfig | OneBitConfig
 ExchangeConfig = Annotated[
     NoneConfig
@@ -290,16 +428,22 @@ ExchangeConfig = Annotated[
     | QsgdConfig
     | TernGradConfig
     | SignSgdConfig
-    | OneBitConfig,
+    | OneBitConfig
+    | DoubleSqueezeConfig
+    | DistEfSgdConfig
+    | CserConfig
+    | LiecSgdConfig,
     Field(discriminator="kind"),
 ]
+
+
+def reads_clock(exchange: ExchangeBase) -> bool:
+    """Whether what is sent would follow from how long a link took that nobody states."""
+    levels = exchange.levels if isinstance(exchange, SteeredConfig) else None
+    return isinstance(levels, CatConfig) and isinstance(levels.cost, LinkCost)
 
 
 def CompressionConfig(**fields: object) -> ExchangeConfig:
     """Return the exchange of the given `kind` and knobs, for a script of one's own; raises pydantic.ValidationError."""
     config: ExchangeConfig = TypeAdapter(ExchangeConfig).validate_python(fields)
     return config
-
-
-#: Kinds that the job language knows and a later release builds; refused by name until then.
-FUTURE_EXCHANGES = ("doublesqueeze", "dist_ef_sgd", "cser", "liec_sgd")

@@ -21,7 +21,8 @@ from trainers.exchange import two_level
 from trainers.exchange.buckets import Layer
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.communication import Communication
-from trainers.exchange.config import ExchangeConfig
+from trainers.exchange.config import ExchangeConfig, TwoWayConfig
+from trainers.exchange.levels.config import AccordionConfig
 from trainers.exchange.outcome import Exchanged
 from trainers.exchange.pacing import Unpaced
 from trainers.exchange.topology import Topology
@@ -48,13 +49,18 @@ def compress_gradients(
     step whose gradients are not finite on some rank leaves infinity in all gradients and changes no memory, so that
     the scaler skips it. Backwards inside `model.no_sync()` are no steps. `per_node` says which ranks exchange as one.
     Gradients of bfloat16 parameters are exchanged, and memories kept, in float32; the mean is rounded to bfloat16.
-    Raises ValueError for a range where a number is needed, for `lr_corrected`, for parameters that are neither float32
-    nor bfloat16, or not on one device, and for nodes that do not hold every rank once.
+    Raises ValueError for a range where a number is needed, for what needs the learning rate or the data, for parameters
+    that are neither float32 nor bfloat16, or not on one device, and for nodes that do not hold every rank once.
     """
     if ranges := [each.field for each in config.ranges()]:
         raise ValueError(f"`{ranges[0]}` must be one number: nothing searches a range here")
     if getattr(config, "lr_corrected", False):
         raise ValueError("`lr_corrected` must be false: here nothing says what the learning rate is")
+    levels = getattr(config, "levels", None)
+    if isinstance(levels, AccordionConfig) and (levels.follow_decay or levels.epoch_steps is None):
+        raise ValueError("`accordion` needs `follow_decay: false` and `epoch_steps`: rates and epochs are unknown here")
+    if isinstance(config, TwoWayConfig) and config.follows_rate:
+        raise ValueError(f"`{config.kind}` follows the learning rate, which nothing says here: give `doublesqueeze`")
     parameters = [each for each in model.parameters() if each.requires_grad]
     types, devices = {each.dtype for each in parameters}, {each.device for each in parameters}
     if len(devices) != 1 or not types <= TYPES:

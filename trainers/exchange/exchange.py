@@ -8,25 +8,33 @@ from torch import Tensor
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.config import (
     Bf16Config,
+    CserConfig,
     ExchangeConfig,
     Fp16Config,
+    LiecSgdConfig,
     NoneConfig,
     PowerSgdConfig,
     QuantizedBase,
     SparseConfig,
+    TwoWayConfig,
 )
+from trainers.exchange.cser import CserExchange
 from trainers.exchange.dense import DenseExchange
 from trainers.exchange.outcome import Exchanged
 from trainers.exchange.powersgd import PowerSgdExchange
 from trainers.exchange.quantized import QuantizedExchange
 from trainers.exchange.selectors import table as selectors
 from trainers.exchange.sparse import SparseExchange
+from trainers.exchange.two_way import LiecExchange, TwoWayExchange
 from trainers.exchange.wire import Wire
 from trainers.snapshot import Kept
 
 
 class Exchange(Protocol):
-    """Replaces the local gradient in the buffer by the mean over the ranks."""
+    """Replaces the local gradient in the buffer by the mean over the ranks.
+
+    Of kinds whose ranks drift apart (`DriftingConfig`), by what this rank is to step by.
+    """
 
     def step(self, loss: Tensor, level: float | None, learning_rate: float) -> Exchanged:
         """Exchange the buffer's gradient, which belongs to the scalar `loss`, as buckets fill; collective.
@@ -69,3 +77,9 @@ def build(config: ExchangeConfig, buffer: GradientBuffer, wire: Wire, *, seed: i
             return SparseExchange(config, selectors.build(config, buffer.buckets, seed=seed), buffer, wire)
         case QuantizedBase():
             return QuantizedExchange(config, buffer, wire, seed=seed)
+        case CserConfig():
+            return CserExchange(config, buffer, wire)
+        case LiecSgdConfig():
+            return LiecExchange(config, buffer, wire)
+        case TwoWayConfig():
+            return TwoWayExchange(config, buffer, wire)

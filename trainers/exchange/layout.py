@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-ValueFormat = Literal["float32", "float16"]
+#: sign: a bit, and one magnitude for all.
+ValueFormat = Literal["float32", "float16", "sign"]
 
 #: Entries whose index fits 16 bits.
 BLOCK = 65_536
 INDEX_BYTES = 2
 COUNT_BYTES = 4
-#: The power of two (float32) that float16 values are to be multiplied by.
+#: What the values are to be multiplied by (float32): of float16 a power of two, of signs their magnitude.
 UNIT_BYTES = 4
-VALUE_BYTES: dict[ValueFormat, int] = {"float32": 4, "float16": 2}
+VALUE_BITS: dict[ValueFormat, int] = {"float32": 32, "float16": 16, "sign": 1}
 #: Payloads are whole words of so many bytes, so that they can be viewed as int32.
 WORD_BYTES = 4
 
@@ -27,7 +28,7 @@ class Sections(NamedTuple):
     unit: slice  # float32
     bitmap: slice  # bit j of byte i stands for entry 8 i + j
     counts: slice  # int32: entries in each block
-    values: slice  # float32 or float16, in ascending order of index
+    values: slice  # float32, float16 or bits (1: negative), in ascending order of index
     indices: slice  # uint16
 
 
@@ -44,8 +45,8 @@ class PayloadLayout:
             raise ValueError(f"`d` must be in [1, 2^31), since indices are int32, got {self.d}")
         if not 0 <= self.capacity <= self.d:
             raise ValueError(f"`capacity` must be in [0, {self.d}], the number of entries, got {self.capacity}")
-        if self.values not in VALUE_BYTES:
-            raise ValueError(f"`values` must be one of {', '.join(VALUE_BYTES)}, got {self.values!r}")
+        if self.values not in VALUE_BITS:
+            raise ValueError(f"`values` must be one of {', '.join(VALUE_BITS)}, got {self.values!r}")
 
     @property
     def num_blocks(self) -> int:
@@ -56,10 +57,9 @@ class PayloadLayout:
         """Whether a bitmap takes fewer bytes than counts and 16-bit indices."""
         return self._bitmap_bytes < COUNT_BYTES * self.num_blocks + INDEX_BYTES * self.capacity
 
-    @property
-    def entry_bytes(self) -> int:
-        """Return what one more entry takes, and so what each unused one of the capacity wastes."""
-        return VALUE_BYTES[self.values] + (0 if self.uses_bitmap else INDEX_BYTES)
+    def unused_bytes(self, num_entries: int) -> int:
+        """Return what so many entries of the capacity waste that nothing is put in, in whole bytes."""
+        return self._value_bytes(num_entries) + (0 if self.uses_bitmap else INDEX_BYTES * num_entries)
 
     @property
     def sections(self) -> Sections:
@@ -75,11 +75,16 @@ class PayloadLayout:
         return _whole_words(sum(self._section_bytes()))
 
     def _section_bytes(self) -> tuple[int, int, int, int, int]:
-        unit = UNIT_BYTES if self.values == "float16" else 0
-        values = VALUE_BYTES[self.values] * self.capacity
+        unit = 0 if self.values == "float32" else UNIT_BYTES
+        values = self._value_bytes(self.capacity)
+        if self.values == "sign":
+            values = _whole_words(values)  # indices are to be aligned
         if self.uses_bitmap:
             return unit, self._bitmap_bytes, 0, values, 0
         return unit, 0, COUNT_BYTES * self.num_blocks, values, INDEX_BYTES * self.capacity
+
+    def _value_bytes(self, num_entries: int) -> int:
+        return -(-VALUE_BITS[self.values] * num_entries // 8)
 
     @property
     def _bitmap_bytes(self) -> int:

@@ -73,7 +73,7 @@ class Memory(Protocol):
     def tensors(self) -> dict[str, Tensor]: ...
 
 
-class _Pair:
+class StatePair:
     """A state vector, and the one that the running step writes."""
 
     def __init__(self, like: Tensor) -> None:
@@ -95,7 +95,7 @@ class Residual:
     """Error feedback: the unsent part is added to the next gradient (Karimireddy et al., 2019, Algorithm 1)."""
 
     def __init__(self, like: Tensor) -> None:
-        self._residual = _Pair(like)
+        self._residual = StatePair(like)
         self._factor = 1.0
 
     def select(self, gradient: Tensor, span: slice, *, threshold: float, capacity: int) -> Selection:
@@ -150,7 +150,7 @@ class Accumulation:
     def __init__(self, like: Tensor, config: SparseConfig) -> None:
         assert config.momentum_correction is not None
         self._correction = MomentumCorrection(config.momentum_correction, config.nesterov, config.masking)
-        self._momentum, self._sum = _Pair(like), _Pair(like)  # the paper's u and v
+        self._momentum, self._sum = StatePair(like), StatePair(like)  # the paper's u and v
 
     def select(self, gradient: Tensor, span: slice, *, threshold: float, capacity: int) -> Selection:
         room = Entries.empty(capacity, gradient.device)
@@ -210,7 +210,7 @@ class Differences:
     """EF21: ranks send how their gradient differs from what was sent before (Richtarik et al., 2021, Algorithm 2)."""
 
     def __init__(self, like: Tensor) -> None:
-        self._sent, self._mean = _Pair(like), _Pair(like)  # this rank's estimate, and the mean of all ranks'
+        self._sent, self._mean = StatePair(like), StatePair(like)  # this rank's estimate, and the mean of all ranks'
         self._difference = torch.zeros_like(like)
 
     def select(self, gradient: Tensor, span: slice, *, threshold: float, capacity: int) -> Selection:
@@ -304,6 +304,11 @@ class Nothing:
 
     def tensors(self) -> dict[str, Tensor]:
         return {}
+
+
+def rate_correction(before: float | None, now: float) -> float:
+    """Return what keeps rate x memory as it was, when the rate changes; to a rate of 0, or from it, nothing does."""
+    return before / now if before and now else 1.0
 
 
 def build(config: SparseConfig, like: Tensor) -> Memory:

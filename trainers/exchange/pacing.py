@@ -11,13 +11,17 @@ SPIN_S = 0.0001
 
 
 class Pacer(Protocol):
-    """Waits at the end of a collective that began at `started` on the monotonic clock."""
+    """Waits at the end of a collective that began at `started` on the monotonic clock, as `link` asks."""
 
+    @property
+    def link(self) -> EmulateLink | None: ...
     def finish(self, started: float, traffic: Traffic) -> None: ...
 
 
 class Unpaced:
     """Uses the network as it is."""
+
+    link = None
 
     def finish(self, started: float, traffic: Traffic) -> None:
         return

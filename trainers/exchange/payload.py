@@ -83,6 +83,6 @@ class Payload:
 
     def parts(self, count: int, copies: int = 1) -> Parts:
         """Return the bytes by purpose of `copies` payloads that have `count` entries together."""
-        padding = self.layout.entry_bytes * (copies * self.layout.capacity - count)
+        padding = self.layout.unused_bytes(copies * self.layout.capacity - count)
         gradient = copies * self.layout.num_bytes - padding
         return {"control": copies * HEADER_BYTES, "gradient": gradient, "padding": padding}

@@ -19,6 +19,7 @@ from trainers.exchange.compressors.sizes import as_matrix, is_worth_factors
 from trainers.exchange.config import PowerSgdConfig
 from trainers.exchange.dense import sums
 from trainers.exchange.kernels.lowrank import back_project, orthogonalize_, project, rebuild
+from trainers.exchange.levels.level import Level, level_of
 from trainers.exchange.outcome import DIVERGED, Exchanged, is_finite
 from trainers.exchange.rounding import Rounded
 from trainers.exchange.wire import Wire
@@ -53,19 +54,17 @@ class PowerSgdExchange:
     def _starting_factor(self, layer: Layer) -> Tensor:
         """Return Q for the highest rank; lower ones use its first rows."""
         num_rows, num_columns = as_matrix(layer.shape)
-        rank = self._config.rank
-        highest = max(rank) if isinstance(rank, tuple) else rank
-        factor = starting_factor(num_columns, min(highest, num_rows, num_columns), seed=layer.start)
+        rank = min(self._config.highest_rank, num_rows, num_columns)
+        factor = starting_factor(num_columns, rank, seed=layer.start)
         return factor.to(self._buffer.gradient.device)
 
     @torch.no_grad()
-    def step(self, loss: Tensor, level: float | None, learning_rate: float) -> Exchanged:
-        rank = round(self._config.check_level(level))
+    def step(self, loss: Tensor, level: Level, learning_rate: float) -> Exchanged:
         [loss_sum] = sums([float(loss)], self._wire)  # while backward still computes the first bucket
         everything: list[_Matrix] = []
         before: list[_Matrix] = []  # whose Q is still to be averaged
         for bucket in self._buffer.buckets:
-            matrices = self._project(bucket, rank)
+            matrices = self._project(bucket, level)
             others = [self._buffer.gradient[layer.start : layer.stop] for layer in _others(bucket, matrices)]
             self._rounded.average(bucket.index, [[each.p for each in matrices], others, [each.q for each in before]])
             self._rebuild(before)
@@ -80,12 +79,13 @@ class PowerSgdExchange:
         self._commit(everything)
         return Exchanged(loss=loss_sum / self._wire.num_workers)
 
-    def _project(self, bucket: Bucket, rank: int) -> list[_Matrix]:
+    def _project(self, bucket: Bucket, level: Level) -> list[_Matrix]:
         """Write M beside the residual, and return the matrices with their rank's own P."""
         self._buffer.wait(bucket)
+        ranks = [(layer, round(self._config.check_level(level_of(layer, level)))) for layer in bucket.layers]
         matrices = [
             self._matrix(layer, rank)
-            for layer in bucket.layers
+            for layer, rank in ranks
             if is_worth_factors(layer.shape, rank=rank, min_rate=self._config.min_saving)
         ]
         for each in matrices:

@@ -17,6 +17,7 @@ from trainers.exchange.buckets import Bucket
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.config import GTopKConfig, RandomKConfig, SparseConfig
 from trainers.exchange.dense import Control, all_reduce_mean
+from trainers.exchange.levels.level import Level
 from trainers.exchange.outcome import DIVERGED, Exchanged, is_finite
 from trainers.exchange.selectors.selector import Selector
 from trainers.exchange.sharded import Sharded, owned
@@ -41,10 +42,10 @@ class SparseExchange:
         return self._selector.threshold
 
     @torch.no_grad()
-    def step(self, loss: Tensor, level: float | None, learning_rate: float) -> Exchanged:
+    def step(self, loss: Tensor, level: Level, learning_rate: float) -> Exchanged:
         """Exchange the buffer's gradient, bucket by bucket; the memory changes only if all of it was finite."""
         if self._config.lr_corrected:
-            self._rescale(_correction(self._learning_rate, learning_rate))
+            self._rescale(memory.rate_correction(self._learning_rate, learning_rate))
         if not self._selector.prepare(level, self._buffer, self._memory, self._wire):
             return DIVERGED
         reports = [self._exchange(bucket, loss) for bucket in self._buffer.buckets]
@@ -139,11 +140,6 @@ class SparseExchange:
         if kept.index == 0:  # ranks decide alike, so the first one's will do for all
             self._selector.load_scalars(kept.scalars["selector"])
             self._learning_rate = kept.scalars["learning_rate"]
-
-
-def _correction(before: float | None, now: float) -> float:
-    """Return what keeps rate x memory as it was, when the rate changes; to a rate of 0, or from it, nothing does."""
-    return before / now if before and now else 1.0
 
 
 def _aggregator(config: SparseConfig, bucket: Bucket, wire: Wire, device: torch.device) -> Aggregator:

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainers.exchange import exchange
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.config import ExchangeConfig
 from trainers.exchange.exchange import Exchange
+from trainers.exchange.levels import steered
 from trainers.exchange.outcome import DIVERGED, Exchanged
 from trainers.exchange.wires import LEADER, Wires
 from trainers.snapshot import Kept, Stateless
@@ -86,5 +86,5 @@ class TwoLevelExchange:
 
 def build(config: ExchangeConfig, buffer: GradientBuffer, wires: Wires, *, seed: int = 0) -> Exchange:
     """Return the exchange of `config` between nodes; what it draws at random follows from `seed`."""
-    leading = exchange.build(config, buffer, wires.between, seed=seed) if wires.leads else Follower()
+    leading = steered.build(config, buffer, wires.between, seed=seed) if wires.leads else Follower()
     return TwoLevelExchange(leading, buffer, wires)

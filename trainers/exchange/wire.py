@@ -1,7 +1,7 @@
 """The collectives, each one ordered call: paced as the link asks, counted in the ledger."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from typing import Self
@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trainers import cost
+from trainers.config import EmulateLink
 from trainers.exchange.ledger import Ledger
 from trainers.exchange.pacing import Pacer
 from trainers.segment import Purpose
@@ -43,6 +44,8 @@ class Wire:
         self.num_workers = num_workers
         self.ledger = ledger
         self.group: dist.ProcessGroup | None = None
+        #: Told what each gather, and all-to-all, sent, and its seconds.
+        self.timed: Callable[[cost.Traffic, float], None] = _untold
         self._pacer = pacer
 
     def apart(self) -> Self:
@@ -50,6 +53,11 @@ class Wire:
         twin = copy(self)
         twin.ledger = Ledger()
         return twin
+
+    @property
+    def link(self) -> EmulateLink | None:
+        """The link that is emulated, if one is."""
+        return self._pacer.link
 
     @property
     def rank(self) -> int:
@@ -89,6 +97,7 @@ class Wire:
                 dist.all_gather_single(flat, staged, group=self.group)
             rows = flat.view(self.num_workers, -1)
         self._account(started, parts, cost.all_gather)
+        self.timed(cost.all_gather(sum(parts.values()), self.num_workers), time.monotonic() - started)
         return rows.to(tensor.device)
 
     def all_to_all(self, rows: Tensor, parts: Parts) -> Tensor:
@@ -105,6 +114,7 @@ class Wire:
                 dist.all_to_all_single(flat, staged, group=self.group)
             received = flat.view_as(rows)
         self._account(started, parts, cost.all_to_all)
+        self.timed(cost.all_to_all(sum(parts.values()), self.num_workers), time.monotonic() - started)
         return received.to(rows.device)
 
     def send(self, tensor: Tensor, to: int, parts: Parts) -> None:
@@ -156,3 +166,7 @@ class Wire:
 
     def _pace(self, started: float, parts: Parts, traffic: "cost.Collective") -> None:
         self._pacer.finish(started, traffic(sum(parts.values()), self.num_workers))
+
+
+def _untold(sent: cost.Traffic, seconds: float) -> None:
+    return

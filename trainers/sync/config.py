@@ -9,13 +9,15 @@ from trainers.exchange.config import (
     DgcConfig,
     ExchangeConfig,
     NoneConfig,
+    Period,
     QuantizedBase,
     SparseConfig,
+    SteeredConfig,
+    TwoWayConfig,
 )
 from trainers.exchange.options import AutoConfig, JobExchange
 from trainers.ranges import Config, Fault
 
-Period = Annotated[int, Field(ge=1, le=100_000)]
 Coefficient = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -123,12 +125,16 @@ def misfit(sync: SyncConfig, exchange: JobExchange, optimizer: str) -> str | Non
 
 def _does_not_compress(kind: str, exchange: ExchangeConfig) -> str | None:
     """Return why `exchange` cannot compress differences of parameters, none of which may be lost for good."""
-    if isinstance(exchange, DgcConfig) or (isinstance(exchange, SparseConfig) and exchange.momentum_correction):
+    if isinstance(exchange, SteeredConfig) and exchange.levels.kind != "static":
+        reason = f"`levels: {{kind: {exchange.levels.kind}}}` is about gradients of every step"
+    elif isinstance(exchange, DgcConfig) or (isinstance(exchange, SparseConfig) and exchange.momentum_correction):
         reason = f"`{exchange.kind}` here accumulates the momentum of gradients"
     elif isinstance(exchange, SparseConfig) and not (exchange.has_error_memory and not exchange.lr_corrected):
         reason = f"`{exchange.kind}` here has no plain residual"
     elif isinstance(exchange, QuantizedBase) and exchange.memory == "none":
         reason = f"`{exchange.kind}` here keeps no error"
+    elif isinstance(exchange, TwoWayConfig) and exchange.follows_rate:
+        reason = f"the errors of `{exchange.kind}` follow the learning rate of gradients"
     else:
         return None
     return (

@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from trainers.exchange.buffer import GradientBuffer
+from trainers.exchange.config import DriftingConfig
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.outcome import Exchanged
 from trainers.ranges import first
@@ -40,7 +41,9 @@ class Local(ABC):
     #: Whether parameters are equal on all ranks right after they have met.
     agrees = True
 
-    def __init__(self, config: LocalConfig, iterate: Iterate, *, gradients: Exchange, exchange: Exchange) -> None:
+    def __init__(
+        self, config: LocalConfig | DriftingConfig, iterate: Iterate, *, gradients: Exchange, exchange: Exchange
+    ) -> None:
         self._period, self._iterate = first(config.period), iterate
         self.gradients, self.exchange = gradients, exchange
         self._since = 0  # steps since the ranks last met

@@ -1,8 +1,9 @@
 """Which class runs which policy."""
 
+from trainers.blocks.table import Blocks
 from trainers.config import IidPartition, ReplicaConfig
-from trainers.exchange import two_level
 from trainers.exchange.buffer import GradientBuffer
+from trainers.exchange.config import CserConfig, LiecSgdConfig
 from trainers.exchange.options import AutoConfig
 from trainers.exchange.wires import Wires
 from trainers.optimizers import Optimizer
@@ -17,6 +18,7 @@ from trainers.sync.config import (
     StlSgdConfig,
     VrlSgdConfig,
 )
+from trainers.sync.drifting import Drifting, LiecSgd
 from trainers.sync.every_step import EveryStep
 from trainers.sync.iterate import Iterate
 from trainers.sync.local import Alone
@@ -28,7 +30,9 @@ from trainers.sync.stl_sgd import StlSgd
 from trainers.sync.vrl_sgd import VrlSgd
 
 
-def build(config: ReplicaConfig, optimizer: Optimizer, buffer: GradientBuffer, wires: Wires) -> SyncPolicy:
+def build(
+    config: ReplicaConfig, optimizer: Optimizer, buffer: GradientBuffer, wires: Wires, *, blocks: Blocks
+) -> SyncPolicy:
     """Return the policy of `config` for the parameters of `optimizer`, whose gradients are in `buffer`.
 
     They, and what the policy starts from, are those of the moment.
@@ -36,9 +40,15 @@ def build(config: ReplicaConfig, optimizer: Optimizer, buffer: GradientBuffer, w
     sync = config.sync
     if isinstance(config.exchange, AutoConfig):
         return auto.build(config, config.exchange, optimizer, buffer, wires)
-    if isinstance(sync, EveryStepConfig):
-        return EveryStep(two_level.build(config.exchange, buffer, wires, seed=config.seed))
     iterate = Iterate(optimizer.iterate(), num_parameters=buffer.num_elements)
+    if isinstance(sync, EveryStepConfig):
+        exchange = blocks.exchange(wires)
+        match config.exchange:
+            case CserConfig():
+                return Drifting(config.exchange, iterate, exchange=exchange)
+            case LiecSgdConfig():
+                return LiecSgd(config.exchange, iterate, wires, exchange=exchange)
+        return EveryStep(exchange)
     alone, background = Alone(buffer), Background(wires, buffer.gradient.device, threads=config.threads)
     match sync:
         case CocodSgdConfig():

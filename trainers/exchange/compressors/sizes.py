@@ -58,6 +58,11 @@ def scaled_sign(num_entries: int, num_layers: int) -> CodedLayout:
     return CodedLayout(num_entries, bits=1, num_scales=num_layers)
 
 
+def block_sign(num_entries: int, block: int) -> CodedLayout:
+    """Signs, and one magnitude for each `block` entries, the last of which may be fewer."""
+    return CodedLayout(num_entries, bits=1, num_scales=math.ceil(num_entries / block))
+
+
 def onebit(num_entries: int, num_layers: int) -> CodedLayout:
     """Signs, and two means per layer."""
     return CodedLayout(num_entries, bits=1, num_scales=2 * num_layers)

@@ -1,7 +1,8 @@
 """Pack: entries as the bytes of a payload, whose size all ranks know, and back.
 
 float16 values are multiples of one power of two per payload, so large and small gradients keep float16's 11 bits.
-What rounding takes from a value goes back to the memory.
+Signs stand for the mean magnitude of a payload's entries, which is the nearest to them. What rounding takes from a
+value goes back to the memory.
 """
 
 import math
@@ -23,8 +24,8 @@ LARGEST_SCALE_EXPONENT = 126
 def pack(entries: Entries, layout: PayloadLayout, payload: Tensor) -> Tensor:
     """Overwrite `payload` `(layout.num_bytes,)` uint8 by `entries`, at most as many as the layout's capacity.
 
-    Return what the format rounds off `(k,)`, for the memory. It is exact: plus the value that `unpack` returns, it is
-    the entry's value. Unused bytes are 0.
+    Return what the format rounds off `(k,)`, for the memory. It is exact, but of signs: plus the value that `unpack`
+    returns, it is the entry's value. Unused bytes are 0.
     """
     num, parts = len(entries.indices), layout.sections
     payload.zero_()
@@ -36,6 +37,8 @@ def pack(entries: Entries, layout: PayloadLayout, payload: Tensor) -> Tensor:
     if layout.values == "float32":
         payload[parts.values].view(torch.float32)[:num] = entries.values
         return torch.zeros_like(entries.values)
+    if layout.values == "sign":
+        return _pack_signs(entries.values, payload[parts.unit], payload[parts.values])
     halves, unit = _round_to_half(entries.values)
     payload[parts.unit].view(torch.float32).fill_(unit)
     payload[parts.values].view(torch.float16)[:num] = halves
@@ -78,7 +81,23 @@ def _values(payloads: Tensor, layout: PayloadLayout) -> Tensor:
     section = payloads[:, layout.sections.values].contiguous()
     if layout.values == "float32":
         return section.view(torch.float32)
-    return section.view(torch.float16).float() * payloads[:, layout.sections.unit].contiguous().view(torch.float32)
+    unit = payloads[:, layout.sections.unit].contiguous().view(torch.float32)
+    if layout.values == "sign":
+        return unit - 2 * unit * _bits(section)[:, : layout.capacity]
+    return section.view(torch.float16).float() * unit
+
+
+def _pack_signs(values: Tensor, unit: Tensor, bits: Tensor) -> Tensor:
+    """Write the mean magnitude of `values` `(k,)`, and a bit for each; return what that leaves of them `(k,)`."""
+    magnitude = (values.abs() / max(1, len(values))).sum()  # divided first, or the sum may overflow
+    unit.view(torch.float32).copy_(magnitude)
+    _set_bits(bits, (values < 0).nonzero().flatten())
+    return values - torch.where(values < 0, -magnitude, magnitude)
+
+
+def _bits(words: Tensor) -> Tensor:
+    """Return the bits of `words` `(N, n)` uint8 as 0 and 1 `(N, 8 n)`, the lowest of a byte first."""
+    return (words.unsqueeze(-1) >> torch.arange(8, dtype=torch.uint8, device=words.device) & 1).flatten(1)
 
 
 def _round_to_half(values: Tensor) -> tuple[Tensor, float]:
@@ -108,8 +127,7 @@ def _set_bits(bitmap: Tensor, indices: Tensor) -> None:
 def _find_bits(bitmap: Tensor, capacity: int) -> Tensor:
     """Return the places of the set bits, ascending, as int32; at most `capacity`."""
     if bitmap.is_cuda:
-        bits = bitmap.unsqueeze(1) >> torch.arange(8, dtype=torch.uint8, device=bitmap.device) & 1
-        return bits.flatten().nonzero().flatten().int()
+        return _bits(bitmap.unsqueeze(0)).flatten().nonzero().flatten().int()
     from trainers.exchange.kernels import cpu
 
     indices = torch.empty(capacity, dtype=torch.int32)

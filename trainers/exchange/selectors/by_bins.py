@@ -13,6 +13,7 @@ from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.compressors import adacomp
 from trainers.exchange.config import AdaCompConfig
 from trainers.exchange.kernels.entries import Entries
+from trainers.exchange.levels.level import Level
 from trainers.exchange.memory import Memory, Selection
 from trainers.exchange.outcome import is_finite
 from trainers.exchange.selectors.selector import Count
@@ -29,7 +30,7 @@ class ByBins:
         self._config, self._sizes = config, [bucket.num_elements for bucket in buckets]
         self._capacities = [cost.first_capacity(bucket, config) for bucket in buckets]
 
-    def prepare(self, level: float | None, buffer: GradientBuffer, memory: Memory, wire: Wire) -> bool:
+    def prepare(self, level: Level, buffer: GradientBuffer, memory: Memory, wire: Wire) -> bool:
         return True
 
     def capacity(self, bucket: Bucket) -> int:

@@ -16,6 +16,7 @@ from trainers.exchange.compressors.threshold import LEAST_THRESHOLD
 from trainers.exchange.compressors.topk import largest
 from trainers.exchange.config import ByDensity, DgcConfig
 from trainers.exchange.kernels.quantile import reached_by
+from trainers.exchange.levels.level import LayerLevels, Level, level_of
 from trainers.exchange.memory import Memory, Selection
 from trainers.exchange.outcome import is_finite
 from trainers.exchange.selectors.selector import Count
@@ -33,18 +34,21 @@ class ByCount:
 
     def __init__(self, config: ByDensity, *, exact: bool, by_layer: bool) -> None:
         self._config, self._exact, self._by_layer = config, exact, by_layer
-        self._density = 1.0
+        self._level: Level = 1.0
 
     @property
     def sends_all(self) -> bool:
-        return self._density == 1.0
+        return self._level == 1.0
 
-    def prepare(self, level: float | None, buffer: GradientBuffer, memory: Memory, wire: Wire) -> bool:
-        self._density = self._config.check_level(level)
+    def prepare(self, level: Level, buffer: GradientBuffer, memory: Memory, wire: Wire) -> bool:
+        self._level = level if isinstance(level, LayerLevels) else self._config.check_level(level)
         return True
 
+    def _density(self, part: Bucket | Layer) -> float:
+        return self._config.check_level(level_of(part, self._level))
+
     def capacity(self, bucket: Bucket) -> int:
-        return sum(self._room(part.num_elements) for part in self._parts(bucket))
+        return sum(self._room(part) for part in self._parts(bucket))
 
     def select(self, bucket: Bucket, gradient: Tensor, memory: Memory, capacity: int) -> Selection:
         found = [self._select(part, bucket, gradient, memory) for part in self._parts(bucket)]
@@ -59,23 +63,24 @@ class ByCount:
         span, first = slice(part.start, part.stop), part.start - bucket.start
         own = gradient[first : first + part.num_elements]
         if self._exact:
-            found = take_largest(memory, own, span, self._count(part.num_elements))
+            found = take_largest(memory, own, span, self._count(part))
         else:
-            threshold = max(reached_by(memory.sample(own, span), self._density), LEAST_THRESHOLD)
-            found = memory.select(own, span, threshold=threshold, capacity=self._room(part.num_elements))
+            threshold = max(reached_by(memory.sample(own, span), self._density(part)), LEAST_THRESHOLD)
+            found = memory.select(own, span, threshold=threshold, capacity=self._room(part))
         return found._replace(indices=found.indices + first)
 
     def _parts(self, bucket: Bucket) -> Sequence[Bucket | Layer]:
         return bucket.layers if self._by_layer else (bucket,)
 
-    def _count(self, d: int) -> int:
-        return num_selected(d, self._density)
+    def _count(self, part: Bucket | Layer) -> int:
+        return num_selected(part.num_elements, self._density(part))
 
-    def _room(self, d: int) -> int:
-        return self._count(d) if self._exact else cost.capacity_for(self._density * d, d, cost.COUNT_MARGIN)
+    def _room(self, part: Bucket | Layer) -> int:
+        d = part.num_elements
+        return self._count(part) if self._exact else cost.capacity_for(self._density(part) * d, d, cost.COUNT_MARGIN)
 
     def count(self, bucket: Bucket, gradient: Tensor, memory: Memory) -> Count:
-        return Count(sum(self._count(part.num_elements) for part in self._parts(bucket)))
+        return Count(sum(self._count(part) for part in self._parts(bucket)))
 
     def observe(self, reports: Sequence[Report]) -> None:
         return
@@ -88,34 +93,17 @@ class ByCount:
 
 
 class Dgc(ByCount):
-    """Deep gradient compression's: the density falls to its level, and each rank clips its gradient first."""
-
-    #: The density that the warm-up starts at.
-    FIRST_DENSITY = 0.25
+    """Deep gradient compression's: each rank clips its gradient first (Lin et al., 2018)."""
 
     def __init__(self, config: DgcConfig) -> None:
         super().__init__(config, exact=False, by_layer=False)
-        self._clip, self._warmup_steps = config.clip, config.warmup_steps
-        self._taken = 0
+        self._clip = config.clip
 
-    def prepare(self, level: float | None, buffer: GradientBuffer, memory: Memory, wire: Wire) -> bool:
-        super().prepare(level, buffer, memory, wire)
-        if self._taken < self._warmup_steps:
-            done = self._taken / self._warmup_steps
-            self._density = max(self._density, self.FIRST_DENSITY ** (1 - done) * self._density**done)
+    def prepare(self, level: Level, buffer: GradientBuffer, memory: Memory, wire: Wire) -> bool:
         if self._clip is not None:
             buffer.wait_for_all()
             buffer.clip(self._clip / math.sqrt(wire.num_workers))
-        return True
-
-    def observe(self, reports: Sequence[Report]) -> None:
-        self._taken += 1
-
-    def scalars(self) -> dict[str, Any]:
-        return {"taken": self._taken}
-
-    def load_scalars(self, scalars: dict[str, Any]) -> None:
-        self._taken = scalars["taken"]
+        return super().prepare(level, buffer, memory, wire)
 
 
 def take_largest(memory: Memory, gradient: Tensor, span: slice, count: int) -> Selection:

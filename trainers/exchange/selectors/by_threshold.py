@@ -13,6 +13,9 @@ from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.compressors.threshold import HardThreshold
 from trainers.exchange.config import ThresholdConfig
 from trainers.exchange.kernels.quantile import reached_by
+from trainers.exchange.levels.calibrated import threshold_for
+from trainers.exchange.levels.config import CalibratedConfig
+from trainers.exchange.levels.level import Level, common
 from trainers.exchange.memory import Memory, Selection
 from trainers.exchange.selectors.selector import Count
 from trainers.exchange.wire import Wire
@@ -45,9 +48,9 @@ class ByThreshold:
     def sends_all(self) -> bool:
         return self._compressor.sends_all(self._level)
 
-    def prepare(self, level: float | None, buffer: GradientBuffer, memory: Memory, wire: Wire) -> bool:
+    def prepare(self, level: Level, buffer: GradientBuffer, memory: Memory, wire: Wire) -> bool:
         compressor = self._compressor
-        self._level, self._samples = compressor.config.check_level(level), []
+        self._level, self._samples = compressor.config.check_level(common(level)), []
         if self.sends_all:
             compressor.forget(self._level)
         elif compressor.config.search == "absolute":
@@ -59,7 +62,10 @@ class ByThreshold:
         return True
 
     def _calibrate(self, buffer: GradientBuffer, memory: Memory, wire: Wire) -> bool:
-        """Agree on lambda; this waits for the whole gradient."""
+        """Agree on lambda; unless a formula has it, this waits for the whole gradient."""
+        if isinstance(self._compressor.config.levels, CalibratedConfig):
+            self._compressor.calibrate(self._level, threshold_for(self._level * self._num_elements))
+            return True
         agreed = wire.mean(reached_by(memory.sample(buffer.wait_for_all(), slice(None)), self._level))
         if not math.isfinite(agreed):
             return False

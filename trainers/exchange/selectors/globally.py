@@ -13,6 +13,7 @@ from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.compressors.threshold import LEAST_THRESHOLD
 from trainers.exchange.config import TopKConfig
 from trainers.exchange.kernels.quantile import reached_by
+from trainers.exchange.levels.level import Level, common
 from trainers.exchange.memory import Memory, Selection
 from trainers.exchange.selectors.selector import Count
 from trainers.exchange.wire import Wire
@@ -33,8 +34,8 @@ class Globally:
     def sends_all(self) -> bool:
         return self._density == 1.0
 
-    def prepare(self, level: float | None, buffer: GradientBuffer, memory: Memory, wire: Wire) -> bool:
-        self._density = self._config.check_level(level)
+    def prepare(self, level: Level, buffer: GradientBuffer, memory: Memory, wire: Wire) -> bool:
+        self._density = self._config.check_level(common(level))
         gradient = buffer.wait_for_all()
         if self._config.selection == "exact":
             magnitudes = memory.corrected(gradient, slice(None)).abs()

@@ -8,6 +8,7 @@ from torch import Tensor
 from trainers.exchange.aggregate import Report
 from trainers.exchange.buckets import Bucket
 from trainers.exchange.buffer import GradientBuffer
+from trainers.exchange.levels.level import Level
 from trainers.exchange.memory import Memory, Selection
 from trainers.exchange.wire import Wire
 
@@ -30,7 +31,7 @@ class Selector(Protocol):
     def sends_all(self) -> bool:
         """Whether the level asks for everything: dense training."""
 
-    def prepare(self, level: float | None, buffer: GradientBuffer, memory: Memory, wire: Wire) -> bool:
+    def prepare(self, level: Level, buffer: GradientBuffer, memory: Memory, wire: Wire) -> bool:
         """Get ready for a step at `level`; collective. False: a gradient is not finite.
 
         Raises ValueError for a level that the configuration does not allow.

@@ -12,9 +12,11 @@ from trainers.exchange.config import (
     ThresholdConfig,
     TopKConfig,
 )
+from trainers.exchange.levels.config import CatConfig
 from trainers.exchange.selectors.at_random import AtRandom
 from trainers.exchange.selectors.by_bins import ByBins
 from trainers.exchange.selectors.by_count import ByCount, Dgc
+from trainers.exchange.selectors.by_efficiency import ByEfficiency
 from trainers.exchange.selectors.by_threshold import ByThreshold
 from trainers.exchange.selectors.globally import Globally
 from trainers.exchange.selectors.selector import Selector
@@ -25,6 +27,8 @@ def build(config: SparseKind, buckets: Sequence[Bucket], *, seed: int) -> Select
     match config:
         case ThresholdConfig():
             return ByThreshold(config, buckets)
+        case TopKConfig() if isinstance(config.levels, CatConfig):
+            return ByEfficiency(config, config.levels, buckets, seed=seed)
         case TopKConfig() if config.scope == "global":
             return Globally(config, buckets)
         case TopKConfig():

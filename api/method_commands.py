@@ -1,0 +1,82 @@
+"""`wiretune methods`: what a job can choose, without a service."""
+
+import json
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.table import Table
+
+from api import figures
+from api.runs import say
+from api.terminal import AsJson, console, fail, print_json
+from service import methods as catalogue
+from service.errors import NotFound
+from service.methods import DEFAULT_WORKLOAD, MethodsView, MethodView, PaperView
+
+app = typer.Typer()
+
+
+@app.command()
+def methods(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="default: all")] = None,
+    workload: Annotated[str, typer.Option(help="a built-in one, whose traffic is predicted")] = DEFAULT_WORKLOAD,
+    shapes: Annotated[
+        str | None, typer.Option(help="of a model's parameters, in place of a workload's: 512x64,512")
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, max=1024)] = 2,
+    as_json: AsJson = False,
+) -> None:
+    """List the methods that a job can choose; of one, its paper, knobs, and what it goes with."""
+    try:
+        found = catalogue.methods(name, workload=workload, shapes=shapes, workers=workers)
+    except (NotFound, ValueError) as error:
+        fail(str(error))
+    if as_json:
+        print_json(found)
+    elif name is None:
+        console().print(_table(found))
+    else:
+        for method in found.methods:
+            for line in _lines(method, found):
+                say(console(), line)
+
+
+def _table(found: MethodsView) -> Table:
+    title = f"A step of {found.workers} workers on {_model(found)}, sent by each"
+    table = Table("part", "method", "bytes", "paper", "what it does", title=title, title_justify="left", box=box.SIMPLE)
+    for method in found.methods:
+        sent = figures.size(method.traffic.bytes_per_step)
+        papers = "; ".join(f"{_short(paper)}" for paper in method.papers)
+        table.add_row(method.part, method.name, sent, papers, method.summary)
+    return table
+
+
+def _model(found: MethodsView) -> str:
+    size = f"{found.num_parameters:,} parameters"
+    return size if found.workload is None else f"{found.workload} ({size})"
+
+
+def _short(paper: PaperView) -> str:
+    first, *others = paper.authors.split(", ")
+    return f"{first} et al., {paper.year}" if len(others) > 1 else f"{paper.authors}, {paper.year}"
+
+
+def _lines(method: MethodView, found: MethodsView) -> Iterator[str]:
+    yield f"{method.part}: {method.name}"
+    yield f"  {method.summary}"
+    for paper in method.papers:
+        yield f"  {paper.authors}: {paper.title}. {paper.venue} {paper.year}"
+    yield f"  in a job: {json.dumps(method.job)}"
+    sent, rounds = figures.size(method.traffic.bytes_per_step), figures.number(method.traffic.rounds_per_step)
+    yield f"  each of {found.workers} workers sends {sent} in {rounds} rounds a step, on {_model(found)}"
+    for part, knobs in method.knobs.items():
+        for knob in knobs:
+            default = "required" if knob.is_required else f"default {json.dumps(knob.default)}"
+            told = f": {knob.description}" if knob.description else ""
+            yield f"  {part}.{knob.name}: {knob.allowed}; {default}{told}"
+    for part, kinds in method.combines_with.items():
+        yield f"  goes with {part}: {', '.join(kinds) or 'none'}"
+    for each in method.refuses:
+        yield f"  refuses {each.part} {each.kind}: {each.reason}"

@@ -1,0 +1,263 @@
+"""Every method that a job can choose: its papers, its knobs, what it goes with, and what it sends.
+
+All of it is taken from where it is declared: the configurations, their checks, `trainers.cost`, `service.papers`.
+"""
+
+import difflib
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Annotated, Any, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from search.config import ControllerConfig
+from service.errors import NotFound
+from service.knobs import Knob, knobs_of
+from service.papers import COMPOSED, NOTES, Composed, Note, Paper
+from service.spec import JobSpec
+from trainers import cost, drifting_cost
+from trainers.config import (
+    ActivationsConfig,
+    AutoConfig,
+    BlocksConfig,
+    DriftingConfig,
+    EveryStepConfig,
+    JobExchange,
+    JointSparConfig,
+    NoneConfig,
+    OptimizerConfig,
+    PartitionConfig,
+    SyncConfig,
+    WorkloadConfig,
+)
+from trainers.option_cost import mean_traffic
+from trainers.ranges import Fault, first
+from trainers.shapes import Shape, parameter_shapes
+
+#: The parts of a job that offer kinds, in the order that they are listed.
+PARTS: dict[str, Any] = {
+    "exchange": JobExchange,
+    "sync": SyncConfig,
+    "blocks": BlocksConfig,
+    "activations": ActivationsConfig,
+    "optimizer": OptimizerConfig,
+    "partition": PartitionConfig,
+    "controller": ControllerConfig,
+}
+#: A job that goes with every kind, of which a method replaces parts.
+PLAIN: dict[str, Any] = {
+    "workload": {"kind": "digits-mlp"},
+    "optimizer": {"kind": "sgd", "momentum": 0},
+    "controller": {"kind": "fixed"},
+    "link": {"mode": "emulate", "mbps": 100},  # so that nothing has to be measured
+    "budget": {"steps": 100},
+}
+#: Shapes as text: `512x64,512` is a matrix and a vector.
+SHAPES = r"^[1-9]\d{0,8}(x[1-9]\d{0,8})*(,[1-9]\d{0,8}(x[1-9]\d{0,8})*)*$"
+MAX_SHAPES = 20_000  # characters
+DEFAULT_WORKLOAD = "digits-mlp"
+
+
+class _View(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PaperView(_View):
+    authors: str = Field(description="family names, in the paper's order")
+    title: str
+    venue: str
+    year: int
+
+    @classmethod
+    def of(cls, paper: Paper) -> "PaperView":
+        """Return `paper` as it is shown."""
+        return cls(**paper._asdict())
+
+
+class RefusedView(_View):
+    """A choice that a job cannot make beside the method."""
+
+    part: str
+    kind: str
+    reason: str = Field(description="with the nearest choice that is possible")
+
+
+class TrafficView(_View):
+    """What a method sends, as predicted: the mean of its steps, by one worker."""
+
+    bytes_per_step: float
+    rounds_per_step: float = Field(description="times that a step waits for the link's latency")
+
+
+class MethodView(_View):
+    """One method, as a job may choose it."""
+
+    name: str
+    part: str = Field(description="of the job that it belongs to")
+    summary: str
+    papers: tuple[PaperView, ...] = Field(description="none: common practice, or our own")
+    job: dict[str, Any] = Field(description="the parts of a job that choose it, with the least that they need")
+    knobs: dict[str, tuple[Knob, ...]] = Field(description="by part of the job")
+    combines_with: dict[str, tuple[str, ...]] = Field(description="kinds of the other parts, each by itself")
+    refuses: tuple[RefusedView, ...] = Field(description="kinds of the other parts, with the knobs of `job`")
+    traffic: TrafficView = Field(description="for the shapes and workers asked for; of `auto`, its least option's")
+
+
+class MethodsView(_View):
+    """The methods, and what their traffic was predicted for."""
+
+    workload: str | None = Field(description="null: shapes were given")
+    num_parameters: int
+    workers: int
+    methods: tuple[MethodView, ...]
+
+
+def methods(
+    name: str | None = None, *, workload: str = DEFAULT_WORKLOAD, shapes: str | None = None, workers: int = 2
+) -> MethodsView:
+    """Return the methods called `name`, by default all, with what `workers` send in a step that trains `shapes`.
+
+    `shapes` (`512x64,512`) take the place of those of a built-in workload. Raises `NotFound` for a name or a workload
+    that is not there, and ValueError for shapes that are none.
+    """
+    wanted = _shapes_of(workload) if shapes is None else parsed(shapes)
+    found = [each for each in _all() if name in (None, each.name)]
+    if not found:
+        raise NotFound(_unknown("method", name or "", {each.name for each in _all()}))
+    return MethodsView(
+        workload=workload if shapes is None else None,
+        num_parameters=cost.num_elements(wanted),
+        workers=workers,
+        methods=tuple(_view(each, wanted, workers) for each in found),
+    )
+
+
+def parsed(shapes: str) -> tuple[Shape, ...]:
+    """Return what `512x64,512` says; raises ValueError."""
+    if len(shapes) > MAX_SHAPES or not re.fullmatch(SHAPES, shapes):
+        raise ValueError(f"`shapes` must be sizes joined by x, shapes joined by commas, as 512x64,512; got {shapes!r}")
+    return tuple(tuple(map(int, shape.split("x"))) for shape in shapes.split(","))
+
+
+def kinds_of(union: Any) -> dict[str, type[BaseModel]]:
+    """Return the configurations of a union, which may hold others, by kind."""
+    found: dict[str, type[BaseModel]] = {}
+    for each in get_args(get_args(union)[0]):
+        found |= kinds_of(each) if get_origin(each) is Annotated else {each.model_fields["kind"].default: each}
+    return found
+
+
+def _shapes_of(workload: str) -> tuple[Shape, ...]:
+    kinds = [get_args(each)[1].tag for each in get_args(get_args(WorkloadConfig)[0])]
+    built_in = [kind for kind in kinds if kind != "own"]
+    if workload not in built_in:
+        raise NotFound(f"{_unknown('built-in workload', workload, built_in)}; of your own model give the shapes")
+    shapes = parameter_shapes(TypeAdapter(WorkloadConfig).validate_python({"kind": workload}))
+    assert shapes is not None
+    return shapes
+
+
+def _unknown(what: str, name: str, known: Any) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"there is no {what} `{name}`" + (f"; do you mean `{near[0]}`?" if near else f"; there are {sorted(known)}")
+
+
+@cache
+def _all() -> tuple[Composed, ...]:
+    """Return every method as what a job says to choose it, those that are kinds first within each part."""
+    return tuple(_of_kinds()) + COMPOSED
+
+
+def _of_kinds() -> Iterator[Composed]:
+    for part, union in PARTS.items():
+        for kind, config in kinds_of(union).items():
+            summary = " ".join((config.__doc__ or "").partition("\n\n")[0].split())
+            yield Composed(kind, part, summary, _note(part, kind).papers, _chosen(part, kind))
+
+
+def _note(part: str, kind: str) -> Note:
+    return NOTES.get(part, {}).get(kind, Note())
+
+
+def _chosen(part: str, kind: str) -> dict[str, Any]:
+    """Return the parts of a job that choose a kind."""
+    note = _note(part, kind)
+    return {part: {"kind": kind, **note.knobs}, **note.beside}
+
+
+def _view(method: Composed, shapes: tuple[Shape, ...], workers: int) -> MethodView:
+    refused = _refused(method.name, method.part)
+    banned = {(each.part, each.kind) for each in refused}
+    others = {part: kinds_of(union) for part, union in PARTS.items() if part not in method.job}
+    return MethodView(
+        name=method.name,
+        part=method.part,
+        summary=method.summary,
+        papers=tuple(map(PaperView.of, method.papers)),
+        job=method.job,
+        knobs={part: knobs_of(kinds_of(PARTS[part])[chosen["kind"]]) for part, chosen in method.job.items()},
+        combines_with={
+            part: tuple(kind for kind in kinds if (part, kind) not in banned) for part, kinds in others.items()
+        },
+        refuses=refused,
+        traffic=traffic(job(method.job), shapes, workers),
+    )
+
+
+def job(parts: dict[str, Any]) -> JobSpec:
+    """Return the plain job with these parts in it; raises pydantic.ValidationError where they do not go together."""
+    return JobSpec.model_validate(PLAIN | parts)
+
+
+@cache
+def _refused(name: str, part: str) -> tuple[RefusedView, ...]:
+    """Return what the job refuses beside a method: asked of the job itself."""
+    [method] = [each for each in _all() if (each.name, each.part) == (name, part)]
+    return tuple(_refusals(method))
+
+
+def _refusals(method: Composed) -> Iterator[RefusedView]:
+    for part, union in PARTS.items():
+        for kind in () if part in method.job else kinds_of(union):
+            try:
+                job(_chosen(part, kind) | method.job)
+            except ValidationError as error:
+                yield RefusedView(part=part, kind=kind, reason="; ".join(_reasons(error)))
+
+
+def _reasons(error: ValidationError) -> Iterator[str]:
+    [arm] = job({}).arms
+    for each in error.errors():
+        faults: list[Fault] = each.get("ctx", {}).get("faults", [])
+        yield from (fault.message.removeprefix(f"arm `{arm.name}`: ") for fault in faults)
+
+
+def traffic(spec: JobSpec, shapes: tuple[Shape, ...], workers: int) -> TrafficView:
+    """Return what a worker of the job's first trial sends in a step, on average, at the levels that it states."""
+    replica = next(spec.trials()).replica
+    exchange, level = replica.exchange, replica.exchange.level
+    num_iterates = 2 if replica.optimizer.kind.startswith("schedulefree") else 1
+    if isinstance(exchange, AutoConfig):
+        likely = [
+            mean_traffic(option, shapes, num_workers=workers, like=exchange, num_iterates=num_iterates)
+            for option in replica.menu
+        ]
+        least = min(likely, key=lambda each: each.bytes)
+        return TrafficView(bytes_per_step=least.bytes, rounds_per_step=least.rounds)
+    if isinstance(exchange, DriftingConfig):
+        mean = drifting_cost.mean_traffic(shapes, num_workers=workers, exchange=exchange, num_iterates=num_iterates)
+        return TrafficView(bytes_per_step=mean.bytes, rounds_per_step=mean.rounds)
+    if isinstance(replica.blocks, JointSparConfig) and isinstance(exchange, NoneConfig):
+        sent = cost.drawn_step(shapes, num_workers=workers, exchange=exchange, share=first(replica.blocks.share))
+        return TrafficView(bytes_per_step=sent.bytes, rounds_per_step=sent.rounds)
+    period = 1 if isinstance(replica.sync, EveryStepConfig) else first(replica.sync.period)
+    sent = cost.meeting_traffic(
+        shapes,
+        num_workers=workers,
+        sync=replica.sync,
+        exchange=exchange,
+        level=None if level is None else first(level),
+        num_iterates=num_iterates,
+    )
+    return TrafficView(bytes_per_step=sent.bytes / period, rounds_per_step=sent.rounds / period)

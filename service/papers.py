@@ -1,0 +1,420 @@
+"""What the literature says of the methods that a job can choose: the one place where papers are named in full.
+
+Keyed like the job: by part, then by kind. What a kind does, and its knobs, are said where its configuration is.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+
+class Paper(NamedTuple):
+    """Authors by family name, in the paper's order."""
+
+    authors: str
+    title: str
+    venue: str
+    year: int
+
+
+class Note(NamedTuple):
+    """Where a kind comes from, and the least that a job has to say to use it, besides the kind."""
+
+    papers: tuple[Paper, ...] = ()  # none: common practice, or our own
+    knobs: Mapping[str, Any] = MappingProxyType({})
+    beside: Mapping[str, Any] = MappingProxyType({})  # other parts of the job that it needs
+
+
+class Composed(NamedTuple):
+    """A published method that is not a kind: kinds with certain knobs, or of several parts."""
+
+    name: str
+    part: str
+    summary: str
+    papers: tuple[Paper, ...]
+    job: dict[str, Any]
+
+
+_QSGD = Paper(
+    "Alistarh, Grubic, Li, Tomioka, Vojnovic",
+    "QSGD: communication-efficient SGD via gradient quantization and encoding",
+    "NeurIPS",
+    2017,
+)
+_ERROR_FEEDBACK = Paper(
+    "Karimireddy, Rebjock, Stich, Jaggi",
+    "Error feedback fixes SignSGD and other gradient compression schemes",
+    "ICML",
+    2019,
+)
+_JOINTSPAR = Paper(
+    "Liu, Mozafari", "Communication-efficient distributed learning for large batch optimization", "ICML", 2022
+)
+_LARS = Paper("You, Gitman, Ginsburg", "Large batch training of convolutional networks", "arXiv:1708.03888", 2017)
+_SCHEDULE_FREE = Paper("Defazio, Yang, Mehta, Mishchenko, Khaled, Cutkosky", "The road less scheduled", "NeurIPS", 2024)
+_SPARSIFIED = Paper(
+    "Alistarh, Hoefler, Johansson, Khirirat, Konstantinov, Renggli",
+    "The convergence of sparsified gradient methods",
+    "NeurIPS",
+    2018,
+)
+
+_EXCHANGES = {
+    "none": Note(),
+    "auto": Note(beside={"controller": {"kind": "bo"}}),
+    "fp16": Note(),
+    "bf16": Note(),
+    "threshold": Note(
+        (
+            Paper(
+                "Sahu, Dutta, Abdelmoniem, Banerjee, Canini, Kalnis",
+                "Rethinking gradient sparsification as total error minimization",
+                "NeurIPS",
+                2021,
+            ),
+        ),
+        {"density": 0.01},
+    ),
+    "topk": Note((_SPARSIFIED,), {"density": 0.01}),
+    "randomk": Note(
+        (Paper("Stich, Cordonnier, Jaggi", "Sparsified SGD with memory", "NeurIPS", 2018),), {"density": 0.01}
+    ),
+    "dgc": Note(
+        (
+            Paper(
+                "Lin, Han, Mao, Wang, Dally",
+                "Deep gradient compression: reducing the communication bandwidth for distributed training",
+                "ICLR",
+                2018,
+            ),
+        )
+    ),
+    "gtopk": Note(
+        (
+            Paper(
+                "Shi, Wang, Zhao, Tang, Wang, Tang, Chu",
+                "A distributed synchronous SGD algorithm with global top-k sparsification for low bandwidth networks",
+                "ICDCS",
+                2019,
+            ),
+        ),
+        {"density": 0.01},
+    ),
+    "adacomp": Note(
+        (
+            Paper(
+                "Chen, Choi, Brand, Agrawal, Zhang, Gopalakrishnan",
+                "AdaComp: adaptive residual gradient compression for data-parallel distributed training",
+                "AAAI",
+                2018,
+            ),
+        )
+    ),
+    "powersgd": Note(
+        (
+            Paper(
+                "Vogels, Karimireddy, Jaggi",
+                "PowerSGD: practical low-rank gradient compression for distributed optimization",
+                "NeurIPS",
+                2019,
+            ),
+        )
+    ),
+    "qsgd": Note((_QSGD,)),
+    "terngrad": Note(
+        (
+            Paper(
+                "Wen, Xu, Yan, Wu, Wang, Chen, Li",
+                "TernGrad: ternary gradients to reduce communication in distributed deep learning",
+                "NeurIPS",
+                2017,
+            ),
+        )
+    ),
+    "signsgd": Note((_ERROR_FEEDBACK,)),
+    "onebit": Note(
+        (
+            Paper(
+                "Seide, Fu, Droppo, Li, Yu",
+                "1-bit stochastic gradient descent and its application to data-parallel distributed training of speech "
+                "DNNs",
+                "Interspeech",
+                2014,
+            ),
+        )
+    ),
+    "doublesqueeze": Note(
+        (
+            Paper(
+                "Tang, Yu, Lian, Zhang, Liu",
+                "DoubleSqueeze: parallel stochastic gradient descent with double-pass error-compensated compression",
+                "ICML",
+                2019,
+            ),
+        )
+    ),
+    "dist_ef_sgd": Note(
+        (
+            Paper(
+                "Zheng, Huang, Kwok",
+                "Communication-efficient distributed blockwise momentum SGD with error-feedback",
+                "NeurIPS",
+                2019,
+            ),
+        )
+    ),
+    "cser": Note(
+        (
+            Paper(
+                "Xie, Zheng, Koyejo, Gupta, Li, Lin",
+                "CSER: communication-efficient SGD with error reset",
+                "NeurIPS",
+                2020,
+            ),
+        )
+    ),
+    "liec_sgd": Note(
+        (
+            Paper(
+                "Cheng, Shen, Xu, Qian, Wu, Zhou, Zhang, Tao, Chen",
+                "Communication-efficient distributed learning with local immediate error compensation",
+                "arXiv:2402.11857",
+                2024,
+            ),
+        )
+    ),
+}
+
+_SYNCS = {
+    "every_step": Note(),
+    "local_sgd": Note((Paper("Stich", "Local SGD converges fast and communicates little", "ICLR", 2019),)),
+    "stl_sgd": Note(
+        (
+            Paper(
+                "Shen, Cheng, Liu, Xu",
+                "STL-SGD: speeding up local SGD with stagewise communication period",
+                "AAAI",
+                2021,
+            ),
+        )
+    ),
+    "vrl_sgd": Note(
+        (
+            Paper(
+                "Liang, Shen, Liu, Pan, Chen, Cheng",
+                "Variance reduced local SGD with lower communication complexity",
+                "arXiv:1912.12844",
+                2019,
+            ),
+        )
+    ),
+    "cocod_sgd": Note(
+        (
+            Paper(
+                "Shen, Xu, Liu, Liang, Cheng",
+                "Faster distributed deep net training: computation and communication decoupled stochastic gradient "
+                "descent",
+                "IJCAI",
+                2019,
+            ),
+        )
+    ),
+    "overlap_local_sgd": Note(
+        (
+            Paper(
+                "Wang, Liang, Joshi",
+                "Overlap local-SGD: an algorithmic approach to hide communication delays in distributed SGD",
+                "ICASSP",
+                2020,
+            ),
+        )
+    ),
+}
+
+_OPTIMIZERS = {
+    "sgd": Note(),
+    "lars": Note((_LARS,)),
+    "adamw": Note((Paper("Loshchilov, Hutter", "Decoupled weight decay regularization", "ICLR", 2019),)),
+    "schedulefree_sgd": Note((_SCHEDULE_FREE,)),
+    "schedulefree_adamw": Note((_SCHEDULE_FREE,)),
+    "own": Note(),
+}
+
+_PARTITIONS = {
+    "iid": Note(),
+    "dirichlet": Note(
+        (
+            Paper(
+                "Hsu, Qi, Brown",
+                "Measuring the effects of non-identical data distribution for federated visual classification",
+                "arXiv:1909.06335",
+                2019,
+            ),
+        ),
+        {"alpha": 0.3},
+    ),
+    "by_label": Note(),
+}
+
+_CONTROLLERS = {
+    "bo": Note(),
+    "sobol": Note(),
+    "local": Note(),
+    "autolrs": Note(
+        (
+            Paper(
+                "Jin, Zhou, Zhao, Zhu, Guo, Canini, Krishnamurthy",
+                "AutoLRS: automatic learning-rate schedule by Bayesian optimization on the fly",
+                "ICLR",
+                2021,
+            ),
+        )
+    ),
+    "fixed": Note(),
+    "cosine": Note(
+        (Paper("Loshchilov, Hutter", "SGDR: stochastic gradient descent with warm restarts", "ICLR", 2017),)
+    ),
+    "linear": Note(),
+    "polynomial": Note((_LARS,)),
+    "off": Note(),
+    "schedule": Note(
+        knobs={
+            "schedule": {
+                "optimizer": "sgd",
+                "num_steps": 100,
+                "entries": [{"step": 0, "num_steps": 100, "learning_rate": 0.1}],
+            }
+        }
+    ),
+}
+
+NOTES: dict[str, dict[str, Note]] = {
+    "exchange": _EXCHANGES,
+    "sync": _SYNCS,
+    "blocks": {"all": Note(), "jointspar": Note((_JOINTSPAR,))},
+    "activations": {
+        "keep": Note(),
+        "dropit": Note(
+            (
+                Paper(
+                    "Chen, Xu, Wang, Cheng, Yao",
+                    "DropIT: dropping intermediate tensors for memory-efficient DNN training",
+                    "ICLR",
+                    2023,
+                ),
+            )
+        ),
+    },
+    "optimizer": _OPTIMIZERS,
+    "partition": _PARTITIONS,
+    "controller": _CONTROLLERS,
+}
+
+_CAT = Paper(
+    "Khirirat, Magnusson, Aytekin, Johansson",
+    "A flexible framework for communication-efficient machine learning",
+    "AAAI",
+    2021,
+)
+
+
+def _cat(name: str, summary: str, cost: dict[str, Any]) -> Composed:
+    exchange = {"kind": "topk", "density": 0.1, "levels": {"kind": "cat", "cost": cost}}
+    return Composed(name, "levels", summary, (_CAT,), {"exchange": exchange})
+
+
+#: `levels` of an exchange, and what CAT may take for the cost of a message.
+_LEVELS = (
+    Composed(
+        "warmup",
+        "levels",
+        "The density falls to its level over the first steps: `levels: {kind: warmup}` of an exchange with a density.",
+        _EXCHANGES["dgc"].papers,
+        {"exchange": {"kind": "topk", "density": 0.01, "levels": {"kind": "warmup", "steps": 50}}},
+    ),
+    Composed(
+        "calibrated",
+        "levels",
+        "A hard threshold of 1 / (2 sqrt(k)) for k expected entries: `levels: {kind: calibrated}` of `threshold`.",
+        _EXCHANGES["threshold"].papers,
+        {"exchange": {"kind": "threshold", "density": 0.01, "hold": "run", "levels": {"kind": "calibrated"}}},
+    ),
+    Composed(
+        "accordion",
+        "levels",
+        "More is sent while gradients change fast: `levels: {kind: accordion}` of any exchange with a level.",
+        (
+            Paper(
+                "Agarwal, Wang, Lee, Venkataraman, Papailiopoulos",
+                "Adaptive gradient communication via critical learning regime identification",
+                "MLSys",
+                2021,
+            ),
+        ),
+        {"exchange": {"kind": "powersgd", "rank": 1, "levels": {"kind": "accordion", "critical": 4}}},
+    ),
+    _cat("cat", "As many entries as promise the most descent per second on the job's link.", {"kind": "link"}),
+    _cat("cat_payload", "CAT where a message costs its bits.", {"kind": "payload"}),
+    _cat("cat_affine", "CAT where a message costs its bits, and a fixed amount.", {"kind": "affine"}),
+    _cat("cat_packet", "CAT where a message costs its packets, and a fixed amount.", {"kind": "packet"}),
+)
+
+COMPOSED = (
+    *_LEVELS,
+    Composed(
+        "error_feedback",
+        "memory",
+        "What is not sent is added to the next gradient: `memory: residual` of a sparse exchange.",
+        (_ERROR_FEEDBACK, _SPARSIFIED),
+        {"exchange": {"kind": "topk", "density": 0.01, "memory": "residual"}},
+    ),
+    Composed(
+        "ef21",
+        "memory",
+        "Differences to what was sent before are sent: `memory: ef21` of a sparse exchange.",
+        (
+            Paper(
+                "Richtarik, Sokolov, Fatkhullin",
+                "EF21: a new, simpler, theoretically better, and practically faster error feedback",
+                "NeurIPS",
+                2021,
+            ),
+        ),
+        {"exchange": {"kind": "topk", "density": 0.01, "memory": "ef21"}},
+    ),
+    Composed(
+        "majority_sign",
+        "exchange",
+        "The sign that most workers have: `signsgd` without feedback.",
+        (
+            Paper(
+                "Bernstein, Wang, Azizzadenesheli, Anandkumar",
+                "signSGD: compressed optimisation for non-convex problems",
+                "ICML",
+                2018,
+            ),
+        ),
+        {"exchange": {"kind": "signsgd", "feedback": False}},
+    ),
+    Composed(
+        "slow_momentum",
+        "sync",
+        "Momentum of what averaging the parameters changes (SlowMo): `slow_momentum` of `local_sgd`.",
+        (
+            Paper(
+                "Wang, Tantia, Ballas, Rabbat",
+                "SlowMo: improving communication-efficient distributed SGD with slow momentum",
+                "ICLR",
+                2020,
+            ),
+        ),
+        {"sync": {"kind": "local_sgd", "slow_momentum": 0.5}},
+    ),
+    Composed(
+        "jointspar_lars",
+        "blocks",
+        "Drawn blocks under LARS, whose rate is divided by a block's chance outside of the trust ratio.",
+        (_JOINTSPAR, _LARS),
+        {"blocks": {"kind": "jointspar"}, "optimizer": {"kind": "lars"}},
+    ),
+)

@@ -1,0 +1,55 @@
+"""The comparison of all methods: that it has all of them, and the pure parts of its table."""
+
+import math
+from typing import get_args
+
+import pytest
+from contest import methods_table, ours
+from contest.methods import METHODS
+
+from trainers.config import ActivationsConfig, ExchangeConfig, SyncConfig
+
+
+def kinds_of(union: object) -> set[str]:
+    """Return the kinds of a union of configurations that are told apart by `kind`."""
+    return {member.model_fields["kind"].default for member in get_args(get_args(union)[0])}
+
+
+@pytest.mark.parametrize(
+    ("part", "union"), [("exchange", ExchangeConfig), ("sync", SyncConfig), ("activations", ActivationsConfig)]
+)
+def test_every_kind_that_a_job_may_choose_is_compared(part: str, union: object) -> None:
+    trivial = {"none", "every_step", "keep"}
+    assert kinds_of(union) - trivial <= {arm[part]["kind"] for arm in METHODS.values() if part in arm}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_is_a_valid_piece_of_a_job(name: str) -> None:
+    ours.configuration(METHODS[name], "images", seed=0)
+
+
+def run(arm: str, *losses: float, step_s: float = 1.0) -> dict[str, object]:
+    """Return the row of a run with these losses of the hosts' mean model; the own ones are higher."""
+    return {
+        "kind": "run", "task": "images", "arm": arm, "race": 1, "rate": 0.1, "hosts": 4, "mbps": 100.0, "seed": 0,
+        "wire_bytes": 1e3, "block_seconds": [9.0, step_s, step_s], "block_steps": 1, "steps_taken": 3,
+        "validations": [[1, 1.0, loss + 1, loss] for loss in losses],
+    }  # fmt: skip
+
+
+def test_the_loss_in_the_end_is_that_of_the_lower_model_over_the_last_looks() -> None:
+    assert methods_table.final_loss(run("x", 9.0, 3.0, 2.0, 1.0)) == 2.0
+
+
+def test_a_model_that_has_diverged_has_no_loss() -> None:
+    assert methods_table.final_loss(run("x", 9.0, 3.0, 2.0, math.nan)) == math.inf
+
+
+def test_a_steps_time_leaves_out_the_first_turn() -> None:
+    results = methods_table.Results([run("nosync", 1.0, 1.0, 1.0, step_s=0.5), run("x", 1.0, 1.0, 1.0, step_s=1.5)])
+    assert results.over_nosync("images", "x") == 3.0
+
+
+def test_a_claim_whose_methods_were_not_run_says_so() -> None:
+    measured = dict(methods_table.claims(methods_table.Results([])))
+    assert measured and all(told.startswith("not measured: ") for told in measured.values())

@@ -1,0 +1,124 @@
+"""What one rank of a real group does while levels change; a scenario returns what it saw, as JSON."""
+
+from pathlib import Path
+from typing import Any
+
+from exchange_bench import Bench, Place, digest, gradients
+from sync_scenarios import write_checkpoint
+
+from trainers.config import DigitsMlp, EmulateLink, ExchangeConfig, ReplicaConfig, SgdConfig
+from trainers.exchange.config import DgcConfig, PowerSgdConfig, ThresholdConfig, TopKConfig
+from trainers.exchange.levels.config import (
+    AccordionConfig,
+    AffineCost,
+    CalibratedConfig,
+    CatConfig,
+    PacketCost,
+    WarmupConfig,
+)
+from trainers.replica import Replica
+from trainers.segment import Segment
+
+#: Two steps are an epoch, so 12 steps have comparisons at the ends of the second, sixth and tenth.
+ACCORDION = {"eta": 0.45, "interval": 2, "epoch_steps": 2}
+NUM_STEPS = 12
+CHECKS = (1, 5, 9)
+#: The rate falls in this step.
+DECAY = 7
+RATES = (*[0.1] * DECAY, *[0.05] * (NUM_STEPS + 2 - DECAY))
+
+LEVELS: dict[str, ExchangeConfig] = {
+    "accordion, powersgd": PowerSgdConfig(rank=1, values="float32", levels=AccordionConfig(critical=3, **ACCORDION)),
+    "accordion, topk by layer": TopKConfig(
+        density=0.05, scope="layer", levels=AccordionConfig(critical=0.3, **ACCORDION)
+    ),
+    "accordion, topk": TopKConfig(density=0.05, levels=AccordionConfig(critical=1.0, **ACCORDION)),
+    "accordion, threshold": ThresholdConfig(density=0.05, levels=AccordionConfig(critical=0.3, **ACCORDION)),
+    "accordion, absolute": ThresholdConfig(
+        search="absolute", threshold=3.0, levels=AccordionConfig(critical=1.0, **ACCORDION)
+    ),
+    "warm-up, dgc": DgcConfig(density=0.05, levels=WarmupConfig(steps=6, stages=3)),
+    "calibrated": ThresholdConfig(density=0.05, hold="run", levels=CalibratedConfig()),
+    "cat, packets": TopKConfig(density=0.3, levels=CatConfig(cost=PacketCost(packet_bytes=64))),
+    "cat, signs": TopKConfig(density=0.3, values="sign", levels=CatConfig(cost=AffineCost(fixed=500))),
+    "cat, measured": TopKConfig(density=0.3, levels=CatConfig()),
+    "cat, drawn": TopKConfig(density=0.3, memory="none", levels=CatConfig(cost=AffineCost(fixed=50), variant="drawn")),
+}
+TRAINED: dict[str, ExchangeConfig] = {
+    "accordion": TopKConfig(
+        density=0.02, scope="layer", levels=AccordionConfig(critical=0.2, interval=1, epoch_steps=3)
+    ),
+    "cat": TopKConfig(density=0.1, levels=CatConfig()),
+}
+SEGMENT = Segment(num_steps=7, learning_rate=0.1)
+
+
+def levels(rank: int, num_workers: int) -> dict[str, Any]:
+    """Steps under each policy, and replicas that are resumed."""
+    seen = {name: _steps(config, Place(rank, num_workers)) for name, config in LEVELS.items()}
+    return {"steps": seen, "resumed": {name: _resumed(name, rank, num_workers) for name in TRAINED}}
+
+
+def _steps(config: ExchangeConfig, place: Place) -> dict[str, Any]:
+    """What each step has sent and left, and two more steps, on this bench and on one that takes over its state."""
+    bench, other = Bench(config, place), Bench(config, place)
+    bits, control, decided, sent = [], [], [], []
+    for step in range(NUM_STEPS):
+        bench.wires.between.ledger.take()
+        outcome = bench.step(gradients(place.rank, step), None, rate=RATES[step])
+        taken = bench.wires.between.ledger.take()
+        sent.append(sum(taken.values()))
+        control.append(taken["control"])
+        bits.append(digest([bench.buffer.gradient]))
+        scalars = bench.exchange.scalars()
+        decided.append(scalars.get("levels", {}).get("critical"))
+        assert not outcome.diverged
+    plain = Bench(config, place)
+    for step in range(NUM_STEPS):  # at one rate, for what is sent is in units of the gradient
+        plain.step(gradients(place.rank, step), None)
+    state = bench.state()
+    other.load(state)
+    ends = []
+    for each in (bench, other):
+        for step in (NUM_STEPS, NUM_STEPS + 1):
+            each.step(gradients(place.rank, step), None, rate=RATES[step])
+        ends.append(digest([each.buffer.gradient, *each.exchange.tensors().values()]))
+    return {
+        "bits": bits,
+        "critical": decided,
+        "sent": sent,
+        "control": control,
+        "lost": plain.lost(),
+        "restored": ends[0] == ends[1],
+        "selector": state[1].get("selector"),
+        "threshold": bench.exchange.threshold,
+    }
+
+
+def _resumed(name: str, rank: int, num_workers: int) -> dict[str, Any]:
+    """A replica that trains, is saved, and trains on; rewound, once more; and another one from what was saved."""
+    first, second = (_replica(name, rank, num_workers) for _ in range(2))
+    first.run(SEGMENT)
+    first.snapshot("stage")
+    url = f"{Path.cwd()}/levels-{name}"
+    write_checkpoint(first, url)
+    runs = [first.run(SEGMENT)]
+    first.restore("stage")
+    runs.append(first.run(SEGMENT))
+    second.load(url)
+    runs.append(second.run(SEGMENT))
+    return {
+        "losses": [run.losses for run in runs],
+        "sent": [run.bytes_sent for run in runs],
+        "bits": [digest(list(replica.model.parameters())) for replica in (first, second)],
+    }
+
+
+def _replica(name: str, rank: int, num_workers: int) -> Replica:
+    config = ReplicaConfig(
+        workload=DigitsMlp(),
+        optimizer=SgdConfig(),
+        exchange=TRAINED[name],
+        link=EmulateLink(mbps=100_000, latency_ms=0.01),
+    )
+    return Replica(config, rank, num_workers, device="cpu")

@@ -1,0 +1,65 @@
+"""Laws of drawn blocks, on three ranks whose data differ, and on four that share two nodes."""
+
+import os
+import signal
+
+import pytest
+from scenarios import Reports
+
+from trainers.config import DigitsMlp, JointSparConfig, LarsConfig, NoneConfig, ReplicaConfig
+from trainers.group import ProcessGroup
+from trainers.repair import RepairingGroup
+from trainers.segment import Segment
+
+
+def test_ranks_draw_alike_and_stay_equal(three_ranks: Reports, four_ranks: Reports):
+    ranks = three_ranks["jointspar"]
+    assert all(
+        [step["drawn"] for step in rank["steps"]] == [step["drawn"] for step in ranks[0]["steps"]] for rank in ranks
+    )
+    assert len({tuple(step["drawn"]) for step in ranks[0]["steps"]}) > 2
+    for group in (ranks, four_ranks["jointspar_on_nodes"]):
+        assert all(rank["bits"] == group[0]["bits"] and rank["chances"] == group[0]["chances"] for rank in group)
+        assert len(set(group[0]["chances"])) == 3
+
+
+def test_what_is_not_drawn_is_not_sent(three_ranks: Reports):
+    for rank in three_ranks["jointspar"]:
+        assert all(step["sent"] == step["foreseen"] for step in rank["steps"])
+        partial = [step for step in rank["steps"] if len(step["drawn"]) < 3]
+        assert partial and all(step["sent"] < step["dense"] for step in partial)
+
+
+def test_a_restored_group_draws_and_trains_on_bit_for_bit(three_ranks: Reports):
+    for rank in three_ranks["jointspar"]:
+        assert rank["losses"][0] == rank["losses"][1]
+        assert rank["bits"][0] == rank["bits"][1]
+
+
+def test_where_all_blocks_are_drawn_every_bit_is_that_of_plain_training(four_ranks: Reports):
+    for rank in four_ranks["jointspar_on_nodes"]:
+        assert rank["losses"]["all drawn"] == rank["losses"]["plain"] != rank["losses"]["drawn"]
+        assert rank["bits"]["all drawn"] == rank["bits"]["plain"]
+
+
+@pytest.mark.long
+def test_a_worker_that_is_killed_changes_nothing():
+    config = ReplicaConfig(
+        workload=DigitsMlp(),
+        optimizer=LarsConfig(),
+        exchange=NoneConfig(),
+        blocks=JointSparConfig(),
+        collective_timeout_s=10,
+    )
+    runs = []
+    for is_killed in (False, True):
+        workers = ProcessGroup(config, 3, device="cpu")
+        with RepairingGroup(workers) as group:
+            results = [group.run(Segment(num_steps=7, learning_rate=5.0))]
+            if is_killed:
+                os.kill(workers.pids[1], signal.SIGKILL)
+            results.append(group.run(Segment(num_steps=40, learning_rate=5.0)))
+            assert group.recovery.repairs == is_killed
+            runs.append([(result.losses, result.bytes_sent) for result in results] + [group.evaluate().loss])
+
+    assert runs[0] == runs[1]

@@ -1,0 +1,149 @@
+"""Two-way compression on one rank, and what of it is a pure function."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from trainers import cost, drifting_cost
+from trainers.config import LarsConfig, ScheduleFreeSgdConfig, SgdConfig
+from trainers.exchange.block_shards import BlockShards
+from trainers.exchange.compressors import sizes
+from trainers.exchange.compressors.sign import BlockSign
+from trainers.exchange.config import CserConfig, DistEfSgdConfig, DoubleSqueezeConfig, LiecSgdConfig
+from trainers.replica import Replica
+from trainers.segment import Segment
+from trainers.sync.config import LocalSgdConfig
+
+#: A million parameters in two buckets.
+SHAPES = ((1000, 500), (500, 1000), (1000,))
+
+
+@given(st.integers(1, 5000), st.integers(1, 9), st.integers(8, 6000))
+def test_shards_are_whole_blocks_and_together_the_bucket(d: int, num_owners: int, most: int):
+    shards = BlockShards(d, num_owners, most)
+    spans = [shards.span(owner) for owner in range(num_owners)]
+
+    assert [span.start for span in spans] == [0, *(span.stop for span in spans[:-1])]
+    assert spans[-1].stop == d
+    assert shards.block <= most
+    for owner, span in enumerate(spans):
+        assert span.start % shards.block == 0 or span.start == d
+        assert span.stop - span.start <= shards.size
+        assert shards.layout(owner).num_bytes <= shards.row_bytes
+
+
+@given(st.integers(1, 5000), st.integers(1, 9))
+def test_no_shard_is_much_larger_than_its_share(d: int, num_owners: int):
+    shards = BlockShards(d, num_owners, most=64)
+
+    assert shards.size < d / num_owners + shards.num_blocks + 1
+
+
+@pytest.mark.parametrize("d", [0, 1, 31, 32, 33, 1000])
+def test_a_block_is_sent_as_its_signs_times_its_mean_magnitude(d: int):
+    values, block = torch.randn(d, generator=torch.Generator().manual_seed(d)), 32
+    values[::7] = 0.0  # whose sign is +1
+    signs, got = BlockSign(d, block), torch.zeros(d)
+    payload = torch.full((signs.num_bytes,), 0xFF, dtype=torch.uint8)
+
+    signs.encode(values, payload)
+    signs.add_decoded(payload, got)
+
+    parts = zip(values.split(block), got.split(block), strict=True)
+    for given_part, got_part in parts if d else ():
+        expected = torch.where(given_part >= 0, 1.0, -1.0) * given_part.abs().mean()
+        torch.testing.assert_close(got_part, expected)
+    assert signs.num_bytes == sizes.block_sign(d, block).num_bytes
+
+
+@pytest.mark.parametrize("num_workers", [2, 4, 8])
+def test_a_step_of_two_way_compression_sends_a_bit_each_way(num_workers: int):
+    share = (num_workers - 1) / num_workers
+    for exchange in (DoubleSqueezeConfig(), DistEfSgdConfig(), LiecSgdConfig()):
+        sent = cost.step_traffic(SHAPES, num_workers=num_workers, exchange=exchange).bytes
+        assert 8 * sent / cost.num_elements(SHAPES) == pytest.approx(2 * share, rel=0.01)
+
+
+@pytest.mark.parametrize(("period", "bits"), [(100, 3.26), (32, 5.94), (1, 64.0)])
+def test_liec_sends_the_published_bits_a_parameter(period: int, bits: float):
+    num_workers = 8
+    sent = drifting_cost.mean_traffic(SHAPES, num_workers=num_workers, exchange=LiecSgdConfig(period=period)).bytes
+
+    both_ways = 8 * sent / cost.num_elements(SHAPES) * num_workers / (num_workers - 1)
+    assert both_ways == pytest.approx(bits, rel=0.01)
+
+
+def test_liec_that_averages_in_every_step_costs_what_dense_training_does():
+    meeting = drifting_cost.meeting_traffic(SHAPES, num_workers=4, exchange=LiecSgdConfig(period=1))
+
+    assert meeting == cost.step_traffic(SHAPES, num_workers=4, exchange=cost.NoneConfig())
+
+
+def test_with_schedule_free_two_iterates_are_averaged():
+    plain, two = (
+        drifting_cost.meeting_traffic(SHAPES, num_workers=4, exchange=LiecSgdConfig(), num_iterates=count).bytes
+        for count in (1, 2)
+    )
+
+    assert two - plain == cost.all_reduce(4 * cost.num_elements(SHAPES), 4).bytes
+
+
+def test_cser_sends_its_errors_once_a_period():
+    exchange = CserConfig(period=8)
+    step = cost.step_traffic(SHAPES, num_workers=4, exchange=exchange).bytes
+
+    assert drifting_cost.mean_traffic(SHAPES, num_workers=4, exchange=exchange).bytes == pytest.approx(
+        step * 9 / 8, rel=1e-4
+    )
+
+
+def test_workers_of_drifting_exchanges_have_parameters_of_their_own(make_config):
+    plain = SgdConfig(momentum=0.0)
+    apart = [
+        make_config(optimizer=plain, **parts).apart_under
+        for parts in ({"exchange": LiecSgdConfig()}, {"exchange": CserConfig()}, {"sync": LocalSgdConfig()}, {})
+    ]
+
+    assert apart == [("liec_sgd",), ("cser",), ("local_sgd",), ()]
+
+
+def test_the_state_of_a_drifting_exchange_is_each_ranks_own(make_config):
+    replica = Replica(make_config(optimizer=SgdConfig(momentum=0.0), exchange=CserConfig()), 0, 1, device="cpu")
+
+    assert replica._state.shared.keys() == {"steps"}
+    assert {"parameters", "optimizer", "exchange", "sync"} <= replica._state.own.keys()
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"exchange": LiecSgdConfig(), "optimizer": LarsConfig()},
+        {"exchange": LiecSgdConfig(), "optimizer": SgdConfig(momentum=0.9)},
+        {"exchange": CserConfig(), "optimizer": ScheduleFreeSgdConfig()},
+        {"exchange": CserConfig(), "optimizer": SgdConfig(momentum=0.0, weight_decay=0.1)},
+        {"exchange": CserConfig(), "optimizer": SgdConfig(momentum=0.0), "clip": 1.0},
+    ],
+)
+def test_a_replica_refuses_what_would_not_cancel_out(make_config, parts):
+    with pytest.raises(ValidationError, match=r"give .*`exchange: \{kind: doublesqueeze\}`"):
+        make_config(**parts)
+
+
+@pytest.mark.parametrize(
+    ("exchange", "optimizer"),
+    [
+        (LiecSgdConfig(period=4), ScheduleFreeSgdConfig()),
+        (LiecSgdConfig(period=4), SgdConfig(momentum=0.0, weight_decay=0.01)),
+        (CserConfig(period=4), SgdConfig(momentum=0.0)),
+        (DistEfSgdConfig(momentum=0.9), SgdConfig(momentum=0.0)),
+    ],
+)
+def test_a_replica_whose_rate_changes_trains_and_its_loss_falls(make_config, exchange, optimizer):
+    replica = Replica(make_config(exchange=exchange, optimizer=optimizer), 0, 1, device="cpu")
+
+    result = replica.run(Segment(num_steps=12, learning_rate=0.02, final_learning_rate=0.2))
+
+    assert not result.diverged
+    assert result.losses[-1] < result.losses[0]

@@ -1,0 +1,65 @@
+"""CSER: ranks apply what their signs get wrong by themselves, and now and then take back what they can tell the others.
+
+Xie, Zheng, Koyejo, Gupta, Li and Lin (2020), "CSER: communication-efficient SGD with error reset", with signs for both
+compressors. With e a rank's error, x + rate x e is the same on all ranks at all times.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from trainers import cost
+from trainers.exchange.buckets import Bucket
+from trainers.exchange.buffer import GradientBuffer
+from trainers.exchange.compressors.sign import BlockSign
+from trainers.exchange.config import CserConfig
+from trainers.exchange.memory import Residual
+from trainers.exchange.outcome import is_finite
+from trainers.exchange.two_way import SignExchange
+from trainers.exchange.wire import Wire
+
+HEADER_BYTES = cost.WORD_BYTES
+
+
+class CserExchange(SignExchange):
+    """All ranks gather all signs; those of the errors ride with those of the gradient in the last step of a period.
+
+    The memory is what this rank has applied by itself and not taken back, in gradient units.
+    """
+
+    def __init__(self, config: CserConfig, buffer: GradientBuffer, wire: Wire) -> None:
+        self._errors = Residual(buffer.gradient)
+        super().__init__(config, self._errors, buffer)
+        self._wire, self._period = wire, config.period
+        self._signs = [BlockSign(bucket.num_elements, config.block) for bucket in buffer.buckets]
+
+    def _exchange(self, bucket: Bucket, loss: Tensor) -> float:
+        gradient, signs = self._buffer.wait(bucket), self._signs[bucket.index]
+        num_payloads = 2 if self._meets(self._period) else 1
+        num_bytes = num_payloads * signs.num_bytes
+        words = torch.zeros(HEADER_BYTES + num_bytes, dtype=torch.uint8, device=gradient.device)
+        words[:HEADER_BYTES].view(torch.float32).fill_(float(loss))
+        self._encode(bucket, gradient, words[HEADER_BYTES:].view(num_payloads, -1))
+        rows = self._wire.all_gather(words, {"control": HEADER_BYTES, "gradient": num_bytes})
+        mean = torch.zeros_like(gradient)
+        # One rank after the other: the order of additions, and with it every bit, is the same everywhere.
+        for payload in rows[:, HEADER_BYTES:].reshape(-1, signs.num_bytes):
+            signs.add_decoded(payload, mean, factor=1 / len(rows))
+        gradient += mean
+        losses: list[float] = rows.view(torch.float32)[:, 0].tolist()
+        return sum(losses) / len(losses) if is_finite(mean) else math.nan
+
+    def _encode(self, bucket: Bucket, gradient: Tensor, payloads: Tensor) -> None:
+        """Write the signs of the gradient, and of the errors if they are due, to `payloads` `(1 or 2, num_bytes)`.
+
+        The gradient becomes what this rank applies by itself: what its signs get wrong, less the errors that it sends.
+        """
+        signs = self._signs[bucket.index]
+        signs.encode(gradient, payloads[0])
+        signs.add_decoded(payloads[0], gradient, factor=-1.0)
+        error = self._errors.corrected(gradient, bucket.span)
+        for payload in payloads[1:]:
+            signs.encode(error, payload)
+            for each in (error, gradient):
+                signs.add_decoded(payload, each, factor=-1.0)

@@ -1,0 +1,45 @@
+"""Which optimizer goes with exchanges that leave workers with parameters of their own. Pydantic only."""
+
+from typing import TYPE_CHECKING
+
+from trainers.exchange.config import CserConfig, DriftingConfig
+from trainers.exchange.options import JobExchange
+from trainers.ranges import first
+
+if TYPE_CHECKING:
+    from trainers.config import OptimizerConfig
+
+
+def unfit(exchange: JobExchange, optimizer: "OptimizerConfig", *, clip: float | None) -> str | None:
+    """Return why `exchange` does not go with the optimizer, or with clipping; None: it does.
+
+    What workers apply by themselves must cancel out, so the update must be linear in each worker's own gradient, with
+    the same factor, and remember nothing of it that no meeting resets.
+    """
+    if not isinstance(exchange, DriftingConfig):
+        return None
+    if clip is not None:
+        return (
+            f"with `{exchange.kind}` each worker has a gradient of its own, and `clip` {clip:g} would scale each by "
+            "another factor: give `clip: null`, or `exchange: {kind: doublesqueeze}`"
+        )
+    if isinstance(exchange, CserConfig):
+        fits, needed = _is_plain(optimizer) and not _decays(optimizer), "momentum: 0.0, weight_decay: 0.0"
+    else:
+        fits, needed = _is_plain(optimizer) or optimizer.kind == "schedulefree_sgd", "momentum: 0.0"
+    if fits:
+        return None
+    return (
+        f"with `{exchange.kind}` each worker steps by a gradient of its own, and under this `{optimizer.kind}` what "
+        f"workers apply apart would not cancel out: give `optimizer: {{kind: sgd, {needed}}}`, or "
+        "`exchange: {kind: doublesqueeze}`"
+    )
+
+
+def _is_plain(optimizer: "OptimizerConfig") -> bool:
+    """Whether a step is the learning rate times the gradient, and decay."""
+    return optimizer.kind == "sgd" and optimizer.momentum == 0
+
+
+def _decays(optimizer: "OptimizerConfig") -> bool:
+    return optimizer.kind == "sgd" and bool(first(optimizer.weight_decay))

@@ -1,0 +1,99 @@
+"""Runs an exchange at levels that a policy sets step by step."""
+
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from trainers.exchange import exchange
+from trainers.exchange.buffer import GradientBuffer
+from trainers.exchange.config import (
+    ExchangeBase,
+    ExchangeConfig,
+    PowerSgdConfig,
+    SteeredConfig,
+    SteeredKind,
+    TopKConfig,
+)
+from trainers.exchange.exchange import Exchange
+from trainers.exchange.levels.accordion import Accordion
+from trainers.exchange.levels.config import AccordionConfig, WarmupConfig
+from trainers.exchange.levels.policy import LevelPolicy
+from trainers.exchange.levels.regimes import Part
+from trainers.exchange.levels.warmup import Warmup
+from trainers.exchange.outcome import Exchanged
+from trainers.exchange.powersgd import PowerSgdExchange
+from trainers.exchange.sparse import SparseExchange
+from trainers.exchange.wire import Wire
+from trainers.snapshot import Kept
+
+#: Before the names of a policy's own tensors, among those of its exchange.
+PREFIX = "levels."
+
+
+class SteeredExchange:
+    """Asks the policy before each step, and tells it of each that was finite on all ranks."""
+
+    def __init__(self, config: SteeredKind, buffer: GradientBuffer, wire: Wire, *, seed: int) -> None:
+        inner = exchange.build(config, buffer, wire, seed=seed)
+        assert isinstance(inner, SparseExchange | PowerSgdExchange)
+        self._config, self._inner, self._wire = config, inner, wire
+        self._policy = _policy(config, buffer)
+        buffer.watch = self._policy.watch
+
+    @property
+    def threshold(self) -> float | None:
+        return self._inner.threshold
+
+    def step(self, loss: Tensor, level: float | None, learning_rate: float) -> Exchanged:
+        chosen = self._policy.level(self._config.check_level(level), learning_rate)
+        outcome = self._inner.step(loss, chosen, learning_rate)
+        if not outcome.diverged:
+            self._policy.commit(self._wire)
+        return outcome
+
+    def tensors(self) -> dict[str, Tensor]:
+        return self._inner.tensors() | {PREFIX + name: tensor for name, tensor in self._policy.tensors().items()}
+
+    def scalars(self) -> dict[str, Any]:
+        return self._inner.scalars() | {"levels": self._policy.scalars()}
+
+    def load_scalars(self, scalars: dict[str, Any]) -> None:
+        self._inner.load_scalars(scalars)
+        self._policy.load_scalars(scalars["levels"])
+
+    def inherit(self, kept: Kept) -> None:
+        self._inner.inherit(kept)
+        own = {name.removeprefix(PREFIX): each for name, each in kept.tensors.items() if name.startswith(PREFIX)}
+        self._policy.inherit(Kept(own, kept.scalars["levels"], index=kept.index, of=kept.of))
+
+
+def _policy(config: SteeredKind, buffer: GradientBuffer) -> LevelPolicy:
+    match config.levels:
+        case WarmupConfig():
+            return Warmup(config.levels)
+        case AccordionConfig():
+            return Accordion(config.levels, _parts(config, buffer), buffer.gradient)
+    raise AssertionError(f"`{config.levels.kind}` changes no level")
+
+
+def _parts(config: SteeredKind, buffer: GradientBuffer) -> list[Part]:
+    """Return the layers that have a common level: each by itself where the exchange has levels of layers."""
+    is_by_layer = isinstance(config, PowerSgdConfig) or (isinstance(config, TopKConfig) and config.scope == "layer")
+    return [[layer] for layer in buffer.layers] if is_by_layer else [buffer.layers]
+
+
+AnyExchange = TypeVar("AnyExchange", bound=ExchangeBase)
+
+
+def with_epoch(config: AnyExchange, epoch_steps: int | None) -> AnyExchange:
+    """Return `config` with `epoch_steps` for the epochs of its levels, if it leaves them open."""
+    if not isinstance(config, SteeredConfig) or not isinstance(config.levels, AccordionConfig):
+        return config
+    return config.model_copy(update={"levels": config.levels.lasting(epoch_steps)})
+
+
+def build(config: ExchangeConfig, buffer: GradientBuffer, wire: Wire, *, seed: int = 0) -> Exchange:
+    """Return the exchange that `config` describes, with what changes its level."""
+    if isinstance(config, SteeredConfig) and isinstance(config.levels, WarmupConfig | AccordionConfig):
+        return SteeredExchange(config, buffer, wire, seed=seed)
+    return exchange.build(config, buffer, wire, seed=seed)  # whose level is chosen elsewhere

@@ -1,0 +1,105 @@
+"""A server of compressed gradients that no machine is: each rank sums up its shard of every bucket for all.
+
+Two collectives a bucket: signs to the owners of their entries, and the signs of the owners' sums to all. What all ranks
+get is what one server of the whole bucket would send them.
+"""
+
+import torch
+from torch import Tensor
+
+from trainers import cost
+from trainers.exchange.block_shards import BlockShards
+from trainers.exchange.buckets import Bucket
+from trainers.exchange.compressors.sign import BlockSign
+from trainers.exchange.config import TwoWayConfig
+from trainers.exchange.wire import Wire
+from trainers.snapshot import Kept
+
+HEADER_BYTES = cost.WORD_BYTES
+
+
+class Server:
+    """Of one bucket; this rank's part keeps what the signs of its sums get wrong, in units of the mean."""
+
+    def __init__(self, config: TwoWayConfig, bucket: Bucket, wire: Wire, device: torch.device) -> None:
+        self._wire, self._shards = wire, BlockShards(bucket.num_elements, wire.num_workers, config.block)
+        self._spans = [self._shards.span(owner) for owner in range(wire.num_workers)]
+        self._signs = [BlockSign(span.stop - span.start, self._shards.block) for span in self._spans]
+        self._useful_bytes = sum(signs.num_bytes for signs in self._signs)
+        self._error, self._next_error = (torch.zeros(self._shards.size, device=device) for _ in range(2))
+        self._factor = 1.0
+
+    def encode(self, values: Tensor, loss: Tensor) -> Tensor:
+        """Return the payloads of `values` `(d,)`, a row for each owner; `values` becomes what they get wrong.
+
+        Values that are not finite make a magnitude that is not either.
+        """
+        num_bytes = HEADER_BYTES + self._shards.row_bytes
+        rows = torch.zeros(len(self._signs), num_bytes, dtype=torch.uint8, device=values.device)
+        rows.view(torch.float32)[:, 0] = float(loss)
+        for signs, span, row in zip(self._signs, self._spans, rows[:, HEADER_BYTES:], strict=True):
+            payload = row[: signs.num_bytes]
+            signs.encode(values[span], payload)
+            signs.add_decoded(payload, values[span], factor=-1.0)
+        return rows
+
+    def average(self, rows: Tensor, out: Tensor) -> float:
+        """Overwrite `out` `(d,)` by what the owners make of all ranks' payloads; returns the mean loss."""
+        count, width = len(rows), self._shards.row_bytes
+        padding = count * width - self._useful_bytes
+        received = self._wire.all_to_all(
+            rows, {"control": count * HEADER_BYTES, "gradient": self._useful_bytes, "padding": padding}
+        )
+        useful = self._signs[self._wire.rank].num_bytes
+        sums = self._wire.all_gather(self._sum(received), {"gradient": useful, "padding": width - useful})
+        out.zero_()
+        for signs, span, row in zip(self._signs, self._spans, sums, strict=True):
+            signs.add_decoded(row[: signs.num_bytes], out[span])
+        losses: list[float] = received.view(torch.float32)[:, 0].tolist()
+        return sum(losses) / count
+
+    def _sum(self, received: Tensor) -> Tensor:
+        """Return the payload of this rank's shard: of the mean of what was `received`, and of what was wrong before."""
+        signs = self._signs[self._wire.rank]
+        self._next_error.copy_(self._error).mul_(self._factor)
+        span = self._spans[self._wire.rank]
+        mean = self._next_error[: span.stop - span.start]
+        # One rank after the other: the order of additions, and with it every bit, follows from nothing else.
+        for row in received[:, HEADER_BYTES:]:
+            signs.add_decoded(row[: signs.num_bytes], mean, factor=1 / len(received))
+        sent = torch.zeros(self._shards.row_bytes, dtype=torch.uint8, device=received.device)
+        signs.encode(mean, sent[: signs.num_bytes])
+        signs.add_decoded(sent[: signs.num_bytes], mean, factor=-1.0)
+        return sent
+
+    def release(self, values: Tensor) -> None:
+        """Add to `values` `(d,)`, which will be averaged densely, what this rank keeps for all."""
+        span = self._spans[self._wire.rank]
+        values[span].add_(self._error[: span.stop - span.start], alpha=self._factor * len(self._spans))
+        self._next_error.zero_()
+
+    def rescale(self, factor: float) -> None:
+        """Use what is kept times `factor` in the coming step."""
+        self._factor = factor
+
+    def commit(self) -> None:
+        """Take over what the step left."""
+        self._error, self._next_error = self._next_error, self._error
+
+    @property
+    def error(self) -> Tensor:
+        """What is kept of this rank's shard, and zeros behind it `(size of the largest shard,)`."""
+        return self._error
+
+
+def kept_for_all(kept: Kept, bucket: Bucket, config: TwoWayConfig) -> Tensor:
+    """Return what an old rank kept of the bucket for all `(bucket.num_elements,)`."""
+    means = torch.zeros(bucket.num_elements)
+    span = BlockShards(bucket.num_elements, kept.of, config.block).span(kept.index)
+    means[span] = kept.tensors[name_of(bucket.index)][: span.stop - span.start].cpu()
+    return means
+
+
+def name_of(index: int) -> str:
+    """Return the name of what is kept of bucket number `index` in a checkpoint."""
+    return f"server.{index}"

@@ -1,0 +1,137 @@
+"""Signs on the way to a server, and on the way back: DoubleSqueeze, dist-EF-SGD and LIEC-SGD.
+
+Tang, Yu, Lian, Zhang and Liu (2019), "DoubleSqueeze: parallel stochastic gradient descent with double-pass
+error-compensated compression", Algorithm 1; Zheng, Huang and Kwok (2019), "Communication-efficient distributed
+blockwise momentum SGD with error-feedback", Algorithms 1 and 2; Cheng et al. (2024), "Communication-efficient
+distributed learning with local immediate error compensation", whose server error follows the learning rate here.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainers.exchange import server, two_way_memory
+from trainers.exchange.buckets import Bucket
+from trainers.exchange.buffer import GradientBuffer
+from trainers.exchange.config import LiecSgdConfig, TwoWayConfig
+from trainers.exchange.dense import DenseExchange
+from trainers.exchange.memory import Memory, rate_correction
+from trainers.exchange.outcome import DIVERGED, Exchanged, is_finite
+from trainers.exchange.server import Server
+from trainers.exchange.wire import Wire
+from trainers.snapshot import Kept
+
+
+class SignExchange(ABC):
+    """A memory, and steps bucket by bucket that count only if all of them were finite."""
+
+    threshold = None
+
+    def __init__(self, config: TwoWayConfig, memory: Memory, buffer: GradientBuffer) -> None:
+        self._follows_rate, self._memory, self._buffer = config.follows_rate, memory, buffer
+        self._learning_rate: float | None = None  # of the step before
+        self._taken = 0  # steps
+
+    @torch.no_grad()
+    def step(self, loss: Tensor, level: float | None, learning_rate: float) -> Exchanged:
+        """Exchange the buffer's gradient, bucket by bucket; the memory changes only if all of it was finite."""
+        self._follow(learning_rate)
+        losses = [self._exchange(bucket, loss) for bucket in self._buffer.buckets]
+        if not all(map(math.isfinite, losses)):
+            return DIVERGED
+        self._commit(learning_rate)
+        return Exchanged(loss=losses[-1])
+
+    def _follow(self, learning_rate: float) -> None:
+        if self._follows_rate:
+            self._rescale(rate_correction(self._learning_rate, learning_rate))
+
+    def _rescale(self, factor: float) -> None:
+        self._memory.rescale(factor)
+
+    @abstractmethod
+    def _exchange(self, bucket: Bucket, loss: Tensor) -> float:
+        """Replace the bucket's gradient; returns the mean loss, or what is not finite if anything sent was not."""
+
+    def _meets(self, period: int) -> bool:
+        """Whether the coming step is the last one of a `period`."""
+        return (self._taken + 1) % period == 0
+
+    def _commit(self, learning_rate: float) -> None:
+        self._memory.commit()
+        self._learning_rate = learning_rate
+        self._taken += 1
+
+    def tensors(self) -> dict[str, Tensor]:
+        return self._memory.tensors()
+
+    def scalars(self) -> dict[str, Any]:
+        return {"learning_rate": self._learning_rate, "taken": self._taken}
+
+    def load_scalars(self, scalars: dict[str, Any]) -> None:
+        self._learning_rate, self._taken = scalars["learning_rate"], scalars["taken"]
+
+    def inherit(self, kept: Kept) -> None:
+        self._memory.inherit(kept)
+        self.load_scalars(dict(kept.scalars))  # all ranks had the same
+
+
+class TwoWayExchange(SignExchange):
+    """A server for each bucket; the memory says what becomes of what does not reach it."""
+
+    def __init__(self, config: TwoWayConfig, buffer: GradientBuffer, wire: Wire) -> None:
+        super().__init__(config, two_way_memory.build(config, buffer.gradient), buffer)
+        self._config = config
+        self._servers = [Server(config, bucket, wire, buffer.gradient.device) for bucket in buffer.buckets]
+
+    def _rescale(self, factor: float) -> None:
+        super()._rescale(factor)
+        for each in self._servers:
+            each.rescale(factor)
+
+    def _exchange(self, bucket: Bucket, loss: Tensor) -> float:
+        gradient, of_bucket = self._buffer.wait(bucket), self._servers[bucket.index]
+        rows = of_bucket.encode(self._memory.corrected(gradient, bucket.span), loss)
+        mean_loss = of_bucket.average(rows, gradient)
+        finite = is_finite(gradient)  # its bits are the same on all ranks; those of what a memory adds are not
+        self._memory.receive(gradient, bucket.span)
+        return mean_loss if finite else math.nan
+
+    def _commit(self, learning_rate: float) -> None:
+        super()._commit(learning_rate)
+        for each in self._servers:
+            each.commit()
+
+    def tensors(self) -> dict[str, Tensor]:
+        return super().tensors() | {server.name_of(index): each.error for index, each in enumerate(self._servers)}
+
+    def inherit(self, kept: Kept) -> None:
+        super().inherit(kept)
+        for bucket in self._buffer.buckets:
+            self._memory.add_owned(server.kept_for_all(kept, bucket, self._config), bucket.span)
+
+
+class LiecExchange(TwoWayExchange):
+    """In the last step of a period the servers give what they keep, and the gradient is averaged densely."""
+
+    def __init__(self, config: LiecSgdConfig, buffer: GradientBuffer, wire: Wire) -> None:
+        super().__init__(config, buffer, wire)
+        self._period, self._dense = config.period, DenseExchange(buffer, wire)
+
+    def step(self, loss: Tensor, level: float | None, learning_rate: float) -> Exchanged:
+        if not self._meets(self._period):
+            return super().step(loss, level, learning_rate)
+        self._follow(learning_rate)
+        self._release()
+        outcome = self._dense.step(loss, level, learning_rate)
+        if not outcome.diverged:
+            self._commit(learning_rate)
+        return outcome
+
+    @torch.no_grad()
+    def _release(self) -> None:
+        for bucket, of_bucket in zip(self._buffer.buckets, self._servers, strict=True):
+            of_bucket.release(self._buffer.wait(bucket))
