@@ -1,7 +1,6 @@
 """One rank of a data-parallel training run: state, segments, evaluation. Runs under any launcher."""
 
 import logging
-import math
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
@@ -21,7 +20,7 @@ from trainers.dropit import Activations, SavedTensors
 from trainers.exchange import pacing
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.communication import Communication
-from trainers.exchange.outcome import Exchanged
+from trainers.exchange.outcome import Exchanged, mean_density
 from trainers.exchange.topology import Nodes, Topology
 from trainers.exchange.wire import PeerLost, among_peers
 from trainers.exchange.wires import Wires, found
@@ -57,9 +56,8 @@ class Replica:
         self.device = torch.device(_default_device(rank) if device == "auto" else device)
         self.workload = workload or table.build(config.workload)
         self.model = model.build(self.workload, config.seed, weights_url=config.workload.weights).to(self.device)
-        self._optimizer = optimizers.build(
-            config.optimizer, self.workload, self.model, apart=config.blocks.kind != "all"
-        )
+        draws = config.blocks.kind != "all"
+        self._optimizer = optimizers.build(config.optimizer, self.workload, self.model, apart=draws)
         self._buffer = GradientBuffer.behind(list(self._optimizer.parameters.values()), config.exchange)
         self._buffers = Buffers(dict(self.model.named_buffers()))
         self._communication = Communication(self._buffer, self.device, threads=config.threads)
@@ -233,7 +231,7 @@ class Replica:
             bytes_sent=(self._wires.between.ledger.take(),),
             bytes_within=(self._wires.within.ledger.take(),),
             bytes_dense=(len(sent) + diverged) * self._dense_bytes(),
-            density=_mean_density(sent),
+            density=mean_density(sent),
             threshold=self._exchange.threshold,
             saved_bytes=self._saved.num_bytes,
             diverged=diverged,
@@ -395,8 +393,3 @@ class Replica:
 
 def _default_device(rank: int) -> str:
     return f"cuda:{rank % torch.cuda.device_count()}" if torch.cuda.is_available() else "cpu"
-
-
-def _mean_density(steps: list[Exchanged]) -> float | None:
-    densities = [step.density for step in steps if step.density is not None]
-    return math.fsum(densities) / len(densities) if densities else None

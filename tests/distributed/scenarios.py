@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from auto_scenarios import auto, auto_on_nodes, auto_pairs
 from blocks_scenarios import jointspar, jointspar_on_nodes
 from ddp_scenario import ddp
 from exchange_bench import Bench, D, Place, digest, gradients
@@ -208,6 +209,9 @@ SCENARIOS = {
         jointspar,
         jointspar_on_nodes,
         levels,
+        auto,
+        auto_pairs,
+        auto_on_nodes,
         two_way,
         two_way_pairs,
         two_way_on_nodes,
