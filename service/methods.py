@@ -64,6 +64,8 @@ class _View(BaseModel):
 
 
 class PaperView(_View):
+    """Where a method was published."""
+
     authors: str = Field(description="family names, in the paper's order")
     title: str
     venue: str

@@ -26,7 +26,7 @@ def test_only_a_running_job_has_no_deadline():
     assert endless == {JobState.RUNNING}  # the driver's lease ends it
 
 
-@pytest.mark.parametrize("state", set(JobState) - TERMINAL)
+@pytest.mark.parametrize("state", sorted(set(JobState) - TERMINAL))
 def test_a_job_that_is_not_over_can_be_cancelled_unless_it_is_being(state):
     assert (state in ALLOWED_IN[Verb.CANCEL]) == (state is not JobState.CANCELLING)
 

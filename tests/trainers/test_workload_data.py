@@ -151,8 +151,8 @@ def test_a_file_with_a_flipped_bit_is_refused_with_its_name(fashion: Path):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (gzip.compress(b"1,2,3\n"), "got 3 columns"),
-        (gzip.compress(b"1,2,300\n"), "whole numbers in"),
+        (gzip.compress(b"1,2,3\n", mtime=0), "got 3 columns"),
+        (gzip.compress(b"1,2,300\n", mtime=0), "whole numbers in"),
         (b"not gzip", "not a gzipped table"),
     ],
 )

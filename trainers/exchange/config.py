@@ -371,7 +371,7 @@ class TwoWayConfig(ExchangeBase):
 
 
 class DoubleSqueezeConfig(TwoWayConfig):
-    """Compress what workers send and what they get, with error feedback on both sides (Tang et al., 2019)."""
+    """Signs to a server and back, with error feedback on both sides (DoubleSqueeze, Tang et al., 2019)."""
 
     follows_rate: ClassVar[bool] = False
 
@@ -379,7 +379,7 @@ class DoubleSqueezeConfig(TwoWayConfig):
 
 
 class DistEfSgdConfig(TwoWayConfig):
-    """The same with errors that follow the learning rate, and momentum on the workers (Zheng et al., 2019)."""
+    """Signs to a server and back; errors follow the learning rate, momentum is the workers' (Zheng et al., 2019)."""
 
     kind: Literal["dist_ef_sgd"] = "dist_ef_sgd"
     momentum: Coefficient = Field(
@@ -398,14 +398,14 @@ class DriftingConfig(TwoWayConfig):
 
 
 class CserConfig(DriftingConfig):
-    """Every `period` steps what workers applied alone is compressed, sent and reset (Xie et al., 2020)."""
+    """Workers apply what their signs get wrong by themselves, and reset it every `period` steps (Xie et al., 2020)."""
 
     kind: Literal["cser"] = "cser"
     period: Period = Field(8, description="steps from one reset of the errors to the next")
 
 
 class LiecSgdConfig(DriftingConfig):
-    """Compress both ways, apply a worker's own error at once, and average every `period` steps (Cheng et al., 2024)."""
+    """Signs both ways, a worker's error applied at once, averages every `period` steps (Cheng et al., 2024)."""
 
     kind: Literal["liec_sgd"] = "liec_sgd"
     period: Period = Field(100, description="steps from one dense average to the next")
