@@ -149,8 +149,8 @@ def _untried_option(problem: Problem, stage: Stage) -> Proposal | None:
     """Return the best rate so far at an exchange that was not tried; those most like the opening one come first."""
     options, tried = problem.space.options, [each.values.option for each in stage.tried]
     left = [option for option in options if option not in tried]
-    finite = [score for score in scores(stage) if score.reward is not None]
-    if not left or not finite:
+    finite = [score for score in scores(stage) if score.reward is not None] if left else []
+    if not finite:
         return None
     opening = options.index(problem.opening.option or "")
     option = min(left, key=lambda each: abs(options.index(each) - opening))

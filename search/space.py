@@ -66,6 +66,11 @@ class Axis(Value):
     high: bool | int | float
 
     @property
+    def is_discrete(self) -> bool:
+        """Whether there is nothing between two neighbouring values."""
+        return SCALES[self.name] in ("integer", "choice")
+
+    @property
     def num_coordinates(self) -> int:
         """How many coordinates of the unit cube it has."""
         return 1
@@ -136,7 +141,13 @@ class OptionAxis(Value):
     options: tuple[str, ...]
 
     @property
+    def is_discrete(self) -> bool:
+        """Whether there is nothing between two options: always."""
+        return True
+
+    @property
     def num_coordinates(self) -> int:
+        """How many coordinates of the unit cube it has."""
         return len(self.options)
 
     def coordinates(self, value: str) -> tuple[float, ...]:
@@ -287,7 +298,7 @@ class Box(Value):
         """Move `points` `(m, d)` of the unit cube onto legal values: whole numbers, false or true, options."""
         snapped = points.copy()
         for axis, span in self.spans():
-            if axis.name == "option" or SCALES[axis.name] in ("integer", "choice"):
+            if axis.is_discrete:
                 legal = [axis.coordinates(axis.of_coordinates(row)) for row in points[:, span].tolist()]
                 snapped[:, span] = legal
         return snapped

@@ -13,7 +13,7 @@ from search.space import OptionAxis, SearchSpace
 from search.types import Values
 from service.cluster.progress import bytes_per_worker
 from service.spec import TrialSpec
-from trainers.config import EmulateLink, Option
+from trainers.config import EmulateLink, LinkConfig, Option
 from trainers.exchange.options import LOCAL
 from trainers.group import Group
 from trainers.option_cost import MeanTraffic, mean_traffic
@@ -30,13 +30,13 @@ def opened(
 ) -> tuple[SearchSpace, list[SegmentResult]]:
     """Return `space` with the exchanges that compete in a fresh run, and the warm-ups of all of them on all lanes."""
     traffic = predicted(spec, groups[0])
-    measuring = _Measuring(traffic, lambda option: warm_up(groups[0], _at(space, option.name)))
+    measuring = _Measuring(traffic, lambda option: warm_up(groups[0], _at(space.opening, option.name)))
     priced = measuring.in_seconds(spec.replica.link) if spec.budget.seconds is not None else None
     costs, compute = priced or _without_a_clock(spec, traffic)
     options, opening = link_rule.short_list(costs, compute)
-    warm_ups = [warm_up(group, _at(space, option)) for option in options for group in groups]
+    warm_ups = [warm_up(group, _at(space.opening, option)) for option in options for group in groups]
     axes = (*space.axes, OptionAxis(options=options)) if len(options) > 1 else space.axes
-    space = space.model_copy(update={"axes": axes, "guess": _at(space, opening, model=space.guess)})
+    space = space.model_copy(update={"axes": axes, "guess": _at(space.guess, opening)})
     return space, [*measuring.warm_ups, *warm_ups]
 
 
@@ -55,8 +55,8 @@ def predicted(spec: TrialSpec, group: Group) -> dict[Option, MeanTraffic]:
     }
 
 
-def _at(space: SearchSpace, option: str, *, model: Values | None = None) -> Values:
-    return (model or space.opening).model_copy(update={"option": option})
+def _at(values: Values, option: str) -> Values:
+    return values.model_copy(update={"option": option})
 
 
 def _without_a_clock(spec: TrialSpec, traffic: Mapping[Option, MeanTraffic]) -> tuple[list[OptionCost], float]:
@@ -80,7 +80,7 @@ class _Measuring:
         )
         self.warm_ups: list[SegmentResult] = []
 
-    def in_seconds(self, link: object) -> tuple[list[OptionCost], float] | None:
+    def in_seconds(self, link: LinkConfig) -> tuple[list[OptionCost], float] | None:
         """Return what a step costs under each option, and without sending; None: the link does not show."""
         if isinstance(link, EmulateLink):
             seconds = {option: each.seconds(link) for option, each in self._traffic.items()}
