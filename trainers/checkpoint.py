@@ -22,7 +22,7 @@ from trainers.snapshot import Inheriting, Kept, State, Stateful, fit, load_scala
 
 MANIFEST = "manifest.json"
 SHARED = "shared.safetensors"
-FORMAT = 4
+FORMAT = 5
 #: Tensors by `part.name`, and scalars by part.
 Read = tuple[dict[str, Tensor], dict[str, Any]]
 

@@ -251,7 +251,7 @@ def within_node(shapes: Sequence[Sequence[int]], *, num_workers: int, exchange: 
 def _once(num_workers: int, exchange: ExchangeConfig) -> Traffic:
     """Return what a step sends beside its buckets: the loss where it cannot ride in them."""
     match exchange:
-        case Fp16Config() | Bf16Config() | PowerSgdConfig():
+        case Fp16Config() | Bf16Config():
             return all_reduce(WORD_BYTES, num_workers)
     return NOTHING
 
@@ -368,15 +368,11 @@ def dense_instead(d: int, num_workers: int) -> Traffic:
 
 
 def _low_rank(buckets: Sequence[Bucket], num_workers: int, exchange: PowerSgdConfig, level: float | None) -> Traffic:
-    """Return PowerSGD's: the second factors of a bucket ride with the next one, those of the last by themselves."""
+    """Return PowerSGD's: a collective for each bucket, and one in float32 for all second factors and the loss."""
     width = HALF_BYTES if exchange.values == "float16" else WORD_BYTES
-    words, before = [], 0
-    for bucket in buckets:
-        now, later = _factor_words(bucket, exchange, round(exchange.check_level(level)))
-        words.append(now + before)
-        before = later
-    parts = [all_reduce(width * each, num_workers) for each in (*words, before) if each]
-    return sum(parts, start=_once(num_workers, exchange))
+    words = [_factor_words(bucket, exchange, round(exchange.check_level(level))) for bucket in buckets]
+    firsts = [all_reduce(width * first, num_workers) for first, _ in words]
+    return sum(firsts, start=all_reduce(WORD_BYTES * (1 + sum(second for _, second in words)), num_workers))
 
 
 def _factor_words(bucket: Bucket, exchange: PowerSgdConfig, rank: int) -> tuple[int, int]:
@@ -384,8 +380,8 @@ def _factor_words(bucket: Bucket, exchange: PowerSgdConfig, rank: int) -> tuple[
     now = later = 0
     for layer in bucket.layers:
         if is_worth_factors(layer.shape, rank=rank, min_rate=exchange.min_saving):
-            num_rows, num_columns = as_matrix(layer.shape)
-            now, later = now + rank * num_rows, later + rank * num_columns
+            sides = as_matrix(layer.shape)
+            now, later = now + rank * max(sides), later + rank * min(sides)
         else:
             now += layer.num_elements
     return now, later

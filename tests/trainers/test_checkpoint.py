@@ -108,5 +108,5 @@ def test_a_checkpoint_of_another_format_is_refused(make_config: MakeConfig, tmp_
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     (tmp_path / "manifest.json").write_text(json.dumps(manifest | {"format": 2}))
 
-    with pytest.raises(CheckpointError, match="of format 2; needed is format 4"):
+    with pytest.raises(CheckpointError, match="of format 2; needed is format 5"):
         replica.load(str(tmp_path))

@@ -301,7 +301,9 @@ class PowerSgdConfig(SteeredConfig):
     min_saving: float = Field(
         2.0, gt=1, description="factorise a matrix only if its factors have so many times fewer numbers"
     )
-    values: Literal["float16", "float32"] = Field("float16", description="of factors and of the rest on the wire")
+    values: Literal["float16", "float32"] = Field(
+        "float16", description="of the first factors and of the rest on the wire; the second ones are float32"
+    )
 
     @property
     def level_name(self) -> Literal["rank"]:

@@ -1,8 +1,13 @@
 """PowerSGD: large matrices travel as two low-rank factors, the rest densely (Vogels et al., NeurIPS 2019, Algorithm 1).
 
-Symbols: M a layer's gradient plus residual, as a matrix; P = M Q and Q = M'P its factors, each averaged over the ranks.
-Each bucket is one collective, sent while backward fills the next: it carries the P of its own matrices, its other
-layers, and the Q of the bucket before. There is no dense start: the factors begin at random, equal on all ranks.
+Symbols: M a layer's gradient plus residual, as a matrix; P = M Q and Q = M'P its factors, each averaged over the ranks,
+P for the matrix's long side. There is no dense start: the factors begin at random, equal on all ranks. Each bucket is
+one collective of P and of its other layers, sent while backward fills the next; the Q of all follow in one, with the
+loss.
+
+A rank keeps M - P Q' with its own Q, not with the mean. Summed over the ranks that is the same; but with the mean, what
+makes ranks differ, which no mean ever sends, would pile up in the memories, and drown the mean in the rounding of P. P
+may be rounded: it only says in which directions to look. Q may not, for its sum is what is applied.
 """
 
 import math
@@ -15,10 +20,9 @@ from torch import Tensor
 from trainers.exchange.buckets import Bucket, Layer
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.compressors.lowrank import starting_factor
-from trainers.exchange.compressors.sizes import as_matrix, is_worth_factors
+from trainers.exchange.compressors.sizes import WORD_BYTES, as_matrix, is_worth_factors
 from trainers.exchange.config import PowerSgdConfig
-from trainers.exchange.dense import sums
-from trainers.exchange.kernels.lowrank import back_project, orthogonalize_, project, rebuild
+from trainers.exchange.kernels.lowrank import back_project, orthogonalize_, project, rebuild, subtract
 from trainers.exchange.levels.level import Level, level_of
 from trainers.exchange.outcome import DIVERGED, Exchanged, is_finite
 from trainers.exchange.rounding import Rounded
@@ -31,12 +35,16 @@ class _Matrix:
     """A layer that is factorised in this step."""
 
     layer: Layer
-    p: Tensor  # (n, r)
-    q: Tensor  # (r, m), transposed
+    p: Tensor  # (l, r), of the long side
+    q: Tensor  # (r, s), of the short side, transposed
 
     @property
     def span(self) -> slice:
         return slice(self.layer.start, self.layer.stop)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return as_matrix(self.layer.shape)
 
 
 class PowerSgdExchange:
@@ -53,27 +61,22 @@ class PowerSgdExchange:
 
     def _starting_factor(self, layer: Layer) -> Tensor:
         """Return Q for the highest rank; lower ones use its first rows."""
-        num_rows, num_columns = as_matrix(layer.shape)
-        rank = min(self._config.highest_rank, num_rows, num_columns)
-        factor = starting_factor(num_columns, rank, seed=layer.start)
+        short = min(as_matrix(layer.shape))
+        factor = starting_factor(short, min(self._config.highest_rank, short), seed=layer.start)
         return factor.to(self._buffer.gradient.device)
 
     @torch.no_grad()
     def step(self, loss: Tensor, level: Level, learning_rate: float) -> Exchanged:
-        [loss_sum] = sums([float(loss)], self._wire)  # while backward still computes the first bucket
         everything: list[_Matrix] = []
-        before: list[_Matrix] = []  # whose Q is still to be averaged
         for bucket in self._buffer.buckets:
             matrices = self._project(bucket, level)
             others = [self._buffer.gradient[layer.start : layer.stop] for layer in _others(bucket, matrices)]
-            self._rounded.average(bucket.index, [[each.p for each in matrices], others, [each.q for each in before]])
-            self._rebuild(before)
+            self._rounded.average(bucket.index, [[each.p for each in matrices], others])
             self._back_project(matrices)
-            before = matrices
             everything += matrices
-        if before:
-            self._rounded.average(len(self._buffer.buckets), [[each.q for each in before]])
-            self._rebuild(before)
+        loss_sum = self._average(everything, float(loss))
+        for each in everything:
+            rebuild(each.p, each.q, self._buffer.gradient[each.span].view(each.shape))
         if not (math.isfinite(loss_sum) and is_finite(self._buffer.gradient)):
             return DIVERGED
         self._commit(everything)
@@ -89,29 +92,32 @@ class PowerSgdExchange:
             if is_worth_factors(layer.shape, rank=rank, min_rate=self._config.min_saving)
         ]
         for each in matrices:
-            shape = as_matrix(each.layer.shape)
             gradient, residual, corrected = (
-                part[each.span].view(shape) for part in (self._buffer.gradient, self._residual, self._next)
+                part[each.span].view(each.shape) for part in (self._buffer.gradient, self._residual, self._next)
             )
             project(gradient, residual, corrected, each.q, each.p)
         return matrices
 
     def _matrix(self, layer: Layer, rank: int) -> _Matrix:
         factor = self._factors[layer.start][:rank]
-        num_rows, _ = as_matrix(layer.shape)
-        return _Matrix(layer, p=factor.new_empty(num_rows, len(factor)), q=factor.clone())
+        return _Matrix(layer, p=factor.new_empty(max(as_matrix(layer.shape)), len(factor)), q=factor.clone())
 
     def _back_project(self, matrices: list[_Matrix]) -> None:
+        """Replace Q by the rank's own, and M by what that leaves of it."""
         for each in matrices:
+            corrected = self._next[each.span].view(each.shape)
             orthogonalize_(each.p)
-            back_project(self._next[each.span].view(as_matrix(each.layer.shape)), each.p, each.q)
+            back_project(corrected, each.p, each.q)
+            subtract(corrected, each.p, each.q)
 
-    def _rebuild(self, matrices: list[_Matrix]) -> None:
-        """Put the mean into the buffer, and what this rank's M has beside it into the next residual."""
-        for each in matrices:
-            shape = as_matrix(each.layer.shape)
-            corrected = self._next[each.span].view(shape)
-            rebuild(corrected, each.p, each.q, corrected, self._buffer.gradient[each.span].view(shape))
+    def _average(self, matrices: list[_Matrix], loss: float) -> float:
+        """Average the Q of all matrices, in place; returns the sum of the losses."""
+        words = torch.cat([self._residual.new_tensor([loss]), *(each.q.reshape(-1) for each in matrices)])
+        self._wire.all_reduce_sum(words, {"control": WORD_BYTES, "gradient": words[1:].nbytes})
+        means = torch.split(words[1:] / self._wire.num_workers, [each.q.numel() for each in matrices])
+        for each, mean in zip(matrices, means, strict=True):
+            each.q = mean.view_as(each.q)
+        return float(words[0])
 
     def _commit(self, matrices: list[_Matrix]) -> None:
         self._residual, self._next = self._next, self._residual

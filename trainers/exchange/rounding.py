@@ -10,8 +10,9 @@ from torch import Tensor
 from trainers.exchange.outcome import is_finite
 from trainers.exchange.wire import Wire
 
-#: The largest sum of the step before is scaled to this: what grows by less than 8x fits in float16 (65,504).
-TARGET = 2.0**13
+#: The largest sum of the step before is scaled to this. Float16 ends at 65,504: there is room for growth, and for ranks
+#: whose own values are far larger than their sum. At the other end it holds 2^-21 of this with full precision.
+TARGET = 2.0**7
 
 
 class Rounded:

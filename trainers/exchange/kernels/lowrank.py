@@ -1,9 +1,9 @@
-"""The passes of a low-rank exchange over a matrix of gradients, each of which reads and writes it once.
+"""The passes of a low-rank exchange over a matrix of gradients, each of which reads and writes it at most once.
 
-Symbols: M `(n, m)` a layer's gradient plus residual, r the rank, P `(n, r)`, Q `(m, r)`. Q is held as its transpose
-`(r, m)`: M lies in memory by rows, and BLAS multiplies by rows several times faster. All tensors are contiguous
-float32. `project` and `back_project` compute what is summed over the ranks afterwards; what every rank computes for
-itself and all must agree on, `rebuild` and `orthogonalize_`, gives the same bits on every kind of CPU.
+Symbols: M `(n, m)` a layer's gradient plus residual, r the rank. P `(l, r)` is the factor of its long side,
+l = max(n, m), and Q that of its short side, s = min(n, m), held as its transpose `(r, s)`: M is P Q' where it is tall,
+and Q P' where it is wide. All tensors are contiguous float32. `project`, `back_project` and `subtract` compute what is
+a rank's own; what all must agree on, `rebuild` and `orthogonalize_`, gives the same bits on every kind of CPU.
 """
 
 from itertools import count
@@ -17,36 +17,60 @@ from trainers.exchange.kernels.compiled import compiled_later
 
 #: Entries that are added and multiplied while they are in the cache (1 MiB).
 BLOCK = 2**18
-#: Columns of the mean that are summed up in the first-level cache.
+#: Columns of a product that are summed up in the first-level cache.
 TILE = 1024
 #: A column that has lost all but this share of its length to earlier columns is nothing but their rounding errors.
 LEAST_SHARE = 1e-5
 
 
 def project(gradient: Tensor, residual: Tensor, corrected_out: Tensor, q: Tensor, p_out: Tensor) -> None:
-    """Write M = `gradient` + `residual` `(n, m)` to `corrected_out`, P = M Q to `p_out` `(n, r)`; `q` is `(r, m)`."""
-    num_rows = len(gradient) if gradient.is_cuda else max(1, BLOCK // gradient.shape[1])
-    parts = (torch.split(tensor, num_rows) for tensor in (gradient, residual, corrected_out, p_out))
-    for some_gradient, some_residual, some_corrected, some_p in zip(*parts, strict=True):
-        torch.add(some_gradient, some_residual, out=some_corrected)
-        torch.mm(some_corrected, q.t(), out=some_p)
+    """Write M = `gradient` + `residual` `(n, m)` to `corrected_out`, and M Q, or M' Q where M is wide, to `p_out`."""
+    num_rows, num_columns = gradient.shape
+    is_wide = num_columns > num_rows
+    wide = q.new_zeros(len(q), num_columns) if is_wide else None
+    block = num_rows if gradient.is_cuda else max(1, BLOCK // num_columns)
+    for start in range(0, num_rows, block):
+        rows = slice(start, start + block)
+        torch.add(gradient[rows], residual[rows], out=corrected_out[rows])
+        if wide is None:
+            torch.mm(corrected_out[rows], q.t(), out=p_out[rows])
+        else:
+            wide.addmm_(q[:, rows], corrected_out[rows])
+    if wide is not None:
+        p_out.copy_(wide.t())
 
 
 def back_project(matrix: Tensor, p: Tensor, q_out: Tensor) -> None:
-    """Write Q = M' P, as its transpose, to `q_out` `(r, m)`; M is `matrix` `(n, m)`, `p` is `(n, r)`."""
-    torch.mm(p.t(), matrix, out=q_out)
-
-
-def rebuild(matrix: Tensor, p: Tensor, q: Tensor, next_residual: Tensor, mean_out: Tensor) -> None:
-    """Write the mean P Q' to `mean_out` `(n, m)` and M - P Q' to `next_residual` `(n, m)`, or in place of `matrix`.
-
-    `matrix` is this rank's M `(n, m)`; `p` `(n, r)` and `q` `(r, m)` are the same on all ranks.
-    """
-    if matrix.is_cuda:
-        torch.mm(p, q, out=mean_out)
-        torch.sub(matrix, mean_out, out=next_residual)
+    """Write M' P, or M P where M is wide, as its transpose to `q_out` `(r, s)`; M is `matrix` `(n, m)`."""
+    num_rows, num_columns = matrix.shape
+    if num_columns > num_rows:
+        q_out.copy_(torch.mm(matrix, p.t().contiguous().t()).t())
     else:
-        _rebuild(*(tensor.numpy() for tensor in (matrix, p, q, next_residual, mean_out)))
+        torch.mm(p.t(), matrix, out=q_out)
+
+
+def subtract(matrix: Tensor, p: Tensor, q: Tensor) -> None:
+    """Take P Q', or Q P', from `matrix` `(n, m)`, in place."""
+    row, column = _by_sides(matrix, p, q)
+    if matrix.is_cuda:
+        matrix.addmm_(row, column, alpha=-1)
+    else:
+        _subtract(matrix.numpy(), row.numpy(), column.numpy())
+
+
+def rebuild(p: Tensor, q: Tensor, out: Tensor) -> None:
+    """Write P Q', or Q P', to `out` `(n, m)`."""
+    row, column = _by_sides(out, p, q)
+    if out.is_cuda:
+        torch.mm(row, column, out=out)
+    else:
+        _multiply(row.numpy(), column.numpy(), out.numpy())
+
+
+def _by_sides(matrix: Tensor, p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the factor of the rows `(n, r)` and that of the columns `(r, m)`."""
+    num_rows, num_columns = matrix.shape
+    return (q.t().contiguous(), p.t().contiguous()) if num_columns > num_rows else (p, q)
 
 
 def orthogonalize_(p: Tensor) -> None:
@@ -67,27 +91,30 @@ def orthogonalize_(p: Tensor) -> None:
 
 
 @compiled_later
-def _rebuild(
-    matrix: NDArray[np.float32],
-    p: NDArray[np.float32],
-    q: NDArray[np.float32],
-    next_residual: NDArray[np.float32],
-    mean_out: NDArray[np.float32],
-) -> None:
+def _subtract(matrix: NDArray[np.float32], row: NDArray[np.float32], column: NDArray[np.float32]) -> None:
     num_rows, num_columns = matrix.shape
     for i in range(num_rows):
         for start in range(0, num_columns, TILE):
-            mean, row = mean_out[i, start : start + TILE], q[0, start : start + TILE]
-            factor = p[i, 0]
-            for j in range(len(mean)):
-                mean[j] = factor * row[j]
-            for k in range(1, len(q)):
-                factor, row = p[i, k], q[k, start : start + TILE]
-                for j in range(len(mean)):
-                    mean[j] += factor * row[j]
-            mine, left = matrix[i, start : start + TILE], next_residual[i, start : start + TILE]
-            for j in range(len(mean)):
-                left[j] = mine[j] - mean[j]
+            left = matrix[i, start : start + TILE]
+            for k in range(len(column)):
+                factor, part = row[i, k], column[k, start : start + TILE]
+                for j in range(len(left)):
+                    left[j] -= factor * part[j]
+
+
+@compiled_later
+def _multiply(row: NDArray[np.float32], column: NDArray[np.float32], out: NDArray[np.float32]) -> None:
+    num_rows, num_columns = out.shape
+    for i in range(num_rows):
+        for start in range(0, num_columns, TILE):
+            product, part = out[i, start : start + TILE], column[0, start : start + TILE]
+            factor = row[i, 0]
+            for j in range(len(product)):
+                product[j] = factor * part[j]
+            for k in range(1, len(column)):
+                factor, part = row[i, k], column[k, start : start + TILE]
+                for j in range(len(product)):
+                    product[j] += factor * part[j]
 
 
 @compiled_later
