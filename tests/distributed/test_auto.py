@@ -18,8 +18,8 @@ def groups(three_ranks: Reports, four_ranks: Reports) -> Groups:
 
 def test_nothing_is_lost_at_any_change(groups: Groups, four_ranks: Reports):
     for rank in (*groups[0], *groups[1]):
-        assert max(rank["lost"]) < 2e-3  # float16 rounds what PowerSGD sends densely
-    assert max(rank["lost"] for rank in four_ranks["auto_on_nodes"]) < 2e-3
+        assert max(rank["lost"]) < 2e-4  # float16 rounds what PowerSGD sends densely
+    assert max(rank["lost"] for rank in four_ranks["auto_on_nodes"]) < 2e-4
 
 
 def test_ranks_agree_once_gradients_are_exchanged(groups: Groups, four_ranks: Reports):
