@@ -27,9 +27,11 @@ def number(value: float | None, digits: int = 3) -> str:
     return "-" if value is None else f"{value:.{digits}g}"
 
 
-def settings(values: Mapping[str, float]) -> str:
+def settings(values: Mapping[str, float | str]) -> str:
     """Return values by name in words: `momentum 0.95, batch size 64`; nothing for none."""
-    texts = {name: str(value).lower() if isinstance(value, bool) else number(value) for name, value in values.items()}
+    texts = {
+        name: str(value).lower() if isinstance(value, bool | str) else number(value) for name, value in values.items()
+    }
     return ", ".join(f"{name.replace('_', ' ')} {text}" for name, text in texts.items())
 
 

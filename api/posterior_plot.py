@@ -61,7 +61,7 @@ def _marks(stage: StageView, posterior: Posterior, rows: Sequence[int]) -> dict[
     return {
         (_nearest(columns, rates, each.learning_rate), _nearest(rows, others, other)): mark
         for each, mark in shown
-        if (other := each.level if others.name == "level" else each.values.get(others.name)) is not None
+        if isinstance(other := each.level if others.name == "level" else each.values.get(others.name), int | float)
     }
 
 

@@ -12,7 +12,7 @@ from search import events, spending
 from search.config import SearchConfig
 from search.evidence import Evidence, diverged_values, evidence, scores, surrogate_of
 from search.gaussian_process import NOISE_FLOOR
-from search.peak import edge_below, interpolated_peak, parabola_peak
+from search.peak import at_best_option, edge_below, interpolated_peak, parabola_peak
 from search.posterior import Fit
 from search.probe_costs import MIN_WIDE_PROBES, has_room_for_wide, is_in_cooldown, search_cap, shortest_wide_probe
 from search.space import Axis, Box
@@ -258,7 +258,11 @@ def wide_best(problem: Problem, stage: Stage, fit: Fit | None) -> tuple[Values, 
     at, covariance = surrogate.joint(np.array([box.to_unit(score.values) for _, score in finite]))
     posterior = _posterior([index for index, _ in finite], at, covariance)
     tried = [score.values for _, score in finite]
-    peak = parabola_peak(problem, stage) or interpolated_peak(surrogate, box, tried, barred=diverged_values(stage))
+    barred, peak = diverged_values(stage), parabola_peak(problem, stage)
+    if peak is None:
+        peak = interpolated_peak(surrogate, box, tried, barred=barred)
+    else:
+        peak = at_best_option(surrogate, box, peak, tried, barred=barred)
     if peak is None:
         return tried[int(np.argmax(at))], "the best probe's", posterior
     return peak, "the interpolated minimum at", posterior
@@ -272,8 +276,8 @@ def for_a_person(reason: str, level_name: str) -> str:
     return re.sub(r"\blevel\b", level_name, reason)
 
 
-def _number(value: float) -> str:
-    return str(value).lower() if isinstance(value, int) else f"{value:.3g}"  # whole, or false and true
+def _number(value: float | str) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value).lower()  # whole, false and true, an option
 
 
 def _name(values: Values) -> str:

@@ -170,11 +170,12 @@ def level_belief(box: Box, opening: Values) -> Function:
     It opens with what the link suggests. A level 10 times as high, or as low, costs half of a standard deviation of
     the rewards: probes that tell levels apart outvote it.
     """
-    peak, weight = np.zeros(len(box.axes)), np.zeros(len(box.axes))
-    for column, axis in enumerate(box.axes):
+    num_coordinates = sum(axis.num_coordinates for axis in box.axes)
+    peak, weight = np.zeros(num_coordinates), np.zeros(num_coordinates)
+    for axis, span in box.spans():
         if axis.name == "level" and opening.level is not None:
-            peak[column] = axis.to_unit(opening.level)
-            weight[column] = STDS_PER_DECADE * math.log10(axis.high / axis.low) ** 2
+            peak[span] = axis.to_unit(opening.level)
+            weight[span] = STDS_PER_DECADE * math.log10(axis.high / axis.low) ** 2
     return lambda points: -np.asarray((points - peak) ** 2 @ weight)
 
 

@@ -12,6 +12,12 @@ TRANSFER_SHARE = 0.25
 MIN_CONTRAST = 1.5
 #: The rule is coarse, and loss hardly depends on the level: nearer than this factor the current one stays.
 DEAD_BAND = 2.0
+#: Of several exchanges, one that costs as much as this share of a denser one has nothing to gain by sending less ...
+WORTH_IT = 0.95
+#: ... and one that costs so many times as much as the cheapest would have to teach as many times as much.
+MOST_TIMES = 10.0
+#: More of them than this are not probed.
+MOST_OPTIONS = 4
 
 
 class StepCost(Value):
@@ -19,6 +25,14 @@ class StepCost(Value):
 
     bytes: float
     seconds: float
+
+
+class OptionCost(Value):
+    """An exchange of several that compete: what a step sends, and what it takes of the budget, as predicted."""
+
+    option: str
+    bytes: float
+    cost: float  # in the budget's unit: seconds, bytes, or steps
 
 
 class Link(Value):
@@ -61,3 +75,22 @@ def level(link: Link | None, space: SearchSpace, current: float | None) -> float
     suggested = rule(link.compute_s, space.dense_bytes * link.seconds_per_byte, (axis.low, axis.high))
     is_near = max(suggested, current) <= DEAD_BAND * min(suggested, current)
     return current if is_near else suggested
+
+
+def short_list(costs: Sequence[OptionCost], compute: float) -> tuple[tuple[str, ...], str]:
+    """Return the exchanges that are worth a probe, from dense to sparse, and the one to open with.
+
+    `compute` is what a step costs that sends nothing. Opened with is the densest that sends within a quarter of that,
+    else the cheapest; listed with it are those next to it, at most 4 together.
+    """
+    dense_first = sorted(costs, key=lambda each: -each.bytes)
+    listed = dense_first[:1]
+    for each in dense_first[1:]:
+        if each.cost < WORTH_IT * listed[-1].cost:
+            listed.append(each)
+    cheapest = listed[-1].cost
+    listed = [each for each in listed if each.cost <= MOST_TIMES * cheapest]
+    fast = (place for place, each in enumerate(listed) if each.cost <= (1 + TRANSFER_SHARE) * compute)
+    opening = next(fast, len(listed) - 1)
+    start = max(0, min(opening - MOST_OPTIONS // 2, len(listed) - MOST_OPTIONS))
+    return tuple(each.option for each in listed[start : start + MOST_OPTIONS]), listed[opening].option

@@ -7,13 +7,14 @@ mean is highest, on a lattice of legal values, then along one axis at a time.
 import math
 from collections.abc import Sequence
 from itertools import product
+from typing import Any
 
 import numpy as np
 
 from search.evidence import diverged_values, scores
 from search.posterior import Fit
-from search.space import Axis, Box
-from search.stage import Problem, Stage, is_barred
+from search.space import AnyAxis, Axis, Box
+from search.stage import Problem, Score, Stage, is_barred
 from search.surrogate import AnySurrogate
 from search.types import Values
 
@@ -63,15 +64,26 @@ def lower_edge(rates: Sequence[float], rewards: Sequence[float], share: float) -
     return float(np.exp(np.interp(target, y[last : last + 2], x[last : last + 2])))
 
 
+def is_along_the_rate(problem: Problem, stage: Stage) -> bool:
+    """Whether the probes at the opening exchange say by themselves which rate is best."""
+    return not (problem.space.ranges or stage.prior.searches)
+
+
+def _of_the_opening(problem: Problem, stage: Stage) -> list[Score]:
+    """Return what did not diverge, at the exchange that the run opens with; of the others there is a probe each."""
+    opening = problem.opening.option
+    return [score for score in scores(stage) if score.reward is not None and score.values.option == opening]
+
+
 def parabola_peak(problem: Problem, stage: Stage) -> Values | None:
     """Return the values at the vertex of the stage's probes.
 
-    None where more than the rate is searched or past jobs speak: then the posterior knows more. None too where there
-    is no vertex, or it is barred.
+    None where more than the rate and the exchange is searched or past jobs speak: then the posterior knows more. None
+    too where there is no vertex, or it is barred. It is that of the exchange that the run opens with.
     """
-    if problem.space.axes or stage.prior.searches:
+    if not is_along_the_rate(problem, stage):
         return None
-    finite = [score for score in scores(stage) if score.reward is not None]
+    finite = _of_the_opening(problem, stage)
     rate = vertex([score.values.learning_rate for score in finite], [score.reward or 0.0 for score in finite])
     values = None if rate is None else finite[0].values.model_copy(update={"learning_rate": rate})
     return None if values is None or is_barred(values, diverged_values(stage)) else values
@@ -98,6 +110,16 @@ def interpolated_peak(
     return peak
 
 
+def at_best_option(
+    surrogate: AnySurrogate, box: Box, peak: Values, tried: Sequence[Values], *, barred: tuple[Values, ...]
+) -> Values:
+    """Return `peak` with the exchange, of those in `tried`, that has the highest posterior mean there."""
+    options = dict.fromkeys(values.option for values in tried)
+    cells = [peak.model_copy(update={"option": option}) for option in options]
+    free = [values for values in cells if not is_barred(values, barred)] or [peak]
+    return free[int(np.argmax(surrogate.mean(np.array([box.to_unit(values) for values in free]))))]
+
+
 def edge_below(problem: Problem, stage: Stage, fit: Fit | None, peak: Values) -> Values:
     """Return `peak` with the lowest rate that earns the optimizer's share of its gain (`OptimizerTraits.share`).
 
@@ -105,10 +127,10 @@ def edge_below(problem: Problem, stage: Stage, fit: Fit | None, peak: Values) ->
     """
     if problem.traits.share == 1:
         return peak
-    finite = [score for score in scores(stage) if score.reward is not None]
+    finite = _of_the_opening(problem, stage)
     rates = [score.values.learning_rate for score in finite]
     rewards = [score.reward or 0.0 for score in finite]
-    if fit is not None and (problem.space.axes or stage.prior.searches):
+    if fit is not None and not is_along_the_rate(problem, stage):
         surrogate, box = fit
         axis = _tried_range(box.axes[0], [score.values for score in finite])
         rates = [rate for rate in _line(axis) if rate <= peak.learning_rate] or [peak.learning_rate]
@@ -118,18 +140,17 @@ def edge_below(problem: Problem, stage: Stage, fit: Fit | None, peak: Values) ->
     return peak.model_copy(update={"learning_rate": rate})
 
 
-def _tried_range(axis: Axis, tried: Sequence[Values]) -> Axis:
-    values = [getattr(each, axis.name) for each in tried]
-    return Axis(name=axis.name, low=min(values), high=max(values))
+def _tried_range(axis: Any, tried: Sequence[Values]) -> Any:
+    return axis.among([getattr(each, axis.name) for each in tried])
 
 
-def _line(axis: Axis) -> list[float]:
-    if axis.name == "learning_rate":
+def _line(axis: AnyAxis) -> list[Any]:
+    if isinstance(axis, Axis) and axis.name == "learning_rate":
         return [float(rate) for rate in np.geomspace(axis.low, axis.high, NUM_RATES)]
-    return axis.grid(NUM_OTHERS)
+    return list(axis.grid(NUM_OTHERS))
 
 
-def _settings(axes: Sequence[Axis], tried: Sequence[Values]) -> list[Values]:
+def _settings(axes: Sequence[AnyAxis], tried: Sequence[Values]) -> list[Values]:
     """Return a lattice over `axes`, about as many cells as one line has points, and what was tried."""
     num_points = max(3, math.floor(NUM_OTHERS ** (1 / len(axes)))) if axes else 1
     cells = product(*(axis.grid(num_points) for axis in axes))
@@ -139,5 +160,5 @@ def _settings(axes: Sequence[Axis], tried: Sequence[Values]) -> list[Values]:
     return lattice + (list(tried) if len(axes) > 1 else [])
 
 
-def _with(values: Values, axis: Axis, value: float) -> Values:
+def _with(values: Values, axis: AnyAxis, value: object) -> Values:
     return values.model_copy(update={axis.name: value})

@@ -1,5 +1,6 @@
 """What a stage's surrogate says, on a grid: small enough to be stored with the decision, fine enough to be drawn."""
 
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -23,14 +24,13 @@ class Fit(NamedTuple):
 def on_grid(fit: Fit, like: Values) -> Posterior:
     """Return the posterior over two axes to 4 digits: the learning rate and the level, or else the next one.
 
-    With one axis it is a line; values on further axes are those of `like`.
+    With one axis it is a line; values on further axes, and the exchange, are those of `like`.
     """
-    axes = fit.box.axes
-    shown = [axes[0], *sorted(axes[1:], key=lambda axis: axis.name != "level")[:1]]
-    grids = {axis.name: axis.grid(NUM_COORDINATES) if axis in shown else [getattr(like, axis.name)] for axis in axes}
-    units = [[axis.to_unit(value) for value in grids[axis.name]] for axis in axes]
-    points = np.stack(np.meshgrid(*units, indexing="ij"), axis=-1).reshape(-1, len(axes))
-    mean, std = fit.surrogate.marginals(points)
+    rate, *others = [axis for axis in fit.box.axes if isinstance(axis, Axis)]
+    shown = [rate, *sorted(others, key=lambda axis: axis.name != "level")[:1]]
+    grids: dict[str, list[float]] = {axis.name: axis.grid(NUM_COORDINATES) for axis in shown}
+    cells = [dict(zip(grids, cell, strict=True)) for cell in product(*grids.values())]
+    mean, std = fit.surrogate.marginals(np.array([fit.box.to_unit(like.model_copy(update=cell)) for cell in cells]))
     return Posterior(
         axes=tuple(_grid_axis(axis, grids[axis.name]) for axis in shown),
         mean=_rounded(mean.tolist()),

@@ -2,7 +2,7 @@
 
 from search import spending
 from search.reading import Reading
-from search.space import AxisName, distance
+from search.space import ValueName, distance
 from search.spending import Amounts
 from search.stage import Problem, Stage
 from search.types import Allowance, Spent, Values
@@ -19,14 +19,14 @@ LAST_SEARCH = 0.9
 #: Where searches are rare, one may take this part of what searching may still spend.
 EVENT_PART = 0.5
 #: What the cost of a step depends on.
-COSTLY: tuple[AxisName, ...] = ("level", "batch_size", "period", "share")
+COSTLY: tuple[ValueName, ...] = ("level", "batch_size", "period", "share", "option")
 
 
 class StepCosts:
     """Mutable: the latest cost of a step with each combination that was trained with of what it depends on."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[float | None, ...], tuple[Values, Amounts]] = {}
+        self._known: dict[tuple[float | str | None, ...], tuple[Values, Amounts]] = {}
 
     def record(self, problem: Problem, values: Values, reading: Reading) -> None:
         if reading.num_steps:

@@ -15,7 +15,7 @@ from search.link import MIN_CONTRAST
 from search.peak import parabola_peak
 from search.prior import NO_PRIOR, Prior
 from search.probe_costs import MIN_WIDE_PROBES
-from search.space import Box, are_within, distance
+from search.space import Box, OptionAxis, are_within, distance
 from search.spending import fraction_spent
 from search.stage import Problem, Stage, is_barred
 from search.surrogate import MIN_POINTS, NUMERICAL_FAILURES, described
@@ -129,10 +129,33 @@ def _propose_wide(problem: Problem, stage: Stage) -> Proposal | None:
         if extension is not None:
             return extension, "wide"
     wanted = _num_wide(problem, stage, is_confirmed=closer is not plan)
-    num_refused = min(wanted, len(stage.refused) + len(stage.too_slow))  # others are tried for these, in bounds
-    if len(tried) - len(extensions) >= wanted + num_refused:
+    refused = [each.values for each in (*stage.refused, *stage.too_slow.values())]
+    own_refused = sum(values.option == problem.opening.option for values in refused)
+    num_refused = min(wanted, own_refused)  # others are tried for these, in bounds
+    own = [values for values in tried if values.option == problem.opening.option]
+    if len(own) - len(extensions) < wanted + num_refused:
+        return _at_the_vertex(problem, stage) or _acquire(problem, stage, _at_the_opening(problem, own))
+    return _untried_option(problem, stage)
+
+
+def _at_the_opening(problem: Problem, tried: list[Values]) -> Box:
+    """Return the box around what was `tried`, at the exchange that the run opens with."""
+    axes = bounding_box(problem, tried).axes
+    opening = [problem.opening.option or ""]
+    return Box(axes=tuple(axis.among(opening) if isinstance(axis, OptionAxis) else axis for axis in axes))
+
+
+def _untried_option(problem: Problem, stage: Stage) -> Proposal | None:
+    """Return the best rate so far at an exchange that was not tried; those most like the opening one come first."""
+    options, tried = problem.space.options, [each.values.option for each in stage.tried]
+    left = [option for option in options if option not in tried]
+    finite = [score for score in scores(stage) if score.reward is not None] if left else []
+    if not finite:
         return None
-    return _at_the_vertex(problem, stage) or _acquire(problem, stage, bounding_box(problem, tried))
+    opening = options.index(problem.opening.option or "")
+    option = min(left, key=lambda each: abs(options.index(each) - opening))
+    best = parabola_peak(problem, stage) or max(finite, key=lambda score: score.reward or -math.inf).values
+    return best.model_copy(update={"option": option}), "option"
 
 
 def _at_the_vertex(problem: Problem, stage: Stage) -> Proposal | None:
@@ -145,11 +168,11 @@ def _at_the_vertex(problem: Problem, stage: Stage) -> Proposal | None:
 
 
 def _num_wide(problem: Problem, stage: Stage, *, is_confirmed: bool) -> int:
-    """Return how many probes the wide search has, extensions apart: fewer where the past was right, more where not."""
+    """Return how many probes look for the rate, extensions apart: fewer where the past was right, more where not."""
     if is_confirmed:
-        return max(MIN_WIDE_PROBES, problem.wide_probes - (0 if problem.space.axes else SPARED))
+        return max(MIN_WIDE_PROBES, problem.rate_probes - (0 if problem.space.ranges else SPARED))
     is_detour = _past_rate(problem, stage.prior, _grid(problem)) is not None
-    return problem.wide_probes + DETOUR * is_detour
+    return problem.rate_probes + DETOUR * is_detour
 
 
 def past_is_confirmed(problem: Problem, stage: Stage) -> bool:
@@ -204,8 +227,8 @@ def _propose_local(problem: Problem, stage: Stage) -> Proposal | None:
         return None
     may_rise = stage.may_rise and fraction_spent(problem.budget, stage.opened) < LAST_RISE
     region = trust_region(problem, stage.incumbent, may_rise=may_rise, width=stage.width)
-    if asked == 1 and "step_time" in stage.events and problem.space.axis("level") is not None:
-        return _other_level(stage, region)
+    if asked == 1 and "step_time" in stage.events and (other := _other_exchange(stage, region)):
+        return other
     if stage.lacks_control:
         return None
     return _RIVALS[problem.config.kind](problem, stage, region)
@@ -217,18 +240,29 @@ def _promising(problem: Problem, stage: Stage, region: Box) -> Proposal | None:
     return _acquire(problem, stage, region)
 
 
-def _other_level(stage: Stage, region: Box) -> Proposal:
-    """Return the incumbent at another level, since the contrast tells compute from transfer.
+def _other_exchange(stage: Stage, region: Box) -> Proposal | None:
+    """Return the incumbent at another level, or another exchange, since the contrast tells compute from transfer.
 
-    At a lower one if steps take longer than they did: it is cheaper, and where the link would lead.
+    At a lower one, or a sparser, if steps take longer than they did: it is cheaper, and where the link would lead.
+    None: neither is searched.
     """
+    start, is_slower = stage.incumbent, _is_slower(stage)
+    for axis, _ in region.spans():
+        if axis.name == "level":
+            ends = [axis.low, axis.high] if is_slower else [axis.high, axis.low]
+            level = ends[1] if _within(ends[0], start.level or 1.0, MIN_CONTRAST) else ends[0]
+            return start.model_copy(update={"level": level}), "move"
+        if axis.name == "option":
+            neighbours = axis.moves(start.option)  # from dense to sparse
+            return start.model_copy(update={"option": neighbours[-1 if is_slower else 0]}), "move"
+    return None
+
+
+def _is_slower(stage: Stage) -> bool:
+    """Whether steps take longer than they did."""
     assert stage.before is not None  # it is its signs that showed an event
-    signs, current = stage.before.signs, stage.incumbent.level or 1.0
-    levels = [corner.level or 1.0 for corner in region.corners(stage.incumbent)]
-    is_slower = (signs.step_seconds or 0.0) > (signs.reference_seconds or 0.0)
-    first, second = levels if is_slower else reversed(levels)
-    level = second if _within(first, current, MIN_CONTRAST) else first
-    return stage.incumbent.model_copy(update={"level": level}), "move"
+    signs = stage.before.signs
+    return (signs.step_seconds or 0.0) > (signs.reference_seconds or 0.0)
 
 
 def _move(problem: Problem, stage: Stage, region: Box) -> Proposal | None:
@@ -241,9 +275,9 @@ def _move(problem: Problem, stage: Stage, region: Box) -> Proposal | None:
     half = config.max_level_move ** (stage.width / 2)
     rates = [start.model_copy(update={"learning_rate": start.learning_rate * x}) for x in (up, down**0.5, down)]
     others = [
-        start.model_copy(update={axis.name: axis.times(getattr(start, axis.name), factor)})
-        for axis in region.axes[1:]
-        for factor in (half, 1 / half)
+        start.model_copy(update={axis.name: value})
+        for axis, _ in [*region.spans()][1:]
+        for value in axis.moves(getattr(start, axis.name), half)
     ]
     moves = [*others, *rates] if stage.index % 2 == 0 else [*rates[:2], *others, rates[2]]
     diverged = diverged_values(stage)
@@ -258,7 +292,7 @@ def _move(problem: Problem, stage: Stage, region: Box) -> Proposal | None:
 def _acquire(problem: Problem, stage: Stage, region: Box) -> Proposal | None:
     """Return the most promising point of `region` by the surrogate, or a space-filling one without it."""
     outer, like = _outer(problem, stage, region), stage.incumbent
-    bounds = np.array([outer.to_unit(corner) for corner in region.corners(like)])
+    bounds = outer.bounds(region)
     diverged = diverged_values(stage)
 
     def is_legal(point: Array) -> bool:

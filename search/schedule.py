@@ -55,7 +55,7 @@ def _followers(optimizer: Optimizer) -> dict[str, Groups]:
     }
 
 
-def _set_options(followers: Mapping[str, Groups], values: Mapping[str, float]) -> None:
+def _set_options(followers: Mapping[str, Groups], values: Mapping[str, float | str]) -> None:
     for option, groups in followers.items():
         value = values.get("momentum" if option == "betas" else option)
         for group in groups if value is not None else ():

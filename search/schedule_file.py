@@ -18,9 +18,10 @@ class Entry(Value):
     learning_rate: float = Field(ge=0, allow_inf_nan=False)
     final_learning_rate: float | None = Field(None, ge=0, allow_inf_nan=False)
     level: float | None = None
-    values: dict[str, bool | int | float] = Field(
+    values: dict[str, bool | int | float | str] = Field(
         default_factory=dict,
-        description="what else was searched: batch_size, momentum, weight_decay, nesterov, period, gamma, share",
+        description="what else was searched: batch_size, momentum, weight_decay, nesterov, period, gamma, share; and "
+        "option, the exchange in force",
     )
     density: float | None = Field(None, description="measured mean share of gradient entries sent")
     threshold: float | None = Field(None, description="absolute cut-off in force at the entry's end")
@@ -93,6 +94,15 @@ class ScheduleFile(Value):
         """
         size = self.entry_at(step).values.get("batch_size")
         return None if size is None else int(size)
+
+    def option_at(self, step: int) -> str | None:
+        """Return the exchange in force at `step`, as `threshold 0.01`; None: no exchanges competed.
+
+        Raises:
+            ValueError: `step` is negative.
+        """
+        option = self.entry_at(step).values.get("option")
+        return None if option is None else str(option)
 
     def entry_at(self, step: int) -> Entry:
         """Return the entry that holds `step`; after the last step, the last one.

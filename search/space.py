@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
@@ -15,6 +16,7 @@ Array = NDArray[np.float64]
 AxisName = Literal[
     "learning_rate", "level", "batch_size", "momentum", "weight_decay", "nesterov", "period", "gamma", "share"
 ]
+ValueName = AxisName | Literal["option"]
 Scale = Literal["log", "complement", "integer", "choice"]
 
 #: What an axis is measured in. `complement`: the logarithm of 1 - x. `integer`: the logarithm, rounded. `choice`: false
@@ -30,6 +32,9 @@ SCALES: dict[AxisName, Scale] = {
     "gamma": "complement",
     "share": "log",
 }
+ALL_VALUES: tuple[ValueName, ...] = (*SCALES, "option")
+#: Ratio of the magnitudes of two options: no factor that is asked about is as large.
+OPTIONS_APART = 100.0
 
 
 def magnitude(name: AxisName, value: float) -> float:
@@ -60,6 +65,32 @@ class Axis(Value):
     low: bool | int | float
     high: bool | int | float
 
+    @property
+    def is_discrete(self) -> bool:
+        """Whether there is nothing between two neighbouring values."""
+        return SCALES[self.name] in ("integer", "choice")
+
+    @property
+    def num_coordinates(self) -> int:
+        """How many coordinates of the unit cube it has."""
+        return 1
+
+    def coordinates(self, value: float) -> tuple[float, ...]:
+        """Return the coordinates of `value` in the unit cube."""
+        return (self.to_unit(value),)
+
+    def of_coordinates(self, point: Sequence[float]) -> float:
+        """Inverse of `coordinates`; between legal values, the nearest."""
+        return self.from_unit(point[0])
+
+    def bounds(self, region: "Axis") -> tuple[Array, Array]:
+        """Return the lowest and the highest coordinates of `region`, which lies in this range."""
+        return np.array(self.coordinates(region.low)), np.array(self.coordinates(region.high))
+
+    def opening(self, value: float | None) -> float:
+        """Return what a run opens with that was given `value`, or nothing: then the middle."""
+        return self.from_unit(0.5) if value is None else self.clip(value)
+
     def to_unit(self, value: float) -> float:
         """Map `value` to [0, 1] by the logarithm of its magnitude."""
         low, high = magnitude(self.name, self.low), magnitude(self.name, self.high)
@@ -84,6 +115,14 @@ class Axis(Value):
         """Return the part of the range within `factor` of `value`."""
         return Axis(name=self.name, low=self.times(value, 1 / factor), high=self.times(value, factor))
 
+    def moves(self, value: float, factor: float) -> list[float]:
+        """Return what is `factor` above `value`, and below."""
+        return [self.times(value, factor), self.times(value, 1 / factor)]
+
+    def among(self, values: Sequence[float]) -> "Axis":
+        """Return the range from the lowest to the highest of `values`."""
+        return Axis(name=self.name, low=min(values), high=max(values))
+
     def grid(self, num_points: int) -> list[float]:
         """Return at most `num_points` legal values from end to end, evenly spaced on the axis's scale."""
         if self.low == self.high:
@@ -91,12 +130,73 @@ class Axis(Value):
         return list(dict.fromkeys(self.from_unit(float(unit)) for unit in np.linspace(0.0, 1.0, num_points)))
 
 
+class OptionAxis(Value):
+    """Several exchanges, of which one is in force; from dense to sparse, which orders moves and nothing else.
+
+    On the unit cube each has a coordinate of its own, 1 where it is in force and else 0: a kernel with a length scale
+    per coordinate is then one of the Hamming distance.
+    """
+
+    name: Literal["option"] = "option"
+    options: tuple[str, ...]
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether there is nothing between two options: always."""
+        return True
+
+    @property
+    def num_coordinates(self) -> int:
+        """How many coordinates of the unit cube it has."""
+        return len(self.options)
+
+    def coordinates(self, value: str) -> tuple[float, ...]:
+        """Return the coordinates of an option; of one that is not among these, zeros."""
+        return tuple(float(option == value) for option in self.options)
+
+    def of_coordinates(self, point: Sequence[float]) -> str:
+        """Return the option whose coordinate is the largest."""
+        return self.options[int(np.argmax(point))]
+
+    def bounds(self, region: "OptionAxis") -> tuple[Array, Array]:
+        """Return the lowest and the highest coordinates of `region`, which has some of these options."""
+        return np.zeros(len(self.options)), np.array([float(option in region.options) for option in self.options])
+
+    def opening(self, value: str | None) -> str:
+        """Return what a run opens with that was given `value`, or nothing: then the densest."""
+        return self.options[0] if value is None else value
+
+    def clip(self, value: str) -> str:
+        """Return `value`: options are no range."""
+        return value
+
+    def around(self, value: str, factor: float) -> "OptionAxis":
+        """Return all options: none is far from another."""
+        return self
+
+    def moves(self, value: str, factor: float = 1.0) -> list[str]:
+        """Return the next denser and the next sparser option."""
+        place = self.options.index(value)
+        return [self.options[other] for other in (place - 1, place + 1) if 0 <= other < len(self.options)]
+
+    def among(self, values: Sequence[str]) -> "OptionAxis":
+        """Return those of the options that are in `values`."""
+        return OptionAxis(options=tuple(option for option in self.options if option in values))
+
+    def grid(self, num_points: int) -> list[str]:
+        """Return all options."""
+        return list(self.options)
+
+
+AnyAxis = Axis | OptionAxis
+
+
 class SearchSpace(Value):
     """The guess, and the axes that are searched beside the learning rate."""
 
     optimizer: str  # a key of OPTIMIZER_TRAITS
     guess: Values  # the user's values, and where each axis opens: the first stage's incumbent
-    axes: tuple[Axis, ...] = ()
+    axes: tuple[AnyAxis, ...] = ()
     level_name: str = "level"  # what the exchange calls its level: density, threshold
     dense_bytes: int | None = None  # sent per step by one worker without compression; None: the link has no say
     max_learning_rate: float = 1e3
@@ -109,7 +209,9 @@ class SearchSpace(Value):
             raise ValueError(
                 f"`axes` must name at most {MAX_DIMENSIONS - 1} distinct values besides the learning rate, got {names}"
             )
-        for axis in self.axes:
+        if len(set(self.options)) != len(self.options) or (len(self.options) == 1):
+            raise ValueError(f"`options` must be several and distinct, got {self.options}")
+        for axis in self.ranges:
             if not _is_range(axis):
                 raise ValueError(f"`{axis.name}` must be searched in (low, high) with low < high, both of them legal, "
                                  f"got ({axis.low}, {axis.high})")  # fmt: skip
@@ -118,22 +220,28 @@ class SearchSpace(Value):
     @property
     def opening(self) -> Values:
         """The guess, moved into every axis; where it says nothing, the axis's middle."""
-        given = {axis.name: getattr(self.guess, axis.name) for axis in self.axes}
         return self.guess.model_copy(
-            update={
-                axis.name: axis.from_unit(0.5) if given[axis.name] is None else axis.clip(given[axis.name])
-                for axis in self.axes
-            }
+            update={axis.name: axis.opening(getattr(self.guess, axis.name)) for axis in self.axes}
         )
+
+    @property
+    def ranges(self) -> tuple[Axis, ...]:
+        """The axes with a scale."""
+        return tuple(axis for axis in self.axes if isinstance(axis, Axis))
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The exchanges that compete, from dense to sparse; none unless several do."""
+        return next((axis.options for axis in self.axes if isinstance(axis, OptionAxis)), ())
 
     def axis(self, name: AxisName) -> Axis | None:
         """Return the axis of that name, or None if it is not searched."""
-        return next((axis for axis in self.axes if axis.name == name), None)
+        return next((axis for axis in self.ranges if axis.name == name), None)
 
     @property
     def further(self) -> tuple[Axis, ...]:
-        """The axes beyond learning rate and level."""
-        return tuple(axis for axis in self.axes if axis.name != "level")
+        """The axes with a scale, beyond learning rate and level."""
+        return tuple(axis for axis in self.ranges if axis.name != "level")
 
 
 def _is_range(axis: Axis) -> bool:
@@ -149,57 +257,71 @@ def _is_range(axis: Axis) -> bool:
 class Box(Value):
     """A range of each value that is searched, the learning rate's first."""
 
-    axes: tuple[Axis, ...]
+    axes: tuple[AnyAxis, ...]
+
+    @property
+    def rates(self) -> Axis:
+        """The range of learning rates."""
+        assert isinstance(self.axes[0], Axis)
+        return self.axes[0]
 
     @property
     def learning_rate(self) -> tuple[float, float]:
         """The lowest and the highest learning rate."""
-        return self.axes[0].low, self.axes[0].high
+        return self.rates.low, self.rates.high
+
+    def spans(self) -> Iterator[tuple[Any, slice]]:
+        """Yield each axis and where its coordinates are in a point of the unit cube."""
+        start = 0
+        for axis in self.axes:
+            yield axis, slice(start, start + axis.num_coordinates)
+            start += axis.num_coordinates
 
     def to_unit(self, values: Values) -> tuple[float, ...]:
-        """Map `values` to the unit cube: a coordinate per axis."""
-        return tuple(axis.to_unit(getattr(values, axis.name)) for axis in self.axes)
+        """Map `values` to a point `(d,)` of the unit cube: a coordinate per axis with a scale, one per option."""
+        return tuple(chain.from_iterable(axis.coordinates(getattr(values, axis.name)) for axis, _ in self.spans()))
 
     def from_unit(self, point: Sequence[float], like: Values) -> Values:
         """Inverse of `to_unit`; what is not searched is that of `like`."""
-        found: dict[str, float] = {
-            axis.name: axis.from_unit(float(unit)) for axis, unit in zip(self.axes, point, strict=True)
-        }
-        return like.model_copy(update=found)
+        return like.model_copy(update={axis.name: axis.of_coordinates(point[span]) for axis, span in self.spans()})
 
-    def corners(self, like: Values) -> tuple[Values, Values]:
-        """Return the values at the lower and at the upper end of every axis."""
-        num_axes = len(self.axes)
-        return self.from_unit((0.0,) * num_axes, like), self.from_unit((1.0,) * num_axes, like)
+    def bounds(self, region: "Box") -> Array:
+        """Return the lowest and the highest coordinates `(2, d)` of `region`, which has the same axes within these."""
+        parts = [axis.bounds(part) for (axis, _), part in zip(self.spans(), region.axes, strict=True)]
+        return np.stack([np.concatenate(ends) for ends in zip(*parts, strict=True)])
 
     def clip(self, values: Values) -> Values:
         """Move `values` into the box."""
-        return values.model_copy(update={axis.name: axis.clip(getattr(values, axis.name)) for axis in self.axes})
+        return values.model_copy(update={axis.name: axis.clip(getattr(values, axis.name)) for axis, _ in self.spans()})
 
     def snap(self, points: Array) -> Array:
-        """Move `points` `(m, d)` of the unit cube onto legal values: whole numbers, false or true."""
+        """Move `points` `(m, d)` of the unit cube onto legal values: whole numbers, false or true, options."""
         snapped = points.copy()
-        for column, axis in enumerate(self.axes):
-            if SCALES[axis.name] in ("integer", "choice"):
-                legal = [axis.to_unit(axis.from_unit(unit)) for unit in points[:, column].tolist()]
-                snapped[:, column] = legal
+        for axis, span in self.spans():
+            if axis.is_discrete:
+                legal = [axis.coordinates(axis.of_coordinates(row)) for row in points[:, span].tolist()]
+                snapped[:, span] = legal
         return snapped
 
 
-def _pairs(first: Values, second: Values, names: Sequence[AxisName]) -> Iterator[tuple[float, float]]:
-    """Yield the magnitudes of what both set."""
+def _pairs(first: Values, second: Values, names: Sequence[ValueName]) -> Iterator[tuple[float, float]]:
+    """Yield the magnitudes of what both set; those of two options are as far apart as any two."""
     for name in names:
         one: Any = getattr(first, name)
         other: Any = getattr(second, name)
-        if one is not None and other is not None:
+        if one is None or other is None:
+            continue
+        if name == "option":
+            yield 1.0, (1.0 if one == other else OPTIONS_APART)
+        else:
             yield magnitude(name, one), magnitude(name, other)
 
 
-def distance(first: Values, second: Values, names: Sequence[AxisName] = tuple(SCALES)) -> float:
+def distance(first: Values, second: Values, names: Sequence[ValueName] = ALL_VALUES) -> float:
     """Return the Euclidean distance of the logarithms of the magnitudes of `names`."""
     return math.hypot(*(math.log(one / other) for one, other in _pairs(first, second, names)))
 
 
-def are_within(first: Values, second: Values, factor: float, names: Sequence[AxisName] = tuple(SCALES)) -> bool:
+def are_within(first: Values, second: Values, factor: float, names: Sequence[ValueName] = ALL_VALUES) -> bool:
     """Whether the magnitudes of each of `names` lie within `factor` of each other."""
     return all(max(pair) <= factor * min(pair) for pair in _pairs(first, second, names))

@@ -9,7 +9,7 @@ from search.events import Event
 from search.link import Link
 from search.prior import NO_PRIOR, Prior
 from search.reading import Ending, Reading
-from search.space import AxisName, Box, SearchSpace, are_within
+from search.space import Box, SearchSpace, ValueName, are_within
 from search.types import Candidate, Decision, Refusal, Spent, Values
 
 if TYPE_CHECKING:  # `search.evidence` reads stages
@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # `search.evidence` reads stages
 BARRED_SHARE = 0.7
 #: ... at values within this factor of what also decides whether a rate diverges (momentum: of 1 - momentum).
 BARRED_FACTOR = 3.0
-BARRED_AXES: tuple[AxisName, ...] = ("level", "batch_size", "momentum")
+BARRED_AXES: tuple[ValueName, ...] = ("level", "batch_size", "momentum", "option")
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,11 @@ class Problem:
     @property
     def wide_probes(self) -> int:
         """Probes of the wide search, extensions of its range apart."""
+        return self.rate_probes + max(0, len(self.space.options) - 1)
+
+    @property
+    def rate_probes(self) -> int:
+        """Those of them at the exchange that the run opens with; each that competes with it has one more."""
         return self.config.wide_probes + self.config.wide_probes_per_axis * len(self.space.further)
 
     def shares(self, stage: int) -> list[int]:

@@ -82,7 +82,7 @@ def best_rate(prior: Prior, box: Box, like: Sequence[float]) -> float | None:
     grid = np.tile(np.asarray(like, dtype=np.float64), (NUM_RATES, 1))
     grid[:, 0] = np.linspace(0.0, 1.0, NUM_RATES)
     total = np.sum([shape(grid) for shape in shapes], axis=0)
-    return box.axes[0].from_unit(float(grid[int(np.argmax(total)), 0]))
+    return box.rates.from_unit(float(grid[int(np.argmax(total)), 0]))
 
 
 @lru_cache(maxsize=256)

@@ -13,7 +13,7 @@ from search.trace import Trace
 ForecastStatus = Literal["ok", "no_progress", "overshoot", "diverged", "too_short"]
 #: Where a running probe or commit goes from here: it ends early with `end`, and is taken back with `roll_back`.
 Course = Literal["go_on", "end", "roll_back"]
-Origin = Literal["incumbent", "wide", "vertex", "acquisition", "fallback", "move", "sobol", "random"]
+Origin = Literal["incumbent", "wide", "vertex", "option", "acquisition", "fallback", "move", "sobol", "random"]
 
 
 class Value(BaseModel):
@@ -34,10 +34,11 @@ class Values(Value):
     period: int | None = Field(None, description="steps from one averaging of the parameters to the next")
     gamma: float | None = Field(None, description="share of the activations that is dropped")
     share: float | None = Field(None, description="of the blocks, those that a step trains on average")
+    option: str | None = Field(None, description="the exchange in force, of several that compete: `threshold 0.01`")
 
     @property
     def further(self) -> dict[str, Any]:
-        """What is set beyond learning rate and level, by name: whole numbers, numbers, false or true."""
+        """What is set beyond learning rate and level, by name: numbers, false or true, the name of an option."""
         given = {name: getattr(self, name) for name in FURTHER}
         return {name: value for name, value in given.items() if value is not None}
 

@@ -40,6 +40,7 @@ def _on_an_arm(trial: TrialSpec) -> Iterator[str]:
         yield from _on_a_search(trial, controller)
         yield from _on_a_level(trial)
         yield from _on_a_period(trial)
+        yield from _on_options(trial)
     if isinstance(controller, AutoLrsConfig):
         yield from _on_autolrs(trial.budget, controller)
     levels = getattr(exchange, "levels", None)
@@ -98,6 +99,15 @@ def _on_a_period(trial: TrialSpec) -> Iterator[str]:
         yield (
             "probes are compared by training losses, and workers with data of their own lower theirs fastest while "
             "they train apart, which flatters long periods: give one `sync.period`"
+        )
+
+
+def _on_options(trial: TrialSpec) -> Iterator[str]:
+    budget, menu = trial.budget, [option.name for option in trial.replica.menu]
+    if menu and budget.seconds is None and budget.bytes is None:
+        yield (
+            f"a budget in steps does not count what a step sends, so of the exchanges that compete the densest of "
+            f"{', '.join(f'`{name}`' for name in menu)} is used alone: give `budget.seconds`"
         )
 
 

@@ -7,7 +7,7 @@ import difflib
 import re
 from collections.abc import Iterator
 from functools import cache
-from typing import Any, get_args
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -19,9 +19,10 @@ from service.spec import JobSpec
 from trainers import cost, drifting_cost
 from trainers.config import (
     ActivationsConfig,
+    AutoConfig,
     BlocksConfig,
     DriftingConfig,
-    ExchangeConfig,
+    JobExchange,
     JointSparConfig,
     LocalConfig,
     NoneConfig,
@@ -30,12 +31,13 @@ from trainers.config import (
     SyncConfig,
     WorkloadConfig,
 )
+from trainers.option_cost import mean_traffic
 from trainers.ranges import Fault, first
 from trainers.shapes import Shape, parameter_shapes
 
 #: The parts of a job that offer kinds, in the order that they are listed.
 PARTS: dict[str, Any] = {
-    "exchange": ExchangeConfig,
+    "exchange": JobExchange,
     "sync": SyncConfig,
     "blocks": BlocksConfig,
     "activations": ActivationsConfig,
@@ -101,7 +103,7 @@ class MethodView(_View):
     knobs: dict[str, tuple[Knob, ...]] = Field(description="by part of the job")
     combines_with: dict[str, tuple[str, ...]] = Field(description="kinds of the other parts, each by itself")
     refuses: tuple[RefusedView, ...] = Field(description="kinds of the other parts, with the knobs of `job`")
-    traffic: TrafficView = Field(description="for the shapes and workers asked for")
+    traffic: TrafficView = Field(description="for the shapes and workers asked for; of `auto`, its least option's")
 
 
 class MethodsView(_View):
@@ -141,8 +143,11 @@ def parsed(shapes: str) -> tuple[Shape, ...]:
 
 
 def kinds_of(union: Any) -> dict[str, type[BaseModel]]:
-    """Return the configurations of a union, by kind."""
-    return {each.model_fields["kind"].default: each for each in get_args(get_args(union)[0])}
+    """Return the configurations of a union, which may hold others, by kind."""
+    found: dict[str, type[BaseModel]] = {}
+    for each in get_args(get_args(union)[0]):
+        found |= kinds_of(each) if get_origin(each) is Annotated else {each.model_fields["kind"].default: each}
+    return found
 
 
 def _shapes_of(workload: str) -> tuple[Shape, ...]:
@@ -170,7 +175,7 @@ def _of_kinds() -> Iterator[Composed]:
     for part, union in PARTS.items():
         for kind, config in kinds_of(union).items():
             summary = " ".join((config.__doc__ or "").partition("\n\n")[0].split())
-            yield Composed(kind, part, summary, _note(part, kind).papers, {part: _chosen(part, kind)})
+            yield Composed(kind, part, summary, _note(part, kind).papers, _chosen(part, kind))
 
 
 def _note(part: str, kind: str) -> Note:
@@ -178,7 +183,9 @@ def _note(part: str, kind: str) -> Note:
 
 
 def _chosen(part: str, kind: str) -> dict[str, Any]:
-    return {"kind": kind, **_note(part, kind).knobs}
+    """Return the parts of a job that choose a kind."""
+    note = _note(part, kind)
+    return {part: {"kind": kind, **note.knobs}, **note.beside}
 
 
 def _view(method: Composed, shapes: tuple[Shape, ...], workers: int) -> MethodView:
@@ -216,7 +223,7 @@ def _refusals(method: Composed) -> Iterator[RefusedView]:
     for part, union in PARTS.items():
         for kind in () if part in method.job else kinds_of(union):
             try:
-                job(method.job | {part: _chosen(part, kind)})
+                job(_chosen(part, kind) | method.job)
             except ValidationError as error:
                 yield RefusedView(part=part, kind=kind, reason="; ".join(_reasons(error)))
 
@@ -233,6 +240,13 @@ def traffic(spec: JobSpec, shapes: tuple[Shape, ...], workers: int) -> TrafficVi
     replica = next(spec.trials()).replica
     exchange, level = replica.exchange, replica.exchange.level
     num_iterates = 2 if replica.optimizer.kind.startswith("schedulefree") else 1
+    if isinstance(exchange, AutoConfig):
+        likely = [
+            mean_traffic(option, shapes, num_workers=workers, like=exchange, num_iterates=num_iterates)
+            for option in replica.menu
+        ]
+        least = min(likely, key=lambda each: each.bytes)
+        return TrafficView(bytes_per_step=least.bytes, rounds_per_step=least.rounds)
     if isinstance(exchange, DriftingConfig):
         mean = drifting_cost.mean_traffic(shapes, num_workers=workers, exchange=exchange, num_iterates=num_iterates)
         return TrafficView(bytes_per_step=mean.bytes, rounds_per_step=mean.rounds)

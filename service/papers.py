@@ -22,6 +22,7 @@ class Note(NamedTuple):
 
     papers: tuple[Paper, ...] = ()  # none: common practice, or our own
     knobs: Mapping[str, Any] = MappingProxyType({})
+    beside: Mapping[str, Any] = MappingProxyType({})  # other parts of the job that it needs
 
 
 class Composed(NamedTuple):
@@ -66,6 +67,7 @@ _SPARSIFIED = Paper(
 
 _EXCHANGES = {
     "none": Note(),
+    "auto": Note(beside={"controller": {"kind": "bo"}}),
     "fp16": Note(),
     "bf16": Note(),
     "threshold": Note(

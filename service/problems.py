@@ -7,11 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from trainers.config import FUTURE_EXCHANGES
 from trainers.ranges import Fault
-
-#: Words of the job language that this version refuses by name.
-FUTURE = {*FUTURE_EXCHANGES}
 
 
 class Problem(BaseModel):
@@ -102,7 +98,7 @@ def _message(detail: ErrorDetails, path: list[str | int], shown: Any) -> str:
     if kind == "literal_error":
         return _unknown_word(shown, context["expected"])
     if kind == "extra_forbidden":
-        return f"`{field}` is not available in this version" if field in FUTURE else f"there is no field `{field}`"
+        return f"there is no field `{field}`"
     if kind in ("missing", "union_tag_not_found"):
         return f"`{field}` is required"
     if kind == "too_short":
@@ -123,8 +119,6 @@ def _name(path: list[str | int]) -> str:
 
 def _unknown_word(word: Any, expected: str) -> str:
     known = [w.strip().strip("'") for w in expected.replace(" or ", ", ").split(",") if w.strip()]
-    if word in FUTURE:
-        return f"`{word}` is not available in this version; available: {', '.join(known)}"
     close = difflib.get_close_matches(str(word), known, n=1)
     hint = f"; did you mean `{close[0]}`?" if close else ""
     return f"unknown: `{word}`; available: {', '.join(known)}{hint}"

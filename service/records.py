@@ -22,8 +22,8 @@ Line = Literal["main", "insurance"]
 #: Series of the line beside the main one begin so; their steps are its own.
 INSURANCE_PREFIX = "insurance_"
 #: What a run uses besides a learning rate and a level, by name: `batch_size`, `momentum`, `weight_decay`, `nesterov`,
-#: `period`, `gamma`, `share`.
-FurtherValues = dict[str, bool | int | float]
+#: `period`, `gamma`, `share`, `option`.
+FurtherValues = dict[str, bool | int | float | str]
 
 
 class Record(BaseModel):

@@ -6,15 +6,16 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from search.config import MAX_DIMENSIONS, BoConfig, Budget, ControllerConfig, LocalConfig, ScheduleConfig, StagedConfig
-from search.schedule_file import ScheduleFile
+from search.config import MAX_DIMENSIONS, BoConfig, Budget, ControllerConfig, LocalConfig, StagedConfig
+from service.auto_faults import option_faults
+from service.schedule_faults import schedule_faults
 from trainers.config import (
     ActivationsConfig,
     AllBlocksConfig,
     BlocksConfig,
     EveryStepConfig,
-    ExchangeConfig,
     IidPartition,
+    JobExchange,
     KeepConfig,
     LarsConfig,
     LinkConfig,
@@ -139,7 +140,7 @@ class Arm(Config):
 
     name: Slug
     controller: ControllerConfig | None = None
-    exchange: ExchangeConfig | None = None
+    exchange: JobExchange | None = None
     sync: SyncConfig | None = None
     optimizer: OptimizerConfig | None = None
     activations: ActivationsConfig | None = None
@@ -169,7 +170,7 @@ class JobSpec(Config):
     workers: Workers = Workers()
     lanes: Lanes = Lanes()
     optimizer: OptimizerConfig = ScheduleFreeSgdConfig()
-    exchange: ExchangeConfig = NoneConfig()
+    exchange: JobExchange = NoneConfig()
     sync: SyncConfig = Field(EveryStepConfig(), description="what keeps the workers' parameters together")
     activations: ActivationsConfig = KeepConfig()
     blocks: BlocksConfig = Field(AllBlocksConfig(), description="which blocks of the model a step trains")
@@ -198,7 +199,8 @@ class JobSpec(Config):
             *self._clocks_without_seconds(),
             *self._exchanges_that_do_not_fit(),
             *self._ranges_that_are_not_searched(),
-            *self._schedules_that_do_not_fit(),
+            *option_faults(self),
+            *schedule_faults(self),
         ]
         if faults:
             raise refusal(faults)
@@ -305,7 +307,7 @@ class JobSpec(Config):
         """Yield a fault for each range that `arm` has and does not search."""
         controller = arm.controller or self.controller
         most = MAX_DIMENSIONS - 1
-        for number, (pointer, each) in enumerate(self._placed_ranges(index, arm), start=1):
+        for number, (pointer, each) in enumerate(self.placed_ranges(index, arm), start=1):
             reason = ""
             if not isinstance(controller, StagedConfig):
                 reason = (
@@ -319,29 +321,13 @@ class JobSpec(Config):
             if reason:
                 yield Fault(pointer, list(each.pair), f"{reason}: give one number, got {json.dumps(each.pair)}")
 
-    def _placed_ranges(self, index: int, arm: Arm) -> Iterator[tuple[str, Range]]:
+    def placed_ranges(self, index: int, arm: Arm) -> Iterator[tuple[str, Range]]:
         """Yield what `arm` has a range for, by its place in the job."""
         for part in ("exchange", "sync", "optimizer", "workload", "activations", "blocks"):
             own = getattr(arm, part, None)
             place = f"/arms/{index}/{part}" if own else f"/{part}"
             for each in (own or getattr(self, part)).ranges():
                 yield f"{place}/{each.field}", each
-
-    def _schedules_that_do_not_fit(self) -> Iterator[Fault]:
-        for index, arm in enumerate(self.arms):
-            controller, optimizer = arm.controller or self.controller, arm.optimizer or self.optimizer
-            if not isinstance(controller, ScheduleConfig):
-                continue
-            place = f"/arms/{index}/controller" if arm.controller else "/controller"
-            learned_by = controller.schedule.optimizer
-            if learned_by != optimizer.kind:
-                yield Fault(
-                    f"{place}/schedule/optimizer",
-                    learned_by,
-                    f"the schedule of arm `{arm.name}` was learned by `{learned_by}`, so its rates mean nothing to "
-                    f"`{optimizer.kind}`: give the arm `optimizer: {{kind: {learned_by}}}`",
-                )
-            yield from _levels_out_of_range(controller.schedule, arm.exchange or self.exchange, place)
 
     def resolved(self, folder: str) -> "JobSpec":
         """Return the job with its own code and files found from `folder`, as a shell finds them."""
@@ -388,15 +374,3 @@ class JobSpec(Config):
             objective=self.objective,
             checkpoint=self.checkpoint,
         )
-
-
-def _levels_out_of_range(schedule: ScheduleFile, exchange: ExchangeConfig, place: str) -> Iterator[Fault]:
-    if exchange.level is None:
-        return
-    for number, entry in enumerate(schedule.entries):
-        if entry.level is not None and (fault := exchange.level_fault(entry.level)):
-            yield Fault(
-                f"{place}/schedule/entries/{number}/level",
-                entry.level,
-                f"`level` is the exchange's `{exchange.level_name}` here and {fault}, got {entry.level:g}",
-            )

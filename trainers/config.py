@@ -21,7 +21,6 @@ from trainers.blocks.config import (
     blocks_misfit as blocks_misfit,
 )
 from trainers.exchange.config import (  # the exchange's part of the configuration
-    FUTURE_EXCHANGES as FUTURE_EXCHANGES,
     AdaCompConfig as AdaCompConfig,
     Bf16Config as Bf16Config,
     ByDensity as ByDensity,
@@ -46,6 +45,15 @@ from trainers.exchange.config import (  # the exchange's part of the configurati
 )
 from trainers.exchange.fitting import unfit
 from trainers.exchange.levels.config import AccordionConfig as AccordionConfig
+from trainers.exchange.options import (
+    LOCAL,
+    AutoConfig as AutoConfig,
+    Beside,
+    JobExchange as JobExchange,
+    Option as Option,
+    menu,
+    options_misfit,
+)
 from trainers.ranges import Config, Fault, Range
 from trainers.sync.config import (
     AccordionBatchConfig as AccordionBatchConfig,
@@ -336,7 +344,7 @@ class ReplicaConfig(Config):
     workload: WorkloadConfig
     partition: PartitionConfig = IidPartition()
     optimizer: OptimizerConfig
-    exchange: ExchangeConfig
+    exchange: JobExchange
     sync: SyncConfig = EveryStepConfig()
     activations: ActivationsConfig = KeepConfig()
     blocks: BlocksConfig = AllBlocksConfig()
@@ -350,8 +358,23 @@ class ReplicaConfig(Config):
     reply_timeout_s: float = Field(300.0, gt=0, description="of all that is no step: data, evaluation, checkpoints")
     collective_timeout_s: float = Field(60.0, gt=0, description="a collective that takes longer is an error")
 
+    @property
+    def menu(self) -> tuple[Option, ...]:
+        """What competes in `exchange: {kind: auto}`; with one kind, nothing does."""
+        return menu(self.exchange, **self._beside())
+
+    @property
+    def apart_under(self) -> tuple[str, ...]:
+        """What leaves workers with parameters of their own: a kind of `sync` or `exchange`, options that compete."""
+        policies = () if isinstance(self.sync, EveryStepConfig) else (self.sync.kind,)
+        drifting = (self.exchange.kind,) if isinstance(self.exchange, DriftingConfig) else ()
+        return (*policies, *drifting, *(option.name for option in self.menu if option.kind == LOCAL))
+
+    def _beside(self) -> Beside:
+        return Beside(optimizer=self.optimizer.kind, per_node=self.workers_per_node, partition=self.partition.kind)
+
     def ranges(self) -> Iterator[Range]:
-        """Yield what is searched, each with its place in the job."""
+        """Yield what is searched as a pair, each with its place in the job."""
         for part in ("workload", "optimizer", "exchange", "sync", "activations", "blocks"):
             for each in getattr(self, part).ranges():
                 yield each._replace(field=f"{part}/{each.field}")
@@ -364,10 +387,5 @@ class ReplicaConfig(Config):
             yield Fault("/blocks", self.blocks.kind, message)
         if message := unfit(self.exchange, self.optimizer, clip=self.clip):
             yield Fault("/exchange", self.exchange.kind, message)
-
-    @property
-    def apart_under(self) -> str | None:
-        """What leaves workers with parameters of their own: a kind of `sync` or `exchange`, or None."""
-        if self.sync.kind != "every_step":
-            return self.sync.kind
-        return self.exchange.kind if isinstance(self.exchange, DriftingConfig) else None
+        if message := options_misfit(self.exchange, **self._beside()):
+            yield Fault("/exchange/options", getattr(self.exchange, "options", None), message)

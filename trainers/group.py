@@ -53,11 +53,16 @@ class Group(ABC):
     num_workers: int
     backend: str  # gloo | nccl
     device: str  # of rank 0: cpu | cuda:0 | ...
-    num_elements: int  # entries of the gradient
+    shapes: Sequence[tuple[int, ...]]  # of the trained parameters
     nodes: Nodes  # the ranks on each
     metrics: Mapping[str, Direction] = {}  # the workload's own
     fingerprint: str = ""  # tells the training task from others
     recovery = Recovery()  # a group that repairs nothing has spent nothing
+
+    @property
+    def num_elements(self) -> int:
+        """Entries of the gradient."""
+        return sum(map(math.prod, self.shapes))
 
     @abstractmethod
     def call(self, method: str, *args: Any, timeout_s: float | None = None) -> list[Any]:
@@ -200,7 +205,8 @@ class WorkerGroup(Group):
         """Have `ranks` build their replicas, and then all ranks meet."""
         # All are ready before any waits for its peers, which it does no longer than for a collective.
         self._agree(self._call(ranks, "build", ()))
-        self.backend, self.device, self.num_elements, nodes = self.call("connect", self._rendezvous())[0]
+        self.backend, self.device, shapes, nodes = self.call("connect", self._rendezvous())[0]
+        self.shapes = tuple(map(tuple, shapes))
         self.nodes = tuple(map(tuple, nodes))
 
     def _agree(self, built: Sequence[dict[str, Any]]) -> None:

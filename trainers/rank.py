@@ -65,7 +65,7 @@ class Rank:
         if method == "connect":
             self._replica.connect(*args, backend=self._backend)
             replica = self._replica
-            return replica.backend, str(replica.device), replica.num_elements, replica.nodes
+            return replica.backend, str(replica.device), replica.shapes, replica.nodes
         return answer(self._replica, method, args)
 
     def _move(self, first: int, num_workers: int) -> None:

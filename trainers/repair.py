@@ -72,7 +72,7 @@ class RepairingGroup(Group):
 
     def __init__(self, group: WorkerGroup) -> None:
         self._group = group
-        self.config, self.num_elements = group.config, group.num_elements
+        self.config, self.shapes = group.config, group.shapes
         self.backend, self.device = group.backend, group.device
         self.metrics, self.fingerprint = group.metrics, group.fingerprint
         self.recovery = Recovery()

@@ -1,7 +1,6 @@
 """One rank of a data-parallel training run: state, segments, evaluation. Runs under any launcher."""
 
 import logging
-import math
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
@@ -21,7 +20,7 @@ from trainers.dropit import Activations, SavedTensors
 from trainers.exchange import pacing
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.communication import Communication
-from trainers.exchange.outcome import Exchanged
+from trainers.exchange.outcome import Exchanged, mean_density
 from trainers.exchange.topology import Nodes, Topology
 from trainers.exchange.wire import PeerLost, among_peers
 from trainers.exchange.wires import Wires, found
@@ -102,9 +101,9 @@ class Replica:
         return self._steps.taken
 
     @property
-    def num_elements(self) -> int:
-        """Entries of the gradient: of all trained parameters together."""
-        return self._buffer.num_elements
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Of the trained parameters, in the order in which their gradients lie side by side."""
+        return [tuple(parameter.shape) for parameter in self._optimizer.parameters.values()]
 
     @property
     def nodes(self) -> Nodes:
@@ -218,6 +217,7 @@ class Replica:
         self._optimizer.set_options(segment)
         self._activations.use(segment.gamma)
         self._blocks.use(segment.share)
+        self._sync.use(segment.option)
         with self._random.scope():
             for index in range(segment.num_steps):
                 started = time.monotonic()
@@ -239,7 +239,7 @@ class Replica:
             bytes_sent=(self._wires.between.ledger.take(),),
             bytes_within=(self._wires.within.ledger.take(),),
             bytes_dense=(len(sent) + diverged) * self._dense_bytes(),
-            density=_mean_density(sent),
+            density=mean_density(sent),
             threshold=self._exchange.threshold,
             saved_bytes=self._saved.num_bytes,
             diverged=diverged,
@@ -406,8 +406,3 @@ class Replica:
 
 def _default_device(rank: int) -> str:
     return f"cuda:{rank % torch.cuda.device_count()}" if torch.cuda.is_available() else "cpu"
-
-
-def _mean_density(steps: list[Exchanged]) -> float | None:
-    densities = [step.density for step in steps if step.density is not None]
-    return math.fsum(densities) / len(densities) if densities else None

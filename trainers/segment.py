@@ -29,6 +29,7 @@ class Segment(Value):
     period: int | None = None  # steps from one averaging of the parameters to the next
     gamma: float | None = None  # share of the activations that is dropped
     share: float | None = None  # of the blocks, those that a step trains
+    option: str | None = None  # of `exchange: {kind: auto}`, whose segments always name one
 
     def learning_rate_at(self, index: int) -> float:
         """Return the rate of step `index` (from 0): linear from the first to the final value."""
@@ -40,7 +41,7 @@ class Segment(Value):
     @property
     def options(self) -> dict[str, Any]:
         """What is set besides rate and level, by name."""
-        given = {name: getattr(self, name) for name in SEARCHABLE}
+        given = {name: getattr(self, name) for name in (*SEARCHABLE, "option")}
         return {name: value for name, value in given.items() if value is not None}
 
 

@@ -101,7 +101,7 @@ function waitingText(job) {
 // What is searched besides the rate and the level: "momentum 0.95, batch size 64".
 function further(stage) {
   return Object.entries(stage.values)
-    .map(([name, value]) => `${name.replaceAll("_", " ")} ${typeof value === "boolean" ? value : number(value)}`)
+    .map(([name, value]) => `${name.replaceAll("_", " ")} ${typeof value === "number" ? number(value) : value}`)
     .join(", ");
 }
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from search import link as link_rule
 from search.space import Axis, SearchSpace
 from search.types import Values
+from service.cluster import options
 from service.spec import TrialSpec
 from trainers import cost
-from trainers.config import EmulateLink, NoneConfig, ReplicaConfig
+from trainers.config import AutoConfig, EmulateLink, NoneConfig, ReplicaConfig
 from trainers.group import Group
 from trainers.segment import Segment, SegmentResult
 from trainers.workload import WorkloadError
@@ -26,6 +27,8 @@ def opening_space(spec: TrialSpec, groups: Sequence[Group]) -> tuple[SearchSpace
     """
     _check_budget(spec, groups[0])
     space = _stated_space(spec.replica)
+    if spec.replica.menu:
+        return options.opened(spec, space, groups, _warm_up)
     space = space.model_copy(update={"dense_bytes": dense_bytes(spec, groups[0])})
     axis, opening = space.axis("level"), space.opening
     lowest = opening if axis is None else opening.model_copy(update={"level": axis.low})
@@ -95,9 +98,10 @@ def _follows_link(replica: ReplicaConfig) -> bool:
 
 def _transfer(spec: TrialSpec, group: Group, density: float | None) -> cost.Traffic:
     """Return the traffic between the nodes of `group` in a step that exchanges at `density`; None: dense."""
+    exchange = spec.replica.exchange
     return cost.step_traffic(
         [(group.num_elements,)],
         num_workers=len(group.nodes),
-        exchange=NoneConfig() if density is None else spec.replica.exchange,
+        exchange=NoneConfig() if density is None or isinstance(exchange, AutoConfig) else exchange,
         level=density,
     )

@@ -121,9 +121,9 @@ def _change_workers(job: JobRow, count: int) -> None:
         changed = JobSpec.model_validate(spec)
     except ValidationError as error:
         raise InvalidJob(problems_of(error, spec)) from error
-    if kinds := {kind for trial in changed.trials() if (kind := trial.replica.apart_under)}:
+    if apart := {name for trial in changed.trials() for name in trial.replica.apart_under}:
         message = (
-            f"under {', '.join(sorted(kinds))} each worker has parameters, or gradients, of its own, so the job goes "
+            f"under {', '.join(sorted(apart))} each worker has parameters, or gradients, of its own, so the job goes "
             f"on with {workers['count']} workers alone, got {count}; clone it instead"
         )
         raise InvalidJob([Problem(pointer="/workers", message=message, value=count)])

@@ -20,7 +20,7 @@ class ArithmeticGroup(Group):
 
     def __init__(self, *, limit: float = 50.0, patience: int = 7) -> None:
         self.config = ReplicaConfig(workload=DigitsMlp(), optimizer=SgdConfig(), exchange=NoneConfig())
-        self.num_workers, self.backend, self.device, self.num_elements = 2, "gloo", "cpu", 1
+        self.num_workers, self.backend, self.device, self.shapes = 2, "gloo", "cpu", [(1,)]
         self.nodes = ((0,), (1,))
         self.limit, self.patience = limit, patience
         self.rates: list[float] = []

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from auto_scenarios import auto, auto_on_nodes, auto_pairs
 from blocks_scenarios import jointspar, jointspar_on_nodes
 from ddp_scenario import ddp
 from exchange_bench import Bench, D, Place, digest, gradients
@@ -168,7 +169,7 @@ def replicas_on_nodes(rank: int, num_workers: int) -> dict[str, Any]:
         "losses": [each.losses for each in reports],
         "sent": sum(reports[-1].bytes_sent[0].values()),
         "dense": reports[-1].bytes_dense,
-        "entries": dense.num_elements,
+        "entries": cost.num_elements(dense.shapes),
         "bits": [digest(list(replica.model.parameters())) for replica in (first, second, moved)],
         "kept": bool(mean.any()) and torch.allclose(begun, mean / 2),
         "found": found(num_workers, torch.device("cpu")).nodes,
@@ -208,6 +209,9 @@ SCENARIOS = {
         jointspar,
         jointspar_on_nodes,
         levels,
+        auto,
+        auto_pairs,
+        auto_on_nodes,
         two_way,
         two_way_pairs,
         two_way_on_nodes,

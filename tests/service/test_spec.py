@@ -126,10 +126,6 @@ def test_a_bad_value_is_named_with_its_place_and_what_is_allowed(
     assert allowed in problem.message
 
 
-def test_what_a_later_version_builds_is_refused_by_name() -> None:
-    assert "not available in this version" in refused({"exchange": {"kind": "auto"}})["/exchange/kind"].message
-
-
 @pytest.mark.parametrize("kind", ["bo", "sobol", "local"])
 def test_a_range_is_taken_by_those_who_search_it(kind: str) -> None:
     assert accepted({"exchange": RANGE, "controller": {"kind": kind}}).controller.kind == kind

@@ -12,7 +12,7 @@ from torch import distributed as dist, nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from trainers import model as models
+from trainers import cost, model as models
 from trainers.checkpoint import commit_manifest
 from trainers.config import (
     NoneConfig,
@@ -128,7 +128,7 @@ def test_frozen_parameters_stay_and_are_not_exchanged(replica: Train, tmp_path: 
 
     assert torch.equal(after["0.weight"], before["0.weight"])
     assert not torch.equal(after["2.weight"], before["2.weight"])
-    assert ours.num_elements == 9  # the last layer's 8 weights and its bias
+    assert cost.num_elements(ours.shapes) == 9  # the last layer's 8 weights and its bias
 
 
 def test_tied_parameters_are_one_and_export_under_both_names(replica: Train, tmp_path: Path):
@@ -140,7 +140,7 @@ def test_tied_parameters_are_one_and_export_under_both_names(replica: Train, tmp
     again = own_models.TiedNet()
     again.load_state_dict(weights)
 
-    assert ours.num_elements == sum(parameter.numel() for parameter in again.parameters())
+    assert cost.num_elements(ours.shapes) == sum(parameter.numel() for parameter in again.parameters())
     assert torch.equal(weights["first.weight"], weights["second.weight"])
     batch = own_models.Tied().validation[torch.arange(50)]
     assert own_models.Tied().loss(again, batch).item() == pytest.approx(loss, rel=1e-6)

@@ -70,7 +70,7 @@ class SummingGroup(WorkerGroup):
 
     def __init__(self, losses: Losses, num_workers: int = 2) -> None:
         self.config = ReplicaConfig(workload=DigitsMlp(), optimizer=SgdConfig(), exchange=NoneConfig())
-        self.num_workers, self.backend, self.device, self.num_elements = num_workers, "gloo", "cpu", 1
+        self.num_workers, self.backend, self.device, self.shapes = num_workers, "gloo", "cpu", [(1,)]
         self.nodes = tuple((rank,) for rank in range(num_workers))
         self.losses, self.num_calls = losses, 0
         self.storage: dict[str, list[float]] = {}

@@ -105,7 +105,7 @@ def test_workers_of_drifting_exchanges_have_parameters_of_their_own(make_config)
         for parts in ({"exchange": LiecSgdConfig()}, {"exchange": CserConfig()}, {"sync": LocalSgdConfig()}, {})
     ]
 
-    assert apart == ["liec_sgd", "cser", "local_sgd", None]
+    assert apart == [("liec_sgd",), ("cser",), ("local_sgd",), ()]
 
 
 def test_the_state_of_a_drifting_exchange_is_each_ranks_own(make_config):

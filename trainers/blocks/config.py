@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainers.exchange.config import ExchangeConfig, NoneConfig
+from trainers.exchange.config import NoneConfig
+from trainers.exchange.options import JobExchange
 from trainers.ranges import Config, Fault
 from trainers.sync.config import EveryStepConfig, SyncConfig
 
@@ -41,7 +42,7 @@ class JointSparConfig(Config):
 BlocksConfig = Annotated[AllBlocksConfig | JointSparConfig, Field(discriminator="kind")]
 
 
-def blocks_misfit(blocks: BlocksConfig, exchange: ExchangeConfig, sync: SyncConfig, optimizer: str) -> str | None:
+def blocks_misfit(blocks: BlocksConfig, exchange: JobExchange, sync: SyncConfig, optimizer: str) -> str | None:
     """Return why `blocks` do not go with the exchange, the policy, or an optimizer of this kind; None: they do."""
     if isinstance(blocks, AllBlocksConfig):
         return None

@@ -9,7 +9,7 @@ from torch.nn import Parameter
 from trainers.blocks.config import AllBlocksConfig, JointSparConfig
 from trainers.blocks.division import divide
 from trainers.blocks.jointspar import JointSpar
-from trainers.config import ExchangeConfig, ReplicaConfig
+from trainers.config import AutoConfig, JobExchange, NoneConfig, ReplicaConfig
 from trainers.exchange import two_level
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.exchange import Exchange
@@ -40,7 +40,7 @@ class Blocks(Protocol):
 class AllBlocks:
     """Every step trains all of the model: the trivial kind."""
 
-    def __init__(self, exchange: ExchangeConfig, buffer: GradientBuffer, *, seed: int) -> None:
+    def __init__(self, exchange: JobExchange, buffer: GradientBuffer, *, seed: int) -> None:
         self._exchange, self._buffer, self._seed = exchange, buffer, seed
 
     def use(self, share: float | None) -> None:
@@ -53,6 +53,7 @@ class AllBlocks:
         return self._buffer.root_mean_square()
 
     def exchange(self, wires: Wires) -> Exchange:
+        assert not isinstance(self._exchange, AutoConfig)  # whose policy builds what competes
         return two_level.build(self._exchange, self._buffer, wires, seed=self._seed)
 
     def parts(self) -> dict[str, Stateful]:
@@ -68,6 +69,7 @@ def build(config: ReplicaConfig, model: nn.Module, buffer: GradientBuffer, *, ep
         case AllBlocksConfig():
             return AllBlocks(with_epoch(config.exchange, epoch_steps), buffer, seed=config.seed)
         case JointSparConfig():
+            assert isinstance(config.exchange, NoneConfig)  # the configuration refuses others
             blocks = _blocks_of(model, buffer)
             return JointSpar(config.blocks, buffer, blocks, exchange=config.exchange, seed=config.seed)
 

@@ -439,7 +439,7 @@ ExchangeConfig = Annotated[
 ]
 
 
-def reads_clock(exchange: ExchangeConfig) -> bool:
+def reads_clock(exchange: ExchangeBase) -> bool:
     """Whether what is sent would follow from how long a link took that nobody states."""
     levels = exchange.levels if isinstance(exchange, SteeredConfig) else None
     return isinstance(levels, CatConfig) and isinstance(levels.cost, LinkCost)
@@ -449,7 +449,3 @@ def CompressionConfig(**fields: object) -> ExchangeConfig:
     """Return the exchange of the given `kind` and knobs, for a script of one's own; raises pydantic.ValidationError."""
     config: ExchangeConfig = TypeAdapter(ExchangeConfig).validate_python(fields)
     return config
-
-
-#: Kinds that the job language knows and a later release builds; refused by name until then.
-FUTURE_EXCHANGES = ("auto",)

@@ -2,14 +2,15 @@
 
 from typing import TYPE_CHECKING
 
-from trainers.exchange.config import CserConfig, DriftingConfig, ExchangeConfig
+from trainers.exchange.config import CserConfig, DriftingConfig
+from trainers.exchange.options import JobExchange
 from trainers.ranges import first
 
 if TYPE_CHECKING:
     from trainers.config import OptimizerConfig
 
 
-def unfit(exchange: ExchangeConfig, optimizer: "OptimizerConfig", *, clip: float | None) -> str | None:
+def unfit(exchange: JobExchange, optimizer: "OptimizerConfig", *, clip: float | None) -> str | None:
     """Return why `exchange` does not go with the optimizer, or with clipping; None: it does.
 
     What workers apply by themselves must cancel out, so the update must be linear in each worker's own gradient, with

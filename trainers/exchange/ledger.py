@@ -10,7 +10,7 @@ class Ledger:
 
     def __init__(self, payload: Purpose = "gradient") -> None:
         self._bytes: dict[Purpose, int] = {}
-        self._payload = payload
+        self.payload = payload
 
     def charge(self, parts: Mapping[Purpose, int], sent: Callable[[int], int]) -> None:
         """Charge a tensor of `parts` (bytes by purpose); `sent` maps its bytes to bytes on the wire."""
@@ -18,7 +18,7 @@ class Ledger:
         for purpose, num_bytes in parts.items():
             # By differences, so that the purposes add up to what the whole tensor costs.
             charged = sent(total + num_bytes) - sent(total)
-            billed = self._payload if purpose == "gradient" else purpose
+            billed = self.payload if purpose == "gradient" else purpose
             self._bytes[billed] = self._bytes.get(billed, 0) + charged
             total += num_bytes
 

@@ -1,6 +1,7 @@
 """What all ranks know after an exchange, and how a step that is not finite is told."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +19,12 @@ class Exchanged:
 
 
 DIVERGED = Exchanged(diverged=True)
+
+
+def mean_density(steps: Sequence[Exchanged]) -> float | None:
+    """Return the mean share of entries sent; None: no step sent some entries and kept others."""
+    densities = [step.density for step in steps if step.density is not None]
+    return math.fsum(densities) / len(densities) if densities else None
 
 
 def is_finite(values: Tensor) -> bool:

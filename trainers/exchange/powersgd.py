@@ -130,6 +130,11 @@ class PowerSgdExchange:
             self._factors[each.layer.start][: len(each.q)] = each.q
         self._rounded.commit()
 
+    def release(self, values: Tensor) -> None:
+        """Add to `values` `(d,)` what was not sent yet, and keep nothing of it any more."""
+        values += self._residual
+        self._residual.zero_()
+
     def tensors(self) -> dict[str, Tensor]:
         factors = {f"factor.{start}": factor for start, factor in self._factors.items()}
         return {"residual": self._residual} | factors

@@ -103,6 +103,15 @@ class SparseExchange:
             aggregator.commit()
         self._selector.observe(reports)
 
+    def release(self, values: Tensor) -> None:
+        """Add to `values` `(d,)` what was not sent yet, and keep nothing of it any more; of plain residuals."""
+        residual = self._memory.tensors()["residual"]
+        values += residual
+        residual.zero_()
+        for bucket, aggregator in zip(self._buffer.buckets, self._aggregators, strict=True):
+            aggregator.release(values[bucket.span])
+            aggregator.commit()
+
     def tensors(self) -> dict[str, Tensor]:
         kept = {
             f"aggregate.{index}.{name}": tensor

@@ -86,6 +86,9 @@ class AccordionBatch:
     def gradients(self) -> Exchange:
         return self._holding
 
+    def use(self, option: str | None) -> None:
+        return
+
     def learning_rate(self, learning_rate: float, step: int) -> float:
         return learning_rate * self._holding.batch if self._holding.is_due else learning_rate
 

@@ -17,6 +17,7 @@ from trainers.exchange.config import (
     TwoWayConfig,
 )
 from trainers.exchange.levels.config import RegimeConfig
+from trainers.exchange.options import AutoConfig, JobExchange
 from trainers.ranges import Config, Fault
 
 Coefficient = Annotated[float, Field(ge=0, lt=1)]
@@ -113,10 +114,15 @@ SyncConfig = Annotated[
 ]
 
 
-def misfit(sync: SyncConfig, exchange: ExchangeConfig, optimizer: str) -> str | None:
+def misfit(sync: SyncConfig, exchange: JobExchange, optimizer: str) -> str | None:
     """Return why `sync` does not go with `exchange`, or with the optimizer of this kind; None: it does."""
     if isinstance(sync, EveryStepConfig):
         return None
+    if isinstance(exchange, AutoConfig):
+        return (
+            f"`auto` chooses itself how often workers meet, and `{sync.kind}` says it too: leave `sync` out, or give "
+            "one `exchange`, as `{kind: none}`"
+        )
     if isinstance(sync, AccordionBatchConfig):
         return _changes_more_than_the_batch(exchange)
     if isinstance(sync, LocalSgdConfig | StlSgdConfig):

@@ -15,6 +15,9 @@ class EveryStep:
     def __init__(self, exchange: Exchange) -> None:
         self.gradients = self.exchange = exchange
 
+    def use(self, option: str | None) -> None:
+        return
+
     def learning_rate(self, learning_rate: float, step: int) -> float:
         return learning_rate
 

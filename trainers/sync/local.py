@@ -54,6 +54,9 @@ class Local(ABC):
     def is_apart(self) -> bool:
         return self._since > 0 or (self._has_met and not self.agrees)
 
+    def use(self, option: str | None) -> None:
+        return
+
     def learning_rate(self, learning_rate: float, step: int) -> float:
         return learning_rate
 

@@ -29,6 +29,11 @@ class LocalSgd(Local):
         self._meeting, self._anchor = meeting, iterate.read()
         self._velocity = torch.zeros_like(self._anchor) if self._slow_momentum else self._anchor.new_zeros(0)
 
+    def begin(self) -> None:
+        """Begin a round where the ranks, which are all at one place, are now."""
+        self._since, self._path = 0, 0.0
+        self._anchor.copy_(self._iterate.read())
+
     def _meet(self, outcome: Exchanged, update: Update) -> Exchanged:
         moved = self._anchor - self._iterate.read()
         mean, met = self._meeting.average(moved, outcome, update)

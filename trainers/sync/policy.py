@@ -37,6 +37,9 @@ class SyncPolicy(Protocol):
     def is_apart(self) -> bool:
         """Whether the ranks' parameters may differ now."""
 
+    def use(self, option: str | None) -> None:
+        """Train by this option of `exchange: {kind: auto}` from the next step on; None: the job has no options."""
+
     def learning_rate(self, learning_rate: float, step: int) -> float:
         """Return the rate of step number `step` (from 0) where `learning_rate` is asked for."""
 

@@ -4,8 +4,10 @@ from trainers.blocks.table import Blocks
 from trainers.config import IidPartition, ReplicaConfig
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.config import CserConfig, LiecSgdConfig
+from trainers.exchange.options import AutoConfig
 from trainers.exchange.wires import Wires
 from trainers.optimizers import Optimizer
+from trainers.sync import auto
 from trainers.sync.accordion_batch import AccordionBatch
 from trainers.sync.background import Background
 from trainers.sync.cocod_sgd import CocodSgd
@@ -44,6 +46,8 @@ def build(
     They, and what the policy starts from, are those of the moment. An epoch of the data has `epoch_steps`, if it ends.
     """
     sync = config.sync
+    if isinstance(config.exchange, AutoConfig):
+        return auto.build(config, config.exchange, optimizer, buffer, wires)
     iterate = Iterate(optimizer.iterate(), num_parameters=buffer.num_elements)
     if isinstance(sync, EveryStepConfig):
         exchange = blocks.exchange(wires)

@@ -1,12 +1,19 @@
 """Runs an exchange at levels that a policy sets step by step."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
 from trainers.exchange import exchange
 from trainers.exchange.buffer import GradientBuffer
-from trainers.exchange.config import ExchangeConfig, PowerSgdConfig, SteeredConfig, SteeredKind, TopKConfig
+from trainers.exchange.config import (
+    ExchangeBase,
+    ExchangeConfig,
+    PowerSgdConfig,
+    SteeredConfig,
+    SteeredKind,
+    TopKConfig,
+)
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.levels.accordion import Accordion
 from trainers.exchange.levels.config import AccordionConfig, WarmupConfig
@@ -75,7 +82,10 @@ def _parts(config: SteeredKind, buffer: GradientBuffer) -> list[Part]:
     return [[layer] for layer in buffer.layers] if is_by_layer else [buffer.layers]
 
 
-def with_epoch(config: ExchangeConfig, epoch_steps: int | None) -> ExchangeConfig:
+AnyExchange = TypeVar("AnyExchange", bound=ExchangeBase)
+
+
+def with_epoch(config: AnyExchange, epoch_steps: int | None) -> AnyExchange:
     """Return `config` with `epoch_steps` for the epochs of its levels, if it leaves them open."""
     if not isinstance(config, SteeredConfig) or not isinstance(config.levels, AccordionConfig):
         return config

@@ -1,0 +1,119 @@
+"""Which exchanges compete in a run under `exchange: {kind: auto}`: those worth a probe on its link, as predicted.
+
+Their bytes follow from the model's shapes. Seconds take what a step computes, which the warm-up shows, and the link: as
+it is stated, or as the warm-up measures it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from search import link as link_rule
+from search.link import OptionCost, StepCost
+from search.space import OptionAxis, SearchSpace
+from search.types import Values
+from service.cluster.progress import bytes_per_worker
+from service.spec import TrialSpec
+from trainers.config import EmulateLink, LinkConfig, Option
+from trainers.exchange.options import LOCAL
+from trainers.group import Group
+from trainers.option_cost import MeanTraffic, mean_traffic
+from trainers.segment import SegmentResult
+
+#: Discarded steps with these values.
+WarmUp = Callable[[Group, Values], SegmentResult]
+#: On a link that is measured, options are tried from sparse to dense until a step takes so many times as long.
+VISIBLE = 1.5
+
+
+def opened(
+    spec: TrialSpec, space: SearchSpace, groups: Sequence[Group], warm_up: WarmUp
+) -> tuple[SearchSpace, list[SegmentResult]]:
+    """Return `space` with the exchanges that compete in a fresh run, and the warm-ups of all of them on all lanes."""
+    traffic = predicted(spec, groups[0])
+    measuring = _Measuring(traffic, lambda option: warm_up(groups[0], _at(space.opening, option.name)))
+    priced = measuring.in_seconds(spec.replica.link) if spec.budget.seconds is not None else None
+    costs, compute = priced or _without_a_clock(spec, traffic)
+    options, opening = link_rule.short_list(costs, compute)
+    warm_ups = [warm_up(group, _at(space.opening, option)) for option in options for group in groups]
+    axes = (*space.axes, OptionAxis(options=options)) if len(options) > 1 else space.axes
+    space = space.model_copy(update={"axes": axes, "guess": _at(space.guess, opening)})
+    return space, [*measuring.warm_ups, *warm_ups]
+
+
+def predicted(spec: TrialSpec, group: Group) -> dict[Option, MeanTraffic]:
+    """Return what a step sends between the nodes of `group` under each option of the job."""
+    num_iterates = 2 if spec.replica.optimizer.kind.startswith("schedulefree") else 1
+    return {
+        option: mean_traffic(
+            option,
+            group.shapes,
+            num_workers=len(group.nodes),
+            like=spec.replica.exchange,
+            num_iterates=num_iterates,
+        )
+        for option in spec.replica.menu
+    }
+
+
+def _at(values: Values, option: str) -> Values:
+    return values.model_copy(update={"option": option})
+
+
+def _without_a_clock(spec: TrialSpec, traffic: Mapping[Option, MeanTraffic]) -> tuple[list[OptionCost], float]:
+    """Return the options' costs where a budget counts bytes, or steps alone: then they all cost the same."""
+    counts_bytes = spec.budget.bytes is not None or spec.budget.seconds is not None
+    costs = [
+        OptionCost(option=option.name, bytes=each.bytes, cost=each.bytes if counts_bytes else 1.0)
+        for option, each in traffic.items()
+    ]
+    return costs, 0.0
+
+
+class _Measuring:
+    """Takes the steps that show what a step computes; `warm_ups` are their results."""
+
+    def __init__(self, traffic: Mapping[Option, MeanTraffic], warm_up: Callable[[Option], SegmentResult]) -> None:
+        self._traffic, self._warm_up = traffic, warm_up
+        # a warm-up of local updates ends before their first average
+        self._sparse_first = sorted(
+            (option for option in traffic if option.kind != LOCAL), key=lambda option: traffic[option].bytes
+        )
+        self.warm_ups: list[SegmentResult] = []
+
+    def in_seconds(self, link: LinkConfig) -> tuple[list[OptionCost], float] | None:
+        """Return what a step costs under each option, and without sending; None: the link does not show."""
+        if isinstance(link, EmulateLink):
+            seconds = {option: each.seconds(link) for option, each in self._traffic.items()}
+            compute = self._computes(seconds)
+        else:
+            found = self._measured()
+            if found is None:
+                return None
+            seconds = {option: each.bytes * found.seconds_per_byte for option, each in self._traffic.items()}
+            compute = found.compute_s
+        costs = [
+            OptionCost(option=option.name, bytes=each.bytes, cost=compute + seconds[option])
+            for option, each in self._traffic.items()
+        ]
+        return costs, compute
+
+    def _computes(self, seconds: Mapping[Option, float]) -> float:
+        """Return what a step takes beside sending, by steps that send little, or nothing."""
+        option = next(iter(self._sparse_first or self._traffic))
+        taken = self._step(option).seconds
+        return max(0.0, taken - (seconds[option] if option.kind != LOCAL else 0.0))
+
+    def _measured(self) -> link_rule.Link | None:
+        """Return the link, told by steps that send more and more until that is felt."""
+        steps: list[StepCost] = []
+        for option in self._sparse_first:
+            steps.append(self._step(option))
+            if steps[-1].seconds > VISIBLE * steps[0].seconds:
+                break
+        return link_rule.fit(steps)
+
+    def _step(self, option: Option) -> StepCost:
+        result = self._warm_up(option)
+        self.warm_ups.append(result)
+        num_steps = max(1, len(result.step_seconds))
+        sent = bytes_per_worker(result.bytes_sent) / num_steps
+        return StepCost(bytes=sent, seconds=min(result.step_seconds))  # the step that least else delayed

@@ -1,0 +1,189 @@
+"""What one rank of a real group does whose exchange changes between steps; a scenario returns what it saw, as JSON."""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from exchange_bench import Place, digest
+from exchange_kinds import UNEVEN
+from sync_bench import SHAPES, D, Problem, SyncBench
+from sync_scenarios import write_checkpoint
+
+from trainers.config import (
+    AutoConfig,
+    DigitsMlp,
+    EveryStepConfig,
+    Fp16Config,
+    JobExchange,
+    NoneConfig,
+    PowerSgdConfig,
+    ReplicaConfig,
+    ScheduleFreeSgdConfig,
+    SgdConfig,
+    SyncConfig,
+    ThresholdConfig,
+)
+from trainers.exchange.options import Option
+from trainers.exchange.outcome import Exchanged
+from trainers.option_cost import mean_traffic
+from trainers.replica import Replica
+from trainers.segment import Segment
+from trainers.sync.config import LocalSgdConfig
+
+RATE = 0.05
+#: What each option is when nothing changes.
+PLAIN: dict[str, tuple[JobExchange, SyncConfig]] = {
+    "none": (NoneConfig(), EveryStepConfig()),
+    "fp16": (Fp16Config(), EveryStepConfig()),
+    "threshold 0.1": (ThresholdConfig(density=0.1), EveryStepConfig()),
+    "powersgd 2": (PowerSgdConfig(rank=2), EveryStepConfig()),
+    "local_sgd 3": (NoneConfig(), LocalSgdConfig(period=3)),
+}
+AUTO = AutoConfig(options=(*PLAIN, "powersgd 1"))
+#: Every change there is between those that lose nothing, and at the end all that is left.
+CHANGES = [
+    "none", "threshold 0.1", "powersgd 1", "local_sgd 3", "threshold 0.1", "none", "powersgd 1", "threshold 0.1",
+    "local_sgd 3", "powersgd 1", "none", "local_sgd 3", "none",
+]  # fmt: skip
+ON_NODES = AutoConfig(options=("none", "threshold 0.1", "powersgd 1"))
+REPLICA_RUN = ["threshold 0.01", "local_sgd 4", "powersgd 1", "none"]
+
+
+class AutoBench(SyncBench):
+    """Counts the gradients that went in, in the mean over the ranks."""
+
+    def __init__(self, place: Place, config: AutoConfig = AUTO, momentum: float = 0.0) -> None:
+        super().__init__(EveryStepConfig(), place, optimizer=SgdConfig(momentum=momentum), exchange=config)
+        self.given = torch.zeros(D, dtype=torch.float64)
+
+    def take(self, option: str, num_steps: int = 1) -> Exchanged:
+        """Take steps by `option`, and return what is known of the last one."""
+        self.policy.use(option)
+        for _ in range(num_steps):
+            self.given += self.problem.gradient(self.x).double()
+            outcome = self.step(RATE)
+        return outcome
+
+    def lost(self) -> float:
+        """Return the largest entry that neither moved the mean parameters nor waits for it; collective.
+
+        Relative to the largest that was given.
+        """
+        sums = torch.stack([self.given, self.x.double()]) / self.wires.topology.num_workers
+        self.wires.all_reduce_sum(sums, {"control": sums.nbytes})
+        given, x = sums
+        return float((given + x / RATE).abs().max() / given.abs().max())  # it began at 0
+
+
+def auto(rank: int, num_workers: int) -> dict[str, Any]:
+    return _auto(Place(rank, num_workers)) | {"resumed": _resumed(rank, num_workers)}
+
+
+def auto_pairs(rank: int, num_workers: int) -> dict[str, Any]:
+    """The same for pairs of the ranks."""
+    groups = [dist.new_group([first, first + 1]) for first in range(0, num_workers, 2)]
+    return _auto(Place(rank % 2, 2, groups[rank // 2]))
+
+
+def auto_on_nodes(rank: int, num_workers: int) -> dict[str, Any]:
+    """Changes between ranks that share nodes of different sizes."""
+    bench = AutoBench(Place.on_nodes(rank, UNEVEN), ON_NODES)
+    for option in (each for each in CHANGES if each != "local_sgd 3"):
+        bench.take(option, 3)
+    return {"lost": bench.lost(), "x": bench.x.tolist()}
+
+
+def _auto(place: Place) -> dict[str, Any]:
+    bench, lost = AutoBench(place), []
+    for option in CHANGES:
+        bench.take(option, 4)  # the last round of local updates is cut short
+        if option == "none":
+            lost.append(bench.lost())
+    return {
+        "lost": lost,
+        "x": bench.x.tolist(),
+        "unchanged": {option: _unchanged(place, option) for option in PLAIN},
+        "sent": {option: _sent(place, Option.parse(option)) for option in PLAIN},
+        "stopped": _stopped(place),
+        "with momentum": _with_momentum(place),
+    }
+
+
+def _unchanged(place: Place, option: str) -> list[list[list[float]]]:
+    """Return where 9 steps by `option` lead, and by the kind itself."""
+    exchange, sync = PLAIN[option]
+    mine, plain = AutoBench(place, momentum=0.9), SyncBench(sync, place, optimizer=SgdConfig(), exchange=exchange)
+    traces: list[list[list[float]]] = [[], []]
+    for _ in range(9):
+        mine.take(option)
+        plain.step(RATE)
+        traces = [[*trace, bench.x.tolist()] for trace, bench in zip(traces, (mine, plain), strict=True)]
+    return traces
+
+
+def _sent(place: Place, option: Option) -> list[float]:
+    """Return the bytes of a step on average, over two rounds of local updates, and what was foreseen."""
+    bench, num_steps = AutoBench(place), 6
+    bench.take(option.name, 3)  # in the first of which ranks agree on a threshold, or on scales
+    bench.wires.between.ledger.take()
+    bench.take(option.name, num_steps)
+    sent = sum(bench.wires.between.ledger.take().values())
+    foreseen = mean_traffic(option, SHAPES, num_workers=place.num_workers, like=AUTO)
+    return [sent / num_steps, foreseen.bytes]
+
+
+def _stopped(place: Place) -> dict[str, Any]:
+    """A gradient that is not finite on the last rank, in the first step after a change."""
+    bench = AutoBench(place)
+    bench.take("threshold 0.1", 3)
+    bench.policy.use("none")
+    before, good = bench.policy.exchange.tensors()["carried"].clone(), bench.problem
+    if place.rank == place.num_workers - 1:
+        bench.problem = Problem(good.curvature * float("nan"), good.optimum)
+    x, given = bench.x.clone(), bench.given.clone()
+    diverged = bench.take("none").diverged
+    is_kept = torch.equal(before, bench.policy.exchange.tensors()["carried"])
+    torch.nn.utils.vector_to_parameters(x, bench.parameters)  # as a replica leaves them
+    bench.problem, bench.given = good, given
+    bench.take("none")
+    return {"diverged": diverged, "kept": is_kept, "lost": bench.lost()}
+
+
+def _with_momentum(place: Place) -> list[list[float]]:
+    """Return where momentum leads through local updates and out of them, in rounds of one step, and without them."""
+    changing, plain = AutoBench(place, momentum=0.9), AutoBench(place, momentum=0.9)
+    for option in ("none", "local_sgd 3", "none", "local_sgd 3", "none"):
+        changing.take(option)
+        plain.take("none")
+    return [changing.x.tolist(), plain.x.tolist()]
+
+
+def _resumed(rank: int, num_workers: int) -> dict[str, list[list[str]]]:
+    """Where a replica gets right after a change of option, and another one that goes on from its checkpoint there."""
+    found: dict[str, list[list[str]]] = {}
+    for name, optimizer in (("momentum", SgdConfig()), ("schedule-free", ScheduleFreeSgdConfig())):
+        config = ReplicaConfig(workload=DigitsMlp(), optimizer=optimizer, exchange=AutoConfig())
+        first, second = (_joined(config, rank, num_workers) for _ in range(2))
+        found[name] = []
+        for number, options in enumerate(pairwise(REPLICA_RUN)):
+            before, after = (Segment(num_steps=2, learning_rate=0.05, option=option) for option in options)
+            first.run(before)
+            saved = f"{Path.cwd()}/auto-{name}-{number}"
+            write_checkpoint(first, saved)
+            second.load(saved)
+            found[name].append([_ends(replica, after) for replica in (first, second)])
+    return found
+
+
+def _ends(replica: Replica, segment: Segment) -> str:
+    """Return a hash of where the segment leads."""
+    replica.run(segment)
+    return digest(list(replica.model.parameters()))
+
+
+def _joined(config: ReplicaConfig, rank: int, num_workers: int) -> Replica:
+    replica = Replica(config, rank, num_workers, device="cpu")
+    replica._wires.join()
+    return replica

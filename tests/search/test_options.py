@@ -1,0 +1,228 @@
+"""Exchanges that compete: which are worth a probe, how they are searched, and what a fast and a slow link lead to."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from search import strategies
+from search.config import BoConfig, Budget, ScheduleConfig, SobolConfig
+from search.controller import Controller
+from search.link import OptionCost, short_list
+from search.schedule import Schedule
+from search.schedule_file import Entry, ScheduleFile
+from search.space import Axis, Box, OptionAxis, SearchSpace, are_within, distance
+from search.stage import is_barred
+from search.types import Spent, Values
+from trainers.config import EmulateLink
+from trainers.exchange.config import NoneConfig
+from trainers.exchange.options import DEFAULT
+from trainers.option_cost import mean_traffic
+
+OPTIONS = ("none", "threshold 0.01", "powersgd 1")
+AXIS = OptionAxis(options=OPTIONS)
+RATES = Axis(name="learning_rate", low=0.01, high=1.0)
+SHAPES = [(512, 64), (512,), (512, 512), (512,), (10, 512), (10,)]
+#: How fast the loss falls by each, as a share of dense training.
+TEACHES = {"none": 1.0, "threshold 0.01": 0.75, "powersgd 1": 0.5}
+
+
+def _costs(mbps: float, compute_s: float) -> list[OptionCost]:
+    """What the default options cost on a link of this rate, for four workers and a model of 0.3 million parameters."""
+    link, costs = EmulateLink(mbps=mbps), []
+    for option in DEFAULT:
+        sent = mean_traffic(option, SHAPES, num_workers=4, like=NoneConfig())
+        costs.append(OptionCost(option=option.name, bytes=sent.bytes, cost=compute_s + sent.seconds(link)))
+    return costs
+
+
+# -- the short list --------------------------------------------------------------------------------
+
+
+def test_the_slower_the_link_the_less_is_sent_by_what_a_run_opens_with():
+    sent = {each.option: each.bytes for each in _costs(100, 0.01)}
+    openings = [short_list(_costs(mbps, 0.01), 0.01)[1] for mbps in np.geomspace(0.1, 1e6, 40)]
+    opened = [sent[each] for each in openings]
+
+    assert opened == sorted(opened)
+    assert openings[0] in ("threshold 0.001", "powersgd 1") and openings[-1] == "none"
+    assert len(set(openings)) > 3
+
+
+def test_what_gains_nothing_by_sending_less_is_not_probed():
+    assert short_list(_costs(1e6, 0.01), 0.01) == (("none",), "none")
+
+
+def test_what_cannot_pay_for_itself_is_not_probed():
+    options, _ = short_list(_costs(1, 0.01), 0.01)
+    costs = {each.option: each.cost for each in _costs(1, 0.01)}
+
+    assert "none" not in options
+    assert max(costs[each] for each in options) <= 10 * min(costs.values())
+
+
+@pytest.mark.parametrize("mbps", [0.1, 10, 100, 1000, 1e5])
+def test_a_short_list_is_short_from_dense_to_sparse_and_holds_its_opening(mbps: float):
+    sent = {each.option: each.bytes for each in _costs(mbps, 0.01)}
+    options, opening = short_list(_costs(mbps, 0.01), 0.01)
+
+    assert opening in options and 1 <= len(options) <= 4
+    assert [sent[each] for each in options] == sorted((sent[each] for each in options), reverse=True)
+
+
+def test_a_budget_that_counts_nothing_of_what_is_sent_is_for_the_densest():
+    costs = [each.model_copy(update={"cost": 1.0}) for each in _costs(100, 0.01)]
+
+    assert short_list(costs, 0.0) == (("none",), "none")
+
+
+# -- the axis --------------------------------------------------------------------------------------
+
+
+def test_each_option_has_a_coordinate_of_its_own():
+    box = Box(axes=(RATES, AXIS))
+    values = [Values(learning_rate=0.1, option=option) for option in OPTIONS]
+
+    assert [box.to_unit(each)[1:] for each in values] == [(1, 0, 0), (0, 1, 0), (0, 0, 1)]
+    assert [box.from_unit(box.to_unit(each), values[0]).option for each in values] == list(OPTIONS)
+
+
+def test_a_cloud_snaps_to_options_and_only_to_those_of_the_region():
+    box, region = Box(axes=(RATES, AXIS)), Box(axes=(RATES, AXIS.among(["powersgd 1", "none"])))
+    low, high = box.bounds(region)
+    cloud = box.snap(low + np.random.default_rng(0).random((64, 4)) * (high - low))
+    found = {box.from_unit(point.tolist(), Values(learning_rate=1.0)).option for point in cloud}
+
+    assert found == {"none", "powersgd 1"}
+    assert np.all(cloud[:, 1:].sum(axis=1) == 1)
+
+
+def test_the_same_rate_at_another_option_is_another_thing_to_try():
+    one, other = (Values(learning_rate=0.1, option=option) for option in OPTIONS[:2])
+
+    assert distance(one, other) > 1 and not are_within(one, other, 3.0)
+    assert not is_barred(other, (one,))
+    assert is_barred(one.model_copy(update={"learning_rate": 0.2}), (one,))
+
+
+def test_options_are_several_and_distinct():
+    with pytest.raises(ValueError, match="several and distinct"):
+        SearchSpace(optimizer="sgd", guess=Values(learning_rate=0.1), axes=(OptionAxis(options=("none",)),))
+
+
+# -- the search ------------------------------------------------------------------------------------
+
+
+def _run(simulated_run, mbps: float, *, config: object = None, seconds: float = 30.0, opening: str = "threshold 0.01"):
+    """A simulated run whose exchanges teach and cost differently on a link; returns it with its controller."""
+    num_bytes = {"none": 400_000, "threshold 0.01": 8_000, "powersgd 1": 4_000}
+
+    class Run(simulated_run):
+        def _step(self, values: Values) -> float:
+            before = self.excess
+            loss = super()._step(values)
+            self.excess = before + (self.excess - before) * TEACHES[values.option]
+            return loss
+
+    budget = Budget(seconds=seconds)
+    space = SearchSpace(optimizer="sgd", guess=Values(learning_rate=0.1, option=opening), axes=(AXIS,))
+    controller = Controller(space, config or BoConfig(max_search_fraction=0.2), 0, budget=budget)
+    run = Run(
+        budget=budget,
+        seconds_per_step=lambda values: 0.005 + num_bytes[values.option] * 8 / (mbps * 1e6),
+        bytes_per_step=lambda values: num_bytes[values.option],
+    )
+    return run, controller
+
+
+@pytest.fixture(scope="module")
+def searched(simulated_run):
+    """A finished wide search on a fast link, and its controller."""
+    run, controller = _run(simulated_run, 50_000)
+    run.search(controller)
+    return run, controller
+
+
+def test_a_fast_link_leads_to_a_dense_exchange(searched):
+    decision = searched[1].decide()
+
+    assert decision.values.option == "none"
+    assert "at option none" in decision.reason
+
+
+def test_a_slow_link_leads_to_a_sparse_exchange(simulated_run):
+    run, controller = _run(simulated_run, 20, opening="powersgd 1")
+    run.search(controller)
+
+    assert controller.decide().values.option == "threshold 0.01"
+
+
+def test_every_option_has_one_probe_at_the_best_rate_and_the_rest_look_for_it(searched):
+    probes = [candidate for candidate, _ in searched[0].history]
+    others = [each for each in probes if each.values.option != "threshold 0.01"]
+
+    assert sorted(each.values.option for each in others) == ["none", "powersgd 1"]
+    assert {each.origin for each in others} == {"option"} and probes[-2:] == others
+    assert len({each.values.learning_rate for each in others}) == 1
+    assert 0.3 < others[0].values.learning_rate / 0.2 < 3  # steepest descent is at 0.2
+
+
+def test_a_search_without_a_surrogate_chooses_an_option_too(simulated_run):
+    config = SobolConfig(max_search_fraction=0.3, revisit="events")
+    run, controller = _run(simulated_run, 50_000, config=config)
+    run.search(controller)
+
+    assert controller.decide().values.option == "none"
+
+
+def test_when_steps_take_longer_the_next_sparser_option_is_tried_beside_the_incumbent(simulated_run):
+    run, controller = _run(simulated_run, 50_000, seconds=20.0)
+    run.run_stage(controller)  # whose commit shows what a step takes
+    usual = run.seconds_per_step
+    run.seconds_per_step = lambda values: usual(values) * (4 if values.option == "none" else 1)
+    run.run_stage(controller)  # in which that is an event
+    run.search(controller)
+    later = [candidate for candidate, _ in run.history if candidate.stage > 0]
+
+    assert [each.values.option for each in later[:2]] == ["none", "threshold 0.01"]
+
+
+def test_a_journal_with_options_replays_to_the_same_decision(searched):
+    state = json.loads(json.dumps(dict(searched[1].state_dict()), allow_nan=False))
+
+    assert strategies.restore(state).decide() == searched[1].decide()
+
+
+def test_a_posterior_with_options_is_drawn_over_rates_at_the_chosen_one(searched):
+    posterior = searched[1].decide().posterior
+
+    assert posterior is not None
+    assert [axis.name for axis in posterior.axes] == ["learning_rate"]
+    assert all(math.isfinite(mean) for mean in posterior.mean)
+
+
+# -- the schedule ----------------------------------------------------------------------------------
+
+LEARNED = ScheduleFile(
+    optimizer="sgd",
+    num_steps=30,
+    entries=(
+        Entry(step=0, num_steps=10, learning_rate=0.1, values={"option": "threshold 0.01"}),
+        Entry(step=10, num_steps=20, learning_rate=0.1, values={"option": "none"}),
+    ),
+)
+
+
+def test_a_schedule_carries_its_options_through_json():
+    again = Schedule.from_json(LEARNED.to_json())
+
+    assert [again.option_at(step) for step in (0, 9, 10, 99)] == ["threshold 0.01"] * 2 + ["none"] * 2
+
+
+def test_a_schedule_is_replayed_with_its_options_a_stage_for_each():
+    space = SearchSpace(optimizer="sgd", guess=Values(learning_rate=1.0, option="powersgd 1"))
+    strategy = strategies.build(ScheduleConfig(schedule=LEARNED), space=space, seed=0, budget=Budget(steps=50))
+
+    assert strategy.decide().commit_until.steps == 10
+    assert [strategy.values(Spent(steps=step)).option for step in (0, 10)] == ["threshold 0.01", "none"]

@@ -1,0 +1,215 @@
+"""How a job lets exchanges compete, what it is refused for, and which of them a run has on its link."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from search.types import Values
+from service.advice import advice
+from service.cluster import chunks, options
+from service.cluster.opening import _stated_space
+from service.problems import Problem, problems_of
+from service.spec import JobSpec, TrialSpec
+from trainers.exchange.options import DEFAULT, Option
+from trainers.group import Group
+from trainers.segment import Segment, SegmentResult
+from trainers.shapes import parameter_shapes
+
+AUTO = {"kind": "auto"}
+JOB: dict[str, Any] = {
+    "workload": {"kind": "digits-mlp"},
+    "optimizer": {"kind": "sgd"},
+    "exchange": AUTO,
+    "budget": {"seconds": 60},
+}
+NAMED = {"kind": "auto", "options": ["none", "threshold 0.01", "local_sgd 8"]}
+
+
+def spec(**changes: Any) -> JobSpec:
+    return JobSpec.model_validate(JOB | changes)
+
+
+def trial(**changes: Any) -> TrialSpec:
+    return next(spec(**changes).trials())
+
+
+def refused(**changes: Any) -> list[Problem]:
+    body = JOB | changes
+    with pytest.raises(ValidationError) as error:
+        JobSpec.model_validate(body)
+    return problems_of(error.value, body)
+
+
+def test_the_menu_is_what_fits_the_job():
+    no_local = tuple(option for option in DEFAULT if option.kind != "local_sgd")
+
+    assert trial().replica.menu == DEFAULT
+    assert trial(optimizer={"kind": "schedulefree_sgd"}).replica.menu == DEFAULT
+    assert trial(optimizer={"kind": "adamw"}).replica.menu == no_local
+    assert trial(partition={"kind": "by_label"}).replica.menu == no_local
+    assert trial(workers={"count": 4, "per_node": 2}).replica.menu == no_local
+    assert trial(exchange={"kind": "none"}).replica.menu == ()
+
+
+@pytest.mark.parametrize("name", ["none", "bf16", "threshold 0.01", "topk 1e-05", "powersgd 16", "local_sgd 100"])
+def test_the_name_of_an_option_says_all_of_it(name: str):
+    assert Option.parse(name).name == name
+    assert Option.parse(Option.parse(name).name) == Option.parse(name)
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        (["none", "zip 0.1"], "got 'zip 0.1'"),
+        (["none", "threshold"], "`threshold <density>`"),
+        (["none", "fp16 2"], "`fp16`"),
+        (["none", "threshold 2"], "less than or equal to 1"),
+        (["none", "powersgd 1.5"], "valid integer"),
+        (["none", "powersgd much"], "no legal rank"),
+        (["none", "local_sgd 1"], "[2, 100000]"),
+        (["none", "threshold 0.01", "threshold 1e-2"], "must be distinct"),
+        (["threshold 0.01"], "give `exchange: {kind: threshold, density: 0.01}`"),
+        (["local_sgd 4"], "give `sync: {kind: local_sgd, period: 4}`"),
+    ],
+    ids=str,
+)
+def test_options_that_are_none_are_refused_with_what_is_right(named: list[str], said: str):
+    [problem] = refused(exchange={"kind": "auto", "options": named})
+
+    assert problem.pointer == "/exchange/options"
+    assert said in problem.message
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer", "said"),
+    [
+        ({"sync": {"kind": "vrl_sgd"}}, "/sync", "leave `sync` out"),
+        ({"controller": {"kind": "local"}}, "/exchange", "(`bo`, `sobol`)"),
+        ({"controller": {"kind": "fixed"}}, "/exchange", "give one exchange"),
+        ({"controller": {"kind": "autolrs"}}, "/exchange", "`schedule`"),
+        ({"exchange": NAMED, "optimizer": {"kind": "adamw"}}, "/exchange/options", "leave out `local_sgd 8`"),
+        ({"exchange": NAMED, "partition": {"kind": "by_label"}}, "/exchange/options", "`partition` is by_label"),
+        ({"exchange": NAMED, "workers": {"count": 4, "per_node": 2}}, "/exchange/options", "`workers.per_node` is 2"),
+        ({"blocks": {"kind": "jointspar"}}, "/blocks", "give `exchange: {kind: none}`"),
+        ({"exchange": AUTO | {"levels": {"kind": "accordion"}}}, "/exchange/levels", "no field"),
+        ({"exchange": AUTO | {"momentum_correction": 0.9}}, "/exchange/momentum_correction", "no field"),
+        (
+            {
+                "optimizer": {"kind": "sgd", "momentum": [0.5, 0.9], "weight_decay": [1e-4, 1e-2]},
+                "workload": {"kind": "digits-mlp", "batch_size": [16, 64]},
+            },
+            "/exchange",
+            "3 ranges besides `auto`",
+        ),
+    ],
+    ids=str,
+)
+def test_what_does_not_go_with_auto_is_refused_with_what_does(changes: dict[str, Any], pointer: str, said: str):
+    [problem] = refused(**changes)
+
+    assert problem.pointer == pointer
+    assert said in problem.message
+
+
+def _scheduled(option: str) -> dict[str, Any]:
+    entry = {"step": 0, "num_steps": 9, "learning_rate": 0.1, "values": {"option": option}}
+    return {"kind": "schedule", "schedule": {"optimizer": "sgd", "num_steps": 9, "entries": [entry]}}
+
+
+def test_a_schedule_with_options_is_taken_by_a_job_that_has_them_alone():
+    assert trial(controller=_scheduled("threshold 0.01")).controller.kind == "schedule"
+    for exchange in (AUTO, {"kind": "none"}):
+        [problem] = refused(controller=_scheduled("threshold 0.02"), exchange=exchange)
+        assert problem.pointer == "/controller/schedule/entries/0/values/option"
+        assert "`exchange: {kind: auto, options: [...]}`" in problem.message
+
+
+def test_a_budget_in_steps_is_told_that_it_does_not_count_what_is_sent():
+    assert advice(spec()) == ()
+    [said] = advice(spec(budget={"steps": 100_000}))
+
+    assert "`budget.seconds`" in said and "`none`" in said
+
+
+def test_a_job_whose_options_include_local_updates_goes_on_with_its_workers_alone():
+    assert trial().replica.apart_under == ("local_sgd 4", "local_sgd 16")
+    assert trial(optimizer={"kind": "lars"}).replica.apart_under == ()
+
+
+def test_a_segment_names_the_option_of_its_values():
+    values = Values(learning_rate=0.1, option="powersgd 1")
+
+    assert chunks.segment(values, values, 5).options == {"option": "powersgd 1"}
+
+
+# -- the opening -----------------------------------------------------------------------------------
+
+
+class OnALink(Group):
+    """Its steps take 10 ms and what it sends takes; it sends what is foreseen."""
+
+    def __init__(self, spec: TrialSpec, *, mbps: float, num_nodes: int = 2) -> None:
+        self.config, self.mbps = spec.replica, mbps
+        self.shapes = parameter_shapes(spec.replica.workload) or ()
+        self.nodes = tuple((rank,) for rank in range(num_nodes))
+        self.sent = {option.name: each.bytes for option, each in options.predicted(spec, self).items()}
+        self.ran: list[str] = []
+
+    def warm_up(self, group: Group, values: Values) -> SegmentResult:
+        assert group is self and values.option is not None
+        self.ran.append(values.option)
+        sent = 0.0 if values.option.startswith("local_sgd") else self.sent[values.option]
+        segment = Segment(num_steps=3, learning_rate=0.1, option=values.option)
+        return SegmentResult(
+            first_step=0,
+            losses=(1.0,) * segment.num_steps,
+            step_seconds=(1.0, *(0.01 + sent * 8 / (self.mbps * 1e6),) * 2),  # the first loads libraries
+            bytes_sent=({"gradient": round(3 * sent)},),
+            bytes_dense=0,
+        )
+
+    def absorb(self, others: Any) -> None: ...
+    def close(self) -> None: ...
+    def call(self, method: str, *args: Any, timeout_s: float | None = None) -> list[Any]:
+        raise AssertionError(f"{method} is not asked of this group")
+
+
+def _opened(link: dict[str, Any], mbps: float, num_nodes: int = 2, **changes: Any) -> tuple[OnALink, Any]:
+    job = trial(link=link, **changes)
+    group = OnALink(job, mbps=mbps, num_nodes=num_nodes)
+    space, warm_ups = options.opened(job, _stated_space(job.replica), [group], group.warm_up)
+    assert len(warm_ups) == len(group.ran)
+    return group, space
+
+
+@pytest.mark.parametrize("mbps", [1.0, 20.0, 300.0, 1e5])
+def test_a_measured_link_leads_to_the_same_options_as_a_stated_one(mbps: float):
+    _, measured = _opened({"mode": "measure"}, mbps)
+    _, stated = _opened({"mode": "emulate", "mbps": mbps}, mbps)
+
+    assert (measured.options, measured.opening.option) == (stated.options, stated.opening.option)
+    assert (measured.opening.option == "none") == (mbps == 1e5)
+
+
+def test_on_a_slow_link_nothing_dense_is_tried_and_all_that_compete_are_warmed_up():
+    group, space = _opened({"mode": "measure"}, 1.0)
+
+    assert not {"none", "fp16"} & set(group.ran)
+    assert set(space.options) <= set(group.ran)
+
+
+@pytest.mark.parametrize(
+    ("changes", "num_nodes", "options"),
+    [
+        ({"budget": {"steps": 1000}}, 2, ()),
+        ({"budget": {"bytes": 10**9}}, 2, ("threshold 0.001",)),
+        ({}, 1, ()),
+    ],
+    ids=["steps", "bytes", "one node"],
+)
+def test_without_seconds_or_a_link_what_the_budget_counts_decides(changes, num_nodes, options):
+    _, space = _opened({"mode": "measure"}, 100.0, num_nodes=num_nodes, **changes)
+
+    assert set(options) <= set(space.options) and bool(space.options) == bool(options)
+    assert space.opening.option == (options[-1] if options else "none")
