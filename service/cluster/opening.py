@@ -80,10 +80,12 @@ def _warm_up(group: Group, values: Values) -> SegmentResult:
 def _link_rule(spec: TrialSpec, axis: Axis, warm_up: SegmentResult, group: Group) -> float | None:
     """Return the density that the link's rule suggests, where the link is stated; `group` ran `warm_up` at the lowest.
 
-    The rule reads a clock, so a budget without seconds has none.
+    The rule reads a clock, so a budget without seconds has none, and neither has a run whose first step diverged.
     """
     link = spec.replica.link
     if spec.budget.seconds is None or not _follows_link(spec.replica) or not isinstance(link, EmulateLink):
+        return None
+    if not warm_up.step_seconds:
         return None
     dense_s = _transfer(spec, group, None).seconds(link)
     sparse_s = _transfer(spec, group, axis.low).seconds(link)

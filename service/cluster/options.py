@@ -83,7 +83,10 @@ class _Measuring:
         """Return what a step costs under each option, and without sending; None: the link does not show."""
         if isinstance(link, EmulateLink):
             seconds = {option: each.seconds(link) for option, each in self._traffic.items()}
-            compute = self._computes(seconds)
+            computes = self._computes(seconds)
+            if computes is None:
+                return None
+            compute = computes
         else:
             found = self._measured()
             if found is None:
@@ -96,24 +99,31 @@ class _Measuring:
         ]
         return costs, compute
 
-    def _computes(self, seconds: Mapping[Option, float]) -> float:
-        """Return what a step takes beside sending, by steps that send little, or nothing."""
+    def _computes(self, seconds: Mapping[Option, float]) -> float | None:
+        """Return what a step takes beside sending, by steps that send little, or nothing; None: they diverged."""
         option = next(iter(self._sparse_first or self._traffic))
-        taken = self._step(option).seconds
-        return max(0.0, taken - (seconds[option] if option.kind != LOCAL else 0.0))
+        step = self._step(option)
+        if step is None:
+            return None
+        return max(0.0, step.seconds - (seconds[option] if option.kind != LOCAL else 0.0))
 
     def _measured(self) -> link_rule.Link | None:
         """Return the link, told by steps that send more and more until that is felt."""
         steps: list[StepCost] = []
         for option in self._sparse_first:
-            steps.append(self._step(option))
-            if steps[-1].seconds > VISIBLE * steps[0].seconds:
+            step = self._step(option)
+            if step is None:
+                break
+            steps.append(step)
+            if step.seconds > VISIBLE * steps[0].seconds:
                 break
         return link_rule.fit(steps)
 
-    def _step(self, option: Option) -> StepCost:
+    def _step(self, option: Option) -> StepCost | None:
+        """Return what a step took, or None if the first one diverged."""
         result = self._warm_up(option)
         self.warm_ups.append(result)
-        num_steps = max(1, len(result.step_seconds))
-        sent = bytes_per_worker(result.bytes_sent) / num_steps
+        if not result.step_seconds:
+            return None
+        sent = bytes_per_worker(result.bytes_sent) / len(result.step_seconds)
         return StepCost(bytes=sent, seconds=min(result.step_seconds))  # the step that least else delayed

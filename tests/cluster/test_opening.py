@@ -17,6 +17,17 @@ JOB: dict[str, Any] = {
     "optimizer": {"kind": "sgd", "learning_rate": 0.5, "momentum": [0.8, 0.98], "nesterov": [True, False]},
     "controller": {"kind": "bo", "revisit": "stages", "max_search_fraction": 0.5, "num_stages": 1},
 }
+#: What a worker answers whose first step diverged.
+NOTHING: dict[str, Any] = {
+    "first_step": 0,
+    "losses": (),
+    "step_seconds": (),
+    "bytes_sent": ({},),
+    "bytes_dense": 0,
+    "density": None,
+    "threshold": None,
+    "diverged": True,
+}
 
 
 @pytest.fixture
@@ -57,6 +68,17 @@ def test_bytes_alone_are_no_budget_where_all_workers_turn_out_to_share_a_machine
     with pytest.raises(WorkloadError, match=r"add `budget\.seconds` or `steps`"):
         opening_space(digits_trial(**JOB | {"budget": {"bytes": 10**6}}), [group])
     assert not group.told
+
+
+@pytest.mark.parametrize("link", [{"mode": "emulate", "mbps": 100}, {"mode": "measure"}])
+@pytest.mark.parametrize("exchange", [{"kind": "threshold", "density": [0.01, 0.1]}, {"kind": "auto"}])
+def test_a_first_step_that_diverges_says_nothing_of_the_link(exchange: Any, link: Any, group: Any) -> None:
+    group.run = lambda segment: SegmentResult(**NOTHING)
+    given = {"exchange": exchange, "link": link, "budget": {"seconds": 100}, "controller": {"kind": "bo"}}
+
+    space, warm_ups = opening_space(digits_trial(**given), [group])
+
+    assert space.axes and all(result.diverged for result in warm_ups)
 
 
 def test_what_is_chosen_is_trained_with_reported_and_in_the_schedule(
