@@ -1,113 +1,40 @@
 """Every kind of gradient exchange and its knobs. Pydantic only, so that a job can be checked without torch."""
 
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
+from trainers.exchange.coded_config import (
+    CserConfig as CserConfig,
+    DistEfSgdConfig as DistEfSgdConfig,
+    DoubleSqueezeConfig as DoubleSqueezeConfig,
+    DriftingConfig as DriftingConfig,
+    LiecSgdConfig as LiecSgdConfig,
+    OneBitConfig as OneBitConfig,
+    QsgdConfig as QsgdConfig,
+    QuantizedBase as QuantizedBase,
+    SignSgdConfig as SignSgdConfig,
+    TernGradConfig as TernGradConfig,
+    TwoWayConfig as TwoWayConfig,
+)
+from trainers.exchange.config_base import (
+    Coefficient as Coefficient,
+    Density as Density,
+    ExchangeBase as ExchangeBase,
+    LevelName as LevelName,
+    Period as Period,
+    Rank as Rank,
+    SteeredConfig as SteeredConfig,
+    Threshold as Threshold,
+)
 from trainers.exchange.levels.config import (
     AccordionConfig,
     CalibratedConfig,
     CatConfig,
-    LevelsConfig,
     LinkCost,
-    StaticConfig,
-    WarmupConfig,
 )
-from trainers.ranges import Config, Fault, Range
-
-Density = Annotated[float, Field(gt=0, le=1)]
-Threshold = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Rank = Annotated[int, Field(ge=1, le=1024)]
-Coefficient = Annotated[float, Field(ge=0, lt=1)]
-#: Steps from one meeting of the ranks to the next.
-Period = Annotated[int, Field(ge=1, le=100_000)]
-LevelName = Literal["density", "threshold", "rank"]
-
-
-class ExchangeBase(Config):
-    """What every exchange can be given. Its level, if it has one, is what a controller steers."""
-
-    overlap: bool = Field(True, description="send gradients while backward still computes others")
-    bucket_mib: float = Field(
-        4.0, gt=0, le=1024, description="gradients sent together, in MiB of float32; at most 8 buckets"
-    )
-
-    @property
-    def level_name(self) -> LevelName:
-        """What people call the level; an exchange without one is told by its density."""
-        return "density"
-
-    @property
-    def level(self) -> float | tuple[float, float] | None:
-        """The level, fixed or [low, high]; None: there is none."""
-        return None
-
-    @property
-    def is_by_density(self) -> bool:
-        """Whether the level is a density."""
-        return self.level is not None and self.level_name == "density"
-
-    @property
-    def without_momentum(self) -> str | None:
-        """The knob that spares workers the momentum that they apply before they compress; None: they apply none."""
-        return None
-
-    def check_level(self, level: float | None) -> float:
-        """Return the level to use: `level`, or the configured one; raises ValueError if it is none."""
-        wanted = self.level if level is None else level
-        if wanted is None or isinstance(wanted, tuple):
-            raise ValueError(f"`level` must be given where it is searched, got None for the range {wanted}")
-        if fault := self.level_fault(wanted):
-            raise ValueError(f"`level` {fault}, got {wanted:g}")
-        return wanted
-
-    def level_fault(self, level: float) -> str | None:
-        """Return what is wrong with a level, as `must be ...`; None: nothing."""
-        return None if 0 < level <= 1 else "must be in (0, 1] for a density"
-
-    def ranges(self) -> Iterator[Range]:
-        if isinstance(self.level, tuple):
-            yield Range("level", self.level_name, self.level)
-
-
-class SteeredConfig(ExchangeBase):
-    """What all have whose level can change from step to step."""
-
-    levels: LevelsConfig = Field(StaticConfig(), description="what changes the level from step to step")
-
-    def faults(self) -> Iterator[Fault]:
-        yield from super().faults()
-        if message := self._misfit():
-            yield Fault("/levels", self.levels.kind, message)
-        elif isinstance(self.levels, AccordionConfig) and (message := self._critical_fault(self.levels.critical)):
-            critical = self.levels.critical
-            yield Fault("/levels/critical", critical, f"`critical` {message}, got {critical:g}")
-
-    def _misfit(self) -> str | None:
-        """Return why `levels` does not go with this exchange, and what does; None: it does."""
-        match self.levels:
-            case WarmupConfig() if self.level_name != "density":
-                return (
-                    f"`warmup` lowers a density, and this exchange has a {self.level_name}: give "
-                    "`levels: {kind: accordion}`, or leave it out"
-                )
-            case CalibratedConfig():
-                return "`calibrated` is a threshold: give `exchange: {kind: threshold, hold: run}`, or leave it out"
-            case CatConfig():
-                return "`cat` chooses how many of the largest entries are sent: give `exchange: {kind: topk}`"
-        return None
-
-    def _critical_fault(self, critical: float) -> str | None:
-        """Return why `critical` is no level that sends more than the job's, as `must be ...`."""
-        if self.level is None:
-            return None  # another fault
-        if fault := self.level_fault(critical):
-            return fault
-        low, high = self.level if isinstance(self.level, tuple) else (self.level, self.level)
-        if self.level_name == "threshold":
-            return None if critical < low else f"must be below the threshold, {low:g}, to send more"
-        return None if critical > high else f"must be above the {self.level_name}, {high:g}, to send more"
+from trainers.ranges import Fault
 
 
 class NoneConfig(ExchangeBase):
@@ -322,95 +249,6 @@ class PowerSgdConfig(SteeredConfig):
 
     def level_fault(self, level: float) -> str | None:
         return None if level >= 1 else "must be at least 1 for a rank"
-
-
-class QuantizedBase(ExchangeBase):
-    """What all have that send every entry with few bits."""
-
-    memory: ClassVar[Literal["residual", "none"]] = "none"
-
-
-class QsgdConfig(QuantizedBase):
-    """Random rounding to a few levels of each bucket's norm; unbiased (Alistarh et al., 2017)."""
-
-    kind: Literal["qsgd"] = "qsgd"
-    levels: int = Field(127, ge=1, le=127, description="levels of a magnitude")
-    bucket: int = Field(128, ge=8, le=65_536, description="entries that share a norm")
-    norm: Literal["l2", "max"] = "max"
-
-
-class TernGradConfig(QuantizedBase):
-    """Random rounding to -1, 0 or 1 times each layer's largest magnitude (Wen et al., 2017)."""
-
-    kind: Literal["terngrad"] = "terngrad"
-    clip: float = Field(2.5, gt=0, description="in standard deviations of a layer, before rounding")
-
-
-class SignSgdConfig(QuantizedBase):
-    """The sign of each entry: the majority's (Bernstein et al., 2018), or scaled with error feedback (EF-signSGD)."""
-
-    kind: Literal["signsgd"] = "signsgd"
-    feedback: bool = Field(True, description="scale by a layer's mean magnitude and keep the error; else a majority")
-
-    @property
-    def memory(self) -> Literal["residual", "none"]:  # type: ignore[override]
-        return "residual" if self.feedback else "none"
-
-
-class OneBitConfig(QuantizedBase):
-    """The sign of each entry, and each layer's mean of either sign, with error feedback (Seide et al., 2014)."""
-
-    kind: Literal["onebit"] = "onebit"
-    memory: ClassVar[Literal["residual", "none"]] = "residual"
-
-
-class TwoWayConfig(ExchangeBase):
-    """What all have that send each entry's sign, and each block's mean magnitude, in every direction."""
-
-    follows_rate: ClassVar[bool] = True  # whether errors are rescaled so that rate x error stays as it was
-
-    block: int = Field(4096, ge=8, le=2**24, description="neighbouring entries that share a magnitude, at most")
-
-
-class DoubleSqueezeConfig(TwoWayConfig):
-    """Signs to a server and back, with error feedback on both sides (DoubleSqueeze, Tang et al., 2019)."""
-
-    follows_rate: ClassVar[bool] = False
-
-    kind: Literal["doublesqueeze"] = "doublesqueeze"
-
-
-class DistEfSgdConfig(TwoWayConfig):
-    """Signs to a server and back; errors follow the learning rate, momentum is the workers' (Zheng et al., 2019)."""
-
-    kind: Literal["dist_ef_sgd"] = "dist_ef_sgd"
-    momentum: Coefficient = Field(
-        0.0, description="Nesterov's, of each worker, before it compresses; the optimizer's own must then be 0"
-    )
-
-    @property
-    def without_momentum(self) -> str | None:
-        return "momentum: 0" if self.momentum else None
-
-
-class DriftingConfig(TwoWayConfig):
-    """What all have whose workers apply what they do not send by themselves, so that their parameters differ."""
-
-    period: Period
-
-
-class CserConfig(DriftingConfig):
-    """Workers apply what their signs get wrong by themselves, and reset it every `period` steps (Xie et al., 2020)."""
-
-    kind: Literal["cser"] = "cser"
-    period: Period = Field(8, description="steps from one reset of the errors to the next")
-
-
-class LiecSgdConfig(DriftingConfig):
-    """Signs both ways, a worker's error applied at once, averages every `period` steps (Cheng et al., 2024)."""
-
-    kind: Literal["liec_sgd"] = "liec_sgd"
-    period: Period = Field(100, description="steps from one dense average to the next")
 
 
 SparseKind = ThresholdConfig | TopKConfig | RandomKConfig | DgcConfig | GTopKConfig | AdaCompConfig
