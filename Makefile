@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-long check bench bench-controller bench-search bench-workloads bench-links bench-chaos clean
+.PHONY: setup demo test test-long check bench bench-controller bench-search bench-workloads bench-links bench-methods bench-chaos clean
 
 setup: $(STAMP)
 
@@ -46,6 +46,9 @@ bench-search: setup
 
 bench-links: setup
 	for what in rates reach pace bytes table; do $(BIN)/python benchmarks/links.py $$what || exit; done
+
+bench-methods: setup
+	for what in rates run table; do $(BIN)/python benchmarks/methods.py $$what || exit; done
 
 bench-workloads: setup
 	$(BIN)/python benchmarks/workloads.py
