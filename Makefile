@@ -19,7 +19,8 @@ demo: setup
 	$(BIN)/wiretune demo
 
 test: setup
-	$(BIN)/python -m pytest -m "not long" -n auto --maxprocesses 4 --dist loadgroup
+	$(BIN)/python -m pytest -m "not long and not ray" -n auto --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest -m "not long and ray"
 
 test-long: setup
 	$(BIN)/python -m pytest -m long --timeout 1800

@@ -1,4 +1,4 @@
-"""Which tests share a process, and databases without rows: a copied SQLite file, and PostgreSQL, a server a process."""
+"""Databases without rows: a copied SQLite file, and PostgreSQL, one server a process, for every test that asks for it."""
 
 import os
 import shutil
@@ -11,14 +11,6 @@ from service.control import database
 from service.control.models import Base
 from service.settings import Settings
 from tests.postgres_server import HOW_TO_GET_ONE, VARIABLE, Databases, Server, find_programs
-
-
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the marks in a hook of its own
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep a file's tests together, which share what they start, and all that need Ray: one head for the whole run."""
-    for item in items:
-        group = "ray" if item.get_closest_marker("ray") else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")

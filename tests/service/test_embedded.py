@@ -32,7 +32,7 @@ def test_ports_are_distinct():
 
 
 def test_a_number_that_went_to_a_stranger_is_not_taken_for_ours():
-    assert processes.is_running(os.getpid(), word="pytest")
+    assert processes.is_running(os.getpid(), word="python")
     assert not processes.is_running(os.getpid(), word="service.control.watchdog")
 
 
