@@ -1,4 +1,4 @@
-"""Databases without rows: a copied SQLite file, and PostgreSQL, one server a process, for every test that asks for it."""
+"""Databases without rows: a copied SQLite file, and PostgreSQL, one server a process, for every test that asks."""
 
 import os
 import shutil
