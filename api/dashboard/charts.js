@@ -76,11 +76,13 @@ function logAxis(values, write) {
   if (!known.length) return { type: "log" };
   const [low, high] = [Math.floor(Math.log10(Math.min(...known))), Math.ceil(Math.log10(Math.max(...known)))];
   const decades = Math.log10(Math.max(...known) / Math.min(...known));
-  const isNarrow = decades > 0.1 && decades <= 0.7; // a single value is shown with a decade around it
+  const isNarrow = decades > 0.1 && decades <= 0.7;
   const leads = decades > 2 ? [1] : isNarrow ? [1, 1.5, 2, 3, 4, 5, 6, 8] : [1, 2, 5];
   const powers = Array.from({ length: high - low + 1 }, (_, at) => low + at);
   const tickvals = powers.flatMap((power) => leads.map((lead) => Number(`${lead}e${power}`)));
-  return { type: "log", tickvals, ticktext: tickvals.map(write) };
+  const middle = (Math.log10(Math.max(...known)) + Math.log10(Math.min(...known))) / 2;
+  const around = decades <= 0.1 ? { range: [middle - 0.5, middle + 0.5] } : {}; // else no tick may be in sight
+  return { type: "log", tickvals, ticktext: tickvals.map(write), ...around };
 }
 
 // One colour and one entry of the legend per arm; its seeds are lines of the same look, told apart by pointing at them.
