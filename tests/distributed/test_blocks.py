@@ -1,15 +1,10 @@
 """Laws of drawn blocks, on three ranks whose data differ, and on four that share two nodes."""
 
-import os
-import signal
-
 import pytest
+from killed_workers import outcome
 from scenarios import Reports
 
 from trainers.config import DigitsMlp, JointSparConfig, LarsConfig, NoneConfig, ReplicaConfig
-from trainers.group import ProcessGroup
-from trainers.repair import RepairingGroup
-from trainers.segment import Segment
 
 
 def test_ranks_draw_alike_and_stay_equal(three_ranks: Reports, four_ranks: Reports):
@@ -51,15 +46,4 @@ def test_a_worker_that_is_killed_changes_nothing():
         blocks=JointSparConfig(),
         collective_timeout_s=10,
     )
-    runs = []
-    for is_killed in (False, True):
-        workers = ProcessGroup(config, 3, device="cpu")
-        with RepairingGroup(workers) as group:
-            results = [group.run(Segment(num_steps=7, learning_rate=5.0))]
-            if is_killed:
-                os.kill(workers.pids[1], signal.SIGKILL)
-            results.append(group.run(Segment(num_steps=40, learning_rate=5.0)))
-            assert group.recovery.repairs == is_killed
-            runs.append([(result.losses, result.bytes_sent) for result in results] + [group.evaluate().loss])
-
-    assert runs[0] == runs[1]
+    assert outcome(config, is_killed=True) == outcome(config, is_killed=False)

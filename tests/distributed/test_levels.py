@@ -1,12 +1,11 @@
 """Laws of levels that change from step to step, on three ranks whose gradients differ."""
 
-import os
-import signal
 from typing import Any
 
 import numpy as np
 import pytest
 from exchange_bench import SHAPES
+from killed_workers import outcome
 from level_scenarios import BATCH_RATES, CHECKS, DECAY, LEVELS, NUM_STEPS, TRAINED
 from local_definitions import accordion_batch
 from scenarios import Reports
@@ -16,9 +15,6 @@ from trainers import cost
 from trainers.config import DigitsMlp, EmulateLink, ReplicaConfig, SgdConfig
 from trainers.exchange.config import PowerSgdConfig, TopKConfig
 from trainers.exchange.levels.config import AccordionConfig, CatConfig
-from trainers.group import ProcessGroup
-from trainers.repair import RepairingGroup
-from trainers.segment import Segment
 
 ACCORDION = [name for name in LEVELS if name.startswith("accordion")]
 #: What goes by a clock, and what has no memory.
@@ -154,15 +150,4 @@ def test_a_worker_that_is_killed_while_levels_change_changes_nothing(exchange):
         link=EmulateLink(mbps=10_000, latency_ms=0.1),
         collective_timeout_s=10,
     )
-    runs = []
-    for is_killed in (False, True):
-        workers = ProcessGroup(config, 3, device="cpu")
-        with RepairingGroup(workers) as group:
-            results = [group.run(Segment(num_steps=7, learning_rate=0.1))]
-            if is_killed:
-                os.kill(workers.pids[1], signal.SIGKILL)
-            results.append(group.run(Segment(num_steps=40, learning_rate=0.1)))
-            assert group.recovery.repairs == is_killed
-            runs.append([(result.losses, result.bytes_sent) for result in results] + [group.evaluate().loss])
-
-    assert runs[0] == runs[1]
+    assert outcome(config, is_killed=True) == outcome(config, is_killed=False)

@@ -1,7 +1,5 @@
 """Laws of local updates, on two, three and four ranks whose data differ, and on one."""
 
-import os
-import signal
 from functools import partial
 from itertools import product
 from typing import Any
@@ -10,6 +8,7 @@ import numpy as np
 import pytest
 from exchange_bench import Place
 from exchange_kinds import UNEVEN
+from killed_workers import outcome
 from local_definitions import (
     Definition,
     cocod_sgd,
@@ -25,9 +24,6 @@ from sync_bench import Problem, SyncBench, solution
 from sync_scenarios import LINEAR, LOCAL, RATES, SYNCHRONOUS
 
 from trainers.config import DigitsMlp, NoneConfig, ReplicaConfig, SgdConfig
-from trainers.group import ProcessGroup
-from trainers.repair import RepairingGroup
-from trainers.segment import Segment
 
 DEFINITIONS: dict[str, Definition] = {
     "local_sgd": partial(local_sgd, period=4),
@@ -192,18 +188,7 @@ def test_a_worker_that_is_killed_in_a_round_changes_nothing(name: str):
     config = ReplicaConfig(
         workload=DigitsMlp(), optimizer=SgdConfig(), exchange=NoneConfig(), sync=LOCAL[name], collective_timeout_s=10
     )
-    runs = []
-    for is_killed in (False, True):
-        workers = ProcessGroup(config, 3, device="cpu")
-        with RepairingGroup(workers) as group:
-            results = [group.run(Segment(num_steps=7, learning_rate=0.1))]
-            if is_killed:
-                os.kill(workers.pids[1], signal.SIGKILL)
-            results.append(group.run(Segment(num_steps=40, learning_rate=0.1)))
-            assert group.recovery.repairs == is_killed
-            runs.append([(result.losses, result.bytes_sent) for result in results] + [group.evaluate().loss])
-
-    assert runs[0] == runs[1]
+    assert outcome(config, is_killed=True) == outcome(config, is_killed=False)
 
 
 def test_ranks_that_are_apart_are_evaluated_at_their_mean(replicas: list[dict[str, Any]]):

@@ -1,7 +1,5 @@
 """Laws of exchanges that compress both ways, on two, three and four ranks whose data differ, and on one."""
 
-import os
-import signal
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -11,6 +9,7 @@ import pytest
 import torch
 from exchange_bench import Place
 from exchange_kinds import UNEVEN
+from killed_workers import outcome
 from local_definitions import Traces
 from scenarios import Reports
 from sync_bench import D, Problem
@@ -29,9 +28,6 @@ from two_way_scenarios import (
 
 from trainers.config import DigitsMlp, ReplicaConfig, SgdConfig
 from trainers.exchange.block_shards import BlockShards
-from trainers.group import ProcessGroup
-from trainers.repair import RepairingGroup
-from trainers.segment import Segment
 
 Array = np.ndarray
 Groups = list[list[dict[str, Any]]]
@@ -208,15 +204,4 @@ def test_a_worker_that_is_killed_changes_nothing(kind: str):
     config = ReplicaConfig(
         workload=DigitsMlp(), optimizer=SgdConfig(momentum=0.0), exchange=EXCHANGES[kind], collective_timeout_s=10
     )
-    runs = []
-    for is_killed in (False, True):
-        workers = ProcessGroup(config, 3, device="cpu")
-        with RepairingGroup(workers) as group:
-            results = [group.run(Segment(num_steps=7, learning_rate=0.1))]
-            if is_killed:
-                os.kill(workers.pids[1], signal.SIGKILL)
-            results.append(group.run(Segment(num_steps=40, learning_rate=0.05)))
-            assert group.recovery.repairs == is_killed
-            runs.append([(result.losses, result.bytes_sent) for result in results] + [group.evaluate().loss])
-
-    assert runs[0] == runs[1]
+    assert outcome(config, is_killed=True) == outcome(config, is_killed=False)

@@ -1,0 +1,22 @@
+"""A run of three workers, left alone or with one of them killed between two segments."""
+
+import os
+import signal
+from typing import Any
+
+from trainers.config import ReplicaConfig
+from trainers.group import ProcessGroup
+from trainers.repair import RepairingGroup
+from trainers.segment import Segment
+
+
+def outcome(config: ReplicaConfig, *, is_killed: bool) -> list[Any]:
+    """Return the losses and bytes of both segments, the second of which has a lower rate, and the loss in the end."""
+    workers = ProcessGroup(config, 3, device="cpu")
+    with RepairingGroup(workers) as group:
+        results = [group.run(Segment(num_steps=7, learning_rate=0.1))]
+        if is_killed:
+            os.kill(workers.pids[1], signal.SIGKILL)
+        results.append(group.run(Segment(num_steps=40, learning_rate=0.05)))
+        assert group.recovery.repairs == is_killed
+        return [(result.losses, result.bytes_sent) for result in results] + [group.evaluate().loss]
