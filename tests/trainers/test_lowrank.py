@@ -4,7 +4,7 @@ from torch import Tensor
 
 from trainers.exchange.compressors.lowrank import starting_factor
 from trainers.exchange.compressors.sizes import is_worth_factors
-from trainers.exchange.kernels.lowrank import back_project, orthogonalize_, project, rebuild, subtract
+from trainers.exchange.kernels.lowrank import orthogonalize_, project, rebuild, take_out
 
 
 def normal(*shape: int) -> Tensor:
@@ -13,13 +13,12 @@ def normal(*shape: int) -> Tensor:
 
 def approximated(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     """Return one worker's approximation of `matrix` `(n, m)`, and what it leaves behind."""
-    left, mean, p = torch.empty_like(matrix), torch.empty_like(matrix), torch.empty(max(matrix.shape), rank)
+    left, mean, p = torch.empty_like(matrix), torch.empty_like(matrix), torch.empty(rank, max(matrix.shape))
     q = starting_factor(min(matrix.shape), rank, seed=1)
 
     project(matrix, torch.zeros_like(matrix), left, q, p)
     orthogonalize_(p)
-    back_project(left, p, q)
-    subtract(left, p, q)
+    take_out(left, p, q)
     rebuild(p, q, mean)
 
     return mean, left
@@ -29,19 +28,18 @@ def approximated(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor]:
 def test_the_passes_are_what_their_formulas_say(shape: tuple[int, int]):
     gradient, residual, q = normal(*shape), 3 * normal(*shape), normal(3, min(shape))
     corrected, mean = torch.empty(shape), torch.empty(shape)
-    p, next_q = torch.empty(max(shape), 3), torch.empty(3, min(shape))
+    p, next_q = torch.empty(3, max(shape)), torch.empty(3, min(shape))
 
     project(gradient, residual, corrected, q, p)
-    back_project(corrected, p, next_q)
     left = corrected.clone()
-    subtract(left, p, q)
-    rebuild(p, q, mean)
+    take_out(left, p, next_q)
+    rebuild(p, next_q, mean)
 
     tall = corrected if shape[0] >= shape[1] else corrected.T
     assert torch.equal(corrected, gradient + residual)
-    close(p, tall @ q.T)
-    close(next_q, (tall.T @ p).T)
-    close(mean, p @ q if shape[0] >= shape[1] else (p @ q).T)
+    close(p, (tall @ q.T).T)
+    close(next_q, p @ tall)
+    close(mean, p.T @ next_q if shape[0] >= shape[1] else next_q.T @ p)
     close(left, corrected - mean)
 
 
@@ -51,33 +49,33 @@ def close(found: Tensor, expected: Tensor) -> None:
 
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e15])
 @pytest.mark.parametrize(
-    "columns",
+    "rows",
     [
-        normal(64, 8),
+        normal(8, 64),
         normal(4, 4),
         torch.zeros(5, 5),
-        normal(50, 1).expand(50, 6),
-        normal(40, 2) @ normal(2, 5),
-        torch.eye(6)[:, [0, 0, 1, 1, 1]],
-        torch.tensor([[float("nan"), 1.0], [float("inf"), 2.0]]),
+        normal(1, 50).expand(6, 50),
+        normal(5, 2) @ normal(2, 40),
+        torch.eye(6)[[0, 0, 1, 1, 1]],
+        torch.tensor([[float("nan"), float("inf")], [1.0, 2.0]]),
     ],
     ids=["any", "square", "zero", "equal", "dependent", "axes twice", "not finite"],
 )
-def test_orthogonalized_columns_are_orthonormal(columns: Tensor, scale: float):
-    p = (scale * columns).contiguous()
+def test_orthogonalized_rows_are_orthonormal(rows: Tensor, scale: float):
+    p = (scale * rows).contiguous()
 
     orthogonalize_(p)
 
-    torch.testing.assert_close(p.T @ p, torch.eye(p.shape[1]), rtol=0, atol=1e-5)
+    torch.testing.assert_close(p @ p.T, torch.eye(len(p)), rtol=0, atol=1e-5)
 
 
-def test_orthogonalized_columns_span_what_they_spanned():
-    columns = normal(40, 4)
-    p = columns.clone()
+def test_orthogonalized_rows_span_what_they_spanned():
+    rows = normal(4, 40)
+    p = rows.clone()
 
     orthogonalize_(p)
 
-    torch.testing.assert_close(p @ (p.T @ columns), columns, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close((rows @ p.T) @ p, rows, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(("rank", "own"), [(3, 3), (3, 1), (4, 0), (12, 12)])  # the last: full rank, dense

@@ -32,6 +32,12 @@ def is_finite(values: Tensor) -> bool:
     return bool(torch.isfinite(values.sum()))
 
 
+def has_length(values: Tensor) -> bool:
+    """Whether the 2-norm of `values` is finite, in float32's range."""
+    norm = torch.linalg.vector_norm(values, dtype=torch.float64)
+    return bool(norm <= torch.finfo(torch.float32).max)
+
+
 def loss_if(finite: bool, loss: Tensor) -> float:
     """Return what a rank tells the others: the scalar `loss`, or NaN if its gradient is not `finite`."""
     return float(loss) if finite else math.nan

@@ -22,9 +22,9 @@ from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.compressors.lowrank import starting_factor
 from trainers.exchange.compressors.sizes import WORD_BYTES, as_matrix, is_worth_factors
 from trainers.exchange.config import PowerSgdConfig
-from trainers.exchange.kernels.lowrank import back_project, orthogonalize_, project, rebuild, subtract
+from trainers.exchange.kernels.lowrank import orthogonalize_, project, rebuild, take_out
 from trainers.exchange.levels.level import Level, level_of
-from trainers.exchange.outcome import DIVERGED, Exchanged, is_finite
+from trainers.exchange.outcome import DIVERGED, Exchanged, has_length
 from trainers.exchange.rounding import Rounded
 from trainers.exchange.wire import Wire
 from trainers.snapshot import Kept
@@ -35,7 +35,7 @@ class _Matrix:
     """A layer that is factorised in this step."""
 
     layer: Layer
-    p: Tensor  # (l, r), of the long side
+    p: Tensor  # (r, l), of the long side, transposed
     q: Tensor  # (r, s), of the short side, transposed
 
     @property
@@ -68,17 +68,19 @@ class PowerSgdExchange:
     @torch.no_grad()
     def step(self, loss: Tensor, level: Level, learning_rate: float) -> Exchanged:
         everything: list[_Matrix] = []
+        finite = True
         for bucket in self._buffer.buckets:
             matrices = self._project(bucket, level)
             others = [self._buffer.gradient[layer.start : layer.stop] for layer in _others(bucket, matrices)]
-            self._rounded.average(bucket.index, [[each.p for each in matrices], others])
-            self._back_project(matrices)
+            finite &= self._rounded.average(bucket.index, [[each.p for each in matrices], others])
+            self._take_out(matrices)
             everything += matrices
         loss_sum = self._average(everything, float(loss))
+        # P is orthonormal, so no entry of a product is longer than Q.
+        if not (finite and math.isfinite(loss_sum) and all(has_length(each.q) for each in everything)):
+            return DIVERGED
         for each in everything:
             rebuild(each.p, each.q, self._buffer.gradient[each.span].view(each.shape))
-        if not (math.isfinite(loss_sum) and is_finite(self._buffer.gradient)):
-            return DIVERGED
         self._commit(everything)
         return Exchanged(loss=loss_sum / self._wire.num_workers)
 
@@ -100,15 +102,13 @@ class PowerSgdExchange:
 
     def _matrix(self, layer: Layer, rank: int) -> _Matrix:
         factor = self._factors[layer.start][:rank]
-        return _Matrix(layer, p=factor.new_empty(max(as_matrix(layer.shape)), len(factor)), q=factor.clone())
+        return _Matrix(layer, p=factor.new_empty(len(factor), max(as_matrix(layer.shape))), q=factor.clone())
 
-    def _back_project(self, matrices: list[_Matrix]) -> None:
+    def _take_out(self, matrices: list[_Matrix]) -> None:
         """Replace Q by the rank's own, and M by what that leaves of it."""
         for each in matrices:
-            corrected = self._next[each.span].view(each.shape)
             orthogonalize_(each.p)
-            back_project(corrected, each.p, each.q)
-            subtract(corrected, each.p, each.q)
+            take_out(self._next[each.span].view(each.shape), each.p, each.q)
 
     def _average(self, matrices: list[_Matrix], loss: float) -> float:
         """Average the Q of all matrices, in place; returns the sum of the losses."""

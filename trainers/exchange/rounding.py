@@ -23,24 +23,30 @@ class Rounded:
         self._scales: dict[str, float] = {}
         self._next: dict[str, float] = {}
 
-    def average(self, call: int, groups: Sequence[Sequence[Tensor]]) -> None:
-        """Average all tensors of all groups over the ranks, in place, in one collective.
+    def average(self, call: int, groups: Sequence[Sequence[Tensor]]) -> bool:
+        """Average all tensors of all groups over the ranks, in place, in one collective; returns if they are finite.
 
         The tensors of a group are of one magnitude. `call` tells the calls of a step apart. A group that is new is sent
         as float32, as all is that overflowed in float16.
         """
         tensors = [tensor for group in groups for tensor in group]
         if not tensors:
-            return
+            return True
         scales = [self._scales.get(f"{call}.{index}") for index in range(len(groups))]
         factors = [scale for scale, group in zip(scales, groups, strict=True) for _ in group]
-        if self._values == "float32" or None in factors or not self._half(tensors, factors):  # type: ignore[arg-type]
-            words = torch.cat([tensor.reshape(-1) for tensor in tensors])
-            self._wire.all_reduce_sum(words, {"gradient": words.nbytes})
-            _spread(words, tensors, [1.0 / self._wire.num_workers] * len(tensors))
+        is_exact = self._values == "float32" or None in factors
+        finite = (not is_exact and self._half(tensors, factors)) or self._full(tensors)  # type: ignore[arg-type]
         for index, group in enumerate(groups):
             if group:
                 self._next[f"{call}.{index}"] = self._scale_for(group)
+        return finite
+
+    def _full(self, tensors: Sequence[Tensor]) -> bool:
+        """Average in float32; returns whether all of it is finite."""
+        words = torch.cat([tensor.reshape(-1) for tensor in tensors])
+        self._wire.all_reduce_sum(words, {"gradient": words.nbytes})
+        _spread(words, tensors, [1.0 / self._wire.num_workers] * len(tensors))
+        return is_finite(words)
 
     def _half(self, tensors: Sequence[Tensor], factors: Sequence[float]) -> bool:
         """Average in float16; returns whether all of it fitted. The tensors change only then."""
