@@ -226,7 +226,6 @@ class Replica:
                 if diverged:
                     break
                 if not sent:
-                    self._buffer.check_attached()
                     self._check_buffers()
                 sent.append(outcome)
                 scales.append(scale)
@@ -286,10 +285,10 @@ class Replica:
 
         What the `is_first` step keeps for backward is counted.
         """
-        self._buffer.zero()
+        self._buffer.clear()
         total = torch.zeros((), device=self.device)
         for micro in range(self.config.accumulate):
-            with self._saved.counted() if is_first else nullcontext():
+            with self._buffer.untouched(), self._saved.counted() if is_first else nullcontext():
                 loss = self._loss(self.step, micro, segment.batch_size) / self.config.accumulate
             total += loss.detach()
             if micro < self.config.accumulate - 1:

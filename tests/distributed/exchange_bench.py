@@ -111,7 +111,6 @@ class Bench:
     def step(self, gradient: Tensor, level: float | None, *, loss: Tensor = LOSS, rate: float = 1.0) -> Exchanged:
         self.given += rate * (self._momentum() + self.wires.share * gradient)
         self.buffer.expect()
-        self.buffer.zero()
         self.buffer.gradient.copy_(gradient)
         self.buffer.finish()
         outcome = self.exchange.step(loss, level, rate)

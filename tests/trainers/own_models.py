@@ -361,8 +361,8 @@ class Broken(Regression):
             return super().loss(model, batch).item()  # type: ignore[return-value]
         if self.fault == "vector loss":
             return (model(batch[0]) - batch[1]).squeeze(1)
-        if self.fault == "cleared gradients":
-            model.zero_grad(set_to_none=True)
+        if self.fault == "backward of its own":
+            super().loss(model, batch).backward()
         return super().loss(model, batch)
 
     def evaluate(self, model: nn.Module, batch: Any) -> Mapping[str, Tensor]:

@@ -156,8 +156,10 @@ def updates(config: OptimizerConfig, blocks: BlocksConfig, num_steps: int) -> to
     moves = []
     for step in range(num_steps):
         optimizer.set_learning_rate(config.learning_rate, 0, drawing.draw(step))
-        buffer.zero()
+        buffer.clear()
+        buffer.expect()
         workload.loss(model, None).backward()
+        buffer.finish()
         optimizer.step()
         moves.append(nn.utils.parameters_to_vector(parameters).detach() - start)
         nn.utils.vector_to_parameters(start.clone(), parameters)

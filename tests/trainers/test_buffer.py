@@ -2,19 +2,31 @@
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import Parameter
 
 from trainers.config import NoneConfig
 from trainers.exchange.buffer import GradientBuffer
 
 
-def test_gradients_are_views_into_the_buffer():
-    parameters = [Parameter(torch.randn(3, 2)), Parameter(torch.randn(4))]
-    buffer = GradientBuffer.behind(parameters, NoneConfig())
+@pytest.mark.parametrize("overlap", [True, False])
+def test_the_gradients_of_a_backward_are_views_into_the_buffer(overlap: bool):
+    used, idle = Parameter(torch.randn(3, 2)), Parameter(torch.randn(4))
+    embedding = nn.Embedding(2, 2, sparse=True)
+    buffer = GradientBuffer.behind([used, idle, embedding.weight], NoneConfig(overlap=overlap))
 
-    (parameters[0].sum() + 2 * parameters[1].sum()).backward()
+    for factor in (1, 2):
+        buffer.gradient.fill_(7.0)  # what the exchange has left
+        buffer.clear()
+        (factor * used.sum()).backward()
+        buffer.expect()
+        (factor * used.sum() + embedding(torch.tensor([1, 1])).sum()).backward()
+        buffer.finish()
 
-    assert buffer.gradient.tolist() == [1.0] * 6 + [2.0] * 4
+        assert buffer.wait_for_all().tolist() == [2.0 * factor] * 6 + [0.0] * 4 + [0.0] * 2 + [2.0] * 2
+        for parameter, start in ((used, 0), (idle, 6), (embedding.weight, 10)):
+            assert parameter.grad is not None
+            assert parameter.grad.data_ptr() == buffer.gradient[start:].data_ptr()
 
 
 @pytest.mark.parametrize(("max_norm", "norm"), [(1.0, 1.0), (100.0, 5.0)])

@@ -337,7 +337,7 @@ FAULTS = {
     "vector metric": "`evaluate` must return scalars, means over the batch; `mae` is none",
     "vector loss": r"`loss` must return a scalar tensor.*got shape \(12,\)",
     "loss without gradient": r"`loss` must return a scalar tensor.*got a float",
-    "cleared gradients": "replaced a parameter's `.grad`",
+    "backward of its own": "replaced a parameter's `.grad`",
     "unnamed metric": r"`evaluate` must return \['loss', 'mae'\].*got \['loss', 'mae', 'mse'\]",
 }
 

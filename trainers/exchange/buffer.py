@@ -3,7 +3,8 @@
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Self
 
@@ -51,7 +52,7 @@ class GradientBuffer:
         self._owner = {layer.start: bucket.index for bucket in self.buckets for layer in bucket.layers}
         #: Those whose gradient it is, in the order of the layers, if backward fills it.
         self.parameters: list[Parameter] = []
-        self._places: list[int] = []
+        self._views: list[Tensor] = []  # of each parameter's range
         self._filling: Collection[Layer] = self.layers
         self._filled = [threading.Event() for _ in self.buckets]
         self._events: dict[int, torch.cuda.Event] = {}  # on a GPU, of the work that fills each bucket
@@ -65,30 +66,32 @@ class GradientBuffer:
 
     @classmethod
     def behind(cls, parameters: Sequence[Parameter], config: ExchangeBase) -> Self:
-        """Return a buffer of which every parameter's `.grad` is a view: backward adds into it, and says so."""
+        """Return a buffer for the gradients of `parameters`, of which each `.grad` is a view when backward has ended.
+
+        Backward leaves its own tensors, and each is copied as soon as it is complete: to add to the buffer instead
+        would take it to be cleared, and read once more.
+        """
         buffer = cls([tuple(each.shape) for each in parameters], config, parameters[0].device)
-        for parameter, layer in zip(parameters, buffer.layers, strict=True):
-            parameter.grad = buffer._view(layer)
+        buffer.parameters = list(parameters)
+        buffer._views = [buffer.of(layer).view(layer.shape) for layer in buffer.layers]
+        for index, parameter in enumerate(parameters):
+            parameter.grad = buffer._views[index]
             if config.overlap and parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-                    partial(buffer._arrive, layer)
+                    partial(buffer._arrive, index)
                 )
-        buffer.parameters, buffer._places = list(parameters), [_place(parameter) for parameter in parameters]
         return buffer
 
     def restrict(self, layers: Collection[Layer]) -> None:
         """Have backward fill `layers` alone from now on: other parameters have no gradient, and zeros in the vector."""
         self._filling = layers
-        for parameter, layer in zip(self.parameters, self.layers, strict=True):
+        for parameter, layer, view in zip(self.parameters, self.layers, self._views, strict=True):
             parameter.requires_grad_(layer in layers)
-            parameter.grad = self._view(layer) if layer in layers else None
+            parameter.grad = view if layer in layers else None
 
     def of(self, layer: Layer) -> Tensor:
         """Return a layer's gradient, a view."""
         return self.gradient[layer.start : layer.stop]
-
-    def _view(self, layer: Layer) -> Tensor:
-        return self.of(layer).view(layer.shape)
 
     def led_by(self, numbers: Sequence[float], bucket: Bucket) -> Tensor:
         """Return up to `LEAD` numbers and, behind them, the gradient of the bucket that starts at 0: a view."""
@@ -97,9 +100,20 @@ class GradientBuffer:
         words[: len(numbers)] = words.new_tensor(numbers)
         return words
 
-    def _arrive(self, layer: Layer, _: Tensor) -> None:
+    def _arrive(self, index: int, _: Tensor) -> None:
         if self._expects:
-            self.arrive(layer)
+            self._gather(index)
+            self.arrive(self.layers[index])
+
+    @torch.no_grad()
+    def _gather(self, index: int) -> None:
+        """Move a parameter's gradient into the buffer, where it is not there yet; what has none has zeros."""
+        parameter, view = self.parameters[index], self._views[index]
+        gradient, parameter.grad = parameter.grad, view if parameter.requires_grad else None
+        if gradient is None:
+            view.zero_()
+        elif gradient is not view:
+            view.copy_(gradient.to_dense() if gradient.is_sparse else gradient)
 
     def arrive(self, layer: Layer) -> None:
         """This layer's gradient is complete."""
@@ -125,13 +139,19 @@ class GradientBuffer:
             filled.clear()
         self._pooled.clear()
         self._expects, self._has_failed = True, False
+        for index, parameter in enumerate(self.parameters):
+            if not parameter.requires_grad:
+                self._gather(index)
         for bucket in self.buckets:
             if not self._missing[bucket.index]:
-                self._fill(bucket.index)  # it is zero
+                self._fill(bucket.index)
 
     def finish(self) -> None:
         """Backward has ended: layers that it did not come to have a gradient of zero."""
         self._expects = False
+        for index, parameter in enumerate(self.parameters):
+            if parameter.requires_grad:
+                self._gather(index)
         for bucket in self.buckets:
             if not self._filled[bucket.index].is_set():
                 self._fill(bucket.index)
@@ -166,17 +186,18 @@ class GradientBuffer:
             self.wait(bucket)
         return self.gradient
 
-    def check_attached(self) -> None:
-        """Raise WorkloadError unless backward still adds into this buffer."""
-        for parameter, place in zip(self.parameters, self._places, strict=True):
-            if parameter.requires_grad and (parameter.grad is None or _place(parameter) != place):
-                raise WorkloadError(
-                    "the model or the loss replaced a parameter's `.grad`; leave gradients to the trainer"
-                )
+    def clear(self) -> None:
+        """Forget all gradients: the coming backward starts anew."""
+        for parameter in self.parameters:
+            parameter.grad = None
 
-    def zero(self) -> None:
-        """Clear the gradients, in place."""
-        self.gradient.zero_()
+    @contextmanager
+    def untouched(self) -> Iterator[None]:
+        """Raise WorkloadError if the body changes which gradients there are: that is backward's to do."""
+        before = [parameter.grad for parameter in self.parameters]
+        yield
+        if any(parameter.grad is not gradient for parameter, gradient in zip(self.parameters, before, strict=True)):
+            raise WorkloadError("the model or the loss replaced a parameter's `.grad`; leave gradients to the trainer")
 
     @torch.no_grad()
     def root_mean_square(self) -> Tensor:
@@ -197,8 +218,3 @@ def _leave(gradient: Tensor) -> None:
 
 def _overlook(bucket: Bucket, gradient: Tensor) -> None:
     return
-
-
-def _place(parameter: Parameter) -> int:
-    assert parameter.grad is not None
-    return parameter.grad.data_ptr()

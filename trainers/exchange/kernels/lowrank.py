@@ -1,9 +1,9 @@
 """The passes of a low-rank exchange over a matrix of gradients, each of which reads and writes it at most once.
 
-Symbols: M `(n, m)` a layer's gradient plus residual, r the rank. P is the factor of its long side, l = max(n, m), and Q
-that of its short side, s = min(n, m); both are held as their transposes, P' `(r, l)` and Q' `(r, s)`. M is P Q' where it
-is tall, and Q P' where it is wide. All tensors are contiguous float32. `project` and `take_out` compute what is a rank's
-own; what all must agree on, `rebuild` and `orthogonalize_`, gives the same bits on every kind of CPU.
+Symbols: M `(n, m)` a layer's gradient plus residual, r the rank. P is the factor of its long side, l = max(n, m), and
+Q that of its short side, s = min(n, m); both are held as their transposes, P' `(r, l)` and Q' `(r, s)`. M is P Q' where
+it is tall, and Q P' where it is wide. All tensors are contiguous float32. `project` and `take_out` compute what is a
+rank's own; what all must agree on, `rebuild` and `orthogonalize_`, gives the same bits on every kind of CPU.
 """
 
 from functools import partial
