@@ -5,30 +5,18 @@ import os
 import shutil
 import sys
 import tempfile
-from contextlib import ExitStack
 from typing import Any
 
 import ray
 from ray import tune
 from ray.exceptions import RayActorError
 
-from service.cluster import trial
-from service.cluster.checkpoints import NoRoom
-from service.cluster.group import RayGroup
-from service.cluster.reporter import Door, LeaseKeeper, Reporter, Stopped, driver_reporter
-from service.records import AttemptBrief, AttemptFinished, Control, ResumePoint
-from service.spec import JobSpec, TrialSpec
-from trainers.outcome import WorkerFailed
-from trainers.repair import RepairingGroup
-from trainers.workload import WorkloadError
+from service.cluster.attempt import Hopeless, configure_logging, is_wanted, last_line
+from service.cluster.reporter import Door, LeaseKeeper, Stopped, driver_reporter
+from service.records import AttemptBrief, AttemptFinished, Control
+from service.spec import JobSpec
 
 log = logging.getLogger("wiretune.driver")
-
-_PYDANTICS_LAST = "For further information visit"
-
-
-class Hopeless(Exception):
-    """A trial failed as it would fail again: the job ends with it. The message is the job's reason."""
 
 
 def main() -> int:
@@ -50,13 +38,6 @@ def main() -> int:
         lease.close()
         reporter.close()
     return 0
-
-
-def configure_logging() -> None:
-    """Log what this process does to its output, which the attempt's log collects."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
-    for name in ("httpx2", "ray"):  # they tell of every request, and of every table
-        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def _die(stopped: Stopped) -> None:
@@ -82,18 +63,12 @@ def run(brief: AttemptBrief) -> AttemptFinished:
     return outcome_of([result.metrics["outcome"] for result in results])
 
 
-def is_wanted(brief: AttemptBrief, point: ResumePoint) -> bool:
-    """Whether the trial is to be trained, or at least to be brought to its end: of a stopped job those that began."""
-    begun = brief.control is Control.STOP and point.resume is not None
-    return not point.finished and (brief.control is Control.RUN or begun)
-
-
 def failure_of(error: Exception) -> AttemptFinished:
     """Return how the attempt ended, from the error of its first trial that failed."""
     if isinstance(error, RayActorError):
         return AttemptFinished(outcome="failed", reason="the process of a trial died")
     # Ray wraps an error of a trial in one that is an instance of both classes.
-    return AttemptFinished(outcome="failed", reason=_last_line(error), retry=not isinstance(error, Hopeless))
+    return AttemptFinished(outcome="failed", reason=last_line(error), retry=not isinstance(error, Hopeless))
 
 
 def outcome_of(trials: list[str]) -> AttemptFinished:
@@ -141,60 +116,9 @@ def concurrency(spec: JobSpec, num_trials: int) -> int:
 
 def train_trial(config: dict[str, Any]) -> None:
     """Train one trial, in the process that Tune started for it."""
-    configure_logging()
-    door = Door.from_environment()
-    brief = door.brief()
-    point, spec = _find(brief, config["trial_id"])
-    if not is_wanted(brief, point):  # any more: the user has asked for an end while an earlier trial ran
-        tune.report({"outcome": brief.control})
-        return
-    reporter = Reporter(door, point.trial_id, max_silence_s=brief.max_silence_s)
-    log.info("trial %s starts %d lanes of %d workers", point.trial_id, spec.lanes.count, spec.workers.count)
-    try:
-        with ExitStack() as lanes:
-            group, *spare = [lanes.enter_context(_open_lane(spec, lane)) for lane in range(spec.lanes.count)]
-            log.info("trial %s: its workers are ready, on %s over %s", point.trial_id, group.device, group.backend)
-            result = trial.train(
-                spec,
-                group,
-                reporter,
-                trial_id=point.trial_id,
-                storage_url=brief.storage_url,
-                resume=point.resume,
-                spare=spare,
-                prior=point.prior,
-            )
-        outcome: str = result.outcome
-    except Stopped as stopped:
-        outcome = stopped.control
-    except (WorkloadError, NoRoom) as refused:
-        raise Hopeless(str(refused)) from refused
-    except WorkerFailed as failed:
-        log.error("%s", failed)
-        if failed.is_passing:
-            raise
-        where = f"`wiretune logs {brief.job_id}` has its traceback"
-        raise Hopeless(f"a worker failed: {_last_line(failed)}; {where}") from failed
-    finally:
-        reporter.close()
-    tune.report({"outcome": outcome})
+    from service.cluster import tune_trial  # here: the driver itself needs neither torch nor the search
 
-
-def _open_lane(spec: TrialSpec, lane: int) -> RepairingGroup:
-    return RepairingGroup(RayGroup(spec.replica, spec.workers, lane=lane))
-
-
-def _find(brief: AttemptBrief, trial_id: str) -> tuple[ResumePoint, TrialSpec]:
-    for point, spec in zip(brief.trials, brief.spec.trials(), strict=True):
-        if point.trial_id == trial_id:
-            return point, spec
-    raise ValueError(f"job {brief.job_id} has no trial {trial_id!r}")
-
-
-def _last_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip() and _PYDANTICS_LAST not in line]
-    last = lines[-1] if lines else repr(error)
-    return last.removeprefix(f"{Hopeless.__module__}.{Hopeless.__name__}: ")[:500]
+    tune_trial.run(config["trial_id"])
 
 
 if __name__ == "__main__":

@@ -1,11 +1,14 @@
 """How an attempt ends follows from how its trials did."""
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 from ray.exceptions import RayActorError, RayTaskError
 
-from service.cluster.entrypoint import Hopeless, failure_of, is_wanted, outcome_of, run
+from service.cluster.attempt import Hopeless, is_wanted
+from service.cluster.entrypoint import failure_of, outcome_of, run
 from service.cluster.group import death_of
 from service.records import AttemptBrief, Control, ResumePoint
 from service.spec import JobSpec
@@ -80,3 +83,19 @@ def test_a_workers_death_is_told_in_one_line_without_guesses_at_its_cause() -> N
     )
 
     assert death_of(death) == "Its worker has died: end of file."
+
+
+def test_a_driver_loads_neither_torch_nor_the_search():
+    code = "import sys, service.cluster.entrypoint; print(sorted({'torch', 'botorch', 'sklearn'} & set(sys.modules)))"
+
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+
+    assert loaded.stdout.strip() == "[]"
+
+
+def test_what_trains_loads_no_library_that_its_workload_does_not_need():
+    code = "import sys, trainers.rank; print(sorted({'sklearn', 'pandas', 'botorch'} & set(sys.modules)))"
+
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+
+    assert loaded.stdout.strip() == "[]"

@@ -2,7 +2,6 @@
 
 import numpy as np
 import torch
-from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -19,6 +18,8 @@ class Digits(Classification):
     """1,797 scans of 8x8 pixels in 10 classes, split 80 : 20 by class; pixels in [0, 1]."""
 
     def __init__(self, config: DigitsMlp) -> None:
+        from sklearn.datasets import load_digits  # here: other workloads need not wait a second for it
+
         pixels, labels = load_digits(return_X_y=True)
         inputs = torch.from_numpy((pixels / MAX_PIXEL).astype(np.float32))  # 1797 x 64
         targets = torch.from_numpy(labels.astype(np.int64))

@@ -1,0 +1,71 @@
+"""A trial as Tune runs it: opens its lanes of workers, has it trained, and reports what came of it."""
+
+import logging
+from contextlib import ExitStack
+
+from ray import tune
+
+from service.cluster import trial
+from service.cluster.attempt import Hopeless, configure_logging, is_wanted, last_line
+from service.cluster.checkpoints import NoRoom
+from service.cluster.group import RayGroup
+from service.cluster.reporter import Door, Reporter, Stopped
+from service.records import AttemptBrief, ResumePoint
+from service.spec import TrialSpec
+from trainers.outcome import WorkerFailed
+from trainers.repair import RepairingGroup
+from trainers.workload import WorkloadError
+
+log = logging.getLogger("wiretune.driver")
+
+
+def run(trial_id: str) -> None:
+    """Train one trial, in the process that Tune started for it."""
+    configure_logging()
+    door = Door.from_environment()
+    brief = door.brief()
+    point, spec = _find(brief, trial_id)
+    if not is_wanted(brief, point):  # any more: the user has asked for an end while an earlier trial ran
+        tune.report({"outcome": brief.control})
+        return
+    reporter = Reporter(door, point.trial_id, max_silence_s=brief.max_silence_s)
+    log.info("trial %s starts %d lanes of %d workers", point.trial_id, spec.lanes.count, spec.workers.count)
+    try:
+        with ExitStack() as lanes:
+            group, *spare = [lanes.enter_context(_open_lane(spec, lane)) for lane in range(spec.lanes.count)]
+            log.info("trial %s: its workers are ready, on %s over %s", point.trial_id, group.device, group.backend)
+            result = trial.train(
+                spec,
+                group,
+                reporter,
+                trial_id=point.trial_id,
+                storage_url=brief.storage_url,
+                resume=point.resume,
+                spare=spare,
+                prior=point.prior,
+            )
+        outcome: str = result.outcome
+    except Stopped as stopped:
+        outcome = stopped.control
+    except (WorkloadError, NoRoom) as refused:
+        raise Hopeless(str(refused)) from refused
+    except WorkerFailed as failed:
+        log.error("%s", failed)
+        if failed.is_passing:
+            raise
+        where = f"`wiretune logs {brief.job_id}` has its traceback"
+        raise Hopeless(f"a worker failed: {last_line(failed)}; {where}") from failed
+    finally:
+        reporter.close()
+    tune.report({"outcome": outcome})
+
+
+def _open_lane(spec: TrialSpec, lane: int) -> RepairingGroup:
+    return RepairingGroup(RayGroup(spec.replica, spec.workers, lane=lane))
+
+
+def _find(brief: AttemptBrief, trial_id: str) -> tuple[ResumePoint, TrialSpec]:
+    for point, spec in zip(brief.trials, brief.spec.trials(), strict=True):
+        if point.trial_id == trial_id:
+            return point, spec
+    raise ValueError(f"job {brief.job_id} has no trial {trial_id!r}")
