@@ -49,7 +49,7 @@ class Gpu:
 
 
 def parse(gpus: str, processes: str) -> tuple[Gpu, ...]:
-    """Return the GPUs from `nvidia-smi`'s two tables; without those whose memory it does not tell."""
+    """Return the GPUs from `nvidia-smi`'s tables, without those whose memory it does not tell; raises ValueError."""
     holders: dict[str, list[Holder]] = {}
     for line in processes.splitlines():
         uuid, pid, mib, name = (field.strip() for field in line.split(",", 3))
@@ -87,11 +87,11 @@ def _begins(uuid: str, name: str) -> bool:
 def look() -> tuple[Gpu, ...]:
     """Return the GPUs that this process may use; none where `nvidia-smi` does not tell."""
     try:
-        tables = [_ask(query) for query in (_GPUS, _PROCESSES)]
-    except (OSError, subprocess.SubprocessError) as error:
+        found = parse(_ask(_GPUS), _ask(_PROCESSES))
+    except (OSError, subprocess.SubprocessError, ValueError) as error:  # the last: it said something else
         log.info("who holds memory of this worker's GPU is not known: %s", error)
         return ()
-    return visible(parse(*tables), os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return visible(found, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
 def _ask(query: str) -> str:
@@ -140,5 +140,6 @@ def blamed(outcome: Outcome, held: str) -> Outcome:
     if not held or outcome.kind != "error" or "OutOfMemoryError" not in outcome.content:
         return outcome
     found = _NEEDED.search(outcome.content)
-    needed = f", which had no {found[1]} left" if found else ""
-    return Outcome("machine_error", f"{outcome.content.rstrip()}\nout of GPU memory{needed}: {held}; end them, or wait")
+    needed = f": {found[1]} more were needed" if found else ""
+    reason = f"out of GPU memory{needed}; when this worker started, {held}; end them, or wait"
+    return Outcome("machine_error", f"{outcome.content.rstrip()}\n{reason}")

@@ -130,9 +130,27 @@ def test_a_job_that_has_moved_on_behind_a_question_is_left_alone(page: Page, cli
     page.wait_until(JobState.PAUSED)
 
 
-def test_a_refusal_is_read_beside_the_buttons(page: Page, client: Client, reporting: Reporting) -> None:
+def test_a_button_pressed_too_late_is_refused_beside_it(page: Page, client: Client, job_id: str, key: str) -> None:
+    pauses = f"""(() => {{
+      const elsewhere = new XMLHttpRequest();
+      elsewhere.open("POST", "/v1/jobs/{job_id}:pause", false);  // the page cannot look meanwhile
+      elsewhere.setRequestHeader("Authorization", "Bearer {key}");
+      elsewhere.send();
+      document.querySelector(".controls button.pause").click();
+    }})()"""
+    page.tab.value_of(pauses)
+
+    said = page.tab.wait_for("document.querySelector('.controls .refused').textContent")
+    assert "is paused now" in said and "`resume` or `cancel`" in said
+    page.wait_until(JobState.PAUSED)
+    assert client.job(job_id).version == 2
+
+
+def test_an_extension_asks_for_the_budget_and_takes_no_smaller_one(
+    browser: Tab, client: Client, key: str, reporting: Reporting
+) -> None:
     reporting.run_to_the_end()
-    finished = Page(page.tab, client, page.tab.value_of("sessionStorage['wiretune-key']"), reporting.job_id)
+    finished = Page(browser, client, key, reporting.job_id)
     finished.click(".controls", "extend")
     finished.tab.wait_for("document.querySelector('dialog input[name=seconds]').value === '80'")
     finished.picture("extend")

@@ -1,8 +1,9 @@
-"""A worker gets its GPU for itself, or it is known who has it. Tables are as `nvidia-smi` prints them: no GPU is needed."""
+"""A worker gets its GPU for itself, or it is known who has it. Tables are as `nvidia-smi` prints them."""
 
 import shutil
 import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -90,7 +91,7 @@ def test_memory_that_others_hold_may_be_free_in_the_next_attempt() -> None:
 
     assert blamed.kind == "machine_error"
     last = blamed.content.splitlines()[-1]
-    assert "had no 20.00 MiB left: of GPU 0 (NVIDIA H200) 99.0 of 140.4 GiB are held by process 4711" in last
+    assert "20.00 MiB more were needed; when this worker started, of GPU 0 (NVIDIA H200) 99.0 of 140.4 GiB" in last
 
 
 @pytest.mark.parametrize(
@@ -105,10 +106,14 @@ def test_nobody_else_is_blamed_for_what_is_the_jobs_own(outcome: Outcome, held: 
     assert gpus.blamed(outcome, held) is outcome
 
 
-def test_without_nvidia_smi_nothing_is_known_and_nobody_waits(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("said", [None, "exit 9", "echo 'Unable to determine the device handle for GPU0'"])
+def test_where_nvidia_smi_does_not_tell_nothing_is_known_and_nobody_waits(
+    said: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv("PATH", "")
+    if said is not None:
+        (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{said}\n")
+        (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
     caplog.set_level("INFO")
 
     assert gpus.wait_until_free() == ""
