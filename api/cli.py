@@ -3,6 +3,7 @@
 import json
 import logging
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -118,14 +119,17 @@ app.add_typer(method_commands.app)
 @app.command()
 def stop(
     job: Annotated[str | None, typer.Argument(metavar="JOB", help="a job's id; default: the service")] = None,
+    if_version: verb_commands.IfVersion = None,
     url: Url = None,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
     """Finish JOB early and keep its result. Without one: stop the service of this machine, its Ray and all workers."""
     if job is not None:
-        verb_commands.ask(job, Client.stop, url=url, key=key, as_json=as_json)
+        verb_commands.ask(job, partial(Client.stop, version=if_version), url=url, key=key, as_json=as_json)
         return
+    if if_version is not None:
+        fail("--if-version is of a job; the service has no version to compare with: leave it out, or name the job")
     with refusals():
         message = stop_server(read_settings())
     if as_json:

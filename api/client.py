@@ -161,25 +161,28 @@ class Client:
         """Write every point of every series to `out`, as CSV; by default of all trials."""
         self._save(f"/v1/jobs/{job_id}/metrics.csv", out, arm=arm, seed=seed)
 
-    def pause(self, job_id: str) -> JobView:
-        """Have the job checkpoint and give its resources back."""
-        return self._ask(job_id, Verb.PAUSE)
+    def pause(self, job_id: str, *, version: int | None = None) -> JobView:
+        """Have the job checkpoint and give its resources back; `version` is as in `resume`."""
+        return self._ask(job_id, Verb.PAUSE, version)
 
-    def resume(self, job_id: str, *, workers: int | None = None) -> JobView:
-        """Have a paused job go on, at its old place in the queue; with as many `workers` per run, None: as before."""
-        return self._ask(job_id, Verb.RESUME, params=_given({"workers": workers}))
+    def resume(self, job_id: str, *, workers: int | None = None, version: int | None = None) -> JobView:
+        """Have a paused job go on, at its old place in the queue; with as many `workers` per run, None: as before.
 
-    def stop(self, job_id: str) -> JobView:
-        """Have the job end as if its budget were spent, and keep its result."""
-        return self._ask(job_id, Verb.STOP)
+        With a job's `version`, here as for every verb: only if it still is the job's; if not, `ApiError` 412.
+        """
+        return self._ask(job_id, Verb.RESUME, version, params=_given({"workers": workers}))
 
-    def cancel(self, job_id: str) -> JobView:
-        """Have the job end without a result."""
-        return self._ask(job_id, Verb.CANCEL)
+    def stop(self, job_id: str, *, version: int | None = None) -> JobView:
+        """Have the job end as if its budget were spent, and keep its result; `version` is as in `resume`."""
+        return self._ask(job_id, Verb.STOP, version)
 
-    def retry(self, job_id: str, *, workers: int | None = None) -> JobView:
-        """Have a failed or cancelled job go on from its last checkpoint; `workers` is as in `resume`."""
-        return self._ask(job_id, Verb.RETRY, params=_given({"workers": workers}))
+    def cancel(self, job_id: str, *, version: int | None = None) -> JobView:
+        """Have the job end without a result; `version` is as in `resume`."""
+        return self._ask(job_id, Verb.CANCEL, version)
+
+    def retry(self, job_id: str, *, workers: int | None = None, version: int | None = None) -> JobView:
+        """Have a failed or cancelled job go on from its last checkpoint; `workers` and `version` are as in `resume`."""
+        return self._ask(job_id, Verb.RETRY, version, params=_given({"workers": workers}))
 
     def extend(
         self,
@@ -189,13 +192,14 @@ class Client:
         steps: int | None = None,
         bytes: int | None = None,
         workers: int | None = None,
+        version: int | None = None,
     ) -> JobView:
         """Give a job that succeeded a larger budget; its `reason` says where each trial goes on from.
 
-        `workers` is as in `resume`.
+        `workers` and `version` are as in `resume`.
         """
         caps = _given({"seconds": seconds, "steps": steps, "bytes": bytes})
-        return self._ask(job_id, Verb.EXTEND, json=caps, params=_given({"workers": workers}))
+        return self._ask(job_id, Verb.EXTEND, version, json=caps, params=_given({"workers": workers}))
 
     def clone(
         self, job_id: str, changes: Mapping[str, Any], *, dry_run: bool = False, idempotency_key: str | None = None
@@ -205,8 +209,9 @@ class Client:
         path, params = f"/v1/jobs/{job_id}:clone", {"dry_run": dry_run}
         return Cloned.model_validate_json(self._send("POST", path, json=changes, params=params, headers=headers))
 
-    def _ask(self, job_id: str, verb: Verb, **options: Any) -> JobView:
-        return JobView.model_validate_json(self._send("POST", f"/v1/jobs/{job_id}:{verb}", **options))
+    def _ask(self, job_id: str, verb: Verb, version: int | None, **options: Any) -> JobView:
+        headers = {} if version is None else {"If-Match": f'"{version}"'}
+        return JobView.model_validate_json(self._send("POST", f"/v1/jobs/{job_id}:{verb}", headers=headers, **options))
 
     def watch(self, job_id: str, *, timeout_s: float | None = None, poll_s: float = POLL_S) -> Iterator[JobView]:
         """Yield the job at once and then every `poll_s` seconds, last in its terminal state.

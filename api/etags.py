@@ -1,11 +1,42 @@
-"""Conditional requests: an answer that has not changed is not sent again (RFC 9110, section 13.1.2)."""
+"""Conditional requests: what has not changed is not sent again, what has changed is not acted on (RFC 9110, 13.1)."""
 
+import re
 from typing import Annotated, Any
 
-from fastapi import Header, Response
+from fastapi import Depends, Header, Response
+from fastapi.exceptions import RequestValidationError
 
 IfNoneMatch = Annotated[str | None, Header()]
 UNCHANGED: dict[int | str, dict[str, Any]] = {304: {"description": "unchanged since `If-None-Match`"}}
+
+
+#: A tag in quotes, or several; ours hold a version.
+_TAGS = re.compile(r'(?:W/)?"[^"]*"(?:\s*,\s*(?:W/)?"[^"]*")*')
+_OURS = re.compile(r'"([0-9]{1,18})"')
+
+
+def of_version(version: int) -> str:
+    """Return the tag of a job that is at `version`."""
+    return f'"{version}"'
+
+
+def seen_versions(
+    if_match: Annotated[str | None, Header(description="`ETag`s of the job: 412 if it has another by now")] = None,
+) -> frozenset[int] | None:
+    """Return the versions that `If-Match` names; None: any, as without the header.
+
+    Weak tags name none (RFC 9110, section 13.1.1), nor do tags of something else. Raises a 422 for what is no tag.
+    """
+    if if_match is None or (tags := if_match.strip()) == "*":
+        return None
+    if not _TAGS.fullmatch(tags):
+        message = 'must be the `ETag` of the job, its version in quotes such as "7", several with commas, or *'
+        raise RequestValidationError([{"loc": ("header", "If-Match"), "msg": message, "input": if_match}])
+    found = (_OURS.fullmatch(tag.strip()) for tag in tags.split(","))
+    return frozenset(int(tag[1]) for tag in found if tag)
+
+
+SeenVersions = Annotated[frozenset[int] | None, Depends(seen_versions)]
 
 
 def unchanged(etag: str, if_none_match: str | None) -> Response | None:

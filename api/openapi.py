@@ -17,6 +17,7 @@ from service.errors import (
     KeyReused,
     NotFound,
     OutOfSequence,
+    PreconditionFailed,
     Unauthorized,
     Unavailable,
     WiretuneError,
@@ -44,7 +45,7 @@ _PARSED = (JobSpec, Budget, Changes, Batch, Lease, ProblemDocument)
 
 READING = (Unauthorized, NotFound, InvalidJob, Unavailable)
 CREATING = (Unauthorized, InvalidJob, KeyReused, DoesNotFit, Unavailable)
-CHANGING = (Unauthorized, NotFound, IllegalTransition, CheckpointGone, Unavailable)
+CHANGING = (Unauthorized, NotFound, PreconditionFailed, IllegalTransition, CheckpointGone, Unavailable)
 EXTENDING = (*CHANGING, InvalidJob)
 CLONING = (*CREATING, NotFound)
 REPORTING = (Unauthorized, NotFound, Fenced, OutOfSequence, InvalidJob, Unavailable)

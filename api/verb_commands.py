@@ -1,6 +1,7 @@
 """`wiretune`'s commands that ask something of a job that is there."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +16,10 @@ from service.views import Cloned, JobView
 app = typer.Typer()
 
 Workers = Annotated[int | None, typer.Option(min=1, max=1024, help="workers per training run from now on")]
+IfVersion = Annotated[
+    int | None,
+    typer.Option(min=0, metavar="N", help="only if the job is at this version, as `show --json` says; else refused"),
+]
 
 
 def ask(job: str, verb: Callable[[Client, str], JobView], *, url: str | None, key: str | None, as_json: bool) -> None:
@@ -28,27 +33,41 @@ def ask(job: str, verb: Callable[[Client, str], JobView], *, url: str | None, ke
 
 
 @app.command()
-def pause(job: JobId, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+def pause(job: JobId, if_version: IfVersion = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
     """Have a job checkpoint and give its resources back; it keeps its place in the queue."""
-    ask(job, Client.pause, url=url, key=key, as_json=as_json)
+    ask(job, partial(Client.pause, version=if_version), url=url, key=key, as_json=as_json)
 
 
 @app.command()
-def resume(job: JobId, workers: Workers = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+def resume(
+    job: JobId,
+    workers: Workers = None,
+    if_version: IfVersion = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
     """Have a paused job go on."""
-    ask(job, lambda client, job_id: client.resume(job_id, workers=workers), url=url, key=key, as_json=as_json)
+    ask(job, partial(Client.resume, workers=workers, version=if_version), url=url, key=key, as_json=as_json)
 
 
 @app.command()
-def cancel(job: JobId, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+def cancel(job: JobId, if_version: IfVersion = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
     """End a job without a result."""
-    ask(job, Client.cancel, url=url, key=key, as_json=as_json)
+    ask(job, partial(Client.cancel, version=if_version), url=url, key=key, as_json=as_json)
 
 
 @app.command()
-def retry(job: JobId, workers: Workers = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+def retry(
+    job: JobId,
+    workers: Workers = None,
+    if_version: IfVersion = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
     """Have a failed or cancelled job go on from its last checkpoint."""
-    ask(job, lambda client, job_id: client.retry(job_id, workers=workers), url=url, key=key, as_json=as_json)
+    ask(job, partial(Client.retry, workers=workers, version=if_version), url=url, key=key, as_json=as_json)
 
 
 @app.command()
@@ -58,16 +77,14 @@ def extend(
     steps: Annotated[int | None, typer.Option(help="all steps")] = None,
     num_bytes: Annotated[int | None, typer.Option("--bytes", help="all that one worker sends")] = None,
     workers: Workers = None,
+    if_version: IfVersion = None,
     url: Url = None,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
     """Give a job that succeeded a larger budget; says where each trial goes on from."""
-
-    def larger(client: Client, job_id: str) -> JobView:
-        return client.extend(job_id, seconds=seconds, steps=steps, bytes=num_bytes, workers=workers)
-
-    ask(job, larger, url=url, key=key, as_json=as_json)
+    caps = partial(Client.extend, seconds=seconds, steps=steps, bytes=num_bytes)
+    ask(job, partial(caps, workers=workers, version=if_version), url=url, key=key, as_json=as_json)
 
 
 @app.command()

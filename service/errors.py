@@ -8,6 +8,7 @@ WiretuneError
   IllegalTransition   409  the verb does not fit the job's state
   CheckpointGone      409  what the job would go on from was removed
   DoesNotFit          409  more than the cluster can ever place
+  PreconditionFailed  412  the job is not as its user last saw it
   Fenced              409  a later attempt owns the job; the writer must stop
   OutOfSequence       409  a batch of records is missing before this one
   Unavailable         503  the database or the storage does not answer; try again
@@ -60,6 +61,10 @@ class DoesNotFit(WiretuneError):
     def __init__(self, message: str, problems: Sequence[Problem] = ()) -> None:
         self.problems = list(problems)
         super().__init__(message)
+
+
+class PreconditionFailed(WiretuneError):
+    status, slug, title = 412, "precondition-failed", "The job has changed since you looked"
 
 
 class Fenced(WiretuneError):

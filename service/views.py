@@ -9,7 +9,7 @@ from search.calibration import Calibration
 from search.types import Posterior, Refusal, Tax
 from service.records import Bill, Direction, FurtherValues, Line, ScheduleEntry
 from service.spec import JobSpec
-from service.states import JobState
+from service.states import JobState, Verb
 
 
 class View(BaseModel):
@@ -105,7 +105,8 @@ class JobView(View):
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
-    version: int = Field(description="grows with every change of state")
+    version: int = Field(description="grows with every change of state or reason; in quotes it is the job's `ETag`")
+    verbs: tuple[Verb, ...] = Field(description="what may be asked of it in this state")
     labels: dict[str, str]
     advice: tuple[str, ...] = Field((), description="sentences on what of the job is legal, but unwise")
     spec: JobSpec

@@ -23,24 +23,48 @@ export function setKey(key) {
   sessionStorage.setItem(STORED, key);
 }
 
-async function ask(path, parameters, timeoutMs) {
+// Raises NeedsKey, Refused with the problem's text, or what `fetch` raises if nothing answers in time.
+async function send(path, parameters, { timeoutMs, headers = {}, ...request }) {
   const key = sessionStorage.getItem(STORED);
   if (!key) throw new NeedsKey("This service needs an API key.");
   const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value !== null));
   const answer = await fetch(query.size ? `${path}?${query}` : path, {
-    headers: { Authorization: `Bearer ${key}` },
+    ...request,
+    headers: { ...headers, Authorization: `Bearer ${key}` },
     signal: AbortSignal.timeout(timeoutMs),
   });
   if (answer.status === 401) throw new NeedsKey("This key is not known here.");
-  if (!answer.ok) throw new Refused(answer.status, (await answer.json()).detail);
+  if (!answer.ok) throw new Refused(answer.status, await detail(answer));
   return answer;
 }
 
-export const get = async (path, parameters = {}) => (await ask(path, parameters, 10000)).json();
+async function detail(answer) {
+  try {
+    return (await answer.json()).detail;
+  } catch {
+    return `${answer.status} ${answer.statusText}`; // a proxy's own words
+  }
+}
+
+export const get = async (path, parameters = {}) => (await send(path, parameters, { timeoutMs: 10000 })).json();
+
+const post = async (path, parameters, headers, body) =>
+  (await send(path, parameters, { method: "POST", timeoutMs: 60000, headers, body })).json();
+
+// Only if the job still is as `job` shows it: one that has changed since answers 412, and nothing is done.
+export const ask = (job, verb, body = {}) =>
+  post(`/v1/jobs/${encodeURIComponent(job.id)}:${verb}`, {},
+    { "If-Match": `"${job.version}"`, "Content-Type": "application/json" }, JSON.stringify(body));
+
+export const clone = (id, changes, parameters, key) =>
+  post(`/v1/jobs/${encodeURIComponent(id)}:clone`, parameters,
+    { "Content-Type": "application/yaml", ...(key && { "Idempotency-Key": key }) }, changes.trim() || "{}");
+
+export const newKey = () => [...crypto.getRandomValues(new Uint32Array(4))].map((part) => part.toString(16)).join("-");
 
 // A link could not carry the key: the file is fetched, then handed to the browser under its name.
 export async function download(id, what, parameters, name) {
-  const answer = await ask(`/v1/jobs/${encodeURIComponent(id)}/${what}`, parameters, 600000);
+  const answer = await send(`/v1/jobs/${encodeURIComponent(id)}/${what}`, parameters, { timeoutMs: 600000 });
   const address = URL.createObjectURL(await answer.blob());
   const link = document.createElement("a");
   link.href = address;

@@ -2,6 +2,7 @@
 
 import * as api from "./api.js";
 import { bytesChart, lossChart, panel, scheduleChart } from "./charts.js";
+import { controls } from "./controls.js";
 import { decisions } from "./decisions.js";
 import { age, badge, element, empty, loss, number, seconds, share, size, table } from "./dom.js";
 
@@ -9,6 +10,7 @@ const OVER = ["succeeded", "failed", "cancelled"];
 
 export function jobPage(root, id) {
   const head = element("div", {});
+  const actions = controls(() => refresh().catch(() => {})); // the next beat tells what was wrong
   const curves = panel("Loss over the training clock", "wide");
   const schedule = panel("Learned schedule");
   const bytes = panel("Bytes");
@@ -21,13 +23,17 @@ export function jobPage(root, id) {
   const panels = element("div", { class: "panels", hidden: "" },
     curves.body, arms, schedule.body, bytes.body, bill, files, stages, why.body);
   const waiting = element("div", {}, empty("loading …"));
-  root.replaceChildren(head, waiting, panels);
+  root.replaceChildren(head, actions.body, waiting, panels);
   let over = false;
+  let newest = 0;
 
   async function refresh() {
+    const mine = (newest += 1);
     const job = await api.job(id);
+    if (mine !== newest) return; // asked before something else was: it may be older than what is shown
     document.title = `${job.name} – Wiretune`;
     head.replaceChildren(...heading(job));
+    actions.update(job);
     over = OVER.includes(job.state);
     panels.hidden = job.started_at === null;
     waiting.replaceChildren(...(panels.hidden ? [element("div", { class: "panel" }, empty(waitingText(job)))] : []));
@@ -94,7 +100,7 @@ function budget(given) {
 
 function waitingText(job) {
   if (OVER.includes(job.state)) return `This job ${job.state === "failed" ? "failed" : `was ${job.state}`} before it trained.`;
-  if (job.state === "paused") return `It has not trained yet; "wiretune resume ${job.id}" has it go on.`;
+  if (job.state === "paused") return `It has not trained yet; "resume" has it go on.`;
   return job.state === "queued" ? "Waiting for its turn. Charts appear with the first report." : "Starting its workers.";
 }
 

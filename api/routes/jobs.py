@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 
 from api import bodies
 from api.auth import StoreOf, require_key
-from api.etags import UNCHANGED, IfNoneMatch, unchanged
+from api.etags import UNCHANGED, IfNoneMatch, of_version, unchanged
 from api.openapi import CREATING, EXAMPLE_JOB, READING, body, refusals
 from service.advice import advice
 from service.control import permissions
@@ -89,9 +89,9 @@ def list_jobs(
     responses=UNCHANGED | refusals(*READING),
 )
 def get_job(job: str, store: StoreOf, response: Response, if_none_match: IfNoneMatch = None) -> JobView | Response:
-    """Return one job. `ETag` changes with every change of its state."""
+    """Return one job. Its `ETag` changes with every change of its state or reason; verbs take it as `If-Match`."""
     view = store.job(job)
-    etag = f'"{view.version}"'
+    etag = of_version(view.version)
     response.headers["ETag"] = etag
     return unchanged(etag, if_none_match) or view
 

@@ -8,6 +8,7 @@ from api import bodies
 from api.auth import StoreOf, require_key
 from api.changes import differences, merged
 from api.documents import checked
+from api.etags import SeenVersions
 from api.openapi import CHANGING, CLONING, EXTENDING, body, refusals
 from api.routes.jobs import IdempotencyKey, MisfitsOf, UserCode, check
 from search.config import Budget
@@ -38,33 +39,33 @@ Workers = Annotated[int | None, Depends(require_room)]
 
 
 @router.post("/{job}:pause", status_code=202, operation_id="pauseJob", responses=_ANSWERS)
-def pause_job(job: str, store: StoreOf) -> JobView:
+def pause_job(job: str, store: StoreOf, versions: SeenVersions) -> JobView:
     """Have a job checkpoint and give its resources back; a queued one waits, and keeps its place."""
-    return store.pause(job)
+    return store.pause(job, versions=versions)
 
 
 @router.post("/{job}:resume", status_code=202, operation_id="resumeJob", responses=_GOING_ON)
-def resume_job(job: str, store: StoreOf, workers: Workers) -> JobView:
+def resume_job(job: str, store: StoreOf, workers: Workers, versions: SeenVersions) -> JobView:
     """Queue a paused job again, at its old place; it goes on from its checkpoint."""
-    return store.resume(job, workers=workers)
+    return store.resume(job, workers=workers, versions=versions)
 
 
 @router.post("/{job}:stop", status_code=202, operation_id="stopJob", responses=_ANSWERS)
-def stop_job(job: str, store: StoreOf) -> JobView:
+def stop_job(job: str, store: StoreOf, versions: SeenVersions) -> JobView:
     """End a running job as if its budget were spent, with the result that it has by then."""
-    return store.stop(job)
+    return store.stop(job, versions=versions)
 
 
 @router.post("/{job}:cancel", status_code=202, operation_id="cancelJob", responses=_ANSWERS)
-def cancel_job(job: str, store: StoreOf) -> JobView:
+def cancel_job(job: str, store: StoreOf, versions: SeenVersions) -> JobView:
     """End a job: one that waits at once, a live one as soon as its driver has heard of it."""
-    return store.cancel(job)
+    return store.cancel(job, versions=versions)
 
 
 @router.post("/{job}:retry", status_code=202, operation_id="retryJob", responses=_GOING_ON)
-def retry_job(job: str, store: StoreOf, workers: Workers) -> JobView:
+def retry_job(job: str, store: StoreOf, workers: Workers, versions: SeenVersions) -> JobView:
     """Queue a failed or cancelled job again; it goes on from its last checkpoint, with all its attempts."""
-    return store.retry(job, workers=workers)
+    return store.retry(job, workers=workers, versions=versions)
 
 
 @router.post(
@@ -74,9 +75,11 @@ def retry_job(job: str, store: StoreOf, workers: Workers) -> JobView:
     responses=_GOING_ON,
     openapi_extra=body("Budget", example={"seconds": 80}),
 )
-def extend_job(job: str, caps: Annotated[Budget, Depends(bodies.budget)], store: StoreOf, workers: Workers) -> JobView:
+def extend_job(
+    job: str, caps: Annotated[Budget, Depends(bodies.budget)], store: StoreOf, workers: Workers, versions: SeenVersions
+) -> JobView:
     """Give a job that succeeded a larger budget; `reason` says where each trial goes on from."""
-    return store.extend(job, caps, workers=workers)
+    return store.extend(job, caps, workers=workers, versions=versions)
 
 
 @router.post(

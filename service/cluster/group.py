@@ -12,6 +12,7 @@ from ray.actor import ActorHandle
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from service.cluster import gpus
 from service.spec import Workers
 from trainers.config import ReplicaConfig
 from trainers.group import WorkerGroup
@@ -29,6 +30,8 @@ class RankActor:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
             os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
         shape = Workers.model_validate(workers)
+        # With a GPU of its own, and before it is touched. Of a shared one, others may well hold a part.
+        self.held = gpus.wait_until_free() if shape.gpus >= 1 else ""
         self.rank = Rank(
             ReplicaConfig.model_validate(config),
             rank,
@@ -45,7 +48,7 @@ class RankActor:
 
     def answer(self, method: str, args: Sequence[Any]) -> tuple[str, Any]:
         """Return what came of the call, as an `Outcome`'s fields."""
-        return tuple(self.rank.answer(method, args))
+        return tuple(gpus.blamed(self.rank.answer(method, args), self.held))
 
 
 class RayGroup(WorkerGroup):

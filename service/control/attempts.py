@@ -6,11 +6,11 @@ from collections.abc import Collection
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from service.control import jobs, points
+from service.control import jobs, points, reading, transfer
 from service.control.models import AttemptRow, JobRow, Json, ProbeRow, StageRow, TrialRow
 from service.control.points import Key
 from service.errors import Fenced
-from service.records import Bill, Checkpointed, Control, Searched
+from service.records import Bill, Checkpointed, Control, ResumePoint, Searched
 from service.states import ACTIVE, JobState
 
 _BACK_OFF_S = 2.0  # doubled by every attempt
@@ -107,6 +107,20 @@ def forget_beyond(session: Session, trial: TrialRow, step: int) -> None:
 def keep(trial: TrialRow, step: int, bill: Bill) -> None:
     """Note that the trial holds `step` committed steps, at the cost of `bill`."""
     trial.step, trial.seconds, trial.bill = step, bill.seconds_training, bill.model_dump(mode="json")
+
+
+def resume_points(session: Session, job_id: str) -> tuple[ResumePoint, ...]:
+    """Return where each of the job's trials goes on from, and what it learns from past jobs."""
+    priors = transfer.kept(session, job_id)
+    return tuple(
+        ResumePoint(
+            trial_id=trial.id,
+            finished=trial.outcome is not None,
+            resume=resume_of(session, trial),
+            prior=priors[trial.id],
+        )
+        for trial in reading.trials(session, job_id)
+    )
 
 
 def resume_of(session: Session, trial: TrialRow) -> Json | None:

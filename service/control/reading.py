@@ -16,7 +16,7 @@ from service.errors import InvalidJob, NotFound
 from service.problems import Problem
 from service.records import Bill, Line, ScheduleEntry
 from service.spec import JobSpec
-from service.states import TERMINAL, JobState
+from service.states import TERMINAL, JobState, verbs_in
 from service.views import JobPage, JobSummary, JobView, ScheduleView, Series, StageView, TrialView
 
 MAX_PAGE = 500
@@ -62,6 +62,7 @@ def job_view(job: JobRow) -> JobView:
         started_at=_moment_or_none(job.started_at),
         finished_at=_moment_or_none(job.finished_at),
         version=job.version,
+        verbs=verbs_in(job.job_state),
         labels=spec.labels,
         advice=advice(spec),
         spec=spec,

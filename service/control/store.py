@@ -21,11 +21,12 @@ from service.control.models import ApiKeyRow, AttemptRow, JobRow
 from service.control.reading import Point
 from service.control.report import job_report
 from service.control.storage import Storage
+from service.control.verbs import Versions
 from service.control.work import Attempt, Work, attempt_of, work_of
 from service.control.writer import Writer
 from service.errors import CheckpointGone, InvalidJob, NotFound, Unavailable
 from service.problems import Problem
-from service.records import Acknowledgement, AttemptBrief, Batch, ResumePoint
+from service.records import Acknowledgement, AttemptBrief, Batch
 from service.settings import Settings
 from service.spec import JobSpec
 from service.states import TERMINAL, JobState, Verb
@@ -183,56 +184,55 @@ class Store:
             z_scores = {trial.id: reading.z_scores(session, trial.id) for trial in found}
             return job_report(job, [reading.trial_view(trial) for trial in found], curves, z_scores=z_scores)
 
-    def pause(self, job_id: str) -> JobView:
+    # Verbs: each raises PreconditionFailed where the job is in none of the `versions` that its user has seen
+
+    def pause(self, job_id: str, *, versions: Versions = None) -> JobView:
         """Hold a queued job back, or have a live one checkpoint and give its resources back."""
-        return self._ask(job_id, verbs.pause)
+        return self._ask(job_id, verbs.pause, versions)
 
-    def resume(self, job_id: str, *, workers: int | None = None) -> JobView:
+    def resume(self, job_id: str, *, workers: int | None = None, versions: Versions = None) -> JobView:
         """Queue a paused job where it was; `workers` is as in `retry`."""
-        return self._ask(job_id, partial(verbs.resume, workers=workers))
+        return self._ask(job_id, partial(verbs.resume, workers=workers), versions)
 
-    def stop(self, job_id: str) -> JobView:
+    def stop(self, job_id: str, *, versions: Versions = None) -> JobView:
         """Have a running job end as if its budget were spent."""
-        return self._ask(job_id, verbs.stop)
+        return self._ask(job_id, verbs.stop, versions)
 
-    def cancel(self, job_id: str) -> JobView:
+    def cancel(self, job_id: str, *, versions: Versions = None) -> JobView:
         """End a job that waits, or have a live one stop."""
-        return self._ask(job_id, verbs.cancel)
+        return self._ask(job_id, verbs.cancel, versions)
 
-    def retry(self, job_id: str, *, workers: int | None = None) -> JobView:
+    def retry(self, job_id: str, *, workers: int | None = None, versions: Versions = None) -> JobView:
         """Queue a failed or cancelled job again; raises CheckpointGone where it could not go on.
 
         `workers` is the number that each run goes on with, None: as before; raises InvalidJob for one it cannot have.
         """
-        self._require_checkpoints(job_id, Verb.RETRY)
-        return self._ask(job_id, partial(verbs.retry, workers=workers))
+        self._require_checkpoints(job_id, Verb.RETRY, versions)
+        return self._ask(job_id, partial(verbs.retry, workers=workers), versions)
 
-    def extend(self, job_id: str, caps: Budget, *, workers: int | None = None) -> JobView:
+    def extend(self, job_id: str, caps: Budget, *, workers: int | None = None, versions: Versions = None) -> JobView:
         """Queue a finished job again with larger caps; raises CheckpointGone, and InvalidJob for caps that are not.
 
         `workers` is as in `retry`.
         """
+        self._require_checkpoints(job_id, Verb.EXTEND, versions)
+        return self._ask(job_id, partial(verbs.extend, caps=caps, workers=workers), versions)
 
-        def extend(session: Session, job: JobRow) -> JobView:
-            verbs.extend(session, job, caps, workers=workers, now=self._clock())
-            return reading.job_view(job)
-
-        self._require_checkpoints(job_id, Verb.EXTEND)
-        return self._on_job(job_id, extend)
-
-    def _ask(self, job_id: str, verb: Callable[..., None]) -> JobView:
+    def _ask(self, job_id: str, verb: Callable[..., None], versions: Versions) -> JobView:
         """Do what a user asks for; raises IllegalTransition where the job's state does not allow it."""
 
-        def ask(_: Session, job: JobRow) -> JobView:
-            verb(job, now=self._clock())
+        def ask(session: Session, job: JobRow) -> JobView:
+            verbs.require_version(job, versions)
+            verb(session, job, now=self._clock())
             return reading.job_view(job)
 
         return self._on_job(job_id, ask)
 
-    def _require_checkpoints(self, job_id: str, verb: Verb) -> None:
+    def _require_checkpoints(self, job_id: str, verb: Verb, versions: Versions) -> None:
         """Raise CheckpointGone if one that the job would go on from was removed; storage is asked without a lock."""
         with self._reading() as session:
             job = reading.require(session, job_id)
+            verbs.require_version(job, versions)
             verbs.require(job, verb)
             needed = verbs.checkpoints(session, job)
         storage = Storage(self.settings.resolved_storage_url)
@@ -282,7 +282,7 @@ class Store:
                 renew_s=settings.renew_s,
                 max_silence_s=settings.max_silence_s,
                 control=attempts.control(job),
-                trials=_resume_points(session, job_id),
+                trials=attempts.resume_points(session, job_id),
             )
 
     def ingest(self, job_id: str, number: int, batch: Batch) -> Acknowledgement:
@@ -392,13 +392,3 @@ class Store:
                 jobs.explain(job, reason)
 
         self._on_job(job_id, explain)
-
-
-def _resume_points(session: Session, job_id: str) -> tuple[ResumePoint, ...]:
-    priors = transfer.kept(session, job_id)
-    points = []
-    for trial in reading.trials(session, job_id):
-        resume = attempts.resume_of(session, trial)
-        finished = trial.outcome is not None
-        points.append(ResumePoint(trial_id=trial.id, finished=finished, resume=resume, prior=priors[trial.id]))
-    return tuple(points)

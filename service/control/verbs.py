@@ -1,9 +1,9 @@
 """What a user may ask of a job that is there. Functions of one open transaction.
 
-Each raises IllegalTransition where the job's state does not allow it; `service.states.ALLOWED_IN` says which do.
+All are called alike, and raise IllegalTransition where `service.states.ALLOWED_IN` does not have the job's state.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from pydantic import ValidationError
 from sqlalchemy import select
@@ -12,10 +12,25 @@ from sqlalchemy.orm import Session
 from search.config import Budget
 from service.control import attempts, jobs
 from service.control.models import JobRow, Json, TrialRow
-from service.errors import IllegalTransition, InvalidJob
+from service.errors import IllegalTransition, InvalidJob, PreconditionFailed
 from service.problems import Problem, problems_of
 from service.spec import JobSpec
 from service.states import ALLOWED_IN, JobState, Verb, verbs_in
+
+#: Of a job, those that its user has seen; None: the verb is meant whatever the job has become.
+Versions = Collection[int] | None
+
+
+def require_version(job: JobRow, versions: Versions) -> None:
+    """Raise PreconditionFailed unless the job is as its user saw it, in one of `versions`."""
+    if versions is None or job.version in versions:
+        return
+    seen = f"not {_listed(str(each) for each in sorted(versions))}" if versions else "which `If-Match` does not name"
+    because = f" ({job.reason})" if job.reason else ""
+    raise PreconditionFailed(
+        f"job `{job.id}` is {job.state} now{because}, at version {job.version}, {seen}; what it allows now: "
+        f"{_allowed(job)}. Nothing was done: look at it, and ask again"
+    )
 
 
 def require(job: JobRow, verb: Verb) -> None:
@@ -23,33 +38,36 @@ def require(job: JobRow, verb: Verb) -> None:
     if job.job_state in ALLOWED_IN[verb]:
         return
     needed = _listed(state.value for state in JobState if state in ALLOWED_IN[verb])
-    allowed = _listed(f"`{each}`" for each in verbs_in(job.job_state)) or "nothing"
     raise IllegalTransition(
-        f"job `{job.id}` is {job.state}: `{verb}` is for one that is {needed}; what it allows now: {allowed}"
+        f"job `{job.id}` is {job.state}: `{verb}` is for one that is {needed}; what it allows now: {_allowed(job)}"
     )
 
 
-def pause(job: JobRow, *, now: float) -> None:
+def _allowed(job: JobRow) -> str:
+    return _listed(f"`{each}`" for each in verbs_in(job.job_state)) or "nothing"
+
+
+def pause(_: Session, job: JobRow, *, now: float) -> None:
     """Hold a queued job back; have the driver of a live one checkpoint and give its resources back."""
     require(job, Verb.PAUSE)
     to = JobState.PAUSED if job.job_state is JobState.QUEUED else JobState.PAUSING
     jobs.transition(job, to, now=now, reason="paused by the user")
 
 
-def resume(job: JobRow, *, workers: int | None, now: float) -> None:
+def resume(_: Session, job: JobRow, *, workers: int | None, now: float) -> None:
     """Queue a paused job where it was: places go by age. `workers` is as in `retry`."""
     require(job, Verb.RESUME)
     _queue(job, workers=workers, now=now, reason="resumed by the user")
 
 
-def stop(job: JobRow, *, now: float) -> None:
+def stop(_: Session, job: JobRow, *, now: float) -> None:
     """Have a running job end as if its budget were spent. A lost driver's successor does the same."""
     require(job, Verb.STOP)
     job.stops = True
     jobs.transition(job, JobState.STOPPING, now=now, reason=attempts.STOPPED_EARLY)
 
 
-def cancel(job: JobRow, *, now: float) -> None:
+def cancel(_: Session, job: JobRow, *, now: float) -> None:
     """End a job that waits at once; ask the driver of a live one to stop."""
     require(job, Verb.CANCEL)
     waits = job.job_state in (JobState.QUEUED, JobState.PAUSED)
@@ -57,7 +75,7 @@ def cancel(job: JobRow, *, now: float) -> None:
     jobs.transition(job, to, now=now, reason="cancelled by the user")
 
 
-def retry(job: JobRow, *, workers: int | None, now: float) -> None:
+def retry(_: Session, job: JobRow, *, workers: int | None, now: float) -> None:
     """Queue a failed or cancelled job again, with as many attempts as a new one; it goes on where it was.
 
     Its runs go on with `workers`, None: as many as before; raises InvalidJob for a number that the job cannot have.
@@ -67,7 +85,7 @@ def retry(job: JobRow, *, workers: int | None, now: float) -> None:
     _queue(job, workers=workers, now=now, reason="tried again by the user")
 
 
-def extend(session: Session, job: JobRow, caps: Budget, *, workers: int | None, now: float) -> None:
+def extend(session: Session, job: JobRow, *, caps: Budget, workers: int | None, now: float) -> None:
     """Queue a finished job again with larger `caps`, of those that it has; raises InvalidJob for any others.
 
     `workers` is as in `retry`.

@@ -7,6 +7,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from api.routes.page import DASHBOARD, plotly_path, plotly_source
+from service.states import Verb
 
 SCRIPTS = sorted(DASHBOARD.glob("*.js"))
 
@@ -45,6 +46,13 @@ def test_scripts_import_what_exists(script: Path) -> None:
         exported = (DASHBOARD / source).read_text()
         for name in filter(None, (each.strip() for each in names.split(","))):
             assert re.search(rf"export (?:async )?(?:function|const|class) {name}\b", exported), (source, name)
+
+
+def test_every_verb_is_explained_on_its_button() -> None:
+    meanings = re.search(r"const MEANING = \{(.*?)\};", (DASHBOARD / "controls.js").read_text(), re.DOTALL)
+
+    assert meanings is not None
+    assert re.findall(r"^  (\w+): ", meanings[1], re.MULTILINE) == [*Verb, "clone"]
 
 
 def test_the_chart_library_is_the_one_of_the_installed_package() -> None:

@@ -3,14 +3,14 @@
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from search.types import Values
 from service.advice import advice
 from service.cluster import chunks, options
 from service.cluster.opening import _stated_space
-from service.problems import Problem, problems_of
+from service.problems import Problem
 from service.spec import JobSpec, TrialSpec
+from tests.service.refusals import problems_in
 from trainers.exchange.options import DEFAULT, Option
 from trainers.group import Group
 from trainers.segment import Segment, SegmentResult
@@ -35,10 +35,7 @@ def trial(**changes: Any) -> TrialSpec:
 
 
 def refused(**changes: Any) -> list[Problem]:
-    body = JOB | changes
-    with pytest.raises(ValidationError) as error:
-        JobSpec.model_validate(body)
-    return problems_of(error.value, body)
+    return problems_in(JOB | changes)
 
 
 def test_the_menu_is_what_fits_the_job():

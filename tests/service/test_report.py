@@ -98,7 +98,7 @@ def made(*trials: TrialView, curves: dict[str, list[float | None]]) -> report.Jo
     """The report of `trials` whose losses were measured a second apart."""
     job = JobView(
         id="job-1", name="n", state=JobState.RUNNING, created_at=MOMENT, started_at=MOMENT, finished_at=None,
-        version=1, labels={}, spec=JOB,
+        version=1, verbs=(), labels={}, spec=JOB,
     )  # fmt: skip
     found = [
         series(*((float(second), value) for second, value in enumerate(curves[each.trial_id])))
