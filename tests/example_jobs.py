@@ -16,7 +16,7 @@ STEPS = {"digits-mlp": 400, "mnist5k-cnn": 200, "fashion-conv": 80, "stdlib-lm":
 
 
 def shortened(path: Path, **changes: Any) -> JobSpec:
-    """Return the example at `path` with these fields changed; skips the test if this machine lacks its data."""
+    """Return the example at `path` with these fields changed too; skips the test if this machine lacks its data."""
     spec = checked(JobSpec, parse_yaml(path.read_bytes()))
     try:
         table.build(spec.workload)

@@ -1,4 +1,4 @@
-"""Every example job, each of its arms cut off at a drawn moment, in the stage loop with spawned workers."""
+"""The example jobs in the stage loop, with spawned workers: cut off at any moment, each ends like the undisturbed one."""
 
 import random
 from collections.abc import Iterable
@@ -16,28 +16,51 @@ from trainers.group import ProcessGroup
 
 LINK = {"mode": "emulate", "mbps": 10_000, "latency_ms": 0.1}
 CHECKPOINT = {"every_seconds": 1e-9, "keep": 100}  # after every push
+RESUMABLE = Checkpointed | StageClosed | Searched
 NOT_BITS: Any = {
     "weights_url": True,
     "bill": {"seconds_search", "seconds_training", "seconds_evaluation", "seconds_checkpoint"},
 }
 
 
+#: An example for each family of methods; tests/end_to_end kills a job whose exchange is sparse.
+FAMILIES = {
+    "low rank, by a level policy": "accordion",
+    "signs both ways": "dist_ef_sgd",
+    "local updates": "vrl_sgd",
+    "blocks": "jointspar",
+    "activations": "dropit",
+    "kinds that compete": "auto",
+}
+
+
+@pytest.mark.parametrize("name", FAMILIES.values(), ids=FAMILIES)
+def test_a_method_of_each_family_that_is_cut_off_ends_like_the_undisturbed_one(name: str, tmp_path: Path) -> None:
+    [path] = [path for path in EXAMPLES if path.stem == name]
+    spec, *_ = shortened(path, link=LINK, checkpoint=CHECKPOINT, budget={"steps": 40}).trials()
+
+    _end_the_same(spec, random.Random(name), tmp_path)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_that_is_cut_off_at_a_drawn_moment_ends_like_the_undisturbed_one(path: Path, tmp_path: Path) -> None:
+def test_every_arm_of_an_example_that_is_cut_off_ends_like_the_undisturbed_one(path: Path, tmp_path: Path) -> None:
     draw = random.Random(path.stem)
     for spec in shortened(path, link=LINK, checkpoint=CHECKPOINT).trials():
-        whole = _train(spec, tmp_path / spec.arm)
-        *points, _ = [
-            index for index, each in enumerate(whole) if isinstance(each, Checkpointed | StageClosed | Searched)
-        ]
-        cut = draw.choice(points)
+        _end_the_same(spec, draw, tmp_path / spec.arm)
 
-        resumed = _train(spec, tmp_path / f"{spec.arm}-resumed", resume=whole[cut].resume)
 
-        assert _finished(resumed) == _finished(whole), spec.arm
-        assert _points(whole[:cut]) | _points(resumed) == _points(whole), spec.arm
+def _end_the_same(spec: TrialSpec, draw: random.Random, folder: Path) -> None:
+    """Train to the end, and once more from a drawn moment on, in fresh processes, as an attempt does after a kill."""
+    whole = _train(spec, folder / "whole")
+    *resumable, _ = [index for index, each in enumerate(whole) if isinstance(each, RESUMABLE)]
+    cut = draw.choice(resumable)
+
+    resumed = _train(spec, folder / "resumed", resume=whole[cut].resume)
+
+    assert _finished(resumed) == _finished(whole), spec.arm
+    assert _points(whole[:cut]) | _points(resumed) == _points(whole), spec.arm
 
 
 def _train(spec: TrialSpec, folder: Path, resume: dict[str, Any] | None = None) -> list[Any]:
