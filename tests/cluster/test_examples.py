@@ -1,4 +1,4 @@
-"""The example jobs in the stage loop, with spawned workers: cut off at any moment, each ends like the undisturbed one."""
+"""The example jobs in the stage loop, with spawned workers: cut off at any moment, each ends like the undisturbed."""
 
 import random
 from collections.abc import Iterable
@@ -37,7 +37,7 @@ FAMILIES = {
 @pytest.mark.parametrize("name", FAMILIES.values(), ids=FAMILIES)
 def test_a_method_of_each_family_that_is_cut_off_ends_like_the_undisturbed_one(name: str, tmp_path: Path) -> None:
     [path] = [path for path in EXAMPLES if path.stem == name]
-    spec, *_ = shortened(path, link=LINK, checkpoint=CHECKPOINT, budget={"steps": 40}).trials()
+    spec, *_ = shortened(path, link=LINK, checkpoint=CHECKPOINT, budget={"steps": 30}).trials()
 
     _end_the_same(spec, random.Random(name), tmp_path)
 
