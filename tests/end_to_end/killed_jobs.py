@@ -57,9 +57,8 @@ def run_and_kill(service: LiveService, job: JobSpec, moments: Sequence[Moment]) 
         job_id = submit(client, job)
         for attempt, moment in enumerate(moments, start=1):
             _await_steps(client, job_id, attempt=attempt, step=moment.step)
-            victim = service.victim(moment.kind, jobs=[job_id], draw=random.Random(moment.step))
             time.sleep(moment.after_s)  # the moment
-            kill(victim)
+            kill(service.victim(moment.kind, jobs=[job_id], draw=random.Random(moment.step)))
             killed[moment.kind] += 1
     return job_id, killed
 
