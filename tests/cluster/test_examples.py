@@ -43,7 +43,7 @@ def test_a_method_of_each_family_that_is_cut_off_ends_like_the_undisturbed_one(n
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_every_arm_of_an_example_that_is_cut_off_ends_like_the_undisturbed_one(path: Path, tmp_path: Path) -> None:
     draw = random.Random(path.stem)
