@@ -21,8 +21,6 @@ NOT_BITS: Any = {
     "weights_url": True,
     "bill": {"seconds_search", "seconds_training", "seconds_evaluation", "seconds_checkpoint"},
 }
-
-
 #: An example for each family of methods; tests/end_to_end kills a job whose exchange is sparse.
 FAMILIES = {
     "low rank, by a level policy": "accordion",
