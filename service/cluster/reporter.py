@@ -28,6 +28,7 @@ GATHER_S = 0.25
 IDLE_S = 2.0
 MAX_BATCH = 200
 RETRY_S = (0.2, 0.5, 1.0, 2.0, 5.0)
+TIMEOUT_S = 10.0  # of a request
 #: How long a fresh process asks for its brief: the API may be restarting.
 BRIEF_S = 60.0
 #: A trial that is further ahead of the API than this waits: memory is bounded.
@@ -53,7 +54,6 @@ class Door:
         self._http = httpx2.Client(
             base_url=f"{api_url}/v1/attempts/{job_id}/{attempt}",
             headers={"Authorization": f"Bearer {token}"},
-            timeout=10.0,
         )
 
     @classmethod
@@ -74,19 +74,18 @@ class Door:
     def post(self, batch: Batch) -> Acknowledgement:
         return self._acknowledged("/records", batch.model_dump_json())
 
-    def renew(self) -> Acknowledgement:
-        return self._acknowledged("/lease", Lease().model_dump_json())
+    def renew(self, *, timeout_s: float) -> Acknowledgement:
+        return self._acknowledged("/lease", Lease().model_dump_json(), timeout_s=timeout_s)
 
     def close(self) -> None:
         self._http.close()
 
-    def _acknowledged(self, path: str, body: str) -> Acknowledgement:
-        return Acknowledgement.model_validate_json(self._answer("POST", path, body))
+    def _acknowledged(self, path: str, body: str, *, timeout_s: float = TIMEOUT_S) -> Acknowledgement:
+        return Acknowledgement.model_validate_json(self._answer("POST", path, body, timeout_s=timeout_s))
 
-    def _answer(self, method: str, path: str, body: str | None) -> bytes:
-        response = self._http.request(
-            method, path, content=body, headers={"Content-Type": "application/json"} if body else None
-        )
+    def _answer(self, method: str, path: str, body: str | None, *, timeout_s: float = TIMEOUT_S) -> bytes:
+        headers = {"Content-Type": "application/json"} if body else None
+        response = self._http.request(method, path, content=body, headers=headers, timeout=timeout_s)
         if response.is_client_error:  # asking again would not help; the token dies with its attempt
             raise Stopped(Control.FENCED, f"the API refuses this attempt: {_detail(response)}")
         response.raise_for_status()
@@ -197,15 +196,25 @@ def _insist(call: Callable[[], Answer], *, for_s: float) -> Answer:
         try:
             return call()
         except httpx2.HTTPError as error:
-            silent_s = time.monotonic() - started
-            if silent_s > for_s:
-                raise Stopped(Control.FENCED, f"the API has not answered for {silent_s:.0f} s: {error}") from error
+            if stopped := _given_up(error, time.monotonic() - started, for_s):
+                raise stopped from error
             time.sleep(RETRY_S[min(failures, len(RETRY_S) - 1)])
             failures += 1
 
 
+def _given_up(error: httpx2.HTTPError, silent_s: float, max_silence_s: float) -> Stopped | None:
+    """Return why to stop if the API was silent for too long; None: not yet."""
+    if silent_s <= max_silence_s:
+        return None
+    return Stopped(Control.FENCED, f"the API has not answered for {silent_s:.0f} s: {error}")
+
+
 class LeaseKeeper:
-    """Renews the attempt's lease from a timer; calls `on_loss` once when the attempt must die."""
+    """Renews the attempt's lease from a timer; calls `on_loss` once when the attempt must die.
+
+    It asks every `renew_s`, or twice that while the API hangs, which is still less than a lease, however long the API
+    was away: when it is back, the attempt is heard of before the first lease is judged.
+    """
 
     def __init__(self, door: Door, *, renew_s: float, max_silence_s: float, on_loss: Callable[[Stopped], None]) -> None:
         self._door, self._renew_s, self._max_silence_s = door, renew_s, max_silence_s
@@ -219,15 +228,25 @@ class LeaseKeeper:
         self._thread.join(timeout=15)
 
     def _run(self) -> None:
+        heard = time.monotonic()
         while not self._done.wait(self._renew_s):
             try:
-                answer = _insist(self._door.renew, for_s=self._max_silence_s)
-            except Stopped as stopped:
+                answer = self._door.renew(timeout_s=self._renew_s)
+            except httpx2.HTTPError as error:
+                stopped = _given_up(error, time.monotonic() - heard, self._max_silence_s)
+            except Stopped as told:
+                stopped = told
+            else:
+                heard, stopped = time.monotonic(), _superseded(answer)
+            if stopped is not None:
                 self._on_loss(stopped)
                 return
-            if answer.control is Control.FENCED:
-                self._on_loss(Stopped(Control.FENCED, "told to stop: another attempt owns the job"))
-                return
+
+
+def _superseded(answer: Acknowledgement) -> Stopped | None:
+    if answer.control is not Control.FENCED:
+        return None
+    return Stopped(Control.FENCED, "told to stop: another attempt owns the job")
 
 
 def driver_reporter(door: Door, *, max_silence_s: float) -> Reporter:

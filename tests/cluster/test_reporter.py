@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from service.cluster.reporter import Door, LeaseKeeper, Reporter, Stopped
+from service.control import processes
 from service.records import Control, MetricPoints
 
 STREAM = "job.tuned.0"
@@ -24,6 +25,9 @@ class Api:
         self.lose_answers = 0  # of this many requests: taken, but the caller hears nothing
         self.refuse = 0  # answer this many requests with 503
         self.status = 200
+        self.goes_on = threading.Event()  # no answer before this is set
+        self.goes_on.set()
+        self.num_requests = 0
         api = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -39,6 +43,8 @@ class Api:
         self.thread.start()
 
     def answer(self, handler: BaseHTTPRequestHandler, body: dict[str, Any]) -> None:
+        self.num_requests += 1
+        self.goes_on.wait(30)
         if self.refuse:
             self.refuse -= 1
             handler.send_error(503)
@@ -175,3 +181,42 @@ def test_the_lease_is_renewed_and_its_loss_is_told_once(api: Api, door: Door) ->
     assert is_lost.wait(5)
     keeper.close()
     assert len(lost) == 1
+
+
+@pytest.fixture
+def keeper(door: Door) -> Iterator[LeaseKeeper]:
+    """Renews twenty times a second, and gives up after 30 s."""
+
+    def on_loss(stopped: Stopped) -> None:
+        raise AssertionError(stopped.reason)
+
+    keeper = LeaseKeeper(door, renew_s=0.05, max_silence_s=30, on_loss=on_loss)
+    yield keeper
+    keeper.close()
+
+
+@pytest.mark.usefixtures("keeper")
+def test_the_lease_is_renewed_as_often_while_the_api_is_away_so_that_it_is_back_before_the_lease_is(api: Api) -> None:
+    api.refuse = 20
+
+    assert processes.wait_until(lambda: api.leases > 0, timeout_s=5)  # records are sent every 5 s by then
+
+
+@pytest.mark.usefixtures("keeper")
+def test_a_renewal_that_hangs_is_not_waited_for(api: Api) -> None:
+    api.goes_on.clear()
+
+    try:
+        assert processes.wait_until(lambda: api.num_requests > 2, timeout_s=5)
+    finally:
+        api.goes_on.set()
+
+
+def test_a_lease_that_nobody_renews_for_too_long_ends_the_attempt(api: Api, door: Door) -> None:
+    api.refuse = 10**6
+    lost: list[Stopped] = []
+    keeper = LeaseKeeper(door, renew_s=0.01, max_silence_s=0.1, on_loss=lost.append)
+
+    assert processes.wait_until(lambda: bool(lost), timeout_s=5)
+    keeper.close()
+    assert [stopped.control for stopped in lost] == [Control.FENCED] and "has not answered for" in lost[0].reason

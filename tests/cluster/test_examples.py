@@ -1,0 +1,80 @@
+"""The example jobs in the stage loop, with spawned workers: cut off at any moment, each ends like the undisturbed."""
+
+import random
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.cluster import trial
+from service.records import AnyRecord, Checkpointed, MetricPoints, Searched, StageClosed, TrialFinished
+from service.spec import TrialSpec
+from tests.example_jobs import EXAMPLES, shortened
+from tests.small_trials import Memory
+from trainers.group import ProcessGroup
+
+LINK = {"mode": "emulate", "mbps": 10_000, "latency_ms": 0.1}
+CHECKPOINT = {"every_seconds": 1e-9, "keep": 100}  # after every push
+RESUMABLE = Checkpointed | StageClosed | Searched
+NOT_BITS: Any = {
+    "weights_url": True,
+    "bill": {"seconds_search", "seconds_training", "seconds_evaluation", "seconds_checkpoint"},
+}
+#: An example for each family of methods; tests/end_to_end kills a job whose exchange is sparse.
+FAMILIES = {
+    "low rank, by a level policy": "accordion",
+    "signs both ways": "dist_ef_sgd",
+    "local updates": "vrl_sgd",
+    "blocks": "jointspar",
+    "activations": "dropit",
+    "kinds that compete": "auto",
+}
+
+
+@pytest.mark.parametrize("name", FAMILIES.values(), ids=FAMILIES)
+def test_a_method_of_each_family_that_is_cut_off_ends_like_the_undisturbed_one(name: str, tmp_path: Path) -> None:
+    [path] = [path for path in EXAMPLES if path.stem == name]
+    spec, *_ = shortened(path, link=LINK, checkpoint=CHECKPOINT, budget={"steps": 30}).trials()
+
+    _end_the_same(spec, random.Random(name), tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_arm_of_an_example_that_is_cut_off_ends_like_the_undisturbed_one(path: Path, tmp_path: Path) -> None:
+    draw = random.Random(path.stem)
+    for spec in shortened(path, link=LINK, checkpoint=CHECKPOINT).trials():
+        _end_the_same(spec, draw, tmp_path / spec.arm)
+
+
+def _end_the_same(spec: TrialSpec, draw: random.Random, folder: Path) -> None:
+    """Train to the end, and once more from a drawn moment on, in fresh processes, as an attempt does after a kill."""
+    whole = _train(spec, folder / "whole")
+    *resumable, _ = [index for index, each in enumerate(whole) if isinstance(each, RESUMABLE)]
+    cut = draw.choice(resumable)
+
+    resumed = _train(spec, folder / "resumed", resume=whole[cut].resume)
+
+    assert _finished(resumed) == _finished(whole), spec.arm
+    assert _points(whole[:cut]) | _points(resumed) == _points(whole), spec.arm
+
+
+def _train(spec: TrialSpec, folder: Path, resume: dict[str, Any] | None = None) -> list[Any]:
+    """Return what the run reports."""
+    sink = Memory()
+    with ProcessGroup(spec.replica, spec.workers.count, device="cpu") as group:
+        trial.train(spec, group, sink, trial_id="a-trial", storage_url=f"file://{folder}", resume=resume)
+    return sink.records
+
+
+def _finished(records: Iterable[AnyRecord]) -> tuple[dict[str, Any], bytes]:
+    [finished] = [each for each in records if isinstance(each, TrialFinished)]
+    weights = Path(str(finished.weights_url).removeprefix("file://"))
+    return finished.model_dump(exclude=NOT_BITS), weights.read_bytes()
+
+
+def _points(records: Iterable[AnyRecord]) -> dict[tuple[str, int], float | None]:
+    series = [each for each in records if isinstance(each, MetricPoints)]
+    return {(each.name, step): value for each in series for step, value in zip(each.steps, each.values, strict=True)}
