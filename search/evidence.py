@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from search import spending
 from search.forecast import has_diverged, standard_error
 from search.gaussian_process import Expectation, Function
 from search.history import discounted
@@ -25,6 +26,10 @@ Array = NDArray[np.float64]
 TOLERANCE = 0.7
 #: What a level a decade away from the opening one is expected to cost, in standard deviations of the rewards.
 STDS_PER_DECADE = 0.5
+#: Probes whose shares of their allowances differ by no more than this factor have spent the same.
+SAME_SHARE = 1.25
+#: Fewer steps than this have no last half to speak of.
+FEWEST_STEPS = 4
 #: No reward, and no error of one, is more than so many times the loss that it is relative to, which may be almost 0.
 LARGEST_RATIO = 1e3
 
@@ -52,14 +57,15 @@ def scores(stage: Stage) -> tuple[Score, ...]:
     between stages. Where a loss is not positive, (L0 - tail) / |L0| stands in for it. The variance is that of the
     difference to the first probe, paired on the steps that are in both last halves, as far as they saw the same
     batches. One that was cut short is behind the first by as much as it was when it ended, with a variance that grows
-    with what it missed.
+    with what it missed; of one that cost more than others, what they could have afforded counts.
     """
     level = stage_level(stage)
-    usable = {
-        probe.candidate.id: probe
+    sound = [
+        probe
         for probe in stage.probes
         if level is not None and not is_diverged(probe.reading, level=level, initial=stage.initial)
-    }
+    ]
+    usable = {probe.candidate.id: probe for probe in at_equal_cost(sound)}
     control = next((probe for probe in usable.values() if not probe.reading.is_cut), next(iter(usable.values()), None))
     if level is None or control is None:
         return tuple(Score(probe.candidate.values, None, 0.0) for probe in stage.probes)
@@ -70,6 +76,23 @@ def scores(stage: Stage) -> tuple[Score, ...]:
     return tuple(
         _score(probe.candidate.values, tails.get(probe.candidate.id), level=level, unit=unit) for probe in stage.probes
     )
+
+
+def at_equal_cost(probes: Sequence[Probe]) -> list[Probe]:
+    """Return `probes` of one stage as each was when it had spent as much as the cheapest that was not cut.
+
+    No probe is shorter than a few steps, so costly steps take more than the allowance, and had more time to learn.
+    """
+    shares = [spending.num_allowances(probe.candidate.allowance, probe.reading) for probe in probes]
+    least = min((share for share, each in zip(shares, probes, strict=True) if not each.reading.is_cut), default=0.0)
+    return [
+        _begun(probe, least / share) if share > SAME_SHARE * least > 0 else probe
+        for share, probe in zip(shares, probes, strict=True)
+    ]
+
+
+def _begun(probe: Probe, part: float) -> Probe:
+    return probe._replace(reading=probe.reading.begun(max(FEWEST_STEPS, part * probe.reading.num_steps)))
 
 
 def usable_control(stage: Stage) -> Reading | None:
