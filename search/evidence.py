@@ -1,6 +1,7 @@
 """From losses to what a surrogate can learn from: rewards, their variances, and a place for what diverged."""
 
 import math
+import statistics
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -13,6 +14,7 @@ from search.forecast import has_diverged, standard_error
 from search.gaussian_process import Expectation, Function
 from search.history import discounted
 from search.prior import NO_PRIOR, Prior
+from search.probe_costs import costly
 from search.reading import Reading, side_by_side, usable_median
 from search.space import Box
 from search.stage import Probe, Problem, Score, Stage
@@ -79,19 +81,25 @@ def scores(stage: Stage) -> tuple[Score, ...]:
 
 
 def at_equal_cost(probes: Sequence[Probe]) -> list[Probe]:
-    """Return `probes` of one stage as each was when it had spent as much as the cheapest that was not cut.
+    """Return `probes` of one stage, of costly steps those alone for which the cheapest probes had the time, too.
 
-    No probe is shorter than a few steps, so costly steps take more than the allowance, and had more time to learn.
+    No probe is shorter than a few steps, so costly ones take more than their allowance, and have more time to learn.
+    What a step costs is told by all probes of the same kind: the machine may have delayed one of them.
     """
-    shares = [spending.num_allowances(probe.candidate.allowance, probe.reading) for probe in probes]
-    least = min((share for share, each in zip(shares, probes, strict=True) if not each.reading.is_cut), default=0.0)
-    return [
-        _begun(probe, least / share) if share > SAME_SHARE * least > 0 else probe
-        for share, probe in zip(shares, probes, strict=True)
-    ]
+    shares = dict[tuple[float | str | None, ...], list[float]]()
+    for probe in probes:
+        if not probe.reading.is_cut:
+            share = spending.num_allowances(probe.candidate.allowance, probe.reading)
+            shares.setdefault(costly(probe.candidate.values), []).append(share)
+    typical = {kind: statistics.median(each) for kind, each in shares.items()}
+    least = min(typical.values(), default=0.0)
+    over = {kind: share / least for kind, share in typical.items() if share > SAME_SHARE * least > 0}
+    return [_begun(probe, 1 / over.get(costly(probe.candidate.values), 1.0)) for probe in probes]
 
 
 def _begun(probe: Probe, part: float) -> Probe:
+    if part == 1:
+        return probe
     return probe._replace(reading=probe.reading.begun(max(FEWEST_STEPS, part * probe.reading.num_steps)))
 
 

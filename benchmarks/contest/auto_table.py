@@ -88,7 +88,7 @@ def best_option(rows: Sequence[Json]) -> str | None:
 
 def verdict(rows: Sequence[Json]) -> list[str]:
     """Return the link, its best option, what `auto` trained by, and both in comparison."""
-    best, used = best_option(rows), last_options(rows)
+    best, used = best_option(rows), options_used(rows)
     quotients = [] if best is None else quotients_with(best, rows)
     worst = max(quotients, default=math.inf)
     holds = "holds" if worst <= CLAIM else "holds for the median" if median(quotients) <= CLAIM else "does not hold"
@@ -106,10 +106,10 @@ def median(quotients: Sequence[float]) -> float:
     return statistics.median(quotients) if quotients else math.inf
 
 
-def last_options(rows: Sequence[Json]) -> list[str]:
-    """Return what `auto` ended with, by seed."""
-    decided = [row["decisions"] for row in rows if row["arm"] == AUTO]
-    return [decisions[-1][1] or "none" for decisions in decided if decisions]
+def options_used(rows: Sequence[Json]) -> list[str]:
+    """Return what most steps that stayed were by, for each run of `auto`."""
+    bills = [row["by_option"] for row in rows if row["arm"] == AUTO]
+    return [max(bill, key=lambda option: bill[option]["steps"] - bill[option]["steps_search"]) for bill in bills]
 
 
 def quotients_with(option: str, rows: Sequence[Json]) -> list[float]:
