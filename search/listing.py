@@ -34,8 +34,8 @@ def listed(problem: Problem, stage: Stage) -> Problem:
     wanted = {*found[0], stage.incumbent.option, *tried}
     dense_first = sorted(problem.space.exchanges, key=lambda each: -each.bytes)
     options = tuple(each.option for each in dense_first if each.option in wanted)
-    axes = tuple(axis for axis in problem.space.axes if not isinstance(axis, OptionAxis))
-    axes += (OptionAxis(options=options),) if len(options) > 1 else ()
+    competing = [OptionAxis(options=options)] if len(options) > 1 else []
+    axes = (*problem.space.ranges, *competing)
     return replace(problem, space=problem.space.model_copy(update={"axes": axes}))
 
 

@@ -39,7 +39,7 @@ class StepCosts:
             self._known[costly(values)] = values, cost
 
     def of(self, values: Values) -> Amounts | None:
-        """Return the cost of a step with `values`, that of the nearest known ones; None before its exchange was tried."""
+        """Return the cost of a step with `values`, that of the nearest known ones; None: their exchange is new."""
         known = [each for each in self._known.values() if each[0].option == values.option]
         if not known:
             return None
