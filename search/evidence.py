@@ -23,6 +23,7 @@ from search.transfer import expectation, worth_of_divergence
 from search.types import Values
 
 Array = NDArray[np.float64]
+_Kind = tuple[float | str | None, ...]  # what decides what a step costs
 
 #: Below this share of the run's first loss a rise is never called a divergence.
 TOLERANCE = 0.7
@@ -84,23 +85,28 @@ def at_equal_cost(probes: Sequence[Probe]) -> list[Probe]:
     """Return `probes` of one stage, of costly steps those alone for which the cheapest probes had the time, too.
 
     No probe is shorter than a few steps, so costly ones take more than their allowance, and have more time to learn.
-    What a step costs is told by all probes of the same kind: the machine may have delayed one of them.
+    What a step costs is told by all probes of its kind: the machine may have delayed one of them.
     """
-    shares = dict[tuple[float | str | None, ...], list[float]]()
-    for probe in probes:
-        if not probe.reading.is_cut:
-            share = spending.num_allowances(probe.candidate.allowance, probe.reading)
-            shares.setdefault(costly(probe.candidate.values), []).append(share)
-    typical = {kind: statistics.median(each) for kind, each in shares.items()}
-    least = min(typical.values(), default=0.0)
-    over = {kind: share / least for kind, share in typical.items() if share > SAME_SHARE * least > 0}
-    return [_begun(probe, 1 / over.get(costly(probe.candidate.values), 1.0)) for probe in probes]
+    whole = dict[_Kind, list[Reading]]()
+    shares = dict[_Kind, list[float]]()
+    for candidate, reading in probes:
+        if not reading.is_cut:
+            whole.setdefault(costly(candidate.values), []).append(reading)
+            share = spending.num_allowances(candidate.allowance, reading)
+            shares.setdefault(costly(candidate.values), []).append(share)
+    spent = {kind: statistics.median(each) for kind, each in shares.items()}
+    least = min(spent.values(), default=0.0)
+    affordable = {
+        kind: max(FEWEST_STEPS, statistics.median(reading.num_steps for reading in whole[kind]) * least / share)
+        for kind, share in spent.items()
+        if share > SAME_SHARE * least > 0
+    }
+    return [_within(probe, affordable.get(costly(probe.candidate.values), math.inf)) for probe in probes]
 
 
-def _begun(probe: Probe, part: float) -> Probe:
-    if part == 1:
-        return probe
-    return probe._replace(reading=probe.reading.begun(max(FEWEST_STEPS, part * probe.reading.num_steps)))
+def _within(probe: Probe, num_steps: float) -> Probe:
+    is_longer = probe.reading.num_steps > num_steps
+    return probe._replace(reading=probe.reading.begun(num_steps)) if is_longer else probe
 
 
 def usable_control(stage: Stage) -> Reading | None:

@@ -53,7 +53,8 @@ export function jobPage(root, id) {
     const boundaries = decided.filter((stage) => stage.trial_id === trials[0].trial_id && stage.stage > 0);
     arms.replaceChildren(element("h2", {}, "Arms"), armTable(report), ...(several ? [] : crossings(report)));
     stages.replaceChildren(element("h2", {}, "Stages"), stageTable(decided.map(labelled)));
-    bill.replaceChildren(element("h2", {}, "Bill"), billTable(trials.map(labelled), job), ...optionTables(trials.map(labelled)));
+    const billed = trials.map(labelled);
+    bill.replaceChildren(element("h2", {}, "Bill"), billTable(billed, job), ...optionTables(billed));
     const decidedIds = found.map((each) => each.trial_id);
     drawFiles({ attempt: job.attempt, trials: trials.map(labelled).map((trial) => offer(trial, decidedIds)) });
     await curves.draw(lossChart(training.map(labelled), validation.map(labelled)));

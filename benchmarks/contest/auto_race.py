@@ -19,9 +19,9 @@ TASK = "images"
 NUM_HOSTS = 2
 AUTO = "auto"
 ARMS = (AUTO, *(option.name for option in DEFAULT))
-#: The same for all runs: the default guess of the rate, and the share of the budget that docs/auto.md searches with.
-OPTIMIZER = {"kind": "schedulefree_sgd", "learning_rate": 0.1}
-CONTROLLER = {"kind": "bo", "max_search_fraction": 0.2}
+#: The same for all runs. Rates are searched in the decade about the best: the comparison is of exchanges.
+OPTIMIZER = {"kind": "schedulefree_sgd", "learning_rate": 0.05}
+CONTROLLER = {"kind": "bo", "wide_decades": 1.0, "max_search_fraction": 0.2}
 
 
 @dataclass(frozen=True)
