@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-long check bench bench-controller bench-search bench-workloads bench-links bench-methods bench-chaos clean
+.PHONY: setup demo test test-long check bench bench-controller bench-search bench-workloads bench-links bench-methods bench-auto bench-chaos clean
 
 setup: $(STAMP)
 
@@ -50,6 +50,10 @@ bench-links: setup
 
 bench-methods: setup
 	for what in rates run table; do $(BIN)/python benchmarks/methods.py $$what || exit; done
+
+bench-auto: setup
+	$(BIN)/python benchmarks/auto.py run
+	$(BIN)/python benchmarks/auto.py table
 
 bench-workloads: setup
 	$(BIN)/python benchmarks/workloads.py

@@ -75,6 +75,8 @@ def tables(found: Result) -> Iterator[Table]:
     for schedule in found.schedules:
         yield schedule_table(found.name(schedule), schedule)
     yield bill_table(found.report, found.job.spec)
+    if any(trial.bill.by_option for trial in found.report.trials):
+        yield options_table(found.report, found.job.spec)
     if len(found.job.spec.seeds) > 1:
         yield arms_table(found.report)
 
@@ -163,6 +165,22 @@ def bill_table(report: JobReport, spec: JobSpec) -> Table:
     return table
 
 
+def options_table(report: JobReport, spec: JobSpec) -> Table:
+    """Return what the exchanges that competed took, most steps first; bytes are one worker's."""
+    table = _table("Bill by exchange", "trial", "option", "steps", "of them probes", "sent", "in steps")
+    for trial in report.trials:
+        for option, took in sorted(trial.bill.by_option.items(), key=lambda each: -each[1].steps):
+            table.add_row(
+                trial_name(trial, spec),
+                option,
+                str(took.steps),
+                str(took.steps_search),
+                figures.size(took.bytes_sent),
+                f"{took.seconds:.1f} s",
+            )
+    return table
+
+
 def arms_table(report: JobReport) -> Table:
     """Return every arm's means over its finished seeds, with their intervals; the best arm is marked."""
     metrics = sorted(report.metric_directions)
@@ -210,6 +228,6 @@ def _ratio(bill: Bill) -> str:
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", box=box.SIMPLE)
     for column in columns:
-        is_text = column in ("trial", "arm", "state", "reason")
+        is_text = column in ("trial", "arm", "state", "option", "reason")
         table.add_column(column, justify="left" if is_text else "right", no_wrap=column != "reason")
     return table

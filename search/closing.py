@@ -7,6 +7,7 @@ from search.decision import DIVERGED_FACTOR
 from search.evidence import scores, stage_level, usable_control
 from search.history import extended, learned_drift
 from search.levels import measured_link
+from search.listing import changed_link
 from search.reading import Ending
 from search.region import WIDEST, next_width
 from search.stage import Problem, Stage
@@ -53,7 +54,7 @@ def next_stage(problem: Problem, stage: Stage, ending: Ending, *, search: Spent)
         before_level=start,
         events=ending.events,
         reference_seconds=ending.signs.reference_seconds if ending.is_kept and not ending.events else None,
-        link=measured_link(problem, stage, begin.incumbent.batch_size),
+        link=changed_link(problem, stage, ending, measured_link(problem, stage, begin.incumbent.batch_size)),
         note=begin.note,
         outcomes=with_outcome(stage.outcomes, stage.decision.forecast, None if ending.events else ending.level),
     )

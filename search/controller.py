@@ -17,6 +17,7 @@ from search.closing import next_stage
 from search.config import OPTIMIZER_TRAITS, Budget, SearchConfig
 from search.decision import choose
 from search.levels import follow_link
+from search.listing import listed
 from search.posterior import on_grid
 from search.prior import NO_PRIOR, Prior
 from search.probe_costs import (
@@ -51,10 +52,15 @@ class Controller:
             ValueError: `space` names an unknown optimizer, or a guess outside its range.
         """
         _check(space)
+        self._space = space  # as it was given; that of the problem follows the link
         self._problem = Problem(space=space, config=config, budget=budget, seed=seed)
         self._prior = prior
         self._stage = Stage(
-            index=0, incumbent=self._problem.opening, has_incumbent=config.wide_probes == 0, prior=prior
+            index=0,
+            incumbent=self._problem.opening,
+            has_incumbent=config.wide_probes == 0,
+            prior=prior,
+            link=space.link,
         )
         self._costs = StepCosts()
         self._spent, self._search = Spent(), Spent()
@@ -145,7 +151,7 @@ class Controller:
             "format": FORMAT,
             "kind": problem.config.kind,
             "config": _to_json(problem.config),
-            "space": _to_json(problem.space),
+            "space": _to_json(self._space),
             "budget": _to_json(problem.budget),
             "seed": problem.seed,
             "prior": _to_json(self._prior),
@@ -210,6 +216,7 @@ class Controller:
     def _apply_close(self, ending: Ending) -> None:
         self._spent = ending.spent
         self._stage = next_stage(self._problem, self._stage, ending, search=self._search)
+        self._problem = listed(self._problem, self._stage)
 
     # -- what is new -------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from search import events, spending
 from search.config import SearchConfig
 from search.evidence import Evidence, diverged_values, evidence, scores, surrogate_of
 from search.gaussian_process import NOISE_FLOOR
+from search.listing import promising
 from search.peak import at_best_option, edge_below, interpolated_peak, parabola_peak
 from search.posterior import Fit
 from search.probe_costs import MIN_WIDE_PROBES, has_room_for_wide, is_in_cooldown, search_cap, shortest_wide_probe
@@ -95,12 +96,22 @@ def _choose(problem: Problem, stage: Stage) -> Choice:
     if not stage.has_incumbent and len(stage.probes) < MIN_WIDE_PROBES:
         return _choose_unsearched(problem, stage)
     if stage.lacks_control:
-        return Choice(stage.incumbent, f"{_name(stage.incumbent)} stays: its own probe took too long to compare with")
+        return _choose_without_control(problem, stage)
     if not stage.probes:
         return Choice(stage.incumbent, f"{_name(stage.incumbent)} stays: {_why_unsearched(problem, stage)}")
     if all(score.reward is None for score in scores(stage)):
         return _choose_after_divergence(problem, stage)
     return _choose_local(problem, stage) if stage.has_incumbent else _choose_wide(problem, stage)
+
+
+def _choose_without_control(problem: Problem, stage: Stage) -> Choice:
+    """Go where the link leads if that was seen to train: what has become so slow is no measure."""
+    option = promising(problem, stage)
+    sound = [score.values for score in scores(stage) if score.reward is not None and score.values.option == option]
+    if option is None or not sound:
+        return Choice(stage.incumbent, f"{_name(stage.incumbent)} stays: its own probe took too long to compare with")
+    reason = f"{_name(sound[0])} suits the link as it has become: a probe of {_name(stage.incumbent)} took too long"
+    return Choice(sound[0], reason)
 
 
 def _choose_unsearched(problem: Problem, stage: Stage) -> Choice:

@@ -1,6 +1,7 @@
 """From losses to what a surrogate can learn from: rewards, their variances, and a place for what diverged."""
 
 import math
+import statistics
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -8,10 +9,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from search import spending
 from search.forecast import has_diverged, standard_error
 from search.gaussian_process import Expectation, Function
 from search.history import discounted
 from search.prior import NO_PRIOR, Prior
+from search.probe_costs import costly
 from search.reading import Reading, side_by_side, usable_median
 from search.space import Box
 from search.stage import Probe, Problem, Score, Stage
@@ -20,11 +23,16 @@ from search.transfer import expectation, worth_of_divergence
 from search.types import Values
 
 Array = NDArray[np.float64]
+_Kind = tuple[float | str | None, ...]  # what decides what a step costs
 
 #: Below this share of the run's first loss a rise is never called a divergence.
 TOLERANCE = 0.7
 #: What a level a decade away from the opening one is expected to cost, in standard deviations of the rewards.
 STDS_PER_DECADE = 0.5
+#: Probes whose shares of their allowances differ by no more than this factor have spent the same.
+SAME_SHARE = 1.25
+#: Fewer steps than this have no last half to speak of.
+FEWEST_STEPS = 4
 #: No reward, and no error of one, is more than so many times the loss that it is relative to, which may be almost 0.
 LARGEST_RATIO = 1e3
 
@@ -52,14 +60,15 @@ def scores(stage: Stage) -> tuple[Score, ...]:
     between stages. Where a loss is not positive, (L0 - tail) / |L0| stands in for it. The variance is that of the
     difference to the first probe, paired on the steps that are in both last halves, as far as they saw the same
     batches. One that was cut short is behind the first by as much as it was when it ended, with a variance that grows
-    with what it missed.
+    with what it missed; of one that cost more than others, what they could have afforded counts.
     """
     level = stage_level(stage)
-    usable = {
-        probe.candidate.id: probe
+    sound = [
+        probe
         for probe in stage.probes
         if level is not None and not is_diverged(probe.reading, level=level, initial=stage.initial)
-    }
+    ]
+    usable = {probe.candidate.id: probe for probe in at_equal_cost(sound)}
     control = next((probe for probe in usable.values() if not probe.reading.is_cut), next(iter(usable.values()), None))
     if level is None or control is None:
         return tuple(Score(probe.candidate.values, None, 0.0) for probe in stage.probes)
@@ -70,6 +79,34 @@ def scores(stage: Stage) -> tuple[Score, ...]:
     return tuple(
         _score(probe.candidate.values, tails.get(probe.candidate.id), level=level, unit=unit) for probe in stage.probes
     )
+
+
+def at_equal_cost(probes: Sequence[Probe]) -> list[Probe]:
+    """Return `probes` of one stage, of costly steps those alone for which the cheapest probes had the time, too.
+
+    No probe is shorter than a few steps, so costly ones take more than their allowance, and have more time to learn.
+    What a step costs is told by all probes of its kind: the machine may have delayed one of them.
+    """
+    whole = dict[_Kind, list[Reading]]()
+    shares = dict[_Kind, list[float]]()
+    for candidate, reading in probes:
+        if not reading.is_cut:
+            whole.setdefault(costly(candidate.values), []).append(reading)
+            share = spending.num_allowances(candidate.allowance, reading)
+            shares.setdefault(costly(candidate.values), []).append(share)
+    spent = {kind: statistics.median(each) for kind, each in shares.items()}
+    least = min(spent.values(), default=0.0)
+    affordable = {
+        kind: max(FEWEST_STEPS, statistics.median(reading.num_steps for reading in whole[kind]) * least / share)
+        for kind, share in spent.items()
+        if share > SAME_SHARE * least > 0
+    }
+    return [_within(probe, affordable.get(costly(probe.candidate.values), math.inf)) for probe in probes]
+
+
+def _within(probe: Probe, num_steps: float) -> Probe:
+    is_longer = probe.reading.num_steps > num_steps
+    return probe._replace(reading=probe.reading.begun(num_steps)) if is_longer else probe
 
 
 def usable_control(stage: Stage) -> Reading | None:

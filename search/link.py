@@ -2,9 +2,12 @@
 
 import statistics
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from search.space import SearchSpace
 from search.types import Value
+
+if TYPE_CHECKING:  # a space may hold a link
+    from search.space import SearchSpace
 
 #: The level at which sending takes this share of the compute time that it competes with.
 TRANSFER_SHARE = 0.25
@@ -12,7 +15,7 @@ TRANSFER_SHARE = 0.25
 MIN_CONTRAST = 1.5
 #: The rule is coarse, and loss hardly depends on the level: nearer than this factor the current one stays.
 DEAD_BAND = 2.0
-#: Of several exchanges, one that costs as much as this share of a denser one has nothing to gain by sending less ...
+#: Of several exchanges, one that costs more than this share of a denser one of its family gains nothing by that ...
 WORTH_IT = 0.95
 #: ... and one that costs so many times as much as the cheapest would have to teach as many times as much.
 MOST_TIMES = 10.0
@@ -33,6 +36,7 @@ class OptionCost(Value):
     option: str
     bytes: float
     cost: float  # in the budget's unit: seconds, bytes, or steps
+    family: str = ""  # in which the denser teaches no less in a step; "": it teaches no less than any sparser one
 
 
 class Link(Value):
@@ -40,6 +44,10 @@ class Link(Value):
 
     compute_s: float
     seconds_per_byte: float
+
+    def step_s(self, num_bytes: float) -> float:
+        """Return the seconds of a step that sends `num_bytes`."""
+        return self.compute_s + num_bytes * self.seconds_per_byte
 
 
 def fit(steps: Sequence[StepCost]) -> Link | None:
@@ -67,7 +75,7 @@ def rule(compute_s: float, dense_transfer_s: float, bounds: tuple[float, float])
     return min(high, max(low, TRANSFER_SHARE * compute_s / dense_transfer_s))
 
 
-def level(link: Link | None, space: SearchSpace, current: float | None) -> float | None:
+def level(link: Link | None, space: "SearchSpace", current: float | None) -> float | None:
     """Return the level that `link` suggests, or `current` where that is near, or where nothing is known."""
     axis = space.axis("level")
     if link is None or current is None or axis is None or space.dense_bytes is None:
@@ -83,12 +91,11 @@ def short_list(costs: Sequence[OptionCost], compute: float) -> tuple[tuple[str, 
     `compute` is what a step costs that sends nothing. Opened with is the densest that sends within a quarter of that,
     else the cheapest; listed with it are those next to it, at most 4 together.
     """
-    dense_first = sorted(costs, key=lambda each: -each.bytes)
-    listed = dense_first[:1]
-    for each in dense_first[1:]:
-        if each.cost < WORTH_IT * listed[-1].cost:
+    listed = list[OptionCost]()
+    for each in sorted(costs, key=lambda each: -each.bytes):
+        if all(each.cost < WORTH_IT * other.cost for other in listed if other.family in ("", each.family)):
             listed.append(each)
-    cheapest = listed[-1].cost
+    cheapest = min(each.cost for each in listed)
     listed = [each for each in listed if each.cost <= MOST_TIMES * cheapest]
     fast = (place for place, each in enumerate(listed) if each.cost <= (1 + TRANSFER_SHARE) * compute)
     opening = next(fast, len(listed) - 1)

@@ -22,6 +22,11 @@ EVENT_PART = 0.5
 COSTLY: tuple[ValueName, ...] = ("level", "batch_size", "period", "share", "option")
 
 
+def costly(values: Values) -> tuple[float | str | None, ...]:
+    """Return what of `values` decides what a step costs."""
+    return tuple(getattr(values, name) for name in COSTLY)
+
+
 class StepCosts:
     """Mutable: the latest cost of a step with each combination that was trained with of what it depends on."""
 
@@ -31,11 +36,11 @@ class StepCosts:
     def record(self, problem: Problem, values: Values, reading: Reading) -> None:
         if reading.num_steps:
             cost = spending.step_cost(problem.budget, reading)
-            self._known[tuple(getattr(values, name) for name in COSTLY)] = values, cost
+            self._known[costly(values)] = values, cost
 
     def of(self, values: Values) -> Amounts | None:
-        """Return the cost of a step with `values`, that of the nearest known ones; None before the first step."""
-        known = self._known.values()
+        """Return the cost of a step with `values`, that of the nearest known ones; None: their exchange is new."""
+        known = [each for each in self._known.values() if each[0].option == values.option]
         if not known:
             return None
         return min(known, key=lambda each: distance(each[0], values, COSTLY))[1]

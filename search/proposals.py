@@ -12,6 +12,7 @@ from search.acquisition import next_point, sobol_points
 from search.decision import bounding_box, trust_region
 from search.evidence import diverged_values, evidence, scores, surrogate_of
 from search.link import MIN_CONTRAST
+from search.listing import promising
 from search.peak import parabola_peak
 from search.prior import NO_PRIOR, Prior
 from search.probe_costs import MIN_WIDE_PROBES
@@ -227,7 +228,7 @@ def _propose_local(problem: Problem, stage: Stage) -> Proposal | None:
         return None
     may_rise = stage.may_rise and fraction_spent(problem.budget, stage.opened) < LAST_RISE
     region = trust_region(problem, stage.incumbent, may_rise=may_rise, width=stage.width)
-    if asked == 1 and "step_time" in stage.events and (other := _other_exchange(stage, region)):
+    if asked == 1 and "step_time" in stage.events and (other := _other_exchange(problem, stage, region)):
         return other
     if stage.lacks_control:
         return None
@@ -240,11 +241,11 @@ def _promising(problem: Problem, stage: Stage, region: Box) -> Proposal | None:
     return _acquire(problem, stage, region)
 
 
-def _other_exchange(stage: Stage, region: Box) -> Proposal | None:
+def _other_exchange(problem: Problem, stage: Stage, region: Box) -> Proposal | None:
     """Return the incumbent at another level, or another exchange, since the contrast tells compute from transfer.
 
     At a lower one, or a sparser, if steps take longer than they did: it is cheaper, and where the link would lead.
-    None: neither is searched.
+    Where the link is known, the exchange that a run would open with now. None: neither is searched.
     """
     start, is_slower = stage.incumbent, _is_slower(stage)
     for axis, _ in region.spans():
@@ -253,8 +254,9 @@ def _other_exchange(stage: Stage, region: Box) -> Proposal | None:
             level = ends[1] if _within(ends[0], start.level or 1.0, MIN_CONTRAST) else ends[0]
             return start.model_copy(update={"level": level}), "move"
         if axis.name == "option":
-            neighbours = axis.moves(start.option)  # from dense to sparse
-            return start.model_copy(update={"option": neighbours[-1 if is_slower else 0]}), "move"
+            neighbour = axis.moves(start.option)[-1 if is_slower else 0]  # from dense to sparse
+            option = promising(problem, stage)
+            return start.model_copy(update={"option": neighbour if option in (None, start.option) else option}), "move"
     return None
 
 

@@ -55,6 +55,16 @@ class Reading(Value):
         """How many steps an entry of `losses`, which has some, stands for."""
         return self.num_steps / len(self.losses)
 
+    def begun(self, num_steps: float) -> "Reading":
+        """Return what was read of the first `num_steps` steps, at least one point of the curve, as a whole probe."""
+        num_points = max(1, round(num_steps / self.steps_per_point))
+        part = {
+            "losses": self.losses[:num_points],
+            "num_steps": round(num_points * self.steps_per_point),
+            "bytes_sent": round(self.bytes_sent * num_points / len(self.losses)),
+        }
+        return self.model_copy(update={**part, "is_cut": False})
+
     def means(self, num_steps: float, num_points: int) -> Array:
         """Return the first `num_steps` steps' losses `(num_points,)` as means of equally many steps."""
         starts = block_starts(self.num_steps)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from pydantic import model_validator
 
 from search.config import MAX_DIMENSIONS
+from search.link import Link, OptionCost
 from search.types import Value, Values
 
 Array = NDArray[np.float64]
@@ -199,6 +200,8 @@ class SearchSpace(Value):
     axes: tuple[AnyAxis, ...] = ()
     level_name: str = "level"  # what the exchange calls its level: density, threshold
     dense_bytes: int | None = None  # sent per step by one worker without compression; None: the link has no say
+    exchanges: tuple[OptionCost, ...] = ()  # all that may compete, where those that do follow the link
+    link: Link | None = None  # as it was found before the first step; None: it is not measured
     max_learning_rate: float = 1e3
     min_learning_rate: float = 1e-8
 

@@ -3,7 +3,7 @@
 *Amounts* map such a unit to a quantity, so a budget in steps or bytes cannot reach a clock.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from search.config import Budget
 from search.reading import Reading
@@ -89,12 +89,25 @@ def given(allowance: Allowance) -> Amounts:
 
 def step_cost(budget: Budget, reading: Reading) -> Amounts:
     """Return what a step of `reading`, which has some, cost on average."""
+    return _costs(reading, caps(budget))
+
+
+def _costs(reading: Reading, units: Iterable[str]) -> Amounts:
     cost = {
         "steps": 1.0,
         "bytes": reading.bytes_sent / reading.num_steps,
         "seconds": reading.step_seconds or 0.0,
     }
-    return {unit: cost[unit] for unit in caps(budget)}
+    return {unit: cost[unit] for unit in units}
+
+
+def num_allowances(allowance: Allowance, reading: Reading) -> float:
+    """Return how many times what it was allowed a probe has spent; 0 without a step, and where nothing is capped."""
+    if not reading.num_steps:
+        return 0.0
+    allowed = given(allowance)
+    fitting = num_steps(allowed, _costs(reading, allowed))
+    return reading.num_steps / fitting
 
 
 def num_steps(available: Amounts, cost: Amounts) -> float:

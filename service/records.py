@@ -117,6 +117,15 @@ class ScheduleEntry(Record):
     reason: str = ""
 
 
+class OptionBill(Record):
+    """What the steps on the clock by one option of `exchange: {kind: auto}` took, in all lanes together."""
+
+    steps: int = Field(0, description="probes', and of commits that were taken back, among them")
+    steps_search: int = Field(0, description="of probes that did not stay")
+    bytes_sent: int = Field(0, description="by the steps themselves; evaluations and discarded first steps send too")
+    seconds: float = Field(0.0, description="of the steps themselves")
+
+
 class Bill(Record):
     """What a trial cost. Bytes are those of one worker unless said otherwise."""
 
@@ -138,6 +147,7 @@ class Bill(Record):
     repairs: int = Field(0, description="times that lost workers, or their connection, were replaced")
     seconds_recovery: float = Field(0.0, description="spent on that, lost work included; not on the training clock")
     bytes_recovery: int = Field(0, description="sent in lost and in replayed steps; not in `bytes_sent` or the budget")
+    by_option: dict[str, OptionBill] = Field(default_factory=dict, description="where exchanges compete: each one's")
 
 
 class Billed(Record):

@@ -59,7 +59,8 @@ export function jobPage(root, id) {
     const boundaries = decided.filter((stage) => stage.trial_id === trials[0].trial_id && stage.stage > 0);
     arms.replaceChildren(element("h2", {}, "Arms"), armTable(report), ...(several ? [] : crossings(report)));
     stages.replaceChildren(element("h2", {}, "Stages"), stageTable(decided.map(labelled)));
-    bill.replaceChildren(element("h2", {}, "Bill"), billTable(trials.map(labelled), job));
+    const billed = trials.map(labelled);
+    bill.replaceChildren(element("h2", {}, "Bill"), billTable(billed, job), ...optionTables(billed));
     const decidedIds = found.map((each) => each.trial_id);
     drawFiles({ attempt: job.attempt, trials: trials.map(labelled).map((trial) => offer(trial, decidedIds)) });
     await curves.draw(lossChart(training.map(labelled), validation.map(labelled)));
@@ -188,6 +189,20 @@ function billTable(trials, job) {
     ...(trials.some((trial) => trial.bill.steps_insurance) ? [["insurance", insurance, "number"]] : []),
     ...(trials.some((trial) => trial.bill.repairs) ? [["repairs", repairs, "number"]] : []),
   ], trials);
+}
+
+// What the exchanges that competed took, most steps first.
+function optionTables(trials) {
+  const rows = trials.flatMap((trial) => Object.entries(trial.bill.by_option)
+    .map(([option, took]) => ({ label: trial.label, option, ...took })).sort((one, other) => other.steps - one.steps));
+  return rows.length ? [table("Steps by exchange: bytes of one worker, seconds of the steps themselves", [
+    ["trial", (row) => row.label, ""],
+    ["option", (row) => row.option, ""],
+    ["steps", (row) => String(row.steps), "number"],
+    ["of them probes", (row) => String(row.steps_search), "number"],
+    ["sent", (row) => size(row.bytes_sent), "number"],
+    ["in steps", (row) => seconds(row.seconds), "number"],
+  ], rows)] : [];
 }
 
 // The user's own schedule, trained beside the search: outside of the bytes sent.

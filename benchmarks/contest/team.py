@@ -19,7 +19,7 @@ END_TIMEOUT_S = 10.0
 FIRST_PORT = 29_500
 PR_SET_PDEATHSIG = 1
 #: A worker has the imports and the data of this process, and need not load them again.
-_FORK = multiprocessing.get_context("fork")
+FORK = multiprocessing.get_context("fork")
 
 
 class WorkerFailed(Exception):
@@ -57,8 +57,8 @@ class Team:
         self._workers: list[ForkProcess] = []
         self._desks: list[Connection] = []
         for rank in range(network.num_hosts):
-            ours, theirs = _FORK.Pipe()
-            process = _FORK.Process(target=_on_host, args=(network.host(rank), launch | {"rank": rank}, theirs))
+            ours, theirs = FORK.Pipe()
+            process = FORK.Process(target=_on_host, args=(network.host(rank), launch | {"rank": rank}, theirs))
             process.start()
             theirs.close()
             self._workers.append(process)
@@ -121,8 +121,8 @@ class Team:
         return reply
 
 
-def _on_host(namespace: str, launch: dict[str, Any], requests: Connection) -> None:
-    """Move this process to the host, and work there as long as the process that started it lives."""
+def enter_host(namespace: str) -> None:
+    """Move this process, a fork, to the host; it lives no longer than the process that started it."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -130,4 +130,9 @@ def _on_host(namespace: str, launch: dict[str, Any], requests: Connection) -> No
     with open(f"/run/netns/{namespace}") as file:
         if libc.setns(file.fileno(), 0):
             raise OSError(ctypes.get_errno(), f"cannot enter the namespace {namespace}")
+
+
+def _on_host(namespace: str, launch: dict[str, Any], requests: Connection) -> None:
+    """Work on the host."""
+    enter_host(namespace)
     worker.work(launch, requests)

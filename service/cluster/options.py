@@ -33,6 +33,8 @@ def opened(
     priced = measuring.in_seconds(spec.replica.link) if spec.budget.seconds is not None else None
     costs, compute = priced or _without_a_clock(spec, traffic)
     options, opening = link_rule.short_list(costs, compute)
+    if measuring.link is not None:
+        space = space.model_copy(update={"exchanges": tuple(costs), "link": measuring.link})
     warm_ups = [warm_up(group, _at(space.opening, option)) for option in options for group in groups]
     axes = (*space.axes, OptionAxis(options=options)) if len(options) > 1 else space.axes
     space = space.model_copy(update={"axes": axes, "guess": _at(space.guess, opening)})
@@ -61,15 +63,17 @@ def _at(values: Values, option: str) -> Values:
 def _without_a_clock(spec: TrialSpec, traffic: Mapping[Option, MeanTraffic]) -> tuple[list[OptionCost], float]:
     """Return the options' costs where a budget counts bytes, or steps alone: then they all cost the same."""
     counts_bytes = spec.budget.bytes is not None or spec.budget.seconds is not None
-    costs = [
-        OptionCost(option=option.name, bytes=each.bytes, cost=each.bytes if counts_bytes else 1.0)
-        for option, each in traffic.items()
-    ]
+    costs = [_cost(option, each, each.bytes if counts_bytes else 1.0) for option, each in traffic.items()]
     return costs, 0.0
 
 
+def _cost(option: Option, traffic: MeanTraffic, cost: float) -> OptionCost:
+    family = "" if option.level is None else option.kind  # without a level nothing is left out
+    return OptionCost(option=option.name, bytes=traffic.bytes, cost=cost, family=family)
+
+
 class _Measuring:
-    """Takes the steps that show what a step computes; `warm_ups` are their results."""
+    """Takes the steps that show what a step computes, and the link if it is measured; `warm_ups` are their results."""
 
     def __init__(self, traffic: Mapping[Option, MeanTraffic], warm_up: Callable[[Option], SegmentResult]) -> None:
         self._traffic, self._warm_up = traffic, warm_up
@@ -78,6 +82,7 @@ class _Measuring:
             (option for option in traffic if option.kind != LOCAL), key=lambda option: traffic[option].bytes
         )
         self.warm_ups: list[SegmentResult] = []
+        self.link: link_rule.Link | None = None
 
     def in_seconds(self, link: LinkConfig) -> tuple[list[OptionCost], float] | None:
         """Return what a step costs under each option, and without sending; None: the link does not show."""
@@ -88,15 +93,12 @@ class _Measuring:
                 return None
             compute = computes
         else:
-            found = self._measured()
+            self.link = found = self._measured()
             if found is None:
                 return None
             seconds = {option: each.bytes * found.seconds_per_byte for option, each in self._traffic.items()}
             compute = found.compute_s
-        costs = [
-            OptionCost(option=option.name, bytes=each.bytes, cost=compute + seconds[option])
-            for option, each in self._traffic.items()
-        ]
+        costs = [_cost(option, each, compute + seconds[option]) for option, each in self._traffic.items()]
         return costs, compute
 
     def _computes(self, seconds: Mapping[Option, float]) -> float | None:

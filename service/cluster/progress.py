@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from search.config import Budget
 from search.trace import Trace
 from search.types import Decision, Observation, Spent
-from service.records import Bill, ScheduleEntry
+from service.records import Bill, OptionBill, ScheduleEntry
 from trainers.group import Recovery
 from trainers.segment import Evaluation, Purpose, Segment, SegmentResult
 
@@ -104,8 +104,8 @@ class Progress(BaseModel):
         (), description="checkpoints that a larger budget goes on from: of the last state that none has told on"
     )
 
-    def charge(self, result: SegmentResult, *, is_probe: bool) -> None:
-        """Put a segment on the bill."""
+    def charge(self, result: SegmentResult, *, is_probe: bool, option: str | None = None) -> None:
+        """Put a segment on the bill; `option`: the exchange it was by, where several compete."""
         num_steps, sent = len(result.losses), bytes_per_worker(result.bytes_sent)
         self.steps += num_steps
         self.charge_bytes(result)
@@ -115,8 +115,10 @@ class Progress(BaseModel):
             steps_search=self.bill.steps_search + num_steps * is_probe,
             saved_bytes=max(self.bill.saved_bytes, result.saved_bytes),
         )
+        took = sum(result.step_seconds)
+        self._bill_option(option, steps=num_steps, steps_search=num_steps * is_probe, bytes_sent=sent, seconds=took)
 
-    def promote(self, results: Iterable[SegmentResult], *, seconds: float) -> None:
+    def promote(self, results: Iterable[SegmentResult], *, seconds: float, option: str | None = None) -> None:
         """Turn a probe's segments on the bill, and the `seconds` it took, into committed ones."""
         self.charge_seconds(seconds_search=-seconds)
         for result in results:
@@ -124,6 +126,7 @@ class Progress(BaseModel):
                 bytes_search=self.bill.bytes_search - bytes_per_worker(result.bytes_sent),
                 steps_search=self.bill.steps_search - len(result.losses),
             )
+            self._bill_option(option, steps_search=-len(result.losses))
 
     def charge_bytes(self, result: SegmentResult | Evaluation) -> None:
         """Add what the busiest rank sent."""
@@ -174,6 +177,13 @@ class Progress(BaseModel):
 
     def _bill(self, **lines: Any) -> None:
         self.bill = self.bill.model_copy(update=lines)
+
+    def _bill_option(self, option: str | None, **added: float) -> None:
+        if option is None:
+            return
+        known = self.bill.by_option.get(option, OptionBill())
+        total = known.model_copy(update={line: getattr(known, line) + value for line, value in added.items()})
+        self._bill(by_option=self.bill.by_option | {option: total})
 
     def schedule_segment(self, segment: Segment, result: SegmentResult, reason: str) -> None:
         """Append the committed `segment` to the schedule, joined with the entry before where nothing changed."""

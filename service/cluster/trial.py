@@ -260,7 +260,8 @@ class _Run:
 
     def _promote(self, end: End, pushed: Sequence[reports.Pushed], commit: OpenCommit) -> None:
         """Make the steps of the probe at whose end the group is the first of the commit."""
-        self.progress.promote((each.result for each in pushed), seconds=end.seconds)
+        option = commit.decision.values.option
+        self.progress.promote((each.result for each in pushed), seconds=end.seconds, option=option)
         for each in pushed:
             commit.measured.add(each.result)
             self._keep(each, commit)
@@ -307,7 +308,7 @@ class _Run:
         self.sink.report()  # hears a cancel
         result = self.group.run(segment)
         commit.measured.add(result)
-        self.progress.charge(result, is_probe=False)
+        self.progress.charge(result, is_probe=False, option=segment.option)
         self.cost = chunks.cost_of(result) or self.cost
         if not result.diverged:
             self._keep(reports.Pushed(segment, result, started_s=started, bytes_sent=self.progress.bytes), commit)

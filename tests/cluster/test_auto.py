@@ -66,3 +66,10 @@ def test_a_run_whose_exchanges_compete_goes_on_and_is_replayed_bit_for_bit(tmp_p
     [again] = resumed.of(TrialFinished)
     assert (again.schedule, again.validation_loss) == (finished.schedule, finished.validation_loss)
     assert replayed.of(TrialFinished)[0].validation_loss == finished.validation_loss
+    by_option, probes = finished.bill.by_option, whole.of(ProbeDone)
+    assert set(by_option) == {probe.values["option"] for probe in probes}
+    assert (
+        sum(took.steps for took in by_option.values())
+        == finished.bill.steps + finished.bill.steps_search + finished.bill.steps_taken_back
+    )
+    assert 0 < sum(took.bytes_sent for took in by_option.values()) <= finished.bill.bytes_sent

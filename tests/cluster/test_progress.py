@@ -1,5 +1,7 @@
 """The bill adds up, and the schedule says what was trained."""
 
+import pytest
+
 from service.cluster.progress import Measured, Progress
 from trainers.group import Recovery
 from trainers.segment import Segment, SegmentResult
@@ -87,6 +89,29 @@ def test_a_promoted_probe_is_on_the_bill_as_committed() -> None:
     bill = progress.bill
     assert (bill.steps_search, bill.bytes_search, bill.seconds_search) == (0, 0, 0.5)
     assert (progress.steps, bill.bytes_sent) == (10, 100)
+
+
+def test_the_bill_says_what_each_option_took_and_what_of_it_was_searching() -> None:
+    progress, result = Progress(), _result(0, 10)
+    for option in ("none", "powersgd 4", "powersgd 4"):
+        progress.charge(result, is_probe=True, option=option)
+    progress.charge(result, is_probe=False, option="powersgd 4")
+    progress.promote([result], seconds=0.1, option="powersgd 4")
+
+    by_option = progress.bill.by_option
+    assert {name: (took.steps, took.steps_search) for name, took in by_option.items()} == {
+        "none": (10, 10),
+        "powersgd 4": (30, 10),
+    }
+    assert sum(took.bytes_sent for took in by_option.values()) == progress.bill.bytes_sent
+    assert by_option["powersgd 4"].seconds == pytest.approx(0.3)
+
+
+def test_a_job_of_one_exchange_has_no_bill_by_option() -> None:
+    progress = Progress()
+    progress.charge(_result(0, 10), is_probe=False)
+
+    assert progress.bill.by_option == {}
 
 
 def test_recovery_is_billed_once_apart_from_the_bytes_of_training() -> None:

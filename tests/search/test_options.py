@@ -158,6 +158,15 @@ def test_a_slow_link_leads_to_a_sparse_exchange(simulated_run):
     assert controller.decide().values.option == "threshold 0.01"
 
 
+def test_a_probe_of_costly_steps_is_judged_by_those_that_others_had_the_time_for(simulated_run):
+    run, controller = _run(simulated_run, 100, seconds=21.0)
+    run.seconds_per_step = lambda values: 0.03 if values.option == "none" else 0.01
+    run.search(controller)  # 20 steps of `none` take 0.6 s, which are 45 at what `threshold 0.01` learns in 60
+
+    assert {len(seen.losses) for candidate, seen in run.history if candidate.values.option == "none"} == {20}
+    assert controller.decide().values.option == "threshold 0.01"
+
+
 def test_every_option_has_one_probe_at_the_best_rate_and_the_rest_look_for_it(searched):
     probes = [candidate for candidate, _ in searched[0].history]
     others = [each for each in probes if each.values.option != "threshold 0.01"]

@@ -189,6 +189,15 @@ def test_a_measured_link_leads_to_the_same_options_as_a_stated_one(mbps: float):
     assert (measured.opening.option == "none") == (mbps == 1e5)
 
 
+def test_a_measured_link_is_kept_with_what_every_option_sends_and_a_stated_one_does_not_change():
+    _, measured = _opened({"mode": "measure"}, 20.0)
+    _, stated = _opened({"mode": "emulate", "mbps": 20.0}, 20.0)
+
+    assert {each.option for each in measured.exchanges} == {option.name for option in DEFAULT}
+    assert measured.link.seconds_per_byte == pytest.approx(8 / 20e6, rel=0.05)
+    assert (stated.exchanges, stated.link) == ((), None)
+
+
 def test_on_a_slow_link_nothing_dense_is_tried_and_all_that_compete_are_warmed_up():
     group, space = _opened({"mode": "measure"}, 1.0)
 

@@ -1,0 +1,106 @@
+"""Is `exchange: {kind: auto}` as fast as the best of its options, on any link? docs/auto.md has the rules.
+
+    python benchmarks/auto.py run   [--links unlimited 1000 100 10] [--seeds 0] [--arms auto none ...] [--file FILE]
+    python benchmarks/auto.py table [--file FILE]
+
+Two hosts train to a validation loss: once with `auto`, and once with each of its options alone. Either way the same
+controller searches the learning rate, on the clock, with the same budget. Each run is a line of FILE; what is in it is
+not run again. Needs root and iproute2, else ends with 2.
+"""
+
+import argparse
+import os
+import signal
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch: workers are forked, which a pool of threads does not survive
+os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # namespaces have no name server, of which every connection warns
+
+from contest import auto_table, network, tasks
+from contest.auto_race import ARMS, AUTO, NUM_HOSTS, TASK, Race, Watcher, trial
+from contest.book import Book
+from contest.hosts import HostGroup
+
+from search.acquisition import warm_up
+from service.cluster.trial import train
+from trainers.outcome import WorkerFailed, WorkerLost
+
+Json = dict[str, Any]
+FILE = Path(__file__).parent / "auto.jsonl"
+#: An option alone is stopped when it has taken so many times as long as the best run on its link.
+PATIENCE = 1.25
+#: Validation loss that ends a run.
+TARGET = 0.52
+#: Seconds by link in Mbit/s, somewhat more than the best option needs: a search takes a share of them.
+BUDGETS = {"unlimited": 25.0, "1000": 25.0, "100": 30.0, "10": 50.0}
+
+
+def main() -> int:
+    given = parse()
+    book = Book(given.file)
+    if given.what == "table":
+        auto_table.print_all(book.rows)
+        return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # through the clean-up
+    tasks.build(TASK)  # here, so that it is loaded once
+    warm_up()  # BoTorch loads for seconds
+    try:
+        with network.made(NUM_HOSTS) as hosts:
+            return run_all(book, hosts, given)
+    except network.NoNetwork as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+def run_all(book: Book, hosts: network.Network, given: argparse.Namespace) -> int:
+    """Run what is missing, `auto` first on each link; returns how many runs failed."""
+    num_failed = 0
+    for seed in given.seeds:
+        for link in given.links:
+            race = Race(None if link == "unlimited" else float(link), BUDGETS[link], seed, TARGET)
+            hosts.limit(race.mbps)
+            for arm in given.arms:
+                if not book.find(**asdict(race), arm=arm):
+                    num_failed += attempt(book, hosts, race, arm)
+    return num_failed
+
+
+def attempt(book: Book, hosts: network.Network, race: Race, arm: str) -> int:
+    """Run an arm and note what came of it; returns 1 if it failed: calling this program again makes up for it."""
+    reached = [row["seconds"] for row in book.find(**asdict(race)) if row["seconds"] is not None]
+    patience_s = race.budget_s if arm == AUTO or not reached else PATIENCE * min(reached)
+    try:
+        row = measure(hosts, race, arm, patience_s)
+    except (WorkerFailed, WorkerLost) as error:
+        print(f"{arm}: {error}", file=sys.stderr, flush=True)
+        return 1
+    book.add("run", [row])
+    print(f"{race.mbps or 'unlimited'} Mbit/s, seed {race.seed}, {arm}: {auto_table.told(row)}", flush=True)
+    return 0
+
+
+def measure(hosts: network.Network, race: Race, arm: str, patience_s: float) -> Json:
+    """Train to the loss, and return what is recorded of it as JSON."""
+    spec, watcher = trial(race, arm), Watcher(race.target, patience_s)
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder, HostGroup(spec.replica, hosts) as group:
+        finished = train(spec, group, watcher, trial_id="run", storage_url=folder)
+    return asdict(race) | {"arm": arm} | watcher.told(finished) | {"load": os.getloadavg()[0], "at": int(time.time())}
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("run", "table"))
+    parser.add_argument("--links", nargs="+", choices=BUDGETS, default=list(BUDGETS))
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--file", type=Path, default=FILE)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""A run of the comparison of `auto` with its options: as a job's trial, and what is watched of it."""
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from contest import tasks
+from contest.race import Validation, crossing
+
+from service.records import AnyRecord, Billed, Control, MetricPoints, StageDecided, TrialFinished, TrialStarted
+from service.spec import JobSpec, TrialSpec
+from trainers.config import NoneConfig
+from trainers.exchange.options import DEFAULT, LOCAL, Option, exchange_of
+
+Json = dict[str, Any]
+#: 0.25 million parameters, so that a dense step sends 1 MB.
+TASK = "images"
+NUM_HOSTS = 2
+AUTO = "auto"
+ARMS = (AUTO, *(option.name for option in DEFAULT))
+#: The same for all runs. Rates are searched in the decade about the best: the comparison is of exchanges.
+OPTIMIZER = {"kind": "schedulefree_sgd", "learning_rate": 0.05}
+CONTROLLER = {"kind": "bo", "wide_decades": 1.0, "max_search_fraction": 0.2}
+
+
+@dataclass(frozen=True)
+class Race:
+    """What the runs on a link have in common."""
+
+    mbps: float | None  # of every cable, each way; None: no limit
+    budget_s: float  # of which searches may take a share
+    seed: int
+    target: float  # validation loss that ends a run
+
+
+def trial(race: Race, arm: str) -> TrialSpec:
+    """Return the run as a job's trial."""
+    job = {
+        "workload": tasks.reference(TASK),
+        "workers": {"count": NUM_HOSTS},
+        "optimizer": OPTIMIZER,
+        "controller": CONTROLLER,
+        "budget": {"seconds": race.budget_s},
+        "checkpoint": {"every_seconds": 3600},
+        "seeds": [race.seed],
+        **exchange_part(arm),
+    }
+    return next(JobSpec.model_validate(job).trials())
+
+
+def exchange_part(arm: str) -> Json:
+    """Return the part of a job that makes it train by an option alone, or by all of them."""
+    if arm == AUTO:
+        return {"exchange": {"kind": AUTO}}
+    option = Option.parse(arm)
+    part: Json = {"exchange": exchange_of([option], like=NoneConfig())}
+    return part | ({"sync": {"kind": LOCAL, "period": int(option.level or 1)}} if option.kind == LOCAL else {})
+
+
+class Watcher:
+    """A trial's sink that stops it at the loss, or after `patience_s` of its clock."""
+
+    def __init__(self, target: float, patience_s: float) -> None:
+        self._target, self._patience_s = target, patience_s
+        self._looks: list[Validation] = []
+        self._decided: list[StageDecided] = []
+        self._seconds = self._started = self._before_s = 0.0
+
+    def report(self, *records: AnyRecord) -> None:
+        for record in records:
+            match record:
+                case TrialStarted():
+                    self._started = time.monotonic()
+                case MetricPoints(name="validation_loss"):
+                    self._look(record)
+                case StageDecided():
+                    self._decided.append(record)
+                case Billed():
+                    self._seconds = record.bill.seconds_training
+
+    flush = report
+
+    def _look(self, points: MetricPoints) -> None:
+        if not self._looks:  # the first is when the clock starts
+            self._before_s = time.monotonic() - self._started - points.seconds[0]
+        for step, seconds, loss in zip(points.steps, points.seconds, points.values, strict=True):
+            loss = math.nan if loss is None else loss
+            self._looks.append(Validation(step, seconds, own=loss, mean=loss))
+
+    def is_clear(self) -> bool:
+        return True
+
+    def asked(self) -> Control:
+        is_done = any(look.loss <= self._target for look in self._looks) or self._seconds > self._patience_s
+        return Control.STOP if is_done else Control.RUN
+
+    def told(self, finished: TrialFinished) -> Json:
+        """Return what is recorded: when the loss was reached, and what was tried, sent and chosen on the way."""
+        reached, bill = crossing(self._looks, self._target), finished.bill
+        return {
+            "steps": reached and reached[0],
+            "seconds": reached and reached[1],
+            "seconds_before": self._before_s,
+            "seconds_taken": bill.seconds_training,
+            "seconds_search": bill.seconds_search,
+            "seconds_evaluation": bill.seconds_evaluation,
+            "steps_taken": bill.steps,
+            "steps_search": bill.steps_search,
+            "bytes_sent": bill.bytes_sent,
+            "by_option": {option: took.model_dump() for option, took in bill.by_option.items()},
+            "decisions": [[each.learning_rate, each.values.get("option"), each.reason] for each in self._decided],
+            "validations": [[look.step, look.seconds, look.loss] for look in self._looks],
+        }

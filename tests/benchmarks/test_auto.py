@@ -1,0 +1,87 @@
+"""The comparison of `auto` with its options: what runs, when a run ends, and the pure parts of its table."""
+
+from typing import Any
+
+import pytest
+from contest import auto_table
+from contest.auto_race import ARMS, Race, Watcher, trial
+
+from service.records import Bill, Control, MetricPoints, TrialFinished, TrialStarted
+
+RACE = Race(mbps=100.0, budget_s=30.0, seed=3, target=0.5)
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_all_runs_on_a_link_differ_in_their_exchange_alone(arm: str) -> None:
+    ours, auto = trial(RACE, arm), trial(RACE, "auto")
+    parts = {"exchange": auto.replica.exchange, "sync": auto.replica.sync}
+
+    assert ours.model_copy(update={"replica": ours.replica.model_copy(update=parts)}) == auto
+    assert ours.replica.workers_per_node == 1
+
+
+def test_a_run_is_stopped_at_the_loss_which_it_reached_between_two_looks() -> None:
+    watcher = Watcher(target=0.5, patience_s=100.0)
+    watcher.report(TrialStarted(trial_id="run", arm="auto", seed=0, backend="gloo", device="cpu"))
+    for step, seconds, loss in ((0, 0.0, 2.0), (50, 1.0, 1.0), (100, 2.0, 0.0)):
+        asked = watcher.asked()
+        watcher.report(_look(step, seconds, loss))
+    told = watcher.told(_finished(Bill(seconds_training=2.0)))
+
+    assert (asked, watcher.asked()) == (Control.RUN, Control.STOP)
+    assert (told["steps"], told["seconds"]) == (75, 1.5)
+
+
+def test_a_run_that_diverges_has_reached_nothing() -> None:
+    watcher = Watcher(target=0.5, patience_s=100.0)
+    watcher.report(_look(0, 0.0, 2.0), _look(50, 1.0, None))
+
+    assert watcher.asked() is Control.RUN
+    assert watcher.told(_finished(Bill()))["seconds"] is None
+
+
+def test_the_best_option_is_the_soonest_at_the_loss_and_auto_is_compared_with_it_seed_by_seed() -> None:
+    rows = [
+        *(_row("none", seed, 30.0) for seed in (0, 1)),
+        *(_row("fp16", seed, seconds) for seed, seconds in ((0, 20.0), (1, 10.0))),
+        *(_row("powersgd 4", seed, None) for seed in (0, 1)),
+        *(_row("auto", seed, seconds, before=1.0) for seed, seconds in ((0, 19.0), (1, 11.0))),
+    ]
+
+    assert auto_table.best_option(rows) == "fp16"
+    assert auto_table.quotients_with("fp16", rows) == [1.0, 1.2]
+    assert auto_table.verdict(rows)[3].endswith("does not hold")
+
+
+def test_an_auto_that_never_got_there_is_endlessly_slower() -> None:
+    rows = [_row("none", 0, 30.0), _row("auto", 0, None)]
+
+    assert auto_table.quotients_with("none", rows) == [float("inf")]
+
+
+def test_where_nothing_got_there_no_option_is_best() -> None:
+    assert auto_table.best_option([_row("none", 0, None), _row("auto", 0, 3.0)]) is None
+
+
+def test_auto_is_said_to_use_what_most_steps_that_stayed_were_by() -> None:
+    by_option = {"none": {"steps": 90, "steps_search": 90}, "fp16": {"steps": 50, "steps_search": 20}}
+
+    assert auto_table.options_used([_row("auto", 0, 3.0) | {"by_option": by_option}]) == ["fp16"]
+
+
+def _look(step: int, seconds: float, loss: float | None) -> MetricPoints:
+    return MetricPoints(trial_id="run", name="validation_loss", steps=(step,), seconds=(seconds,), values=(loss,))
+
+
+def _finished(bill: Bill) -> TrialFinished:
+    return TrialFinished(
+        trial_id="run", outcome="completed", validation_loss=0.4, schedule=(), bill=bill, weights_url=None
+    )
+
+
+def _row(arm: str, seed: int, seconds: float | None, *, before: float = 0.0) -> dict[str, Any]:
+    used = {"fp16": {"steps": 9, "steps_search": 0}}
+    return {
+        "mbps": 100.0, "budget_s": 30.0, "target": 0.5, "seed": seed, "arm": arm, "seconds": seconds,
+        "seconds_before": before, "by_option": used if arm == "auto" else {},
+    }  # fmt: skip
