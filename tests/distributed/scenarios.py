@@ -52,7 +52,7 @@ from trainers.segment import Segment
 
 Reports = dict[str, list[dict[str, Any]]]  # by scenario, then by rank
 
-RANKS_S = 120
+RANKS_S = 240
 #: What replicas are told to train.
 SEGMENT = Segment(num_steps=8, learning_rate=0.5)
 #: The scenario that the last rank does not survive.
