@@ -49,7 +49,7 @@ bench-links: setup
 	for what in rates reach pace bytes table; do $(BIN)/python benchmarks/links.py $$what || exit; done
 
 bench-methods: setup
-	for what in rates run table; do $(BIN)/python benchmarks/methods.py $$what || exit; done
+	for what in rates run pace table; do $(BIN)/python benchmarks/methods.py $$what || exit; done
 
 bench-auto: setup
 	$(BIN)/python benchmarks/auto.py run

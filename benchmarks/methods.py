@@ -2,11 +2,13 @@
 
     python benchmarks/methods.py rates [--tasks ...] [--methods ...]
     python benchmarks/methods.py run   [--tasks ...] [--methods ...] [--seeds 0]
+    python benchmarks/methods.py pace  [--tasks ...] [--methods ...] [--seeds 0]
     python benchmarks/methods.py table
 
 Four hosts train for 200 steps. `rates` chooses each method's learning rate on each task without a limit, `run` trains
-at it on cables of 100 Mbit/s, beside dense training and the controls. Each appends its rows to FILE; what is in it is
-not run again. Needs root and iproute2, else ends with 2.
+at it on cables of 100 Mbit/s: losses and bytes, on which other work on the machine has no effect. `pace` takes the time
+of steps on such cables, a family's methods in turns with dense training and the controls. Each appends its rows to
+FILE; what is in it is not run again. Needs root and iproute2, else ends with 2.
 """
 
 import argparse
@@ -15,7 +17,7 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # namespaces have no name server, o
 from contest import methods_table, network, ours, rates
 from contest.book import Book
 from contest.methods import ALWAYS, FAMILIES, METHODS
-from contest.race import Rules, Runner, race, row
+from contest.race import Rules, race
 from contest.team import Team, WorkerFailed
 from pydantic import ValidationError
 
@@ -36,6 +38,9 @@ TASKS = ("images", "images-apart", "text", "text-apart")
 NUM_HOSTS = 4
 MBPS = 100.0
 STEPS, BLOCK = 200, 20
+#: Of a method's steps that are timed; whole periods of those that average every so many steps.
+TIMED_STEPS, TURN = 80, 16
+#: For dense training; the others begin where it ended.
 FIRST_RATE = 0.04
 #: No loss is as low, so every run is as long.
 NO_TARGET = 0.0
@@ -50,57 +55,86 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # through the clean-up
     try:
         with network.made(NUM_HOSTS) as hosts:
-            return {"rates": choose_rates, "run": run_all}[given.what](book, hosts, given)
+            kinds = {"rates": choose_rates, "run": run_all, "pace": pace_all}
+            return int(kinds[given.what](book, hosts, given) > 0)
     except network.NoNetwork as error:
         print(error, file=sys.stderr)
         return 2
 
 
 def choose_rates(book: Book, hosts: network.Network, given: argparse.Namespace) -> int:
-    """Go downhill on the grid of rates by the loss in the end; returns 1 if a run failed."""
-    has_failed = False
-    for task, (name, arm) in itertools.product(given.tasks, chosen(given).items()):
-        tried = tried_rates(book, task, name)
-        try:
-            while (rate := rates.next_downhill(tried, start=FIRST_RATE, grid=rates.GRID)) is not None:
-                found = train(hosts, rules_of(task, rates.SEEDS[0], None), name, arm, rate)
-                book.add("rates", [found])
-                tried[rate] = merit(found)
-                print(f"{task}, {name}: {methods_table.final_loss(found):.3f} at rate {rate:g}", flush=True)
-        except WorkerFailed as error:
-            has_failed = True
-            print(f"{task}, {name}: {error}", file=sys.stderr, flush=True)
-    return int(has_failed)
+    """Choose the rate of each method on each task; returns how many searches failed."""
+    pairs = itertools.product(given.tasks, chosen(given).items())
+    return sum(attempt(choose_rate, book, hosts, task, name, arm) for task, (name, arm) in pairs)
 
 
-def train(hosts: network.Network, rules: Rules, name: str, arm: str | Json, rate: float) -> Json:
-    """Train one method alone; returns its row."""
-    with Team(hosts, arm, task=rules.task, seed=rules.seed) as team:
-        team.wait()
-        team.begin(rate)
-        runner = Runner(team, rate)
-        while not runner.is_done(rules):
-            runner.advance(rules)
-        return row(name, runner, rules, hosts.num_hosts)
+def choose_rate(book: Book, hosts: network.Network, task: str, name: str, arm: str | Json) -> None:
+    """Go downhill on the grid of rates by the loss in the end."""
+    tried = tried_rates(book, task, name)
+    dense = tried_rates(book, task, "dense")
+    start = min(dense, key=dense.__getitem__, default=FIRST_RATE)
+    if rates.next_downhill(tried, start=start, grid=rates.GRID) is None:
+        return
+    rules = rules_of(task, rates.SEEDS[0], None)
+    with started(hosts, rules, arm) as team:
+        while (rate := rates.next_downhill(tried, start=start, grid=rates.GRID)) is not None:
+            found = rates.run_one(hosts, team, rules, name, rate)
+            book.add("rates", [found])
+            tried[rate] = merit(found)
+            print(f"{task}, {name}: {methods_table.final_loss(found):.3f} at rate {rate:g}", flush=True)
 
 
 def run_all(book: Book, hosts: network.Network, given: argparse.Namespace) -> int:
-    """Race each family with dense training and the controls; returns 1 if a race failed."""
-    has_failed = False
+    """Train with each method at its rate; returns how many failed."""
+    hosts.limit(MBPS)
+    num_failed = 0
+    for seed, task, (name, arm) in itertools.product(given.seeds, given.tasks, chosen(given).items()):
+        if tried_rates(book, task, name) and not book.find(kind="run", task=task, arm=name, seed=seed):
+            num_failed += attempt(run, book, hosts, rules_of(task, seed, MBPS), name, arm)
+    return num_failed
+
+
+def run(book: Book, hosts: network.Network, rules: Rules, name: str, arm: str | Json) -> None:
+    with started(hosts, rules, arm) as team:
+        found = rates.run_one(hosts, team, rules, name, best_rate(book, rules.task, name))
+    book.add("run", [found])
+    print(f"{rules.task}, seed {rules.seed}, {name}: {methods_table.final_loss(found):.3f}", flush=True)
+
+
+def pace_all(book: Book, hosts: network.Network, given: argparse.Namespace) -> int:
+    """Time each family beside dense training and the controls; returns how many races failed."""
+    num_failed = 0
+    able = chosen(given)
     for seed, task, family in itertools.product(given.seeds, given.tasks, FAMILIES.values()):
-        done = {each["arm"] for each in book.find(kind="run", task=task, seed=seed)}
-        missing = {name: arm for name, arm in family.items() if name in given.methods and name not in done}
+        done = {each["arm"] for each in book.find(kind="pace", task=task, seed=seed)}
+        missing = {name: arm for name, arm in family.items() if name in able and name not in done}
         arms = {name: arm for name, arm in (ALWAYS | missing).items() if tried_rates(book, task, name)}
-        if not set(arms) - set(ALWAYS):
-            continue
-        try:
-            at = {name: best_rate(book, task, name) for name in arms}
-            book.add("run", race(hosts, rules_of(task, seed, MBPS), arms, at))
-            print(f"{task}, seed {seed}: {', '.join(set(arms) - set(ALWAYS))}", flush=True)
-        except WorkerFailed as error:
-            has_failed = True
-            print(f"{task}, seed {seed}: {error}", file=sys.stderr, flush=True)
-    return int(has_failed)
+        if set(arms) - set(ALWAYS):
+            rules = Rules(task, seed, MBPS, block_steps=TURN, max_steps=TIMED_STEPS)
+            num_failed += attempt(pace, book, hosts, rules, arms)
+    return num_failed
+
+
+def pace(book: Book, hosts: network.Network, rules: Rules, arms: Mapping[str, str | Json]) -> None:
+    at = {name: best_rate(book, rules.task, name) for name in arms}
+    book.add("pace", race(hosts, rules, arms, at))
+    print(f"{rules.task}, seed {rules.seed}: {', '.join(set(arms) - set(ALWAYS))}", flush=True)
+
+
+def started(hosts: network.Network, rules: Rules, arm: str | Json) -> Team:
+    team = Team(hosts, arm, task=rules.task, seed=rules.seed)
+    team.wait()
+    return team
+
+
+def attempt(act: Callable[..., None], *args: Any) -> int:
+    """Return 1 if `act` failed, else 0: the others go on, and calling this program again makes up for it."""
+    try:
+        act(*args)
+    except WorkerFailed as error:
+        print(error, file=sys.stderr, flush=True)
+        return 1
+    return 0
 
 
 def chosen(given: argparse.Namespace) -> Mapping[str, str | Json]:
@@ -135,7 +169,7 @@ def merit(found: Json) -> rates.Merit:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("rates", "run", "table"))
+    parser.add_argument("what", choices=("rates", "run", "pace", "table"))
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])

@@ -1,5 +1,6 @@
 """The table over all methods, and what the papers claim beside what was measured, as markdown."""
 
+import contextlib
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
@@ -19,43 +20,39 @@ def final_loss(row: Json) -> float:
 
 
 def print_all(rows: Sequence[Json]) -> None:
-    runs = [row for row in rows if row["kind"] == "run"]
-    for task in dict.fromkeys(row["task"] for row in runs):
-        print_task([row for row in runs if row["task"] == task])
+    results = Results(rows)
+    for task in results.tasks:
+        print_task(task, results)
     print("\n### What the papers claim\n\n| claim | measured |\n| --- | --- |")
-    for claim, measured in claims(Results(runs)):
+    for claim, measured in claims(results):
         print(f"| {claim} | {measured} |")
 
 
-def print_task(rows: Sequence[Json]) -> None:
+def print_task(task: str, results: "Results") -> None:
     """Print a task's methods by family, medians over the seeds."""
-    first = rows[0]
-    print(f"\n### {first['task']}: {first['hosts']} hosts, {first['mbps']:g} Mbit/s, {first['steps_taken']} steps\n")
+    print(f"\n### {task}\n")
     print("| method | rate | loss | above dense | kB a step and host | of dense | step ms | of dense |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for name in dict.fromkeys([*ALWAYS, *(name for family in FAMILIES.values() for name in family)]):
-        own = [row for row in rows if row["arm"] == name]
-        if own:
-            print(f"| {name} | {' | '.join(cells(own, rows))} |")
+        with contextlib.suppress(LookupError):
+            print(f"| {name} | {' | '.join(cells(task, name, results))} |")
 
 
-def cells(own: Sequence[Json], rows: Sequence[Json]) -> list[str]:
-    pairs = [(row, dense_of(row, rows)) for row in own]
-    loss = statistics.median(final_loss(row) for row in own)
+def cells(task: str, name: str, results: "Results") -> list[str]:
+    """Return what the table says of a method; raises LookupError if it was not run."""
+    loss, kilobytes = results.loss(task, name), results.kilobytes(task, name)
+    try:
+        times = [f"{results.step(task, name):.0f}", f"{results.over('dense', task, name):.2f}"]
+    except LookupError:
+        times = ["", ""]
     return [
-        ", ".join(sorted({f"{row['rate']:g}" for row in own})),
+        f"{results.of(task, name, lambda row: float(row['rate'])):g}",
         f"{loss:.3f}",
-        f"{statistics.median(final_loss(row) - final_loss(dense) for row, dense in pairs):+.3f}",
-        f"{statistics.median(row['wire_bytes'] for row in own) / 1e3:.1f}",
-        f"{100 * statistics.median(row['wire_bytes'] / dense['wire_bytes'] for row, dense in pairs):.1f} %",
-        f"{statistics.median(step_ms(row) for row in own):.0f}",
-        f"{statistics.median(step_ms(row) / step_ms(dense) for row, dense in pairs):.2f}",
+        f"{loss - results.loss(task, 'dense'):+.3f}",
+        f"{kilobytes:.1f}",
+        f"{100 * kilobytes / results.kilobytes(task, 'dense'):.1f} %",
+        *times,
     ]
-
-
-def dense_of(row: Json, rows: Sequence[Json]) -> Json:
-    """Return dense training of the race of `row`."""
-    return next(each for each in rows if each["arm"] == "dense" and each["race"] == row["race"])
 
 
 def step_ms(row: Json) -> float:
@@ -64,17 +61,20 @@ def step_ms(row: Json) -> float:
 
 
 class Results:
-    """What was measured of a method on a task: medians over the seeds, beside dense training of the same race."""
+    """What was measured of a method on a task, medians over the seeds: what it learnt and sent when it ran, and what a
+    step took when it was paced beside others."""
 
-    def __init__(self, runs: Sequence[Json]) -> None:
-        self._runs = runs
+    def __init__(self, rows: Sequence[Json]) -> None:
+        self._runs = [row for row in rows if row["kind"] == "run"]
+        self._paces = [row for row in rows if row["kind"] == "pace"]
+
+    @property
+    def tasks(self) -> list[str]:
+        return list(dict.fromkeys(row["task"] for row in self._runs))
 
     def of(self, task: str, method: str, number: Callable[[Json], float]) -> float:
         """Return a number of the method's runs; raises LookupError if there is none."""
-        own = [number(row) for row in self._runs if row["task"] == task and row["arm"] == method]
-        if not own:
-            raise LookupError(f"{method} was not run on {task}")
-        return statistics.median(own)
+        return _median(self._runs, task, method, number)
 
     def loss(self, task: str, method: str) -> float:
         return self.of(task, method, final_loss)
@@ -82,18 +82,31 @@ class Results:
     def kilobytes(self, task: str, method: str) -> float:
         return self.of(task, method, lambda row: row["wire_bytes"] / 1e3)
 
-    def step(self, task: str, method: str) -> float:
-        """Return a step's milliseconds."""
-        return self.of(task, method, step_ms)
-
-    def over_nosync(self, task: str, method: str) -> float:
-        """Return a step's time in steps without any exchange, of the same race."""
-        nosync = {row["race"]: row for row in self._runs if row["arm"] == "nosync" and row["task"] == task}
-        return self.of(task, method, lambda row: step_ms(row) / step_ms(nosync[row["race"]]))
-
     def saved(self, task: str, method: str) -> float:
         """Return the kB that a step keeps for backward."""
         return self.of(task, method, lambda row: (row["saved_bytes"] or math.nan) / 1e3)
+
+    def step(self, task: str, method: str) -> float:
+        """Return a step's milliseconds."""
+        return _median(self._paces, task, method, step_ms)
+
+    def over(self, other: str, task: str, method: str) -> float:
+        """Return a step's time in steps of the method `other`, of the same race, turn by turn."""
+        beside = {row["race"]: row for row in self._paces if row["arm"] == other and row["task"] == task}
+        return _median(self._paces, task, method, lambda row: over(row, beside[row["race"]]))
+
+
+def over(row: Json, other: Json) -> float:
+    """Return the median quotient of the turns' times, but for the first turn."""
+    turns = zip(row["block_seconds"], other["block_seconds"], strict=True)
+    return statistics.median(own / beside for own, beside in list(turns)[1:])
+
+
+def _median(rows: Sequence[Json], task: str, method: str, number: Callable[[Json], float]) -> float:
+    numbers = [number(row) for row in rows if row["task"] == task and row["arm"] == method]
+    if not numbers:
+        raise LookupError(f"{method} was not run on {task}")
+    return statistics.median(numbers)
 
 
 def claims(results: Results) -> Iterator[tuple[str, str]]:
@@ -133,8 +146,8 @@ def _vrl(results: Results) -> str:
 
 def _cocod(results: Results) -> str:
     return "; ".join(
-        f"{task}: {results.over_nosync(task, 'cocod_sgd 8'):.2f} times a step without an exchange, local SGD "
-        f"{results.over_nosync(task, 'local_sgd 8'):.2f} times"
+        f"{task}: {results.over('nosync', task, 'cocod_sgd 8'):.2f} times a step without an exchange, local SGD "
+        f"{results.over('nosync', task, 'local_sgd 8'):.2f} times"
         for task in ("images", "text")
     )
 
@@ -147,7 +160,7 @@ def _liec(results: Results) -> str:
 
 
 def _jointspar(results: Results) -> str:
-    drawn, dense = results.over_nosync("images", "jointspar 50 %"), results.over_nosync("images", "dense")
+    drawn, dense = results.over("nosync", "images", "jointspar 50 %"), results.over("nosync", "images", "dense")
     return f"a step is {drawn:.2f} times one without an exchange, dense training's {dense:.2f} times"
 
 

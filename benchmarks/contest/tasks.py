@@ -146,7 +146,7 @@ class Goal:
 
 GOALS = {
     "one-large-layer": Goal(loss=0.6, max_steps=180, first_rate=0.08),
-    "residual-net": Goal(loss=0.65, max_steps=240, first_rate=0.005),
+    "residual-net": Goal(loss=0.65, max_steps=270, first_rate=0.005),
     "transformer": Goal(loss=2.9, max_steps=150, first_rate=0.00125),
 }
 

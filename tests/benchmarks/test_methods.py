@@ -28,10 +28,10 @@ def test_every_method_is_a_valid_piece_of_a_job(name: str) -> None:
     ours.configuration(METHODS[name], "images", seed=0)
 
 
-def run(arm: str, *losses: float, step_s: float = 1.0) -> dict[str, object]:
-    """Return the row of a run with these losses of the hosts' mean model; the own ones are higher."""
+def run(arm: str, *losses: float, step_s: float = 1.0, kind: str = "run") -> dict[str, object]:
+    """Return a row with these losses of the hosts' mean model; the own ones are higher."""
     return {
-        "kind": "run", "task": "images", "arm": arm, "race": 1, "rate": 0.1, "hosts": 4, "mbps": 100.0, "seed": 0,
+        "kind": kind, "task": "images", "arm": arm, "race": 1, "rate": 0.1, "hosts": 4, "mbps": 100.0, "seed": 0,
         "wire_bytes": 1e3, "block_seconds": [9.0, step_s, step_s], "block_steps": 1, "steps_taken": 3,
         "validations": [[1, 1.0, loss + 1, loss] for loss in losses],
     }  # fmt: skip
@@ -45,9 +45,14 @@ def test_a_model_that_has_diverged_has_no_loss() -> None:
     assert methods_table.final_loss(run("x", 9.0, 3.0, 2.0, math.nan)) == math.inf
 
 
-def test_a_steps_time_leaves_out_the_first_turn() -> None:
-    results = methods_table.Results([run("nosync", 1.0, 1.0, 1.0, step_s=0.5), run("x", 1.0, 1.0, 1.0, step_s=1.5)])
-    assert results.over_nosync("images", "x") == 3.0
+def test_a_steps_time_is_compared_turn_by_turn_without_the_first_one() -> None:
+    rows = [run("nosync", kind="pace", step_s=0.5), run("x", kind="pace", step_s=1.5)]
+    assert methods_table.Results(rows).over("nosync", "images", "x") == 3.0
+
+
+def test_a_steps_time_is_not_that_of_the_run_whose_loss_is_told() -> None:
+    results = methods_table.Results([run("x", 1.0, 2.0, 3.0, step_s=9.0), run("x", kind="pace", step_s=1.5)])
+    assert (results.loss("images", "x"), results.step("images", "x")) == (2.0, 1500.0)
 
 
 def test_a_claim_whose_methods_were_not_run_says_so() -> None:

@@ -7,6 +7,8 @@ import pytest
 from auto_scenarios import PLAIN
 from scenarios import Reports
 
+ON_THREE_RANKS = ["auto"]
+ON_FOUR_RANKS = ["auto_pairs", "auto_on_nodes"]
 Groups = list[list[dict[str, Any]]]
 
 

@@ -6,6 +6,9 @@ from scenarios import Reports
 
 from trainers.config import DigitsMlp, JointSparConfig, LarsConfig, NoneConfig, ReplicaConfig
 
+ON_THREE_RANKS = ["jointspar"]
+ON_FOUR_RANKS = ["jointspar_on_nodes"]
+
 
 def test_ranks_draw_alike_and_stay_equal(three_ranks: Reports, four_ranks: Reports):
     ranks = three_ranks["jointspar"]

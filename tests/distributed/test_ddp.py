@@ -6,6 +6,8 @@ import pytest
 from ddp_scenario import IN_BFLOAT16, KINDS
 from scenarios import Reports
 
+ON_FOUR_RANKS = ["ddp"]
+
 
 @pytest.mark.parametrize("kind", KINDS | IN_BFLOAT16)
 def test_all_ranks_hold_equal_parameters(four_ranks: Reports, kind: str):

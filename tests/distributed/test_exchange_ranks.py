@@ -1,31 +1,16 @@
-"""Laws of the exchange, on one to four ranks (three catch what powers of two hide), eight in long runs."""
-
-from pathlib import Path
-from typing import Any
+"""Laws of the exchange by thresholds, of training over it, and of groups that lose a rank."""
 
 import numpy as np
 import pytest
-from exchange_bench import SHAPES, Bench, Place, digest, gradients
-from exchange_kinds import (
-    CONSERVING,
-    CORRECTED,
-    DENSE,
-    DTYPES,
-    FORESEEN,
-    FORESEEN_FIRST,
-    KINDS,
-    NEARLY_DENSE,
-    UNBIASED,
-    kinds,
-)
+from exchange_bench import SHAPES
 from lost_ranks import PATTERNS, TIMEOUT_S
-from scenarios import Reports, run_ranks
+from scenarios import DEADLY, Reports
 
 from trainers import cost
 from trainers.config import ThresholdConfig
 
-#: Bytes by which the mean over ranks that send different numbers may differ from the whole number that predicts it.
-ROUNDING = 3
+ON_THREE_RANKS = ["conservation", "overflow", "bad_gradient", "early_stop"]
+ON_FOUR_RANKS = ["equal_parameters", "early_stop", "replicas_on_nodes", "paced_messages", "silent_rank", DEADLY]
 #: What a busy machine may add to a timeout.
 BUSY_S = 20.0
 
@@ -69,19 +54,6 @@ def test_measured_density_stays_within_twice_the_plan(three_ranks: Reports, step
     measured = np.mean(three_ranks["conservation"][0]["densities"][steps])
 
     assert plan / 2 <= measured <= plan * 2
-
-
-@pytest.fixture
-def groups(three_ranks: Reports, four_ranks: Reports) -> list[Reports]:
-    """Three ranks, four, and four as pairs."""
-    pairs = {name: [rank[name] for rank in four_ranks["pairs"]] for name in ("dense_limits", "near_limits")}
-    return [three_ranks, four_ranks, pairs]
-
-
-@pytest.mark.parametrize("limit", DENSE)
-def test_the_dense_limit_is_dense_exchange_bit_for_bit(groups: list[Reports], limit: str):
-    for group in groups:
-        assert all(rank[limit] == rank["none"] for rank in group["dense_limits"])
 
 
 @pytest.mark.parametrize("path", ["none", "sparse", "calibrating", "dense"])
@@ -131,115 +103,6 @@ def test_dense_training_on_two_nodes_sends_what_two_workers_would_between_them(f
     assert [(rank["sent"], rank["dense"]) for rank in ranks] == [(dense, dense), (0, dense)] * 2
 
 
-class Trials:
-    """What the ranks of several groups saw of each kind."""
-
-    def __init__(self, three_ranks: Reports, four_ranks: Reports) -> None:
-        pairs = [rank["kinds"] for rank in four_ranks["pairs"]]
-        groups = [[kinds(0, 1)], pairs[:2], pairs[2:], three_ranks["kinds"], four_ranks["kinds"]]
-        groups += [four_ranks["kinds_on_even_nodes"], four_ranks["kinds_on_uneven_nodes"]]
-        self._trials = [[rank[dtype] for rank in group] for dtype in DTYPES for group in groups]
-
-    def of(self, kind: str) -> list[list[dict[str, Any]]]:
-        """Return the trials of `kind`, by group and type of gradients, then by rank."""
-        return [[rank[kind] for rank in group] for group in self._trials if kind in group[0]]
-
-
-@pytest.fixture(scope="module")
-def trials(three_ranks: Reports, four_ranks: Reports) -> Trials:
-    return Trials(three_ranks, four_ranks)
-
-
-@pytest.mark.parametrize("kind", CONSERVING)
-def test_what_is_not_sent_is_kept(trials: Trials, kind: str):
-    for group in trials.of(kind):
-        assert max(rank["lost"] for rank in group) < 1e-6
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_all_ranks_receive_equal_bits_of_every_kind(trials: Trials, kind: str):
-    for group in trials.of(kind):
-        assert [rank["bits"] for rank in group] == [group[0]["bits"]] * len(group)
-
-
-@pytest.mark.parametrize("kind", [kind for kind in CONSERVING if kind != "none"])
-def test_every_rank_has_a_memory_of_its_own(trials: Trials, kind: str):
-    for group in trials.of(kind):
-        memories = [rank["memory"] for rank in group if rank["leads"]]
-        assert len(set(memories)) == len(memories)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_is_not_finite_on_one_rank_stops_all_and_changes_no_state(trials: Trials, kind: str):
-    for group in trials.of(kind):
-        assert all(rank["diverged"] and rank["state kept"] for rank in group)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_restored_exchange_goes_on_bit_for_bit(trials: Trials, kind: str):
-    for group in trials.of(kind):
-        assert all(rank["restored"] for rank in group)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_of_zeros_every_kind_makes_zeros_but_a_vote_which_is_a_draw(trials: Trials, kind: str):
-    expected = 1.0 if kind == "majority" else 0.0
-
-    assert all(rank["of zeros"] == [expected] * 2 for group in trials.of(kind) for rank in group)
-
-
-@pytest.mark.parametrize(
-    ("kind", "steps"), [*((kind, 4) for kind in FORESEEN), *((kind, 1) for kind in FORESEEN_FIRST)]
-)
-def test_the_ledger_counts_what_was_predicted(trials: Trials, kind: str, steps: int):
-    for group in trials.of(kind):
-        leaders = [rank["bytes"][:steps] for rank in group if rank["leads"]]
-        # a calibration agrees on one number in the first step, which is in no prediction of a step
-        predicted = group[0]["predicted"] + (cost.all_reduce(4, len(leaders)).bytes if kind == "threshold" else 0)
-        atol = ROUNDING if kind == "gtopk" else 0
-        np.testing.assert_allclose(np.mean(leaders, axis=0), predicted, rtol=0, atol=atol)
-
-
-@pytest.mark.long
-def test_eight_ranks_keep_what_they_do_not_send(tmp_path: Path):
-    ranks = [rank["float32"] for rank in run_ranks(tmp_path, 8, ["kinds"])["kinds"]]
-
-    for kind in CONSERVING:
-        assert max(rank[kind]["lost"] for rank in ranks) < 1e-6
-    for kind in KINDS:
-        assert len({tuple(rank[kind]["bits"]) for rank in ranks}) == 1
-
-
-@pytest.mark.parametrize("kind", CORRECTED)
-def test_updates_add_up_when_the_learning_rate_changes(three_ranks: Reports, kind: str):
-    assert max(rank[kind] for rank in three_ranks["changing_rates"]) < 1e-6
-
-
-def test_a_learning_rate_of_zero_corrects_nothing():
-    bench = Bench(CORRECTED["topk"][0], Place(0, 1))
-
-    for step, rate in enumerate((0.1, 0.0, 0.1)):
-        assert not bench.step(gradients(0, step), 0.1, rate=rate).diverged
-    plain = Bench(KINDS["topk"][0], Place(0, 1))
-    for step in range(3):
-        plain.step(gradients(0, step), 0.1)
-
-    assert digest([bench.kept()]) == digest([plain.kept()])
-
-
-@pytest.mark.parametrize("kind", UNBIASED)
-def test_the_errors_of_an_unbiased_kind_cancel_out(three_ranks: Reports, kind: str):
-    for rank in three_ranks["averages"]:
-        once, often = rank[kind]
-        assert 0 < often < 0.3 * once
-
-
-@pytest.mark.parametrize("kind", NEARLY_DENSE)
-def test_a_kind_that_sends_everything_in_another_form_is_nearly_dense(groups: list[Reports], kind: str):
-    for group in groups:
-        assert max(rank[kind] for rank in group["near_limits"]) < 1e-5
-
-
 def test_nobody_has_a_message_sooner_than_the_link_allows(four_ranks: Reports):
     source, sender, *others = four_ranks["paced_messages"]
 
@@ -257,19 +120,6 @@ def test_a_lost_rank_is_an_error_in_time_on_all_others_and_spares_their_memories
 
     assert all(each["told"] and each["state kept"] for each in survivors)
     assert max(each["seconds"] for each in survivors) < TIMEOUT_S + BUSY_S
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_only_leaders_send_between_nodes_and_all_send_the_same_within_one(trials: Trials, kind: str):
-    for group in trials.of(kind):
-        assert all(sum(rank["bytes"]) == 0 for rank in group if not rank["leads"])
-        assert all(rank["bytes within"] == [rank["predicted within"]] * 4 for rank in group)
-
-
-@pytest.mark.parametrize("limit", DENSE)
-def test_on_nodes_too_the_dense_limit_is_dense_exchange_bit_for_bit(four_ranks: Reports, limit: str):
-    for rank in four_ranks["dense_limits_on_nodes"]:
-        assert rank[limit] == four_ranks["dense_limits_on_nodes"][0]["none"]
 
 
 def test_a_sparse_step_of_this_size_pays_off():

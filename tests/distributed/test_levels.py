@@ -16,6 +16,8 @@ from trainers.config import DigitsMlp, EmulateLink, ReplicaConfig, SgdConfig
 from trainers.exchange.config import PowerSgdConfig, TopKConfig
 from trainers.exchange.levels.config import AccordionConfig, CatConfig
 
+ON_THREE_RANKS = ["levels", "batches"]
+ON_FOUR_RANKS = ["batches_on_nodes"]
 ACCORDION = [name for name in LEVELS if name.startswith("accordion")]
 #: What goes by a clock, and what has no memory.
 MEASURED, LOSSY = "cat, measured", "cat, drawn"

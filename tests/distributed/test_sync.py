@@ -34,6 +34,8 @@ DEFINITIONS: dict[str, Definition] = {
     "cocod_sgd": partial(cocod_sgd, period=3),
     "overlap_local_sgd": partial(overlap_local_sgd, period=3, pull=0.6, beta=0.7),
 }
+ON_THREE_RANKS = ["sync", "apart"]
+ON_FOUR_RANKS = ["sync", "sync_pairs", "sync_on_nodes", "paced_average"]
 BEHIND = ("cocod_sgd", "overlap_local_sgd")
 Groups = list[list[dict[str, Any]]]
 

@@ -29,6 +29,8 @@ from two_way_scenarios import (
 from trainers.config import DigitsMlp, ReplicaConfig, SgdConfig
 from trainers.exchange.block_shards import BlockShards
 
+ON_THREE_RANKS = ["two_way", "two_way_replicas"]
+ON_FOUR_RANKS = ["two_way", "two_way_pairs", "two_way_on_nodes"]
 Array = np.ndarray
 Groups = list[list[dict[str, Any]]]
 DEFINITIONS: dict[str, Callable[..., Traces]] = {
