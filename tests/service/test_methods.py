@@ -6,12 +6,14 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from api.documents import checked, parse_yaml
 from service import methods
 from service.errors import NotFound
 from service.knobs import knobs_of
 from service.methods import PARTS, MethodView, kinds_of
 from service.papers import NOTES
 from service.spec import JobSpec
+from tests.example_jobs import EXAMPLES
 from trainers import cost
 from trainers.config import DigitsMlp, NoneConfig, SparseConfig, WorkloadConfig
 from trainers.shapes import parameter_shapes
@@ -130,3 +132,27 @@ def test_a_name_that_is_not_there_is_answered_with_the_nearest():
         methods.methods("power_sgd")
     with pytest.raises(NotFound, match=r"do you mean `stdlib-lm`.*give the shapes"):
         methods.methods(workload="stdliblm")
+
+
+@pytest.fixture(scope="module")
+def examples() -> list[set[tuple[str, object]]]:
+    """What each arm of the example jobs chooses."""
+    jobs = [checked(JobSpec, parse_yaml(path.read_bytes())) for path in EXAMPLES]
+    arms = [trial.model_dump(mode="json") for job in jobs for trial in job.trials()]
+    return [set(choices(arm["replica"] | {"controller": arm["controller"]})) for arm in arms]
+
+
+def choices(value: Any, path: str = "") -> Iterator[tuple[str, object]]:
+    """Yield what is chosen by name or is on or off, with where it stands; numbers are no choice of a method."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from choices(inner, f"{path}/{key}")
+    elif isinstance(value, str | bool):
+        yield path, value
+
+
+@pytest.mark.parametrize("method", [each for each in ALL if each.papers], ids=lambda each: each.name)
+def test_every_published_method_has_a_job_to_begin_with(
+    method: MethodView, examples: list[set[tuple[str, object]]]
+) -> None:
+    assert any(chosen >= set(choices(method.job)) for chosen in examples)
