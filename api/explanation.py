@@ -68,8 +68,9 @@ def _decision(stage: StageView, name: str, level: str) -> Iterator[str | Table]:
     yield f"  {search_line(stage)}"
     if stage.probes:
         yield _probe_table(stage, level)
-    for refusal in stage.refused:
-        yield f"  not tried: {values_text(refusal.values, level)}: {refusal.reason}"
+    for reason in dict.fromkeys(refusal.reason for refusal in stage.refused):
+        tried = [values_text(refusal.values, level) for refusal in stage.refused if refusal.reason == reason]
+        yield f"  not tried: {'; '.join(tried)}: {reason}"
     if stage.posterior is not None:
         yield from plot(stage, stage.posterior, level=level)
     yield f"  {outcome_line(stage)}"

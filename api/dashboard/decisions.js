@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { panel, posteriorChart } from "./charts.js";
-import { element, empty, loss, number, share } from "./dom.js";
+import { besides, element, empty, loss, number, share } from "./dom.js";
 
 // `update` fetches the cards of the trial that is looked at, and only when one of its stages has changed.
 export function decisions(id) {
@@ -63,10 +63,11 @@ function card() {
   const body = element("article", { class: "card" }, head, chart.body, foot);
 
   async function draw(stage, level) {
-    const values = stage.level === null ? "" : `, ${level} ${level === "density" ? share(stage.level) : number(stage.level)}`;
-    head.replaceChildren(element("h3", {}, `Stage ${stage.stage}: learning rate ${number(stage.learning_rate)}${values}`),
+    const { learning_rate, values } = stage;
+    head.replaceChildren(
+      element("h3", {}, `Stage ${stage.stage}: ${valuesText({ learning_rate, level: stage.level, ...values }, level)}`),
       element("p", { class: "reason" }, stage.reason),
-      ...stage.refused.map((refusal) => element("p", { class: "quiet" }, `Not tried: ${refusalText(refusal, level)}`)));
+      ...refusedTexts(stage.refused, level).map((text) => element("p", { class: "quiet" }, `Not tried: ${text}`)));
     foot.replaceChildren(...facts(stage).map(([name, value]) =>
       element("li", {}, element("span", { class: "quiet" }, `${name} `), element("b", {}, value))));
     chart.body.hidden = !stage.probes.length;
@@ -90,9 +91,17 @@ function facts(stage) {
   ].filter(([, value]) => value !== null);
 }
 
-function refusalText({ values, reason }, name) {
-  const level = values.level === null ? "" : `, ${name} ${name === "density" ? share(values.level) : number(values.level)}`;
-  return `learning rate ${number(values.learning_rate)}${level}: ${reason}`;
+function valuesText(values, name) {
+  const level = values.level === null ? "" : `${name} ${name === "density" ? share(values.level) : number(values.level)}`;
+  return [`learning rate ${number(values.learning_rate)}`, level, besides(values)].filter((each) => each !== "").join(", ");
+}
+
+// One text for each reason, with all that was refused for it.
+function refusedTexts(refused, name) {
+  return [...new Set(refused.map(({ reason }) => reason))].map((reason) => {
+    const tried = refused.filter((refusal) => refusal.reason === reason);
+    return `${tried.map(({ values }) => valuesText(values, name)).join("; ")}: ${reason}`;
+  });
 }
 
 const signed = (text) => (text.startsWith("-") ? text.replace("-", "−") : `+${text}`);

@@ -10,12 +10,13 @@ export function element(tag, properties = {}, ...children) {
   return made;
 }
 
-// Columns: [heading, row => text or element, kind], kind one of "", "number", "text".
-export function table(caption, columns, rows) {
+// Columns: [heading, row => text or element, kind], kind one of "", "number", "text"; `note` is told below its row.
+export function table(caption, columns, rows, note = null) {
   const heads = columns.map(([name, , kind]) => element("th", { scope: "col", class: kind }, name));
-  const body = rows.map((row) =>
-    element("tr", {}, ...columns.map(([, show, kind]) => element("td", { class: kind }, show(row)))),
-  );
+  const body = rows.flatMap((row) => [
+    element("tr", { class: note && "noted" }, ...columns.map(([, show, kind]) => element("td", { class: kind }, show(row)))),
+    ...(note ? [element("tr", {}, element("td", { class: "note", colspan: columns.length }, note(row)))] : []),
+  ]);
   return element("div", { class: "scroll" },
     element("table", {},
       element("caption", {}, caption),
@@ -43,6 +44,14 @@ export function loss(value) {
 }
 
 export const share = (value) => (value === null || value === undefined ? "–" : `${number(100 * value, 2)} %`);
+
+// What is set besides the rate and the level: "momentum 0.95, batch size 64".
+export function besides({ learning_rate, level, ...values }) {
+  return Object.entries(values)
+    .filter(([, value]) => value !== null)
+    .map(([name, value]) => `${name.replaceAll("_", " ")} ${typeof value === "number" ? number(value) : value}`)
+    .join(", ");
+}
 
 export const seconds = (value) => `${value.toFixed(1)} s`;
 

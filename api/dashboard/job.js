@@ -4,7 +4,7 @@ import * as api from "./api.js";
 import { bytesChart, lossChart, panel, scheduleChart } from "./charts.js";
 import { controls } from "./controls.js";
 import { decisions } from "./decisions.js";
-import { age, badge, element, empty, loss, number, seconds, share, size, table } from "./dom.js";
+import { age, badge, besides, element, empty, loss, number, seconds, share, size, table } from "./dom.js";
 
 const OVER = ["succeeded", "failed", "cancelled"];
 
@@ -105,13 +105,6 @@ function waitingText(job) {
   return job.state === "queued" ? "Waiting for its turn. Charts appear with the first report." : "Starting its workers.";
 }
 
-// What is searched besides the rate and the level: "momentum 0.95, batch size 64".
-function further(stage) {
-  return Object.entries(stage.values)
-    .map(([name, value]) => `${name.replaceAll("_", " ")} ${typeof value === "number" ? number(value) : value}`)
-    .join(", ");
-}
-
 function stageTable(stages) {
   if (!stages.length) return empty("No stage is decided yet: the first search is under way.");
   const level = (stage) => (stage.level_name === "density" ? share(stage.level) : number(stage.level));
@@ -124,13 +117,12 @@ function stageTable(stages) {
     ["committed", result, "number"],
     ["learning rate", (stage) => number(stage.learning_rate), "number"],
     [[...new Set(stages.map((stage) => stage.level_name))].sort().join(" or "), level, "number"],
-    ...(stages.some((stage) => further(stage) !== "") ? [["besides", further, ""]] : []),
+    ...(stages.some((stage) => besides(stage.values) !== "") ? [["besides", (stage) => besides(stage.values), ""]] : []),
     ["measured density", (stage) => share(stage.density), "number"],
     ["forecast", forecast, "number"],
     ["probes", (stage) => String(stage.probes.length), "number"],
     ["search", (stage) => seconds(stage.search_seconds), "number"],
-    ["reason", (stage) => stage.reason, "text"],
-  ], stages);
+  ], stages, (stage) => stage.reason);
 }
 
 // A mean over seeds and half its interval; nothing is known of the spread of one seed.

@@ -49,7 +49,10 @@ def decision(stage: int, *axes: str) -> Decision:
     return Decision(
         stage=stage, values=Values(learning_rate=0.1, level=0.02), reason="0.1 at density 0.02: the best",
         switched=True, forecast=probes[1].forecast, commit_until=Allowance(steps=100), probes=tuple(probes),
-        refused=(Refusal(values=Values(learning_rate=9.0, level=0.1), origin="wide", kind="too_slow", reason="slow"),),
+        refused=tuple(
+            Refusal(values=Values(learning_rate=rate, level=0.1), origin="wide", kind="too_slow", reason=reason)
+            for rate, reason in ((9.0, "slow"), (8.0, "no room"), (7.0, "slow"))
+        ),
         tax=Tax(budget_share=0.04, cap_share=0.5), num_earlier=2, posterior=posterior(*axes) if axes else None,
     )  # fmt: skip
 
@@ -115,7 +118,7 @@ def test_a_stage_tells_what_its_decision_knew_and_what_came_of_it(http: TestClie
     assert [probe["reward"] for probe in first["probes"]] == [0.5, 0.7, None, None]
     assert [probe["status"] for probe in first["probes"]] == ["ok", "ok", "diverged", "too_short"]
     assert first["probes"][1]["posterior_std"] == 0.03
-    assert [refusal["reason"] for refusal in first["refused"]] == ["slow"]
+    assert [refusal["reason"] for refusal in first["refused"]] == ["slow", "no room", "slow"]
     assert (held["probes"], held["tax"]["budget_share"]) == ([], 0.0)
     assert [stage["posterior"] for stage in (first, second, held)] == [None] * 3  # large: only on request
     assert whole[1]["posterior"] == posterior("learning_rate", "level").model_dump(mode="json")
@@ -147,7 +150,7 @@ def test_explain_names_every_probe_reason_and_outcome_in_words_of_the_job(cli_at
         "+0.2",
         "0.2500, -1.5 standard",
         "4% of the budget, 50% of what",
-        "not tried: lr 9, density 10%: slow",
+        "not tried: lr 9, density 10%; lr 7, density 10%: slow",
     ):
         assert word in text
     assert "nothing was searched" in text and "the guess, held constant" in text
