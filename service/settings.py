@@ -33,7 +33,9 @@ class Settings(BaseSettings):
     lease_s: float = Field(15.0, gt=0, description="an attempt silent for longer has lost its job")
     renew_s: float = Field(5.0, gt=0, description="how often a driver renews its lease; below half of `lease_s`")
     max_silence_s: float = Field(600.0, gt=0, description="a driver stops by itself after so long without the API")
-    max_attempts: int = Field(3, ge=1, le=100, description="lives of a job on the cluster before it fails")
+    max_attempts: int = Field(
+        3, ge=1, le=100, description="attempts in a row that get a job no further, the first included, before it fails"
+    )
     embedded_idle_s: float = Field(120.0, gt=0, description="an embedded Ray that nobody needs ends after this")
 
     @field_validator("state_dir")

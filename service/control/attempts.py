@@ -13,7 +13,7 @@ from service.errors import Fenced
 from service.records import Bill, Checkpointed, Control, ResumePoint, Searched
 from service.states import ACTIVE, JobState
 
-_BACK_OFF_S = 2.0  # doubled by every attempt
+_BACK_OFF_S = 2.0  # doubled by every attempt that gets no further
 _MAX_BACK_OFF_S = 60.0
 _NAME = re.compile(r"(?:wiretune-)?(job-[0-9a-f]+)-a(\d+)")
 STOPPED_EARLY = "stopped early by the user"

@@ -113,9 +113,9 @@ class Ingest:
             case Checkpointed():
                 self._checkpoint(trial, record)
             case Searched():
-                trial.searching = record.model_dump(mode="json")
+                self._note_search(trial, record)
             case TrialFinished():
-                _finish_trial(trial, record)
+                self._finish_trial(trial, record)
 
     def _start_trial(self, trial: TrialRow, record: TrialStarted, attempt: AttemptRow) -> None:
         trial.backend, trial.device, trial.metric_directions = record.backend, record.device, dict(record.metrics)
@@ -160,7 +160,7 @@ class Ingest:
         stage.density, stage.threshold, stage.loss = record.density, record.threshold, record.loss
         if record.num_steps == 0:
             self._take_back(trial, record)
-        _keep(trial, stage, record)
+        self._keep(trial, stage, record)
 
     def _take_back(self, trial: TrialRow, record: StageClosed) -> None:
         attempts.forget_beyond(self.session, trial, record.step)
@@ -168,9 +168,40 @@ class Ingest:
             trial.steady = None
 
     def _checkpoint(self, trial: TrialRow, record: Checkpointed) -> None:
-        _keep(trial, self._decided(trial, record.stage), record)
+        self._keep(trial, self._decided(trial, record.stage), record)
         if record.steady:
             trial.steady = record.model_dump(mode="json")
+
+    def _keep(self, trial: TrialRow, stage: StageRow, record: StageClosed | Checkpointed) -> None:
+        """A later attempt goes on from here."""
+        before = attempts.last_resumable(self.session, trial.id)
+        if record.step > (0 if before is None else before.resume_step or 0):
+            self._get_further()
+        stage.resume, stage.resume_step = record.resume, record.step
+        stage.bill = record.bill.model_dump(mode="json")
+        trial.searching = None
+        attempts.keep(trial, record.step, record.bill)
+
+    def _note_search(self, trial: TrialRow, record: Searched) -> None:
+        """A later attempt goes on behind the probes that have ended."""
+        known = () if trial.searching is None else trial.searching["probes"]
+        if len(record.probes) > len(known):
+            self._get_further()
+        trial.searching = record.model_dump(mode="json")
+
+    def _finish_trial(self, trial: TrialRow, record: TrialFinished) -> None:
+        if trial.outcome is None:
+            self._get_further()
+        trial.outcome = record.outcome
+        trial.validation_loss, trial.validation_metrics = record.validation_loss, dict(record.validation_metrics)
+        trial.bill = record.bill.model_dump(mode="json")
+        trial.step, trial.seconds = record.bill.steps, record.bill.seconds_training
+        trial.schedule = {"line": record.line, "entries": _dumped(record.schedule)}
+        trial.weights_url = record.weights_url
+
+    def _get_further(self) -> None:
+        """No attempt has been where this one is: earlier ones do not count any more, for back-off or for the limit."""
+        self.job.attempts_before = self.number - 1
 
     def _decided(self, trial: TrialRow, number: int) -> StageRow:
         stage = self.session.get(StageRow, (trial.id, number))
@@ -186,23 +217,6 @@ class Ingest:
         reason = record.reason or f"the driver reported `{record.outcome}` without a reason"
         most = self.max_attempts if record.retry else 0
         attempts.lose(self.session, self.job, reason=reason, now=self.now, max_attempts=most)
-
-
-def _keep(trial: TrialRow, stage: StageRow, record: StageClosed | Checkpointed) -> None:
-    """A later attempt goes on from here."""
-    stage.resume, stage.resume_step = record.resume, record.step
-    stage.bill = record.bill.model_dump(mode="json")
-    trial.searching = None
-    attempts.keep(trial, record.step, record.bill)
-
-
-def _finish_trial(trial: TrialRow, record: TrialFinished) -> None:
-    trial.outcome = record.outcome
-    trial.validation_loss, trial.validation_metrics = record.validation_loss, dict(record.validation_metrics)
-    trial.bill = record.bill.model_dump(mode="json")
-    trial.step, trial.seconds = record.bill.steps, record.bill.seconds_training
-    trial.schedule = {"line": record.line, "entries": _dumped(record.schedule)}
-    trial.weights_url = record.weights_url
 
 
 def _dumped(entries: Sequence[Any]) -> list[dict[str, Any]]:

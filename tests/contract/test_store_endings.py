@@ -3,12 +3,9 @@
 import pytest
 
 from service.errors import IllegalTransition
-from service.records import (
-    AttemptFinished,
-    Control,
-)
+from service.records import AttemptFinished, Checkpointed, Control, Searched
 from service.states import JobState
-from tests.contract.reported import points
+from tests.contract.reported import BILL, finished, points
 
 
 def test_the_driver_is_told_to_cancel(store, driver):
@@ -42,6 +39,56 @@ def test_a_failed_attempt_queues_the_job_with_a_back_off_until_none_is_left(stor
 
     job = store.job(driver.job_id)
     assert (job.state, job.reason) == (JobState.FAILED, "again")
+
+
+def _close_a_stage(driver, step):
+    driver.decide(step, first_step=0)
+    driver.close(step, step=step, num_steps=1, bill=BILL, resume={"at": step})
+
+
+def _checkpoint(driver, step):
+    driver.decide(0, first_step=0)
+    driver.send(Checkpointed(trial_id=driver.trial_id, stage=0, step=step, bill=BILL, resume={"at": step}))
+
+
+def _end_probes(driver, number):
+    ended = tuple(f"0-{each}" for each in range(number))
+    driver.send(Searched(trial_id=driver.trial_id, stage=0, step=0, probes=ended, bill=BILL, resume={"told": number}))
+
+
+def _finish_trials(driver, number):
+    trials = driver.store.trials(driver.job_id)
+    driver.send(*(finished(trial.trial_id) for trial in trials[:number]))
+
+
+WAYS = pytest.mark.parametrize("get_to", [_close_a_stage, _checkpoint, _end_probes, _finish_trials])
+
+
+@WAYS
+def test_attempts_that_each_get_further_are_tried_again_at_once_and_without_end(store, make_spec, begin, clock, get_to):
+    job_id = store.add_job(make_spec(seeds=list(range(6))))[0].id
+
+    for reached in range(1, 6):
+        driver = begin(job_id)
+        driver.start()
+        get_to(driver, reached)
+        store.lose_attempt(job_id, driver.number, reason="killed")
+        (work,) = store.work()
+        assert (work.state, work.not_before) == (JobState.QUEUED, pytest.approx(clock.now + 2))
+
+
+@WAYS
+def test_of_attempts_that_get_no_further_than_the_last_one_there_is_an_end(store, make_spec, begin, clock, get_to):
+    job_id = store.add_job(make_spec(seeds=[0, 1, 2]))[0].id
+
+    for _ in range(store.settings.max_attempts):
+        assert store.job(job_id).state is JobState.QUEUED
+        driver = begin(job_id)
+        driver.start()
+        get_to(driver, 2)
+        store.lose_attempt(job_id, driver.number, reason="killed")
+
+    assert store.job(job_id).state is JobState.FAILED
 
 
 def test_a_failure_that_would_come_again_ends_the_job_with_its_first_attempt(store, driver):
