@@ -13,7 +13,7 @@ from service.errors import Fenced
 from service.records import Bill, Checkpointed, Control, ResumePoint, Searched
 from service.states import ACTIVE, JobState
 
-_BACK_OFF_S = 2.0  # doubled by every attempt that gets no further
+_BACK_OFF_S = 2.0  # doubled by every attempt
 _MAX_BACK_OFF_S = 60.0
 _NAME = re.compile(r"(?:wiretune-)?(job-[0-9a-f]+)-a(\d+)")
 STOPPED_EARLY = "stopped early by the user"
@@ -180,8 +180,13 @@ def lose(session: Session, job: JobRow, *, reason: str, now: float, max_attempts
     if num_tried >= max_attempts:
         jobs.transition(job, JobState.FAILED, now=now, reason=reason)
         return
-    job.not_before = now + min(_MAX_BACK_OFF_S, _BACK_OFF_S * 2 ** (num_tried - 1))
+    job.not_before = now + back_off_s(num_tried)
     jobs.transition(job, JobState.QUEUED, now=now, reason=f"attempt {job.attempt} ended: {reason}")
+
+
+def back_off_s(num_tried: int) -> float:
+    """Return how long a job waits after `num_tried` attempts in a row that got it no further: one may be chance."""
+    return 0.0 if num_tried == 1 else min(_MAX_BACK_OFF_S, _BACK_OFF_S * 2 ** (num_tried - 2))
 
 
 def succeed(session: Session, job: JobRow, *, now: float) -> None:

@@ -23,7 +23,7 @@ def clock():
 
 @pytest.fixture
 def settings(tmp_path):
-    return Settings(state_dir=tmp_path, max_attempts=2)
+    return Settings(state_dir=tmp_path)
 
 
 @pytest.fixture
@@ -115,19 +115,14 @@ def test_a_crash_between_begin_and_submit_is_made_good(store, cluster, tick, add
     assert list(cluster.ray.jobs) == [f"wiretune-{job_id}-a1"]
 
 
-def test_a_failed_driver_gets_a_second_attempt_and_then_fails_with_its_last_words(store, cluster, tick, add):
+def test_a_failed_driver_gets_further_attempts_and_then_fails_with_its_last_words(store, cluster, tick, add, settings):
     job_id = add()
-    tick()
-    start(store, job_id)
     cluster.ray.output = "\n".join(f"line {number}" for number in range(20))
-    cluster.ray.jobs[f"wiretune-{job_id}-a1"] = RayStatus.FAILED
-    tick()
-    assert store.job(job_id).state is JobState.QUEUED
-    tick(60)
-    assert store.job(job_id).attempt == 2
-
-    cluster.ray.jobs[f"wiretune-{job_id}-a2"] = RayStatus.FAILED
-    tick()
+    for number in range(1, settings.max_attempts + 1):
+        tick(60)
+        assert store.job(job_id).attempt == number
+        cluster.ray.jobs[f"wiretune-{job_id}-a{number}"] = RayStatus.FAILED
+        tick()
 
     job = store.job(job_id)
     assert job.state is JobState.FAILED
@@ -138,14 +133,15 @@ def test_a_failed_driver_gets_a_second_attempt_and_then_fails_with_its_last_word
 def test_a_back_off_is_waited_out(store, cluster, tick, add):
     job_id = add()
     tick()
-    cluster.ray.jobs[f"wiretune-{job_id}-a1"] = RayStatus.FAILED
-    tick()
+    for number in (1, 2):
+        cluster.ray.jobs[f"wiretune-{job_id}-a{number}"] = RayStatus.FAILED
+        tick()
 
     tick(0.5)
-    assert store.job(job_id).attempt == 1
+    assert store.job(job_id).attempt == 2
 
     tick(5)
-    assert store.job(job_id).attempt == 2
+    assert store.job(job_id).attempt == 3
 
 
 def test_a_silent_driver_is_stopped_and_replaced(store, cluster, tick, add):
