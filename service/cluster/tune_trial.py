@@ -29,7 +29,8 @@ def run(trial_id: str) -> None:
         tune.report({"outcome": brief.control})
         return
     reporter = Reporter(door, point.trial_id, max_silence_s=brief.max_silence_s)
-    log.info("trial %s starts %d lanes of %d workers", point.trial_id, spec.lanes.count, spec.workers.count)
+    num_workers = spec.lanes.count * spec.workers.count
+    log.info("trial %s starts %d workers, lanes: %d", point.trial_id, num_workers, spec.lanes.count)
     try:
         with ExitStack() as lanes:
             group, *spare = [lanes.enter_context(_open_lane(spec, lane)) for lane in range(spec.lanes.count)]
