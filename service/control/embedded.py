@@ -194,15 +194,11 @@ def _read(launch: Launch) -> dict[str, Any]:
 
 
 def _is_gone(pid: int) -> bool:
-    _reap(pid)
-    return not processes.is_running(pid, word=_WATCHDOG)
-
-
-def _reap(pid: int) -> None:
+    """Whether the watchdog has ended; of our own child the system tells, whose command line is empty as it starts."""
     try:
-        os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:
-        return  # another service's child; the system reaps it
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:  # another service's child, which the system reaps; or it has been collected
+        return not processes.is_running(pid, word=_WATCHDOG)
 
 
 def _clear(launch: Launch) -> None:

@@ -28,6 +28,12 @@ def is_running(pid: int, *, word: str) -> bool:
         return False
 
 
+def is_own(pid: int) -> bool:
+    """Whether `pid` is a living child of this process; right behind its start too, when its command line is empty."""
+    stat = _stat(pid)
+    return stat is not None and stat[0] != "Z" and stat[1] == os.getpid()
+
+
 def started_at(pid: int) -> int | None:
     """Return when `pid` started, in ticks since the boot; None if it is gone. With it, a number names one process."""
     try:

@@ -131,7 +131,7 @@ def _watch(launch: Launch, ray: int, told: _Told) -> str:
         processes.reap()
         if told.to_end:
             return "told to"
-        if not processes.is_running(ray, word="ray"):
+        if not processes.is_own(ray):
             return "Ray's head ended by itself"
         strays.end(time.monotonic())
         if is_owned(launch.owner_path):

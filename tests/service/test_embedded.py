@@ -102,3 +102,13 @@ def test_a_head_does_not_outlive_its_owner_or_its_watchdog(end):
         finally:
             head.owner.close()
             embedded.stop_head(settings)
+
+
+def test_a_watchdog_whose_command_line_is_not_there_yet_is_not_gone():
+    child = os.posix_spawnp("sleep", ["sleep", "60"], os.environ)  # no watchdog's command line, as behind a start
+
+    assert processes.is_own(child) and not embedded._is_gone(child)
+    os.kill(child, signal.SIGKILL)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    assert not processes.is_own(child) and embedded._is_gone(child) and embedded._is_gone(child)
+    assert not processes.is_own(child) and not processes.is_own(os.getpid())
