@@ -55,9 +55,7 @@ class JobRow(Base):
     reason: Mapped[str] = mapped_column(default="")
     spec: Mapped[Json]
     attempt: Mapped[int] = mapped_column(default=0)
-    attempts_before: Mapped[int] = mapped_column(
-        default=0
-    )  # it last got further, or its user had it go on: they count no more
+    attempts_before: Mapped[int] = mapped_column(default=0)  # those before it last got further count no more
     stops: Mapped[bool] = mapped_column(default=False)  # its user wants what there is of a result
     first_budget: Mapped[Json | None]  # that it was submitted with; None: it was never extended
     first_workers: Mapped[int | None]  # the number that it was submitted with; None: it still has them
