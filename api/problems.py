@@ -19,6 +19,8 @@ from service.views import ProblemDocument
 MEDIA_TYPE = "application/problem+json"
 #: How long a caller should leave a part of the service that does not answer alone, seconds.
 RETRY_AFTER_S = 2
+#: Names that differ between versions of Python; a problem's type must not.
+_PHRASES = {413: "Content Too Large"}
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +68,7 @@ async def _answer_bad_parameters(_: Request, error: Exception) -> Response:
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    phrase = HTTPStatus(error.status_code).phrase
+    phrase = _PHRASES.get(error.status_code) or HTTPStatus(error.status_code).phrase
     slug = phrase.lower().replace(" ", "-")
     detail = error.detail if error.detail != phrase else f"{request.method} {request.url.path}: {phrase.lower()}"
     return problem(_document(slug, phrase, error.status_code, detail), headers=error.headers)

@@ -17,12 +17,12 @@ from search.schedule import Schedule
 from trainers.lars import Lars
 
 BATCH_SIZE = 64  # of a step: 2 workers x 32
-#: A schedule names its optimizer and its rates; these are the other knobs of the job it was learned by.
+#: A schedule names its optimizer and its rates; the other knobs are those of the job, here of digits.yaml.
 OPTIMIZERS = {
     "sgd": lambda parameters, rate: torch.optim.SGD(parameters, lr=rate, momentum=0.9),
     "lars": lambda parameters, rate: Lars(parameters, lr=rate, momentum=0.9),
     "adamw": lambda parameters, rate: torch.optim.AdamW(parameters, lr=rate, weight_decay=0.01),
-    "schedulefree_sgd": lambda parameters, rate: SGDScheduleFree(parameters, lr=rate, momentum=0.9),
+    "schedulefree_sgd": lambda parameters, rate: SGDScheduleFree(parameters, lr=rate, momentum=0.9, weight_decay=0.001),
     "schedulefree_adamw": lambda parameters, rate: AdamWScheduleFree(parameters, lr=rate),
 }
 

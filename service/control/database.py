@@ -119,7 +119,7 @@ def _engine(url: str | URL, **options: Any) -> Engine:
     except (ImportError, NoSuchModuleError) as error:
         driver = make_url(url).drivername
         message = f"the driver of `{driver}` in WIRETUNE_DATABASE_URL is not installed: {error}"
-        raise Unavailable(f"{message}; `pip install 'wiretune[postgres]'` brings that of `postgresql`") from error
+        raise Unavailable(f"{message}; in a checkout `make setup` brings that of `postgresql`") from error
 
 
 def _configure_sqlite(connection: Any, _record: Any) -> None:

@@ -166,7 +166,7 @@ def test_a_body_that_unfolds_without_end_is_refused_at_once(http: TestClient) ->
 def test_a_body_over_the_limit_is_refused(http: TestClient) -> None:
     response = http.post("/v1/jobs", content=b" " * (MAX_JOB_BYTES + 1))
 
-    refused(response, 413, "request-entity-too-large")
+    refused(response, 413, "content-too-large")
 
 
 def test_a_dry_run_fills_in_the_defaults_and_stores_nothing(http: TestClient) -> None:
