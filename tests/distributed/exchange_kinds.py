@@ -106,6 +106,18 @@ CORRECTED: Kinds = {
     "adacomp": (AdaCompConfig(lr_corrected=True), None),
     "dist_ef_sgd": (DistEfSgdConfig(block=100), None),
 }
+#: What can be told another level from step to step.
+STEERED: Kinds = {
+    "threshold": (ThresholdConfig(density=(0.01, 1.0)), 1.0),
+    "threshold, absolute": (ThresholdConfig(search="absolute", threshold=(0.1, 3.0)), 2.0),
+    "topk, by layer": (TopKConfig(density=(0.01, 1.0), scope="layer", aggregate="gather"), 1.0),
+    "topk, global": (TopKConfig(density=(0.01, 1.0), scope="global"), 1.0),
+    "randomk": (RandomKConfig(density=(0.01, 1.0)), 1.0),
+    "dgc": (DgcConfig(density=(0.01, 1.0)), 1.0),
+    "gtopk": (GTopKConfig(density=(0.01, 1.0)), 1.0),
+    "ef21": (TopKConfig(density=(0.01, 1.0), memory="ef21"), 1.0),
+    "powersgd": (PowerSgdConfig(rank=(1, 4), values="float32"), 4),  # from rank 2 on a layer travels densely
+}
 #: What gradients are computed in; the exchange has them in float32.
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -248,6 +260,17 @@ def changing_rates(rank: int, num_workers: int) -> dict[str, float]:
         for step, rate in enumerate((0.1, 0.1, 0.4, 0.05, 0.05, 0.2)):
             dense = 1.0 if step == 4 and level is not None else level
             bench.step(gradients(rank, step), dense, rate=rate)
+        lost[name] = bench.lost()
+    return lost
+
+
+def changing_levels(rank: int, num_workers: int) -> dict[str, float]:
+    """What is lost when the level rises to the highest and falls again, by kind."""
+    lost = {}
+    for name, (config, highest) in STEERED.items():
+        bench, low = Bench(config, Place(rank, num_workers)), 1 if name == "powersgd" else highest / 10
+        for step, level in enumerate((low, low, 3 * low, highest, low, low, highest, low)):
+            bench.step(gradients(rank, step), level)
         lost[name] = bench.lost()
     return lost
 

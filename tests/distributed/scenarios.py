@@ -18,6 +18,7 @@ from ddp_scenario import ddp
 from exchange_bench import Bench, D, Place, digest, gradients
 from exchange_kinds import (
     averages,
+    changing_levels,
     changing_rates,
     dense_limits,
     dense_limits_on_nodes,
@@ -195,6 +196,7 @@ SCENARIOS = {
         dense_limits_on_nodes,
         averages,
         near_limits,
+        changing_levels,
         changing_rates,
         bad_gradient,
         paced_messages,

@@ -15,6 +15,7 @@ from exchange_kinds import (
     FORESEEN_FIRST,
     KINDS,
     NEARLY_DENSE,
+    STEERED,
     UNBIASED,
     kinds,
 )
@@ -22,7 +23,7 @@ from scenarios import Reports, run_ranks
 
 from trainers import cost
 
-ON_THREE_RANKS = ["kinds", "dense_limits", "near_limits", "averages", "changing_rates"]
+ON_THREE_RANKS = ["kinds", "dense_limits", "near_limits", "averages", "changing_levels", "changing_rates"]
 ON_FOUR_RANKS = [
     "kinds", "pairs", "kinds_on_even_nodes", "kinds_on_uneven_nodes",
     "dense_limits", "dense_limits_on_nodes", "near_limits",
@@ -121,6 +122,11 @@ def test_eight_ranks_keep_what_they_do_not_send(tmp_path: Path):
         assert max(rank[kind]["lost"] for rank in ranks) < 1e-6
     for kind in KINDS:
         assert len({tuple(rank[kind]["bits"]) for rank in ranks}) == 1
+
+
+@pytest.mark.parametrize("kind", STEERED)
+def test_nothing_is_lost_when_the_level_changes(three_ranks: Reports, kind: str):
+    assert max(rank[kind] for rank in three_ranks["changing_levels"]) < 1e-6
 
 
 @pytest.mark.parametrize("kind", CORRECTED)

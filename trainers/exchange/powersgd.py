@@ -71,7 +71,7 @@ class PowerSgdExchange:
         finite = True
         for bucket in self._buffer.buckets:
             matrices = self._project(bucket, level)
-            others = [self._buffer.gradient[layer.start : layer.stop] for layer in _others(bucket, matrices)]
+            others = [self._corrected(layer) for layer in _others(bucket, matrices)]
             finite &= self._rounded.average(bucket.index, [[each.p for each in matrices], others])
             self._take_out(matrices)
             everything += matrices
@@ -99,6 +99,12 @@ class PowerSgdExchange:
             )
             project(gradient, residual, corrected, each.q, each.p)
         return matrices
+
+    def _corrected(self, layer: Layer) -> Tensor:
+        """Return the gradient of a layer that is not factorised now, with what was left of it when it was."""
+        span = slice(layer.start, layer.stop)
+        gradient = self._buffer.gradient[span]
+        return gradient.add_(self._residual[span]) if layer.start in self._factors else gradient
 
     def _matrix(self, layer: Layer, rank: int) -> _Matrix:
         factor = self._factors[layer.start][:rank]
