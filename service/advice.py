@@ -13,7 +13,15 @@ from search.config import (
     WideConfig,
 )
 from service.spec import JobSpec, TrialSpec
-from trainers.config import AccordionBatchConfig, AccordionConfig, EveryStepConfig, IidPartition, NoneConfig
+from trainers.config import (
+    AccordionBatchConfig,
+    AccordionConfig,
+    EveryStepConfig,
+    IidPartition,
+    NoneConfig,
+    ReplicaConfig,
+)
+from trainers.sync.config import StlSgdConfig
 
 #: A shorter probe says little of where its loss leads.
 MIN_PROBE_STEPS = StagedConfig.model_fields["min_probe_steps"].default
@@ -43,9 +51,8 @@ def _on_an_arm(trial: TrialSpec) -> Iterator[str]:
         yield from _on_options(trial)
     if isinstance(controller, AutoLrsConfig):
         yield from _on_autolrs(trial.budget, controller)
-    levels = getattr(exchange, "levels", None)
-    if isinstance(controller, CosineConfig | LinearConfig | PolynomialConfig) and isinstance(levels, AccordionConfig):
-        yield from _on_a_decay(controller.kind, levels)
+    if isinstance(controller, CosineConfig | LinearConfig | PolynomialConfig):
+        yield from _on_a_decay(controller.kind, trial.replica)
     if trial.workers.count == trial.workers.placed_together:
         one = "one worker" if trial.workers.count == 1 else "one node"
         if not isinstance(exchange, NoneConfig):
@@ -81,8 +88,14 @@ def _on_a_level(trial: TrialSpec) -> Iterator[str]:
         )
 
 
-def _on_a_decay(controller: str, levels: AccordionConfig) -> Iterator[str]:
-    if levels.follow_decay:
+def _on_a_decay(controller: str, replica: ReplicaConfig) -> Iterator[str]:
+    levels = getattr(replica.exchange, "levels", None)
+    if isinstance(replica.sync, StlSgdConfig):
+        yield (
+            f"`stl_sgd` lowers the learning rate from stage to stage, and `{controller}` would lower it once more: "
+            "give `controller: {kind: fixed}`"
+        )
+    if isinstance(levels, AccordionConfig) and levels.follow_decay:
         yield (
             f"`accordion` takes each fall of the learning rate for a critical regime, and `{controller}` lowers it in "
             "every step, so that all is always sent at `critical`: give `follow_decay: false`"

@@ -100,7 +100,7 @@ class MethodView(_View):
     summary: str
     papers: tuple[PaperView, ...] = Field(description="none: common practice, or our own")
     job: dict[str, Any] = Field(description="the parts of a job that choose it, with the least that they need")
-    knobs: dict[str, tuple[Knob, ...]] = Field(description="by part of the job")
+    knobs: dict[str, tuple[Knob, ...]] = Field(description="by part of the job, as `exchange` or `exchange.levels`")
     combines_with: dict[str, tuple[str, ...]] = Field(description="kinds of the other parts, each by itself")
     refuses: tuple[RefusedView, ...] = Field(description="kinds of the other parts, with the knobs of `job`")
     traffic: TrafficView = Field(description="for the shapes and workers asked for; of `auto`, its least option's")
@@ -198,13 +198,25 @@ def _view(method: Composed, shapes: tuple[Shape, ...], workers: int) -> MethodVi
         summary=method.summary,
         papers=tuple(map(PaperView.of, method.papers)),
         job=method.job,
-        knobs={part: knobs_of(kinds_of(PARTS[part])[chosen["kind"]]) for part, chosen in method.job.items()},
+        knobs={path: each for part, chosen in method.job.items() for path, each in _knobs(part, chosen)},
         combines_with={
             part: tuple(kind for kind in kinds if (part, kind) not in banned) for part, kinds in others.items()
         },
         refuses=refused,
         traffic=traffic(job(method.job), shapes, workers),
     )
+
+
+def _knobs(part: str, chosen: dict[str, Any]) -> Iterator[tuple[str, tuple[Knob, ...]]]:
+    """Yield the knobs of a part, then those of what is chosen inside of it: `exchange`, `exchange.levels`."""
+    yield from _nested(part, TypeAdapter(PARTS[part]).validate_python(chosen), chosen)
+
+
+def _nested(path: str, config: BaseModel, chosen: dict[str, Any]) -> Iterator[tuple[str, tuple[Knob, ...]]]:
+    yield path, knobs_of(type(config))
+    for name, inner in chosen.items():
+        if isinstance(inner, dict):
+            yield from _nested(f"{path}.{name}", getattr(config, name), inner)
 
 
 def job(parts: dict[str, Any]) -> JobSpec:

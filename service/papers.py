@@ -325,8 +325,8 @@ _CAT = Paper(
 )
 
 
-def _cat(name: str, summary: str, cost: dict[str, Any]) -> Composed:
-    exchange = {"kind": "topk", "density": 0.1, "levels": {"kind": "cat", "cost": cost}}
+def _cat(name: str, summary: str, policy: dict[str, Any], **knobs: str) -> Composed:
+    exchange = {"kind": "topk", "density": 0.1, **knobs, "levels": {"kind": "cat", **policy}}
     return Composed(name, "levels", summary, (_CAT,), {"exchange": exchange})
 
 
@@ -353,10 +353,19 @@ _LEVELS = (
         (_ACCORDION,),
         {"exchange": {"kind": "powersgd", "rank": 1, "levels": {"kind": "accordion", "critical": 4}}},
     ),
-    _cat("cat", "As many entries as promise the most descent per second on the job's link.", {"kind": "link"}),
-    _cat("cat_payload", "CAT where a message costs its bits.", {"kind": "payload"}),
-    _cat("cat_affine", "CAT where a message costs its bits, and a fixed amount.", {"kind": "affine"}),
-    _cat("cat_packet", "CAT where a message costs its packets, and a fixed amount.", {"kind": "packet"}),
+    _cat(
+        "cat", "As many entries as promise the most descent per second on the job's link.", {"cost": {"kind": "link"}}
+    ),
+    _cat("cat_payload", "CAT where a message costs its bits.", {"cost": {"kind": "payload"}}),
+    _cat("cat_affine", "CAT where a message costs its bits, and a fixed amount.", {"cost": {"kind": "affine"}}),
+    _cat("cat_packet", "CAT where a message costs its packets, and a fixed amount.", {"cost": {"kind": "packet"}}),
+    _cat("cat_signs", "CAT of signs, with one length for all entries of a message.", {}, values="sign"),
+    _cat(
+        "cat_drawn",
+        "CAT of entries drawn at random, large ones most often, so that their mean is right.",
+        {"variant": "drawn"},
+        memory="none",
+    ),
 )
 
 COMPOSED = (

@@ -74,14 +74,28 @@ class Kept(NamedTuple):
 
 def _largest(flat: Tensor, gamma: float) -> Tensor:
     """Return the places, ascending, of the entries of `flat` `(d,)` that are left when the share `gamma` is dropped."""
-    num_kept = max(1, round(len(flat) * (1 - gamma)))
-    return flat.abs().topk(num_kept).indices.sort().values
+    return flat.abs().topk(_num_kept(flat, gamma)).indices.sort().values
 
 
 def _above_sampled(flat: Tensor, gamma: float) -> Tensor:
-    """Return about as many places: of all entries that reach a threshold, which a sample of them finds."""
-    threshold = reached_by(strided(flat).float(), 1 - gamma)
-    return (flat.abs() >= max(threshold, LEAST)).nonzero().flatten()
+    """Return about as many places: of the entries that reach a threshold, which a sample of them finds.
+
+    Of those that equal it, the first only, as far as there is room: whole tensors may be of a few values.
+    """
+    threshold = max(reached_by(strided(flat).float(), 1 - gamma), LEAST)
+    lengths = flat.abs()
+    places = (lengths >= threshold).nonzero().flatten()
+    num_over = len(places) - _num_kept(flat, gamma)
+    if num_over <= 0:
+        return places
+    tied = (lengths[places] == threshold).nonzero().flatten()
+    stays = torch.ones_like(places, dtype=torch.bool)
+    stays[tied[max(0, len(tied) - num_over) :]] = False
+    return places[stays]
+
+
+def _num_kept(flat: Tensor, gamma: float) -> int:
+    return max(1, round(len(flat) * (1 - gamma)))
 
 
 SELECTIONS: dict[str, Callable[[Tensor, float], Tensor]] = {"exact": _largest, "sampled": _above_sampled}

@@ -33,12 +33,28 @@ FAMILIES = {
     "activations": "dropit",
     "kinds that compete": "auto",
 }
+#: What lets a short run do what the example does: regimes that are compared, kinds that are probed beside each other.
+SHORTER: dict[str, dict[str, Any]] = {
+    "accordion": {
+        "exchange": {
+            "kind": "powersgd",
+            "rank": 1,
+            "levels": {"kind": "accordion", "critical": 4, "epoch_steps": 4, "interval": 1},
+        }
+    },
+    "auto": {
+        "exchange": {"kind": "auto", "options": ["powersgd 1", "powersgd 4", "threshold 0.01"]},
+        "controller": {"kind": "bo", "max_search_fraction": 0.5, "min_probe_steps": 4},
+        "budget": {"bytes": 1_000_000},
+    },
+}
 
 
 @pytest.mark.parametrize("name", FAMILIES.values(), ids=FAMILIES)
 def test_a_method_of_each_family_that_is_cut_off_ends_like_the_undisturbed_one(name: str, tmp_path: Path) -> None:
     [path] = [path for path in EXAMPLES if path.stem == name]
-    spec, *_ = shortened(path, link=LINK, checkpoint=CHECKPOINT, budget={"steps": 30}, workers={"count": 2}).trials()
+    changes = {"budget": {"steps": 30}, "workers": {"count": 2}} | SHORTER.get(name, {})
+    spec, *_ = shortened(path, link=LINK, checkpoint=CHECKPOINT, **changes).trials()
 
     _end_the_same(spec, random.Random(name), tmp_path)
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
 from exchange_bench import Bench, Place, digest, gradients
 from exchange_kinds import UNEVEN
 from sync_bench import SyncBench
@@ -67,8 +68,23 @@ SEGMENT = Segment(num_steps=7, learning_rate=0.1)
 
 def levels(rank: int, num_workers: int) -> dict[str, Any]:
     """Steps under each policy, and replicas that are resumed."""
-    seen = {name: _steps(config, Place(rank, num_workers)) for name, config in LEVELS.items()}
-    return {"steps": seen, "resumed": {name: _resumed(name, rank, num_workers) for name in TRAINED}}
+    return {
+        "steps": _policies(Place(rank, num_workers)),
+        "resumed": {name: _resumed(name, rank, num_workers) for name in TRAINED},
+    }
+
+
+def levels_in_pairs(rank: int, num_workers: int) -> dict[str, Any]:
+    """Steps of all ranks, and of pairs of them."""
+    groups = [dist.new_group([first, first + 1]) for first in range(0, num_workers, 2)]
+    return {
+        "all": _policies(Place(rank, num_workers)),
+        "pair": _policies(Place(rank % 2, 2, groups[rank // 2])),
+    }
+
+
+def _policies(place: Place) -> dict[str, Any]:
+    return {name: _steps(config, place) for name, config in LEVELS.items()}
 
 
 def batches(rank: int, num_workers: int) -> dict[str, Any]:

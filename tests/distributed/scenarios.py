@@ -28,7 +28,7 @@ from exchange_kinds import (
     near_limits,
     pairs,
 )
-from level_scenarios import batches, batches_on_nodes, levels
+from level_scenarios import batches, batches_on_nodes, levels, levels_in_pairs
 from lost_ranks import dead_rank, silent_rank
 from sync_scenarios import apart, paced_average, sync, sync_on_nodes, sync_pairs, write_checkpoint
 from two_way_scenarios import two_way, two_way_on_nodes, two_way_pairs, two_way_replicas
@@ -211,6 +211,7 @@ SCENARIOS = {
         jointspar,
         jointspar_on_nodes,
         levels,
+        levels_in_pairs,
         auto,
         auto_pairs,
         auto_on_nodes,

@@ -1,4 +1,4 @@
-"""Laws of levels that change from step to step, on three ranks whose gradients differ."""
+"""Laws of levels that change from step to step, on two, three and four ranks whose gradients differ."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from trainers.exchange.config import PowerSgdConfig, TopKConfig
 from trainers.exchange.levels.config import AccordionConfig, CatConfig
 
 ON_THREE_RANKS = ["levels", "batches"]
-ON_FOUR_RANKS = ["batches_on_nodes"]
+ON_FOUR_RANKS = ["batches_on_nodes", "levels_in_pairs"]
 ACCORDION = [name for name in LEVELS if name.startswith("accordion")]
 #: What goes by a clock, and what has no memory.
 MEASURED, LOSSY = "cat, measured", "cat, drawn"
@@ -29,28 +29,37 @@ def ranks(request: pytest.FixtureRequest, three_ranks: Reports) -> list[dict[str
     return [rank["steps"][request.param] for rank in three_ranks["levels"]]
 
 
-every = pytest.mark.parametrize("ranks", LEVELS, indirect=True)
+@pytest.fixture
+def groups(request: pytest.FixtureRequest, three_ranks: Reports, four_ranks: Reports) -> list[list[dict[str, Any]]]:
+    """What each rank of three, of four and of two pairs saw of one of the exchanges."""
+    together, paired = ([rank[which] for rank in four_ranks["levels_in_pairs"]] for which in ("all", "pair"))
+    three = [rank["steps"] for rank in three_ranks["levels"]]
+    return [[rank[request.param] for rank in group] for group in (three, together, paired[:2], paired[2:])]
+
+
 accordion = pytest.mark.parametrize("ranks", ACCORDION, indirect=True)
 
 
-@every
-def test_all_ranks_receive_equal_bits_whatever_their_levels(ranks):
-    assert all(rank["bits"] == ranks[0]["bits"] for rank in ranks)
+@pytest.mark.parametrize("groups", LEVELS, indirect=True)
+def test_all_ranks_receive_equal_bits_whatever_their_levels(groups):
+    for ranks in groups:
+        assert all(rank["bits"] == ranks[0]["bits"] for rank in ranks)
 
 
-@pytest.mark.parametrize("ranks", [name for name in LEVELS if name != LOSSY], indirect=True)
-def test_nothing_is_lost_when_levels_change(ranks):
-    assert max(rank["lost"] for rank in ranks) < 1e-6
+@pytest.mark.parametrize("groups", [name for name in LEVELS if name != LOSSY], indirect=True)
+def test_nothing_is_lost_when_levels_change(groups):
+    assert max(rank["lost"] for ranks in groups for rank in ranks) < 1e-6
 
 
-@pytest.mark.parametrize("ranks", [name for name in LEVELS if name != MEASURED], indirect=True)
-def test_a_restored_exchange_goes_on_bit_for_bit_in_the_middle_of_an_epoch(ranks):
-    assert all(rank["restored"] for rank in ranks)
+@pytest.mark.parametrize("groups", [name for name in LEVELS if name != MEASURED], indirect=True)
+def test_a_restored_exchange_goes_on_bit_for_bit_in_the_middle_of_an_epoch(groups):
+    assert all(rank["restored"] for ranks in groups for rank in ranks)
 
 
-@accordion
-def test_accordions_levels_are_identical_on_all_ranks(ranks):
-    assert all(rank["critical"] == ranks[0]["critical"] for rank in ranks)
+@pytest.mark.parametrize("groups", ACCORDION, indirect=True)
+def test_accordions_levels_are_identical_on_all_ranks(groups):
+    for ranks in groups:
+        assert all(rank["critical"] == ranks[0]["critical"] for rank in ranks)
 
 
 @accordion

@@ -9,7 +9,6 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from api.documents import checked, parse_yaml
 from service import methods
 from service.errors import NotFound
-from service.knobs import knobs_of
 from service.methods import PARTS, MethodView, kinds_of
 from service.papers import NOTES
 from service.spec import JobSpec
@@ -92,9 +91,17 @@ def test_a_knob_is_told_as_its_model_declares_it():
     assert told["momentum_correction"] == ("a number in [0, 1) or null", None, False)
 
 
-@pytest.mark.parametrize("config", [config for part in PARTS for config in kinds_of(PARTS[part]).values()])
-def test_every_knob_has_words_for_what_is_allowed(config: type[BaseModel]):
-    for knob in knobs_of(config):
+def test_the_knobs_of_what_is_chosen_inside_of_a_part_are_told_too():
+    [accordion] = [each for each in ALL if (each.part, each.name) == ("levels", "accordion")]
+    [packet] = [each for each in ALL if each.name == "cat_packet"]
+
+    assert {knob.name: knob.default for knob in accordion.knobs["exchange.levels"]}["eta"] == 0.5
+    assert "packet_bytes" in {knob.name for knob in packet.knobs["exchange.levels.cost"]}
+
+
+@each_method
+def test_every_knob_has_words_for_what_is_allowed(method: MethodView):
+    for knob in (knob for knobs in method.knobs.values() for knob in knobs):
         assert knob.allowed and "object" not in knob.allowed
 
 

@@ -91,6 +91,15 @@ def test_what_is_dropped_is_no_larger_than_what_is_kept(selection: str, dtype: t
     assert is_kept.float().mean() == pytest.approx(0.1, rel=0.1 if selection == "sampled" else 0.02)
 
 
+@pytest.mark.parametrize("selection", SELECTIONS)
+def test_of_equal_entries_no_more_are_kept_than_the_share(selection: str):
+    inputs = torch.randint(0, 2, (3, 100_000)).float()  # half of them are 1
+
+    kept = dropping(nn.Identity(), 0.8, selection).keep(inputs).restored(inputs.shape)
+
+    assert int(kept.sum()) == 60_000
+
+
 def test_zeros_are_never_kept_by_a_threshold():
     inputs = torch.relu(torch.randn(1000))
 

@@ -1,6 +1,6 @@
 """CoCoD-SGD: parameters are averaged while the ranks take the next round's steps.
 
-Shen, Xu, Liu, Chen and Cheng (2019), "Faster distributed deep net training: computation and communication decoupled
+Shen, Xu, Liu, Liang and Cheng (2019), "Faster distributed deep net training: computation and communication decoupled
 stochastic gradient descent", Algorithm 1. The first round begins from a common start, whose average is not sent for.
 """
 

@@ -1,6 +1,6 @@
 """STL-SGD: local SGD in stages, whose periods grow as the learning rate falls.
 
-Shen, Gao, Zhang and Li (2021), "STL-SGD: speeding up local SGD with stagewise communication period". The rate that a
+Shen, Cheng, Liu and Xu (2021), "STL-SGD: speeding up local SGD with stagewise communication period". The rate that a
 segment asks for is that of the first stage. Ranks meet at the end of every stage, whatever the period.
 """
 
