@@ -8,10 +8,12 @@
 Four hosts train for 200 steps. `rates` chooses each method's learning rate on each task without a limit, `run` trains
 at it on cables of 100 Mbit/s: losses and bytes, on which other work on the machine has no effect. `pace` takes the time
 of steps on such cables, a family's methods in turns with dense training and the controls. Each appends its rows to
-FILE; what is in it is not run again. Needs root and iproute2, else ends with 2.
+FILE; what is in it is not run again. Cables need root and iproute2; without, or with --emulate, the product emulates
+them.
 """
 
 import argparse
+import contextlib
 import itertools
 import math
 import os
@@ -26,13 +28,16 @@ os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # namespaces have no name server, o
 
 from contest import methods_table, network, ours, rates
 from contest.book import Book
+from contest.cables import Cables
+from contest.emulated import Emulated
 from contest.methods import ALWAYS, FAMILIES, METHODS
 from contest.race import Rules, race
 from contest.team import Team, WorkerFailed
 from pydantic import ValidationError
 
 Json = dict[str, Any]
-FILE = Path(__file__).parent / "methods.jsonl"
+#: By whether cables are emulated.
+FILES = {False: Path(__file__).parent / "methods.jsonl", True: Path(__file__).parent / "methods-emulated.jsonl"}
 #: Of each kind of data one task whose hosts draw from all of it, and one whose hosts differ.
 TASKS = ("images", "images-apart", "text", "text-apart")
 NUM_HOSTS = 4
@@ -48,27 +53,35 @@ NO_TARGET = 0.0
 
 def main() -> int:
     given = parse()
-    book = Book(given.file)
+    is_emulated = given.emulate or (given.what != "table" and not can_make_cables())
+    book = Book(given.file or FILES[is_emulated])
     if given.what == "table":
         methods_table.print_all(book.rows)
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # through the clean-up
+    made = contextlib.nullcontext(Emulated(NUM_HOSTS)) if is_emulated else network.made(NUM_HOSTS)
+    with made as hosts:
+        kinds = {"rates": choose_rates, "run": run_all, "pace": pace_all}
+        return int(kinds[given.what](book, hosts, given) > 0)
+
+
+def can_make_cables() -> bool:
+    """Return whether this machine lets us limit real cables; if not, says why."""
     try:
-        with network.made(NUM_HOSTS) as hosts:
-            kinds = {"rates": choose_rates, "run": run_all, "pace": pace_all}
-            return int(kinds[given.what](book, hosts, given) > 0)
+        network.check()
     except network.NoNetwork as error:
-        print(error, file=sys.stderr)
-        return 2
+        print(f"{error}; until then the product emulates the cables of its methods", file=sys.stderr)
+        return False
+    return True
 
 
-def choose_rates(book: Book, hosts: network.Network, given: argparse.Namespace) -> int:
+def choose_rates(book: Book, hosts: Cables, given: argparse.Namespace) -> int:
     """Choose the rate of each method on each task; returns how many searches failed."""
     pairs = itertools.product(given.tasks, chosen(given).items())
     return sum(attempt(choose_rate, book, hosts, task, name, arm) for task, (name, arm) in pairs)
 
 
-def choose_rate(book: Book, hosts: network.Network, task: str, name: str, arm: str | Json) -> None:
+def choose_rate(book: Book, hosts: Cables, task: str, name: str, arm: str | Json) -> None:
     """Go downhill on the grid of rates by the loss in the end."""
     tried = tried_rates(book, task, name)
     dense = tried_rates(book, task, "dense")
@@ -84,7 +97,7 @@ def choose_rate(book: Book, hosts: network.Network, task: str, name: str, arm: s
             print(f"{task}, {name}: {methods_table.final_loss(found):.3f} at rate {rate:g}", flush=True)
 
 
-def run_all(book: Book, hosts: network.Network, given: argparse.Namespace) -> int:
+def run_all(book: Book, hosts: Cables, given: argparse.Namespace) -> int:
     """Train with each method at its rate; returns how many failed."""
     hosts.limit(MBPS)
     num_failed = 0
@@ -94,14 +107,14 @@ def run_all(book: Book, hosts: network.Network, given: argparse.Namespace) -> in
     return num_failed
 
 
-def run(book: Book, hosts: network.Network, rules: Rules, name: str, arm: str | Json) -> None:
+def run(book: Book, hosts: Cables, rules: Rules, name: str, arm: str | Json) -> None:
     with started(hosts, rules, arm) as team:
         found = rates.run_one(hosts, team, rules, name, best_rate(book, rules.task, name))
     book.add("run", [found])
     print(f"{rules.task}, seed {rules.seed}, {name}: {methods_table.final_loss(found):.3f}", flush=True)
 
 
-def pace_all(book: Book, hosts: network.Network, given: argparse.Namespace) -> int:
+def pace_all(book: Book, hosts: Cables, given: argparse.Namespace) -> int:
     """Time each family beside dense training and the controls; returns how many races failed."""
     num_failed = 0
     able = chosen(given)
@@ -115,13 +128,13 @@ def pace_all(book: Book, hosts: network.Network, given: argparse.Namespace) -> i
     return num_failed
 
 
-def pace(book: Book, hosts: network.Network, rules: Rules, arms: Mapping[str, str | Json]) -> None:
+def pace(book: Book, hosts: Cables, rules: Rules, arms: Mapping[str, str | Json]) -> None:
     at = {name: best_rate(book, rules.task, name) for name in arms}
     book.add("pace", race(hosts, rules, arms, at))
     print(f"{rules.task}, seed {rules.seed}: {', '.join(set(arms) - set(ALWAYS))}", flush=True)
 
 
-def started(hosts: network.Network, rules: Rules, arm: str | Json) -> Team:
+def started(hosts: Cables, rules: Rules, arm: str | Json) -> Team:
     team = Team(hosts, arm, task=rules.task, seed=rules.seed)
     team.wait()
     return team
@@ -173,7 +186,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
-    parser.add_argument("--file", type=Path, default=FILE)
+    parser.add_argument("--emulate", action="store_true", help="even where cables can be limited")
+    parser.add_argument("--file", type=Path, help="default: beside this program, one for real cables, one for emulated")
     return parser.parse_args()
 
 

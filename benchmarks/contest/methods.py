@@ -22,6 +22,8 @@ def _sync(kind: str, **knobs: object) -> Json:
     return {"exchange": {"kind": "none"}, "sync": {"kind": kind, **knobs}}
 
 
+#: With a trust that suits the grid of rates.
+_LARS: Json = {"exchange": {"kind": "none"}, "optimizer": {"kind": "lars", "trust": 0.1}}
 FAMILIES: dict[str, dict[str, Json]] = {
     "fewer bits": {
         "fp16": _exchange("fp16"),
@@ -54,8 +56,11 @@ FAMILIES: dict[str, dict[str, Json]] = {
             "topk", density=0.01, levels={"kind": "accordion", "critical": 0.5, "interval": 2, "epoch_steps": 10}
         ),
         "topk, cat": _exchange("topk", density=0.1, levels={"kind": "cat"}),
+        "topk, cat, payload": _exchange("topk", density=0.1, levels={"kind": "cat", "cost": {"kind": "payload"}}),
+        "topk, cat, affine": _exchange("topk", density=0.1, levels={"kind": "cat", "cost": {"kind": "affine"}}),
         "topk, cat, packets": _exchange("topk", density=0.1, levels={"kind": "cat", "cost": {"kind": "packet"}}),
         "topk, cat, signs": _exchange("topk", density=0.1, values="sign", levels={"kind": "cat"}),
+        "topk, cat, drawn": _exchange("topk", density=0.1, memory="none", levels={"kind": "cat", "variant": "drawn"}),
         "accordion, batches 1-8": _sync("accordion_batch", interval=2, epoch_steps=10),
         "threshold, calibrated": _exchange("threshold", density=0.01, hold="run", levels={"kind": "calibrated"}),
         "topk, warmup": _exchange("topk", density=0.001, levels={"kind": "warmup", "steps": 60}),
@@ -72,12 +77,15 @@ FAMILIES: dict[str, dict[str, Json]] = {
         "local_sgd 8, slow momentum": _sync("local_sgd", period=8, slow_momentum=0.5),
         "local_sgd 8, topk 10 %": _sync("local_sgd", period=8) | _exchange("topk", density=0.1),
         "stl_sgd": _sync("stl_sgd", period=4, first_stage=40),
+        "stl_sgd, NC": _sync("stl_sgd", period=4, first_stage=40, growth="linear", gamma=10.0),
         "vrl_sgd 8": _sync("vrl_sgd", period=8),
         "cocod_sgd 8": _sync("cocod_sgd", period=8),
         "overlap_local_sgd 2": _sync("overlap_local_sgd", period=2),
     },
     "less computed": {
         "jointspar 50 %": {"exchange": {"kind": "none"}, "blocks": {"kind": "jointspar", "share": 0.5}},
+        "jointspar 50 %, lars": _LARS | {"blocks": {"kind": "jointspar", "share": 0.5}},
+        "lars": _LARS,
         "dropit 80 %": {"exchange": {"kind": "none"}, "activations": {"kind": "dropit", "gamma": 0.8}},
     },
 }

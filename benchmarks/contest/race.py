@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from contest.network import Network
+from contest.cables import Cables
 from contest.team import Block, Team
 
 Json = dict[str, Any]
@@ -90,7 +90,7 @@ def steps_of(blocks: Sequence[Block]) -> int:
     return sum(block.num_steps for block in blocks)
 
 
-def race(network: Network, rules: Rules, arms: Mapping[str, str | Json], rates: Mapping[str, float]) -> list[Json]:
+def race(network: Cables, rules: Rules, arms: Mapping[str, str | Json], rates: Mapping[str, float]) -> list[Json]:
     """Run the arms against each other; returns a row for each. Raises WorkerFailed."""
     with contextlib.ExitStack() as stack:
         network.limit(rules.mbps)
@@ -118,7 +118,7 @@ def turns(runners: Sequence[Runner], rules: Rules) -> Iterator[Runner]:
 
 
 @contextlib.contextmanager
-def unlimited(network: Network, rules: Rules, *, when: bool) -> Iterator[None]:
+def unlimited(network: Cables, rules: Rules, *, when: bool) -> Iterator[None]:
     """Lift the limit for a while: for steps whose time is computed from others, but whose losses are not."""
     if not when or rules.mbps is None:
         yield

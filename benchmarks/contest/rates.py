@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from contest.arms import ARMS
-from contest.network import Network
+from contest.cables import Cables
 from contest.race import Rules, Runner, row
 from contest.team import Team
 
@@ -67,7 +67,7 @@ def best_rate(tried: Tried) -> float:
     return min(contenders(tried) or [min(first, key=first.__getitem__)], key=worth)
 
 
-def run_one(network: Network, team: Team, rules: Rules, name: str, rate: float) -> Json:
+def run_one(network: Cables, team: Team, rules: Rules, name: str, rate: float) -> Json:
     """Train the arm alone at `rate`; returns its row."""
     team.begin(rate)
     runner = Runner(team, rate)
@@ -76,7 +76,7 @@ def run_one(network: Network, team: Team, rules: Rules, name: str, rate: float) 
     return row(name, runner, rules, network.num_hosts)
 
 
-def started(network: Network, name: str, task: str, seed: int) -> Team:
+def started(network: Cables, name: str, task: str, seed: int) -> Team:
     team = Team(network, ARMS[name], task=task, seed=seed)
     team.wait()
     return team

@@ -11,7 +11,8 @@ from multiprocessing.context import ForkProcess
 from typing import Any
 
 from contest import tasks, worker
-from contest.network import Network, Sent
+from contest.cables import Cables
+from contest.network import Sent
 
 #: A dense step of four hosts at 100 Mbit takes 3 s; a block has ten.
 REPLY_TIMEOUT_S = 300.0
@@ -45,7 +46,7 @@ class Team:
     Teams on the same network are told apart by their `number`.
     """
 
-    def __init__(self, network: Network, arm: str | dict[str, Any], *, task: str, seed: int, number: int = 0) -> None:
+    def __init__(self, network: Cables, arm: str | dict[str, Any], *, task: str, seed: int, number: int = 0) -> None:
         tasks.build(task)  # here, so that it is loaded once
         self._network = network
         self._folder = tempfile.TemporaryDirectory(prefix="wt-", dir="/dev/shm")
@@ -53,6 +54,7 @@ class Team:
         launch |= {
             "init_method": f"tcp://{network.address(0)}:{FIRST_PORT + number}",
             "interface": network.interface,
+            "link": network.link,
         }
         self._workers: list[ForkProcess] = []
         self._desks: list[Connection] = []
@@ -121,18 +123,20 @@ class Team:
         return reply
 
 
-def enter_host(namespace: str) -> None:
-    """Move this process, a fork, to the host; it lives no longer than the process that started it."""
+def enter_host(namespace: str | None) -> None:
+    """Move this process, a fork, to the host, if that has a namespace; it lives no longer than who started it."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent ends its workers
+    if namespace is None:
+        return
     with open(f"/run/netns/{namespace}") as file:
         if libc.setns(file.fileno(), 0):
             raise OSError(ctypes.get_errno(), f"cannot enter the namespace {namespace}")
 
 
-def _on_host(namespace: str, launch: dict[str, Any], requests: Connection) -> None:
+def _on_host(namespace: str | None, launch: dict[str, Any], requests: Connection) -> None:
     """Work on the host."""
     enter_host(namespace)
     worker.work(launch, requests)

@@ -41,7 +41,7 @@ def build(launch: dict[str, Any]) -> Contender:
     workload, (seed, rank, num_workers) = tasks.build(task), place
     if isinstance(arm, str):
         return Rival(arm, workload, tasks.OPTIMIZERS[task], place=place)
-    return Ours(configuration(arm, task, seed), workload, rank=rank, num_workers=num_workers)
+    return Ours(configuration(arm, task, seed, launch["link"]), workload, rank=rank, num_workers=num_workers)
 
 
 def answer(contender: Contender, request: dict[str, Any]) -> dict[str, Any]:

@@ -1,13 +1,18 @@
 """The comparison of all methods: that it has all of them, and the pure parts of its table."""
 
+import json
 import math
+import os
+import subprocess
+import sys
 from typing import get_args
 
 import pytest
 from contest import methods_table, ours
 from contest.methods import METHODS
 
-from trainers.config import ActivationsConfig, ExchangeConfig, SyncConfig
+from trainers.config import ActivationsConfig, BlocksConfig, ExchangeConfig, SyncConfig
+from trainers.exchange.levels.config import CostConfig, LevelsConfig
 
 
 def kinds_of(union: object) -> set[str]:
@@ -16,11 +21,54 @@ def kinds_of(union: object) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("part", "union"), [("exchange", ExchangeConfig), ("sync", SyncConfig), ("activations", ActivationsConfig)]
+    ("part", "union"),
+    [
+        ("exchange", ExchangeConfig),
+        ("sync", SyncConfig),
+        ("blocks", BlocksConfig),
+        ("activations", ActivationsConfig),
+    ],
 )
 def test_every_kind_that_a_job_may_choose_is_compared(part: str, union: object) -> None:
-    trivial = {"none", "every_step", "keep"}
+    trivial = {"none", "every_step", "all", "keep"}
     assert kinds_of(union) - trivial <= {arm[part]["kind"] for arm in METHODS.values() if part in arm}
+
+
+def test_every_policy_of_a_level_is_compared() -> None:
+    compared = [arm["exchange"]["levels"] for arm in METHODS.values() if "levels" in arm.get("exchange", {})]
+
+    assert kinds_of(LevelsConfig) - {"static"} == {levels["kind"] for levels in compared}
+    costs = {levels.get("cost", {"kind": "link"})["kind"] for levels in compared if levels["kind"] == "cat"}
+    assert kinds_of(CostConfig) == costs
+
+
+#: Workers are forked, which no thread of this process's torch may meet: so, a process of its own.
+EMULATED = """
+import json, os
+os.environ["OMP_NUM_THREADS"] = "1"
+from contest.emulated import Emulated
+from contest.team import Team
+
+hosts = Emulated(2)
+hosts.limit(20)
+with Team(hosts, {"exchange": {"kind": "none"}}, task="text", seed=0) as team:
+    team.wait()
+    team.begin(0.01)
+    block = team.run(3)
+print(json.dumps([block.seconds, block.sent[0].payload, sum(block.ledgers[0].values())]))
+"""
+
+
+def test_an_emulated_cable_is_no_faster_than_its_limit_and_counts_what_it_carries() -> None:
+    paths = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    ran = subprocess.run(
+        [sys.executable, "-c", EMULATED], env=os.environ | paths, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    seconds, counted, ledger = json.loads(ran.stdout)
+
+    assert seconds >= ledger * 8 / 20e6
+    assert counted >= ledger > 0
 
 
 @pytest.mark.parametrize("name", METHODS)

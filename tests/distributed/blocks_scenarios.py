@@ -32,8 +32,10 @@ def jointspar(rank: int, num_workers: int) -> dict[str, Any]:
     write_checkpoint(first, url)
     second.load(url)
     losses = [replica.run(Segment(num_steps=8, learning_rate=RATE)).losses for replica in (first, second)]
+    whole = (_replica(rank, num_workers, blocks) for blocks in (JointSparConfig(share=1.0), AllBlocksConfig()))
     return {
         "steps": steps,
+        "all drawn, plain": [each.run(Segment(num_steps=8, learning_rate=RATE)).losses for each in whole],
         "losses": losses,
         "bits": [digest(list(replica.model.parameters())) for replica in (first, second)],
         "chances": _blocks(first).tensors()["chances"].tolist(),

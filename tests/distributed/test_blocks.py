@@ -40,6 +40,12 @@ def test_where_all_blocks_are_drawn_every_bit_is_that_of_plain_training(four_ran
         assert rank["bits"]["all drawn"] == rank["bits"]["plain"]
 
 
+def test_where_all_blocks_are_drawn_three_nodes_train_plainly_but_for_the_order_of_sums(three_ranks: Reports):
+    for rank in three_ranks["jointspar"]:
+        drawn, plain = rank["all drawn, plain"]
+        assert drawn == pytest.approx(plain, rel=1e-4)
+
+
 @pytest.mark.long
 def test_a_worker_that_is_killed_changes_nothing():
     config = ReplicaConfig(
