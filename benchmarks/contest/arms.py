@@ -12,6 +12,7 @@ _NO_MOMENTUM = {"optimizer": {"momentum": 0.0}}
 OURS: dict[str, dict[str, Any]] = {
     "none": {"exchange": {"kind": "none"}},
     "powersgd 4": {"exchange": {"kind": "powersgd", "rank": 4}},
+    "powersgd 8": {"exchange": {"kind": "powersgd", "rank": 8}},
     "dgc 0.3 %": {"exchange": {"kind": "dgc", "density": 0.003}, **_NO_MOMENTUM},
     "threshold 1 %": {"exchange": {"kind": "threshold", "density": 0.01}},
     "threshold 1 %, gathered": {"exchange": {"kind": "threshold", "density": 0.01, "aggregate": "gather"}},
@@ -22,7 +23,7 @@ CONTROLS = ("nosync", "small-only")
 #: In every race: what quotients are formed with.
 NOSYNC, RIVAL, PLAIN = "nosync", "torch-powersgd-4", "plain"
 #: Races to a loss have these; the two that differ in aggregation alone are for counting bytes.
-RACING = (*rivals.METHODS, "none", "powersgd 4", "dgc 0.3 %", "threshold 1 %")
+RACING = (*rivals.METHODS, "none", "powersgd 4", "powersgd 8", "dgc 0.3 %", "threshold 1 %")
 COUNTED = ("threshold 1 %, gathered", "threshold 1 %, sharded", "powersgd 4", "dgc 0.3 %")
 PACED = ("none", "powersgd 4", "dgc 0.3 %", "threshold 1 %")
 
