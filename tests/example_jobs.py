@@ -14,8 +14,9 @@ from trainers.workloads import table
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples" / "jobs").glob("*.yaml"))
 #: Enough that a method does what it does now and then.
 STEPS = {"digits-mlp": 400, "mnist5k-cnn": 200, "fashion-conv": 80, "stdlib-lm": 80}
-#: Counted in steps all exchanges cost the same, and none would compete; in bytes the result is exact too.
-COMPETING_BYTES = 2_000_000
+#: Counted in steps all exchanges cost the same, and none would compete; in bytes the result is exact too. Other arms
+#: would take one step for them, or thousands.
+COMPETING: dict[str, Any] = {"budget": {"bytes": 2_000_000}, "arms": [{"name": "auto"}]}
 
 
 def shortened(path: Path, **changes: Any) -> JobSpec:
@@ -25,6 +26,6 @@ def shortened(path: Path, **changes: Any) -> JobSpec:
         table.build(spec.workload)
     except WorkloadError as error:
         pytest.skip(str(error))
-    compete = any(isinstance(trial.replica.exchange, AutoConfig) for trial in spec.trials())
-    budget = {"bytes": COMPETING_BYTES} if compete else {"steps": STEPS[spec.workload.kind]}
-    return JobSpec.model_validate(spec.model_dump(mode="json") | {"budget": budget} | changes)
+    is_auto = isinstance(spec.exchange, AutoConfig)
+    shorter = COMPETING if is_auto else {"budget": {"steps": STEPS[spec.workload.kind]}}
+    return JobSpec.model_validate(spec.model_dump(mode="json") | shorter | changes)

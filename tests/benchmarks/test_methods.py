@@ -62,7 +62,12 @@ print(json.dumps([block.seconds, block.sent[0].payload, sum(block.ledgers[0].val
 def test_an_emulated_cable_is_no_faster_than_its_limit_and_counts_what_it_carries() -> None:
     paths = {"PYTHONPATH": os.pathsep.join(sys.path)}
     ran = subprocess.run(
-        [sys.executable, "-c", EMULATED], env=os.environ | paths, capture_output=True, text=True, timeout=240, check=False
+        [sys.executable, "-c", EMULATED],
+        env=os.environ | paths,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
     assert ran.returncode == 0, ran.stderr
     seconds, counted, ledger = json.loads(ran.stdout)
