@@ -60,7 +60,7 @@ bench-workloads: setup
 
 bench-chaos: setup
 	$(BIN)/python benchmarks/chaos.py --rounds 200 --json benchmarks/chaos.jsonl
-	$(BIN)/python benchmarks/soak.py --minutes 30 --jobs 50
+	$(BIN)/python benchmarks/soak.py --minutes 30 --jobs 50 --json benchmarks/soak.jsonl
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

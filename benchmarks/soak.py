@@ -1,6 +1,6 @@
 """Whether the service grows while it works: memory, descriptors and write-ahead log of the API's process.
 
-    python benchmarks/soak.py --minutes 30 --jobs 50
+    python benchmarks/soak.py --minutes 30 --jobs 50 [--json benchmarks/soak.jsonl]
 
 Real jobs are submitted at a steady pace, while clients read lists, metrics, reports and the page all the time. The
 first fifth is warm-up. Goals: memory grows by at most 10 MB an hour, descriptors by at most 4, the log stays
@@ -8,6 +8,7 @@ below 64 MB. The last line says whether they were met.
 """
 
 import argparse
+import json
 import os
 import signal
 import sys
@@ -16,7 +17,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from faults.clients import FAMILIES
@@ -70,6 +71,9 @@ def main() -> int:
     trend = trend_of(samples)
     print(told(samples, trend))
     num_well = states.count(JobState.SUCCEEDED)
+    if given.json:
+        with given.json.open("a") as out:
+            print(json.dumps(record(samples, trend) | {"jobs": len(states), "succeeded": num_well}), file=out)
     print(f"{num_well} of {len(states)} jobs succeeded; goals {'met' if trend.is_met else 'missed'}")
     return int(not trend.is_met or num_well < len(states))
 
@@ -78,6 +82,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--jobs", type=int, default=50)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="a line is appended")
     return parser.parse_args()
 
 
@@ -165,10 +170,25 @@ def trend_of(samples: Sequence[Sample]) -> Trend:
     )
 
 
+def record(samples: Sequence[Sample], trend: Trend) -> dict[str, Any]:
+    """Return the trend, and what `told` shows of the samples, as JSON."""
+    columns = {"minutes": [round(row.seconds / 60, 1) for row in shown(samples)]}
+    columns |= {name: [round(getattr(row, name), 1) for row in shown(samples)] for name in Sample._fields[1:]}
+    figures = {name: round(number, 1) for name, number in trend._asdict().items()}
+    load = round(os.getloadavg()[0], 1)
+    return {"date": time.strftime("%Y-%m-%d %H:%M:%S"), "load": load, **figures, "samples": columns}
+
+
+def shown(samples: Sequence[Sample]) -> list[Sample]:
+    return [samples[index] for index in np.linspace(0, len(samples) - 1, NUM_ROWS).astype(int)]
+
+
 def told(samples: Sequence[Sample], trend: Trend) -> str:
-    rows = [samples[index] for index in np.linspace(0, len(samples) - 1, NUM_ROWS).astype(int)]
     lines = ["minute   memory MB   descriptors   log MB"]
-    lines += [f"{row.seconds / 60:6.1f}   {row.memory:9.1f}   {row.descriptors:11d}   {row.log:6.1f}" for row in rows]
+    lines += [
+        f"{row.seconds / 60:6.1f}   {row.memory:9.1f}   {row.descriptors:11d}   {row.log:6.1f}"
+        for row in shown(samples)
+    ]
     lines.append(
         f"after the warm-up: memory {trend.memory_per_h:+.1f} MB/h (goal {MAX_MB_PER_H:g}), "
         f"descriptors {trend.more_descriptors:+g} (goal {MAX_MORE_DESCRIPTORS}), "
