@@ -19,8 +19,8 @@ TASK = "images"
 NUM_HOSTS = 2
 AUTO = "auto"
 ARMS = (AUTO, *(option.name for option in DEFAULT))
-#: The same for all runs. Rates are searched in the decade about the best, 0.05, which for this optimizer is 20 times the
-#: guess: the comparison is of exchanges.
+#: The same for all runs. Rates are searched in the decade about the best, 0.05, which is 20 times the guess for this
+#: optimizer: the comparison is of exchanges.
 OPTIMIZER = {"kind": "schedulefree_sgd", "learning_rate": 0.0025}
 CONTROLLER = {"kind": "bo", "wide_decades": 1.0, "max_search_fraction": 0.2}
 
