@@ -24,8 +24,8 @@ LEAST_PENALTY = 0.1
 
 def rate_range(config: AutoLrsConfig, space: SearchSpace) -> tuple[float, float]:
     """Return the lowest and the highest rate that is tried: as given, else two decades around guess x centre."""
-    if config.min_learning_rate is not None and config.max_learning_rate is not None:
-        return config.min_learning_rate, config.max_learning_rate
+    if config.stated_rates is not None:
+        return config.stated_rates
     centre = space.guess.learning_rate * OPTIMIZER_TRAITS[space.optimizer].centre
     return max(space.min_learning_rate, centre / REACH), min(space.max_learning_rate, centre * REACH)
 

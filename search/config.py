@@ -122,7 +122,30 @@ class ScheduleConfig(Config):
         return given
 
 
-class StagedConfig(Config):
+class RateRange(Config):
+    """The range of learning rates to try, of controllers that search them; else it follows from the guess."""
+
+    min_learning_rate: float | None = Field(None, ge=1e-8, le=1e3, description="no lower one is tried or used")
+    max_learning_rate: float | None = Field(None, ge=1e-8, le=1e3, description="no higher one is tried or used")
+
+    @model_validator(mode="after")
+    def _has_two_ends(self) -> "RateRange":
+        low, high = self.min_learning_rate, self.max_learning_rate
+        if (low is None) != (high is None):
+            raise ValueError(f"give both `min_learning_rate` and `max_learning_rate`, or neither, got {low} and {high}")
+        if low is not None and high is not None and not low < high:
+            raise ValueError(f"`min_learning_rate` must be below `max_learning_rate`, got {low:g} and {high:g}")
+        return self
+
+    @property
+    def stated_rates(self) -> tuple[float, float] | None:
+        """The lowest and the highest rate; None: not stated."""
+        if self.min_learning_rate is None or self.max_learning_rate is None:
+            return None
+        return self.min_learning_rate, self.max_learning_rate
+
+
+class StagedConfig(RateRange):
     """What every controller has that probes a few candidates at a stage."""
 
     revisit: Literal["events", "stages"] = Field(
@@ -170,7 +193,7 @@ class WideConfig(StagedConfig):
 
     wide_probes: int = Field(7, ge=5, le=16, description="probes of the first, wide search over rate and level")
     wide_probes_per_axis: int = Field(2, ge=0, le=8, description="more of them for each further axis")
-    wide_decades: PositiveFloat = Field(4.0, le=8, description="decades of learning rate the wide search covers")
+    wide_decades: PositiveFloat = Field(4.0, le=8, description="decades it covers where no range is stated")
 
 
 class BoConfig(WideConfig):
@@ -208,7 +231,7 @@ class LocalConfig(StagedConfig):
     min_gain: ClassVar[float] = 0.0
 
 
-class AutoLrsConfig(Config):
+class AutoLrsConfig(RateRange):
     """The published AutoLRS (Jin et al., ICLR 2021): probes and stages of the learning rate alone, from training loss.
 
     Half of the budget is search. The published numbers are the defaults, but for a first stage of 1000 steps:
@@ -227,17 +250,6 @@ class AutoLrsConfig(Config):
     kappa: PositiveFloat = Field(
         1000.0, le=1e9, description="weight of the deviation in the confidence bound; code: 1e6"
     )
-    min_learning_rate: float | None = Field(None, ge=1e-8, le=1e3, description="none: guess x optimizer's factor / 100")
-    max_learning_rate: float | None = Field(None, ge=1e-8, le=1e3, description="none: guess x optimizer's factor x 100")
-
-    @model_validator(mode="after")
-    def _has_a_range(self) -> "AutoLrsConfig":
-        low, high = self.min_learning_rate, self.max_learning_rate
-        if (low is None) != (high is None):
-            raise ValueError(f"give both `min_learning_rate` and `max_learning_rate`, or neither, got {low} and {high}")
-        if low is not None and high is not None and not low < high:
-            raise ValueError(f"`min_learning_rate` must be below `max_learning_rate`, got {low:g} and {high:g}")
-        return self
 
 
 #: The controllers that `search.controller.Controller` runs; they search the level too.

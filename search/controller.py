@@ -49,8 +49,9 @@ class Controller:
         """Begin a run at its first step.
 
         Raises:
-            ValueError: `space` names an unknown optimizer, or a guess outside its range.
+            ValueError: `space` names an unknown optimizer, or a guess outside its range, or outside that of `config`.
         """
+        space = _narrowed(space, config)
         _check(space)
         self._space = space  # as it was given; that of the problem follows the link
         self._problem = Problem(space=space, config=config, budget=budget, seed=seed)
@@ -288,6 +289,18 @@ class Controller:
 def _to_json(value: BaseModel) -> Any:
     # by way of text: NaN and infinity become strings, as strict JSON wants
     return json.loads(value.model_dump_json())
+
+
+def _narrowed(space: SearchSpace, config: SearchConfig) -> SearchSpace:
+    if config.stated_rates is None:
+        return space
+    low, high = config.stated_rates
+    return space.model_copy(
+        update={
+            "min_learning_rate": max(low, space.min_learning_rate),
+            "max_learning_rate": min(high, space.max_learning_rate),
+        }
+    )
 
 
 def _check(space: SearchSpace) -> None:

@@ -27,7 +27,7 @@ Array = NDArray[np.float64]
 Proposal = tuple[Values, Origin]
 
 #: An extension that the space cuts to less than this factor is none.
-SAME_RATE = 1.5
+LEAST_EXTENSION = 1.5
 #: End points of the range that turn out best are extended, at most this often.
 MAX_EXTENSIONS = 2
 #: From this share of the budget on, a learning rate no longer rises: a short probe does not see slow divergence.
@@ -77,12 +77,16 @@ def wide_plan(problem: Problem, prior: Prior = NO_PRIOR) -> list[Proposal]:
 
 
 def _grid(problem: Problem) -> list[float]:
-    config = problem.config
-    centre = _clip_rate(problem, problem.opening.learning_rate * problem.traits.centre)
-    half = 10 ** (config.wide_decades / 2)
-    low, high = _clip_rate(problem, centre / half), _clip_rate(problem, centre * half)
-    num_points = max(3, min(math.floor(config.wide_decades) + 1, config.wide_probes - 1))
+    low, high = problem.config.stated_rates or _rates_around_guess(problem)
+    decades = round(math.log10(high / low), 6)
+    num_points = max(3, min(math.floor(decades) + 1, problem.config.wide_probes - 1))
     return [float(rate) for rate in np.geomspace(low, high, num_points)]
+
+
+def _rates_around_guess(problem: Problem) -> tuple[float, float]:
+    centre = _clip_rate(problem, problem.opening.learning_rate * problem.traits.centre)
+    half = 10 ** (problem.config.wide_decades / 2)
+    return _clip_rate(problem, centre / half), _clip_rate(problem, centre * half)
 
 
 def _past_rate(problem: Problem, prior: Prior, rates: list[float]) -> float | None:
@@ -213,7 +217,7 @@ def _extension(problem: Problem, stage: Stage) -> Values | None:
     factor = 0.1 if best is tried[0] else 10.0
     rate = _clip_rate(problem, best.values.learning_rate * factor)
     values = best.values.model_copy(update={"learning_rate": rate})
-    is_known = _within(rate, best.values.learning_rate, SAME_RATE) or _was_tried(stage, values)
+    is_known = _within(rate, best.values.learning_rate, LEAST_EXTENSION) or _was_tried(stage, values)
     return None if is_known else values
 
 

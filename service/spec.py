@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from search.config import MAX_DIMENSIONS, BoConfig, Budget, ControllerConfig, LocalConfig, StagedConfig
 from service.auto_faults import option_faults
+from service.rate_faults import rate_faults
 from service.schedule_faults import schedule_faults
 from trainers.config import (
     ActivationsConfig,
@@ -199,6 +200,7 @@ class JobSpec(Config):
             *self._clocks_without_seconds(),
             *self._exchanges_that_do_not_fit(),
             *self._ranges_that_are_not_searched(),
+            *rate_faults(self),
             *option_faults(self),
             *schedule_faults(self),
         ]

@@ -169,8 +169,20 @@ def test_a_schedule_is_given_itself_where_nobody_reads_files() -> None:
     ("limits", "said"),
     [({"min_learning_rate": 0.1}, "give both"), ({"min_learning_rate": 1, "max_learning_rate": 0.1}, "must be below")],
 )
-def test_the_range_of_autolrs_has_two_ends_in_order(limits: dict[str, float], said: str) -> None:
-    assert said in refused({"controller": {"kind": "autolrs"} | limits})["/controller"].message
+@pytest.mark.parametrize("kind", ["autolrs", "bo", "sobol", "local"])
+def test_a_range_of_rates_has_two_ends_in_order(kind: str, limits: dict[str, float], said: str) -> None:
+    assert said in refused({"controller": {"kind": kind} | limits})["/controller"].message
+
+
+def test_a_guess_outside_the_stated_range_of_rates_is_refused_where_it_is_given() -> None:
+    limits = {"kind": "bo", "min_learning_rate": 0.01, "max_learning_rate": 0.05}
+    high = {"kind": "sgd", "learning_rate": 0.06}
+
+    of_the_job = refused({"controller": limits, "optimizer": high})
+    assert "[0.01, 0.05], got 0.06" in of_the_job["/optimizer/learning_rate"].message
+    of_an_arm = refused({"controller": {"kind": "off"}, "arms": [{"name": "a"}, {"name": "b", "controller": limits}]})
+    assert "of arm `b`, [0.01, 0.05], got 0.1" in of_an_arm["/optimizer/learning_rate"].message
+    assert accepted({"controller": limits, "optimizer": high | {"learning_rate": 0.05}})
 
 
 @pytest.mark.parametrize(
