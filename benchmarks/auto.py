@@ -37,7 +37,7 @@ PATIENCE = 1.25
 #: Validation loss that ends a run.
 TARGET = 0.34
 #: Seconds by link in Mbit/s, somewhat more than the best option needs: a search takes a share of them.
-BUDGETS = {"unlimited": 16.0, "1000": 16.0, "100": 25.0, "10": 50.0}
+BUDGETS = {"unlimited": 16.0, "1000": 16.0, "100": 18.0, "10": 30.0}
 
 
 def main() -> int:
