@@ -14,15 +14,16 @@ from trainers.config import NoneConfig
 from trainers.exchange.options import DEFAULT, LOCAL, Option, exchange_of
 
 Json = dict[str, Any]
-#: 0.25 million parameters, so that a dense step sends 1 MB.
-TASK = "images"
+#: 0.2 million parameters, so that a dense step sends 0.8 MB. Its loss falls smoothly: two runs at rates 5 % apart differ
+#: by 0.01, which is 5 % of the steps; on `images` it was a third of them.
+TASK = "text"
 NUM_HOSTS = 2
 AUTO = "auto"
 ARMS = (AUTO, *(option.name for option in DEFAULT))
 #: The same for all runs. Rates are searched in the decade about the best, since the comparison is of exchanges; where
 #: no search fits, the guess is good.
-OPTIMIZER = {"kind": "schedulefree_sgd", "learning_rate": 0.05}
-CONTROLLER = {"kind": "bo", "min_learning_rate": 0.016, "max_learning_rate": 0.16, "max_search_fraction": 0.2}
+OPTIMIZER = {"kind": "schedulefree_sgd", "learning_rate": 0.3}
+CONTROLLER = {"kind": "bo", "min_learning_rate": 0.1, "max_learning_rate": 1.0, "max_search_fraction": 0.2}
 
 
 @dataclass(frozen=True)
