@@ -14,8 +14,8 @@ from trainers.config import NoneConfig
 from trainers.exchange.options import DEFAULT, LOCAL, Option, exchange_of
 
 Json = dict[str, Any]
-#: 0.2 million parameters, so that a dense step sends 0.8 MB. Its loss falls smoothly: two runs at rates 5 % apart differ
-#: by 0.01, which is 5 % of the steps; on `images` it was a third of them.
+#: 0.2 million parameters, so that a dense step sends 0.8 MB. Its loss falls smoothly: two runs at rates 5 % apart
+#: differ by 0.01, which is 5 % of the steps; on `images` it was a third of them.
 TASK = "text"
 NUM_HOSTS = 2
 AUTO = "auto"

@@ -1,7 +1,9 @@
 """All comparisons are exact: a kernel agrees with its plain form in every bit."""
 
+import itertools
 import math
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +24,10 @@ NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: its k
 ODD = [0.0, -0.0, 1.0, -1.0, 1e-45, 3.4e38, math.inf, -math.inf, math.nan]
 #: What rows of 64 entries, and a last one that is shorter, can get wrong.
 LENGTHS = [1, 63, 64, 65, 128, 1000]
+NO_TRITON = pytest.mark.skipif(
+    find_spec("triton") is None,
+    reason="NO TRITON (`pip install triton`): the GPU's kernels were not run, not even on a CPU",
+)
 
 
 class Split(NamedTuple):
@@ -289,8 +295,30 @@ def test_a_sample_sees_all_columns_of_a_layer():
     assert share == pytest.approx(0.1, rel=0.1)
 
 
+@NO_TRITON
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_kernels_of_a_gpu_split_as_told(monkeypatch, seed: int):
+    if not torch.cuda.is_available():
+        monkeypatch.setenv("TRITON_INTERPRET", "1")  # before its kernels are defined
+    from trainers.exchange.kernels import gpu
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    for length, threshold, room in itertools.product([1, 1024, 5000], [0.0, 0.5, 1.0, 2.5], [0.0, 0.02, 1.0]):
+        gradient, residual = (term.to(device) for term in vectors(length, seed))
+        corrected, capacity = gradient + residual, int(room * length)
+        expected = split_plainly(corrected.cpu(), threshold, capacity)
+        kept, in_place, untouched = torch.full_like(corrected, math.nan), corrected.clone(), corrected.clone()
+
+        for terms, into in (((gradient, residual), kept), ((in_place, None), in_place), ((untouched, None), None)):
+            sent = Entries.empty(capacity, corrected.device)
+            with np.errstate(all="ignore"):  # the interpreter computes with numpy
+                selected = Selected(*gpu.select(*terms, threshold, kept=into, indices=sent.indices, values=sent.values))
+            assert_same(Split(selected, sent.first(selected.wanted), expected.kept if into is None else into), expected)
+        assert bits(untouched) == bits(corrected)
+
+
 @NO_GPU
-@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("length", [*LENGTHS, 5000])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_gpu_selects_and_scatters_bit_for_bit_as_the_cpu(length: int, seed: int):
     terms = vectors(length, seed)

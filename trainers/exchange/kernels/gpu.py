@@ -7,33 +7,72 @@ from torch import Tensor
 
 #: Entries that one program works on.
 BLOCK = 1024
+#: Of which so many are set aside when they are first read. A block that sends more, over 12.5 %, is read again.
+ASIDE = 128
 
 
 @triton.jit
-def _count(vector, threshold, counts, d, num_blocks, BLOCK: tl.constexpr):
-    """Count in each block what reaches the threshold, and below that what is not finite; `counts` `(2, num_blocks)`."""
+def _split(
+    gradient, residual, kept, threshold, counts, aside_indices, aside_values, d, num_blocks,
+    HAS_RESIDUAL: tl.constexpr, KEEPS: tl.constexpr, BLOCK: tl.constexpr, ASIDE: tl.constexpr,
+):  # fmt: skip
+    """Set aside what of gradient + residual reaches the threshold, and keep the rest.
+
+    `counts` `(2, num_blocks)` receives how many entries of a block do, and how many are not finite.
+    """
     block = tl.program_id(0)
     places = block * BLOCK + tl.arange(0, BLOCK)
     inside = places < d
-    magnitudes = tl.abs(tl.load(vector + places, mask=inside, other=0.0))
-    tl.store(counts + block, tl.sum((inside & (magnitudes >= threshold)).to(tl.int32)))
+    vector = tl.load(gradient + places, mask=inside, other=0.0)
+    if HAS_RESIDUAL:
+        vector += tl.load(residual + places, mask=inside, other=0.0)
+    magnitudes = tl.abs(vector)
+    hits = inside & (magnitudes >= threshold)
+    num_hits = tl.sum(hits.to(tl.int32))
+    tl.store(counts + block, num_hits)
     is_odd = (magnitudes != magnitudes) | (magnitudes == float("inf"))
     tl.store(counts + num_blocks + block, tl.sum(is_odd.to(tl.int32)))
+    taken = tl.where(num_hits <= ASIDE, hits, False)
+    slots = block * ASIDE + tl.cumsum(hits.to(tl.int32), 0) - 1
+    tl.store(aside_indices + slots, places, mask=taken)
+    tl.store(aside_values + slots, vector, mask=taken)
+    if KEEPS:
+        tl.store(kept + places, tl.where(taken, 0.0, vector), mask=inside)
 
 
 @triton.jit
-def _gather(vector, threshold, ends, indices, values, d, capacity, BLOCK: tl.constexpr):
-    """Write each block's hits so that its last one lands before `ends` `(num_blocks,)`, while there is room."""
+def _gather(
+    vector, threshold, counts, ends, aside_indices, aside_values, indices, values, d, capacity,
+    KEEPS: tl.constexpr, BLOCK: tl.constexpr, ASIDE: tl.constexpr,
+):  # fmt: skip
+    """Write each block's hits so that its last one lands before `ends` `(num_blocks,)`; what finds no room is kept.
+
+    `vector` is what `_split` kept, or the gradient if it kept nothing.
+    """
     block = tl.program_id(0)
-    places = block * BLOCK + tl.arange(0, BLOCK)
-    inside = places < d
-    found = tl.load(vector + places, mask=inside, other=0.0)
-    hits = inside & (tl.abs(found) >= threshold)
-    order = tl.cumsum(hits.to(tl.int32), 0)
-    slots = tl.load(ends + block) - tl.sum(hits.to(tl.int32)) + order - 1
-    wanted = hits & (slots < capacity)
-    tl.store(indices + slots, places, mask=wanted)
-    tl.store(values + slots, found, mask=wanted)
+    num_hits = tl.load(counts + block)
+    first = tl.load(ends + block) - num_hits
+    if num_hits <= ASIDE:
+        order = tl.arange(0, ASIDE)
+        hits = order < num_hits
+        places = tl.load(aside_indices + block * ASIDE + order, mask=hits, other=0)
+        found = tl.load(aside_values + block * ASIDE + order, mask=hits, other=0.0)
+        sent = hits & (first + order < capacity)
+        tl.store(indices + first + order, places, mask=sent)
+        tl.store(values + first + order, found, mask=sent)
+        if KEEPS:
+            tl.store(vector + places, found, mask=hits & (first + order >= capacity))
+    else:
+        places = block * BLOCK + tl.arange(0, BLOCK)
+        inside = places < d
+        found = tl.load(vector + places, mask=inside, other=0.0)
+        hits = inside & (tl.abs(found) >= threshold)
+        slots = first + tl.cumsum(hits.to(tl.int32), 0) - 1
+        sent = hits & (slots < capacity)
+        tl.store(indices + slots, places, mask=sent)
+        tl.store(values + slots, found, mask=sent)
+        if KEEPS:
+            tl.store(vector + places, 0.0, mask=sent)
 
 
 @triton.jit
@@ -46,14 +85,28 @@ def _scatter_add(out, indices, values, scale, num, BLOCK: tl.constexpr):
     tl.store(targets, tl.load(targets, mask=inside, other=0.0) + added, mask=inside)
 
 
-def compact(vector: Tensor, threshold: float, indices: Tensor, values: Tensor) -> tuple[int, bool]:
-    """See `operators.compact`: counts, then writes, so that the order does not depend on which block runs first."""
-    d = len(vector)
+def select(
+    gradient: Tensor, residual: Tensor | None, threshold: float, *, kept: Tensor | None, indices: Tensor, values: Tensor
+) -> tuple[int, bool]:
+    """See `select.select`; `kept` None: what is not sent is nowhere kept. It may be the gradient itself.
+
+    One pass over the vectors, and one over what was set aside; the order does not depend on which block runs first. The
+    host waits for the device once, to know how many entries there are.
+    """
+    d, device = len(gradient), gradient.device
     num_blocks = triton.cdiv(d, BLOCK)
-    counts = torch.empty(2, num_blocks, dtype=torch.int32, device=vector.device)
-    _count[(num_blocks,)](vector, threshold, counts, d, num_blocks, BLOCK=BLOCK)
+    counts = torch.empty(2, num_blocks, dtype=torch.int32, device=device)
+    aside = (
+        torch.empty(num_blocks * ASIDE, dtype=torch.int32, device=device),
+        torch.empty(num_blocks * ASIDE, dtype=torch.float32, device=device),
+    )
+    into, sizes = gradient if kept is None else kept, {"KEEPS": kept is not None, "BLOCK": BLOCK, "ASIDE": ASIDE}
+    _split[(num_blocks,)](
+        gradient, gradient if residual is None else residual, into, threshold, counts, *aside, d, num_blocks,
+        HAS_RESIDUAL=residual is not None, **sizes,
+    )  # fmt: skip
     ends = counts.cumsum(1, dtype=torch.int32)
-    _gather[(num_blocks,)](vector, threshold, ends, indices, values, d, len(indices), BLOCK=BLOCK)
+    _gather[(num_blocks,)](into, threshold, counts, ends, *aside, indices, values, d, len(indices), **sizes)
     wanted, num_odd = ends[:, -1].tolist()
     return wanted, num_odd == 0
 

@@ -18,6 +18,8 @@ def has_triton() -> bool:
 
 def select(gradient: Tensor, residual: Tensor, threshold: float, *, next_residual: Tensor, room: Entries) -> Selected:
     """See `select.select`."""
+    if gradient.is_cuda and has_triton():
+        return _split(gradient, residual, threshold, kept=next_residual, room=room)
     torch.add(gradient, residual, out=next_residual)
     return _take(next_residual, threshold, room)
 
@@ -40,9 +42,7 @@ def select_velocity(
 def compact(vector: Tensor, threshold: float, room: Entries) -> Selected:
     """Copy entries of `vector` `(d,)` that reach `threshold` in magnitude to `room`, in ascending order."""
     if vector.is_cuda and has_triton():
-        from trainers.exchange.kernels import gpu
-
-        return Selected(*gpu.compact(vector, threshold, *room))
+        return _split(vector, None, threshold, kept=None, room=room)
     magnitudes = vector.abs()
     hits = (magnitudes >= threshold).nonzero().flatten()
     sent = hits[: len(room.indices)]
@@ -63,6 +63,16 @@ def scatter_add(out: Tensor, entries: Entries, scale: float) -> None:
 
 def _take(vector: Tensor, threshold: float, room: Entries) -> Selected:
     """Move entries of `vector` to `room`: as `compact`, and what was copied becomes 0."""
+    if vector.is_cuda and has_triton():
+        return _split(vector, None, threshold, kept=vector, room=room)
     selected = compact(vector, threshold, room)
     vector[room.indices[: selected.wanted]] = 0.0
     return selected
+
+
+def _split(
+    gradient: Tensor, residual: Tensor | None, threshold: float, *, kept: Tensor | None, room: Entries
+) -> Selected:
+    from trainers.exchange.kernels import gpu
+
+    return Selected(*gpu.select(gradient, residual, threshold, kept=kept, indices=room.indices, values=room.values))
