@@ -35,7 +35,9 @@ def opened(
     options, opening = link_rule.short_list(costs, compute)
     if measuring.link is not None:
         space = space.model_copy(update={"exchanges": tuple(costs), "link": measuring.link})
-    warm_ups = [warm_up(group, _at(space.opening, option)) for option in options for group in groups]
+    warmed = {(option, groups[0]) for option in measuring.warmed}
+    cold = [(option, group) for option in options for group in groups if (option, group) not in warmed]
+    warm_ups = [warm_up(group, _at(space.opening, option)) for option, group in cold]
     axes = (*space.axes, OptionAxis(options=options)) if len(options) > 1 else space.axes
     space = space.model_copy(update={"axes": axes, "guess": _at(space.guess, opening)})
     return space, [*measuring.warm_ups, *warm_ups]
@@ -73,7 +75,10 @@ def _cost(option: Option, traffic: MeanTraffic, cost: float) -> OptionCost:
 
 
 class _Measuring:
-    """Takes the steps that show what a step computes, and the link if it is measured; `warm_ups` are their results."""
+    """Takes the steps that show what a step computes, and the link if it is measured; `warm_ups` are their results.
+
+    The options in `warmed` have loaded and opened by then what they need.
+    """
 
     def __init__(self, traffic: Mapping[Option, MeanTraffic], warm_up: Callable[[Option], SegmentResult]) -> None:
         self._traffic, self._warm_up = traffic, warm_up
@@ -82,6 +87,7 @@ class _Measuring:
             (option for option in traffic if option.kind != LOCAL), key=lambda option: traffic[option].bytes
         )
         self.warm_ups: list[SegmentResult] = []
+        self.warmed: set[str] = set()
         self.link: link_rule.Link | None = None
 
     def in_seconds(self, link: LinkConfig) -> tuple[list[OptionCost], float] | None:
@@ -125,6 +131,7 @@ class _Measuring:
         """Return what a step took, or None if the first one diverged."""
         result = self._warm_up(option)
         self.warm_ups.append(result)
+        self.warmed.add(option.name)
         if not result.step_seconds:
             return None
         sent = bytes_per_worker(result.bytes_sent) / len(result.step_seconds)

@@ -205,6 +205,13 @@ def test_on_a_slow_link_nothing_dense_is_tried_and_all_that_compete_are_warmed_u
     assert set(space.options) <= set(group.ran)
 
 
+@pytest.mark.parametrize("mbps", [1.0, 20.0, 300.0, 1e5])
+def test_no_option_is_warmed_up_twice(mbps: float):
+    group, _ = _opened({"mode": "measure"}, mbps)
+
+    assert len(set(group.ran)) == len(group.ran)
+
+
 @pytest.mark.parametrize(
     ("changes", "num_nodes", "options"),
     [
