@@ -78,7 +78,7 @@ def wide_plan(problem: Problem, prior: Prior = NO_PRIOR) -> list[Proposal]:
 
 def _grid(problem: Problem) -> list[float]:
     low, high = problem.config.stated_rates or _rates_around_guess(problem)
-    decades = round(math.log10(high / low), 6)
+    decades = round(math.log10(high / low), 6)  # whole ones, however the ends are rounded
     num_points = max(3, min(math.floor(decades) + 1, problem.config.wide_probes - 1))
     return [float(rate) for rate in np.geomspace(low, high, num_points)]
 

@@ -8,7 +8,7 @@ import pytest
 
 from search import evidence, strategies
 from search.calibration import FIRST_WEIGHT
-from search.config import BoConfig, Budget, LocalConfig, SobolConfig
+from search.config import BoConfig, Budget
 from search.controller import Controller
 from search.space import Axis, SearchSpace
 from search.types import Decision, Observation, Spent, Values
@@ -67,27 +67,6 @@ def test_an_extension_that_the_space_cuts_to_almost_nothing_is_none(simulated_ru
     run.search(_controller(0.1, space={"max_learning_rate": 13.0}))
 
     assert max(candidate.values.learning_rate for candidate, _ in run.history) == pytest.approx(10.0)
-
-
-@pytest.mark.parametrize("kind", [BoConfig, SobolConfig, LocalConfig])
-@pytest.mark.parametrize("best", [1e-5, 0.03, 10.0])
-def test_no_probe_and_no_stage_leaves_a_stated_range_of_rates(simulated_run, kind, best):
-    limits = {"min_learning_rate": 0.01, "max_learning_rate": 0.2, "revisit": "stages"}
-    space = SearchSpace(optimizer="schedulefree_sgd", guess=Values(learning_rate=0.05))
-    run = simulated_run(STEPS, best=best)
-    run.train(strategies.build(kind(**limits), space=space, seed=0, budget=STEPS))
-
-    used = [candidate.values for candidate, _ in run.history] + [decision.values for decision in run.decisions]
-    assert len(used) > 5
-    assert all(0.01 <= values.learning_rate <= 0.2 for values in used)
-
-
-def test_the_wide_search_spans_a_stated_range_whatever_the_guess(simulated_run):
-    run = simulated_run(STEPS)
-    run.search(_controller(0.02, optimizer="schedulefree_sgd", min_learning_rate=0.01, max_learning_rate=1.0))
-
-    grid = sorted(candidate.values.learning_rate for candidate, _ in run.history if candidate.origin == "wide")
-    assert grid == pytest.approx([0.01, 0.1, 1.0])
 
 
 def test_candidates_asked_for_at_a_time_share_a_fit_and_are_those_of_a_controller_restored_after_each(monkeypatch):

@@ -297,7 +297,7 @@ def test_a_sample_sees_all_columns_of_a_layer():
 
 @NO_TRITON
 @pytest.mark.parametrize("seed", [0, 1])
-def test_the_kernels_of_a_gpu_split_as_told(monkeypatch, seed: int):
+def test_the_kernels_of_a_gpu_do_as_told(monkeypatch, seed: int):
     if not torch.cuda.is_available():
         monkeypatch.setenv("TRITON_INTERPRET", "1")  # before its kernels are defined
     from trainers.exchange.kernels import gpu
@@ -315,6 +315,12 @@ def test_the_kernels_of_a_gpu_split_as_told(monkeypatch, seed: int):
                 selected = Selected(*gpu.select(*terms, threshold, kept=into, indices=sent.indices, values=sent.values))
             assert_same(Split(selected, sent.first(selected.wanted), expected.kept if into is None else into), expected)
         assert bits(untouched) == bits(corrected)
+
+        mean, expected_mean = corrected.clone(), corrected.cpu()
+        with np.errstate(all="ignore"):
+            gpu.scatter_add(mean, *sent.first(selected.wanted), 1 / 3)
+            scatter_add(expected_mean, Entries(*(each.cpu() for each in sent.first(selected.wanted))), 1 / 3)
+        assert bits(mean) == bits(expected_mean)
 
 
 @NO_GPU
