@@ -1,16 +1,23 @@
-"""Two ranks on whatever GPUs there are: one shared over gloo, or one each over NCCL."""
+"""Training on whatever GPUs there are: two ranks on one over gloo, or on one each over NCCL; one rank by itself."""
+
+from collections import Counter
 
 import pytest
 import torch
+from torch.profiler import ProfilerActivity, profile
 
-from trainers.config import DigitsMlp, NoneConfig, ReplicaConfig, SgdConfig, ThresholdConfig
+from trainers.config import DigitsMlp, ExchangeConfig, NoneConfig, ReplicaConfig, SgdConfig, ThresholdConfig
+from trainers.exchange.config import PowerSgdConfig
 from trainers.group import ProcessGroup
+from trainers.replica import Replica
 from trainers.segment import Segment
 
 pytestmark = pytest.mark.skipif(
-    not torch.cuda.is_available(), reason="NO GPU ON THIS MACHINE: the two-rank CUDA path was not tested"
+    not torch.cuda.is_available(), reason="NO GPU ON THIS MACHINE: the CUDA path was neither tested nor traced"
 )
 EXCHANGES = {"none": (NoneConfig(), None), "threshold": (ThresholdConfig(density=0.02), 0.02)}
+#: What a trace calls the host's waits for a GPU; a copy to the host is followed by one.
+WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
 
 
 @pytest.mark.parametrize("exchange", EXCHANGES)
@@ -30,3 +37,22 @@ def test_two_ranks_on_gpus_train_as_two_on_the_cpu(exchange: str) -> None:
     assert backend == ("nccl" if torch.cuda.device_count() >= 2 else "gloo")
     assert first.losses == pytest.approx(on_cpu.losses, rel=1e-2)
     assert again.losses == pytest.approx(first.losses, rel=1e-5)
+
+
+@pytest.mark.parametrize("exchange", [NoneConfig(), PowerSgdConfig(rank=2, values="float32")], ids=["none", "powersgd"])
+def test_the_host_waits_for_the_gpu_once_a_step(exchange: ExchangeConfig) -> None:
+    config = ReplicaConfig(workload=DigitsMlp(), optimizer=SgdConfig(), exchange=exchange)
+    replica = Replica(config, 0, 1, device="cuda:0")
+    replica.run(Segment(num_steps=3, learning_rate=0.05))  # what is compiled, allocated or counted once
+
+    few, many = (waits(replica, num_steps) for num_steps in (10, 30))
+
+    assert many - few == 20, "see which calls wait: torch.profiler with `with_stack=True`"
+
+
+def waits(replica: Replica, num_steps: int) -> int:
+    """Return how often the host waits for the GPU in so many steps; what a call costs beside its steps is in it."""
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as trace:
+        replica.run(Segment(num_steps=num_steps, learning_rate=0.05))
+    names = Counter(event.name for event in trace.events() or ())
+    return sum(names[name] for name in WAITS)

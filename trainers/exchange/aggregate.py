@@ -32,7 +32,7 @@ class Aggregator(Protocol):
     def num_bytes(self, capacity: int) -> int:
         """Return the bytes that a rank sends for payloads of `capacity` entries."""
 
-    def reduce(self, selection: Selection, capacity: int, *, loss: Tensor, memory: Memory, out: Tensor) -> Report:
+    def reduce(self, selection: Selection, capacity: int, *, loss: float, memory: Memory, out: Tensor) -> Report:
         """Overwrite `out` by the mean over the ranks of what they sent; what did not fit goes back to `memory`."""
 
     def release(self, values: Tensor) -> None:
@@ -69,7 +69,7 @@ class Gather(Forgetful):
     def num_bytes(self, capacity: int) -> int:
         return cost.gather(self._bucket.num_elements, capacity, self._dtype, self._wire.num_workers).bytes
 
-    def reduce(self, selection: Selection, capacity: int, *, loss: Tensor, memory: Memory, out: Tensor) -> Report:
+    def reduce(self, selection: Selection, capacity: int, *, loss: float, memory: Memory, out: Tensor) -> Report:
         payload = self._payload(capacity)
         words, errors = payload.pack(Header.of(selection, loss), selection.entries)
         memory.keep(self._bucket.span, selection.indices, errors)

@@ -93,11 +93,11 @@ class GradientBuffer:
         """Return a layer's gradient, a view."""
         return self.gradient[layer.start : layer.stop]
 
-    def led_by(self, numbers: Sequence[float], bucket: Bucket) -> Tensor:
-        """Return up to `LEAD` numbers and, behind them, the gradient of the bucket that starts at 0: a view."""
+    def led_by(self, numbers: Tensor, bucket: Bucket) -> Tensor:
+        """Return up to `LEAD` `numbers` `(n,)`, and behind them the gradient of the bucket that starts at 0: a view."""
         assert bucket.start == 0 and len(numbers) <= LEAD
         words = self._words[LEAD - len(numbers) : LEAD + bucket.num_elements]
-        words[: len(numbers)] = words.new_tensor(numbers)
+        words[: len(numbers)] = numbers
         return words
 
     def _arrive(self, index: int, _: Tensor) -> None:

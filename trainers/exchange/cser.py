@@ -4,8 +4,6 @@ Xie, Zheng, Koyejo, Gupta, Li and Lin (2020), "CSER: communication-efficient SGD
 compressors. With e a rank's error, x + rate x e is the same on all ranks at all times.
 """
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -15,7 +13,7 @@ from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.compressors.sign import BlockSign
 from trainers.exchange.config import CserConfig
 from trainers.exchange.memory import Residual
-from trainers.exchange.outcome import is_finite
+from trainers.exchange.outcome import all_finite, loss_if
 from trainers.exchange.two_way import SignExchange
 from trainers.exchange.wire import Wire
 
@@ -30,16 +28,16 @@ class CserExchange(SignExchange):
 
     def __init__(self, config: CserConfig, buffer: GradientBuffer, wire: Wire) -> None:
         self._errors = Residual(buffer.gradient)
-        super().__init__(config, self._errors, buffer)
-        self._wire, self._period = wire, config.period
+        super().__init__(config, self._errors, buffer, wire)
+        self._period = config.period
         self._signs = [BlockSign(bucket.num_elements, config.block) for bucket in buffer.buckets]
 
-    def _exchange(self, bucket: Bucket, loss: Tensor) -> float:
+    def _exchange(self, bucket: Bucket, loss: Tensor) -> Tensor:
         gradient, signs = self._buffer.wait(bucket), self._signs[bucket.index]
         num_payloads = 2 if self._meets(self._period) else 1
         num_bytes = num_payloads * signs.num_bytes
         words = torch.zeros(HEADER_BYTES + num_bytes, dtype=torch.uint8, device=gradient.device)
-        words[:HEADER_BYTES].view(torch.float32).fill_(float(loss))
+        words[:HEADER_BYTES].view(torch.float32).copy_(loss)
         self._encode(bucket, gradient, words[HEADER_BYTES:].view(num_payloads, -1))
         rows = self._wire.all_gather(words, {"control": HEADER_BYTES, "gradient": num_bytes})
         mean = torch.zeros_like(gradient)
@@ -47,8 +45,7 @@ class CserExchange(SignExchange):
         for payload in rows[:, HEADER_BYTES:].reshape(-1, signs.num_bytes):
             signs.add_decoded(payload, mean, factor=1 / len(rows))
         gradient += mean
-        losses: list[float] = rows.view(torch.float32)[:, 0].tolist()
-        return sum(losses) / len(losses) if is_finite(mean) else math.nan
+        return loss_if(all_finite(mean), rows.view(torch.float32)[:, 0])
 
     def _encode(self, bucket: Bucket, gradient: Tensor, payloads: Tensor) -> None:
         """Write the signs of the gradient, and of the errors if they are due, to `payloads` `(1 or 2, num_bytes)`.

@@ -27,17 +27,32 @@ def mean_density(steps: Sequence[Exchanged]) -> float | None:
     return math.fsum(densities) / len(densities) if densities else None
 
 
+def agreed(losses: Sequence[Tensor], num_workers: int) -> Exchanged:
+    """Return the verdict on a step from `losses`, of each bucket the ranks' own `(N,)` or their sum `(1,)`.
+
+    They are NaN where something was not finite. Here, behind the last bucket, the host first waits for a GPU: until
+    then it only asks for work.
+    """
+    means = [sum(bucket) / num_workers for bucket in torch.stack(list(losses)).tolist()]
+    return Exchanged(loss=means[-1]) if all(map(math.isfinite, means)) else DIVERGED
+
+
+def loss_if(finite: Tensor, loss: Tensor) -> Tensor:
+    """Return `loss`, or NaN in its place where `finite` (scalar) is false."""
+    return torch.where(finite, loss, math.nan)
+
+
+def all_finite(values: Tensor) -> Tensor:
+    """Whether no entry of `values` is NaN or infinite, as a scalar beside them; a sum beyond float32 is infinite."""
+    return torch.isfinite(values.sum())
+
+
 def is_finite(values: Tensor) -> bool:
-    """Whether no entry of `values` is NaN or infinite; a sum beyond float32's range counts as infinite."""
-    return bool(torch.isfinite(values.sum()))
+    """As `all_finite`; the host waits for it."""
+    return bool(all_finite(values))
 
 
-def has_length(values: Tensor) -> bool:
-    """Whether the 2-norm of `values` is finite, in float32's range."""
-    norm = torch.linalg.vector_norm(values, dtype=torch.float64)
-    return bool(norm <= torch.finfo(torch.float32).max)
-
-
-def loss_if(finite: bool, loss: Tensor) -> float:
-    """Return what a rank tells the others: the scalar `loss`, or NaN if its gradient is not `finite`."""
-    return float(loss) if finite else math.nan
+def has_length(values: Tensor) -> Tensor:
+    """Whether the 2-norm of `values` is finite, in float32's range, as a scalar beside them."""
+    norm: Tensor = torch.linalg.vector_norm(values, dtype=torch.float64)
+    return norm <= torch.finfo(torch.float32).max

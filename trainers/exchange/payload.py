@@ -27,10 +27,10 @@ class Header:
     note: float = 0.0  # of the selector
 
     @classmethod
-    def of(cls, selection: Selection, loss: Tensor, most: int | None = None) -> "Header":
-        """Return the header of a selection that belongs to the scalar `loss`."""
+    def of(cls, selection: Selection, loss: float, most: int | None = None) -> "Header":
+        """Return the header of a selection that belongs to `loss`."""
         most = selection.wanted if most is None else most
-        return cls(selection.wanted, float(loss), selection.is_finite, most, selection.note)
+        return cls(selection.wanted, loss, selection.is_finite, most, selection.note)
 
     def words(self) -> Tensor:
         """Return the header as `(5,)` int32."""

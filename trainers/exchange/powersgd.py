@@ -10,7 +10,6 @@ makes ranks differ, which no mean ever sends, would pile up in the memories, and
 may be rounded: it only says in which directions to look. Q may not, for its sum is what is applied.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +23,7 @@ from trainers.exchange.compressors.sizes import WORD_BYTES, as_matrix, is_worth_
 from trainers.exchange.config import PowerSgdConfig
 from trainers.exchange.kernels.lowrank import orthogonalize_, project, rebuild, take_out
 from trainers.exchange.levels.level import Level, level_of
-from trainers.exchange.outcome import DIVERGED, Exchanged, has_length
+from trainers.exchange.outcome import Exchanged, agreed, has_length, loss_if
 from trainers.exchange.rounding import Rounded
 from trainers.exchange.wire import Wire
 from trainers.snapshot import Kept
@@ -68,21 +67,20 @@ class PowerSgdExchange:
     @torch.no_grad()
     def step(self, loss: Tensor, level: Level, learning_rate: float) -> Exchanged:
         everything: list[_Matrix] = []
-        finite = True
+        finite: list[Tensor] = []  # of each collective
         for bucket in self._buffer.buckets:
             matrices = self._project(bucket, level)
             others = [self._corrected(layer) for layer in _others(bucket, matrices)]
-            finite &= self._rounded.average(bucket.index, [[each.p for each in matrices], others])
+            finite.append(self._rounded.average(bucket.index, [[each.p for each in matrices], others]))
             self._take_out(matrices)
             everything += matrices
-        loss_sum = self._average(everything, float(loss))
-        # P is orthonormal, so no entry of a product is longer than Q.
-        if not (finite and math.isfinite(loss_sum) and all(has_length(each.q) for each in everything)):
-            return DIVERGED
+        loss_sum = self._average(everything, loss)
         for each in everything:
             rebuild(each.p, each.q, self._buffer.gradient[each.span].view(each.shape))
-        self._commit(everything)
-        return Exchanged(loss=loss_sum / self._wire.num_workers)
+        outcome = agreed([loss_if(each, loss_sum) for each in finite], self._wire.num_workers)
+        if not outcome.diverged:
+            self._commit(everything)
+        return outcome
 
     def _project(self, bucket: Bucket, level: Level) -> list[_Matrix]:
         """Write M beside the residual, and return the matrices with their rank's own P."""
@@ -116,14 +114,15 @@ class PowerSgdExchange:
             orthogonalize_(each.p)
             take_out(self._next[each.span].view(each.shape), each.p, each.q)
 
-    def _average(self, matrices: list[_Matrix], loss: float) -> float:
-        """Average the Q of all matrices, in place; returns the sum of the losses."""
-        words = torch.cat([self._residual.new_tensor([loss]), *(each.q.reshape(-1) for each in matrices)])
+    def _average(self, matrices: list[_Matrix], loss: Tensor) -> Tensor:
+        """Average the Q of all matrices, in place; returns the sum of the losses `(1,)`, NaN if a Q is not finite."""
+        words = torch.cat([loss.reshape(1), *(each.q.reshape(-1) for each in matrices)])
         self._wire.all_reduce_sum(words, {"control": WORD_BYTES, "gradient": words[1:].nbytes})
-        means = torch.split(words[1:] / self._wire.num_workers, [each.q.numel() for each in matrices])
-        for each, mean in zip(matrices, means, strict=True):
+        means = words[1:] / self._wire.num_workers
+        for each, mean in zip(matrices, torch.split(means, [each.q.numel() for each in matrices]), strict=True):
             each.q = mean.view_as(each.q)
-        return float(words[0])
+        # P is orthonormal, so no entry of a product is longer than Q.
+        return loss_if(has_length(means), words[:1])
 
     def _commit(self, matrices: list[_Matrix]) -> None:
         self._residual, self._next = self._next, self._residual

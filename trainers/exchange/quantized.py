@@ -1,6 +1,5 @@
 """Exchanges that send every entry with few bits: one all-gather of payloads a bucket."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from trainers.exchange.compressors.sign import MajoritySign, ScaledSign
 from trainers.exchange.compressors.terngrad import TernGrad
 from trainers.exchange.config import OneBitConfig, QsgdConfig, QuantizedConfig, SignSgdConfig, TernGradConfig
 from trainers.exchange.memory import Memory, Nothing, Residual
-from trainers.exchange.outcome import DIVERGED, Exchanged, is_finite, loss_if
+from trainers.exchange.outcome import Exchanged, agreed, all_finite, loss_if
 from trainers.exchange.wire import Wire
 from trainers.snapshot import Kept
 
@@ -42,16 +41,14 @@ class QuantizedExchange:
     @torch.no_grad()
     def step(self, loss: Tensor, level: float | None, learning_rate: float) -> Exchanged:
         """Exchange the buffer's gradient, bucket by bucket; the memory changes only if all of it was finite."""
-        losses = [self._exchange(bucket, loss) for bucket in self._buffer.buckets]
-        # The decoded sum may overflow although no entry did; its bits are the same on all ranks.
-        if not (all(map(math.isfinite, losses)) and is_finite(self._buffer.gradient)):
-            return DIVERGED
-        self._memory.commit()
-        self._taken += 1
-        return Exchanged(loss=losses[-1])
+        outcome = agreed([self._exchange(bucket, loss) for bucket in self._buffer.buckets], self._wire.num_workers)
+        if not outcome.diverged:
+            self._memory.commit()
+            self._taken += 1
+        return outcome
 
-    def _exchange(self, bucket: Bucket, loss: Tensor) -> float:
-        """Replace the bucket's gradient by what the ranks' payloads make; returns their mean loss."""
+    def _exchange(self, bucket: Bucket, loss: Tensor) -> Tensor:
+        """Replace the bucket's gradient by what the ranks' payloads make; returns their losses `(N,)`."""
         gradient, quantizer = self._buffer.wait(bucket), self._quantizers[bucket.index]
         words = self._encoded(bucket, gradient, loss)
         rows = self._wire.all_gather(words, {"control": HEADER_BYTES, "gradient": quantizer.num_bytes})
@@ -60,8 +57,9 @@ class QuantizedExchange:
         for row in rows:
             quantizer.add_decoded(row[HEADER_BYTES:], gradient)
         quantizer.combine(gradient, self._wire.num_workers)
-        losses: list[float] = rows[:, :HEADER_BYTES].contiguous().view(torch.float32).flatten().tolist()
-        return sum(losses) / len(losses)
+        losses = rows[:, :HEADER_BYTES].contiguous().view(torch.float32).flatten()
+        # The decoded sum may overflow although no entry did; its bits are the same on all ranks.
+        return loss_if(all_finite(gradient), losses)
 
     def _encoded(self, bucket: Bucket, gradient: Tensor, loss: Tensor) -> Tensor:
         """Return this rank's payload behind its header, and keep what the payload gets wrong."""
@@ -69,10 +67,8 @@ class QuantizedExchange:
         words = torch.zeros(HEADER_BYTES + quantizer.num_bytes, dtype=torch.uint8, device=gradient.device)
         header, payload = words[:HEADER_BYTES].view(torch.float32), words[HEADER_BYTES:]
         corrected = self._memory.corrected(gradient, bucket.span)
-        finite = is_finite(corrected)
-        header.fill_(loss_if(finite, loss))
-        if finite:
-            quantizer.encode(corrected, payload, self._generator(bucket))
+        header.copy_(loss_if(all_finite(corrected), loss))
+        quantizer.encode(corrected, payload, self._generator(bucket))
         if quantizer.uses_memory:
             quantizer.add_decoded(payload, corrected, factor=-1.0)
         return words

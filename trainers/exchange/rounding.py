@@ -1,13 +1,13 @@
 """Averages over the ranks in float16 without a danger: scaled by the last averages, repeated if that overflows."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from trainers.exchange.outcome import is_finite
+from trainers.exchange.outcome import all_finite
 from trainers.exchange.wire import Wire
 
 #: The largest sum of the step before is scaled to this. Float16 ends at 65,504: there is room for growth, and for ranks
@@ -23,47 +23,51 @@ class Rounded:
         self._scales: dict[str, float] = {}
         self._next: dict[str, float] = {}
 
-    def average(self, call: int, groups: Sequence[Sequence[Tensor]]) -> bool:
-        """Average all tensors of all groups over the ranks, in place, in one collective; returns if they are finite.
+    def average(self, call: int, groups: Sequence[Sequence[Tensor]]) -> Tensor:
+        """Average all tensors of all groups over the ranks, in place, in one collective.
 
-        The tensors of a group are of one magnitude. `call` tells the calls of a step apart. A group that is new is sent
-        as float32, as all is that overflowed in float16.
+        Returns whether they are finite, as a scalar beside them. The tensors of a group are of one magnitude. `call`
+        tells the calls of a step apart. A group that is new is sent as float32, as all is that overflowed in float16:
+        to know whether it did, the host waits for a GPU.
         """
         tensors = [tensor for group in groups for tensor in group]
-        if not tensors:
-            return True
-        scales = [self._scales.get(f"{call}.{index}") for index in range(len(groups))]
-        factors = [scale for scale, group in zip(scales, groups, strict=True) for _ in group]
-        is_exact = self._values == "float32" or None in factors
-        finite = (not is_exact and self._half(tensors, factors)) or self._full(tensors)  # type: ignore[arg-type]
-        for index, group in enumerate(groups):
-            if group:
-                self._next[f"{call}.{index}"] = self._scale_for(group)
-        return finite
+        names = [f"{call}.{index}" for index, group in enumerate(groups) for _ in group]
+        sums = self._full(tensors) if self._values == "float32" else self._scaled(tensors, names)
+        for part, tensor in zip(_parts(sums, tensors), tensors, strict=True):
+            torch.mul(part.view_as(tensor), 1.0 / self._wire.num_workers, out=tensor)
+        return all_finite(sums)
 
-    def _full(self, tensors: Sequence[Tensor]) -> bool:
-        """Average in float32; returns whether all of it is finite."""
-        words = torch.cat([tensor.reshape(-1) for tensor in tensors])
-        self._wire.all_reduce_sum(words, {"gradient": words.nbytes})
-        _spread(words, tensors, [1.0 / self._wire.num_workers] * len(tensors))
-        return is_finite(words)
+    def _scaled(self, tensors: Sequence[Tensor], names: Sequence[str]) -> Tensor:
+        """Return the sums of all tensors, one behind the other, and take down how to scale their groups next time."""
+        largest: list[float] = []
+        for sums in self._attempts(tensors, [self._scales.get(name) for name in names]):
+            largest = torch.stack([part.abs().max() for part in _parts(sums, tensors)]).tolist()
+            if all(map(math.isfinite, largest)):
+                break
+        for name in names:
+            of_group = (each for each, group in zip(largest, names, strict=True) if group == name)
+            self._next[name] = _scale_for(max(of_group))
+        return sums
 
-    def _half(self, tensors: Sequence[Tensor], factors: Sequence[float]) -> bool:
-        """Average in float16; returns whether all of it fitted. The tensors change only then."""
-        scaled = [tensor.reshape(-1) * factor for tensor, factor in zip(tensors, factors, strict=True)]
-        words = torch.cat(scaled).half()
+    def _attempts(self, tensors: Sequence[Tensor], scales: Sequence[float | None]) -> Iterator[Tensor]:
+        """Yield the sums as float16 has them, if all scales are known; then, if those were not finite, exactly."""
+        known = [scale for scale in scales if scale is not None]
+        if len(known) == len(tensors):
+            yield self._half(tensors, known)
+        yield self._full(tensors)
+
+    def _half(self, tensors: Sequence[Tensor], scales: Sequence[float]) -> Tensor:
+        words = torch.cat([tensor.reshape(-1) * scale for tensor, scale in zip(tensors, scales, strict=True)]).half()
         self._wire.all_reduce_sum(words, {"gradient": words.nbytes})
         sums = words.float()
-        if not is_finite(sums):
-            return False
-        _spread(sums, tensors, [1.0 / (factor * self._wire.num_workers) for factor in factors])
-        return True
+        for part, scale in zip(_parts(sums, tensors), scales, strict=True):
+            part.mul_(1.0 / scale)
+        return sums
 
-    def _scale_for(self, group: Sequence[Tensor]) -> float:
-        largest = max(float(tensor.abs().max()) for tensor in group) * self._wire.num_workers
-        if not 0 < largest < math.inf:
-            return 1.0
-        return 2.0 ** math.floor(math.log2(TARGET / largest))
+    def _full(self, tensors: Sequence[Tensor]) -> Tensor:
+        words = torch.cat([tensor.reshape(-1) for tensor in tensors])
+        self._wire.all_reduce_sum(words, {"gradient": words.nbytes})
+        return words
 
     def commit(self) -> None:
         """The step counts: scale the next one by what this one averaged."""
@@ -76,8 +80,11 @@ class Rounded:
         self._scales = dict(scalars)
 
 
-def _spread(words: Tensor, tensors: Sequence[Tensor], factors: Sequence[float]) -> None:
-    """Write consecutive parts of `words`, times their factors, to `tensors`."""
-    parts = torch.split(words, [tensor.numel() for tensor in tensors])
-    for part, tensor, factor in zip(parts, tensors, factors, strict=True):
-        torch.mul(part.view_as(tensor), factor, out=tensor)
+def _parts(words: Tensor, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Return views of consecutive parts of `words`, as long as the tensors."""
+    return torch.split(words, [tensor.numel() for tensor in tensors])
+
+
+def _scale_for(largest: float) -> float:
+    """Return the power of two that brings a sum of this magnitude near `TARGET`."""
+    return 2.0 ** math.floor(math.log2(TARGET / largest)) if 0 < largest < math.inf else 1.0

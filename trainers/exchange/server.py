@@ -36,15 +36,15 @@ class Server:
         """
         num_bytes = HEADER_BYTES + self._shards.row_bytes
         rows = torch.zeros(len(self._signs), num_bytes, dtype=torch.uint8, device=values.device)
-        rows.view(torch.float32)[:, 0] = float(loss)
+        rows.view(torch.float32)[:, 0] = loss
         for signs, span, row in zip(self._signs, self._spans, rows[:, HEADER_BYTES:], strict=True):
             payload = row[: signs.num_bytes]
             signs.encode(values[span], payload)
             signs.add_decoded(payload, values[span], factor=-1.0)
         return rows
 
-    def average(self, rows: Tensor, out: Tensor) -> float:
-        """Overwrite `out` `(d,)` by what the owners make of all ranks' payloads; returns the mean loss."""
+    def average(self, rows: Tensor, out: Tensor) -> Tensor:
+        """Overwrite `out` `(d,)` by what the owners make of all ranks' payloads; returns their losses `(N,)`."""
         count, width = len(rows), self._shards.row_bytes
         padding = count * width - self._useful_bytes
         received = self._wire.all_to_all(
@@ -55,8 +55,7 @@ class Server:
         out.zero_()
         for signs, span, row in zip(self._signs, self._spans, sums, strict=True):
             signs.add_decoded(row[: signs.num_bytes], out[span])
-        losses: list[float] = received.view(torch.float32)[:, 0].tolist()
-        return sum(losses) / count
+        return received.view(torch.float32)[:, 0]
 
     def _sum(self, received: Tensor) -> Tensor:
         """Return the payload of this rank's shard: of the mean of what was `received`, and of what was wrong before."""

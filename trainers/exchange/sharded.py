@@ -39,7 +39,7 @@ class Sharded:
         room, kept = self._to_owner(capacity).layout.capacity, self._to_all(capacity).layout.capacity
         return cost.sharded(self._shards.size, room, kept, self._dtype, self._wire.num_workers).bytes
 
-    def reduce(self, selection: Selection, capacity: int, *, loss: Tensor, memory: Memory, out: Tensor) -> Report:
+    def reduce(self, selection: Selection, capacity: int, *, loss: float, memory: Memory, out: Tensor) -> Report:
         rows, headers = self._to_owners(selection, capacity, loss, memory)
         self._sum(rows, capacity)
         self._to_everybody(capacity, out)
@@ -47,7 +47,7 @@ class Sharded:
         return report(headers, sent=sum(min(each.wanted, capacity) for each in headers) / len(headers))
 
     def _to_owners(
-        self, selection: Selection, capacity: int, loss: Tensor, memory: Memory
+        self, selection: Selection, capacity: int, loss: float, memory: Memory
     ) -> tuple[Tensor, list[Header]]:
         """Send each owner its entries; returns what this one got, and what all ranks say."""
         payload, pieces = self._to_owner(capacity), self._shards.split(selection.indices)

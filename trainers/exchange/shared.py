@@ -9,7 +9,7 @@ from trainers.exchange.aggregate import Forgetful, Report
 from trainers.exchange.buckets import Bucket
 from trainers.exchange.dense import all_reduce_mean
 from trainers.exchange.memory import Memory, Selection
-from trainers.exchange.outcome import is_finite, loss_if
+from trainers.exchange.outcome import is_finite
 from trainers.exchange.wire import Wire
 
 
@@ -22,9 +22,10 @@ class Shared(Forgetful):
     def num_bytes(self, capacity: int) -> int:
         return cost.shared(capacity, self._wire.num_workers).bytes
 
-    def reduce(self, selection: Selection, capacity: int, *, loss: Tensor, memory: Memory, out: Tensor) -> Report:
+    def reduce(self, selection: Selection, capacity: int, *, loss: float, memory: Memory, out: Tensor) -> Report:
         values, count = selection.values, len(selection.indices)
-        [loss_sum] = all_reduce_mean(values, self._wire, [loss_if(selection.is_finite, loss)])
+        told = values.new_tensor([loss if selection.is_finite else math.nan])
+        loss_sum = all_reduce_mean(values, self._wire, told).item()
         out.zero_()
         out[selection.indices] = values
         return Report(

@@ -5,6 +5,7 @@ in them, so that all ranks agree on the next capacity, and stop at the same step
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from trainers.exchange.aggregate import Aggregator, Gather, Report
 from trainers.exchange.buckets import Bucket
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.config import GTopKConfig, RandomKConfig, SparseConfig
-from trainers.exchange.dense import Control, all_reduce_mean
+from trainers.exchange.dense import all_reduce_mean
 from trainers.exchange.levels.level import Level
 from trainers.exchange.outcome import DIVERGED, Exchanged, is_finite
 from trainers.exchange.selectors.selector import Selector
@@ -48,7 +49,8 @@ class SparseExchange:
             self._rescale(memory.rate_correction(self._learning_rate, learning_rate))
         if not self._selector.prepare(level, self._buffer, self._memory, self._wire):
             return DIVERGED
-        reports = [self._exchange(bucket, loss) for bucket in self._buffer.buckets]
+        told = float(loss)  # a GPU has it long before it has the first gradient
+        reports = [self._exchange(bucket, told) for bucket in self._buffer.buckets]
         if not all(report.is_finite for report in reports):
             return DIVERGED
         self._commit(reports, learning_rate)
@@ -62,15 +64,15 @@ class SparseExchange:
         for aggregator in self._aggregators:
             aggregator.rescale(factor)
 
-    def _exchange(self, bucket: Bucket, loss: Tensor) -> Report:
+    def _exchange(self, bucket: Bucket, loss: float) -> Report:
         gradient, aggregator = self._buffer.wait(bucket), self._aggregators[bucket.index]
         capacity, d = self._selector.capacity(bucket), len(gradient)
         if self._selector.sends_all:
-            control = [float(loss)] if bucket.start == 0 else []  # as a dense exchange does, bit for bit
+            control = [loss] if bucket.start == 0 else []  # as a dense exchange does, bit for bit
             report = self._dense(bucket, control, wanted=d)
         elif capacity == d or self._prefers_dense(aggregator.num_bytes(capacity), d):
             wanted, note = self._selector.count(bucket, gradient, self._memory)
-            report = self._dense(bucket, [float(loss), float(wanted), note], wanted=wanted)
+            report = self._dense(bucket, [loss, float(wanted), note], wanted=wanted)
         else:
             selection = self._selector.select(bucket, gradient, self._memory, capacity)
             report = aggregator.reduce(selection, capacity, loss=loss, memory=self._memory, out=gradient)
@@ -80,13 +82,14 @@ class SparseExchange:
     def _prefers_dense(self, num_bytes: int, d: int) -> bool:
         return num_bytes > cost.dense_instead(d, self._wire.num_workers).bytes
 
-    def _dense(self, bucket: Bucket, control: Control, *, wanted: float) -> Report:
+    def _dense(self, bucket: Bucket, control: Sequence[float], *, wanted: float) -> Report:
         """Average the whole bucket; `control` is what it sends beside it: loss, what this rank wanted, and its note."""
         gradient = self._buffer.gradient[bucket.span]
         gradient.copy_(self._memory.corrected(gradient, bucket.span))
         self._memory.take_all(bucket.span)
         self._aggregators[bucket.index].release(gradient)
-        means = [each / self._wire.num_workers for each in all_reduce_mean(gradient, self._wire, control)]
+        sums: list[float] = all_reduce_mean(gradient, self._wire, gradient.new_tensor(control)).tolist()
+        means = [each / self._wire.num_workers for each in sums]
         loss, mean_wanted, note = (*means, *(math.nan, wanted, 0.0)[len(means) :])
         return Report(
             loss=loss,

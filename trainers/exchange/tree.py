@@ -30,7 +30,7 @@ class Tree(Forgetful):
     def num_bytes(self, capacity: int) -> int:
         return cost.tree(self._bucket.num_elements, capacity, self._dtype, self._wire.num_workers).bytes
 
-    def reduce(self, selection: Selection, capacity: int, *, loss: Tensor, memory: Memory, out: Tensor) -> Report:
+    def reduce(self, selection: Selection, capacity: int, *, loss: float, memory: Memory, out: Tensor) -> Report:
         payload, num_workers = Payload(self._bucket.num_elements, capacity, self._dtype), self._wire.num_workers
         words = self._climb(Header.of(selection, loss), selection.entries, payload, memory)
         # How many entries are in use, only the source knows; it is all but where most of a gradient is zero.

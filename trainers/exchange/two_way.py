@@ -6,7 +6,6 @@ blockwise momentum SGD with error-feedback", Algorithms 1 and 2; Cheng et al. (2
 distributed learning with local immediate error compensation", whose server error follows the learning rate here.
 """
 
-import math
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -19,7 +18,7 @@ from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.config import LiecSgdConfig, TwoWayConfig
 from trainers.exchange.dense import DenseExchange
 from trainers.exchange.memory import Memory, rate_correction
-from trainers.exchange.outcome import DIVERGED, Exchanged, is_finite
+from trainers.exchange.outcome import Exchanged, agreed, all_finite, loss_if
 from trainers.exchange.server import Server
 from trainers.exchange.wire import Wire
 from trainers.snapshot import Kept
@@ -30,8 +29,8 @@ class SignExchange(ABC):
 
     threshold = None
 
-    def __init__(self, config: TwoWayConfig, memory: Memory, buffer: GradientBuffer) -> None:
-        self._follows_rate, self._memory, self._buffer = config.follows_rate, memory, buffer
+    def __init__(self, config: TwoWayConfig, memory: Memory, buffer: GradientBuffer, wire: Wire) -> None:
+        self._follows_rate, self._memory, self._buffer, self._wire = config.follows_rate, memory, buffer, wire
         self._learning_rate: float | None = None  # of the step before
         self._taken = 0  # steps
 
@@ -39,11 +38,10 @@ class SignExchange(ABC):
     def step(self, loss: Tensor, level: float | None, learning_rate: float) -> Exchanged:
         """Exchange the buffer's gradient, bucket by bucket; the memory changes only if all of it was finite."""
         self._follow(learning_rate)
-        losses = [self._exchange(bucket, loss) for bucket in self._buffer.buckets]
-        if not all(map(math.isfinite, losses)):
-            return DIVERGED
-        self._commit(learning_rate)
-        return Exchanged(loss=losses[-1])
+        outcome = agreed([self._exchange(bucket, loss) for bucket in self._buffer.buckets], self._wire.num_workers)
+        if not outcome.diverged:
+            self._commit(learning_rate)
+        return outcome
 
     def _follow(self, learning_rate: float) -> None:
         if self._follows_rate:
@@ -53,8 +51,8 @@ class SignExchange(ABC):
         self._memory.rescale(factor)
 
     @abstractmethod
-    def _exchange(self, bucket: Bucket, loss: Tensor) -> float:
-        """Replace the bucket's gradient; returns the mean loss, or what is not finite if anything sent was not."""
+    def _exchange(self, bucket: Bucket, loss: Tensor) -> Tensor:
+        """Replace the bucket's gradient; returns the ranks' losses `(N,)`, NaN if anything sent was not finite."""
 
     def _meets(self, period: int) -> bool:
         """Whether the coming step is the last one of a `period`."""
@@ -83,7 +81,7 @@ class TwoWayExchange(SignExchange):
     """A server for each bucket; the memory says what becomes of what does not reach it."""
 
     def __init__(self, config: TwoWayConfig, buffer: GradientBuffer, wire: Wire) -> None:
-        super().__init__(config, two_way_memory.build(config, buffer.gradient), buffer)
+        super().__init__(config, two_way_memory.build(config, buffer.gradient), buffer, wire)
         self._config = config
         self._servers = [Server(config, bucket, wire, buffer.gradient.device) for bucket in buffer.buckets]
 
@@ -92,13 +90,13 @@ class TwoWayExchange(SignExchange):
         for each in self._servers:
             each.rescale(factor)
 
-    def _exchange(self, bucket: Bucket, loss: Tensor) -> float:
+    def _exchange(self, bucket: Bucket, loss: Tensor) -> Tensor:
         gradient, of_bucket = self._buffer.wait(bucket), self._servers[bucket.index]
         rows = of_bucket.encode(self._memory.corrected(gradient, bucket.span), loss)
-        mean_loss = of_bucket.average(rows, gradient)
-        finite = is_finite(gradient)  # its bits are the same on all ranks; those of what a memory adds are not
+        losses = of_bucket.average(rows, gradient)
+        finite = all_finite(gradient)  # its bits are the same on all ranks; those of what a memory adds are not
         self._memory.receive(gradient, bucket.span)
-        return mean_loss if finite else math.nan
+        return loss_if(finite, losses)
 
     def _commit(self, learning_rate: float) -> None:
         super()._commit(learning_rate)

@@ -1,6 +1,6 @@
 """What all quantizers have in common: payloads of a fixed size, made of float32 scales and packed codes.
 
-Quantizers are values: they keep nothing between steps. NaN and infinities must not reach them.
+Quantizers are values: they keep nothing between steps. What they make of NaN or infinity means nothing.
 """
 
 from collections.abc import Sequence
