@@ -37,6 +37,7 @@ class OptionCost(Value):
     bytes: float
     cost: float  # in the budget's unit: seconds, bytes, or steps
     family: str = ""  # in which the denser teaches no less in a step; "": it teaches no less than any sparser one
+    spared: float = 0.0  # seconds a step computes less than one that exchanges gradients
 
 
 class Link(Value):

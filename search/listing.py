@@ -49,5 +49,5 @@ def _short_list(problem: Problem, stage: Stage) -> tuple[tuple[str, ...], str] |
     link, exchanges = stage.link, problem.space.exchanges
     if link is None or not exchanges or "step_time" not in stage.events:
         return None
-    costs = [each.model_copy(update={"cost": link.step_s(each.bytes)}) for each in exchanges]
+    costs = [each.model_copy(update={"cost": link.step_s(each.bytes) - each.spared}) for each in exchanges]
     return short_list(costs, link.compute_s)

@@ -35,8 +35,7 @@ def opened(
     options, opening = link_rule.short_list(costs, compute)
     if measuring.link is not None:
         space = space.model_copy(update={"exchanges": tuple(costs), "link": measuring.link})
-    warmed = {(option, groups[0]) for option in measuring.warmed}
-    cold = [(option, group) for option in options for group in groups if (option, group) not in warmed]
+    cold = [(name, group) for name in options for group in groups if group != groups[0] or name not in measuring.warmed]
     warm_ups = [warm_up(group, _at(space.opening, option)) for option, group in cold]
     axes = (*space.axes, OptionAxis(options=options)) if len(options) > 1 else space.axes
     space = space.model_copy(update={"axes": axes, "guess": _at(space.guess, opening)})
@@ -69,26 +68,29 @@ def _without_a_clock(spec: TrialSpec, traffic: Mapping[Option, MeanTraffic]) -> 
     return costs, 0.0
 
 
-def _cost(option: Option, traffic: MeanTraffic, cost: float) -> OptionCost:
+def _cost(option: Option, traffic: MeanTraffic, cost: float, spared: float = 0.0) -> OptionCost:
     family = "" if option.level is None else option.kind  # without a level nothing is left out
-    return OptionCost(option=option.name, bytes=traffic.bytes, cost=cost, family=family)
+    return OptionCost(option=option.name, bytes=traffic.bytes, cost=cost, family=family, spared=spared)
 
 
 class _Measuring:
     """Takes the steps that show what a step computes, and the link if it is measured; `warm_ups` are their results.
 
-    The options in `warmed` have loaded and opened by then what they need.
+    No option has them twice; those with the names `warmed` have loaded and opened by then what they need.
     """
 
     def __init__(self, traffic: Mapping[Option, MeanTraffic], warm_up: Callable[[Option], SegmentResult]) -> None:
         self._traffic, self._warm_up = traffic, warm_up
-        # a warm-up of local updates ends before their first average
         self._sparse_first = sorted(
             (option for option in traffic if option.kind != LOCAL), key=lambda option: traffic[option].bytes
         )
         self.warm_ups: list[SegmentResult] = []
-        self.warmed: set[str] = set()
+        self._steps: dict[Option, StepCost | None] = {}
         self.link: link_rule.Link | None = None
+
+    @property
+    def warmed(self) -> set[str]:
+        return {option.name for option in self._steps}
 
     def in_seconds(self, link: LinkConfig) -> tuple[list[OptionCost], float] | None:
         """Return what a step costs under each option, and without sending; None: the link does not show."""
@@ -104,7 +106,11 @@ class _Measuring:
                 return None
             seconds = {option: each.bytes * found.seconds_per_byte for option, each in self._traffic.items()}
             compute = found.compute_s
-        costs = [_cost(option, each, compute + seconds[option]) for option, each in self._traffic.items()]
+        spared = self._spared(compute)
+        costs = []
+        for option, each in self._traffic.items():
+            less = spared if option.kind == LOCAL else 0.0
+            costs.append(_cost(option, each, compute + seconds[option] - less, spared=less))
         return costs, compute
 
     def _computes(self, seconds: Mapping[Option, float]) -> float | None:
@@ -114,6 +120,12 @@ class _Measuring:
         if step is None:
             return None
         return max(0.0, step.seconds - (seconds[option] if option.kind != LOCAL else 0.0))
+
+    def _spared(self, compute: float) -> float:
+        """Return how many seconds less than `compute` a step of local updates computes, of any period."""
+        local = next((option for option in self._traffic if option.kind == LOCAL), None)
+        step = None if local is None else self._step(local)  # its shortest step is one that averages nothing
+        return 0.0 if step is None else max(0.0, compute - step.seconds)
 
     def _measured(self) -> link_rule.Link | None:
         """Return the link, told by steps that send more and more until that is felt."""
@@ -129,10 +141,15 @@ class _Measuring:
 
     def _step(self, option: Option) -> StepCost | None:
         """Return what a step took, or None if the first one diverged."""
-        result = self._warm_up(option)
-        self.warm_ups.append(result)
-        self.warmed.add(option.name)
-        if not result.step_seconds:
-            return None
-        sent = bytes_per_worker(result.bytes_sent) / len(result.step_seconds)
-        return StepCost(bytes=sent, seconds=min(result.step_seconds))  # the step that least else delayed
+        if option not in self._steps:
+            result = self._warm_up(option)
+            self.warm_ups.append(result)
+            self._steps[option] = _step_cost(result)
+        return self._steps[option]
+
+
+def _step_cost(result: SegmentResult) -> StepCost | None:
+    if not result.step_seconds:
+        return None
+    sent = bytes_per_worker(result.bytes_sent) / len(result.step_seconds)
+    return StepCost(bytes=sent, seconds=min(result.step_seconds))  # the step that least else delayed

@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
+from search.space import OptionAxis
 from service.cluster import trial
 from service.cluster.opening import opening_space
+from service.cluster.options import predicted
 from service.records import ProbeDone, StageDecided
 from service.spec import TrialSpec
 from tests.small_trials import Memory, digits_trial
@@ -79,6 +81,37 @@ def test_a_first_step_that_diverges_says_nothing_of_the_link(exchange: Any, link
     space, warm_ups = opening_space(digits_trial(**given), [group])
 
     assert space.axes and all(result.diverged for result in warm_ups)
+
+
+@pytest.mark.parametrize("link", [{"mode": "emulate", "mbps": 1e6, "latency_ms": 0}, {"mode": "measure"}])
+@pytest.mark.parametrize(("local_s", "competing"), [(0.034, set()), (0.027, {"none", "local_sgd 4"})])
+def test_local_updates_compete_on_a_fast_link_where_their_steps_are_shorter(
+    local_s: float, competing: set[str], link: Any, group: Any
+) -> None:
+    group.shapes = [(512, 64), (512, 512)]
+    spec = digits_trial(exchange={"kind": "auto"}, link=link, budget={"seconds": 100}, controller={"kind": "bo"})
+    sent = {option.name: traffic.bytes for option, traffic in predicted(spec, group).items()}
+    warmed: list[str] = []
+
+    def run(segment: Segment) -> SegmentResult:
+        assert segment.option is not None
+        warmed.append(segment.option)
+        seconds = local_s if segment.option.startswith("local_sgd") else 0.034
+        return SegmentResult(
+            first_step=0,
+            losses=(1.0,) * segment.num_steps,
+            step_seconds=(seconds,) * segment.num_steps,
+            bytes_sent=({"gradient": int(sent[segment.option]) * segment.num_steps},) * 2,
+            bytes_dense=0,
+            diverged=False,
+        )
+
+    group.run = run
+    space, _ = opening_space(spec, [group])
+
+    assert {option for axis in space.axes if isinstance(axis, OptionAxis) for option in axis.options} == competing
+    assert space.opening.option == "none"
+    assert len(warmed) == len(set(warmed))
 
 
 def test_what_is_chosen_is_trained_with_reported_and_in_the_schedule(

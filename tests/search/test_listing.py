@@ -72,6 +72,20 @@ def test_an_exchange_of_another_family_is_listed_though_a_denser_one_costs_as_mu
     assert {"threshold 0.01", "powersgd 1"} <= set(options)
 
 
+def test_what_a_step_spares_is_counted_on_the_link_as_it_becomes():
+    spared = {"threshold 0.01": COMPUTE_S / 2}
+    exchanges = tuple(
+        each.model_copy(update={"spared": spared.get(each.option, 0.0)}) for each in _costs(_link(50_000))
+    )
+    space = _space(50_000).model_copy(update={"exchanges": exchanges})
+    problem = Problem(space=space, config=BoConfig(), budget=Budget(seconds=1.0), seed=0)
+    stage = Stage(index=1, incumbent=space.opening, events=("step_time",), link=_link(40_000))
+
+    [axis] = listed(problem, stage).space.axes
+
+    assert isinstance(axis, OptionAxis) and axis.options == ("none", "threshold 0.01")
+
+
 def test_what_was_left_out_on_a_fast_link_is_probed_and_used_when_it_becomes_slow(slowed):
     run, controller = slowed
     first, later = ([each.values.option for each, _ in run.history if each.stage == stage] for stage in (0, 2))
