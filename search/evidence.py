@@ -31,6 +31,8 @@ TOLERANCE = 0.7
 STDS_PER_DECADE = 0.5
 #: Probes whose shares of their allowances differ by no more than this factor have spent the same.
 SAME_SHARE = 1.25
+#: A step that costs at least this share of another's, or at most the inverse, is compared with the same step of it.
+SAME_COST = 0.9
 #: Fewer steps than this have no last half to speak of.
 FEWEST_STEPS = 4
 #: No reward, and no error of one, is more than so many times the loss that it is relative to, which may be almost 0.
@@ -60,7 +62,8 @@ def scores(stage: Stage) -> tuple[Score, ...]:
     between stages. Where a loss is not positive, (L0 - tail) / |L0| stands in for it. The variance is that of the
     difference to the first probe, paired on the steps that are in both last halves, as far as they saw the same
     batches. One that was cut short is behind the first by as much as it was when it ended, with a variance that grows
-    with what it missed; of one that cost more than others, what they could have afforded counts.
+    with what it missed, compared where both had spent as much; of one that cost more than
+    others, what they could have afforded counts.
     """
     level = stage_level(stage)
     sound = [
@@ -109,6 +112,22 @@ def _within(probe: Probe, num_steps: float) -> Probe:
     return probe._replace(reading=probe.reading.begun(num_steps)) if is_longer else probe
 
 
+def steps_at_equal_cost(probe: Probe, other: Probe) -> tuple[float, float]:
+    """Return how many first steps of `probe` and of `other`, which have some, cost as much: as many as both have.
+
+    Of one kind, that is equally many: what they seem to cost differs by what delayed the machine.
+    """
+    ratio = 1.0
+    if costly(probe.candidate.values) != costly(other.candidate.values):
+        allowance, readings = probe.candidate.allowance, (probe.reading, other.reading)
+        own, others = (spending.num_allowances(allowance, each) / each.num_steps for each in readings)
+        ratio = own / others if own > 0 and others > 0 else 1.0
+    if SAME_COST <= ratio <= 1 / SAME_COST:
+        ratio = 1.0
+    num_steps = min(float(probe.reading.num_steps), other.reading.num_steps / ratio)
+    return num_steps, num_steps * ratio
+
+
 def usable_control(stage: Stage) -> Reading | None:
     """Return the incumbent's finished probe if it went well, or None; the wide search has none."""
     first = stage.probes[0] if stage.has_incumbent and stage.probes else None
@@ -132,12 +151,12 @@ def _tail(probe: Probe, control: Probe) -> _Tail:
     saw_the_same = probe.candidate.values.batch_size == control.candidate.values.batch_size
     if not probe.reading.is_cut:
         return _Tail(float(half.mean()), _error(probe.reading, control.reading, saw_the_same=saw_the_same))
-    whole = control.reading.num_steps
-    num_steps = min(probe.reading.num_steps, whole)
-    both = side_by_side(probe.reading, control.reading, num_steps, num_steps)
+    num_steps, same_steps = steps_at_equal_cost(probe, control)
+    both = side_by_side(probe.reading, control.reading, num_steps, same_steps)
     seen, same = (series[len(series) // 2 :] for series in both)
-    paired = standard_error(seen - same) if saw_the_same else math.hypot(standard_error(seen), standard_error(same))
-    error = paired * math.sqrt(whole / num_steps)
+    is_paired = saw_the_same and num_steps == same_steps
+    paired = standard_error(seen - same) if is_paired else math.hypot(standard_error(seen), standard_error(same))
+    error = paired * math.sqrt(control.reading.num_steps / same_steps)
     if min(seen.mean(), same.mean(), others.mean()) > 0 and seen.mean() <= LARGEST_RATIO * same.mean():
         return _Tail(float(others.mean() * seen.mean() / same.mean()), error)
     return _Tail(float(others.mean() + seen.mean() - same.mean()), error)

@@ -3,11 +3,11 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from search import spending
-from search.evidence import is_diverged, opening_level, usable_control
+from search.evidence import is_diverged, opening_level, scores, steps_at_equal_cost, usable_control
 from search.forecast import standard_error
 from search.reading import Reading, side_by_side
-from search.stage import Problem, Stage
+from search.stage import Probe, Stage
+from search.types import Candidate
 
 Array = NDArray[np.float64]
 
@@ -15,28 +15,39 @@ Array = NDArray[np.float64]
 SURE = 3.09
 #: Fewer losses than this, in the half that is compared, have no noise to speak of.
 MIN_POINTS = 8
-#: A step that costs at least this share of the control's is compared with the control's same step.
-SAME_COST = 0.9
 
 
-def is_hopeless(problem: Problem, stage: Stage, reading: Reading) -> bool:
-    """Whether a running probe diverges, or is sure to stay behind the incumbent's, by what it shows so far.
+def is_hopeless(stage: Stage, reading: Reading) -> bool:
+    """Whether a running probe diverges, or is sure to stay behind the one to beat, by what it shows so far.
 
-    The two are compared step by step, or, if the probe's steps are cheaper, where both had spent as much.
+    The two are compared step by step, or, if their steps differ in cost, where both had spent as much.
     """
     level = stage.level if stage.level is not None else opening_level([*stage.readings.values(), reading])
     if is_diverged(reading, level=level, initial=stage.initial):
         return True
-    control = usable_control(stage)
-    if control is None:
+    candidate = next(each for each in stage.pending if each.id == reading.candidate_id)
+    control = _to_beat(stage, candidate)
+    if control is None or not reading.num_steps:
         return False
-    allowed = spending.given(next(each.allowance for each in stage.pending if each.id == reading.candidate_id))
-    total, others = (spending.num_steps(allowed, spending.step_cost(problem.budget, r)) for r in (reading, control))
-    same_steps = reading.num_steps * (others / total if others < SAME_COST * total else 1.0)
-    if not 1 <= same_steps <= control.num_steps:
+    num_steps, same_steps = steps_at_equal_cost(Probe(candidate, reading), control)
+    if same_steps < 1:
         return False
-    seen, same = side_by_side(reading, control, reading.num_steps, same_steps)
-    return stays_behind(seen - same, left=max(total, problem.config.min_probe_steps) / reading.num_steps - 1)
+    seen, same = side_by_side(reading, control.reading, num_steps, same_steps)
+    return stays_behind(seen - same, left=control.reading.num_steps / same_steps - 1)
+
+
+def _to_beat(stage: Stage, candidate: Candidate) -> Probe | None:
+    """Return the incumbent's probe; in the wide search, for another exchange than the opening one, the best so far.
+
+    Those of the wide search that look for the rate end in their own time: the curve through them needs bad rates too.
+    """
+    if stage.has_incumbent:
+        return None if usable_control(stage) is None else stage.probes[0]
+    if candidate.origin != "option":
+        return None
+    judged = zip(scores(stage), stage.probes, strict=True)
+    whole = [(score.reward, probe) for score, probe in judged if score.reward is not None and not probe.reading.is_cut]
+    return max(whole, key=lambda each: each[0])[1] if whole else None
 
 
 def stays_behind(gaps: Array, *, left: float) -> bool:

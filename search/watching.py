@@ -16,7 +16,7 @@ def course_of(problem: Problem, stage: Stage, observation: Observation, *, costs
     """Return where a probe, or the commit, goes from here; `search`: what all probes have spent."""
     if observation.candidate_id is not None:
         reading = Reading.of(observation)
-        return "end" if is_too_slow(problem, stage, reading) or is_hopeless(problem, stage, reading) else "go_on"
+        return "end" if is_too_slow(problem, stage, reading) or is_hopeless(stage, reading) else "go_on"
     return _course_of_commit(problem, stage, observation, costs=costs, search=search)
 
 

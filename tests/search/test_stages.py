@@ -157,11 +157,13 @@ def test_only_a_gap_that_stays_ends_a_probe(gaps, is_behind):
     assert stays_behind(gaps + noise, left=1.0) is is_behind
 
 
-def _running(num_steps, *, fall, allowance=None, bytes_per_step=1, start=2.0):
+def _running(num_steps, *, fall, allowance=None, bytes_per_step=1, start=2.0, option=None, wide=False):
     """A stage whose control fell by 0.01 a step for 100 steps, and the reading of a rival that still runs."""
     allowance = allowance or Allowance(steps=100, min_steps=20)
     control, rival = _candidate(0, 0.1, allowance), _candidate(1, 0.05, allowance)
-    stage = Stage(index=1, incumbent=RATE, level=2.0, candidates=[control, rival])
+    origin = "option" if option else rival.origin
+    rival = rival.model_copy(update={"values": rival.values.model_copy(update={"option": option}), "origin": origin})
+    stage = Stage(index=1, incumbent=RATE, has_incumbent=not wide, level=2.0, candidates=[control, rival])
     seen = _observe(control, _falling(100, fall=0.01, noise=0.01), total=100, bytes_per_step=10)
     stage.readings[control.id] = Reading.of(seen)
     losses = _falling(num_steps, fall=fall, noise=0.01, start=start)
@@ -172,15 +174,39 @@ def _running(num_steps, *, fall, allowance=None, bytes_per_step=1, start=2.0):
 def test_a_probe_ends_when_it_is_hopeless_or_diverges(fall, start, ends):
     stage, _, seen = _running(50, fall=fall, start=start)
 
-    assert is_hopeless(_problem(), stage, Reading.of(seen)) is ends
+    assert is_hopeless(stage, Reading.of(seen)) is ends
 
 
-@pytest.mark.parametrize(("bytes_per_step", "ends"), [(10, True), (2, False)])
-def test_a_probe_with_cheap_steps_is_compared_where_both_had_spent_as_much(bytes_per_step, ends):
+@pytest.mark.parametrize("wide", [True, False])
+@pytest.mark.parametrize(
+    ("fall", "bytes_per_step", "ends"),
+    [(0.006, 10, True), (0.006, 2, False), (0.012, 10, False), (0.012, 20, True), (0.03, 20, False)],
+)
+def test_a_probe_of_another_exchange_is_compared_where_both_had_spent_as_much(fall, bytes_per_step, ends, wide):
     allowance = Allowance(bytes=1000, min_steps=20)
-    stage, _, seen = _running(50, fall=0.006, allowance=allowance, bytes_per_step=bytes_per_step)
+    given = {"allowance": allowance, "bytes_per_step": bytes_per_step, "option": "topk 0.1", "wide": wide}
+    stage, _, seen = _running(40, fall=fall, **given)
 
-    assert is_hopeless(_problem(Budget(bytes=10**6)), stage, Reading.of(seen)) is ends
+    assert is_hopeless(stage, Reading.of(seen)) is ends
+
+
+def test_what_looks_for_the_rate_of_a_fresh_run_is_not_cut():
+    stage, _, seen = _running(50, fall=0.002, wide=True)
+
+    assert not is_hopeless(stage, Reading.of(seen))
+
+
+@pytest.mark.parametrize("bytes_per_step", [5, 20])
+def test_a_probe_that_was_cut_is_as_far_behind_as_where_both_had_spent_as_much(bytes_per_step):
+    allowance = Allowance(bytes=1000, min_steps=20)
+    fall = 0.008 * bytes_per_step / 10  # per byte, a fifth less than the control
+    given = {"allowance": allowance, "bytes_per_step": bytes_per_step, "option": "topk 0.1"}
+    stage, rival, seen = _running(40, fall=fall, **given)
+    stage.readings[rival.id] = Reading.of(seen.model_copy(update={"is_cut": True}))
+
+    control, cut = scores(stage)
+    num_steps = 40 * bytes_per_step / 10  # of the control
+    assert control.reward - cut.reward == pytest.approx(0.002 * 0.75 * num_steps, rel=0.2)
 
 
 def test_a_probe_that_was_cut_is_told_as_far_behind_as_it_was_and_less_surely():
