@@ -61,6 +61,7 @@ class Team:
         for rank in range(network.num_hosts):
             ours, theirs = FORK.Pipe()
             process = FORK.Process(target=_on_host, args=(network.host(rank), launch | {"rank": rank}, theirs))
+            process.daemon = True  # who ends before the team was entered must not wait for it
             process.start()
             theirs.close()
             self._workers.append(process)

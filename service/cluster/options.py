@@ -106,11 +106,12 @@ class _Measuring:
                 return None
             seconds = {option: each.bytes * found.seconds_per_byte for option, each in self._traffic.items()}
             compute = found.compute_s
-        spared = self._spared(compute)
+        exchanging = self._exchanging(compute)
         costs = []
         for option, each in self._traffic.items():
-            less = spared if option.kind == LOCAL else 0.0
-            costs.append(_cost(option, each, compute + seconds[option] - less, spared=less))
+            # local updates compute it once a period
+            spared = exchanging * (1 - 1 / (option.level or 1)) if option.kind == LOCAL else 0.0
+            costs.append(_cost(option, each, compute + seconds[option] - spared, spared))
         return costs, compute
 
     def _computes(self, seconds: Mapping[Option, float]) -> float | None:
@@ -121,10 +122,10 @@ class _Measuring:
             return None
         return max(0.0, step.seconds - (seconds[option] if option.kind != LOCAL else 0.0))
 
-    def _spared(self, compute: float) -> float:
-        """Return how many seconds less than `compute` a step of local updates computes, of any period."""
+    def _exchanging(self, compute: float) -> float:
+        """Return how much of the seconds `compute` goes into exchanging: a step by itself takes less."""
         local = next((option for option in self._traffic if option.kind == LOCAL), None)
-        step = None if local is None else self._step(local)  # its shortest step is one that averages nothing
+        step = None if local is None else self._step(local)  # the shortest of the warm-up: one that averages nothing
         return 0.0 if step is None else max(0.0, compute - step.seconds)
 
     def _measured(self) -> link_rule.Link | None:

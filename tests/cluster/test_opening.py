@@ -84,7 +84,7 @@ def test_a_first_step_that_diverges_says_nothing_of_the_link(exchange: Any, link
 
 
 @pytest.mark.parametrize("link", [{"mode": "emulate", "mbps": 1e6, "latency_ms": 0}, {"mode": "measure"}])
-@pytest.mark.parametrize(("local_s", "competing"), [(0.034, set()), (0.027, {"none", "local_sgd 4"})])
+@pytest.mark.parametrize(("local_s", "competing"), [(0.034, set()), (0.027, {"none", "local_sgd"})])
 def test_local_updates_compete_on_a_fast_link_where_their_steps_are_shorter(
     local_s: float, competing: set[str], link: Any, group: Any
 ) -> None:
@@ -109,7 +109,8 @@ def test_local_updates_compete_on_a_fast_link_where_their_steps_are_shorter(
     group.run = run
     space, _ = opening_space(spec, [group])
 
-    assert {option for axis in space.axes if isinstance(axis, OptionAxis) for option in axis.options} == competing
+    options = [option for axis in space.axes if isinstance(axis, OptionAxis) for option in axis.options]
+    assert {option.split()[0] for option in options} == competing
     assert space.opening.option == "none"
     assert len(warmed) == len(set(warmed))
 
