@@ -11,6 +11,7 @@ import ray
 from ray.actor import ActorHandle
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from service.cluster import gpus
 from service.spec import Workers
@@ -41,10 +42,10 @@ class RankActor:
         )
 
     def rendezvous(self) -> str:
-        """Return an address on this node where the group can meet."""
-        with socket.socket() as probe:
-            probe.bind((self.address, 0))
-            return f"tcp://{self.address}:{probe.getsockname()[1]}"
+        """Return an address on this node where the group can meet; this process holds its port from now on."""
+        # As it may have several tenants, the first rank joins this one, where it would have opened the port by itself.
+        self.meeting = TCPStore(self.address, 0, is_master=True, wait_for_workers=False, multi_tenant=True)
+        return f"tcp://{self.address}:{self.meeting.port}"
 
     def answer(self, method: str, args: Sequence[Any]) -> tuple[str, Any]:
         """Return what came of the call, as an `Outcome`'s fields."""
