@@ -62,8 +62,8 @@ class TwoLevelExchange:
         """Return the leader's `outcome`; unless it is that the step diverged, its gradient is in all buffers."""
         within, gradient = self._wires.within, self._buffer.gradient
         density = math.nan if outcome.density is None else outcome.density
-        # In 64 bits, so that all ranks return the same.
-        words = torch.tensor([outcome.loss, outcome.diverged, density], dtype=torch.float64, device=gradient.device)
+        # In 64 bits, so that all ranks return the same; in host memory, where a rank by itself waits for no GPU.
+        words = torch.tensor([outcome.loss, outcome.diverged, density], dtype=torch.float64)
         within.broadcast(words, LEADER, {"control": words.nbytes})
         loss, diverged, density = words.tolist()
         if diverged:
