@@ -52,7 +52,7 @@ class Row(NamedTuple):
 def kernels(numel: int, density: float) -> dict[str, Act]:
     """Return what is measured, by name, in the order of a step."""
     g, e, v, kept, kept_too = (torch.randn(numel) for _ in range(5))
-    room = Entries.empty(round(1.25 * density * numel))
+    room = partial(Entries.room, round(1.25 * density * numel), numel)
     correction, state, next_state = MomentumCorrection(0.9), Velocity(e, v), Velocity(kept, kept_too)
     threshold = reached_by(strided(g) + strided(e), density)
     velocity_threshold = reached_by(strided(v) + 0.9 * strided(e) + strided(g), density)
@@ -60,10 +60,10 @@ def kernels(numel: int, density: float) -> dict[str, Act]:
         COPY: lambda: kept.copy_(g),
         "torch.topk": lambda: torch.topk(g.abs(), round(density * numel)),
         "sampled threshold": lambda: reached_by(strided(g) + strided(e), density),
-        "select by torch operators": lambda: operators.select(g, e, threshold, next_residual=kept, room=room),
-        "select": lambda: select(g, e, threshold, next_residual=kept, room=room),
+        "select by torch operators": lambda: operators.select(g, e, threshold, next_residual=kept, room=room()),
+        "select": lambda: select(g, e, threshold, next_residual=kept, room=room()),
         "select, momentum corrected": lambda: correction.select(
-            g, state, velocity_threshold, next_state=next_state, room=room
+            g, state, velocity_threshold, next_state=next_state, room=room()
         ),
     }
     return acts | transport(numel, round(density * numel))

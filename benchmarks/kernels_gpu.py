@@ -40,7 +40,7 @@ def seconds(act: Callable[[], object]) -> float:
 def measure(numel: int, density: float, rounds: int) -> dict[str, float]:
     """Return the share, and both bandwidths in bytes per second."""
     gradient, residual = (torch.randn(numel, device="cuda") for _ in range(2))
-    kept, room = torch.empty_like(gradient), Entries.empty(round(1.25 * density * numel), gradient.device)
+    kept, room = torch.empty_like(gradient), Entries.room(round(1.25 * density * numel), numel, gradient.device)
     threshold = reached_by(strided(gradient) + strided(residual), density)
 
     def copy() -> object:

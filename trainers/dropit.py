@@ -82,7 +82,7 @@ def _above_sampled(flat: Tensor, gamma: float) -> Tensor:
 
     Of those that equal it, the first only, as far as there is room: whole tensors may be of a few values.
     """
-    threshold = max(reached_by(strided(flat).float(), 1 - gamma), LEAST)
+    threshold = max(float(reached_by(strided(flat).float(), 1 - gamma)), LEAST)
     lengths = flat.abs()
     places = (lengths >= threshold).nonzero().flatten()
     num_over = len(places) - _num_kept(flat, gamma)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -28,6 +29,7 @@ from trainers.exchange.config import (
     TernGradConfig,
     TopKConfig,
 )
+from trainers.exchange.kernels import operators
 
 Kinds = dict[str, tuple[ExchangeConfig, float | None]]  # with the level to use
 
@@ -80,6 +82,11 @@ FOR_NODES = {
     EVEN: ["none", "threshold", "topk", "dgc", "randomk", "gtopk", "adacomp", "powersgd", "onebit", "qsgd", "ef21"],
     UNEVEN: ["none", "threshold", "dgc, gathered", "powersgd", "terngrad", "doublesqueeze"],
 }
+#: What is done by kernels compiled for a CPU, and on a GPU by others.
+COMPILED = [
+    "threshold", "threshold, absolute", "topk", "topk, by layer", "topk, global", "randomk", "dgc", "dgc, gathered",
+    "gtopk", "adacomp", "adacomp, small bins", "ef21",
+]  # fmt: skip
 #: At a level that sends everything.
 DENSE: Kinds = {
     "threshold 0": (ThresholdConfig(search="absolute", threshold=0.0), 0.0),
@@ -145,6 +152,12 @@ def kinds_on_even_nodes(rank: int, num_workers: int) -> dict[str, Any]:
 
 def kinds_on_uneven_nodes(rank: int, num_workers: int) -> dict[str, Any]:
     return _trials(Place.on_nodes(rank, UNEVEN), FOR_NODES[UNEVEN])
+
+
+def kinds_by_operators(rank: int, num_workers: int) -> dict[str, Any]:
+    """The same by torch's operators, as on a GPU that has no Triton."""
+    with mock.patch.object(operators, "needed_for", lambda vector: True):
+        return _trials(Place(rank, num_workers), COMPILED)
 
 
 def _trial(config: ExchangeConfig, level: float | None, place: Place, dtype: torch.dtype) -> dict[str, Any]:

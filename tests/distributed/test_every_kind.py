@@ -23,7 +23,9 @@ from scenarios import Reports, run_ranks
 
 from trainers import cost
 
-ON_THREE_RANKS = ["kinds", "dense_limits", "near_limits", "averages", "changing_levels", "changing_rates"]
+ON_THREE_RANKS = [
+    "kinds", "kinds_by_operators", "dense_limits", "near_limits", "averages", "changing_levels", "changing_rates",
+]  # fmt: skip
 ON_FOUR_RANKS = [
     "kinds", "pairs", "kinds_on_even_nodes", "kinds_on_uneven_nodes",
     "dense_limits", "dense_limits_on_nodes", "near_limits",
@@ -45,12 +47,21 @@ def test_the_dense_limit_is_dense_exchange_bit_for_bit(groups: list[Reports], li
         assert all(rank[limit] == rank["none"] for rank in group["dense_limits"])
 
 
+# Of equal entries others may take others, and AdaComp's magnitude is a mean, which they add up in another order.
+@pytest.mark.parametrize("kind", ["threshold, absolute", "dgc, gathered", "randomk"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_operators_exchange_bit_for_bit_what_compiled_kernels_do(three_ranks: Reports, dtype: str, kind: str):
+    for by_kernels, by_operators in zip(three_ranks["kinds"], three_ranks["kinds_by_operators"], strict=True):
+        assert by_operators[dtype][kind] == by_kernels[dtype][kind]
+
+
 class Trials:
     """What the ranks of several groups saw of each kind."""
 
     def __init__(self, three_ranks: Reports, four_ranks: Reports) -> None:
         pairs = [rank["kinds"] for rank in four_ranks["pairs"]]
         groups = [[kinds(0, 1)], pairs[:2], pairs[2:], three_ranks["kinds"], four_ranks["kinds"]]
+        groups += [three_ranks["kinds_by_operators"]]
         groups += [four_ranks["kinds_on_even_nodes"], four_ranks["kinds_on_uneven_nodes"]]
         self._trials = [[rank[dtype] for rank in group] for dtype in DTYPES for group in groups]
 

@@ -7,7 +7,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from trainers.config import DigitsMlp, ExchangeConfig, NoneConfig, ReplicaConfig, SgdConfig, ThresholdConfig
-from trainers.exchange.config import PowerSgdConfig
+from trainers.exchange.config import AdaCompConfig, DgcConfig, GTopKConfig, PowerSgdConfig, RandomKConfig, TopKConfig
 from trainers.group import ProcessGroup
 from trainers.replica import Replica
 from trainers.segment import Segment
@@ -15,7 +15,20 @@ from trainers.segment import Segment
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="NO GPU ON THIS MACHINE: the CUDA path was neither tested nor traced"
 )
-EXCHANGES = {"none": (NoneConfig(), None), "threshold": (ThresholdConfig(density=0.02), 0.02)}
+EXCHANGES: dict[str, tuple[ExchangeConfig, float | None]] = {
+    "none": (NoneConfig(), None),
+    "threshold": (ThresholdConfig(density=0.02), 0.02),
+}
+TRACED: dict[str, tuple[ExchangeConfig, float | None]] = EXCHANGES | {
+    "powersgd": (PowerSgdConfig(rank=2, values="float32"), None),
+    "topk": (TopKConfig(density=0.02), 0.02),
+    "topk, exact": (TopKConfig(density=0.02, selection="exact", scope="layer"), 0.02),
+    "topk, by owners": (TopKConfig(density=0.02, aggregate="sharded"), 0.02),
+    "dgc": (DgcConfig(density=0.02), 0.02),
+    "gtopk": (GTopKConfig(density=0.02), 0.02),
+    "randomk": (RandomKConfig(density=0.02), 0.02),
+    "adacomp": (AdaCompConfig(), None),
+}
 #: What a trace calls the host's waits for a GPU; a copy to the host is followed by one.
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
 
@@ -39,20 +52,23 @@ def test_two_ranks_on_gpus_train_as_two_on_the_cpu(exchange: str) -> None:
     assert again.losses == pytest.approx(first.losses, rel=1e-5)
 
 
-@pytest.mark.parametrize("exchange", [NoneConfig(), PowerSgdConfig(rank=2, values="float32")], ids=["none", "powersgd"])
-def test_the_host_waits_for_the_gpu_once_a_step(exchange: ExchangeConfig) -> None:
+@pytest.mark.parametrize("kind", TRACED)
+def test_the_host_waits_for_the_gpu_once_a_step(kind: str) -> None:
+    exchange, level = TRACED[kind]
     config = ReplicaConfig(workload=DigitsMlp(), optimizer=SgdConfig(), exchange=exchange)
     replica = Replica(config, 0, 1, device="cuda:0")
-    replica.run(Segment(num_steps=3, learning_rate=0.05))  # what is compiled, allocated or counted once
+    replica.run(Segment(num_steps=3, learning_rate=0.05, level=level))  # what is compiled, allocated or counted once
 
-    few, many = (waits(replica, num_steps) for num_steps in (10, 30))
+    few, many = (
+        waits(replica, Segment(num_steps=num_steps, learning_rate=0.05, level=level)) for num_steps in (10, 30)
+    )
 
     assert many - few == 20, "see which calls wait: torch.profiler with `with_stack=True`"
 
 
-def waits(replica: Replica, num_steps: int) -> int:
-    """Return how often the host waits for the GPU in so many steps; what a call costs beside its steps is in it."""
+def waits(replica: Replica, segment: Segment) -> int:
+    """Return how often the host waits for the GPU in a segment; what a call costs beside its steps is in it."""
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as trace:
-        replica.run(Segment(num_steps=num_steps, learning_rate=0.05))
+        replica.run(segment)
     names = Counter(event.name for event in trace.events() or ())
     return sum(names[name] for name in WAITS)

@@ -55,14 +55,26 @@ def split_plainly(corrected: Tensor, threshold: float, capacity: int) -> Split:
     hits = [place for place, value in enumerate(corrected.numpy()) if abs(value) >= cutoff]
     kept, sent = corrected.clone(), torch.tensor(hits[:capacity], dtype=torch.int32)
     kept[sent] = 0.0
-    selected = Selected(len(hits), bool(np.isfinite(corrected.numpy()).all()))
+    selected = Selected(torch.tensor(len(hits)), torch.tensor(np.isfinite(corrected.numpy()).all()))
     return Split(selected, Entries(sent, corrected[sent]), kept)
 
 
 def split_by(select: Callable[..., Selected], terms: list[Tensor], threshold: float, capacity: int) -> Split:
-    room, kept = Entries.empty(capacity, terms[0].device), torch.full_like(terms[0], math.nan)
-    selected = select(*terms, threshold, next_residual=kept, room=room)
-    return Split(selected, room.first(selected.wanted), kept)
+    room, kept = room_for(capacity, terms[0]), torch.full_like(terms[0], math.nan)
+    selected = select(*terms, cutoff(threshold, terms[0]), next_residual=kept, room=room)
+    return Split(selected, used(room, terms[0]), kept)
+
+
+def room_for(capacity: int, vector: Tensor) -> Entries:
+    return Entries.room(capacity, len(vector), vector.device)
+
+
+def cutoff(threshold: float, vector: Tensor) -> Tensor:
+    return torch.tensor(threshold, device=vector.device)
+
+
+def used(entries: Entries, vector: Tensor) -> Entries:
+    return Entries(entries.indices.cpu(), entries.values.cpu()).used(len(vector))
 
 
 def bits(vector: Tensor) -> list[int]:
@@ -71,8 +83,12 @@ def bits(vector: Tensor) -> list[int]:
     return torch.where(vector.isnan(), math.nan, vector).view(torch.int32).tolist()
 
 
+def assert_found_alike(selected: Selected, expected: Selected) -> None:
+    assert [each.item() for each in selected] == [each.item() for each in expected]
+
+
 def assert_same(split: Split, expected: Split) -> None:
-    assert split.selected == expected.selected
+    assert_found_alike(split.selected, expected.selected)
     assert split.sent.indices.tolist() == expected.sent.indices.tolist()
     assert bits(split.sent.values) == bits(expected.sent.values)
     assert bits(split.kept) == bits(expected.kept)
@@ -104,28 +120,29 @@ def test_select_leaves_its_inputs_alone():
 
 
 def test_select_without_a_memory_takes_the_gradient_itself():
-    gradient, room = vectors(1000, seed=0)[0], Entries.empty(100)
+    gradient = vectors(1000, seed=0)[0]
+    room = room_for(100, gradient)
 
-    selected = select(gradient, None, 1.0, next_residual=None, room=room)
+    selected = select(gradient, None, torch.tensor(1.0), next_residual=None, room=room)
 
     expected = split_plainly(gradient, 1.0, 100)
-    assert selected == expected.selected
-    assert torch.equal(room.first(selected.wanted).indices, expected.sent.indices)
+    assert_found_alike(selected, expected.selected)
+    assert torch.equal(used(room, gradient).indices, expected.sent.indices)
 
 
 @pytest.mark.parametrize("nesterov", [True, False])
 def test_momentum_correction_follows_its_formula(nesterov: bool):
     # Eighths and a half: nothing is rounded, so both forms of the formula agree in every bit.
     g, u, v = (torch.randint(-64, 65, (1000,)) / 8 for _ in range(3))
-    new, room = Velocity(torch.empty(1000), torch.empty(1000)), Entries.empty(300)
+    new, room = Velocity(torch.empty(1000), torch.empty(1000)), Entries.room(300, 1000)
 
     correction = MomentumCorrection(0.5, nesterov, masks=False)
-    selected = correction.select(g, Velocity(u, v), 8.0, next_state=new, room=room)
+    selected = correction.select(g, Velocity(u, v), torch.tensor(8.0), next_state=new, room=room)
 
     momentum = 0.5 * (u + g) if nesterov else 0.5 * u + g
     velocity = v + momentum + g if nesterov else v + momentum
     assert torch.equal(new.momentum, momentum)
-    assert_same(Split(selected, room.first(selected.wanted), new.velocity), split_plainly(velocity, 8.0, 300))
+    assert_same(Split(selected, used(room, g), new.velocity), split_plainly(velocity, 8.0, 300))
 
 
 @pytest.mark.parametrize("seed", [2, 3])
@@ -134,13 +151,15 @@ def test_operators_correct_momentum_bit_for_bit_as_the_kernel_does(nesterov: boo
     correction = MomentumCorrection(0.9, nesterov, masks=False)
     g, u, v = vectors(1000, seed, num=3)
     news = [Velocity(torch.empty(1000), torch.empty(1000)) for _ in range(2)]
-    rooms = [Entries.empty(100), Entries.empty(100)]
+    rooms = [Entries.room(100, 1000), Entries.room(100, 1000)]
 
-    selected = correction.select(g, Velocity(u, v), 1.0, next_state=news[0], room=rooms[0])
-    by_operators = operators.select_velocity(correction.factors, (g, Velocity(u, v), news[1]), 1.0, rooms[1])
+    one = torch.tensor(1.0)
+    found = [
+        correction.select(g, Velocity(u, v), one, next_state=news[0], room=rooms[0]),
+        operators.select_velocity(correction.factors, (g, Velocity(u, v), news[1]), one, rooms[1]),
+    ]
 
-    splits = [Split(selected, room, new.velocity) for room, new in zip(rooms, news, strict=True)]
-    assert selected == by_operators
+    splits = [Split(*each) for each in zip(found, rooms, (new.velocity for new in news), strict=True)]
     assert_same(*splits)
     assert bits(news[0].momentum) == bits(news[1].momentum)
 
@@ -148,10 +167,10 @@ def test_operators_correct_momentum_bit_for_bit_as_the_kernel_does(nesterov: boo
 def test_masking_forgets_the_momentum_of_what_is_sent_only():
     g, u, v = vectors(1000, seed=2, num=3)
     masked, unmasked = (Velocity(torch.empty(1000), torch.empty(1000)) for _ in range(2))
-    room = Entries.empty(50)
+    room, threshold = Entries.room(50, 1000), torch.tensor(1.0)
 
-    MomentumCorrection(0.9, masks=False).select(g, Velocity(u, v), 1.0, next_state=unmasked, room=room)
-    MomentumCorrection(0.9, masks=True).select(g, Velocity(u, v), 1.0, next_state=masked, room=room)
+    MomentumCorrection(0.9, masks=False).select(g, Velocity(u, v), threshold, next_state=unmasked, room=room)
+    MomentumCorrection(0.9, masks=True).select(g, Velocity(u, v), threshold, next_state=masked, room=room)
 
     unmasked.momentum[room.indices] = 0.0
     assert torch.equal(masked.momentum, unmasked.momentum)
@@ -160,14 +179,14 @@ def test_masking_forgets_the_momentum_of_what_is_sent_only():
 
 def test_momentum_correction_without_momentum_is_error_feedback():
     gradient, velocity = vectors(1000, seed=2)
-    new, room = Velocity(torch.empty(1000), torch.empty(1000)), Entries.empty(1000)
+    new, room = Velocity(torch.empty(1000), torch.empty(1000)), Entries.room(1000, 1000)
 
     state = Velocity(torch.zeros(1000), velocity)
-    selected = MomentumCorrection(0.0).select(gradient, state, 1.0, next_state=new, room=room)
+    selected = MomentumCorrection(0.0).select(gradient, state, torch.tensor(1.0), next_state=new, room=room)
 
     feedback = split_by(select, [gradient, velocity], 1.0, 1000)
-    assert selected == feedback.selected
-    assert torch.equal(room.first(selected.wanted).values, feedback.sent.values)
+    assert_found_alike(selected, feedback.selected)
+    assert torch.equal(used(room, gradient).values, feedback.sent.values)
     assert torch.equal(new.velocity, feedback.kept)
 
 
@@ -210,7 +229,7 @@ def test_a_payload_holds_its_entries(values, d: int, density: float, spare: int,
 
     errors = pack(entries, layout, payload)
     pack(entries, layout, dirty)
-    unpacked = unpack(payload, layout)
+    unpacked = unpack(payload, layout).used(d)
 
     assert torch.equal(dirty, payload)
     assert torch.equal(unpacked.indices, entries.indices)
@@ -254,7 +273,7 @@ def test_a_payload_with_what_is_not_finite_can_still_be_packed(num_bad: int):
 
     pack(Entries(torch.arange(num_bad, dtype=torch.int32), values), layout, payload)
 
-    assert not torch.isfinite(unpack(payload, layout).values).any()
+    assert not torch.isfinite(unpack(payload, layout).used(10).values).any()
 
 
 @given(d=st.integers(1, 2**31 - 1), share=st.floats(0, 1), values=st.sampled_from(["float32", "float16"]))
@@ -310,16 +329,17 @@ def test_the_kernels_of_a_gpu_do_as_told(monkeypatch, seed: int):
         kept, in_place, untouched = torch.full_like(corrected, math.nan), corrected.clone(), corrected.clone()
 
         for terms, into in (((gradient, residual), kept), ((in_place, None), in_place), ((untouched, None), None)):
-            sent = Entries.empty(capacity, corrected.device)
+            sent = room_for(capacity, corrected)
             with np.errstate(all="ignore"):  # the interpreter computes with numpy
-                selected = Selected(*gpu.select(*terms, threshold, kept=into, indices=sent.indices, values=sent.values))
-            assert_same(Split(selected, sent.first(selected.wanted), expected.kept if into is None else into), expected)
+                selected = gpu.select(*terms, cutoff(threshold, corrected), kept=into, room=sent)
+            kept_here = expected.kept if into is None else into
+            assert_same(Split(selected, used(sent, corrected), kept_here), expected)
         assert bits(untouched) == bits(corrected)
 
         mean, expected_mean = corrected.clone(), corrected.cpu()
         with np.errstate(all="ignore"):
-            gpu.scatter_add(mean, *sent.first(selected.wanted), 1 / 3)
-            scatter_add(expected_mean, Entries(*(each.cpu() for each in sent.first(selected.wanted))), 1 / 3)
+            gpu.scatter_add(mean, sent, 1 / 3)
+            scatter_add(expected_mean, used(sent, corrected), 1 / 3)
         assert bits(mean) == bits(expected_mean)
 
 
@@ -333,7 +353,7 @@ def test_a_gpu_selects_and_scatters_bit_for_bit_as_the_cpu(length: int, seed: in
     split, expected = split_by(select, on_gpu, 1.0, length // 2), split_by(select, terms, 1.0, length // 2)
     assert_same(split, expected)
 
-    scatter_add(split.kept, split.sent, 1 / 3)
+    scatter_add(split.kept, Entries(*(each.cuda() for each in split.sent)), 1 / 3)
     scatter_add(expected.kept, expected.sent, 1 / 3)
     assert bits(split.kept) == bits(expected.kept)
 

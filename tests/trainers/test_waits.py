@@ -9,22 +9,28 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from trainers import cost
-from trainers.config import ExchangeConfig, NoneConfig, TopKConfig
+from trainers.config import ExchangeConfig, NoneConfig, ThresholdConfig, TopKConfig
 from trainers.exchange import exchange
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.config import (
+    AdaCompConfig,
     Bf16Config,
     CserConfig,
+    DgcConfig,
     DistEfSgdConfig,
     DoubleSqueezeConfig,
     Fp16Config,
+    GTopKConfig,
     OneBitConfig,
     PowerSgdConfig,
     QsgdConfig,
+    RandomKConfig,
     SignSgdConfig,
     TernGradConfig,
 )
+from trainers.exchange.kernels import operators
 from trainers.exchange.ledger import Ledger
+from trainers.exchange.levels.config import CatConfig
 from trainers.exchange.pacing import Unpaced
 from trainers.exchange.wire import Wire
 
@@ -44,20 +50,58 @@ WITHOUT_SELECTION: tuple[ExchangeConfig, ...] = (
     DistEfSgdConfig(),
     CserConfig(),
 )
-#: Not `int`, which quantizers ask of seeds that they draw on the host.
-READS = (Tensor.tolist, Tensor.item, Tensor.cpu, Tensor.nonzero, Tensor.__float__, Tensor.__bool__)
+#: What does not have to look at a gradient to say how much of it is sent; and a level for each.
+SELECTING: dict[str, tuple[ExchangeConfig, float | None]] = {
+    "threshold": (ThresholdConfig(density=0.1), 0.1),
+    "threshold, hold run": (ThresholdConfig(density=0.1, hold="run"), 0.1),
+    "threshold, nearly all": (ThresholdConfig(density=0.9), 0.9),
+    "absolute threshold": (ThresholdConfig(search="absolute", threshold=1.5), 1.5),
+    "topk": (TopKConfig(density=0.1), 0.1),
+    "topk, signs": (TopKConfig(density=0.1, values="sign"), 0.1),
+    "topk, exact": (TopKConfig(density=0.1, selection="exact"), 0.1),
+    "topk, by layer": (TopKConfig(density=0.1, scope="layer", values="float32"), 0.1),
+    "topk, global": (TopKConfig(density=0.1, scope="global"), 0.1),
+    "topk, ef21": (TopKConfig(density=0.1, memory="ef21"), 0.1),
+    "topk, no memory": (TopKConfig(density=0.1, memory="none"), 0.1),
+    "topk, sharded": (TopKConfig(density=0.1, aggregate="sharded"), 0.1),
+    "dgc": (DgcConfig(density=0.1), 0.1),
+    "gtopk": (GTopKConfig(density=0.1), 0.1),
+    "randomk": (RandomKConfig(density=0.1), 0.1),
+    "adacomp": (AdaCompConfig(), None),
+}
+READS = (
+    *(Tensor.tolist, Tensor.item, Tensor.cpu, Tensor.nonzero, torch.nonzero, Tensor.unique, torch.unique),
+    # Not `int`, which quantizers ask of seeds that they draw on the host.
+    *(Tensor.__float__, Tensor.__bool__, Tensor.__index__),
+)
 
 
 class Reads(TorchFunctionMode):
-    """Counts what asks a tensor for its values, in this thread."""
+    """Counts what asks a tensor for its values, in this thread; but not again after a copy to the host."""
 
-    count = 0
+    def __init__(self) -> None:
+        super().__init__()
+        self.count, self._on_host = 0, list[Tensor]()
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        self.count += func in READS
-        return func(*args, **(kwargs or {}))
+        self.count += _reads(func, args, kwargs or {}) and not self._is_on_host(args[0])
+        result = func(*args, **(kwargs or {}))
+        if func is Tensor.cpu:
+            self._on_host.append(result)
+        return result
+
+    def _is_on_host(self, tensor: Tensor) -> bool:
+        return tensor.untyped_storage().data_ptr() in [each.untyped_storage().data_ptr() for each in self._on_host]
+
+
+def _reads(func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> bool:
+    if func in (Tensor.__getitem__, Tensor.__setitem__):
+        return isinstance(args[1], Tensor) and args[1].dtype == torch.bool
+    if func in (Tensor.repeat_interleave, torch.repeat_interleave):
+        return "output_size" not in kwargs
+    return func in READS
 
 
 def reads(config: ExchangeConfig, level: float | None = None, *, steps: int = 3) -> list[int]:
@@ -86,5 +130,21 @@ def test_factors_in_16_bits_are_read_once_more_a_bucket_to_know_if_they_fitted()
     assert reads(PowerSgdConfig(rank=2)) == [NUM_BUCKETS + 1] * 3
 
 
-def test_what_a_gradient_sends_by_size_is_read():
-    assert min(reads(TopKConfig(density=0.1), 0.1)) > NUM_BUCKETS
+@pytest.mark.parametrize("kind", SELECTING)
+def test_who_selects_reads_once_a_step(monkeypatch: pytest.MonkeyPatch, kind: str):
+    monkeypatch.setattr(operators, "needed_for", lambda vector: True)  # as on a GPU
+    monkeypatch.setattr(Tensor, "numpy", _refuse)
+    config, level = SELECTING[kind]
+
+    first, *others = reads(config, level)
+
+    assert others == [1, 1]
+    assert first <= 3  # a first lambda has to be agreed on
+
+
+def _refuse(tensor: Tensor) -> None:
+    raise AssertionError("a GPU's tensors are no arrays")
+
+
+def test_a_bucket_is_read_to_choose_what_is_most_efficient():
+    assert min(reads(TopKConfig(density=0.1, levels=CatConfig()), 0.1)) == NUM_BUCKETS + 1

@@ -1,16 +1,21 @@
 """How the ranks' selections of a bucket are added up; here: every rank gathers those of all."""
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from itertools import accumulate
+from typing import Any, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from trainers import cost
 from trainers.exchange.buckets import Bucket
 from trainers.exchange.config import SparseConfig
+from trainers.exchange.kernels.entries import Entries
 from trainers.exchange.memory import Memory, Selection
-from trainers.exchange.payload import Header, Payload
+from trainers.exchange.payload import Header, Payload, header
 from trainers.exchange.wire import Wire
 from trainers.snapshot import Stateless
 
@@ -26,13 +31,27 @@ class Report:
     note: float = 0.0  # of the ranks' selectors, the mean
 
 
+class Unread(NamedTuple):
+    """A report that may still be on a GPU."""
+
+    words: Tensor  # (n,) int32
+    read: Callable[[Tensor], Report]  # of the words in host memory; ends the bucket's step
+
+
+def read(unread: Sequence[Unread]) -> list[Report]:
+    """Return the reports; here, behind the last bucket, the host first waits for a GPU."""
+    host = torch.cat([each.words for each in unread]).cpu()
+    ends = accumulate(len(each.words) for each in unread)
+    return [each.read(host[end - len(each.words) : end]) for each, end in zip(unread, ends, strict=True)]
+
+
 class Aggregator(Protocol):
     """Sums what the ranks selected of one bucket."""
 
     def num_bytes(self, capacity: int) -> int:
         """Return the bytes that a rank sends for payloads of `capacity` entries."""
 
-    def reduce(self, selection: Selection, capacity: int, *, loss: float, memory: Memory, out: Tensor) -> Report:
+    def reduce(self, selection: Selection, capacity: int, *, loss: Tensor, memory: Memory, out: Tensor) -> Unread:
         """Overwrite `out` by the mean over the ranks of what they sent; what did not fit goes back to `memory`."""
 
     def release(self, values: Tensor) -> None:
@@ -69,25 +88,37 @@ class Gather(Forgetful):
     def num_bytes(self, capacity: int) -> int:
         return cost.gather(self._bucket.num_elements, capacity, self._dtype, self._wire.num_workers).bytes
 
-    def reduce(self, selection: Selection, capacity: int, *, loss: float, memory: Memory, out: Tensor) -> Report:
-        payload = self._payload(capacity)
-        words, errors = payload.pack(Header.of(selection, loss), selection.entries)
-        memory.keep(self._bucket.span, selection.indices, errors)
-        rows = self._wire.all_gather(words, payload.parts(len(selection.indices)))
-        headers = payload.headers(rows)
+    def reduce(self, selection: Selection, capacity: int, *, loss: Tensor, memory: Memory, out: Tensor) -> Unread:
+        payload = Payload(self._bucket.num_elements, capacity, self._dtype)
+        indices = selection.entries.indices
+        mine, errors = payload.pack(header(selection, loss), selection.entries)
+        memory.keep(self._bucket.span, Entries(indices, errors))
+        rows = self._wire.all_gather(mine, payload.parts())
         payload.sum(rows, out, scale=1 / len(rows))
-        return report(headers, sent=sum(min(each.wanted, capacity) for each in headers) / len(headers))
+        words = [num_used(indices, len(out)), payload.headers(rows).flatten()]
+        return Unread(torch.cat(words), partial(self._read, payload))
 
-    def _payload(self, capacity: int) -> Payload:
-        return Payload(self._bucket.num_elements, capacity, self._dtype)
+    def _read(self, payload: Payload, words: Tensor) -> Report:
+        self._wire.charge(payload.unused(int(words[0])), cost.all_gather)
+        return report(read_headers(words[1:]), payload.layout.capacity)
 
 
-def report(headers: list[Header], *, sent: float) -> Report:
-    """Return what the ranks' headers say together."""
+def num_used(indices: Tensor, d: int) -> Tensor:
+    """Return how many of `indices` `(k,)` are entries of a vector `(d,)`, as a word `(1,)` int32 beside them."""
+    return (indices < d).sum(0, True, dtype=torch.int32)
+
+
+def read_headers(words: Tensor) -> list[Header]:
+    """Return the headers in `words` `(5 N,)`, in host memory."""
+    return [Header.read(each) for each in words.view(-1, len(Header._fields))]
+
+
+def report(headers: list[Header], capacity: int) -> Report:
+    """Return what the ranks' headers say together of payloads with room for `capacity` entries."""
     return Report(
         loss=sum(each.loss for each in headers) / len(headers),
         is_finite=all(each.is_finite and math.isfinite(each.loss) for each in headers),
         most_wanted=max(each.wanted for each in headers),
-        sent=sent,
+        sent=sum(min(each.wanted, capacity) for each in headers) / len(headers),
         note=sum(each.note for each in headers) / len(headers),
     )

@@ -53,6 +53,10 @@ class Bucket:
     def span(self) -> slice:
         return slice(self.start, self.stop)
 
+    def within(self, part: "Layer | Bucket") -> slice:
+        """Return where one of its layers, or all of it, lies in the bucket."""
+        return slice(part.start - self.start, part.stop - self.start)
+
 
 def split(shapes: Sequence[Shape], config: ExchangeBase) -> tuple[Bucket, ...]:
     """Cut parameters of these shapes, in the model's order, into buckets in the order that backward fills them.

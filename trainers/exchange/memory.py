@@ -10,32 +10,38 @@ import torch
 from torch import Tensor
 
 from trainers.exchange.config import SparseConfig
-from trainers.exchange.kernels.entries import Entries, Selected, Velocity
+from trainers.exchange.kernels.entries import Entries, Velocity
+from trainers.exchange.kernels.operators import compact
 from trainers.exchange.kernels.quantile import strided
-from trainers.exchange.kernels.scatter import scatter_add
+from trainers.exchange.kernels.scatter import clear, scatter_add, take
 from trainers.exchange.kernels.select import MomentumCorrection, select
 from trainers.snapshot import Kept
 
 
 class Selection(NamedTuple):
-    """Entries of a bucket that a rank sends."""
+    """Entries of a bucket that a rank sends, from the start of the bucket; scalars are beside them."""
 
-    indices: Tensor  # (k,) int32, ascending, from the start of the bucket
-    values: Tensor  # (k,) float32
-    wanted: int  # entries that qualified, whether or not there was room for them
-    is_finite: bool  # whether all entries of the corrected gradient were
-    note: float = 0.0  # what the selector tells all ranks with the bucket: they learn the mean
+    entries: Entries
+    wanted: Tensor  # int32: entries that qualified, whether or not there was room for them
+    is_finite: Tensor  # bool: whether all entries of the corrected gradient were
+    note: Tensor  # float32: what the selector tells all ranks with the bucket; they learn the mean
 
-    @property
-    def entries(self) -> Entries:
-        return Entries(self.indices, self.values)
+    @classmethod
+    def of(cls, entries: Entries, wanted: Tensor | int, is_finite: Tensor) -> "Selection":
+        """Return a selection whose selector has no more to say."""
+        if isinstance(wanted, int):
+            wanted = torch.full_like(is_finite, wanted, dtype=torch.int32)
+        return cls(entries, wanted, is_finite, note=torch.zeros_like(is_finite, dtype=torch.float32))
 
 
 class Memory(Protocol):
     """Corrects a bucket's gradient by what earlier steps did not send, and keeps what this one does not."""
 
-    def select(self, gradient: Tensor, span: slice, *, threshold: float, capacity: int) -> Selection:
-        """Return the first `capacity` corrected entries with magnitude >= `threshold`, in one pass; keep the others."""
+    def select(self, gradient: Tensor, span: slice, *, threshold: Tensor, capacity: int) -> Selection:
+        """Return the first `capacity` corrected entries with magnitude >= `threshold`, in one pass; keep the others.
+
+        The threshold is a scalar beside the gradient.
+        """
 
     def corrected(self, gradient: Tensor, span: slice) -> Tensor:
         """Return the corrected gradient of the bucket; all of it is kept until `take` or `take_all`."""
@@ -46,14 +52,14 @@ class Memory(Protocol):
         They are as many as the bucket's share of a sample `of` so many entries; None: of the bucket alone.
         """
 
-    def take(self, span: slice, indices: Tensor) -> Tensor:
+    def take(self, span: slice, indices: Tensor) -> Entries:
         """Return the corrected entries at `indices`, which are sent and no longer kept."""
 
     def take_all(self, span: slice) -> None:
         """The whole bucket is sent, none of it is kept."""
 
-    def keep(self, span: slice, indices: Tensor, errors: Tensor) -> None:
-        """Of the entries at `indices`, `errors` did not go through: keep that too."""
+    def keep(self, span: slice, errors: Entries) -> None:
+        """Of the entries that are sent, `errors` did not go through: keep that too."""
 
     def receive(self, mean: Tensor, span: slice) -> None:
         """Turn the mean of what the ranks sent into the gradient to step with, in place."""
@@ -87,10 +93,6 @@ class StatePair:
         self.now.add_(vector.to(self.now.device), alpha=1 / kept.of)
 
 
-def _selection(room: Entries, selected: Selected) -> Selection:
-    return Selection(*room.first(selected.wanted), *selected)
-
-
 class Residual:
     """Error feedback: the unsent part is added to the next gradient (Karimireddy et al., 2019, Algorithm 1)."""
 
@@ -98,10 +100,10 @@ class Residual:
         self._residual = StatePair(like)
         self._factor = 1.0
 
-    def select(self, gradient: Tensor, span: slice, *, threshold: float, capacity: int) -> Selection:
-        room = Entries.empty(capacity, gradient.device)
+    def select(self, gradient: Tensor, span: slice, *, threshold: Tensor, capacity: int) -> Selection:
+        room = Entries.room(capacity, len(gradient), gradient.device)
         kept = self._residual.next[span]
-        return _selection(room, select(gradient, self._before(span), threshold, next_residual=kept, room=room))
+        return Selection.of(room, *select(gradient, self._before(span), threshold, next_residual=kept, room=room))
 
     def corrected(self, gradient: Tensor, span: slice) -> Tensor:
         return torch.add(gradient, self._before(span), out=self._residual.next[span])
@@ -109,17 +111,17 @@ class Residual:
     def sample(self, gradient: Tensor, span: slice, of: int | None = None) -> Tensor:
         return strided(gradient, of) + self._factor * strided(self._residual.now[span], of)
 
-    def take(self, span: slice, indices: Tensor) -> Tensor:
+    def take(self, span: slice, indices: Tensor) -> Entries:
         kept = self._residual.next[span]
-        values = kept[indices]
-        kept[indices] = 0.0
-        return values
+        taken = take(kept, indices)
+        clear(kept, indices)
+        return taken
 
     def take_all(self, span: slice) -> None:
         self._residual.next[span].zero_()
 
-    def keep(self, span: slice, indices: Tensor, errors: Tensor) -> None:
-        scatter_add(self._residual.next[span], Entries(indices, errors))
+    def keep(self, span: slice, errors: Entries) -> None:
+        scatter_add(self._residual.next[span], errors)
 
     def receive(self, mean: Tensor, span: slice) -> None:
         return
@@ -152,11 +154,11 @@ class Accumulation:
         self._correction = MomentumCorrection(config.momentum_correction, config.nesterov, config.masking)
         self._momentum, self._sum = StatePair(like), StatePair(like)  # the paper's u and v
 
-    def select(self, gradient: Tensor, span: slice, *, threshold: float, capacity: int) -> Selection:
-        room = Entries.empty(capacity, gradient.device)
+    def select(self, gradient: Tensor, span: slice, *, threshold: Tensor, capacity: int) -> Selection:
+        room = Entries.room(capacity, len(gradient), gradient.device)
         now = Velocity(self._momentum.now[span], self._sum.now[span])
         after = Velocity(self._momentum.next[span], self._sum.next[span])
-        return _selection(room, self._correction.select(gradient, now, threshold, next_state=after, room=room))
+        return Selection.of(room, *self._correction.select(gradient, now, threshold, next_state=after, room=room))
 
     def corrected(self, gradient: Tensor, span: slice) -> Tensor:
         decay, to_momentum, to_sum = self._correction.factors
@@ -169,21 +171,21 @@ class Accumulation:
         momentum = decay * strided(self._momentum.now[span], of) + to_momentum * strided(gradient, of)
         return strided(self._sum.now[span], of) + momentum + to_sum * strided(gradient, of)
 
-    def take(self, span: slice, indices: Tensor) -> Tensor:
+    def take(self, span: slice, indices: Tensor) -> Entries:
         total = self._sum.next[span]
-        values = total[indices]
-        total[indices] = 0.0
+        taken = take(total, indices)
+        clear(total, indices)
         if self._correction.masks:
-            self._momentum.next[span][indices] = 0.0
-        return values
+            clear(self._momentum.next[span], indices)
+        return taken
 
     def take_all(self, span: slice) -> None:
         self._sum.next[span].zero_()
         if self._correction.masks:
             self._momentum.next[span].zero_()
 
-    def keep(self, span: slice, indices: Tensor, errors: Tensor) -> None:
-        scatter_add(self._sum.next[span], Entries(indices, errors))
+    def keep(self, span: slice, errors: Entries) -> None:
+        scatter_add(self._sum.next[span], errors)
 
     def receive(self, mean: Tensor, span: slice) -> None:
         return
@@ -213,12 +215,10 @@ class Differences:
         self._sent, self._mean = StatePair(like), StatePair(like)  # this rank's estimate, and the mean of all ranks'
         self._difference = torch.zeros_like(like)
 
-    def select(self, gradient: Tensor, span: slice, *, threshold: float, capacity: int) -> Selection:
-        difference = self.corrected(gradient, span)
-        hits = (difference.abs() >= threshold).nonzero().flatten().int()
-        indices = hits[:capacity]
-        is_finite = bool(torch.isfinite(difference.sum()))
-        return Selection(indices, self.take(span, indices), len(hits), is_finite)
+    def select(self, gradient: Tensor, span: slice, *, threshold: Tensor, capacity: int) -> Selection:
+        difference, room = self.corrected(gradient, span), Entries.room(capacity, len(gradient), gradient.device)
+        selected = compact(difference, threshold, room)
+        return Selection.of(self.take(span, room.indices), *selected)
 
     def corrected(self, gradient: Tensor, span: slice) -> Tensor:
         self._sent.next[span].copy_(self._sent.now[span])
@@ -227,16 +227,16 @@ class Differences:
     def sample(self, gradient: Tensor, span: slice, of: int | None = None) -> Tensor:
         return strided(gradient, of) - strided(self._sent.now[span], of)
 
-    def take(self, span: slice, indices: Tensor) -> Tensor:
-        values = self._difference[span][indices]
-        self._sent.next[span][indices] += values
-        return values
+    def take(self, span: slice, indices: Tensor) -> Entries:
+        taken = take(self._difference[span], indices)
+        scatter_add(self._sent.next[span], taken)
+        return taken
 
     def take_all(self, span: slice) -> None:
         self._sent.next[span] += self._difference[span]
 
-    def keep(self, span: slice, indices: Tensor, errors: Tensor) -> None:
-        self._sent.next[span][indices] -= errors
+    def keep(self, span: slice, errors: Entries) -> None:
+        scatter_add(self._sent.next[span], errors, -1.0)
 
     def receive(self, mean: Tensor, span: slice) -> None:
         mean += self._mean.now[span]
@@ -268,9 +268,9 @@ class Nothing:
     def __init__(self, like: Tensor) -> None:
         self._corrected = torch.zeros_like(like)
 
-    def select(self, gradient: Tensor, span: slice, *, threshold: float, capacity: int) -> Selection:
-        room = Entries.empty(capacity, gradient.device)
-        return _selection(room, select(gradient, None, threshold, next_residual=None, room=room))
+    def select(self, gradient: Tensor, span: slice, *, threshold: Tensor, capacity: int) -> Selection:
+        room = Entries.room(capacity, len(gradient), gradient.device)
+        return Selection.of(room, *select(gradient, None, threshold, next_residual=None, room=room))
 
     def corrected(self, gradient: Tensor, span: slice) -> Tensor:
         return self._corrected[span].copy_(gradient)
@@ -278,13 +278,13 @@ class Nothing:
     def sample(self, gradient: Tensor, span: slice, of: int | None = None) -> Tensor:
         return strided(gradient, of).clone()
 
-    def take(self, span: slice, indices: Tensor) -> Tensor:
-        return self._corrected[span][indices]
+    def take(self, span: slice, indices: Tensor) -> Entries:
+        return take(self._corrected[span], indices)
 
     def take_all(self, span: slice) -> None:
         return
 
-    def keep(self, span: slice, indices: Tensor, errors: Tensor) -> None:
+    def keep(self, span: slice, errors: Entries) -> None:
         return
 
     def receive(self, mean: Tensor, span: slice) -> None:

@@ -1,6 +1,6 @@
 """A rank's selection on the wire: a header, and entries padded to a capacity that all ranks know."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,35 +14,39 @@ from trainers.exchange.memory import Selection
 from trainers.exchange.wire import Parts
 
 HEADER_BYTES = cost.HEADER_BYTES
+#: Of a header's words; the others are float32.
+NUM_COUNTS = 3
 
 
-@dataclass(frozen=True)
-class Header:
-    """What a rank tells all others beside its entries."""
+class Header(NamedTuple):
+    """What a rank tells all others beside its entries, as it is read on the host."""
 
     wanted: int  # entries that qualified, whether or not there was room for them
-    loss: float
     is_finite: bool
     most: int  # entries that the fullest of its shards wanted; where there is one shard, `wanted`
-    note: float = 0.0  # of the selector
-
-    @classmethod
-    def of(cls, selection: Selection, loss: float, most: int | None = None) -> "Header":
-        """Return the header of a selection that belongs to `loss`."""
-        most = selection.wanted if most is None else most
-        return cls(selection.wanted, loss, selection.is_finite, most, selection.note)
-
-    def words(self) -> Tensor:
-        """Return the header as `(5,)` int32."""
-        loss, note = torch.tensor([self.loss, self.note], dtype=torch.float32).view(torch.int32).tolist()
-        return torch.tensor([self.wanted, loss, self.is_finite, self.most, note], dtype=torch.int32)
+    loss: float
+    note: float  # of the selector
 
     @classmethod
     def read(cls, words: Tensor) -> "Header":
-        """Return the header that `words` `(5,)` int32 hold."""
-        wanted, _, flag, most, _ = words.tolist()
-        loss, note = words[[1, 4]].view(torch.float32).tolist()
-        return cls(wanted, loss, bool(flag), most, note)
+        """Return the header of `words` `(5,)`, which lie in host memory."""
+        wanted, is_finite, most = words[:NUM_COUNTS].tolist()
+        return cls(wanted, bool(is_finite), most, *words[NUM_COUNTS:].view(torch.float32).tolist())
+
+
+def header(selection: Selection, loss: Tensor, most: Tensor | None = None) -> Tensor:
+    """Return the `Header` of a selection that belongs to `loss`, as words `(5,)` int32 beside them."""
+    counts = [selection.wanted, selection.is_finite, selection.wanted if most is None else most]
+    numbers = torch.stack([loss, selection.note]).view(torch.int32)
+    return torch.cat([torch.stack([each.to(torch.int32) for each in counts]), numbers])
+
+
+def joined(mine: Tensor, theirs: Tensor) -> Tensor:
+    """Return the header of two ranks together: sums, and of `most` the larger one."""
+    both = torch.stack([mine, theirs])
+    wanted, is_finite, most = both[:, :NUM_COUNTS].unbind(1)
+    numbers = both[:, NUM_COUNTS:].view(torch.float32).sum(0).view(torch.int32)
+    return torch.cat([torch.stack([wanted.sum(dtype=torch.int32), is_finite.amin(), most.amax()]), numbers])
 
 
 class Payload:
@@ -55,16 +59,19 @@ class Payload:
     def num_bytes(self) -> int:
         return HEADER_BYTES + self.layout.num_bytes
 
-    def pack(self, header: Header, entries: Entries) -> tuple[Tensor, Tensor]:
-        """Return the payload `(num_bytes,)` uint8, and of each entry what its format on the wire rounds off."""
+    def pack(self, told: Tensor, entries: Entries) -> tuple[Tensor, Tensor]:
+        """Return the payload `(num_bytes,)` uint8, and of each entry what its format on the wire rounds off.
+
+        `told` are the words of its header.
+        """
         words = torch.zeros(self.num_bytes, dtype=torch.uint8, device=entries.values.device)
-        words[:HEADER_BYTES] = header.words().view(torch.uint8)
+        words[:HEADER_BYTES] = told.view(torch.uint8)
         return words, pack(entries, self.layout, words[HEADER_BYTES:])
 
     @staticmethod
-    def headers(rows: Tensor) -> list[Header]:
-        """Return the headers of payloads in rows `(N, num_bytes)`."""
-        return [Header.read(row[:HEADER_BYTES].contiguous().view(torch.int32)) for row in rows.cpu()]
+    def headers(rows: Tensor) -> Tensor:
+        """Return the headers `(N, 5)` of payloads in rows `(N, num_bytes)`."""
+        return rows[:, :HEADER_BYTES].contiguous().view(torch.int32)
 
     def sum(self, rows: Tensor, out: Tensor, scale: float) -> None:
         """Overwrite `out` `(d,)` by the sum of payloads in rows `(N, num_bytes)`, times `scale`.
@@ -81,8 +88,11 @@ class Payload:
         """Add the entries in a payload, times `scale`, to `out` `(d,)`."""
         scatter_add(out, self.entries(words), scale)
 
-    def parts(self, count: int, copies: int = 1) -> Parts:
-        """Return the bytes by purpose of `copies` payloads that have `count` entries together."""
+    def parts(self, copies: int = 1) -> Parts:
+        """Return the bytes by purpose of `copies` payloads whose room is all in use."""
+        return {"control": copies * HEADER_BYTES, "gradient": copies * self.layout.num_bytes}
+
+    def unused(self, count: int, copies: int = 1) -> Parts:
+        """Return how these differ if the payloads have `count` entries together, as they turn out to have."""
         padding = self.layout.unused_bytes(copies * self.layout.capacity - count)
-        gradient = copies * self.layout.num_bytes - padding
-        return {"control": copies * HEADER_BYTES, "gradient": gradient, "padding": padding}
+        return {"gradient": -padding, "padding": padding}

@@ -4,20 +4,21 @@ A gather costs a rank N-1 payloads; here it is 2(N-1)/N of one, whatever N. The 
 than one of them: what an owner does not send around it keeps, and adds to its later sums, so that nothing is lost.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from trainers import cost
-from trainers.exchange.aggregate import Report, report
+from trainers.exchange.aggregate import Report, Unread, num_used, read_headers, report
 from trainers.exchange.buckets import Bucket
 from trainers.exchange.compressors.topk import largest
 from trainers.exchange.config import SparseConfig
 from trainers.exchange.kernels.entries import Entries
-from trainers.exchange.kernels.scatter import scatter_add
+from trainers.exchange.kernels.scatter import clear, scatter_add, take
 from trainers.exchange.memory import Memory, Selection
-from trainers.exchange.payload import Header, Payload
+from trainers.exchange.payload import Header, Payload, header
 from trainers.exchange.shards import Shards
 from trainers.exchange.wire import Wire
 from trainers.snapshot import Kept
@@ -32,6 +33,7 @@ class Sharded:
         self._room = 0  # entries of a payload for one owner; 0: not yet known
         self._next_room = 0
         self._factor = 1.0
+        self._nothing = torch.zeros(len(Header._fields), dtype=torch.int32, device=device)  # to tell beside means
         # Of this rank's shard: means that were not sent around.
         self._kept, self._next_kept = (torch.zeros(self._shards.size, device=device) for _ in range(2))
 
@@ -39,30 +41,27 @@ class Sharded:
         room, kept = self._to_owner(capacity).layout.capacity, self._to_all(capacity).layout.capacity
         return cost.sharded(self._shards.size, room, kept, self._dtype, self._wire.num_workers).bytes
 
-    def reduce(self, selection: Selection, capacity: int, *, loss: float, memory: Memory, out: Tensor) -> Report:
-        rows, headers = self._to_owners(selection, capacity, loss, memory)
+    def reduce(self, selection: Selection, capacity: int, *, loss: Tensor, memory: Memory, out: Tensor) -> Unread:
+        rows, to_owners = self._to_owners(selection, capacity, loss, memory)
         self._sum(rows, capacity)
-        self._to_everybody(capacity, out)
-        self._next_room = cost.capacity_for(max(each.most for each in headers), self._shards.size)
-        return report(headers, sent=sum(min(each.wanted, capacity) for each in headers) / len(headers))
+        to_all = self._to_everybody(capacity, out)
+        words = [to_owners, to_all, Payload.headers(rows).flatten()]
+        return Unread(torch.cat(words), partial(self._read, capacity))
 
-    def _to_owners(
-        self, selection: Selection, capacity: int, loss: float, memory: Memory
-    ) -> tuple[Tensor, list[Header]]:
-        """Send each owner its entries; returns what this one got, and what all ranks say."""
-        payload, pieces = self._to_owner(capacity), self._shards.split(selection.indices)
-        header = Header.of(selection, loss, most=max(len(piece.places) for piece in pieces))
-        rows, count = [], 0
+    def _to_owners(self, selection: Selection, capacity: int, loss: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
+        """Send each owner its entries; returns what this one got, and how many it sent `(1,)`."""
+        payload = self._to_owner(capacity)
+        (indices, values), room = selection.entries, payload.layout.capacity
+        pieces = self._shards.split(indices, room)
+        told = header(selection, loss, most=torch.stack([piece.wanted for piece in pieces]).amax())
+        rows, errors = [], torch.cat([values, values.new_zeros(1)])  # beyond the room, an entry's error is all of it
         for piece in pieces:
-            values = selection.values[piece.places]
-            entries = Entries(piece.indices, values).first(payload.layout.capacity)
-            words, errors = payload.pack(header, entries)
-            values[: len(errors)] = errors  # beyond the room, an entry's error is all of it
-            memory.keep(self._bucket.span, selection.indices[piece.places], values)
+            words, rounded_off = payload.pack(told, Entries(piece.indices, errors[piece.places]))
+            errors[piece.places] = rounded_off
             rows.append(words)
-            count += len(entries.indices)
-        received = self._wire.all_to_all(torch.stack(rows), payload.parts(count, copies=len(rows)))
-        return received, payload.headers(received)
+        memory.keep(self._bucket.span, Entries(indices, errors[:-1]))
+        received = self._wire.all_to_all(torch.stack(rows), payload.parts(copies=len(rows)))
+        return received, torch.stack([piece.wanted.clamp(max=room) for piece in pieces]).sum(0, True, dtype=torch.int32)
 
     def _sum(self, rows: Tensor, capacity: int) -> None:
         """Add the mean of the ranks' entries in this rank's shard to what it had kept."""
@@ -71,17 +70,31 @@ class Sharded:
         for row in rows:
             payload.add_to(mean, row, scale=1 / len(rows))
 
-    def _to_everybody(self, capacity: int, out: Tensor) -> None:
-        """Send the largest means around, keep the others, and overwrite `out` by what all owners sent."""
+    def _to_everybody(self, capacity: int, out: Tensor) -> Tensor:
+        """Send the largest means around, keep the others, and overwrite `out` by what all owners sent.
+
+        Returns how many this one sent `(1,)`.
+        """
         payload, mean = self._to_all(capacity), self._next_kept
-        chosen = largest(mean, payload.layout.capacity)
-        header = Header(wanted=len(chosen), loss=0.0, is_finite=True, most=0)
-        words, mean[chosen] = payload.pack(header, Entries(chosen, mean[chosen]))
-        rows = self._wire.all_gather(words, payload.parts(len(chosen)))
+        chosen = take(mean, largest(mean, payload.layout.capacity))
+        words, errors = payload.pack(self._nothing, chosen)
+        clear(mean, chosen.indices)
+        scatter_add(mean, Entries(chosen.indices, errors))
+        rows = self._wire.all_gather(words, payload.parts())
         out.zero_()
         for owner, row in enumerate(rows):
             indices, values = payload.entries(row)
             scatter_add(out, Entries(self._shards.join(indices, owner), values))
+        return num_used(chosen.indices, len(mean))
+
+    def _read(self, capacity: int, words: Tensor) -> Report:
+        to_owners, to_all = words[:2].tolist()
+        copies = self._wire.num_workers
+        self._wire.charge(self._to_owner(capacity).unused(to_owners, copies), cost.all_to_all)
+        self._wire.charge(self._to_all(capacity).unused(to_all), cost.all_gather)
+        headers = read_headers(words[2:])
+        self._next_room = cost.capacity_for(max(each.most for each in headers), self._shards.size)
+        return report(headers, capacity)
 
     def _to_owner(self, capacity: int) -> Payload:
         room = self._room or cost.capacity_for(capacity / self._wire.num_workers, self._shards.size)

@@ -2,18 +2,21 @@
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from trainers import cost
+from trainers.exchange.kernels.scatter import places
 
 BLOCK = cost.SHARD_BLOCK
 
 
 class Piece(NamedTuple):
-    """The entries of a selection that belong to one owner."""
+    """The entries of a selection that belong to one owner, as far as there is room for them."""
 
-    places: Tensor  # (k,) int64, in the selection
-    indices: Tensor  # (k,) int32, in the owner's shard, ascending
+    places: Tensor  # (k,) int32, in the selection; behind it, in unused slots
+    indices: Tensor  # (k,) int32, in the owner's shard
+    wanted: Tensor  # int32 scalar: how many there are, whether or not there is room for them
 
 
 class Shards:
@@ -23,18 +26,24 @@ class Shards:
         self._d, self._num_owners = d, num_owners
         self.size = cost.shard_size(d, num_owners)
 
-    def split(self, indices: Tensor) -> list[Piece]:
-        """Return the pieces of ascending `indices` `(k,)`, by owner."""
+    def split(self, indices: Tensor, room: int) -> list[Piece]:
+        """Return the pieces of `indices` `(k,)`, by owner, each in at most `room` slots."""
         block = indices // BLOCK
-        owners, local = block % self._num_owners, (block // self._num_owners) * BLOCK + indices % BLOCK
+        owners = torch.where(indices < self._d, block % self._num_owners, self._num_owners)
+        local = block // self._num_owners * BLOCK + indices % BLOCK
+        local = torch.cat([local, local.new_full((1,), self.size)])
         pieces = []
         for owner in range(self._num_owners):
-            places = (owners == owner).nonzero().flatten()
-            pieces.append(Piece(places, local[places]))
+            hits = owners == owner
+            found = places(hits, room)
+            pieces.append(Piece(found, local[found], hits.sum(dtype=torch.int32)))
         return pieces
 
     def join(self, indices: Tensor, owner: int) -> Tensor:
-        """Return where the entries at `indices` `(k,)` of the owner's shard lie in the bucket, in the same order."""
+        """Return where the entries at `indices` `(k,)` of the owner's shard lie in the bucket, in the same order.
+
+        Behind the bucket lies what is behind the shard: unused slots stay unused.
+        """
         return (indices // BLOCK * self._num_owners + owner) * BLOCK + indices % BLOCK
 
     def add(self, values: Tensor, owner: int, shard: Tensor) -> None:

@@ -1,15 +1,17 @@
 """Sums of entries that all ranks selected alike: only their values travel."""
 
 import math
+from functools import partial
 
+import torch
 from torch import Tensor
 
 from trainers import cost
-from trainers.exchange.aggregate import Forgetful, Report
+from trainers.exchange.aggregate import Forgetful, Report, Unread
 from trainers.exchange.buckets import Bucket
 from trainers.exchange.dense import all_reduce_mean
 from trainers.exchange.memory import Memory, Selection
-from trainers.exchange.outcome import is_finite
+from trainers.exchange.outcome import all_finite, loss_if
 from trainers.exchange.wire import Wire
 
 
@@ -22,15 +24,14 @@ class Shared(Forgetful):
     def num_bytes(self, capacity: int) -> int:
         return cost.shared(capacity, self._wire.num_workers).bytes
 
-    def reduce(self, selection: Selection, capacity: int, *, loss: float, memory: Memory, out: Tensor) -> Report:
-        values, count = selection.values, len(selection.indices)
-        told = values.new_tensor([loss if selection.is_finite else math.nan])
-        loss_sum = all_reduce_mean(values, self._wire, told).item()
+    def reduce(self, selection: Selection, capacity: int, *, loss: Tensor, memory: Memory, out: Tensor) -> Unread:
+        indices, values = selection.entries
+        loss_sum = all_reduce_mean(values, self._wire, loss_if(selection.is_finite, loss).reshape(1))
         out.zero_()
-        out[selection.indices] = values
-        return Report(
-            loss=loss_sum / self._wire.num_workers,
-            is_finite=math.isfinite(loss_sum) and is_finite(values),
-            most_wanted=count,
-            sent=count,
-        )
+        out[indices] = values
+        told = loss_if(all_finite(values), loss_sum)
+        return Unread(told.view(torch.int32), partial(self._read, len(indices)))
+
+    def _read(self, count: int, words: Tensor) -> Report:
+        loss = words.view(torch.float32).item() / self._wire.num_workers
+        return Report(loss, is_finite=math.isfinite(loss), most_wanted=count, sent=count)

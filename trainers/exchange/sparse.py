@@ -6,6 +6,7 @@ in them, so that all ranks agree on the next capacity, and stop at the same step
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,13 +14,13 @@ from torch import Tensor
 
 from trainers import cost
 from trainers.exchange import memory
-from trainers.exchange.aggregate import Aggregator, Gather, Report
+from trainers.exchange.aggregate import Aggregator, Gather, Report, Unread, read
 from trainers.exchange.buckets import Bucket
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.config import GTopKConfig, RandomKConfig, SparseConfig
 from trainers.exchange.dense import all_reduce_mean
 from trainers.exchange.levels.level import Level
-from trainers.exchange.outcome import DIVERGED, Exchanged, is_finite
+from trainers.exchange.outcome import DIVERGED, Exchanged, all_finite
 from trainers.exchange.selectors.selector import Selector
 from trainers.exchange.sharded import Sharded, owned
 from trainers.exchange.shared import Shared
@@ -49,8 +50,7 @@ class SparseExchange:
             self._rescale(memory.rate_correction(self._learning_rate, learning_rate))
         if not self._selector.prepare(level, self._buffer, self._memory, self._wire):
             return DIVERGED
-        told = float(loss)  # a GPU has it long before it has the first gradient
-        reports = [self._exchange(bucket, told) for bucket in self._buffer.buckets]
+        reports = read([self._exchange(bucket, loss.float()) for bucket in self._buffer.buckets])
         if not all(report.is_finite for report in reports):
             return DIVERGED
         self._commit(reports, learning_rate)
@@ -64,15 +64,14 @@ class SparseExchange:
         for aggregator in self._aggregators:
             aggregator.rescale(factor)
 
-    def _exchange(self, bucket: Bucket, loss: float) -> Report:
+    def _exchange(self, bucket: Bucket, loss: Tensor) -> Unread:
         gradient, aggregator = self._buffer.wait(bucket), self._aggregators[bucket.index]
         capacity, d = self._selector.capacity(bucket), len(gradient)
         if self._selector.sends_all:
             control = [loss] if bucket.start == 0 else []  # as a dense exchange does, bit for bit
-            report = self._dense(bucket, control, wanted=d)
+            report = self._dense(bucket, control)
         elif capacity == d or self._prefers_dense(aggregator.num_bytes(capacity), d):
-            wanted, note = self._selector.count(bucket, gradient, self._memory)
-            report = self._dense(bucket, [loss, float(wanted), note], wanted=wanted)
+            report = self._dense(bucket, [loss, *self._selector.count(bucket, gradient, self._memory)])
         else:
             selection = self._selector.select(bucket, gradient, self._memory, capacity)
             report = aggregator.reduce(selection, capacity, loss=loss, memory=self._memory, out=gradient)
@@ -82,22 +81,24 @@ class SparseExchange:
     def _prefers_dense(self, num_bytes: int, d: int) -> bool:
         return num_bytes > cost.dense_instead(d, self._wire.num_workers).bytes
 
-    def _dense(self, bucket: Bucket, control: Sequence[float], *, wanted: float) -> Report:
+    def _dense(self, bucket: Bucket, control: Sequence[Tensor]) -> Unread:
         """Average the whole bucket; `control` is what it sends beside it: loss, what this rank wanted, and its note."""
         gradient = self._buffer.gradient[bucket.span]
         gradient.copy_(self._memory.corrected(gradient, bucket.span))
         self._memory.take_all(bucket.span)
         self._aggregators[bucket.index].release(gradient)
-        sums: list[float] = all_reduce_mean(gradient, self._wire, gradient.new_tensor(control)).tolist()
-        means = [each / self._wire.num_workers for each in sums]
-        loss, mean_wanted, note = (*means, *(math.nan, wanted, 0.0)[len(means) :])
-        return Report(
-            loss=loss,
-            is_finite=all(map(math.isfinite, means)) and is_finite(gradient),
-            most_wanted=mean_wanted,
-            sent=float(len(gradient)),
-            note=note,
-        )
+        told = torch.stack([each.float() for each in control]) if control else gradient.new_empty(0)
+        sums = all_reduce_mean(gradient, self._wire, told)
+        words = torch.cat([all_finite(gradient).float().reshape(1), sums]).view(torch.int32)
+        return Unread(words, partial(self._read, float(len(gradient))))
+
+    def _read(self, d: float, words: Tensor) -> Report:
+        """Return the report of a bucket of `d` entries that was averaged densely."""
+        numbers: list[float] = words.view(torch.float32).tolist()
+        means = [each / self._wire.num_workers for each in numbers[1:]]
+        loss, wanted, note = (*means, *(math.nan, d, 0.0)[len(means) :])
+        is_finite = bool(numbers[0]) and all(map(math.isfinite, means))
+        return Report(loss, is_finite, most_wanted=wanted, sent=d, note=note)
 
     def _commit(self, reports: list[Report], learning_rate: float) -> None:
         self._memory.commit()

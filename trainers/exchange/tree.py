@@ -1,20 +1,21 @@
 """Sums that go up a tree of ranks: two ranks' entries become one's, of which the largest go on (Shi et al., 2019)."""
 
 import math
+from functools import partial
 from itertools import chain
 
 import torch
 from torch import Tensor
 
 from trainers import cost
-from trainers.exchange.aggregate import Forgetful, Report
+from trainers.exchange.aggregate import Forgetful, Report, Unread, num_used
 from trainers.exchange.buckets import Bucket
 from trainers.exchange.compressors.gtopk import merge, merge_rounds
 from trainers.exchange.config import GTopKConfig
 from trainers.exchange.kernels.entries import Entries
 from trainers.exchange.kernels.scatter import scatter_add
 from trainers.exchange.memory import Memory, Selection
-from trainers.exchange.payload import Header, Payload
+from trainers.exchange.payload import Header, Payload, header, joined
 from trainers.exchange.wire import Wire
 
 
@@ -26,50 +27,54 @@ class Tree(Forgetful):
 
     def __init__(self, config: GTopKConfig, bucket: Bucket, wire: Wire) -> None:
         self._bucket, self._wire, self._dtype = bucket, wire, config.values
+        self._transfers = list(chain(*merge_rounds(wire.num_workers)))
 
     def num_bytes(self, capacity: int) -> int:
         return cost.tree(self._bucket.num_elements, capacity, self._dtype, self._wire.num_workers).bytes
 
-    def reduce(self, selection: Selection, capacity: int, *, loss: float, memory: Memory, out: Tensor) -> Report:
-        payload, num_workers = Payload(self._bucket.num_elements, capacity, self._dtype), self._wire.num_workers
-        words = self._climb(Header.of(selection, loss), selection.entries, payload, memory)
+    def reduce(self, selection: Selection, capacity: int, *, loss: Tensor, memory: Memory, out: Tensor) -> Unread:
+        payload = Payload(self._bucket.num_elements, capacity, self._dtype)
+        words, sent = self._climb(header(selection, loss), selection.entries, payload, memory)
         # How many entries are in use, only the source knows; it is all but where most of a gradient is zero.
-        self._wire.broadcast(words, 0, payload.parts(capacity))
-        [header], entries = payload.headers(words.unsqueeze(0)), payload.entries(words)
-        scatter_add(out.zero_(), entries, 1 / num_workers)
-        return Report(
-            loss=header.loss / num_workers,
-            is_finite=header.is_finite and math.isfinite(header.loss),
-            most_wanted=header.most,
-            sent=len(entries.indices),
-        )
+        self._wire.broadcast(words, 0, payload.parts())
+        told, entries = payload.headers(words.unsqueeze(0))[0], payload.entries(words)
+        scatter_add(out.zero_(), entries, 1 / self._wire.num_workers)
+        counts = [sent, num_used(entries.indices, len(out))]
+        return Unread(torch.cat([*counts, told]), partial(self._read, payload))
 
-    def _climb(self, header: Header, entries: Entries, payload: Payload, memory: Memory) -> Tensor:
-        """Add what the ranks below send, and send the sum up; returns it, which for the first rank is of all."""
-        rank, transfers = self._wire.rank, list(chain(*merge_rounds(self._wire.num_workers)))
-        for below in (each.sender for each in transfers if each.receiver == rank):
+    def _climb(self, told: Tensor, entries: Entries, payload: Payload, memory: Memory) -> tuple[Tensor, Tensor]:
+        """Add what the ranks below send, and send the sum up.
+
+        Returns the sum, which for the first rank is of all, and how many entries it has `(1,)`.
+        """
+        d = self._bucket.num_elements
+        for below in (each.sender for each in self._transfers if each.receiver == self._wire.rank):
             words = self._wire.receive(_room(payload, entries), below)
-            [theirs] = payload.headers(words.unsqueeze(0))
-            header = _joined(header, theirs)
-            kept, dropped = merge(entries, payload.entries(words), payload.layout.capacity)
-            entries = Entries(*kept)
-            memory.keep(self._bucket.span, *dropped)
-        words, errors = payload.pack(header, entries)
-        memory.keep(self._bucket.span, entries.indices, errors)
-        for above in (each.receiver for each in transfers if each.sender == rank):
-            self._wire.send(words, above, payload.parts(len(entries.indices)))
-        return words
+            told = joined(told, payload.headers(words.unsqueeze(0))[0])
+            entries, dropped = merge(entries, payload.entries(words), payload.layout.capacity, d)
+            memory.keep(self._bucket.span, dropped)
+        words, errors = payload.pack(told, entries)
+        memory.keep(self._bucket.span, Entries(entries.indices, errors))
+        for above in self._above():
+            self._wire.send(words, above, payload.parts())
+        return words, num_used(entries.indices, d)
+
+    def _above(self) -> list[int]:
+        """Return whom this rank sends its sum; there is nobody above the first one."""
+        return [each.receiver for each in self._transfers if each.sender == self._wire.rank]
+
+    def _read(self, payload: Payload, words: Tensor) -> Report:
+        sent, count = words[:2].tolist()
+        for _ in self._above():
+            self._wire.charge(payload.unused(sent), cost.point_to_point)
+        told, num_workers = Header.read(words[2:]), self._wire.num_workers
+        return Report(
+            loss=told.loss / num_workers,
+            is_finite=told.is_finite and math.isfinite(told.loss),
+            most_wanted=told.most,
+            sent=count,
+        )
 
 
 def _room(payload: Payload, like: Entries) -> Tensor:
     return torch.empty(payload.num_bytes, dtype=torch.uint8, device=like.values.device)
-
-
-def _joined(mine: Header, theirs: Header) -> Header:
-    """Return the sums over the ranks of both; of `most`, the largest."""
-    return Header(
-        wanted=mine.wanted + theirs.wanted,
-        loss=mine.loss + theirs.loss,
-        is_finite=mine.is_finite and theirs.is_finite,
-        most=max(mine.most, theirs.most),
-    )

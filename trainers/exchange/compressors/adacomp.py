@@ -6,31 +6,36 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
+from trainers.exchange.kernels import operators
 from trainers.exchange.kernels.compiled import compiled_later
+from trainers.exchange.kernels.entries import Entries
+from trainers.exchange.kernels.scatter import take
 
 
-def select(corrected: Tensor, gradient: Tensor, *, bin_size: int) -> tuple[Tensor, Tensor]:
-    """Return the indices `(k,)` (int32, ascending) and values `(k,)` to send of a layer, given as two `(d,)`.
+def select(corrected: Tensor, gradient: Tensor, *, bin_size: int, room: int) -> tuple[Entries, Tensor]:
+    """Return the first entries to send of a layer, given as two `(d,)`, as far as there is `room`, and their number.
 
     A bin is a run of `bin_size` entries, the last one shorter. An entry is sent if |corrected + gradient| reaches the
     largest |corrected| of its bin; its value is the sign of `corrected` times the mean of the bins' largest. Of a bin
-    of zeros nothing is sent, so k may be 0; it may also be d.
+    of zeros nothing is sent, so there may be 0; there may also be d.
     """
-    if corrected.is_cuda:
-        indices, scale = select_by_torch(corrected, gradient, bin_size)
+    if operators.needed_for(corrected):
+        hits, scale = select_by_torch(corrected, gradient, bin_size)
+        indices, wanted = operators.places(hits, room), hits.sum(dtype=torch.int32)
     else:
-        found, scale = _select(corrected.numpy(), gradient.numpy(), bin_size)
-        indices = torch.from_numpy(found)
-    return indices, torch.where(corrected[indices] >= 0, scale, -scale)
+        found, mean = _select(corrected.numpy(), gradient.numpy(), bin_size)
+        indices, wanted = torch.from_numpy(found[:room]), torch.tensor(len(found), dtype=torch.int32)
+        scale = torch.tensor(mean, dtype=torch.float32)
+    return Entries(indices, torch.where(take(corrected, indices).values >= 0, scale, -scale)), wanted
 
 
-def select_by_torch(corrected: Tensor, gradient: Tensor, bin_size: int) -> tuple[Tensor, float]:
-    """Return the indices `(k,)` of what is sent, and the magnitude of all values."""
+def select_by_torch(corrected: Tensor, gradient: Tensor, bin_size: int) -> tuple[Tensor, Tensor]:
+    """Return of each entry whether it is sent `(d,)`, and the magnitude of all values."""
     missing = -len(corrected) % bin_size
     bins, ahead = (pad(each, (0, missing)).view(-1, bin_size).abs() for each in (corrected, corrected + gradient))
     most = bins.amax(1)
     hits = (ahead >= most.unsqueeze(1)) & (most > 0).unsqueeze(1)
-    return hits.flatten().nonzero().flatten().int(), most.mean().item()
+    return hits.flatten()[: len(corrected)], most.mean()
 
 
 @compiled_later

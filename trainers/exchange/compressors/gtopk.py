@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from trainers.exchange.compressors.topk import largest
-
-#: Indices `(k,)` (int32, ascending) and values `(k,)` (float32).
-Sparse = tuple[Tensor, Tensor]
+from trainers.exchange.kernels.entries import Entries
+from trainers.exchange.kernels.scatter import clear, places, take
 
 
 class Transfer(NamedTuple):
@@ -32,10 +31,21 @@ def merge_rounds(num_workers: int) -> list[list[Transfer]]:
     ]
 
 
-def merge(mine: Sparse, theirs: Sparse, count: int) -> tuple[Sparse, Sparse]:
-    """Return the `count` largest entries of the sum of two sparse vectors, and the others, for the memory."""
-    indices, places = torch.unique(torch.cat([mine[0], theirs[0]]), return_inverse=True)
-    sums = mine[1].new_zeros(len(indices)).index_add_(0, places, torch.cat([mine[1], theirs[1]]))
-    is_kept = torch.zeros_like(indices, dtype=torch.bool)
-    is_kept[largest(sums, count) if len(sums) > count else slice(None)] = True
-    return (indices[is_kept], sums[is_kept]), (indices[~is_kept], sums[~is_kept])
+def merge(mine: Entries, theirs: Entries, count: int, d: int) -> tuple[Entries, Entries]:
+    """Return the `count` largest entries of the sum of two sparse vectors `(d,)`, and the others, for the memory."""
+    indices, order = torch.cat([mine.indices, theirs.indices]).sort()
+    values = torch.where(indices < d, torch.cat([mine.values, theirs.values])[order], 0.0)
+    # What both have is there twice in succession: the second of them moves to the first, and is 0 then.
+    is_second = indices.diff(prepend=indices.new_full((1,), -1)) == 0
+    sums = values + torch.where(is_second, values, 0.0).roll(-1)
+    sums = torch.where(is_second, 0.0, sums)
+    kept = largest(sums, count)
+    dropped = sums.clone()
+    clear(dropped, kept)
+    others = places(dropped != 0, len(dropped))
+    return _at(kept, indices, sums, d), _at(others, indices, sums, d)
+
+
+def _at(chosen: Tensor, indices: Tensor, values: Tensor, d: int) -> Entries:
+    """Return those of some entries that are at `chosen`; one behind them is an unused slot."""
+    return Entries(torch.cat([indices, indices.new_full((1,), d)])[chosen], take(values, chosen).values)

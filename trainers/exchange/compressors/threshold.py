@@ -82,8 +82,11 @@ class HardThreshold:
         """Take what the planned share reached as the next lambda for the same level."""
         self.current = replace(self.state, threshold=max(self.state.reached, LEAST_THRESHOLD))
 
-    def reached(self, sample: Tensor) -> float:
-        """Return the magnitude that lambda should have been for, going by a `sample` `(n,)` of this rank's gradient."""
+    def reached(self, sample: Tensor) -> Tensor:
+        """Return the magnitude that lambda should have been for, by a `sample` `(n,)` of this rank's gradient.
+
+        It is a scalar beside the sample.
+        """
         assert self.current.level is not None
         return reached_by(sample, min(1.0, self.current.aim * self.current.level))
 

@@ -1,12 +1,14 @@
 """The largest entries of a vector, exactly.
 
-A sample tells about where the cut-off is, and only what reaches that is sorted out: on a CPU that takes a tenth of the
+On a CPU a sample tells about where the cut-off is, and only what reaches that is sorted out: that takes a tenth of the
 time of `torch.topk`.
 """
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from trainers.exchange.kernels import operators
 
 #: Entries sampled for the first cut-off of an exact selection.
 SAMPLES = 65_536
@@ -17,11 +19,13 @@ LEAST = torch.finfo(torch.float32).tiny
 
 
 def largest(values: Tensor, count: int) -> Tensor:
-    """Return the indices `(k,)` (int32, ascending) of the `count` largest magnitudes of `values` `(d,)`, no zeros.
+    """Return the indices `(k,)` of the `count` largest magnitudes of `values` `(d,)`, no zeros, as `Entries` has them.
 
     Of equal magnitudes at the cut-off, any are taken.
     """
     magnitudes = values.abs()
+    if operators.needed_for(values):
+        return by_torch(magnitudes, count)
     sample = magnitudes[:: _stride(len(values), SAMPLES)]
     expected = count * len(sample) / len(values)
     rank = round(expected + MARGIN * expected**0.5)
@@ -29,6 +33,12 @@ def largest(values: Tensor, count: int) -> Tensor:
     if len(candidates) < count:
         candidates = _reaching(magnitudes, LEAST)
     return _largest_of(magnitudes, candidates, count)
+
+
+def by_torch(magnitudes: Tensor, count: int) -> Tensor:
+    """Return what `largest` does, in `count` slots, or as many as there are magnitudes `(d,)`."""
+    found = magnitudes.topk(min(count, len(magnitudes)), sorted=False)
+    return torch.where(found.values >= LEAST, found.indices, len(magnitudes)).sort().values.int()
 
 
 def _stride(num_entries: int, num_samples: float) -> int:
@@ -42,16 +52,12 @@ def _stride(num_entries: int, num_samples: float) -> int:
 def _at_rank(magnitudes: Tensor, rank: int) -> float:
     """Return the `rank`-th largest of `magnitudes` `(n,)`; a rank beyond them means the last."""
     place = max(0, len(magnitudes) - max(1, rank))
-    if magnitudes.is_cuda:
-        return magnitudes.kthvalue(place + 1).values.item()
     return float(np.partition(magnitudes.numpy(), place)[place])
 
 
 def _reaching(magnitudes: Tensor, threshold: float) -> Tensor:
     """Return the indices, ascending, of what is at least `threshold`, and not zero."""
     hits = magnitudes >= max(threshold, LEAST)
-    if hits.is_cuda:
-        return hits.nonzero().flatten()
     return torch.from_numpy(np.flatnonzero(hits.numpy()))  # up to ten times as fast as torch's, where they are few
 
 
@@ -59,9 +65,6 @@ def _largest_of(magnitudes: Tensor, candidates: Tensor, count: int) -> Tensor:
     """Return those of `candidates`, ascending indices, that have the `count` largest magnitudes."""
     if len(candidates) <= count:
         return candidates.int()
-    found = magnitudes[candidates]
-    if found.is_cuda:
-        chosen = found.topk(count, sorted=False).indices.sort().values
-    else:
-        chosen = torch.from_numpy(np.sort(np.argpartition(found.numpy(), -count)[-count:]))
+    found = magnitudes[candidates].numpy()
+    chosen = torch.from_numpy(np.sort(np.argpartition(found, -count)[-count:]))
     return candidates[chosen].int()

@@ -5,6 +5,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from trainers.exchange.kernels.entries import Entries, Selected
+
 #: Entries that one program works on.
 BLOCK = 1024
 #: Of which so many are set aside when they are first read. A block that sends more, over 12.5 %, is read again.
@@ -16,7 +18,7 @@ def _split(
     gradient, residual, kept, threshold, counts, aside_indices, aside_values, d, num_blocks,
     HAS_RESIDUAL: tl.constexpr, KEEPS: tl.constexpr, BLOCK: tl.constexpr, ASIDE: tl.constexpr,
 ):  # fmt: skip
-    """Set aside what of gradient + residual reaches the threshold, and keep the rest.
+    """Set aside what of gradient + residual reaches the threshold, a pointer to it, and keep the rest.
 
     `counts` `(2, num_blocks)` receives how many entries of a block do, and how many are not finite.
     """
@@ -27,7 +29,7 @@ def _split(
     if HAS_RESIDUAL:
         vector += tl.load(residual + places, mask=inside, other=0.0)
     magnitudes = tl.abs(vector)
-    hits = inside & (magnitudes >= threshold)
+    hits = inside & (magnitudes >= tl.load(threshold))
     num_hits = tl.sum(hits.to(tl.int32))
     tl.store(counts + block, num_hits)
     is_odd = (magnitudes != magnitudes) | (magnitudes == float("inf"))
@@ -66,7 +68,7 @@ def _gather(
         places = block * BLOCK + tl.arange(0, BLOCK)
         inside = places < d
         found = tl.load(vector + places, mask=inside, other=0.0)
-        hits = inside & (tl.abs(found) >= threshold)
+        hits = inside & (tl.abs(found) >= tl.load(threshold))
         slots = first + tl.cumsum(hits.to(tl.int32), 0) - 1
         sent = hits & (slots < capacity)
         tl.store(indices + slots, places, mask=sent)
@@ -76,22 +78,21 @@ def _gather(
 
 
 @triton.jit
-def _scatter_add(out, indices, values, scale, num, BLOCK: tl.constexpr):
-    """Add scaled values at distinct indices."""
+def _scatter_add(out, indices, values, scale, num, d, BLOCK: tl.constexpr):
+    """Add scaled values at distinct indices below d."""
     slots = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = slots < num
-    targets = out + tl.load(indices + slots, mask=inside, other=0)
+    places = tl.load(indices + slots, mask=slots < num, other=d)
+    inside = places < d
     added = tl.load(values + slots, mask=inside, other=0.0) * scale
-    tl.store(targets, tl.load(targets, mask=inside, other=0.0) + added, mask=inside)
+    tl.store(out + places, tl.load(out + places, mask=inside, other=0.0) + added, mask=inside)
 
 
 def select(
-    gradient: Tensor, residual: Tensor | None, threshold: float, *, kept: Tensor | None, indices: Tensor, values: Tensor
-) -> tuple[int, bool]:
+    gradient: Tensor, residual: Tensor | None, threshold: Tensor, *, kept: Tensor | None, room: Entries
+) -> Selected:
     """See `select.select`; `kept` None: what is not sent is nowhere kept. It may be the gradient itself.
 
-    One pass over the vectors, and one over what was set aside; the order does not depend on which block runs first. The
-    host waits for the device once, to know how many entries there are.
+    One pass over the vectors, and one over what was set aside; the order does not depend on which block runs first.
     """
     d, device = len(gradient), gradient.device
     num_blocks = triton.cdiv(d, BLOCK)
@@ -106,13 +107,12 @@ def select(
         HAS_RESIDUAL=residual is not None, **sizes,
     )  # fmt: skip
     ends = counts.cumsum(1, dtype=torch.int32)
-    _gather[(num_blocks,)](into, threshold, counts, ends, *aside, indices, values, d, len(indices), **sizes)
-    wanted, num_odd = ends[:, -1].tolist()
-    return wanted, num_odd == 0
+    _gather[(num_blocks,)](into, threshold, counts, ends, *aside, *room, d, len(room.indices), **sizes)
+    return Selected(ends[0, -1], ends[1, -1] == 0)
 
 
-def scatter_add(out: Tensor, indices: Tensor, values: Tensor, scale: float) -> None:
+def scatter_add(out: Tensor, entries: Entries, scale: float) -> None:
     """See `scatter.scatter_add`."""
-    num = len(indices)
+    num = len(entries.indices)
     # A fused multiply-add would round once, and no longer agree with the CPU.
-    _scatter_add[(triton.cdiv(num, BLOCK),)](out, indices, values, scale, num, BLOCK=BLOCK, enable_fp_fusion=False)
+    _scatter_add[(triton.cdiv(num, BLOCK),)](out, *entries, scale, num, len(out), BLOCK=BLOCK, enable_fp_fusion=False)

@@ -5,12 +5,11 @@ Signs stand for the mean magnitude of a payload's entries, which is the nearest 
 value goes back to the memory.
 """
 
-import math
-
 import numpy as np
 import torch
 from torch import Tensor
 
+from trainers.exchange.kernels import operators
 from trainers.exchange.kernels.entries import Entries
 from trainers.exchange.kernels.scatter import scatter_add
 from trainers.exchange.layout import BLOCK, PayloadLayout
@@ -19,41 +18,48 @@ from trainers.exchange.layout import BLOCK, PayloadLayout
 TOP_EXPONENT = 15
 #: Scales stop here, so that they and their inverses are normal float32.
 LARGEST_SCALE_EXPONENT = 126
+#: Of the bits of a float32: what is added to the exponent, and the digits behind it.
+FLOAT32_BIAS, FLOAT32_DIGITS = 127, 23
 
 
 def pack(entries: Entries, layout: PayloadLayout, payload: Tensor) -> Tensor:
-    """Overwrite `payload` `(layout.num_bytes,)` uint8 by `entries`, at most as many as the layout's capacity.
+    """Overwrite `payload` `(layout.num_bytes,)` uint8 by `entries`, in at most as many slots as the layout's capacity.
 
     Return what the format rounds off `(k,)`, for the memory. It is exact, but of signs: plus the value that `unpack`
     returns, it is the entry's value. Unused bytes are 0.
     """
     num, parts = len(entries.indices), layout.sections
+    is_used = entries.indices < layout.d
+    values = torch.where(is_used, entries.values, 0.0)
     payload.zero_()
     if layout.uses_bitmap:
-        _set_bits(payload[parts.bitmap], entries.indices)
+        _set_bits(payload[parts.bitmap], entries.indices.clamp(max=layout.d - 1), is_used)
     else:
         payload[parts.counts].view(torch.int32).copy_(_block_counts(entries.indices, layout))
-        payload[parts.indices].view(torch.uint16)[:num] = entries.indices % BLOCK
+        payload[parts.indices].view(torch.uint16)[:num] = torch.where(is_used, entries.indices % BLOCK, 0)
     if layout.values == "float32":
-        payload[parts.values].view(torch.float32)[:num] = entries.values
-        return torch.zeros_like(entries.values)
+        payload[parts.values].view(torch.float32)[:num] = values
+        return torch.zeros_like(values)
     if layout.values == "sign":
-        return _pack_signs(entries.values, payload[parts.unit], payload[parts.values])
-    halves, unit = _round_to_half(entries.values)
-    payload[parts.unit].view(torch.float32).fill_(unit)
+        return _pack_signs(values, is_used.sum(), payload[parts.unit], payload[parts.values])
+    unit = _unit(values)
+    halves = (values * unit.reciprocal()).half()
+    payload[parts.unit].view(torch.float32).copy_(unit)
     payload[parts.values].view(torch.float16)[:num] = halves
-    return halves.float().mul_(-unit).add_(entries.values)
+    return values - halves.float() * unit
 
 
 def unpack(payload: Tensor, layout: PayloadLayout) -> Entries:
-    """Return the entries of `payload` `(layout.num_bytes,)` uint8, as `pack` wrote it."""
+    """Return the entries of `payload` `(layout.num_bytes,)` uint8, as `pack` wrote it, in `layout.capacity` slots."""
     parts = layout.sections
     if layout.uses_bitmap:
-        indices = _find_bits(payload[parts.bitmap], layout.capacity)
+        indices = _find_bits(payload[parts.bitmap], layout)
     else:
-        starts = _block_starts(layout, payload.device).repeat_interleave(payload[parts.counts].view(torch.int32))
-        indices = payload[parts.indices].view(torch.uint16)[: len(starts)].int() + starts
-    return Entries(indices, _values(payload.unsqueeze(0), layout)[0, : len(indices)])
+        counts = payload[parts.counts].view(torch.int32)
+        in_each = torch.cat([counts, layout.capacity - counts.sum(0, True, dtype=torch.int32)])
+        starts = _block_edges(layout, payload.device).repeat_interleave(in_each, output_size=layout.capacity)
+        indices = payload[parts.indices].view(torch.uint16).int() + starts
+    return Entries(indices, _values(payload.unsqueeze(0), layout)[0])
 
 
 def sum_unpacked(payloads: Tensor, layout: PayloadLayout, out: Tensor, *, scale: float = 1.0) -> None:
@@ -62,7 +68,7 @@ def sum_unpacked(payloads: Tensor, layout: PayloadLayout, out: Tensor, *, scale:
     Every entry is scaled, then added in the order of the payloads: ranks that pass them in one order hold equal bits.
     """
     assert len(out) == layout.d
-    if out.is_cuda or layout.uses_bitmap:
+    if operators.needed_for(out) or layout.uses_bitmap:
         out.zero_()
         for payload in payloads:
             scatter_add(out, unpack(payload, layout), scale)
@@ -87,11 +93,14 @@ def _values(payloads: Tensor, layout: PayloadLayout) -> Tensor:
     return section.view(torch.float16).float() * unit
 
 
-def _pack_signs(values: Tensor, unit: Tensor, bits: Tensor) -> Tensor:
-    """Write the mean magnitude of `values` `(k,)`, and a bit for each; return what that leaves of them `(k,)`."""
-    magnitude = (values.abs() / max(1, len(values))).sum()  # divided first, or the sum may overflow
+def _pack_signs(values: Tensor, count: Tensor, unit: Tensor, bits: Tensor) -> Tensor:
+    """Write the mean magnitude of `count` of `values` `(k,)`, the others 0, and a bit for each.
+
+    Return what that leaves of them `(k,)`.
+    """
+    magnitude = (values.abs() / count.clamp(min=1)).sum()  # divided first, or the sum may overflow
     unit.view(torch.float32).copy_(magnitude)
-    _set_bits(bits, (values < 0).nonzero().flatten())
+    _set_bits(bits, torch.arange(len(values), device=values.device), values < 0)
     return values - torch.where(values < 0, -magnitude, magnitude)
 
 
@@ -100,35 +109,37 @@ def _bits(words: Tensor) -> Tensor:
     return (words.unsqueeze(-1) >> torch.arange(8, dtype=torch.uint8, device=words.device) & 1).flatten(1)
 
 
-def _round_to_half(values: Tensor) -> tuple[Tensor, float]:
-    """Return `values` `(k,)` in units of a power of two, rounded to float16, and that unit."""
-    largest = values.abs().max().item() if len(values) else 0.0
-    exponent = TOP_EXPONENT - math.frexp(largest)[1]
-    scale = math.ldexp(1.0, min(exponent, LARGEST_SCALE_EXPONENT))
-    return (values * scale).half(), 1 / scale
+def _unit(values: Tensor) -> Tensor:
+    """Return the power of two (scalar) that float16 multiples of hold `values` `(k,)` best."""
+    largest = values.abs().amax() if len(values) else values.new_zeros(())
+    exponent = torch.where(largest.isfinite(), largest.frexp().exponent, 0) - TOP_EXPONENT
+    # By its bits: not every device's power function returns powers of two exactly.
+    return (exponent.clamp(min=-LARGEST_SCALE_EXPONENT) + FLOAT32_BIAS << FLOAT32_DIGITS).view(torch.float32)
 
 
 def _block_counts(indices: Tensor, layout: PayloadLayout) -> Tensor:
     """Return how many of the ascending `indices` `(k,)` lie in each block `(num_blocks,)`."""
-    places = torch.searchsorted(indices, _block_starts(layout, indices.device))
-    return places.diff(append=places.new_tensor([len(indices)]))
+    return torch.searchsorted(indices, _block_edges(layout, indices.device)).diff()
 
 
-def _block_starts(layout: PayloadLayout, device: torch.device) -> Tensor:
-    return torch.arange(0, layout.d, BLOCK, dtype=torch.int32, device=device)
+def _block_edges(layout: PayloadLayout, device: torch.device) -> Tensor:
+    """Return where blocks start, and d `(num_blocks + 1,)`, as int32."""
+    blocks = torch.arange(layout.num_blocks + 1, device=device)
+    return (blocks * BLOCK).clamp(max=layout.d).int()
 
 
-def _set_bits(bitmap: Tensor, indices: Tensor) -> None:
-    """Set the bits at distinct `indices` `(k,)` in a clear `bitmap` of bytes."""
-    # No two indices share a bit, so to add is to set.
-    bitmap.index_add_(0, indices >> 3, (1 << (indices & 7)).to(torch.uint8))
+def _set_bits(bitmap: Tensor, indices: Tensor, are_set: Tensor) -> None:
+    """Set bits at `indices` `(k,)` in a clear `bitmap` of bytes where `are_set` `(k,)`; these indices are distinct."""
+    # No two of them share a bit, so to add is to set.
+    bitmap.index_add_(0, indices >> 3, (are_set << (indices & 7)).to(torch.uint8))
 
 
-def _find_bits(bitmap: Tensor, capacity: int) -> Tensor:
-    """Return the places of the set bits, ascending, as int32; at most `capacity`."""
-    if bitmap.is_cuda:
-        return _bits(bitmap.unsqueeze(0)).flatten().nonzero().flatten().int()
+def _find_bits(bitmap: Tensor, layout: PayloadLayout) -> Tensor:
+    """Return the places of the set bits, ascending, as int32 `(capacity,)`; unused slots hold d."""
+    if operators.needed_for(bitmap):
+        return operators.places(_bits(bitmap.unsqueeze(0))[0, : layout.d], layout.capacity)
     from trainers.exchange.kernels import cpu
 
-    indices = torch.empty(capacity, dtype=torch.int32)
-    return indices[: cpu.find_bits(bitmap.view(torch.int32).numpy(), indices.numpy())]
+    indices = torch.full((layout.capacity,), layout.d, dtype=torch.int32)
+    cpu.find_bits(bitmap.view(torch.int32).numpy(), indices.numpy())
+    return indices

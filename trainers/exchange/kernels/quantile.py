@@ -1,7 +1,10 @@
 """A sampled quantile of magnitudes: the threshold that a planned share of entries reaches."""
 
 import numpy as np
+import torch
 from torch import Tensor
+
+from trainers.exchange.kernels import operators
 
 #: Entries sampled: 65 of them are beyond a density of 0.1 %.
 SAMPLES = 65_536
@@ -17,14 +20,14 @@ def strided(vector: Tensor, of: int | None = None) -> Tensor:
     return vector[:: max(1, ((of or len(vector)) // SAMPLES - 1) | 1)]
 
 
-def reached_by(sample: Tensor, density: float) -> float:
-    """Return the magnitude that a share `density` of `sample` `(n,)` reaches, at least one entry.
+def reached_by(sample: Tensor, density: float) -> Tensor:
+    """Return the magnitude (a scalar beside it) that a share `density` of `sample` `(n,)` reaches, at least one entry.
 
     What is not finite counts as largest.
     """
     rank = max(1, round(density * len(sample)))
-    if sample.is_cuda:
-        return sample.abs().kthvalue(len(sample) - rank + 1).values.item()
+    if operators.needed_for(sample):
+        return sample.abs().kthvalue(len(sample) - rank + 1).values
     # numpy's selection is vectorized: 16 times as fast as torch's.
     place = len(sample) - rank
-    return float(np.partition(sample.abs().numpy(), place)[place])
+    return torch.from_numpy(np.partition(sample.abs().numpy(), place)[place : place + 1]).squeeze(0)

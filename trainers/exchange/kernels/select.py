@@ -10,19 +10,23 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from trainers.exchange.kernels import operators
 from trainers.exchange.kernels.entries import Entries, Selected, Velocity
+from trainers.exchange.kernels.scatter import clear
 
 #: Columns of the matrices that the CPU kernels work on: as many as a word has bits.
 COLUMNS = 64
 
 
 def select(
-    gradient: Tensor, residual: Tensor | None, threshold: float, *, next_residual: Tensor | None, room: Entries
+    gradient: Tensor, residual: Tensor | None, threshold: Tensor, *, next_residual: Tensor | None, room: Entries
 ) -> Selected:
     """Move entries of gradient + residual `(d,)` that reach `threshold` in magnitude to `room`, in ascending order.
+
+    `threshold` is a scalar beside them, and `room` has unused slots alone.
 
     What does not reach it, or finds no room, becomes `next_residual` `(d,)`; what was moved is 0 there. Without a
     memory both residuals are None.
@@ -30,7 +34,7 @@ def select(
     if residual is None or next_residual is None:
         assert residual is next_residual
         return operators.compact(gradient, threshold, room)
-    if gradient.is_cuda:
+    if operators.needed_for(gradient):
         return operators.select(gradient, residual, threshold, next_residual=next_residual, room=room)
     from trainers.exchange.kernels import cpu
 
@@ -54,13 +58,13 @@ class MomentumCorrection:
         return (self.coefficient, self.coefficient, 1.0) if self.nesterov else (self.coefficient, 1.0, 0.0)
 
     def select(
-        self, gradient: Tensor, state: Velocity, threshold: float, *, next_state: Velocity, room: Entries
+        self, gradient: Tensor, state: Velocity, threshold: Tensor, *, next_state: Velocity, room: Entries
     ) -> Selected:
         """Move entries of the new velocity `(d,)` that reach `threshold` in magnitude to `room`, in ascending order.
 
         `next_state` receives the new momentum and velocity; what was moved is 0 in the velocity.
         """
-        if gradient.is_cuda:
+        if operators.needed_for(gradient):
             selected = operators.select_velocity(self.factors, (gradient, state, next_state), threshold, room)
         else:
             from trainers.exchange.kernels import cpu
@@ -68,21 +72,21 @@ class MomentumCorrection:
             kernel = partial(cpu.select_velocity, tuple(map(np.float32, self.factors)))
             selected = _by_rows(kernel, (gradient, *state, *next_state), threshold, room)
         if self.masks:
-            next_state.momentum[room.indices[: selected.wanted]] = 0.0
+            clear(next_state.momentum, room.indices)
         return selected
 
 
-def _by_rows(kernel: Callable[..., Any], vectors: tuple[Tensor, ...], threshold: float, room: Entries) -> Selected:
+def _by_rows(kernel: Callable[..., Any], vectors: tuple[Tensor, ...], threshold: Tensor, room: Entries) -> Selected:
     """Run a CPU kernel over full rows, then over the short last one."""
     d = len(vectors[0])
     # The kernels check no bounds.
     assert all(len(vector) == d for vector in vectors) and len(room.indices) == len(room.values)
     entries = (room.indices.numpy(), room.values.numpy())
-    full = d - d % COLUMNS
+    full, cutoff = d - d % COLUMNS, threshold.float().numpy()[()]
     wanted, is_finite = 0, True
     for start, stop, columns in ((0, full, COLUMNS), (full, d, d - full)):
         if start < stop:
             rows = tuple(vector[start:stop].view(-1, columns).numpy() for vector in vectors)
-            wanted, is_part_finite = kernel(rows, np.float32(threshold), start, entries, wanted)
+            wanted, is_part_finite = kernel(rows, cutoff, start, entries, wanted)
             is_finite = is_finite and is_part_finite
-    return Selected(wanted, is_finite)
+    return Selected(torch.tensor(wanted, dtype=torch.int32), torch.tensor(is_finite))

@@ -10,7 +10,7 @@ from trainers.exchange.buckets import Bucket
 from trainers.exchange.compressors.randomk import random_block, random_entries
 from trainers.exchange.config import RandomKConfig
 from trainers.exchange.memory import Memory, Selection
-from trainers.exchange.outcome import is_finite
+from trainers.exchange.outcome import all_finite
 from trainers.exchange.selectors.by_count import ByCount
 
 
@@ -27,12 +27,12 @@ class AtRandom(ByCount):
         self._taken = 0
 
     def select(self, bucket: Bucket, gradient: Tensor, memory: Memory, capacity: int) -> Selection:
-        finite = is_finite(memory.corrected(gradient, bucket.span))
-        drawn = self._draw(len(gradient), capacity, seed=(self._seed, self._taken, bucket.index)).to(gradient.device)
-        values = memory.take(bucket.span, drawn)
+        finite = all_finite(memory.corrected(gradient, bucket.span))
+        drawn = self._draw(len(gradient), capacity, seed=(self._seed, self._taken, bucket.index))
+        entries = memory.take(bucket.span, _beside(gradient, drawn))
         if self._is_lossy:
-            values *= len(gradient) / capacity
-        return Selection(drawn, values, capacity, finite)
+            entries.values.mul_(len(gradient) / capacity)
+        return Selection.of(entries, capacity, finite)
 
     def observe(self, reports: Sequence[Report]) -> None:
         self._taken += 1
@@ -42,3 +42,9 @@ class AtRandom(ByCount):
 
     def load_scalars(self, scalars: dict[str, Any]) -> None:
         self._taken = scalars["taken"]
+
+
+def _beside(gradient: Tensor, drawn: Tensor) -> Tensor:
+    """Return what was drawn on the host where the gradient is."""
+    # From pinned memory: the host does not wait until such a copy has its turn.
+    return drawn.pin_memory().to(gradient.device, non_blocking=True) if gradient.is_cuda else drawn

@@ -8,14 +8,15 @@ from torch import Tensor
 
 from trainers import cost
 from trainers.exchange.aggregate import Report
-from trainers.exchange.buckets import Bucket, Layer
+from trainers.exchange.buckets import Bucket
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.compressors import adacomp
 from trainers.exchange.config import AdaCompConfig
 from trainers.exchange.kernels.entries import Entries
+from trainers.exchange.kernels.scatter import together
 from trainers.exchange.levels.level import Level
 from trainers.exchange.memory import Memory, Selection
-from trainers.exchange.outcome import is_finite
+from trainers.exchange.outcome import all_finite
 from trainers.exchange.selectors.selector import Count
 from trainers.exchange.wire import Wire
 
@@ -38,27 +39,25 @@ class ByBins:
 
     def select(self, bucket: Bucket, gradient: Tensor, memory: Memory, capacity: int) -> Selection:
         corrected = memory.corrected(gradient, bucket.span)
-        finite, found = is_finite(corrected), self._find(bucket, gradient, corrected)
-        indices, values = found.first(capacity)
-        memory.keep(bucket.span, indices, memory.take(bucket.span, indices) - values)
-        return Selection(indices, values, len(found.indices), finite)
+        finite, (found, wanted) = all_finite(corrected), self._find(bucket, gradient, corrected, capacity)
+        indices, values = sent = Entries(found.indices[:capacity], found.values[:capacity])
+        memory.keep(bucket.span, Entries(indices, memory.take(bucket.span, indices).values - values))
+        return Selection.of(sent, wanted, finite)
 
-    def _find(self, bucket: Bucket, gradient: Tensor, corrected: Tensor) -> Entries:
-        """Return the entries of the bucket that qualify."""
-        indices, values = [], []
-        for layer in bucket.layers:
-            first = layer.start - bucket.start
-            span = slice(first, first + layer.num_elements)
-            found, magnitudes = adacomp.select(corrected[span], gradient[span], bin_size=self._bin_size(layer))
-            indices.append(found + first)
-            values.append(magnitudes)
-        return Entries(torch.cat(indices), torch.cat(values))
-
-    def _bin_size(self, layer: Layer) -> int:
-        return cost.bin_size(layer, self._config)
+    def _find(self, bucket: Bucket, gradient: Tensor, corrected: Tensor, room: int) -> tuple[Entries, Tensor]:
+        """Return entries of the bucket that qualify, among them the first `room`, and how many there are."""
+        spans = [bucket.within(layer) for layer in bucket.layers]
+        found, wanted = zip(
+            *(
+                adacomp.select(corrected[span], gradient[span], bin_size=cost.bin_size(layer, self._config), room=room)
+                for layer, span in zip(bucket.layers, spans, strict=True)
+            ),
+            strict=True,
+        )
+        return together(found, spans), torch.stack(wanted).sum(dtype=torch.int32)
 
     def count(self, bucket: Bucket, gradient: Tensor, memory: Memory) -> Count:
-        return Count(len(self._find(bucket, gradient, memory.corrected(gradient, bucket.span)).indices))
+        return Count.of(self._find(bucket, gradient, memory.corrected(gradient, bucket.span), 0)[1], gradient)
 
     def observe(self, reports: Sequence[Report]) -> None:
         wanted = [report.most_wanted for report in reports]

@@ -16,9 +16,10 @@ from trainers.exchange.compressors.threshold import LEAST_THRESHOLD
 from trainers.exchange.compressors.topk import largest
 from trainers.exchange.config import ByDensity, DgcConfig
 from trainers.exchange.kernels.quantile import reached_by
+from trainers.exchange.kernels.scatter import together
 from trainers.exchange.levels.level import LayerLevels, Level, level_of
 from trainers.exchange.memory import Memory, Selection
-from trainers.exchange.outcome import is_finite
+from trainers.exchange.outcome import all_finite
 from trainers.exchange.selectors.selector import Count
 from trainers.exchange.wire import Wire
 
@@ -51,23 +52,21 @@ class ByCount:
         return sum(self._room(part) for part in self._parts(bucket))
 
     def select(self, bucket: Bucket, gradient: Tensor, memory: Memory, capacity: int) -> Selection:
-        found = [self._select(part, bucket, gradient, memory) for part in self._parts(bucket)]
-        return Selection(
-            torch.cat([each.indices for each in found]),
-            torch.cat([each.values for each in found]),
-            wanted=sum(each.wanted for each in found),
-            is_finite=all(each.is_finite for each in found),
+        parts = self._parts(bucket)
+        spans = [bucket.within(part) for part in parts]
+        found = [self._select(part, gradient[span], memory) for part, span in zip(parts, spans, strict=True)]
+        return Selection.of(
+            together([each.entries for each in found], spans),
+            torch.stack([each.wanted for each in found]).sum(dtype=torch.int32),
+            torch.stack([each.is_finite for each in found]).all(),
         )
 
-    def _select(self, part: Bucket | Layer, bucket: Bucket, gradient: Tensor, memory: Memory) -> Selection:
-        span, first = slice(part.start, part.stop), part.start - bucket.start
-        own = gradient[first : first + part.num_elements]
+    def _select(self, part: Bucket | Layer, gradient: Tensor, memory: Memory) -> Selection:
+        span = slice(part.start, part.stop)
         if self._exact:
-            found = take_largest(memory, own, span, self._count(part))
-        else:
-            threshold = max(reached_by(memory.sample(own, span), self._density(part)), LEAST_THRESHOLD)
-            found = memory.select(own, span, threshold=threshold, capacity=self._room(part))
-        return found._replace(indices=found.indices + first)
+            return take_largest(memory, gradient, span, self._count(part))
+        threshold = reached_by(memory.sample(gradient, span), self._density(part)).clamp(min=LEAST_THRESHOLD)
+        return memory.select(gradient, span, threshold=threshold, capacity=self._room(part))
 
     def _parts(self, bucket: Bucket) -> Sequence[Bucket | Layer]:
         return bucket.layers if self._by_layer else (bucket,)
@@ -80,7 +79,7 @@ class ByCount:
         return self._count(part) if self._exact else cost.capacity_for(self._density(part) * d, d, cost.COUNT_MARGIN)
 
     def count(self, bucket: Bucket, gradient: Tensor, memory: Memory) -> Count:
-        return Count(sum(self._count(part) for part in self._parts(bucket)))
+        return Count.of(sum(self._count(part) for part in self._parts(bucket)), gradient)
 
     def observe(self, reports: Sequence[Report]) -> None:
         return
@@ -109,6 +108,5 @@ class Dgc(ByCount):
 def take_largest(memory: Memory, gradient: Tensor, span: slice, count: int) -> Selection:
     """Take exactly the `count` largest corrected entries, in ascending order of index."""
     corrected = memory.corrected(gradient, span)
-    indices = largest(corrected, count)
-    finite = is_finite(corrected)
-    return Selection(indices, memory.take(span, indices), len(indices), finite)
+    indices, finite = largest(corrected, count), all_finite(corrected)
+    return Selection.of(memory.take(span, indices), (indices < len(gradient)).sum(dtype=torch.int32), finite)

@@ -13,6 +13,7 @@ from trainers.exchange.buckets import Bucket
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.compressors.threshold import LEAST_THRESHOLD
 from trainers.exchange.config import TopKConfig
+from trainers.exchange.kernels.entries import Entries
 from trainers.exchange.levels import prices
 from trainers.exchange.levels.cat import (
     Numbers,
@@ -25,7 +26,7 @@ from trainers.exchange.levels.cat import (
 from trainers.exchange.levels.config import CatConfig
 from trainers.exchange.levels.level import Level, common
 from trainers.exchange.memory import Memory, Selection
-from trainers.exchange.outcome import is_finite
+from trainers.exchange.outcome import all_finite
 from trainers.exchange.selectors.selector import Count
 from trainers.exchange.wire import Wire
 
@@ -70,10 +71,11 @@ class ByEfficiency:
         if self._draws:
             return self._drawn(bucket, memory.corrected(gradient, bucket.span), choice, capacity)
         threshold = max(float(choice.magnitudes[choice.best - 1]), LEAST_THRESHOLD)
-        return memory.select(gradient, bucket.span, threshold=threshold, capacity=capacity)
+        cutoff = torch.full_like(gradient[0], threshold)
+        return memory.select(gradient, bucket.span, threshold=cutoff, capacity=capacity)
 
     def count(self, bucket: Bucket, gradient: Tensor, memory: Memory) -> Count:
-        return Count(self._choose(bucket, gradient, memory).num_entries)
+        return Count.of(self._choose(bucket, gradient, memory).num_entries, gradient)
 
     def _choose(self, bucket: Bucket, gradient: Tensor, memory: Memory) -> Choice:
         look = memory.corrected if self._config.selection == "exact" else memory.sample
@@ -102,7 +104,7 @@ class ByEfficiency:
         if wanted > capacity:
             drawn = drawn[torch.from_numpy(np.sort(rng.choice(wanted, capacity, replace=False))).to(drawn.device)]
         values = corrected[drawn] / chances[drawn] * (wanted / max(1, len(drawn)))
-        return Selection(drawn.int(), values, wanted, is_finite(corrected))
+        return Selection.of(Entries(drawn.int(), values), wanted, all_finite(corrected))
 
     def observe(self, reports: Sequence[Report]) -> None:
         wanted = [report.most_wanted for report in reports]

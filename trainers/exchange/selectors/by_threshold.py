@@ -66,7 +66,7 @@ class ByThreshold:
         if isinstance(self._compressor.config.levels, CalibratedConfig):
             self._compressor.calibrate(self._level, threshold_for(self._level * self._num_elements))
             return True
-        agreed = wire.mean(reached_by(memory.sample(buffer.wait_for_all(), slice(None)), self._level))
+        agreed = wire.mean(float(reached_by(memory.sample(buffer.wait_for_all(), slice(None)), self._level)))
         if not math.isfinite(agreed):
             return False
         self._compressor.calibrate(self._level, agreed)
@@ -76,22 +76,28 @@ class ByThreshold:
         return bucket.num_elements if self.sends_all else self._compressor.current.capacities[bucket.index]
 
     def select(self, bucket: Bucket, gradient: Tensor, memory: Memory, capacity: int) -> Selection:
-        threshold = self._compressor.current.threshold
+        threshold = self._threshold(gradient)
         if self._compressor.holds_density:
-            threshold = max(threshold, _cutoff(self._sample(bucket, gradient, memory), capacity / len(gradient)))
+            cutoff = _cutoff(self._sample(bucket, gradient, memory), capacity / len(gradient))
+            threshold = torch.maximum(threshold, cutoff)
         selection = memory.select(gradient, bucket.span, threshold=threshold, capacity=capacity)
-        return selection._replace(note=self._reached(bucket))
+        return selection._replace(note=self._reached(bucket, gradient))
 
     def count(self, bucket: Bucket, gradient: Tensor, memory: Memory) -> Count:
         if self._compressor.holds_density:
             self._sample(bucket, gradient, memory)
-        wanted = (memory.corrected(gradient, bucket.span).abs() >= self._compressor.current.threshold).sum()
-        return Count(int(wanted), self._reached(bucket))
+        wanted = (memory.corrected(gradient, bucket.span).abs() >= self._threshold(gradient)).sum()
+        return Count(wanted, self._reached(bucket, gradient))
 
-    def _reached(self, bucket: Bucket) -> float:
+    def _threshold(self, gradient: Tensor) -> Tensor:
+        """Return lambda as a scalar beside the gradient."""
+        return torch.full_like(gradient[0], self._compressor.current.threshold)
+
+    def _reached(self, bucket: Bucket, gradient: Tensor) -> Tensor:
         """Return what the planned share of all buckets' entries reaches, behind the last one; before it, 0."""
-        is_last = bucket.start == 0
-        return self._compressor.reached(torch.cat(self._samples)) if is_last and self._samples else 0.0
+        if bucket.start != 0 or not self._samples:
+            return gradient.new_zeros(())
+        return self._compressor.reached(torch.cat(self._samples))
 
     def _sample(self, bucket: Bucket, gradient: Tensor, memory: Memory) -> Tensor:
         self._samples.append(memory.sample(gradient, bucket.span, of=self._num_elements))
@@ -112,6 +118,6 @@ class ByThreshold:
         self._compressor.load_scalars(scalars)
 
 
-def _cutoff(sample: Tensor, room: float) -> float:
+def _cutoff(sample: Tensor, room: float) -> Tensor:
     """Return the magnitude that the share `room` of `sample` `(n,)` reaches; 0: the sample is too small to tell."""
-    return reached_by(sample, room) if room * len(sample) >= FEWEST_SAMPLES else 0.0
+    return reached_by(sample, room) if room * len(sample) >= FEWEST_SAMPLES else sample.new_zeros(())

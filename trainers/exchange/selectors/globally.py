@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from trainers import cost
@@ -26,7 +27,7 @@ class Globally:
 
     def __init__(self, config: TopKConfig, buckets: Sequence[Bucket]) -> None:
         self._config, self._sizes = config, [bucket.num_elements for bucket in buckets]
-        self._density, self._threshold = 1.0, 0.0
+        self._density, self._threshold = 1.0, torch.zeros(())
         self._level: float | None = None  # that the capacities belong to
         self._capacities: list[int] = []
 
@@ -40,10 +41,10 @@ class Globally:
         if self._config.selection == "exact":
             magnitudes = memory.corrected(gradient, slice(None)).abs()
             rank = max(1, math.ceil(self._density * len(magnitudes)))
-            self._threshold = float(magnitudes.kthvalue(len(magnitudes) - rank + 1).values)
+            reached = magnitudes.kthvalue(len(magnitudes) - rank + 1).values
         else:
-            self._threshold = reached_by(memory.sample(gradient, slice(None)), self._density)
-        self._threshold = max(self._threshold, LEAST_THRESHOLD)
+            reached = reached_by(memory.sample(gradient, slice(None)), self._density)
+        self._threshold = reached.clamp(min=LEAST_THRESHOLD)
         if self._level != self._density:
             self._level = self._density
             self._capacities = [cost.capacity_for(self._density * d, d) for d in self._sizes]
@@ -56,7 +57,7 @@ class Globally:
         return memory.select(gradient, bucket.span, threshold=self._threshold, capacity=capacity)
 
     def count(self, bucket: Bucket, gradient: Tensor, memory: Memory) -> Count:
-        return Count(int((memory.corrected(gradient, bucket.span).abs() >= self._threshold).sum()))
+        return Count.of((memory.corrected(gradient, bucket.span).abs() >= self._threshold).sum(), gradient)
 
     def observe(self, reports: Sequence[Report]) -> None:
         wanted = [report.most_wanted for report in reports]

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from trainers.exchange.aggregate import Report
@@ -14,10 +15,15 @@ from trainers.exchange.wire import Wire
 
 
 class Count(NamedTuple):
-    """What a rank tells all others of a bucket that goes densely."""
+    """What a rank tells all others of a bucket that goes densely: scalars beside the gradient."""
 
-    wanted: int  # entries that would have been selected
-    note: float = 0.0  # as that of a `Selection`
+    wanted: Tensor  # entries that would have been selected
+    note: Tensor  # as that of a `Selection`
+
+    @classmethod
+    def of(cls, wanted: Tensor | int, like: Tensor) -> "Count":
+        """Return the count of a selector that has no more to say, of a gradient like `like`."""
+        return cls(torch.full_like(like[0], wanted) if isinstance(wanted, int) else wanted, torch.zeros_like(like[0]))
 
 
 class Selector(Protocol):
