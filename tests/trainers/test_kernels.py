@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
-from trainers.exchange.kernels import operators
+from trainers.exchange.kernels import operators, scatter
 from trainers.exchange.kernels.entries import Entries, Selected, Velocity
 from trainers.exchange.kernels.pack import pack, sum_unpacked, unpack
 from trainers.exchange.kernels.quantile import reached_by, strided
@@ -234,6 +234,48 @@ def test_a_payload_holds_its_entries(values, d: int, density: float, spare: int,
     assert torch.equal(dirty, payload)
     assert torch.equal(unpacked.indices, entries.indices)
     assert torch.equal(unpacked.values + errors, entries.values)
+
+
+@pytest.mark.parametrize("values", ["float32", "float16", "sign"])
+@pytest.mark.parametrize("count", [0, 1, 5000, 20_000])
+def test_unused_slots_leave_no_trace_in_a_payload(values, count: int):
+    d = 70_000
+    layout = PayloadLayout(d, count + 100, values)
+    used = Entries(torch.randperm(d)[:count].sort().values.int(), torch.randn(count))
+    unused = Entries(torch.full((100,), d, dtype=torch.int32), torch.full((100,), math.nan))
+    payloads = torch.empty(2, layout.num_bytes, dtype=torch.uint8)
+
+    errors = [
+        pack(entries, layout, payload)
+        for entries, payload in zip(
+            (used, Entries(*map(torch.cat, zip(used, unused, strict=True)))), payloads, strict=True
+        )
+    ]
+
+    assert torch.equal(*payloads)
+    assert torch.equal(errors[1][:count], errors[0])
+
+
+@settings(deadline=None, max_examples=60)
+@given(d=st.sampled_from([1, 2, 100]), chosen=st.sets(st.integers(0, 99)), room=st.integers(0, 110))
+@pytest.mark.parametrize("by_operators", [False, True])
+def test_unused_slots_have_no_effect(by_operators: bool, d: int, chosen: set[int], room: int):
+    vector, hits = torch.randn(d), torch.tensor([place in chosen for place in range(d)])
+    expected = [place for place in range(d) if place in chosen][:room]
+    kernels = operators if by_operators else scatter
+
+    found = kernels.places(hits, room)
+    taken = kernels.take(vector, found)
+    cleared, restored = vector.clone(), vector.clone()
+    kernels.clear(cleared, found)
+    kernels.scatter_add(restored, taken, -1.0)
+
+    assert found.dtype == torch.int32
+    assert found[found < d].tolist() == expected
+    assert torch.equal(taken.used(d).values, vector[expected])
+    assert cleared[expected].count_nonzero() == 0
+    assert torch.equal(restored, cleared)
+    assert torch.equal(cleared + vector * hits if len(expected) == hits.sum() else vector, vector)
 
 
 @pytest.mark.parametrize("values", ["float32", "float16"])
