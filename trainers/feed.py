@@ -257,7 +257,9 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
     """Return `batch` with its tensors on `device`."""
     match batch:
         case Tensor():
-            return batch.to(device, non_blocking=True)
+            # From pinned memory: the host does not wait until such a copy has its turn.
+            waits = device.type == "cuda" and batch.device.type == "cpu"
+            return (batch.pin_memory() if waits else batch).to(device, non_blocking=True)
         case dict():
             return {key: to_device(value, device) for key, value in batch.items()}
         case tuple() if hasattr(batch, "_fields"):  # a named tuple

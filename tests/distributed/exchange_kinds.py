@@ -41,6 +41,7 @@ CONSERVING: Kinds = {
     "topk": (TopKConfig(density=0.1), 0.1),
     "topk, by layer": (TopKConfig(density=0.1, selection="exact", scope="layer", aggregate="gather"), 0.1),
     "topk, global": (TopKConfig(density=0.1, scope="global"), 0.1),
+    "topk, signs": (TopKConfig(density=0.1, values="sign"), 0.1),
     "randomk": (RandomKConfig(density=0.1), 0.1),
     "randomk, block": (RandomKConfig(density=0.1, block=True), 0.1),
     "dgc": (DgcConfig(density=0.1), 0.1),
@@ -75,7 +76,7 @@ FORESEEN = [
     "doublesqueeze", "dist_ef_sgd",
 ]  # fmt: skip
 #: The same for the first step.
-FORESEEN_FIRST = ["threshold", "topk", "topk, global", "dgc", "adacomp", "adacomp, small bins", "ef21"]
+FORESEEN_FIRST = ["threshold", "topk", "topk, global", "topk, signs", "dgc", "adacomp", "adacomp, small bins", "ef21"]
 #: Two nodes of two ranks, and one of three beside one of one.
 EVEN, UNEVEN = ((0, 1), (2, 3)), ((0, 2, 3), (1,))
 FOR_NODES = {
@@ -84,8 +85,8 @@ FOR_NODES = {
 }
 #: What is done by kernels compiled for a CPU, and on a GPU by others.
 COMPILED = [
-    "threshold", "threshold, absolute", "topk", "topk, by layer", "topk, global", "randomk", "dgc", "dgc, gathered",
-    "gtopk", "adacomp", "adacomp, small bins", "ef21",
+    "threshold", "threshold, absolute", "topk", "topk, by layer", "topk, global", "topk, signs", "randomk",
+    "randomk, block", "dgc", "dgc, gathered", "gtopk", "adacomp", "adacomp, small bins", "ef21",
 ]  # fmt: skip
 #: At a level that sends everything.
 DENSE: Kinds = {

@@ -30,15 +30,18 @@ class Worker:
         self._buffer = GradientBuffer(SHAPES, config.model_copy(update={"bucket_mib": 0.01}), torch.device("cpu"))
         self._exchange = exchange.build(config, self._buffer, Wire(1, Unpaced(), Ledger()))
 
-    def step(self, step: int, scale: float) -> tuple[float, float]:
+    def step(
+        self, step: int, scale: float, level: float | None = None, *, is_void: bool = False
+    ) -> tuple[float | None, float]:
         """Take a step; returns the density and lambda. Ten entries in a hundred have ten times as large gradients."""
         generator = torch.Generator().manual_seed(step)
         gradient = scale * torch.randn(cost.num_elements(SHAPES), generator=generator)
         gradient.view(-1, 100)[:, :10] *= 10
+        gradient[7] = torch.inf if is_void else gradient[7]
         self._buffer.gradient.copy_(gradient)
         self._buffer.finish()
-        outcome, threshold = self._exchange.step(torch.zeros(()), None, 0.1), self._exchange.threshold
-        assert outcome.density is not None and threshold is not None
+        outcome, threshold = self._exchange.step(torch.zeros(()), level, 0.1), self._exchange.threshold
+        assert (outcome.density is None) == outcome.diverged and threshold is not None
         return outcome.density, threshold
 
     def run(self, scales: Iterable[float]) -> tuple[list[float], list[float]]:
@@ -62,3 +65,13 @@ def test_the_published_threshold_never_changes(config: ThresholdConfig):
     _, thresholds = Worker(config).run(SCALES["after a spike"])
 
     assert len(set(thresholds)) == 1
+
+
+def test_a_void_step_at_another_level_leaves_no_lambda_behind():
+    worker = Worker(ThresholdConfig(density=(0.01, 0.5), hold="run"))
+    _, before = worker.step(0, 1.0, level=0.1)
+    worker.step(1, 1.0, level=0.3, is_void=True)
+
+    _, after = worker.step(2, 1.0, level=0.1)
+
+    assert after == before

@@ -43,7 +43,8 @@ class Communication:
     def start(self, step: Callable[[], Exchanged]) -> Future[Exchanged]:
         """Run `step` from now on; the caller tells the buffer what arrives, and when that is all."""
         self._buffer.expect()
-        return self._thread.submit(self._run, step)
+        asked = torch.cuda.current_stream(self._device).record_event() if self._device.type == "cuda" else None
+        return self._thread.submit(self._run, step, asked)
 
     def outcome(self, pending: Future[Exchanged]) -> Exchanged:
         """Return what came of the step, after the body; raises what it raised."""
@@ -52,7 +53,9 @@ class Communication:
             torch.cuda.current_stream(self._device).wait_event(self._sent)
         return outcome
 
-    def _run(self, step: Callable[[], Exchanged]) -> Exchanged:
+    def _run(self, step: Callable[[], Exchanged], asked: torch.cuda.Event | None) -> Exchanged:
+        if asked is not None:  # before that, a GPU has not computed what the step is given beside the buffer: the loss
+            torch.cuda.current_stream(self._device).wait_event(asked)
         outcome = step()
         if self._device.type == "cuda":
             self._sent = torch.cuda.current_stream(self._device).record_event()

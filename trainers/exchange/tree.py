@@ -35,7 +35,6 @@ class Tree(Forgetful):
     def reduce(self, selection: Selection, capacity: int, *, loss: Tensor, memory: Memory, out: Tensor) -> Unread:
         payload = Payload(self._bucket.num_elements, capacity, self._dtype)
         words, sent = self._climb(header(selection, loss), selection.entries, payload, memory)
-        # How many entries are in use, only the source knows; it is all but where most of a gradient is zero.
         self._wire.broadcast(words, 0, payload.parts())
         told, entries = payload.headers(words.unsqueeze(0))[0], payload.entries(words)
         scatter_add(out.zero_(), entries, 1 / self._wire.num_workers)
@@ -67,6 +66,7 @@ class Tree(Forgetful):
         sent, count = words[:2].tolist()
         for _ in self._above():
             self._wire.charge(payload.unused(sent), cost.point_to_point)
+        self._wire.charge(payload.unused(count), cost.broadcast)
         told, num_workers = Header.read(words[2:]), self._wire.num_workers
         return Report(
             loss=told.loss / num_workers,

@@ -66,7 +66,7 @@ class Wire:
 
     def all_reduce_sum(self, tensor: Tensor, parts: Parts) -> None:
         """Sum `tensor` over the ranks, in place, with equal bits on all; `parts` are its bytes by purpose."""
-        started = time.monotonic()
+        started = self._now(tensor)
         if self.num_workers > 1:
             staged = self._staged(tensor)
             with among_peers():
@@ -77,7 +77,7 @@ class Wire:
 
     def reduce_sum(self, tensor: Tensor, to: int, parts: Parts) -> None:
         """Sum `tensor` over the ranks, in place at rank `to`; on the others it is of no use any more."""
-        started = time.monotonic()
+        started = self._now(tensor)
         if self.num_workers > 1:
             staged = self._staged(tensor)
             with among_peers():
@@ -88,7 +88,7 @@ class Wire:
 
     def all_gather(self, tensor: Tensor, parts: Parts) -> Tensor:
         """Return the ranks' tensors `(n,)` as rows `(N, n)`; `parts` are the bytes of one by purpose."""
-        started = time.monotonic()
+        started = self._now(tensor)
         rows = tensor.unsqueeze(0)
         if self.num_workers > 1:
             staged = self._staged(tensor)
@@ -105,7 +105,7 @@ class Wire:
 
         `parts` are the bytes of all rows by purpose; the row to oneself is not charged.
         """
-        started = time.monotonic()
+        started = self._now(rows)
         received = rows
         if self.num_workers > 1:
             staged = self._staged(rows.reshape(-1))
@@ -120,7 +120,7 @@ class Wire:
     def send(self, tensor: Tensor, to: int, parts: Parts) -> None:
         """Send `tensor` to rank `to`, which receives one of the same shape."""
         # Paced before it leaves: the receiver may have waited for long, and is not to have it sooner.
-        self._pace(time.monotonic(), parts, cost.point_to_point)
+        self._pace(self._now(tensor), parts, cost.point_to_point)
         with among_peers():
             dist.send(self._staged(tensor), group=self.group, group_dst=to)
         self.charge(parts, cost.point_to_point)
@@ -135,7 +135,7 @@ class Wire:
     def broadcast(self, tensor: Tensor, source: int, parts: Parts) -> None:
         """Overwrite `tensor` by that of rank `source`."""
         if self.rank == source:
-            self._pace(time.monotonic(), parts, cost.broadcast)  # before it leaves, as in `send`
+            self._pace(self._now(tensor), parts, cost.broadcast)  # before it leaves, as in `send`
         if self.num_workers > 1:
             staged = self._staged(tensor)
             with among_peers():
@@ -149,6 +149,12 @@ class Wire:
         word = torch.tensor([number])
         self.all_reduce_sum(word, {purpose: cost.WORD_BYTES})
         return word.item() / self.num_workers
+
+    def _now(self, tensor: Tensor) -> float:
+        """Return the time; if a link is emulated, when a GPU has computed `tensor`: before that, nothing can leave."""
+        if tensor.is_cuda and self.link is not None:
+            torch.cuda.current_stream(tensor.device).synchronize()
+        return time.monotonic()
 
     def _staged(self, tensor: Tensor) -> Tensor:
         """Return `tensor` where the backend reaches it: NCCL on the GPU of this thread, gloo in host memory."""

@@ -28,6 +28,6 @@ class Meeting:
         self._buffer.expect()
         self._buffer.gradient.copy_(values)
         self._buffer.finish()
-        loss = torch.tensor(outcome.loss, device=values.device)
+        loss = torch.full((), outcome.loss, device=values.device)
         met = self.exchange.step(loss, update.level, update.learning_rate)
         return self._buffer.gradient, met

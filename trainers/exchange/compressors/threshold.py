@@ -90,6 +90,10 @@ class HardThreshold:
         assert self.current.level is not None
         return reached_by(sample, min(1.0, self.current.aim * self.current.level))
 
+    def hold(self) -> None:
+        """Take the lambda that the last step ended with."""
+        self.current = self.state
+
     def use_absolute(self, threshold: float) -> None:
         """Take the level itself as lambda."""
         capacities = self.state.capacities or self._room([FIRST_CAPACITY * d for d in self._sizes])

@@ -28,7 +28,7 @@ class Entries(NamedTuple):
 
     def used(self, d: int) -> "Entries":
         """Return views of the slots in use for a vector `(d,)`; of entries in host memory."""
-        count = int(np.searchsorted(self.indices.numpy(), d))
+        count = int(np.searchsorted(self.indices.numpy(), np.int32(d)))  # of another type, it would convert all indices
         return Entries(self.indices[:count], self.values[:count])
 
 

@@ -59,6 +59,8 @@ class ByThreshold:
             return self._calibrate(buffer, memory, wire)
         elif compressor.holds_density:
             compressor.follow()
+        else:
+            compressor.hold()
         return True
 
     def _calibrate(self, buffer: GradientBuffer, memory: Memory, wire: Wire) -> bool:

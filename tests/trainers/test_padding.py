@@ -1,0 +1,54 @@
+"""What of a payload is billed as padding: the room that its entries do not take, known when the step has ended."""
+
+from collections import Counter
+
+import pytest
+import torch
+
+from trainers import cost
+from trainers.exchange import exchange
+from trainers.exchange.buffer import GradientBuffer
+from trainers.exchange.compressors.sizes import num_selected
+from trainers.exchange.config import GTopKConfig, SparseConfig, TopKConfig
+from trainers.exchange.layout import PayloadLayout
+from trainers.exchange.ledger import Ledger
+from trainers.exchange.pacing import Unpaced
+from trainers.exchange.wire import Parts, Wire
+
+D, DENSITY = 6400, 0.1
+COUNT = num_selected(D, DENSITY)
+EXACT = {"density": DENSITY, "values": "float32", "selection": "exact"}
+#: By the room in the payloads of a single rank.
+AGGREGATES: dict[str, tuple[SparseConfig, list[int]]] = {
+    "gather": (TopKConfig(**EXACT, aggregate="gather"), [COUNT]),
+    "sharded": (TopKConfig(**EXACT, aggregate="sharded"), [cost.capacity_for(COUNT, D), COUNT]),
+    "tree": (GTopKConfig(density=DENSITY, values="float32"), [COUNT]),
+}
+
+
+class Billed(Wire):
+    """Adds up what is to be charged, of which a single rank sends nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(1, Unpaced(), Ledger())
+        self.bytes: Counter[str] = Counter()
+
+    def charge(self, parts: Parts, traffic: cost.Collective) -> None:
+        self.bytes.update(parts)
+
+
+@pytest.mark.parametrize("used", [1, 100, COUNT])
+@pytest.mark.parametrize("aggregate", AGGREGATES)
+def test_padding_is_the_room_that_entries_leave(aggregate: str, used: int):
+    config, rooms = AGGREGATES[aggregate]
+    buffer, wire = GradientBuffer([(80, 80)], config, torch.device("cpu")), Billed()
+    buffer.gradient[:used] = 1.0
+    buffer.finish()
+
+    outcome = exchange.build(config, buffer, wire).step(torch.zeros(()), DENSITY, 0.1)
+
+    layouts = [PayloadLayout(D, room, "float32") for room in rooms]
+    assert outcome.density == used / D
+    assert wire.bytes["padding"] == sum(layout.unused_bytes(layout.capacity - used) for layout in layouts)
+    assert wire.bytes["gradient"] == sum(layout.num_bytes for layout in layouts) - wire.bytes["padding"]
+    assert wire.bytes["control"] == cost.HEADER_BYTES * len(rooms)
