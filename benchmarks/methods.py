@@ -82,19 +82,25 @@ def choose_rates(book: Book, hosts: Cables, given: argparse.Namespace) -> int:
 
 
 def choose_rate(book: Book, hosts: Cables, task: str, name: str, arm: str | Json) -> None:
-    """Go downhill on the grid of rates by the loss in the end."""
-    tried = tried_rates(book, task, name)
-    dense = tried_rates(book, task, "dense")
-    start = min(dense, key=dense.__getitem__, default=FIRST_RATE)
-    if rates.next_downhill(tried, start=start, grid=rates.GRID) is None:
+    """Try rates of the grid without a limit, until none is to be tried."""
+    if next_rate(book, task, name) is None:
         return
     rules = rules_of(task, rates.SEEDS[0], None)
     with started(hosts, rules, arm) as team:
-        while (rate := rates.next_downhill(tried, start=start, grid=rates.GRID)) is not None:
+        while (rate := next_rate(book, task, name)) is not None:
             found = rates.run_one(hosts, team, rules, name, rate)
             book.add("rates", [found])
-            tried[rate] = merit(found)
             print(f"{task}, {name}: {methods_table.final_loss(found):.3f} at rate {rate:g}", flush=True)
+
+
+def next_rate(book: Book, task: str, name: str) -> float | None:
+    """Go downhill by the loss in the end; a method that is worse than no exchange at all has the whole grid."""
+    tried, dense, alone = (tried_rates(book, task, each) for each in (name, "dense", "nosync"))
+    start = min(dense, key=dense.__getitem__, default=FIRST_RATE)
+    downhill = rates.next_downhill(tried, start=start, grid=rates.GRID)
+    if downhill is not None or not alone or min(tried.values()) <= min(alone.values()):
+        return downhill
+    return next((rate for rate in rates.GRID if rate not in tried), None)
 
 
 def run_all(book: Book, hosts: Cables, given: argparse.Namespace) -> int:
