@@ -9,6 +9,9 @@ from trainers import cost
 from trainers.exchange.kernels.scatter import places
 
 BLOCK = cost.SHARD_BLOCK
+#: Shifts and masks take a tenth of the time of a division of integers, and of its remainder.
+BLOCK_BITS = BLOCK.bit_length() - 1
+assert BLOCK == 1 << BLOCK_BITS
 
 
 class Piece(NamedTuple):
@@ -28,9 +31,10 @@ class Shards:
 
     def split(self, indices: Tensor, room: int) -> list[Piece]:
         """Return the pieces of `indices` `(k,)`, by owner, each in at most `room` slots."""
-        block = indices // BLOCK
-        owners = torch.where(indices < self._d, block % self._num_owners, self._num_owners)
-        local = block // self._num_owners * BLOCK + indices % BLOCK
+        block = indices >> BLOCK_BITS
+        turn = block // self._num_owners
+        owners = torch.where(indices < self._d, block - turn * self._num_owners, self._num_owners)
+        local = (turn << BLOCK_BITS) + (indices & BLOCK - 1)
         local = torch.cat([local, local.new_full((1,), self.size)])
         pieces = []
         for owner in range(self._num_owners):
@@ -44,7 +48,8 @@ class Shards:
 
         Behind the bucket lies what is behind the shard: unused slots stay unused.
         """
-        return (indices // BLOCK * self._num_owners + owner) * BLOCK + indices % BLOCK
+        block = (indices >> BLOCK_BITS) * self._num_owners + owner
+        return (block << BLOCK_BITS) + (indices & BLOCK - 1)
 
     def add(self, values: Tensor, owner: int, shard: Tensor) -> None:
         """Add `shard` `(size,)` to the owner's entries of `values` `(d,)`: those of whole rounds, and the rest."""
