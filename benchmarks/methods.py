@@ -8,8 +8,8 @@
 Four hosts train for 200 steps. `rates` chooses each method's learning rate on each task without a limit, `run` trains
 at it on cables of 100 Mbit/s: losses and bytes, on which other work on the machine has no effect. `pace` takes the time
 of steps on such cables, a family's methods in turns with dense training and the controls. Each appends its rows to
-FILE; what is in it is not run again. Cables need root and iproute2; without, or with --emulate, the product emulates
-them.
+FILE; what is in it is not run again, unless a better rate was found. Cables need root and iproute2; without, or with
+--emulate, the product emulates them.
 """
 
 import argparse
@@ -108,7 +108,9 @@ def run_all(book: Book, hosts: Cables, given: argparse.Namespace) -> int:
     hosts.limit(MBPS)
     num_failed = 0
     for seed, task, (name, arm) in itertools.product(given.seeds, given.tasks, chosen(given).items()):
-        if tried_rates(book, task, name) and not book.find(kind="run", task=task, arm=name, seed=seed):
+        if not tried_rates(book, task, name):
+            continue
+        if not book.find(kind="run", task=task, arm=name, seed=seed, rate=best_rate(book, task, name)):
             num_failed += attempt(run, book, hosts, rules_of(task, seed, MBPS), name, arm)
     return num_failed
 

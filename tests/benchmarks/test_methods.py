@@ -5,10 +5,13 @@ import math
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import get_args
 
+import methods
 import pytest
-from contest import methods_table, ours
+from contest import methods_table, ours, rates
+from contest.book import Book
 from contest.methods import METHODS
 
 from trainers.config import ActivationsConfig, BlocksConfig, ExchangeConfig, SyncConfig
@@ -96,6 +99,25 @@ def test_the_loss_in_the_end_is_that_of_the_lower_model_over_the_last_looks() ->
 
 def test_a_model_that_has_diverged_has_no_loss() -> None:
     assert methods_table.final_loss(run("x", 9.0, 3.0, 2.0, math.nan)) == math.inf
+
+
+def test_of_two_runs_the_later_one_counts() -> None:
+    results = methods_table.Results([run("x", 9.0, 9.0, 9.0), run("x", 1.0, 2.0, 3.0)])
+    assert results.loss("images", "x") == 2.0
+
+
+def test_who_is_worse_than_no_exchange_is_tried_at_all_rates(tmp_path: Path) -> None:
+    book = Book(tmp_path / "rows.jsonl")
+    for arm, rate, loss in (("nosync", 0.04, 2.0), ("x", 0.02, 3.0), ("x", 0.04, 2.5), ("x", 0.08, 3.0)):
+        book.add("rates", [run(arm, loss, loss, loss, kind="rates") | {"rate": rate}])
+
+    tried = []
+    while (rate := methods.next_rate(book, "images", "x")) is not None:
+        tried.append(rate)
+        book.add("rates", [run("x", 3.0, 3.0, 3.0, kind="rates") | {"rate": rate}])
+
+    assert sorted(tried) == [rate for rate in rates.GRID if rate not in (0.02, 0.04, 0.08)]
+    assert methods.next_rate(book, "images", "nosync") == 0.08  # goes on downhill
 
 
 def test_a_steps_time_is_compared_turn_by_turn_without_the_first_one() -> None:
