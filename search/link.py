@@ -99,6 +99,6 @@ def short_list(costs: Sequence[OptionCost], compute: float) -> tuple[tuple[str, 
     cheapest = min(each.cost for each in listed)
     listed = [each for each in listed if each.cost <= MOST_TIMES * cheapest]
     fast = (place for place, each in enumerate(listed) if each.cost <= (1 + TRANSFER_SHARE) * compute)
-    opening = next(fast, len(listed) - 1)
+    opening = next(fast, [each.cost for each in listed].index(cheapest))
     start = max(0, min(opening - MOST_OPTIONS // 2, len(listed) - MOST_OPTIONS))
     return tuple(each.option for each in listed[start : start + MOST_OPTIONS]), listed[opening].option

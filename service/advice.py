@@ -4,10 +4,12 @@ import math
 from collections.abc import Iterator
 
 from search.config import (
+    OPTIMIZER_TRAITS,
     AutoLrsConfig,
     Budget,
     CosineConfig,
     LinearConfig,
+    OffConfig,
     PolynomialConfig,
     StagedConfig,
     WideConfig,
@@ -51,8 +53,8 @@ def _on_an_arm(trial: TrialSpec) -> Iterator[str]:
         yield from _on_options(trial)
     if isinstance(controller, AutoLrsConfig):
         yield from _on_autolrs(trial.budget, controller)
-    if isinstance(controller, CosineConfig | LinearConfig | PolynomialConfig):
-        yield from _on_a_decay(controller.kind, trial.replica)
+    if fall := _fall(trial):
+        yield from _on_a_decay(controller.kind, fall, trial.replica)
     if trial.workers.count == trial.workers.placed_together:
         one = "one worker" if trial.workers.count == 1 else "one node"
         if not isinstance(exchange, NoneConfig):
@@ -88,17 +90,38 @@ def _on_a_level(trial: TrialSpec) -> Iterator[str]:
         )
 
 
-def _on_a_decay(controller: str, replica: ReplicaConfig) -> Iterator[str]:
-    levels = getattr(replica.exchange, "levels", None)
+def _fall(trial: TrialSpec) -> str | None:
+    """Return when the controller lowers the learning rate, with no schedule from elsewhere; None: it holds it."""
+    controller, traits = trial.controller, OPTIMIZER_TRAITS[trial.replica.optimizer.kind]
+    falls = []
+    if isinstance(controller, CosineConfig | LinearConfig | PolynomialConfig):
+        falls.append("in every step")
+    if isinstance(controller, StagedConfig | AutoLrsConfig):
+        falls.append("in some of its probes")
+    if isinstance(controller, StagedConfig | OffConfig) and traits.cools_down and controller.cooldown:
+        falls.append(f"in each of the last {controller.cooldown:.0%} of the steps")
+    return " and ".join(falls) or None
+
+
+def _on_a_decay(controller: str, fall: str, replica: ReplicaConfig) -> Iterator[str]:
+    exchange = replica.exchange
+    levels = getattr(exchange, "levels", None)
     if isinstance(replica.sync, StlSgdConfig):
         yield (
-            f"`stl_sgd` lowers the learning rate from stage to stage, and `{controller}` would lower it once more: "
+            f"`stl_sgd` lowers the learning rate from stage to stage, and `{controller}` lowers it {fall}: "
             "give `controller: {kind: fixed}`"
         )
-    if isinstance(levels, AccordionConfig) and levels.follow_decay:
+    if not isinstance(levels, AccordionConfig):
+        return
+    if levels.follow_decay:
         yield (
-            f"`accordion` takes each fall of the learning rate for a critical regime, and `{controller}` lowers it in "
-            "every step, so that all is always sent at `critical`: give `follow_decay: false`"
+            f"`accordion` takes each fall of the learning rate for a critical regime, and `{controller}` lowers it "
+            f"{fall}, in which all would be sent at `critical`: give `follow_decay: false`"
+        )
+    if isinstance(exchange.level, tuple):
+        yield (
+            f"`accordion` sends all at `critical` in its first {levels.interval + 1} epochs, and probes in them say "
+            f"nothing of the {exchange.level_name}: give one {exchange.level_name}"
         )
 
 

@@ -1,6 +1,6 @@
 """The optimizers behind one face: rates with warm-up, complete state, and the iterate to evaluate."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -41,12 +41,12 @@ class Optimizer:
         optimizer: torch.optim.Optimizer,
         names: Mapping[Parameter, str],
         *,
-        brought: Sequence[Collection[str]],
+        brought: Sequence[Mapping[str, Any]],
     ) -> None:
         self.config = config
         self._optimizer = optimizer
         self._groups: list[Group] = optimizer.param_groups
-        self._brought = brought  # options that the workload gave each group
+        self.brought = brought  # options that the workload gave each group
         self._scales = [group["lr"] for group in self._groups]
         self.parameters = {names[each]: each for group in self._groups for each in group["params"]}
 
@@ -71,7 +71,7 @@ class Optimizer:
 
         A parameter group for which the workload gave an option keeps its own.
         """
-        for group, brought in zip(self._groups, self._brought, strict=True):
+        for group, brought in zip(self._groups, self.brought, strict=True):
             options: Group = {"weight_decay": segment.weight_decay, "nesterov": segment.nesterov}
             if segment.momentum is not None and "betas" in group:
                 options["betas"] = (segment.momentum, group["betas"][1])
@@ -178,10 +178,10 @@ def build(config: OptimizerConfig, workload: Workload, model: nn.Module, *, apar
     names = {parameter: name for name, parameter in model.named_parameters()}
     if isinstance(config, OwnOptimizerConfig):
         optimizer = _checked(workload.optimizer(model))
-        brought = [frozenset(group) for group in optimizer.param_groups]
+        brought = _options(optimizer.param_groups)
     else:
         groups = _groups(workload.parameter_groups(model), apart=apart)
-        brought = [frozenset(group) for group in groups]  # torch adds the defaults to them
+        brought = _options(groups)  # before torch adds the defaults to them
         optimizer = _prepared(config, groups)
     for group in optimizer.param_groups:
         _check_group(group, names)
@@ -192,6 +192,10 @@ def build(config: OptimizerConfig, workload: Workload, model: nn.Module, *, apar
     for parameter in names.keys() - trained:
         parameter.requires_grad_(False)
     return Optimizer(config, optimizer, names, brought=brought)
+
+
+def _options(groups: Sequence[Group]) -> list[Group]:
+    return [{name: value for name, value in group.items() if name != "params"} for group in groups]
 
 
 def _groups(given: Sequence[Group], *, apart: bool) -> list[Group]:

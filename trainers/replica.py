@@ -20,6 +20,8 @@ from trainers.dropit import Activations, SavedTensors
 from trainers.exchange import pacing
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.communication import Communication
+from trainers.exchange.config import DriftingConfig
+from trainers.exchange.fitting import unfit_groups
 from trainers.exchange.outcome import Exchanged, mean_density
 from trainers.exchange.topology import Nodes, Topology
 from trainers.exchange.wire import PeerLost, among_peers
@@ -59,6 +61,8 @@ class Replica:
         self.model = model.build(self.workload, config.seed, weights_url=config.workload.weights).to(self.device)
         draws = config.blocks.kind != "all"
         self._optimizer = optimizers.build(config.optimizer, self.workload, self.model, apart=draws)
+        if message := unfit_groups(config.exchange, config.optimizer, self._optimizer.brought):
+            raise WorkloadError(message)
         self._buffer = GradientBuffer.behind(list(self._optimizer.parameters.values()), config.exchange)
         self._buffers = Buffers(dict(self.model.named_buffers()))
         self._communication = Communication(self._buffer, self.device, threads=config.threads)
@@ -79,6 +83,7 @@ class Replica:
     def _arrange(self, topology: Topology) -> None:
         """Build what depends on which ranks share a node: connections, exchange, and the state that it is part of."""
         self._topology = topology
+        self._buffer.part()
         payload: Purpose = "parameters" if isinstance(self.config.sync, LocalConfig) else "gradient"
         self._wires = Wires(topology, self.rank, pacing.build(self.config.link), payload=payload)
         self._sync = sync_table.build(
@@ -364,8 +369,12 @@ class Replica:
         if not self._sync.is_apart:
             return parameters
         tensors = list(parameters.values())
-        flat = torch.cat([tensor.flatten() for tensor in tensors])
-        self._averaged({"parameters": flat})
+        # Ranks train apart under local updates, and nodes under an exchange that lets them drift.
+        drift = isinstance(self.config.exchange, DriftingConfig)
+        flat = torch.cat([tensor.flatten() for tensor in tensors]).div_(
+            self._wires.copies if drift else self.num_workers
+        )
+        self._wires.all_reduce_sum(flat, {"state": flat.nbytes})
         parts = torch.split(flat, [tensor.numel() for tensor in tensors])
         return {name: part.view_as(parameters[name]) for name, part in zip(parameters, parts, strict=True)}
 

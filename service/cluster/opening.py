@@ -10,6 +10,7 @@ from service.cluster import options
 from service.spec import TrialSpec
 from trainers import cost
 from trainers.config import AutoConfig, EmulateLink, NoneConfig, ReplicaConfig
+from trainers.exchange.levels.config import StaticConfig
 from trainers.group import Group
 from trainers.segment import Segment, SegmentResult
 from trainers.workload import WorkloadError
@@ -94,8 +95,10 @@ def _link_rule(spec: TrialSpec, axis: Axis, warm_up: SegmentResult, group: Group
 
 
 def _follows_link(replica: ReplicaConfig) -> bool:
-    """Whether the link's rule applies: it is about gradients that are exchanged in every step, at a density."""
-    return replica.exchange.is_by_density and replica.sync.kind == "every_step"
+    """Whether the link's rule applies: it is about gradients exchanged in every step, at the density asked for."""
+    levels = getattr(replica.exchange, "levels", None)
+    as_asked = levels is None or isinstance(levels, StaticConfig)
+    return replica.exchange.is_by_density and as_asked and replica.sync.kind == "every_step"
 
 
 def _transfer(spec: TrialSpec, group: Group, density: float | None) -> cost.Traffic:

@@ -72,6 +72,19 @@ def test_bytes_alone_are_no_budget_where_all_workers_turn_out_to_share_a_machine
     assert not group.told
 
 
+@pytest.mark.parametrize("levels", [{"kind": "accordion", "critical": 0.5}, {"kind": "warmup", "steps": 9}])
+def test_the_link_suggests_a_density_only_where_it_is_in_force_at_once(levels: Any, group: Any) -> None:
+    plain = {"kind": "topk", "density": [0.001, 0.4]}
+    given = {"budget": {"seconds": 100}, "controller": {"kind": "bo"}, "link": {"mode": "emulate", "mbps": 1}}
+    guesses = [
+        opening_space(digits_trial(**given | {"exchange": plain | changes}), [group])[0].guess.level
+        for changes in ({}, {"levels": levels})
+    ]
+
+    assert guesses[0] is not None
+    assert guesses[1] is None
+
+
 @pytest.mark.parametrize("link", [{"mode": "emulate", "mbps": 100}, {"mode": "measure"}])
 @pytest.mark.parametrize("exchange", [{"kind": "threshold", "density": [0.01, 0.1]}, {"kind": "auto"}])
 def test_a_first_step_that_diverges_says_nothing_of_the_link(exchange: Any, link: Any, group: Any) -> None:

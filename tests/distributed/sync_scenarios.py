@@ -29,7 +29,7 @@ from trainers.config import (
 )
 from trainers.exchange.config import PowerSgdConfig, SignSgdConfig, TopKConfig
 from trainers.exchange.pacing import LinkPacer
-from trainers.exchange.topology import Topology
+from trainers.exchange.topology import Nodes, Topology
 from trainers.exchange.wires import Wires
 from trainers.replica import Replica
 from trainers.segment import Segment
@@ -211,7 +211,7 @@ def apart(rank: int, num_workers: int) -> dict[str, Any]:
 
 def replicas_apart(rank: int, num_workers: int, **parts: Any) -> dict[str, Any]:
     """A replica in the middle of a round: saved, evaluated, gone on with, rewound, and gone on with by another."""
-    first, second = (_replica(rank, num_workers, **parts) for _ in range(2))
+    first, second = (joined_replica(rank, num_workers, **parts) for _ in range(2))
     first.run(SEGMENT)
     first.snapshot("stage")
     saved_at = f"{Path.cwd()}/apart"
@@ -228,23 +228,24 @@ def replicas_apart(rank: int, num_workers: int, **parts: Any) -> dict[str, Any]:
         "sent": [run.bytes_sent for run in runs],
         "bits": [digest(list(replica.model.parameters())) for replica in (first, second)],
         "evaluations": evaluations,
-        "of the mean": _loss_of_the_mean(second),
+        "of the mean": loss_of_the_mean(second),
         "evaluated": second.evaluate().loss,
     }
 
 
-def _loss_of_the_mean(replica: Replica) -> float:
-    """Return the validation loss of the mean of the ranks' parameters, computed aside; collective."""
+def loss_of_the_mean(replica: Replica) -> float:
+    """Return the validation loss of the mean of the nodes' parameters, computed aside; collective."""
     model = copy.deepcopy(replica.model)
+    [node] = [node for node in replica.nodes if replica.rank in node]
     with torch.no_grad():
         for parameter in model.parameters():
+            parameter /= len(node) * len(replica.nodes)
             dist.all_reduce(parameter)
-            parameter /= replica.num_workers
         batch = replica.workload.validation[torch.arange(len(replica.workload.validation))]
         return float(replica.workload.loss(model, batch))
 
 
-def _replica(rank: int, num_workers: int, **parts: Any) -> Replica:
+def joined_replica(rank: int, num_workers: int, *, nodes: Nodes | None = None, **parts: Any) -> Replica:
     common = {
         "workload": DigitsMlp(),
         "partition": ByLabelPartition(),
@@ -252,6 +253,8 @@ def _replica(rank: int, num_workers: int, **parts: Any) -> Replica:
         "exchange": NoneConfig(),
     }
     replica = Replica(ReplicaConfig(**(common | parts)), rank, num_workers, device="cpu")
+    if nodes is not None:
+        replica._settle(Topology.of(nodes))
     replica._wires.join()
     return replica
 

@@ -30,7 +30,7 @@ from trainers.config import DigitsMlp, ReplicaConfig, SgdConfig
 from trainers.exchange.block_shards import BlockShards
 
 ON_THREE_RANKS = ["two_way", "two_way_replicas"]
-ON_FOUR_RANKS = ["two_way", "two_way_pairs", "two_way_on_nodes"]
+ON_FOUR_RANKS = ["two_way", "two_way_pairs", "two_way_on_nodes", "drifting_replicas_on_nodes"]
 Array = np.ndarray
 Groups = list[list[dict[str, Any]]]
 DEFINITIONS: dict[str, Callable[..., Traces]] = {
@@ -198,6 +198,12 @@ def test_ranks_that_drifted_apart_are_evaluated_at_their_mean(three_ranks: Repor
     for replica in replicas:
         assert replica["evaluated"] == pytest.approx(replica["of the mean"], rel=1e-4)
         assert replica["evaluations"] == [replicas[0]["evaluations"][0]] * 3
+
+
+@pytest.mark.parametrize("kind", DRIFTING)
+def test_nodes_that_drifted_apart_count_alike_where_they_differ_in_size(four_ranks: Reports, kind: str):
+    for rank in four_ranks["drifting_replicas_on_nodes"]:
+        assert rank[kind]["evaluated"] == pytest.approx(rank[kind]["of the mean"], rel=1e-4)
 
 
 @pytest.mark.long

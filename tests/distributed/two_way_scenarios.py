@@ -8,7 +8,7 @@ import torch.distributed as dist
 from exchange_bench import Place, digest
 from exchange_kinds import UNEVEN
 from sync_bench import SHAPES, SyncBench
-from sync_scenarios import RATES, replicas_apart
+from sync_scenarios import RATES, SEGMENT, joined_replica, loss_of_the_mean, replicas_apart
 from torch import Tensor
 
 from trainers import cost, drifting_cost
@@ -64,6 +64,17 @@ def two_way_replicas(rank: int, num_workers: int) -> dict[str, Any]:
     """Replicas that train on digits of their own, saved, evaluated and restored in the middle of a period."""
     optimizer = SgdConfig(momentum=0.0)
     return {name: replicas_apart(rank, num_workers, exchange=EXCHANGES[name], optimizer=optimizer) for name in REPLICAS}
+
+
+def drifting_replicas_on_nodes(rank: int, num_workers: int) -> dict[str, Any]:
+    """Where replicas on nodes of different sizes are evaluated that have drifted apart."""
+    seen = {}
+    for name in DRIFTING:
+        parts = {"exchange": EXCHANGES[name], "optimizer": SgdConfig(momentum=0.0)}
+        replica = joined_replica(rank, num_workers, nodes=UNEVEN, **parts)
+        replica.run(SEGMENT)
+        seen[name] = {"of the mean": loss_of_the_mean(replica), "evaluated": replica.evaluate().loss}
+    return seen
 
 
 def trials(place: Place) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given, strategies as st
 
 from search import strategies
 from search.config import BoConfig, Budget, ScheduleConfig, SobolConfig
@@ -28,9 +29,9 @@ SHAPES = [(512, 64), (512,), (512, 512), (512,), (10, 512), (10,)]
 TEACHES = {"none": 1.0, "threshold 0.01": 0.75, "powersgd 1": 0.5}
 
 
-def _costs(mbps: float, compute_s: float) -> list[OptionCost]:
-    """What the default options cost on a link of this rate, for four workers and a model of 0.3 million parameters."""
-    link, costs = EmulateLink(mbps=mbps), []
+def _costs(mbps: float, compute_s: float, latency_ms: float = 0.0) -> list[OptionCost]:
+    """What the default options cost on such a link, for four workers and a model of 0.3 million parameters."""
+    link, costs = EmulateLink(mbps=mbps, latency_ms=latency_ms), []
     for option in DEFAULT:
         sent = mean_traffic(option, SHAPES, num_workers=4, like=NoneConfig())
         costs.append(OptionCost(option=option.name, bytes=sent.bytes, cost=compute_s + sent.seconds(link)))
@@ -48,6 +49,16 @@ def test_the_slower_the_link_the_less_is_sent_by_what_a_run_opens_with():
     assert opened == sorted(opened)
     assert openings[0] in ("threshold 0.001", "powersgd 1") and openings[-1] == "none"
     assert len(set(openings)) > 3
+
+
+@given(st.floats(0.1, 1e5), st.floats(0, 50), st.floats(1e-4, 1))
+def test_a_run_opens_with_what_sends_fast_or_else_costs_least(mbps: float, latency_ms: float, compute_s: float):
+    families = {option.name: "" if option.level is None else option.kind for option in DEFAULT}
+    costs = [each.model_copy(update={"family": families[each.option]}) for each in _costs(mbps, compute_s, latency_ms)]
+    opening = short_list(costs, compute_s)[1]
+
+    cost = next(each.cost for each in costs if each.option == opening)
+    assert cost <= 1.25 * compute_s or cost == min(each.cost for each in costs)
 
 
 def test_what_gains_nothing_by_sending_less_is_not_probed():

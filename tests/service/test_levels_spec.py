@@ -134,11 +134,29 @@ def test_the_clock_of_an_arm_is_refused_at_its_place():
     assert refused(arms=arms, budget={"steps": 100}).pointer == "/arms/1/exchange/levels/cost"
 
 
-def test_a_rate_that_falls_in_every_step_is_advised_against():
-    job = JOB | {"exchange": TOPK | {"levels": accordion(0.5)}, "controller": {"kind": "cosine"}}
+@pytest.mark.parametrize(
+    ("controller", "optimizer", "words"),
+    [
+        ("cosine", "sgd", "`cosine` lowers it in every step"),
+        ("off", "sgd", "`off` lowers it in each of the last 15% of the steps"),
+        ("bo", "sgd", "`bo` lowers it in some of its probes and in each of the last 15% of the steps"),
+        ("bo", "schedulefree_sgd", "`bo` lowers it in some of its probes, in which"),
+    ],
+)
+def test_a_rate_that_falls_often_is_advised_against(controller: str, optimizer: str, words: str):
+    given = JOB | {"controller": {"kind": controller}, "optimizer": {"kind": optimizer}, "budget": {"seconds": 60}}
     follows_not = TOPK | {"levels": accordion(0.5, follow_decay=False)}
 
-    [said] = advice(JobSpec.model_validate(job))
+    [said] = advice(JobSpec.model_validate(given | {"exchange": TOPK | {"levels": accordion(0.5)}}))
 
-    assert "give `follow_decay: false`" in said
-    assert advice(JobSpec.model_validate(job | {"exchange": follows_not})) == ()
+    assert words in said and "give `follow_decay: false`" in said
+    assert advice(JobSpec.model_validate(given | {"exchange": follows_not})) == ()
+
+
+def test_a_level_that_is_not_in_force_while_it_is_searched_is_advised_against():
+    levels = accordion(0.5, follow_decay=False)
+    given = JOB | {"controller": {"kind": "bo"}, "budget": {"seconds": 60}}
+
+    [said] = advice(JobSpec.model_validate(given | {"exchange": TOPK | {"density": [0.01, 0.2], "levels": levels}}))
+
+    assert "in its first 11 epochs" in said and "give one density" in said

@@ -354,6 +354,8 @@ class Broken(Regression):
                 return [{"params": model.parameters(), "lr": 0.0}]
             case "unknown option":
                 return [{"params": model.parameters(), "beta": 0.9}]
+            case "momentum" | "weight_decay":
+                return [{"params": model.parameters(), self.fault: 0.5}]
         return list(super().parameter_groups(model))
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:

@@ -396,6 +396,27 @@ def test_a_link_is_fitted_to_what_it_took(round_s: float, byte_s: float, seed: i
     assert fit.rates() == pytest.approx((round_s, byte_s), rel=0.05, abs=1e-9)
 
 
+@given(st.floats(0.0, 0.05), st.integers(0, 9))
+@settings(max_examples=30)
+def test_times_that_vary_more_than_sizes_say_nothing_of_a_link(spread: float, seed: int):
+    fit, draws = LinkFit(), np.random.default_rng(seed)
+
+    for _ in range(200):
+        fit.add(cost.Traffic(int(50_000 * draws.uniform(1 - spread, 1 + spread)), 3), 1e-3 * draws.uniform(0.5, 1.5))
+
+    assert fit.rates() is None
+
+
+def test_now_and_then_a_message_of_half_the_size_tells_a_noisy_link():
+    fit, draws = LinkFit(), np.random.default_rng(0)
+
+    for number in range(400):
+        size = 50_000 if number % 10 else 25_000
+        fit.add(cost.Traffic(size, 3), (3e-4 + size * 2e-8) * draws.uniform(0.95, 1.05))
+
+    assert fit.rates() == pytest.approx((1e-4, 2e-8), rel=0.35)
+
+
 def test_a_fitted_link_is_never_negative():
     for seconds in ((1e-3, 5e-4), (1e-3, 1.0)):
         fit = LinkFit()

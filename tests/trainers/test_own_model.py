@@ -23,6 +23,7 @@ from trainers.config import (
     SgdConfig,
     ThresholdConfig,
 )
+from trainers.exchange.config import CserConfig, LiecSgdConfig
 from trainers.replica import Replica
 from trainers.sampler import Sampler
 from trainers.segment import Segment
@@ -93,6 +94,18 @@ def test_parameter_groups_multiply_the_rate_and_keep_their_options(replica: Trai
 
     for mine, theirs in zip(ours.model.parameters(), model.parameters(), strict=True):
         assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize(
+    ("exchange", "brought"), [("cser", "momentum"), ("cser", "weight_decay"), ("liec_sgd", "momentum")]
+)
+def test_parameter_groups_bring_nothing_that_an_exchange_does_not_go_with(replica: Train, exchange: str, brought: str):
+    optimizer = SgdConfig(momentum=0.0)
+    drifting = {"cser": CserConfig(), "liec_sgd": LiecSgdConfig()}[exchange]
+
+    with pytest.raises(WorkloadError, match=f"parameter group .* brings {brought} 0.5: with `{exchange}`"):
+        replica("Broken", optimizer=optimizer, exchange=drifting, fault=brought)
+    replica("Broken", optimizer=optimizer, fault=brought)
 
 
 @pytest.mark.parametrize("kind", ["SGD", "Adam", "NAdam", "Adagrad"])

@@ -1,3 +1,5 @@
+import gc
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -6,13 +8,16 @@ import torch
 from safetensors.torch import load_file
 
 from trainers.config import (
+    AccordionConfig,
     DigitsMlp,
     NoneConfig,
     OptimizerConfig,
     ReplicaConfig,
     ScheduleFreeSgdConfig,
     ThresholdConfig,
+    TopKConfig,
 )
+from trainers.exchange.topology import Topology
 from trainers.replica import Replica
 from trainers.segment import Segment
 
@@ -43,6 +48,17 @@ def test_every_restore_leads_to_the_same_losses(
 
     assert [run.losses for run in runs] == [expected.losses] * 2
     assert [run.density for run in runs] == [expected.density] * 2
+
+
+def test_nothing_is_left_of_an_exchange_that_other_nodes_took_the_place_of(make_config: MakeConfig):
+    exchange = TopKConfig(density=0.1, levels=AccordionConfig(critical=0.5, epoch_steps=10))
+    replica = Replica(make_config(exchange=exchange), 1, 2, device="cpu")
+    before = weakref.ref(replica._buffer.watch.__self__)
+
+    replica._settle(Topology.of(((0, 1),)))  # here this rank follows the other
+    gc.collect()
+
+    assert before() is None
 
 
 def test_a_reset_replica_trains_like_a_fresh_one_and_keeps_its_slots(

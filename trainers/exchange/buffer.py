@@ -58,11 +58,15 @@ class GradientBuffer:
         self._events: dict[int, torch.cuda.Event] = {}  # on a GPU, of the work that fills each bucket
         self._missing: Counter[int] = Counter()  # layers that backward has yet to fill, by bucket
         self._expects = self._has_failed = False
+        self._pooled: set[int] = set()
+        self.part()
+
+    def part(self) -> None:
+        """Leave the exchange that this buffer was built into, before it is built into another."""
         #: What each bucket goes through, once a step, before anybody gets it; changes it in place.
         self.pool: Callable[[Tensor], None] = _leave
         #: Sees each bucket's gradient, once a step, when it is pooled.
         self.watch: Callable[[Bucket, Tensor], None] = _overlook
-        self._pooled: set[int] = set()
 
     @classmethod
     def behind(cls, parameters: Sequence[Parameter], config: ExchangeBase) -> Self:

@@ -1,6 +1,7 @@
 """Which optimizer goes with exchanges that leave workers with parameters of their own. Pydantic only."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from trainers.exchange.config import CserConfig, DriftingConfig
 from trainers.exchange.options import JobExchange
@@ -34,6 +35,18 @@ def unfit(exchange: JobExchange, optimizer: "OptimizerConfig", *, clip: float | 
         f"workers apply apart would not cancel out: give `optimizer: {{kind: sgd, {needed}}}`, or "
         "`exchange: {kind: doublesqueeze}`"
     )
+
+
+def unfit_groups(
+    exchange: JobExchange, optimizer: "OptimizerConfig", groups: Iterable[Mapping[str, Any]]
+) -> str | None:
+    """Return why `exchange` does not go with the options that a workload's parameter groups bring; None: it does."""
+    for group in groups:
+        brought = {name: group[name] for name in ("momentum", "weight_decay") if name in group}
+        if message := unfit(exchange, optimizer.model_copy(update=brought), clip=None):
+            given = ", ".join(f"{name} {value:g}" for name, value in brought.items())
+            return f"a parameter group of the workload brings {given}: {message}"
+    return None
 
 
 def _is_plain(optimizer: "OptimizerConfig") -> bool:

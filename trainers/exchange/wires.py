@@ -54,6 +54,11 @@ class Wires:
         twin.within, twin.between = self.within.apart(), self.between.apart()
         return twin
 
+    @property
+    def copies(self) -> int:
+        """What this rank's part of a sum over all ranks is divided by for a mean over nodes, whose ranks are equal."""
+        return len(self.topology.nodes) * self.within.num_workers
+
     def all_reduce_sum(self, tensor: Tensor, parts: Parts) -> None:
         """Sum `tensor` over all ranks, in place, with equal bits on all; `parts` are its bytes by purpose."""
         self.within.reduce_sum(tensor, LEADER, parts)

@@ -46,7 +46,7 @@ class LiecSgd(Drifting):
         if self._since == 1:
             return outcome
         # Over the nodes, not the ranks: gradients are averaged like that, where nodes differ in size too.
-        mean = self._iterate.read().div_(len(self._wires.topology.nodes) * self._wires.within.num_workers)
+        mean = self._iterate.read().div_(self._wires.copies)
         self._wires.all_reduce_sum(mean, {"parameters": mean.nbytes})
         if not is_finite(mean):
             return DIVERGED

@@ -13,8 +13,8 @@ from trainers.exchange.wire import Wire
 
 #: What a measurement counts for after one more.
 MEMORY = 0.98
-#: Two unknowns are told apart from measurements that are not in proportion, up to this.
-LEAST_DETERMINANT = 1e-6
+#: Two unknowns are told apart by messages whose sizes vary by a tenth: of others noise would be taken for a price.
+LEAST_DETERMINANT = 1e-2
 
 StatedCost = PayloadCost | AffineCost | PacketCost
 
@@ -83,7 +83,7 @@ class LinkFit:
         self.sums = [MEMORY * old + each for old, each in zip(self.sums, new, strict=True)]
 
     def rates(self) -> Rates | None:
-        """Return a and b, none below 0; None: what was sent was always in proportion."""
+        """Return a and b, none below 0; None: what was sent was much the same, or in proportion."""
         rr, rb, bb, ry, by = self.sums
         determinant = rr * bb - rb * rb
         if determinant <= LEAST_DETERMINANT * rr * bb:
