@@ -21,6 +21,8 @@ WORTH_IT = 0.95
 MOST_TIMES = 10.0
 #: More of them than this are not probed.
 MOST_OPTIONS = 4
+#: The family of those that send every entry: none teaches more than they do, nor they more than each other.
+DENSE = ""
 
 
 class StepCost(Value):
@@ -36,7 +38,7 @@ class OptionCost(Value):
     option: str
     bytes: float
     cost: float  # in the budget's unit: seconds, bytes, or steps
-    family: str = ""  # in which the denser teaches no less in a step; "": it teaches no less than any sparser one
+    family: str = DENSE  # in which the denser teaches no less in a step
     spared: float = 0.0  # seconds a step computes less than one that exchanges gradients
 
 
@@ -94,7 +96,9 @@ def short_list(costs: Sequence[OptionCost], compute: float) -> tuple[tuple[str, 
     """
     listed = list[OptionCost]()
     for each in sorted(costs, key=lambda each: -each.bytes):
-        if all(each.cost < WORTH_IT * other.cost for other in listed if other.family in ("", each.family)):
+        if all(each.cost < WORTH_IT * other.cost for other in listed if other.family in (DENSE, each.family)):
+            if each.family == DENSE:  # a probe is too short to tell what is rounded: the cheapest stands for all
+                listed = [other for other in listed if other.family != DENSE]
             listed.append(each)
     cheapest = min(each.cost for each in listed)
     listed = [each for each in listed if each.cost <= MOST_TIMES * cheapest]

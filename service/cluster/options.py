@@ -69,7 +69,7 @@ def _without_a_clock(spec: TrialSpec, traffic: Mapping[Option, MeanTraffic]) -> 
 
 
 def _cost(option: Option, traffic: MeanTraffic, cost: float, spared: float = 0.0) -> OptionCost:
-    family = "" if option.level is None else option.kind  # without a level nothing is left out
+    family = link_rule.DENSE if option.level is None else option.kind  # without a level nothing is left out
     return OptionCost(option=option.name, bytes=traffic.bytes, cost=cost, family=family, spared=spared)
 
 

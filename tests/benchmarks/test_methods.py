@@ -130,6 +130,14 @@ def test_a_steps_time_is_not_that_of_the_run_whose_loss_is_told() -> None:
     assert (results.loss("images", "x"), results.step("images", "x")) == (2.0, 1500.0)
 
 
+def test_a_run_takes_its_steps_and_what_a_race_did_not_see_it_send() -> None:
+    rows = [run("x", 1.0, 2.0, 3.0) | {"wire_bytes": 150_000}, run("x", kind="pace")]
+    rows[1] |= {"wire_bytes": 100_000, "block_seconds": [0.4, 0.1, 0.1]}
+
+    # three steps, and 50 kB more in each, which are 4 ms at 100 Mbit/s
+    assert methods_table.Results(rows).seconds("images", "x") == pytest.approx(3 * (0.2 + 0.004))
+
+
 def test_a_claim_whose_methods_were_not_run_says_so() -> None:
     measured = dict(methods_table.claims(methods_table.Results([])))
     assert measured and all(told.startswith("not measured: ") for told in measured.values())
