@@ -18,6 +18,7 @@ from service.spec import JobSpec, TrialSpec
 from trainers.config import (
     AccordionBatchConfig,
     AccordionConfig,
+    DropItConfig,
     EveryStepConfig,
     IidPartition,
     NoneConfig,
@@ -27,6 +28,9 @@ from trainers.sync.config import StlSgdConfig
 
 #: A shorter probe says little of where its loss leads.
 MIN_PROBE_STEPS = StagedConfig.model_fields["min_probe_steps"].default
+
+#: Up to this share, entries of 4 bytes that are kept take, with 2 bytes each for their places, as much as all entries.
+NOTHING_SAVED = 1 / 3
 
 
 def advice(spec: JobSpec) -> tuple[str, ...]:
@@ -55,6 +59,8 @@ def _on_an_arm(trial: TrialSpec) -> Iterator[str]:
         yield from _on_autolrs(trial.budget, controller)
     if fall := _fall(trial):
         yield from _on_a_decay(controller.kind, fall, trial.replica)
+    if isinstance(trial.replica.activations, DropItConfig):
+        yield from _on_dropping(trial.replica.activations)
     if trial.workers.count == trial.workers.placed_together:
         one = "one worker" if trial.workers.count == 1 else "one node"
         if not isinstance(exchange, NoneConfig):
@@ -122,6 +128,15 @@ def _on_a_decay(controller: str, fall: str, replica: ReplicaConfig) -> Iterator[
         yield (
             f"`accordion` sends all at `critical` in its first {levels.interval + 1} epochs, and probes in them say "
             f"nothing of the {exchange.level_name}: give one {exchange.level_name}"
+        )
+
+
+def _on_dropping(config: DropItConfig) -> Iterator[str]:
+    most = max(config.gamma) if isinstance(config.gamma, tuple) else config.gamma
+    if 0 < most <= NOTHING_SAVED:
+        yield (
+            f"`dropit` with `gamma` {most:g} saves nothing: what it keeps of float32, and where that belongs, takes as "
+            f"much as everything; give a `gamma` above {NOTHING_SAVED:.2f}"
         )
 
 

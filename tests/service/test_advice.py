@@ -32,6 +32,10 @@ def test_the_examples_need_no_advice(path: Path) -> None:
         ({"exchange": RANGE, "workers": {"count": 4, "per_node": 4}}, "one node exchanges nothing"),
         ({"sync": {"kind": "stl_sgd"}, "controller": {"kind": "cosine"}}, "give `controller: {kind: fixed}`"),
         ({"sync": {"kind": "stl_sgd"}, "controller": {"kind": "bo"}}, "give `controller: {kind: fixed}`"),
+        (
+            {"activations": {"kind": "dropit", "gamma": 0.3}, "controller": {"kind": "fixed"}},
+            "give a `gamma` above 0.33",
+        ),
         ({"controller": {"kind": "sobol"}, "budget": {"steps": 699}}, "give 700 steps"),
         ({"controller": {"kind": "local"}, "budget": {"steps": 299}}, "give 300 steps"),
         ({"controller": {"kind": "autolrs"}, "budget": {"steps": 2000}}, "7 steps, too few to forecast a stage of 67"),
