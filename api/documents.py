@@ -44,7 +44,7 @@ def checked(model: type[Model], content: Any) -> Model:
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        raise InvalidJob(problems_of(error, content)) from error
+        raise InvalidJob(problems_of(error, content, model)) from error
 
 
 def _unreadable(message: str) -> InvalidJob:

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from service.misplaced import why_misplaced
 from trainers.ranges import Fault
 
 
@@ -18,12 +19,15 @@ class Problem(BaseModel):
     value: Any = None
 
 
-def problems_of(error: ValidationError, body: Any) -> list[Problem]:
-    """Return every problem of `body`, each with the JSON pointer of the field at fault."""
+def problems_of(error: ValidationError, body: Any, model: type[BaseModel]) -> list[Problem]:
+    """Return every problem of `body`, which is no `model`, each with the JSON pointer of the field at fault."""
     details = error.errors(include_url=False)
-    found = [(detail, problem) for detail in details for problem in _problems(detail, body)]
-    problems = [problem for _, problem in found]
-    return [problem for detail, problem in found if not (_is_an_echo(detail) and _says_more(problems, problem))]
+    found = [(detail, problem) for detail in details for problem in _problems(detail, body, model)]
+    return [
+        problem
+        for number, (detail, problem) in enumerate(found)
+        if not (_is_an_echo(detail) and _is_told_better(found, number))
+    ]
 
 
 def _is_an_echo(detail: ErrorDetails) -> bool:
@@ -32,19 +36,25 @@ def _is_an_echo(detail: ErrorDetails) -> bool:
     return detail["type"].endswith("_type") or detail["type"] == "too_short"
 
 
-def _says_more(found: Sequence[Problem], problem: Problem) -> bool:
-    return any(other is not problem and f"{other.pointer}/".startswith(f"{problem.pointer}/") for other in found)
+def _is_told_better(found: Sequence[tuple[ErrorDetails, Problem]], number: int) -> bool:
+    """Whether what an echo complains about is told further inside, or at its own place by no echo or an earlier one."""
+    place = found[number][1].pointer
+    return any(
+        problem.pointer.startswith(f"{place}/")
+        or (problem.pointer == place and (each < number or not _is_an_echo(detail)))
+        for each, (detail, problem) in enumerate(found)
+    )
 
 
-def _problems(detail: ErrorDetails, body: Any) -> list[Problem]:
+def _problems(detail: ErrorDetails, body: Any, model: type[BaseModel]) -> list[Problem]:
     if detail["type"] != "faults":
-        return [_problem(detail, body)]
+        return [_problem(detail, body, model)]
     place = _pointer(_path(detail["loc"], body, keep_last=False))
     faults: list[Fault] = detail["ctx"]["faults"]  # of a check across fields, which knows the fields at fault
     return [Problem(pointer=place + fault.pointer, message=fault.message, value=fault.value) for fault in faults]
 
 
-def _problem(detail: ErrorDetails, body: Any) -> Problem:
+def _problem(detail: ErrorDetails, body: Any, model: type[BaseModel]) -> Problem:
     given = detail["input"]
     missing = detail["type"] == "missing"
     shown = None if missing or isinstance(given, dict | list | tuple) else given
@@ -54,7 +64,15 @@ def _problem(detail: ErrorDetails, body: Any) -> Problem:
         shown = detail["ctx"]["tag"]
     if detail["type"] == "union_tag_not_found":
         path.append(_discriminator(detail["ctx"]["discriminator"]))
-    return Problem(pointer=_pointer(path), message=_message(detail, path, shown), value=shown)
+    message = _misplaced(detail, path, body, model) or _message(detail, path, shown)
+    return Problem(pointer=_pointer(path), message=message, value=shown)
+
+
+def _misplaced(detail: ErrorDetails, path: list[str | int], body: Any, model: type[BaseModel]) -> str | None:
+    """Return what to say of a field, or a value of it, that only other kinds of its object take; None: no kind does."""
+    if not path or not (detail["type"] == "extra_forbidden" or detail["type"].endswith("_type")):
+        return None
+    return why_misplaced(model, body, path, detail["input"])
 
 
 def _discriminator(described: str) -> str:

@@ -13,4 +13,4 @@ def problems_in(body: dict[str, Any]) -> list[Problem]:
     """Return every reason why the job is refused; fails if it is not."""
     with pytest.raises(ValidationError) as error:
         JobSpec.model_validate(body)
-    return problems_of(error.value, body)
+    return problems_of(error.value, body, JobSpec)

@@ -89,8 +89,16 @@ def test_options_that_are_none_are_refused_with_what_is_right(named: list[str], 
         ({"exchange": NAMED, "partition": {"kind": "by_label"}}, "/exchange/options", "`partition` is by_label"),
         ({"exchange": NAMED, "workers": {"count": 4, "per_node": 2}}, "/exchange/options", "`workers.per_node` is 2"),
         ({"blocks": {"kind": "jointspar"}}, "/blocks", "give `exchange: {kind: none}`"),
-        ({"exchange": AUTO | {"levels": {"kind": "accordion"}}}, "/exchange/levels", "no field"),
-        ({"exchange": AUTO | {"momentum_correction": 0.9}}, "/exchange/momentum_correction", "no field"),
+        (
+            {"exchange": AUTO | {"levels": {"kind": "accordion"}}},
+            "/exchange/levels",
+            "`exchange.kind: auto` has no `levels`",
+        ),
+        (
+            {"exchange": AUTO | {"momentum_correction": 0.9}},
+            "/exchange/momentum_correction",
+            "kinds that have it: `threshold`",
+        ),
         (
             {
                 "optimizer": {"kind": "sgd", "momentum": [0.5, 0.9], "weight_decay": [1e-4, 1e-2]},

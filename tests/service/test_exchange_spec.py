@@ -51,8 +51,8 @@ OUTSIDE: list[tuple[Fields, str, str]] = [
     ({"kind": "terngrad", "clip": 0.0}, "clip", "greater than 0"),
     ({"kind": "signsgd", "feedback": "perhaps"}, "feedback", "valid boolean"),
     ({"kind": "none", "overlap": "perhaps"}, "overlap", "valid boolean"),
-    ({"kind": "none", "density": 0.1}, "density", "there is no field"),
-    ({"kind": "onebit", "memory": "none"}, "memory", "there is no field"),
+    ({"kind": "none", "density": 0.1}, "density", "`exchange.kind: none` has no `density`"),
+    ({"kind": "onebit", "memory": "none"}, "memory", "`exchange.kind: onebit` has no `memory`"),
     ({"kind": "zip"}, "kind", "none, fp16, bf16, threshold, topk, randomk, dgc, gtopk, adacomp, powersgd"),
 ]
 #: Knobs that are fine one by one, and the message about the one at fault.

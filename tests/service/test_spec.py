@@ -42,7 +42,7 @@ def accepted(changes: dict[str, Any]) -> JobSpec:
         ({"controller": {"kind": "bo", "transfer": "avto"}}, "/controller/transfer", "avto", "did you mean `auto`"),
         ({"controller": {"kind": "bo", "transfer": {"jobs": []}}}, "/controller/transfer/jobs", None, "at least 1"),
         ({"controller": {"kind": "bo", "transfer": {"job": []}}}, "/controller/transfer/job", None, "no field"),
-        ({"controller": {"kind": "fixed", "transfer": "auto"}}, "/controller/transfer", "auto", "no field"),
+        ({"controller": {"kind": "fixed", "transfer": "auto"}}, "/controller/transfer", "auto", "have it: `bo`"),
         ({"exchange": {"kind": "zip"}}, "/exchange/kind", "zip", "none, fp16, bf16, threshold"),
         ({"optimizer": {"kind": "sdg"}}, "/optimizer/kind", "sdg", "did you mean `sgd`"),
         ({"optimizer": {"kind": "sgd", "learning_rate": 0}}, "/optimizer/learning_rate", 0, "equal to 0.00000001"),

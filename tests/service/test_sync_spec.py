@@ -41,7 +41,7 @@ def refused(**changes: Any) -> list[Problem]:
         ({"kind": "stl_sgd", "growth": "linear"}, "gamma", "needs `gamma`"),
         ({"kind": "stl_sgd", "data": "some"}, "data", "auto, iid, non_iid"),
         ({"kind": "overlap_local_sgd", "pull": 0.0}, "pull", "greater than 0"),
-        ({"kind": "vrl_sgd", "slow_momentum": 0.5}, "slow_momentum", "there is no field"),
+        ({"kind": "vrl_sgd", "slow_momentum": 0.5}, "slow_momentum", "kinds that have it: `local_sgd`"),
         ({"kind": "cocod"}, "kind", "did you mean `cocod_sgd`?"),
     ],
     ids=str,

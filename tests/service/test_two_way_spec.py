@@ -25,7 +25,7 @@ def refused(**changes: Any) -> Problem:
     ("exchange", "field", "right"),
     [
         ({"kind": "doublesqueeze", "block": 4}, "block", "greater than or equal to 8"),
-        ({"kind": "doublesqueeze", "period": 8}, "period", "there is no field"),
+        ({"kind": "doublesqueeze", "period": 8}, "period", "kinds that have it: `cser`, `liec_sgd`"),
         ({"kind": "dist_ef_sgd", "momentum": 1.0}, "momentum", "less than 1"),
         ({"kind": "cser", "period": 0}, "period", "greater than or equal to 1"),
         ({"kind": "liec_sgd", "period": [8, 64]}, "period", "valid integer"),

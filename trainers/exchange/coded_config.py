@@ -17,7 +17,7 @@ class QsgdConfig(QuantizedBase):
     """Random rounding to a few levels of each bucket's norm; unbiased (Alistarh et al., 2017)."""
 
     kind: Literal["qsgd"] = "qsgd"
-    levels: int = Field(127, ge=1, le=127, description="levels of a magnitude")
+    levels: int = Field(127, ge=1, le=127, description="quantisation levels of a magnitude")
     bucket: int = Field(128, ge=8, le=65_536, description="entries that share a norm")
     norm: Literal["l2", "max"] = "max"
 
