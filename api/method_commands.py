@@ -1,8 +1,8 @@
 """`wiretune methods`: what a job can choose, without a service."""
 
 import json
-from collections.abc import Iterator
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
 
 import typer
 from rich import box
@@ -13,7 +13,7 @@ from api.runs import say
 from api.terminal import AsJson, console, fail, print_json
 from service import methods as catalogue
 from service.errors import NotFound
-from service.methods import DEFAULT_WORKLOAD, MethodsView, MethodView, PaperView
+from service.methods import DEFAULT_WORKLOAD, MethodsView, MethodView, NeedsView, PaperView
 
 app = typer.Typer()
 
@@ -76,7 +76,23 @@ def _lines(method: MethodView, found: MethodsView) -> Iterator[str]:
             default = "required" if knob.is_required else f"default {json.dumps(knob.default)}"
             told = f": {knob.description}" if knob.description else ""
             yield f"  {part}.{knob.name}: {knob.allowed}; {default}{told}"
+    needs = {(each.part, each.kind): f" ({', '.join(_knobs(each))})" for each in method.needs}
     for part, kinds in method.combines_with.items():
-        yield f"  goes with {part}: {', '.join(kinds) or 'none'}"
+        fitting = ", ".join(kind + needs.get((part, kind), "") for kind in kinds)
+        yield f"  goes with {part}: {fitting or 'none'}"
     for each in method.refuses:
         yield f"  refuses {each.part} {each.kind}: {each.reason}"
+
+
+def _knobs(needs: NeedsView) -> Iterator[str]:
+    """Yield `momentum: 0` for a knob of the kind itself, and `optimizer.momentum: 0` for one of another part."""
+    for path, value in _leaves(needs.knobs):
+        yield f"{path.removeprefix(f'{needs.part}.')}: {value if isinstance(value, str) else json.dumps(value)}"
+
+
+def _leaves(knobs: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in knobs.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", value

@@ -7,56 +7,34 @@ import difflib
 import re
 from collections.abc import Iterator
 from functools import cache
-from typing import Annotated, Any, get_args, get_origin
+from typing import Any, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from search.config import ControllerConfig
+from service.combinations import PARTS, Combination, choosing, combinations, job, kinds_of, note_of
 from service.errors import NotFound
 from service.knobs import Knob, knobs_of
-from service.papers import COMPOSED, NOTES, Composed, Note, Paper
+from service.papers import COMPOSED, Composed, Paper
 from service.spec import JobSpec
 from trainers import cost, drifting_cost
 from trainers.config import (
-    ActivationsConfig,
     AutoConfig,
-    BlocksConfig,
     DriftingConfig,
-    JobExchange,
     JointSparConfig,
     LocalConfig,
     NoneConfig,
-    OptimizerConfig,
-    PartitionConfig,
-    SyncConfig,
     WorkloadConfig,
 )
 from trainers.option_cost import mean_traffic
-from trainers.ranges import Fault, first
+from trainers.ranges import first
 from trainers.shapes import Shape, parameter_shapes
 
-#: The parts of a job that offer kinds, in the order that they are listed.
-PARTS: dict[str, Any] = {
-    "exchange": JobExchange,
-    "sync": SyncConfig,
-    "blocks": BlocksConfig,
-    "activations": ActivationsConfig,
-    "optimizer": OptimizerConfig,
-    "partition": PartitionConfig,
-    "controller": ControllerConfig,
-}
-#: A job that goes with every kind, of which a method replaces parts.
-PLAIN: dict[str, Any] = {
-    "workload": {"kind": "digits-mlp"},
-    "optimizer": {"kind": "sgd", "momentum": 0},
-    "controller": {"kind": "fixed"},
-    "link": {"mode": "emulate", "mbps": 100},  # so that nothing has to be measured
-    "budget": {"steps": 100},
-}
 #: Shapes as text: `512x64,512` is a matrix and a vector.
 SHAPES = r"^[1-9]\d{0,8}(x[1-9]\d{0,8})*(,[1-9]\d{0,8}(x[1-9]\d{0,8})*)*$"
 MAX_SHAPES = 20_000  # characters
 DEFAULT_WORKLOAD = "digits-mlp"
+#: Whose traffic is told where a method says nothing of an optimizer: Schedule-Free ones average two vectors.
+_ONE_ITERATE = {"optimizer": {"kind": "sgd", "momentum": 0}}
 
 
 class _View(BaseModel):
@@ -85,6 +63,14 @@ class RefusedView(_View):
     reason: str = Field(description="with the nearest choice that is possible")
 
 
+class NeedsView(_View):
+    """A kind that goes with the method by certain knobs alone, of either."""
+
+    part: str
+    kind: str
+    knobs: dict[str, dict[str, Any]] = Field(description="by part of the job, besides those of both")
+
+
 class TrafficView(_View):
     """What a method sends, as predicted: the mean of its steps, by one worker."""
 
@@ -99,11 +85,18 @@ class MethodView(_View):
     part: str = Field(description="of the job that it belongs to")
     summary: str
     papers: tuple[PaperView, ...] = Field(description="none: common practice, or our own")
-    job: dict[str, Any] = Field(description="the parts of a job that choose it, with the least that they need")
+    job: dict[str, Any] = Field(
+        description="the parts of a job that choose it, and what they need: a whole job with a workload and a budget"
+    )
     knobs: dict[str, tuple[Knob, ...]] = Field(description="by part of the job, as `exchange` or `exchange.levels`")
-    combines_with: dict[str, tuple[str, ...]] = Field(description="kinds of the other parts, each by itself")
+    combines_with: dict[str, tuple[str, ...]] = Field(
+        description="kinds of the other parts, each by itself with its own `job`, in place of what `job` has there"
+    )
+    needs: tuple[NeedsView, ...] = Field(description="those of `combines_with` that go with it by certain knobs alone")
     refuses: tuple[RefusedView, ...] = Field(description="kinds of the other parts, with the knobs of `job`")
-    traffic: TrafficView = Field(description="for the shapes and workers asked for; of `auto`, its least option's")
+    traffic: TrafficView = Field(
+        description="for the shapes and workers asked for, under `sgd` unless `job` says else; of `auto`, the least"
+    )
 
 
 class MethodsView(_View):
@@ -142,14 +135,6 @@ def parsed(shapes: str) -> tuple[Shape, ...]:
     return tuple(tuple(map(int, shape.split("x"))) for shape in shapes.split(","))
 
 
-def kinds_of(union: Any) -> dict[str, type[BaseModel]]:
-    """Return the configurations of a union, which may hold others, by kind."""
-    found: dict[str, type[BaseModel]] = {}
-    for each in get_args(get_args(union)[0]):
-        found |= kinds_of(each) if get_origin(each) is Annotated else {each.model_fields["kind"].default: each}
-    return found
-
-
 def _shapes_of(workload: str) -> tuple[Shape, ...]:
     kinds = [get_args(each)[1].tag for each in get_args(get_args(WorkloadConfig)[0])]
     built_in = [kind for kind in kinds if kind != "own"]
@@ -175,35 +160,35 @@ def _of_kinds() -> Iterator[Composed]:
     for part, union in PARTS.items():
         for kind, config in kinds_of(union).items():
             summary = " ".join((config.__doc__ or "").partition("\n\n")[0].split())
-            yield Composed(kind, part, summary, _note(part, kind).papers, _chosen(part, kind))
+            note = note_of(part, kind)
+            yield Composed(kind, part, summary, note.papers, choosing(part, kind), note.otherwise)
 
 
-def _note(part: str, kind: str) -> Note:
-    return NOTES.get(part, {}).get(kind, Note())
-
-
-def _chosen(part: str, kind: str) -> dict[str, Any]:
-    """Return the parts of a job that choose a kind."""
-    note = _note(part, kind)
-    return {part: {"kind": kind, **note.knobs}, **note.beside}
+@cache
+def _combinations(name: str, part: str) -> tuple[Combination, ...]:
+    """Return what goes with a method and what does not; asked once, as a job is checked for every kind."""
+    [method] = [each for each in _all() if (each.name, each.part) == (name, part)]
+    return tuple(combinations(method))
 
 
 def _view(method: Composed, shapes: tuple[Shape, ...], workers: int) -> MethodView:
-    refused = _refused(method.name, method.part)
-    banned = {(each.part, each.kind) for each in refused}
-    others = {part: kinds_of(union) for part, union in PARTS.items() if part not in method.job}
+    found = _combinations(method.name, method.part)
+    possible = [each for each in found if not each.reason]
+    chosen = {part: each for part, each in method.job.items() if part in PARTS}
     return MethodView(
         name=method.name,
         part=method.part,
         summary=method.summary,
         papers=tuple(map(PaperView.of, method.papers)),
         job=method.job,
-        knobs={path: each for part, chosen in method.job.items() for path, each in _knobs(part, chosen)},
+        knobs={path: knobs for part, each in chosen.items() for path, knobs in _knobs(part, each)},
         combines_with={
-            part: tuple(kind for kind in kinds if (part, kind) not in banned) for part, kinds in others.items()
+            part: tuple(each.kind for each in possible if each.part == part)
+            for part in dict.fromkeys(each.part for each in found)
         },
-        refuses=refused,
-        traffic=traffic(job(method.job), shapes, workers),
+        needs=tuple(NeedsView(part=each.part, kind=each.kind, knobs=each.needs) for each in possible if each.needs),
+        refuses=tuple(RefusedView(part=each.part, kind=each.kind, reason=each.reason) for each in found if each.reason),
+        traffic=traffic(job(_ONE_ITERATE | method.job), shapes, workers),
     )
 
 
@@ -217,34 +202,6 @@ def _nested(path: str, config: BaseModel, chosen: dict[str, Any]) -> Iterator[tu
     for name, inner in chosen.items():
         if isinstance(inner, dict):
             yield from _nested(f"{path}.{name}", getattr(config, name), inner)
-
-
-def job(parts: dict[str, Any]) -> JobSpec:
-    """Return the plain job with these parts in it; raises pydantic.ValidationError where they do not go together."""
-    return JobSpec.model_validate(PLAIN | parts)
-
-
-@cache
-def _refused(name: str, part: str) -> tuple[RefusedView, ...]:
-    """Return what the job refuses beside a method: asked of the job itself."""
-    [method] = [each for each in _all() if (each.name, each.part) == (name, part)]
-    return tuple(_refusals(method))
-
-
-def _refusals(method: Composed) -> Iterator[RefusedView]:
-    for part, union in PARTS.items():
-        for kind in () if part in method.job else kinds_of(union):
-            try:
-                job(_chosen(part, kind) | method.job)
-            except ValidationError as error:
-                yield RefusedView(part=part, kind=kind, reason="; ".join(_reasons(error)))
-
-
-def _reasons(error: ValidationError) -> Iterator[str]:
-    [arm] = job({}).arms
-    for each in error.errors():
-        faults: list[Fault] = each.get("ctx", {}).get("faults", [])
-        yield from (fault.message.removeprefix(f"arm `{arm.name}`: ") for fault in faults)
 
 
 def traffic(spec: JobSpec, shapes: tuple[Shape, ...], workers: int) -> TrafficView:

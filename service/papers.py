@@ -23,6 +23,7 @@ class Note(NamedTuple):
     papers: tuple[Paper, ...] = ()  # none: common practice, or our own
     knobs: Mapping[str, Any] = MappingProxyType({})
     beside: Mapping[str, Any] = MappingProxyType({})  # other parts of the job that it needs
+    otherwise: tuple[Mapping[str, Any], ...] = ()  # knobs, by part, for where these do not go with another choice
 
 
 class Composed(NamedTuple):
@@ -33,6 +34,7 @@ class Composed(NamedTuple):
     summary: str
     papers: tuple[Paper, ...]
     job: dict[str, Any]
+    otherwise: tuple[Mapping[str, Any], ...] = ()  # as of a note
 
 
 _QSGD = Paper(
@@ -65,6 +67,10 @@ _SPARSIFIED = Paper(
     2018,
 )
 
+#: Optimizers for methods that do not go with the job's own default, `schedulefree_sgd`.
+_SGD = {"optimizer": {"kind": "sgd"}}
+_WITHOUT_MOMENTUM = {"optimizer": {"kind": "sgd", "momentum": 0}}
+
 _EXCHANGES = {
     "none": Note(),
     "auto": Note(beside={"controller": {"kind": "bo"}}),
@@ -93,7 +99,9 @@ _EXCHANGES = {
                 "ICLR",
                 2018,
             ),
-        )
+        ),
+        beside=_WITHOUT_MOMENTUM,
+        otherwise=({"exchange": {"momentum_correction": None}},),
     ),
     "gtopk": Note(
         (
@@ -177,7 +185,8 @@ _EXCHANGES = {
                 "NeurIPS",
                 2020,
             ),
-        )
+        ),
+        beside=_WITHOUT_MOMENTUM,
     ),
     "liec_sgd": Note(
         (
@@ -187,7 +196,8 @@ _EXCHANGES = {
                 "arXiv:2402.11857",
                 2024,
             ),
-        )
+        ),
+        otherwise=({"optimizer": {"momentum": 0}},),
     ),
 }
 
@@ -213,7 +223,8 @@ _SYNCS = {
                 "arXiv:1912.12844",
                 2019,
             ),
-        )
+        ),
+        beside=_SGD,
     ),
     "cocod_sgd": Note(
         (
@@ -291,14 +302,16 @@ _CONTROLLERS = {
                 "num_steps": 100,
                 "entries": [{"step": 0, "num_steps": 100, "learning_rate": 0.1}],
             }
-        }
+        },
+        beside=_SGD,
+        otherwise=tuple({"controller": {"schedule": {"optimizer": kind}}} for kind in _OPTIMIZERS),
     ),
 }
 
 NOTES: dict[str, dict[str, Note]] = {
     "exchange": _EXCHANGES,
     "sync": _SYNCS,
-    "blocks": {"all": Note(), "jointspar": Note((_JOINTSPAR,))},
+    "blocks": {"all": Note(), "jointspar": Note((_JOINTSPAR,), beside=_SGD)},
     "activations": {
         "keep": Note(),
         "dropit": Note(
@@ -323,11 +336,15 @@ _CAT = Paper(
     "AAAI",
     2021,
 )
+#: What a message costs CAT unless a job says otherwise.
+_LINK = {"kind": "link"}
+_SECONDS = {"budget": {"seconds": 60}}
 
 
 def _cat(name: str, summary: str, policy: dict[str, Any], **knobs: str) -> Composed:
     exchange = {"kind": "topk", "density": 0.1, **knobs, "levels": {"kind": "cat", **policy}}
-    return Composed(name, "levels", summary, (_CAT,), {"exchange": exchange})
+    measures = policy.get("cost", _LINK) == _LINK  # which takes a clock
+    return Composed(name, "levels", summary, (_CAT,), {"exchange": exchange} | (_SECONDS if measures else {}))
 
 
 #: `levels` of an exchange, and what CAT may take for the cost of a message.
@@ -352,10 +369,9 @@ _LEVELS = (
         "More is sent while gradients change fast: `levels: {kind: accordion}` of any exchange with a level.",
         (_ACCORDION,),
         {"exchange": {"kind": "powersgd", "rank": 1, "levels": {"kind": "accordion", "critical": 4}}},
+        ({"exchange": {"levels": {"critical": 0.1}}},),  # of a density
     ),
-    _cat(
-        "cat", "As many entries as promise the most descent per second on the job's link.", {"cost": {"kind": "link"}}
-    ),
+    _cat("cat", "As many entries as promise the most descent per second on the job's link.", {"cost": _LINK}),
     _cat("cat_payload", "CAT where a message costs its bits.", {"cost": {"kind": "payload"}}),
     _cat("cat_affine", "CAT where a message costs its bits, and a fixed amount.", {"cost": {"kind": "affine"}}),
     _cat("cat_packet", "CAT where a message costs its packets, and a fixed amount.", {"cost": {"kind": "packet"}}),

@@ -26,8 +26,8 @@ def schedule_faults(job: "JobSpec") -> Iterator[Fault]:
             yield Fault(
                 f"{place}/schedule/optimizer",
                 learned_by,
-                f"the schedule of arm `{arm.name}` was learned by `{learned_by}`, so its rates mean nothing to "
-                f"`{optimizer.kind}`: give the arm `optimizer: {{kind: {learned_by}}}`",
+                f"arm `{arm.name}`: the schedule was learned by `{learned_by}`, so its rates mean nothing to "
+                f"`{optimizer.kind}`: give `optimizer: {{kind: {learned_by}}}`",
             )
         exchange = arm.exchange or job.exchange
         yield from _levels_out_of_range(controller.schedule, exchange, place)

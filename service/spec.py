@@ -259,8 +259,8 @@ class JobSpec(Config):
                 yield Fault(
                     f"/arms/{index}/exchange" if arm.exchange else "/exchange",
                     exchange.kind,
-                    f"the exchange of arm `{arm.name}` applies momentum before it compresses: give the arm "
-                    f"`optimizer: {{kind: {plain}, momentum: 0}}`, or the exchange `{exchange.without_momentum}`",
+                    f"arm `{arm.name}`: `{exchange.kind}` here applies momentum before it compresses: give `optimizer: "
+                    f"{{kind: {plain}, momentum: 0}}`, or the exchange `{exchange.without_momentum}`",
                 )
 
     def _syncs_that_do_not_fit(self) -> Iterator[Fault]:
@@ -283,12 +283,14 @@ class JobSpec(Config):
         if self.budget.seconds is not None or not isinstance(self.link, MeasureLink):
             return
         for index, arm in enumerate(self.arms):
-            if reads_clock(arm.exchange or self.exchange):
+            exchange = arm.exchange or self.exchange
+            if reads_clock(exchange):
                 yield Fault(
                     f"/arms/{index}/exchange/levels/cost" if arm.exchange else "/exchange/levels/cost",
                     "link",
-                    f"the exchange of arm `{arm.name}` measures what the link takes, which a budget without `seconds` "
-                    "does not allow: give `cost: {kind: packet}`, `budget.seconds`, or `link: {mode: emulate}`",
+                    f"arm `{arm.name}`: `{exchange.kind}` here measures what the link takes, which a budget "
+                    "without `seconds` does not allow: give `cost: {kind: packet}`, `budget.seconds`, or "
+                    "`link: {mode: emulate}`",
                 )
 
     def _exchanges_that_do_not_fit(self) -> Iterator[Fault]:

@@ -57,6 +57,19 @@ def test_people_get_a_table_and_of_one_method_all_there_is() -> None:
     assert "refuses exchange topk" in one and "goes with optimizer: sgd, lars" in one
 
 
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("cser", "goes with optimizer: sgd (momentum: 0)"),
+        ("sgd", "cser (optimizer.momentum: 0)"),
+        ("calibrated", "goes with exchange: threshold (hold: run)"),
+        ("ef21", "dgc (momentum_correction: null)"),
+    ],
+)
+def test_people_are_told_the_knobs_by_which_a_kind_goes_with_a_method(name: str, line: str) -> None:
+    assert line in run_cli.invoke(cli.app, ["methods", name]).stdout
+
+
 @pytest.mark.parametrize("given", [["topkk"], ["--workload", "x"], ["--shapes", "3x"]])
 def test_a_wrong_word_on_the_command_line_is_refused(given: list[str]) -> None:
     assert run_cli.invoke(cli.app, ["methods", *given]).exit_code == 2

@@ -1,5 +1,6 @@
 """The list of methods says of each what the job, its checks and its costs say."""
 
+import re
 from collections.abc import Iterator
 from typing import Any, get_args
 
@@ -8,8 +9,9 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from api.documents import checked, parse_yaml
 from service import methods
+from service.combinations import PARTS, job, kinds_of, merged
 from service.errors import NotFound
-from service.methods import PARTS, MethodView, kinds_of
+from service.methods import MethodView
 from service.papers import NOTES
 from service.spec import JobSpec
 from tests.example_jobs import EXAMPLES
@@ -18,6 +20,8 @@ from trainers.config import DigitsMlp, NoneConfig, SparseConfig, WorkloadConfig
 from trainers.shapes import parameter_shapes
 
 ALL = methods.methods(workers=4).methods
+BY_NAME = {(each.part, each.name): each for each in ALL}
+KINDS = {(part, kind) for part, union in PARTS.items() for kind in kinds_of(union)}
 DIGITS = parameter_shapes(DigitsMlp()) or ()
 each_method = pytest.mark.parametrize("method", ALL, ids=lambda each: f"{each.part}-{each.name}")
 
@@ -40,12 +44,38 @@ def models_in(given: Any) -> Iterator[str]:
             yield from models_in(each)
 
 
+def is_accepted(parts: dict[str, Any]) -> bool:
+    """Whether these parts make a job, with a workload and a budget if they have none."""
+    try:
+        job(parts)
+    except ValidationError:
+        return False
+    return True
+
+
+def both(method: MethodView, part: str, kind: str) -> dict[str, Any]:
+    """Return the job of a kind with that of a method laid over it, but for this part, where levels or memory stay."""
+    other = BY_NAME[part, kind].job
+    held = {name: each for name, each in method.job.get(part, {}).items() if name == method.part}
+    return other | method.job | {part: other[part] | held}
+
+
+def simple_values(config: type[BaseModel]) -> Iterator[tuple[str, Any]]:
+    """Yield each knob with its words, its lowest value, and nothing at all where that is allowed."""
+    for name, schema in config.model_json_schema()["properties"].items():
+        for each in (schema, *schema.get("anyOf", ())):
+            if name != "kind":
+                lowest = [each["minimum"]] if "minimum" in each else []
+                either = {"boolean": [True, False], "null": [None]}.get(str(each.get("type")), [])
+                yield from ((name, value) for value in (*lowest, *either, *each.get("enum", ())))
+
+
 def test_every_kind_that_a_job_offers_is_listed():
     """A new kind needs a note in `service.papers`; a new part of the job, a line in `service.methods.PARTS`; a union
     inside of a kind, such as policies of its level, a `Composed` for each of its kinds."""
     offered = with_kind(JobSpec.model_json_schema()) - with_kind(TypeAdapter(WorkloadConfig).json_schema())
 
-    listed = {name for method in ALL for name in models_in(methods.job(method.job))}
+    listed = {name for method in ALL for name in models_in(job(method.job))}
 
     assert offered - listed == set()
 
@@ -61,24 +91,106 @@ def test_every_memory_of_a_sparse_exchange_is_listed():
 
 
 @each_method
-def test_a_method_says_what_it_does_and_a_job_can_choose_it(method: MethodView):
+def test_a_method_says_what_it_does(method: MethodView):
     assert method.summary.endswith(".")
-    assert methods.job(method.job)
 
 
 @each_method
-def test_what_is_refused_is_refused_by_the_job_and_told_with_what_to_give_instead(method: MethodView):
+@pytest.mark.parametrize("budget", [{"steps": 100}, {"seconds": 60}, {"bytes": 10**9}], ids=str)
+def test_what_chooses_a_method_makes_a_job_with_a_workload_and_any_budget(method: MethodView, budget: dict[str, int]):
+    assert is_accepted({"budget": budget} | method.job)
+
+
+@each_method
+def test_kinds_that_go_with_a_method_do_so_with_the_knobs_that_are_named(method: MethodView):
+    needs = {(each.part, each.kind): each.knobs for each in method.needs}
+
+    for part, kinds in method.combines_with.items():
+        for kind in kinds:
+            assert is_accepted(merged(both(method, part, kind), needs.get((part, kind), {}))), (part, kind)
+
+
+@each_method
+def test_no_knob_is_named_that_is_neither_needed_nor_the_methods_own(method: MethodView):
+    for each in method.needs:
+        is_own = merged(method.job, each.knobs) == method.job
+        assert is_own or not is_accepted(both(method, each.part, each.kind)), each
+        assert each.kind in method.combines_with[each.part]
+
+
+@each_method
+def test_kinds_that_are_refused_are_refused_whatever_their_knobs(method: MethodView):
+    """One knob at a time, each at its words, at its lowest value, and without one."""
     for refused in method.refuses:
-        with pytest.raises(ValidationError):
-            methods.job(method.job | {refused.part: {"kind": refused.kind, **NOTES[refused.part][refused.kind].knobs}})
-        assert "give " in refused.reason and "{kind: " in refused.reason
+        parts = both(method, refused.part, refused.kind)
+        assert not is_accepted(parts), refused
+        for knob, value in simple_values(kinds_of(PARTS[refused.part])[refused.kind]):
+            if knob != method.part:
+                assert not is_accepted(merged(parts, {refused.part: {knob: value}})), (refused, knob, value)
 
 
 @each_method
-def test_what_goes_together_and_what_is_refused_are_all_that_there_is(method: MethodView):
+def test_a_refusal_tells_what_to_give_instead_and_of_no_arm(method: MethodView):
+    for refused in method.refuses:
+        gives_another = "give " in refused.reason and "{kind: " in refused.reason
+        assert gives_another or "kinds that have it: `" in refused.reason or "is an object: `" in refused.reason
+        assert not re.search(r"\barm\b|tuned", refused.reason)
+
+
+@each_method
+def test_every_kind_of_every_part_but_the_methods_own_goes_together_with_it_or_is_refused(method: MethodView):
+    assert set(method.combines_with) == set(PARTS) - {method.part}
     for part, kinds in method.combines_with.items():
         refused = [each.kind for each in method.refuses if each.part == part]
         assert sorted([*kinds, *refused]) == sorted(kinds_of(PARTS[part]))
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "other", "fitting"),
+    [
+        ("exchange", "cser", "optimizer", {"sgd"}),
+        ("exchange", "dgc", "optimizer", set(kinds_of(PARTS["optimizer"]))),
+        ("exchange", "liec_sgd", "optimizer", {"sgd", "schedulefree_sgd"}),
+        ("exchange", "auto", "controller", {"bo", "sobol", "schedule"}),
+        ("levels", "accordion", "exchange", {"threshold", "topk", "randomk", "dgc", "gtopk", "powersgd"}),
+        ("levels", "warmup", "exchange", {"threshold", "topk", "randomk", "dgc", "gtopk"}),
+        ("levels", "cat", "exchange", {"topk"}),
+        ("levels", "calibrated", "exchange", {"threshold"}),
+        ("memory", "ef21", "exchange", {"threshold", "topk", "randomk", "dgc", "gtopk", "adacomp"}),
+        ("blocks", "jointspar_lars", "optimizer", {"sgd", "lars"}),
+        ("optimizer", "lars", "controller", set(kinds_of(PARTS["controller"]))),
+    ],
+)
+def test_what_is_known_to_go_together_is_listed(part: str, name: str, other: str, fitting: set[str]):
+    assert set(BY_NAME[part, name].combines_with[other]) == fitting
+
+
+def test_what_goes_together_is_told_from_either_side():
+    pairs = {
+        ((method.part, method.name), (part, kind))
+        for method in ALL
+        if (method.part, method.name) in KINDS
+        for part, kinds in method.combines_with.items()
+        for kind in kinds
+    }
+
+    assert pairs == {(other, one) for one, other in pairs}
+
+
+def test_a_kind_that_goes_with_a_method_by_certain_knobs_is_listed_with_them_from_either_side():
+    told = {
+        (method.name, each.kind): each.knobs
+        for method in map(
+            BY_NAME.__getitem__,
+            [("exchange", "cser"), ("exchange", "dgc"), ("optimizer", "sgd"), ("levels", "accordion")],
+        )
+        for each in method.needs
+    }
+
+    assert told["cser", "sgd"] == told["sgd", "cser"] == told["dgc", "lars"] == {"optimizer": {"momentum": 0}}
+    assert told["dgc", "adamw"] == {"exchange": {"momentum_correction": None}}
+    assert told["accordion", "topk"] == {"exchange": {"levels": {"critical": 0.1}}}
+    assert told["accordion", "powersgd"] == {"exchange": {"rank": 1}}
 
 
 def test_a_knob_is_told_as_its_model_declares_it():

@@ -141,7 +141,7 @@ def test_the_schedule_of_another_optimizer_is_refused_with_what_would_fit() -> N
     arms = [{"name": "a"}, {"name": "b", "controller": {"kind": "schedule", "schedule": schedule}}]
     problem = refused({"arms": arms})["/arms/1/controller/schedule/optimizer"]
 
-    assert "`schedulefree_sgd`: give the arm `optimizer: {kind: adamw}`" in problem.message
+    assert "`schedulefree_sgd`: give `optimizer: {kind: adamw}`" in problem.message
     arms[1] |= {"optimizer": {"kind": "adamw"}}
     assert accepted({"arms": arms}).arms[1].controller is not None
 
