@@ -90,17 +90,27 @@ def stl_sgd(problems: Sequence[Problem], rates: Sequence[float], *, period: int,
 
 
 def stl_sgd_nc(
-    problems: Sequence[Problem], rates: Sequence[float], *, period: int, length: int, gamma: float
+    problems: Sequence[Problem],
+    rates: Sequence[float],
+    *,
+    period: int,
+    length: int,
+    gamma: float,
+    factor: Callable[[int], int],
 ) -> Traces:
-    """NC, option 2, where data differ: stage s has 1/s of the rate, s times the length, sqrt(s) times the period."""
+    """NC where data differ: stage s (from 1) has 1/f of the rate, f times the length, sqrt(f) times the period.
+
+    f = `factor(s)` is 2^(s-1) in option 1 and s in option 2.
+    """
     workers, trace = Workers(problems), []
     x, stage, in_stage = workers.start, 1, 0
     center = x[0]
     for rate in rates:
-        x = x - rate / stage * (workers.gradients(x) + (x - center) / gamma)
+        f = factor(stage)
+        x = x - rate / f * (workers.gradients(x) + (x - center) / gamma)
         in_stage += 1
-        is_over = in_stage == length * stage
-        if in_stage % floor(period * sqrt(stage)) == 0 or is_over:
+        is_over = in_stage == length * f
+        if in_stage % floor(period * sqrt(f)) == 0 or is_over:
             x = np.broadcast_to(x.mean(axis=0), x.shape)
         if is_over:
             stage, in_stage, center = stage + 1, 0, x[0]

@@ -51,6 +51,7 @@ LOCAL: dict[str, SyncConfig] = {
     "slow momentum": LocalSgdConfig(period=3, slow_momentum=0.6),
     "stl_sgd": StlSgdConfig(period=2, first_stage=3),
     "stl_sgd, linear": StlSgdConfig(period=2, first_stage=3, growth="linear", gamma=2.0, data="non_iid"),
+    "stl_sgd, double": StlSgdConfig(period=2, first_stage=3, growth="double", gamma=2.0, data="non_iid"),
     "vrl_sgd": VrlSgdConfig(period=4),
     "cocod_sgd": CocodSgdConfig(period=3),
     "overlap_local_sgd": OverlapLocalSgdConfig(period=3),
