@@ -1,10 +1,15 @@
 """Real groups of processes, started as rarely as the tests allow: one of each size for a file of tests.
 
-A file names the scenarios that its tests look at in ON_THREE_RANKS and ON_FOUR_RANKS.
+A file names the scenarios that its tests look at in ON_TWO_RANKS, ON_THREE_RANKS and ON_FOUR_RANKS.
 """
 
 import pytest
 from scenarios import Reports, run_ranks
+
+
+@pytest.fixture(scope="module")
+def two_ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Reports:
+    return run_ranks(tmp_path_factory.mktemp("two"), 2, request.module.ON_TWO_RANKS)
 
 
 @pytest.fixture(scope="module")

@@ -92,6 +92,12 @@ def batches(rank: int, num_workers: int) -> dict[str, Any]:
     return _batches(Place(rank, num_workers))
 
 
+def batches_in_pairs(rank: int, num_workers: int) -> dict[str, Any]:
+    """The same for pairs of the ranks."""
+    groups = [dist.new_group([first, first + 1]) for first in range(0, num_workers, 2)]
+    return _batches(Place(rank % 2, 2, groups[rank // 2]))
+
+
 def batches_on_nodes(rank: int, num_workers: int) -> dict[str, Any]:
     """The same for ranks that share nodes of different sizes."""
     return _batches(Place.on_nodes(rank, UNEVEN))

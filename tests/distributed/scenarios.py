@@ -29,7 +29,7 @@ from exchange_kinds import (
     near_limits,
     pairs,
 )
-from level_scenarios import batches, batches_on_nodes, levels, levels_in_pairs
+from level_scenarios import batches, batches_in_pairs, batches_on_nodes, levels, levels_in_pairs
 from lost_ranks import dead_rank, silent_rank
 from sync_scenarios import apart, paced_average, sync, sync_on_nodes, sync_pairs, write_checkpoint
 from two_way_scenarios import drifting_replicas_on_nodes, two_way, two_way_on_nodes, two_way_pairs, two_way_replicas
@@ -223,6 +223,7 @@ SCENARIOS = {
         two_way_replicas,
         drifting_replicas_on_nodes,
         batches,
+        batches_in_pairs,
         batches_on_nodes,
         ddp,
         silent_rank,

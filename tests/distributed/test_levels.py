@@ -17,7 +17,7 @@ from trainers.exchange.config import PowerSgdConfig, TopKConfig
 from trainers.exchange.levels.config import AccordionConfig, CatConfig
 
 ON_THREE_RANKS = ["levels", "batches"]
-ON_FOUR_RANKS = ["batches_on_nodes", "levels_in_pairs"]
+ON_FOUR_RANKS = ["batches", "batches_in_pairs", "batches_on_nodes", "levels_in_pairs"]
 ACCORDION = [name for name in LEVELS if name.startswith("accordion")]
 #: What goes by a clock, and what has no memory.
 MEASURED, LOSSY = "cat, measured", "cat, drawn"
@@ -119,8 +119,9 @@ def test_a_replica_rewound_or_restored_trains_on_bit_for_bit(three_ranks: Report
 
 @pytest.fixture
 def batch_groups(three_ranks: Reports, four_ranks: Reports) -> list[list[dict[str, Any]]]:
-    """What each rank saw, in a group of three, and of four that share nodes."""
-    return [three_ranks["batches"], four_ranks["batches_on_nodes"]]
+    """What each rank saw, in a group of two, of three, of four, and of four that share nodes."""
+    pair = four_ranks["batches_in_pairs"][:2]
+    return [pair, three_ranks["batches"], four_ranks["batches"], four_ranks["batches_on_nodes"]]
 
 
 def test_batches_grow_with_the_rate_as_they_are_defined_to(batch_groups):

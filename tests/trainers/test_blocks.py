@@ -180,6 +180,19 @@ def test_the_mean_update_is_that_of_all_blocks(config: OptimizerConfig):
     assert (moves.std(dim=0) > 0.3 * plain.abs()).all()  # it is no plain training
 
 
+@pytest.mark.parametrize("config", [SgdConfig(momentum=0.5), LarsConfig(momentum=0.5)])
+def test_while_chances_stay_a_gradient_leads_to_as_much_with_momentum_as_where_all_blocks_are_trained(
+    config: OptimizerConfig,
+):
+    moves = updates(config, JointSparConfig(share=0.5, adaptation=0.05), 4040)[40:].double()
+
+    plain = updates(config, AllBlocksConfig(), 40)[-1].double()  # of one gradient in every step, as are the others
+    runs = moves.view(100, 40, -1).mean(dim=1)  # long enough that runs hardly depend on each other
+    error = runs.std(dim=0) / math.sqrt(len(runs))
+    assert ((runs.mean(dim=0) - plain).abs() <= 4.5 * error + 1e-7).all()
+    assert (error < 0.05 * plain.abs()).all()
+
+
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_with_a_share_of_1_every_bit_is_that_of_plain_training(make_config: Make, kind: str):
     kinds = (AllBlocksConfig(), JointSparConfig(share=1.0))

@@ -33,7 +33,9 @@ def adapted(chances: Array, norms: Array, *, largest: float, step_size: float) -
     """Return the weights of which the chances after a step are the projection, as logarithms.
 
     `norms` are those of the blocks' gradients, 0 where a block was not drawn, and `largest` is the largest so far. A
-    drawn block's gain is the bandit's estimate of -d/dp_d ||g_d||^2 / p_d, in units of `largest`.
+    drawn block's gain is the bandit's estimate of -d/dp_d ||g_d||^2 / p_d, in units of `largest`. It divides by p_d,
+    where `inclusion` would be exact: their ratio, between 1 - (1 - S/D)^D and 1, is the same for all blocks, and so
+    part of the step size.
     """
     gains = step_size * (norms / largest) ** 2 / chances**3 if largest else np.zeros_like(chances)
     return np.log(chances) + np.minimum(gains, MAX_GAIN)
