@@ -27,7 +27,7 @@ from trainers.config import (
     SgdConfig,
     SyncConfig,
 )
-from trainers.exchange.config import PowerSgdConfig, SignSgdConfig, TopKConfig
+from trainers.exchange.config import Bf16Config, Fp16Config, PowerSgdConfig, SignSgdConfig, TopKConfig
 from trainers.exchange.pacing import LinkPacer
 from trainers.exchange.topology import Nodes, Topology
 from trainers.exchange.wires import Wires
@@ -73,6 +73,7 @@ COMPRESSED: dict[str, tuple[ExchangeConfig, float | None]] = {
     "powersgd": (PowerSgdConfig(rank=1, min_saving=1.1, values="float32"), 1),
     "signsgd": (SignSgdConfig(), None),
 }
+ROUNDED: dict[str, ExchangeConfig] = {"fp16": Fp16Config(), "bf16": Bf16Config()}
 
 
 def sync(rank: int, num_workers: int) -> dict[str, Any]:
@@ -102,6 +103,7 @@ def _sync(place: Place) -> dict[str, Any]:
         "traffic": {name: _traffic(place, config) for name, config in LOCAL.items()},
         "stopped": {name: _stopped(place, config) for name, config in LOCAL.items()},
         "compressed": {name: _compressed(place, *COMPRESSED[name]) for name in COMPRESSED},
+        "rounded": {name: _rounded(place, ROUNDED[name]) for name in ROUNDED},
         "vrl": _drift(place, SgdConfig(momentum=0.0)),
         "vrl, momentum": _drift(place, SgdConfig(momentum=0.8, nesterov=True, weight_decay=0.01)),
     }
@@ -167,6 +169,15 @@ def _compressed(place: Place, exchange: ExchangeConfig, level: float | None) -> 
             densities.append(density)
     kept = bench.policy.exchange.tensors().get("residual", torch.zeros(D))
     return {"moved": moved.tolist(), "kept": kept.tolist(), "x": bench.x.tolist(), "densities": densities}
+
+
+def _rounded(place: Place, exchange: ExchangeConfig) -> dict[str, list[float]]:
+    """How far this rank went from 0 in a round, and where the average of all ranks is."""
+    bench = SyncBench(LocalSgdConfig(period=3), place, exchange=exchange)
+    bench.run([0.1] * 2)
+    moved = bench.x - 0.1 * bench.problem.gradient(bench.x)  # what the third step makes of it, before the average
+    bench.step(0.1)
+    return {"moved": moved.tolist(), "x": bench.x.tolist()}
 
 
 def _drift(place: Place, optimizer: SgdConfig) -> dict[str, Any]:

@@ -134,6 +134,18 @@ def test_compression_that_sends_everything_is_local_sgd(groups: Groups):
         np.testing.assert_allclose([rank["compressed"]["topk, all"]["x"] for rank in group], expected, atol=1e-5)
 
 
+@pytest.mark.parametrize(("kind", "unit"), [("fp16", 2**-11), ("bf16", 2**-8)])
+def test_averages_in_16_bits_are_equal_on_all_ranks_and_wrong_by_no_more_than_their_rounding(groups, kind, unit):
+    for group in groups:
+        moved, x = (np.array([rank["rounded"][kind][name] for rank in group]) for name in ("moved", "x"))
+
+        # Each rank rounds once what it sends, and each sum of two ranks' is rounded once.
+        allowed = len(group) * unit * np.abs(moved).mean(axis=0) + 1e-7
+        wrong = np.abs(x[0] - moved.mean(axis=0))
+        assert (x == x[0]).all()
+        assert (wrong <= allowed).all() and wrong.max() > 0.1 * allowed.max()
+
+
 def test_the_density_of_a_compressed_average_is_reported(groups: Groups):
     for group in groups:
         assert all(0 < density < 0.5 for rank in group for density in rank["compressed"]["topk"]["densities"])

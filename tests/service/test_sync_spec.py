@@ -78,7 +78,7 @@ def test_what_does_not_go_together_is_refused_with_what_does(sync, exchange, opt
 
 
 @pytest.mark.parametrize("kind", ["none", "fp16", "adacomp", "onebit", "powersgd"])
-def test_local_sgd_compresses_with_every_exchange_that_keeps_what_it_does_not_send(kind: str):
+def test_local_sgd_takes_exchanges_that_keep_what_they_do_not_send_or_send_every_entry(kind: str):
     assert spec(sync=LOCAL, exchange={"kind": kind}).sync.kind == "local_sgd"
 
 

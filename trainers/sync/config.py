@@ -156,7 +156,7 @@ def _changes_more_than_the_batch(exchange: ExchangeConfig) -> str | None:
 
 
 def _does_not_compress(kind: str, exchange: ExchangeConfig) -> str | None:
-    """Return why `exchange` cannot compress differences of parameters, none of which may be lost for good."""
+    """Return why `exchange` cannot compress differences of parameters, none of which may be left out for good."""
     if isinstance(exchange, SteeredConfig) and exchange.levels.kind != "static":
         reason = f"`levels: {{kind: {exchange.levels.kind}}}` is about gradients of every step"
     elif isinstance(exchange, DgcConfig) or (isinstance(exchange, SparseConfig) and exchange.momentum_correction):
