@@ -45,6 +45,9 @@ def refused(**changes: Any) -> Problem:
         (TOPK, accordion(1.5), "critical", "in (0, 1] for a density"),
         (TOPK | {"density": [0.01, 0.2]}, accordion(0.1), "critical", "above the density, 0.2"),
         (POWERSGD, accordion(1), "critical", "above the rank, 2"),
+        (POWERSGD, accordion(2.5), "critical", "above the rank, 2, and at most 1024, to send more, got 2.5"),
+        (POWERSGD | {"rank": [1, 4]}, accordion(4), "critical", "above the rank, 4"),
+        (POWERSGD, accordion(1025), "critical", "at most 1024"),
         (ABSOLUTE, accordion(0.2), "critical", "below the threshold, 0.1"),
         (TOPK, CAT | {"variant": "some"}, "variant", "largest, drawn"),
         (TOPK, CAT | {"cost": {"kind": "time"}}, "cost/kind", "payload, affine, packet, link"),
@@ -54,9 +57,9 @@ def refused(**changes: Any) -> Problem:
     ids=str,
 )
 def test_a_knob_outside_its_range_is_named(exchange, levels, field: str, right: str):
-    controller = {"kind": "bo" if isinstance(exchange.get("density"), list) else "fixed"}
+    is_searched = any(isinstance(value, list) for value in exchange.values())
 
-    problem = refused(exchange=exchange | {"levels": levels}, controller=controller)
+    problem = refused(exchange=exchange | {"levels": levels}, controller={"kind": "bo" if is_searched else "fixed"})
 
     assert problem.pointer == f"/exchange/levels/{field}"
     assert right in problem.message

@@ -19,6 +19,7 @@ from trainers.exchange.coded_config import (
     TwoWayConfig as TwoWayConfig,
 )
 from trainers.exchange.config_base import (
+    HIGHEST_RANK,
     Coefficient as Coefficient,
     Density as Density,
     ExchangeBase as ExchangeBase,
@@ -240,7 +241,7 @@ class PowerSgdConfig(SteeredConfig):
     def highest_rank(self) -> int:
         """The highest that a step may have."""
         ranks = self.rank if isinstance(self.rank, tuple) else (self.rank,)
-        critical = (round(self.levels.critical),) if isinstance(self.levels, AccordionConfig) else ()
+        critical = (int(self.levels.critical),) if isinstance(self.levels, AccordionConfig) else ()
         return max(*ranks, *critical, 1)
 
     @property
@@ -249,6 +250,12 @@ class PowerSgdConfig(SteeredConfig):
 
     def level_fault(self, level: float) -> str | None:
         return None if level >= 1 else "must be at least 1 for a rank"
+
+    def _critical_fault(self, critical: float) -> str | None:
+        highest = max(self.rank) if isinstance(self.rank, tuple) else self.rank
+        if critical.is_integer() and highest < critical <= HIGHEST_RANK:
+            return None
+        return f"must be a whole number above the rank, {highest}, and at most {HIGHEST_RANK}, to send more"
 
 
 SparseKind = ThresholdConfig | TopKConfig | RandomKConfig | DgcConfig | GTopKConfig | AdaCompConfig

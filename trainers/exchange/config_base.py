@@ -17,7 +17,8 @@ from trainers.ranges import Config, Fault, Range
 
 Density = Annotated[float, Field(gt=0, le=1)]
 Threshold = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Rank = Annotated[int, Field(ge=1, le=1024)]
+HIGHEST_RANK = 1024
+Rank = Annotated[int, Field(ge=1, le=HIGHEST_RANK)]
 Coefficient = Annotated[float, Field(ge=0, lt=1)]
 #: Steps from one meeting of the ranks to the next.
 Period = Annotated[int, Field(ge=1, le=100_000)]
