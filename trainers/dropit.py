@@ -166,27 +166,28 @@ def _attach(model: nn.Module, activations: Activations) -> None:
     for module in model.modules():
         forward = FORWARDS.get(type(module))
         if forward is not None and getattr(module, "padding", None) != "same":
+            # Torch lets a layer be called with `input=`, so what takes the place of its forward has that name too.
             module.forward = partial(forward, module, activations, module.forward)
 
 
-def _linear(layer: nn.Linear, activations: Activations, plain: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
+def _linear(layer: nn.Linear, activations: Activations, plain: Callable[[Tensor], Tensor], input: Tensor) -> Tensor:
     if not _drops(layer, activations):
-        return plain(inputs)
-    return _applied(_Linear, *_cast(inputs, layer.weight, layer.bias), activations)
+        return plain(input)
+    return _applied(_Linear, *_cast(input, layer.weight, layer.bias), activations)
 
 
 def _convolution(
-    layer: nn.Conv1d | nn.Conv2d, activations: Activations, plain: Callable[[Tensor], Tensor], inputs: Tensor
+    layer: nn.Conv1d | nn.Conv2d, activations: Activations, plain: Callable[[Tensor], Tensor], input: Tensor
 ) -> Tensor:
     num_axes = len(layer.kernel_size)
-    if not _drops(layer, activations) or inputs.ndim != num_axes + 2:  # without a batch it is nothing that trains
-        return plain(inputs)
+    if not _drops(layer, activations) or input.ndim != num_axes + 2:  # without a batch it is nothing that trains
+        return plain(input)
     padding = [0] * num_axes if layer.padding == "valid" else [*cast(tuple[int, ...], layer.padding)]
     if layer.padding_mode != "zeros":
-        inputs = functional.pad(inputs, layer._reversed_padding_repeated_twice, mode=layer.padding_mode)
+        input = functional.pad(input, layer._reversed_padding_repeated_twice, mode=layer.padding_mode)
         padding = [0] * num_axes
     options = _Options([*layer.stride], padding, [*layer.dilation], False, [0] * num_axes, layer.groups)
-    return _applied(_Convolution, *_cast(inputs, layer.weight, layer.bias), options, activations)
+    return _applied(_Convolution, *_cast(input, layer.weight, layer.bias), options, activations)
 
 
 def _applied(function: type[Function], *arguments: object) -> Tensor:

@@ -77,6 +77,15 @@ def test_where_all_is_kept_the_gradient_of_the_weight_is_that_of_the_plain_layer
     assert torch.equal(gradients(layer, inputs)["weight"], plain["weight"])
 
 
+@pytest.mark.parametrize("gamma", [0.0, 0.7])
+def test_a_layer_can_be_called_by_the_name_that_torch_gives_its_input(case: tuple[nn.Module, Tensor], gamma: float):
+    layer, inputs = case
+
+    dropping(layer, gamma, "exact")
+
+    assert torch.equal(layer(input=inputs), layer(inputs))
+
+
 @pytest.mark.parametrize("selection", SELECTIONS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_what_is_dropped_is_no_larger_than_what_is_kept(selection: str, dtype: torch.dtype):
