@@ -315,8 +315,8 @@ def _density(level: float | None) -> float:
 
 
 def bin_size(layer: Layer, exchange: AdaCompConfig) -> int:
-    """Return the entries of AdaComp's bins in a layer; a convolution is what has four dimensions."""
-    return exchange.conv_bin if len(layer.shape) == 4 else exchange.other_bin
+    """Return the entries of AdaComp's bins in a layer; a convolution, along any axes, has three dimensions or more."""
+    return exchange.conv_bin if len(layer.shape) > 2 else exchange.other_bin
 
 
 def first_capacity(bucket: Bucket, exchange: AdaCompConfig) -> int:

@@ -3,13 +3,18 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
+from trainers import cost
+from trainers.exchange.buckets import split
 from trainers.exchange.compressors import adacomp
 from trainers.exchange.compressors.gtopk import merge, merge_rounds
 from trainers.exchange.compressors.randomk import random_block, random_entries
 from trainers.exchange.compressors.sizes import num_selected
 from trainers.exchange.compressors.topk import largest
+from trainers.exchange.config import AdaCompConfig
 from trainers.exchange.kernels.entries import Entries
 from trainers.exchange.kernels.scatter import scatter_add
+from trainers.exchange.memory import Residual
+from trainers.exchange.selectors.by_bins import ByBins
 
 FEW = st.lists(st.floats(-10, 10, width=32, allow_subnormal=False), min_size=1, max_size=60)
 
@@ -132,6 +137,23 @@ def test_adacomp_sends_what_its_definition_says(given_values: list[float], bin_s
     assert wanted == len(expected)
     assert adacomp.select_by_torch(corrected, gradient, bin_size)[0].nonzero().flatten().tolist() == expected
     torch.testing.assert_close(values, torch.where(corrected[expected[:3]] >= 0, scale, -scale))
+
+
+@pytest.mark.parametrize(
+    ("shape", "bin_size"),
+    [((2000,), 500), ((40, 50), 500), ((20, 20, 5), 50), ((20, 4, 5, 5), 50), ((10, 8, 1, 5, 5), 50)],
+    ids=["bias", "linear", "conv1d", "conv2d", "conv3d"],
+)
+def test_adacomp_has_small_bins_in_convolutions_along_any_axes_where_it_sends_and_where_it_foresees(shape, bin_size):
+    config, gradient = AdaCompConfig(conv_bin=50, other_bin=500), normal(2000)
+    [bucket] = split([shape], config)
+
+    sent = ByBins(config, [bucket]).select(bucket, gradient, Residual(gradient), capacity=2000)
+
+    assert sent.entries.indices.tolist() == sent_by_adacomp(gradient, gradient, bin_size)[0]
+    room = cost.capacity_for(cost.ENTRIES_PER_BIN * 2000 / bin_size, 2000)
+    foreseen = cost.step_traffic([shape], num_workers=2, exchange=config)
+    assert foreseen == cost.gather(2000, room, config.values, 2)
 
 
 def test_adacomp_sends_nothing_of_nothing():

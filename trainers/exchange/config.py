@@ -217,7 +217,9 @@ class AdaCompConfig(SparseConfig):
     """Send, from each bin of neighbours, what the last step would make the largest (Chen et al., 2018)."""
 
     kind: Literal["adacomp"] = "adacomp"
-    conv_bin: int = Field(50, ge=2, le=65_536, description="entries per bin in convolutions")
+    conv_bin: int = Field(
+        50, ge=2, le=65_536, description="entries per bin in convolutions: weights of three dimensions or more"
+    )
     other_bin: int = Field(500, ge=2, le=65_536, description="entries per bin elsewhere")
 
 
