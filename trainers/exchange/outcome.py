@@ -10,9 +10,12 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Exchanged:
-    """Equal on all ranks. After `diverged` the gradient in the buffer is of no use, and no memory has changed."""
+    """Equal on all ranks that have exchanged something; of a step that a rank takes by itself, or holds, its own.
 
-    loss: float = float("nan")  # mean over the ranks
+    After `diverged` the gradient in the buffer is of no use, and no memory has changed.
+    """
+
+    loss: float = float("nan")  # mean over the ranks, or this rank's
     diverged: bool = False  # a loss or a gradient was not finite
     is_held: bool = False  # the gradient waits for those of later steps: there is no update
     density: float | None = None  # mean share of entries sent; None: the exchange sends something of each
