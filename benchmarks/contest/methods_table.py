@@ -41,22 +41,24 @@ def print_task(task: str, results: "Results") -> None:
 def cells(task: str, name: str, results: "Results") -> list[str]:
     """Return what the table says of a method; raises LookupError if it was not run."""
     loss, kilobytes = results.loss(task, name), results.kilobytes(task, name)
-    try:
-        times = [
-            f"{results.step(task, name):.0f}",
-            f"{results.over('dense', task, name):.2f}",
-            f"{results.seconds(task, name):.1f}",
-        ]
-    except LookupError:
-        times = ["", "", ""]
     return [
         f"{results.of(task, name, lambda row: float(row['rate'])):g}",
         f"{loss:.3f}",
         f"{loss - results.loss(task, 'dense'):+.3f}",
         f"{kilobytes:.1f}",
         f"{100 * kilobytes / results.kilobytes(task, 'dense'):.1f} %",
-        *times,
+        or_blank(lambda: f"{results.step(task, name):.0f}"),
+        or_blank(lambda: f"{results.over('dense', task, name):.2f}"),
+        or_blank(lambda: f"{results.seconds(task, name):.1f}"),
     ]
+
+
+def or_blank(cell: Callable[[], str]) -> str:
+    """Return the cell, which is empty where nobody raced."""
+    try:
+        return cell()
+    except LookupError:
+        return ""
 
 
 def _run_of(row: Json) -> tuple[str, str, int]:
@@ -102,12 +104,14 @@ class Results:
     def seconds(self, task: str, method: str) -> float:
         """Return what all steps of a run take, by the mean of the race's steps and what the run sent more in one, or
         less: what comes once in many steps, as the meetings of LIEC-SGD, a race may miss, and what begins slowly, as
-        Accordion, weighs more in it.
+        Accordion, weighs more in it. A task without a race takes that of its model on shared data.
         """
-        raced = _median(self._paces, task, method, lambda row: row["wire_bytes"] / 1e3)
+        has_raced = any(row["task"] == task for row in self._paces)
+        course = task if has_raced else task.removesuffix("-apart")
+        raced = _median(self._paces, course, method, lambda row: row["wire_bytes"] / 1e3)
         megabits = (self.kilobytes(task, method) - raced) * 8 / 1e3
         step_s = _median(
-            self._paces, task, method, lambda row: statistics.fmean(row["block_seconds"]) / row["block_steps"]
+            self._paces, course, method, lambda row: statistics.fmean(row["block_seconds"]) / row["block_steps"]
         )
         seconds = step_s + megabits / self.of(task, method, lambda row: row["mbps"])
         return seconds * self.of(task, method, lambda row: row["steps_taken"])

@@ -136,6 +136,9 @@ def test_a_run_takes_its_steps_and_what_a_race_did_not_see_it_send() -> None:
 
     # three steps, and 50 kB more in each, which are 4 ms at 100 Mbit/s
     assert methods_table.Results(rows).seconds("images", "x") == pytest.approx(3 * (0.2 + 0.004))
+    # of other data the model's steps are the same
+    rows[0]["task"] = "images-apart"
+    assert methods_table.Results(rows).seconds("images-apart", "x") == pytest.approx(3 * (0.2 + 0.004))
 
 
 def test_a_claim_whose_methods_were_not_run_says_so() -> None:
