@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from api.documents import checked, parse_yaml
-from service.spec import JobSpec
+from service.spec import JobSpec, TrialSpec
 from trainers.config import AutoConfig
 from trainers.workload import WorkloadError
 from trainers.workloads import table
@@ -19,8 +19,15 @@ STEPS = {"digits-mlp": 400, "mnist5k-cnn": 200, "fashion-conv": 80, "stdlib-lm":
 COMPETING: dict[str, Any] = {"budget": {"bytes": 2_000_000}, "arms": [{"name": "auto"}]}
 
 
+#: Of the steps, what probes may take, and a probe at least: six of them fit, and a search needs five.
+SEARCHED, PROBED = 0.3, 0.05
+
+
 def shortened(path: Path, **changes: Any) -> JobSpec:
-    """Return the example at `path` with these fields changed too; skips the test if this machine lacks its data."""
+    """Return the example at `path` with these fields changed too; skips the test if this machine lacks its data.
+
+    Of an arm that searches more than the learning rate there are probes, for which the default leaves too few steps.
+    """
     spec = checked(JobSpec, parse_yaml(path.read_bytes()))
     try:
         table.build(spec.workload)
@@ -28,4 +35,16 @@ def shortened(path: Path, **changes: Any) -> JobSpec:
         pytest.skip(str(error))
     is_auto = isinstance(spec.exchange, AutoConfig)
     shorter = COMPETING if is_auto else {"budget": {"steps": STEPS[spec.workload.kind]}}
-    return JobSpec.model_validate(spec.model_dump(mode="json") | shorter | changes)
+    job = JobSpec.model_validate(spec.model_dump(mode="json") | shorter | changes)
+    return _with_probes(job) if any(map(searches, job.trials())) else job
+
+
+def searches(trial: TrialSpec) -> bool:
+    """Whether more is searched than the learning rate."""
+    return any(True for _ in trial.replica.ranges())
+
+
+def _with_probes(job: JobSpec) -> JobSpec:
+    assert job.budget.steps is not None
+    room = {"max_search_fraction": SEARCHED, "min_probe_steps": max(4, round(PROBED * job.budget.steps))}
+    return job.model_copy(update={"controller": job.controller.model_copy(update=room)})

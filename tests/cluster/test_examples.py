@@ -10,7 +10,7 @@ import pytest
 from service.cluster import trial
 from service.records import AnyRecord, Checkpointed, MetricPoints, Searched, StageClosed, TrialFinished
 from service.spec import TrialSpec
-from tests.example_jobs import EXAMPLES, shortened
+from tests.example_jobs import EXAMPLES, searches, shortened
 from tests.small_trials import Memory
 from trainers.group import ProcessGroup
 
@@ -24,17 +24,24 @@ NOT_BITS: Any = {
         "by_option": {"__all__": {"seconds"}},
     },
 }
-#: An example for each family of methods; tests/end_to_end kills a job whose exchange is sparse.
+#: An example for each family of methods.
 FAMILIES = {
+    "the largest entries, whose number is searched": "topk",
+    "messages as long as they are worth it": "cat",
+    "a bit for each entry": "onebit",
     "low rank, by a level policy": "accordion",
     "signs both ways": "dist_ef_sgd",
+    "parameters that drift apart": "cser",
     "local updates": "vrl_sgd",
     "blocks": "jointspar",
     "activations": "dropit",
     "kinds that compete": "auto",
 }
-#: What lets a short run do what the example does: regimes that are compared, kinds that are probed beside each other.
+#: What lets a short run do what the example does: values that are searched, or need not be, regimes that are compared,
+#: kinds that are probed beside each other.
 SHORTER: dict[str, dict[str, Any]] = {
+    "topk": {"budget": {"steps": 80}},
+    "dropit": {"exchange": {"kind": "threshold", "density": 0.05}},
     "accordion": {
         "exchange": {
             "kind": "powersgd",
@@ -71,13 +78,20 @@ def test_every_arm_of_an_example_that_is_cut_off_ends_like_the_undisturbed_one(p
 def _end_the_same(spec: TrialSpec, draw: random.Random, folder: Path) -> None:
     """Train to the end, and once more from a drawn moment on, in fresh processes, as an attempt does after a kill."""
     whole = _train(spec, folder / "whole")
-    *resumable, _ = [index for index, each in enumerate(whole) if isinstance(each, RESUMABLE)]
-    cut = draw.choice(resumable)
+    moments = _moments(whole, in_search=searches(spec))
+    assert moments, f"{spec.arm} ended without a probe"
+    cut = draw.choice(moments)
 
     resumed = _train(spec, folder / "resumed", resume=whole[cut].resume)
 
     assert _finished(resumed) == _finished(whole), spec.arm
     assert _points(whole[:cut]) | _points(resumed) == _points(whole), spec.arm
+
+
+def _moments(records: list[Any], *, in_search: bool) -> list[int]:
+    """Return where a run can be gone on with, but for its end: within its search alone, or anywhere."""
+    *found, _ = [index for index, each in enumerate(records) if isinstance(each, RESUMABLE)]
+    return [index for index in found if isinstance(records[index], Searched)] if in_search else found
 
 
 def _train(spec: TrialSpec, folder: Path, resume: dict[str, Any] | None = None) -> list[Any]:

@@ -15,7 +15,7 @@ from faults.live import LiveService
 
 from service.spec import JobSpec
 from tests.end_to_end.killed_jobs import Moment, draw, outcome, run_and_kill, submit
-from tests.example_jobs import EXAMPLES, STEPS, shortened
+from tests.example_jobs import EXAMPLES, STEPS, searches, shortened
 
 pytestmark = [pytest.mark.ray, pytest.mark.long, pytest.mark.timeout(1800)]
 
@@ -86,7 +86,9 @@ def _end_the_same(service: LiveService, job: JobSpec, moments: Sequence[Moment])
     with service.client() as client:
         alone = submit(client, job)  # beside the rest of the other
         found, expected = outcome(client, job_id), outcome(client, alone)
+        probed = {stage.arm for stage in client.stages(job_id) if stage.search_steps}
 
+    assert probed >= {trial.arm for trial in job.trials() if searches(trial)}
     assert (found.attempts, expected.attempts) == (1 + len(moments), 1)
     assert found.points == expected.points
     assert found.weights == expected.weights
