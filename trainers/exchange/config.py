@@ -126,7 +126,8 @@ class ThresholdConfig(SparseConfig, SteeredConfig):
     density: Density | tuple[Density, Density] | None = Field(None, description="share of entries sent, in (0, 1]")
     threshold: Threshold | tuple[Threshold, Threshold] | None = Field(None, description="absolute cut-off, >= 0")
     hold: Literal["stage", "run"] = Field(
-        "stage", description="stage: the density holds, the threshold follows; run: the threshold, as published"
+        "stage",
+        description="stage, our choice: the density holds, the threshold follows; run: the threshold, as published",
     )
 
     def faults(self) -> Iterator[Fault]:

@@ -60,7 +60,10 @@ class PayloadCost(Config):
 
 
 class PacketBase(Config):
-    """Costs of a network of packets, in bytes; the defaults are those of Ethernet as the paper has them."""
+    """Costs of a network of packets, in bytes.
+
+    The defaults are our choice: RFC 791's datagram that every host takes, 512 bytes of data and 64 of headers.
+    """
 
     fixed: float = Field(64, ge=0, allow_inf_nan=False, description="of any message, in bytes")
     per_packet: float = Field(576, gt=0, allow_inf_nan=False, description="of a full packet, in bytes")
