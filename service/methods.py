@@ -72,7 +72,7 @@ class NeedsView(_View):
 
 
 class TrafficView(_View):
-    """What a method sends, as predicted: the mean of its steps, by one worker."""
+    """What one worker sends in a step, as predicted: the mean over a period, or over draws, at the job's level."""
 
     bytes_per_step: float
     rounds_per_step: float = Field(description="times that a step waits for the link's latency")
