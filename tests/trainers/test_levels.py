@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 from exchange_bench import SHAPES, Bench, D, Place, gradients
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from trainers import cost
-from trainers.config import EmulateLink, ExchangeConfig
+from trainers.config import ExchangeConfig
 from trainers.exchange.config import DgcConfig, NoneConfig, PowerSgdConfig, ThresholdConfig, TopKConfig
 from trainers.exchange.kernels.entries import Entries
 from trainers.exchange.kernels.pack import pack, unpack
@@ -36,11 +36,11 @@ from trainers.exchange.levels.config import (
     PayloadCost,
     WarmupConfig,
 )
-from trainers.exchange.levels.prices import LinkFit, LinkPrice, payload_bits, stated
+from trainers.exchange.levels.prices import payload_bits, stated
 from trainers.exchange.levels.regimes import is_critical
 from trainers.exchange.levels.steered import with_epoch
 from trainers.exchange.levels.warmup import density_at
-from trainers.exchange.pacing import LinkPacer, Unpaced
+from trainers.exchange.pacing import Unpaced
 from trainers.exchange.wire import Wire
 from trainers.snapshot import Kept
 from trainers.sync.config import AccordionBatchConfig
@@ -369,61 +369,6 @@ def test_zeros_and_what_is_not_finite_are_no_trouble():
 
 def test_one_worker_pays_nothing_and_takes_the_most():
     assert _densities(TopKConfig(density=0.1, levels=CatConfig()), 3) == pytest.approx([0.1] * 3, rel=0.1)
-
-
-def test_on_an_emulated_link_a_message_costs_its_bytes_and_rounds():
-    config, link = TopKConfig(density=0.1, levels=CatConfig(), aggregate="gather"), EmulateLink(mbps=8, latency_ms=2)
-    d = 5 * 65_536
-
-    costs = LinkPrice(config).of(d, np.array([1.0, d]), Wire(3, LinkPacer(link), Ledger()))
-
-    exact = [cost.gather(d, room, "float16", 3).seconds(link) for room in (1, d)]
-    np.testing.assert_allclose(costs, exact)
-
-
-@given(st.floats(1e-6, 1e-2), st.floats(1e-10, 1e-6), st.integers(0, 9))
-@settings(max_examples=30)
-def test_a_link_is_fitted_to_what_it_took(round_s: float, byte_s: float, seed: int):
-    fit, sizes = LinkFit(), np.random.default_rng(seed).integers(1000, 100_000, 30)
-
-    fit.add(cost.Traffic(500, 3), 1e-3)
-    assert fit.rates() is None  # what a round takes, and what a byte, cannot be told from one message
-    for size in sizes:
-        fit.add(cost.Traffic(int(size), 3), 3 * round_s + int(size) * byte_s)
-    for size in [*sizes] * 20:
-        fit.add(cost.Traffic(int(size), 3), 3 * round_s + int(size) * byte_s)
-
-    assert fit.rates() == pytest.approx((round_s, byte_s), rel=0.05, abs=1e-9)
-
-
-@given(st.floats(0.0, 0.05), st.integers(0, 9))
-@settings(max_examples=30)
-def test_times_that_vary_more_than_sizes_say_nothing_of_a_link(spread: float, seed: int):
-    fit, draws = LinkFit(), np.random.default_rng(seed)
-
-    for _ in range(200):
-        fit.add(cost.Traffic(int(50_000 * draws.uniform(1 - spread, 1 + spread)), 3), 1e-3 * draws.uniform(0.5, 1.5))
-
-    assert fit.rates() is None
-
-
-def test_now_and_then_a_message_of_half_the_size_tells_a_noisy_link():
-    fit, draws = LinkFit(), np.random.default_rng(0)
-
-    for number in range(400):
-        size = 50_000 if number % 10 else 25_000
-        fit.add(cost.Traffic(size, 3), (3e-4 + size * 2e-8) * draws.uniform(0.95, 1.05))
-
-    assert fit.rates() == pytest.approx((1e-4, 2e-8), rel=0.35)
-
-
-def test_a_fitted_link_is_never_negative():
-    for seconds in ((1e-3, 5e-4), (1e-3, 1.0)):
-        fit = LinkFit()
-        for size, took in zip((1000, 100_000), seconds, strict=True):
-            fit.add(cost.Traffic(size, 3), took)
-        rates = fit.rates()
-        assert rates is not None and min(rates) >= 0 and max(rates) > 0
 
 
 # -- signs --------------------------------------------------------------------------------------------------
