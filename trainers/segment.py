@@ -36,6 +36,8 @@ class Segment(Value):
         final = self.final_learning_rate
         if final is None or self.num_steps == 1:
             return self.learning_rate
+        if index == self.num_steps - 1:
+            return final  # which the sum below may miss, by so little that a final 0 would become negative
         return self.learning_rate + (final - self.learning_rate) * index / (self.num_steps - 1)
 
     @property

@@ -112,8 +112,13 @@ CORRECTED: Kinds = {
     "randomk": (RandomKConfig(density=(0.01, 1.0), lr_corrected=True), 0.1),
     "gtopk": (GTopKConfig(density=(0.01, 1.0), lr_corrected=True), 0.1),
     "adacomp": (AdaCompConfig(lr_corrected=True), None),
+    "powersgd": (PowerSgdConfig(rank=(1, 4), values="float32", lr_corrected=True), 2),  # at 1 a layer more has factors
+    "scaled sign": (SignSgdConfig(lr_corrected=True), None),
+    "onebit": (OneBitConfig(lr_corrected=True), None),
     "dist_ef_sgd": (DistEfSgdConfig(block=100), None),
 }
+#: Of a ramp, a plateau and a decay.
+RATES = (0.025, 0.05, 0.1, 0.1, 0.4, 0.05, 0.0125, 0.2)
 #: What can be told another level from step to step.
 STEERED: Kinds = {
     "threshold": (ThresholdConfig(density=(0.01, 1.0)), 1.0),
@@ -266,16 +271,28 @@ def _near_limits(place: Place) -> dict[str, float]:
     return errors
 
 
-def changing_rates(rank: int, num_workers: int) -> dict[str, float]:
-    """What is lost of the updates when the learning rate changes, in sparse steps and a dense one, by kind."""
-    lost = {}
-    for name, (config, level) in CORRECTED.items():
-        bench = Bench(config, Place(rank, num_workers))
-        for step, rate in enumerate((0.1, 0.1, 0.4, 0.05, 0.05, 0.2)):
-            dense = 1.0 if step == 4 and level is not None else level
-            bench.step(gradients(rank, step), dense, rate=rate)
-        lost[name] = bench.lost()
-    return lost
+def changing_rates(rank: int, num_workers: int) -> dict[str, Any]:
+    """What becomes of the updates when the learning rate changes, in sparse steps and one at level 1, by kind."""
+    place = Place(rank, num_workers)
+    return {name: _at_changing_rates(config, level, place) for name, (config, level) in CORRECTED.items()}
+
+
+def _at_changing_rates(config: ExchangeConfig, level: float | None, place: Place) -> dict[str, Any]:
+    """What is lost after each step, and whether a bench that takes over before a change of the rate goes on alike."""
+    bench, restored = Bench(config, place), Bench(config, place)
+    lost, bits = [], []
+    for step, rate in enumerate(RATES):
+        given, at = gradients(place.rank, step), 1.0 if step == 6 and level is not None else level
+        if step == 4:
+            restored.load(bench.state())
+        bench.step(given, at, rate=rate)
+        lost.append(bench.lost())
+        if step >= 4:
+            restored.step(given, at, rate=rate)
+            bits.append(
+                [digest([each.buffer.gradient, *each.exchange.tensors().values()]) for each in (bench, restored)]
+            )
+    return {"lost": lost, "restored": all(one == other for one, other in bits)}
 
 
 def changing_levels(rank: int, num_workers: int) -> dict[str, float]:

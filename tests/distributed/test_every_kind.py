@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from exchange_bench import Bench, Place, digest, gradients
+import torch
+from exchange_bench import Bench, D, Place, digest, gradients
 from exchange_kinds import (
     CONSERVING,
     CORRECTED,
@@ -17,6 +18,7 @@ from exchange_kinds import (
     NEARLY_DENSE,
     STEERED,
     UNBIASED,
+    changing_rates,
     kinds,
 )
 from scenarios import Reports, run_ranks
@@ -30,6 +32,8 @@ ON_FOUR_RANKS = [
     "kinds", "pairs", "kinds_on_even_nodes", "kinds_on_uneven_nodes",
     "dense_limits", "dense_limits_on_nodes", "near_limits",
 ]  # fmt: skip
+#: Kinds of which checkpoints did not hold the learning rate.
+RATE_NOT_ALWAYS_SAVED = ["powersgd", "scaled sign", "onebit"]
 #: Bytes by which the mean over ranks that send different numbers may differ from the whole number that predicts it.
 ROUNDING = 3
 
@@ -142,19 +146,58 @@ def test_nothing_is_lost_when_the_level_changes(three_ranks: Reports, kind: str)
 
 @pytest.mark.parametrize("kind", CORRECTED)
 def test_updates_add_up_when_the_learning_rate_changes(three_ranks: Reports, kind: str):
-    assert max(rank[kind] for rank in three_ranks["changing_rates"]) < 1e-6
+    for group in (three_ranks["changing_rates"], [changing_rates(0, 1)]):
+        assert max(lost for rank in group for lost in rank[kind]["lost"]) < 1e-6
 
 
-def test_a_learning_rate_of_zero_corrects_nothing():
-    bench = Bench(CORRECTED["topk"][0], Place(0, 1))
+@pytest.mark.parametrize("kind", CORRECTED)
+def test_a_restored_exchange_goes_on_bit_for_bit_where_the_learning_rate_changes(three_ranks: Reports, kind: str):
+    assert all(rank[kind]["restored"] for rank in three_ranks["changing_rates"])
 
-    for step, rate in enumerate((0.1, 0.0, 0.1)):
-        assert not bench.step(gradients(0, step), 0.1, rate=rate).diverged
-    plain = Bench(KINDS["topk"][0], Place(0, 1))
-    for step in range(3):
-        plain.step(gradients(0, step), 0.1)
 
+@pytest.mark.parametrize("kind", RATE_NOT_ALWAYS_SAVED)
+def test_a_state_without_a_learning_rate_corrects_nothing_in_its_first_step(kind: str):
+    config, level = CORRECTED[kind]
+    bench, plain = Bench(config, Place(0, 1)), Bench(config.model_copy(update={"lr_corrected": False}), Place(0, 1))
+    bench.step(gradients(0, 0), level, rate=0.1)
+    tensors, scalars = bench.state()
+    del scalars["learning_rate"]
+    for each in (bench, plain):
+        each.load((tensors, scalars))
+        each.step(gradients(0, 1), level, rate=0.4)
     assert digest([bench.kept()]) == digest([plain.kept()])
+
+    for each in (bench, plain):
+        each.step(gradients(0, 2), level, rate=0.1)
+    assert digest([bench.kept()]) != digest([plain.kept()])
+
+
+@pytest.mark.parametrize("kind", CORRECTED)
+@pytest.mark.parametrize("nothing", [0.0, 1e-30])
+def test_a_learning_rate_of_zero_corrects_nothing(kind: str, nothing: float):
+    config, level = CORRECTED[kind]
+    bench, constant = Bench(config, Place(0, 1)), Bench(config, Place(0, 1))
+
+    for step, rate in enumerate((0.1, nothing, 0.1)):
+        assert not bench.step(gradients(0, step), level, rate=rate).diverged
+        constant.step(gradients(0, step), level, rate=0.1)
+
+    assert digest([bench.kept()]) == digest([constant.kept()])
+
+
+@pytest.mark.parametrize("kind", CORRECTED)
+def test_a_decay_to_zero_leaves_nothing_that_a_later_rate_applies_too_often(kind: str):
+    config, level = CORRECTED[kind]
+    kept = []
+    for ends in ([], [0.0]):
+        bench = Bench(config, Place(0, 1))
+        for step, rate in enumerate((0.1, 0.01, 0.001, *ends)):
+            bench.step(gradients(0, step), level, rate=rate)
+        bench.step(torch.zeros(D), level, rate=0.1)
+        kept.append(bench.kept().abs().max())
+
+    # At 0.1 what 0.001 left counts a hundredth; a gradient that came at 0 counts as it would have at 0.001.
+    assert kept[1] < 3 * kept[0]
 
 
 @pytest.mark.parametrize("kind", UNBIASED)

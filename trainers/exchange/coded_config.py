@@ -1,10 +1,12 @@
 """The exchanges that send each entry as a code of a few bits, one way or both ways, and their knobs. Pydantic only."""
 
+from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from trainers.exchange.config_base import Coefficient, ExchangeBase, Period
+from trainers.exchange.config_base import Coefficient, CorrectedConfig, ExchangeBase, Period
+from trainers.ranges import Fault
 
 
 class QuantizedBase(ExchangeBase):
@@ -29,18 +31,26 @@ class TernGradConfig(QuantizedBase):
     clip: float = Field(2.5, gt=0, description="in standard deviations of a layer, before rounding")
 
 
-class SignSgdConfig(QuantizedBase):
+class SignSgdConfig(QuantizedBase, CorrectedConfig):
     """The sign of each entry: the majority's (Bernstein et al., 2018), or scaled with error feedback (EF-signSGD)."""
 
     kind: Literal["signsgd"] = "signsgd"
     feedback: bool = Field(True, description="scale by a layer's mean magnitude and keep the error; else a majority")
+    lr_corrected: bool = Field(
+        False, description="residual: rescale it when the learning rate changes, as published; our choice is not to"
+    )
 
     @property
     def memory(self) -> Literal["residual", "none"]:  # type: ignore[override]
         return "residual" if self.feedback else "none"
 
+    def faults(self) -> Iterator[Fault]:
+        yield from super().faults()
+        if self.lr_corrected and not self.feedback:
+            yield Fault("/lr_corrected", True, "`lr_corrected` needs `feedback: true`: a majority keeps no residual")
 
-class OneBitConfig(QuantizedBase):
+
+class OneBitConfig(QuantizedBase, CorrectedConfig):
     """The sign of each entry, and each layer's mean of either sign, with error feedback (Seide et al., 2014)."""
 
     kind: Literal["onebit"] = "onebit"

@@ -21,6 +21,7 @@ from trainers.exchange.coded_config import (
 from trainers.exchange.config_base import (
     HIGHEST_RANK,
     Coefficient as Coefficient,
+    CorrectedConfig as CorrectedConfig,
     Density as Density,
     ExchangeBase as ExchangeBase,
     LevelName as LevelName,
@@ -56,7 +57,7 @@ class Bf16Config(ExchangeBase):
     kind: Literal["bf16"] = "bf16"
 
 
-class SparseConfig(ExchangeBase):
+class SparseConfig(CorrectedConfig):
     """What all have that send some entries and keep the others in a memory."""
 
     memory: Literal["residual", "ef21", "none"] = Field(
@@ -68,7 +69,6 @@ class SparseConfig(ExchangeBase):
     )
     nesterov: bool = Field(False, description="of the momentum correction")
     masking: bool = Field(True, description="momentum correction: clear the momentum of what was sent")
-    lr_corrected: bool = Field(False, description="residual: rescale it when the learning rate changes")
     values: Literal["float16", "float32", "sign"] = Field(
         "float16",
         description="of an entry on the wire; what that rounds off stays in the memory. sign: a bit each, and the mean "
@@ -224,7 +224,7 @@ class AdaCompConfig(SparseConfig):
     other_bin: int = Field(500, ge=2, le=65_536, description="entries per bin elsewhere")
 
 
-class PowerSgdConfig(SteeredConfig):
+class PowerSgdConfig(CorrectedConfig, SteeredConfig):
     """Send a low-rank factorisation of each large matrix, the rest densely (Vogels et al., 2019)."""
 
     kind: Literal["powersgd"] = "powersgd"

@@ -71,6 +71,12 @@ class ExchangeBase(Config):
             yield Range("level", self.level_name, self.level)
 
 
+class CorrectedConfig(ExchangeBase):
+    """What all have whose residual can follow the learning rate. Its default is our choice, whatever was published."""
+
+    lr_corrected: bool = Field(False, description="residual: rescale it when the learning rate changes")
+
+
 class SteeredConfig(ExchangeBase):
     """What all have whose level can change from step to step."""
 

@@ -21,7 +21,7 @@ from trainers.exchange import two_level
 from trainers.exchange.buckets import Layer
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.communication import Communication
-from trainers.exchange.config import ExchangeConfig, TwoWayConfig
+from trainers.exchange.config import CorrectedConfig, ExchangeConfig, TwoWayConfig
 from trainers.exchange.levels.config import AccordionConfig
 from trainers.exchange.outcome import Exchanged
 from trainers.exchange.pacing import Unpaced
@@ -54,7 +54,7 @@ def compress_gradients(
     """
     if ranges := [each.field for each in config.ranges()]:
         raise ValueError(f"`{ranges[0]}` must be one number: nothing searches a range here")
-    if getattr(config, "lr_corrected", False):
+    if isinstance(config, CorrectedConfig) and config.lr_corrected:
         raise ValueError("`lr_corrected` must be false: here nothing says what the learning rate is")
     levels = getattr(config, "levels", None)
     if isinstance(levels, AccordionConfig) and (levels.follow_decay or levels.epoch_steps is None):

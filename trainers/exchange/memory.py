@@ -17,6 +17,9 @@ from trainers.exchange.kernels.scatter import clear, scatter_add, take
 from trainers.exchange.kernels.select import MomentumCorrection, select
 from trainers.snapshot import Kept
 
+#: What a memory may be multiplied by at once: float32 still holds the squares of what comes out.
+MOST_RISE = 2.0**32
+
 
 class Selection(NamedTuple):
     """Entries of a bucket that a rank sends, from the start of the bucket; scalars are beside them."""
@@ -306,9 +309,37 @@ class Nothing:
         return {}
 
 
-def rate_correction(before: float | None, now: float) -> float:
-    """Return what keeps rate x memory as it was, when the rate changes; to a rate of 0, or from it, nothing does."""
-    return before / now if before and now else 1.0
+class FollowedRate:
+    """The learning rate that a memory counts at: that of the last step whose rate was not 0.
+
+    Karimireddy et al. (2019), Algorithm 1, keep rate x memory, which a change of the rate leaves as it was. At a rate
+    of 0 nothing of a memory would be applied, however long it became: it stays, and the next rate corrects it. A rate
+    is as good as 0 that would multiply the memory by more than `MOST_RISE`.
+    """
+
+    def __init__(self) -> None:
+        self._last: float | None = None
+
+    @property
+    def last(self) -> float | None:
+        """The rate; None: there was no step yet."""
+        return self._last
+
+    def correction(self, rate: float) -> float:
+        """Return the factor that keeps rate x memory as it was, for a step at `rate`; 1 where nothing does."""
+        return self._last / rate if self._last is not None and self._counts(rate) else 1.0
+
+    def commit(self, rate: float) -> None:
+        """Count at `rate` from now on, if a memory can."""
+        if self._counts(rate):
+            self._last = rate
+
+    def load(self, last: float | None) -> None:
+        """Go on from a saved `last`; None, and 0, which was saved once: the next step corrects nothing."""
+        self._last = last or None
+
+    def _counts(self, rate: float) -> bool:
+        return rate > 0 and (self._last is None or self._last <= MOST_RISE * rate)
 
 
 def build(config: SparseConfig, like: Tensor) -> Memory:

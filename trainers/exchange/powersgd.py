@@ -23,6 +23,7 @@ from trainers.exchange.compressors.sizes import WORD_BYTES, as_matrix, is_worth_
 from trainers.exchange.config import PowerSgdConfig
 from trainers.exchange.kernels.lowrank import orthogonalize_, project, rebuild, take_out
 from trainers.exchange.levels.level import Level, level_of
+from trainers.exchange.memory import FollowedRate
 from trainers.exchange.outcome import Exchanged, agreed, has_length, loss_if
 from trainers.exchange.rounding import Rounded
 from trainers.exchange.wire import Wire
@@ -57,6 +58,7 @@ class PowerSgdExchange:
         layers = [layer for bucket in buffer.buckets for layer in bucket.layers if len(layer.shape) > 1]
         self._factors = {layer.start: self._starting_factor(layer) for layer in layers}
         self._rounded = Rounded(wire, config.values)
+        self._rate, self._factor = FollowedRate(), 1.0  # of the residual, in the running step
 
     def _starting_factor(self, layer: Layer) -> Tensor:
         """Return Q for the highest rank; lower ones use its first rows."""
@@ -66,6 +68,8 @@ class PowerSgdExchange:
 
     @torch.no_grad()
     def step(self, loss: Tensor, level: Level, learning_rate: float) -> Exchanged:
+        if self._config.lr_corrected:
+            self._factor = self._rate.correction(learning_rate)
         everything: list[_Matrix] = []
         finite: list[Tensor] = []  # of each collective
         for bucket in self._buffer.buckets:
@@ -80,6 +84,7 @@ class PowerSgdExchange:
         outcome = agreed([loss_if(each, loss_sum) for each in finite], self._wire.num_workers)
         if not outcome.diverged:
             self._commit(everything)
+            self._rate.commit(learning_rate)
         return outcome
 
     def _project(self, bucket: Bucket, level: Level) -> list[_Matrix]:
@@ -92,17 +97,21 @@ class PowerSgdExchange:
             if is_worth_factors(layer.shape, rank=rank, min_rate=self._config.min_saving)
         ]
         for each in matrices:
-            gradient, residual, corrected = (
-                part[each.span].view(each.shape) for part in (self._buffer.gradient, self._residual, self._next)
-            )
+            parts = (self._buffer.gradient[each.span], self._before(each.span), self._next[each.span])
+            gradient, residual, corrected = (part.view(each.shape) for part in parts)
             project(gradient, residual, corrected, each.q, each.p)
         return matrices
+
+    def _before(self, span: slice) -> Tensor:
+        """Return what earlier steps left, in units of this one."""
+        before = self._residual[span]
+        return before if self._factor == 1.0 else before * self._factor
 
     def _corrected(self, layer: Layer) -> Tensor:
         """Return the gradient of a layer that is not factorised now, with what was left of it when it was."""
         span = slice(layer.start, layer.stop)
         gradient = self._buffer.gradient[span]
-        return gradient.add_(self._residual[span]) if layer.start in self._factors else gradient
+        return gradient.add_(self._before(span)) if layer.start in self._factors else gradient
 
     def _matrix(self, layer: Layer, rank: int) -> _Matrix:
         factor = self._factors[layer.start][:rank]
@@ -145,9 +154,10 @@ class PowerSgdExchange:
         return {"residual": self._residual} | factors
 
     def scalars(self) -> dict[str, Any]:
-        return {"rounded": self._rounded.scalars()}
+        return {"learning_rate": self._rate.last, "rounded": self._rounded.scalars()}
 
     def load_scalars(self, scalars: dict[str, Any]) -> None:
+        self._rate.load(scalars.get("learning_rate"))  # which was not always saved
         self._rounded.load_scalars(scalars["rounded"])
 
     def inherit(self, kept: Kept) -> None:
@@ -155,7 +165,7 @@ class PowerSgdExchange:
         if kept.index == 0:  # the factors are equal on all ranks
             for start, factor in self._factors.items():
                 factor.copy_(kept.tensors[f"factor.{start}"])
-            self._rounded.load_scalars(kept.scalars["rounded"])
+            self.load_scalars(dict(kept.scalars))
 
 
 def _others(bucket: Bucket, matrices: list[_Matrix]) -> list[Layer]:

@@ -14,8 +14,15 @@ from trainers.exchange.compressors.qsgd import Qsgd
 from trainers.exchange.compressors.quantizer import Quantizer
 from trainers.exchange.compressors.sign import MajoritySign, ScaledSign
 from trainers.exchange.compressors.terngrad import TernGrad
-from trainers.exchange.config import OneBitConfig, QsgdConfig, QuantizedConfig, SignSgdConfig, TernGradConfig
-from trainers.exchange.memory import Memory, Nothing, Residual
+from trainers.exchange.config import (
+    CorrectedConfig,
+    OneBitConfig,
+    QsgdConfig,
+    QuantizedConfig,
+    SignSgdConfig,
+    TernGradConfig,
+)
+from trainers.exchange.memory import FollowedRate, Memory, Nothing, Residual
 from trainers.exchange.outcome import Exchanged, agreed, all_finite, loss_if
 from trainers.exchange.wire import Wire
 from trainers.snapshot import Kept
@@ -36,14 +43,19 @@ class QuantizedExchange:
         self._quantizers = [_quantizer(config, bucket) for bucket in buffer.buckets]
         memory = Residual if config.memory == "residual" else Nothing
         self._memory: Memory = memory(buffer.gradient)
+        self._follows_rate = isinstance(config, CorrectedConfig) and config.lr_corrected
+        self._rate = FollowedRate()
         self._taken = 0  # steps; what is drawn in the next one follows from it
 
     @torch.no_grad()
     def step(self, loss: Tensor, level: float | None, learning_rate: float) -> Exchanged:
         """Exchange the buffer's gradient, bucket by bucket; the memory changes only if all of it was finite."""
+        if self._follows_rate:
+            self._memory.rescale(self._rate.correction(learning_rate))
         outcome = agreed([self._exchange(bucket, loss) for bucket in self._buffer.buckets], self._wire.num_workers)
         if not outcome.diverged:
             self._memory.commit()
+            self._rate.commit(learning_rate)
             self._taken += 1
         return outcome
 
@@ -82,14 +94,15 @@ class QuantizedExchange:
         return self._memory.tensors()
 
     def scalars(self) -> dict[str, Any]:
-        return {"taken": self._taken}
+        return {"learning_rate": self._rate.last, "taken": self._taken}
 
     def load_scalars(self, scalars: dict[str, Any]) -> None:
+        self._rate.load(scalars.get("learning_rate"))  # which was not always saved
         self._taken = scalars["taken"]
 
     def inherit(self, kept: Kept) -> None:
         self._memory.inherit(kept)
-        self._taken = kept.scalars["taken"]
+        self.load_scalars(dict(kept.scalars))  # all ranks had the same
 
 
 def _quantizer(config: QuantizedConfig, bucket: Bucket) -> Quantizer:

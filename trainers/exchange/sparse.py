@@ -37,7 +37,7 @@ class SparseExchange:
         self._buffer, self._wire = buffer, wire
         self._memory = memory.build(config, buffer.gradient)
         self._aggregators = [_aggregator(config, bucket, wire, buffer.gradient.device) for bucket in buffer.buckets]
-        self._learning_rate: float | None = None  # of the step before
+        self._rate = memory.FollowedRate()
 
     @property
     def threshold(self) -> float | None:
@@ -47,7 +47,7 @@ class SparseExchange:
     def step(self, loss: Tensor, level: Level, learning_rate: float) -> Exchanged:
         """Exchange the buffer's gradient, bucket by bucket; the memory changes only if all of it was finite."""
         if self._config.lr_corrected:
-            self._rescale(memory.rate_correction(self._learning_rate, learning_rate))
+            self._rescale(self._rate.correction(learning_rate))
         if not self._selector.prepare(level, self._buffer, self._memory, self._wire):
             return DIVERGED
         reports = read([self._exchange(bucket, loss.float()) for bucket in self._buffer.buckets])
@@ -102,7 +102,7 @@ class SparseExchange:
 
     def _commit(self, reports: list[Report], learning_rate: float) -> None:
         self._memory.commit()
-        self._learning_rate = learning_rate
+        self._rate.commit(learning_rate)
         for aggregator in self._aggregators:
             aggregator.commit()
         self._selector.observe(reports)
@@ -128,14 +128,14 @@ class SparseExchange:
         return {
             "selector": self._selector.scalars(),
             "aggregators": [aggregator.scalars() for aggregator in self._aggregators],
-            "learning_rate": self._learning_rate,
+            "learning_rate": self._rate.last,
         }
 
     def load_scalars(self, scalars: dict[str, Any]) -> None:
         self._selector.load_scalars(scalars["selector"])
         for aggregator, each in zip(self._aggregators, scalars["aggregators"], strict=True):
             aggregator.load_scalars(each)
-        self._learning_rate = scalars["learning_rate"]
+        self._rate.load(scalars["learning_rate"])
 
     def inherit(self, kept: Kept) -> None:
         self._memory.inherit(kept)
@@ -143,7 +143,7 @@ class SparseExchange:
             self._memory.add_owned(owned(kept, bucket), bucket.span)
         if kept.index == 0:  # ranks decide alike, so the first one's will do for all
             self._selector.load_scalars(kept.scalars["selector"])
-            self._learning_rate = kept.scalars["learning_rate"]
+            self._rate.load(kept.scalars["learning_rate"])
 
 
 def _aggregator(config: SparseConfig, bucket: Bucket, wire: Wire, device: torch.device) -> Aggregator:

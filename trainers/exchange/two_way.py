@@ -17,7 +17,7 @@ from trainers.exchange.buckets import Bucket
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.config import LiecSgdConfig, TwoWayConfig
 from trainers.exchange.dense import DenseExchange
-from trainers.exchange.memory import Memory, rate_correction
+from trainers.exchange.memory import FollowedRate, Memory
 from trainers.exchange.outcome import Exchanged, agreed, all_finite, loss_if
 from trainers.exchange.server import Server
 from trainers.exchange.wire import Wire
@@ -31,7 +31,7 @@ class SignExchange(ABC):
 
     def __init__(self, config: TwoWayConfig, memory: Memory, buffer: GradientBuffer, wire: Wire) -> None:
         self._follows_rate, self._memory, self._buffer, self._wire = config.follows_rate, memory, buffer, wire
-        self._learning_rate: float | None = None  # of the step before
+        self._rate = FollowedRate()
         self._taken = 0  # steps
 
     @torch.no_grad()
@@ -45,7 +45,7 @@ class SignExchange(ABC):
 
     def _follow(self, learning_rate: float) -> None:
         if self._follows_rate:
-            self._rescale(rate_correction(self._learning_rate, learning_rate))
+            self._rescale(self._rate.correction(learning_rate))
 
     def _rescale(self, factor: float) -> None:
         self._memory.rescale(factor)
@@ -60,17 +60,18 @@ class SignExchange(ABC):
 
     def _commit(self, learning_rate: float) -> None:
         self._memory.commit()
-        self._learning_rate = learning_rate
+        self._rate.commit(learning_rate)
         self._taken += 1
 
     def tensors(self) -> dict[str, Tensor]:
         return self._memory.tensors()
 
     def scalars(self) -> dict[str, Any]:
-        return {"learning_rate": self._learning_rate, "taken": self._taken}
+        return {"learning_rate": self._rate.last, "taken": self._taken}
 
     def load_scalars(self, scalars: dict[str, Any]) -> None:
-        self._learning_rate, self._taken = scalars["learning_rate"], scalars["taken"]
+        self._rate.load(scalars["learning_rate"])
+        self._taken = scalars["taken"]
 
     def inherit(self, kept: Kept) -> None:
         self._memory.inherit(kept)

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from trainers.exchange.config import (
+    CorrectedConfig,
     DgcConfig,
     DriftingConfig,
     ExchangeConfig,
@@ -161,7 +162,9 @@ def _does_not_compress(kind: str, exchange: ExchangeConfig) -> str | None:
         reason = f"`levels: {{kind: {exchange.levels.kind}}}` is about gradients of every step"
     elif isinstance(exchange, DgcConfig) or (isinstance(exchange, SparseConfig) and exchange.momentum_correction):
         reason = f"`{exchange.kind}` here accumulates the momentum of gradients"
-    elif isinstance(exchange, SparseConfig) and not (exchange.has_error_memory and not exchange.lr_corrected):
+    elif (isinstance(exchange, SparseConfig) and not exchange.has_error_memory) or (
+        isinstance(exchange, CorrectedConfig) and exchange.lr_corrected
+    ):
         reason = f"`{exchange.kind}` here has no plain residual"
     elif isinstance(exchange, QuantizedBase) and exchange.memory == "none":
         reason = f"`{exchange.kind}` here keeps no error"

@@ -1,6 +1,5 @@
 """The largest entries of the whole gradient."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from trainers import cost
 from trainers.exchange.aggregate import Report
 from trainers.exchange.buckets import Bucket
 from trainers.exchange.buffer import GradientBuffer
+from trainers.exchange.compressors.sizes import num_selected
 from trainers.exchange.compressors.threshold import LEAST_THRESHOLD
 from trainers.exchange.config import TopKConfig
 from trainers.exchange.kernels.quantile import reached_by
@@ -40,7 +40,7 @@ class Globally:
         gradient = buffer.wait_for_all()
         if self._config.selection == "exact":
             magnitudes = memory.corrected(gradient, slice(None)).abs()
-            rank = max(1, math.ceil(self._density * len(magnitudes)))
+            rank = num_selected(len(magnitudes), self._density)
             reached = magnitudes.kthvalue(len(magnitudes) - rank + 1).values
         else:
             reached = reached_by(memory.sample(gradient, slice(None)), self._density)
