@@ -53,6 +53,7 @@ OUTSIDE: list[tuple[Fields, str, str]] = [
     ({"kind": "none", "overlap": "perhaps"}, "overlap", "valid boolean"),
     ({"kind": "none", "density": 0.1}, "density", "`exchange.kind: none` has no `density`"),
     ({"kind": "onebit", "memory": "none"}, "memory", "`exchange.kind: onebit` has no `memory`"),
+    ({"kind": "qsgd", "lr_corrected": True}, "lr_corrected", "`exchange.kind: qsgd` has no `lr_corrected`"),
     ({"kind": "zip"}, "kind", "none, fp16, bf16, threshold, topk, randomk, dgc, gtopk, adacomp, powersgd"),
 ]
 #: Knobs that are fine one by one, and the message about the one at fault.
@@ -62,6 +63,7 @@ CROSSED: list[tuple[Fields, str, str]] = [
     (TOPK | {"momentum_correction": 0.9, "memory": "ef21"}, "memory", "needs `memory: residual`, got ef21"),
     (TOPK | {"lr_corrected": True, "memory": "none"}, "lr_corrected", "needs `memory: residual`, got none"),
     ({"kind": "dgc", "lr_corrected": True}, "lr_corrected", "does not go with `momentum_correction`, got 0.9"),
+    ({"kind": "signsgd", "feedback": False, "lr_corrected": True}, "lr_corrected", "needs `feedback: true`"),
     (TOPK | {"nesterov": True}, "nesterov", "needs `momentum_correction`"),
     ({"kind": "topk"}, "density", "required"),
 ]

@@ -66,6 +66,8 @@ TOPK = {"kind": "topk", "density": 0.1}
         ("local_sgd", {"kind": "dgc", "density": 0.1}, "own", "accumulates the momentum of gradients"),
         ("local_sgd", TOPK | {"memory": "ef21"}, "sgd", "has no plain residual"),
         ("stl_sgd", TOPK | {"lr_corrected": True}, "sgd", "has no plain residual"),
+        ("local_sgd", {"kind": "signsgd", "lr_corrected": True}, "sgd", "has no plain residual"),
+        ("local_sgd", {"kind": "powersgd", "lr_corrected": True}, "sgd", "has no plain residual"),
         ("stl_sgd", {"kind": "signsgd", "feedback": False}, "sgd", "keeps no error"),
         ("local_sgd", {"kind": "qsgd"}, "sgd", "keeps no error"),
     ],

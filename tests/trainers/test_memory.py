@@ -1,13 +1,16 @@
 """Laws of the memories, each on one rank and without a network."""
 
+import math
+
 import pytest
 import torch
+from hypothesis import given, strategies as st
 from torch import Tensor
 
 from trainers.config import ThresholdConfig
 from trainers.exchange import memory
 from trainers.exchange.kernels.scatter import scatter_add
-from trainers.exchange.memory import Memory
+from trainers.exchange.memory import MOST_RISE, FollowedRate, Memory
 from trainers.exchange.selectors.by_count import take_largest
 
 D = 500
@@ -37,6 +40,29 @@ def test_updates_add_up_when_the_learning_rate_changes():
         rate = after
 
     torch.testing.assert_close(updates + rate * kept.tensors()["residual"], given)
+
+
+@given(st.lists(st.just(0.0) | st.floats(1e-20, 10), max_size=20))
+def test_no_rates_make_a_memory_infinite_and_all_that_are_not_0_keep_rate_times_memory(rates: list[float]):
+    followed, kept = FollowedRate(), 1.0
+
+    for rate in rates:
+        before, factor = followed.last, followed.correction(rate)
+        followed.commit(rate)
+        kept *= factor
+        assert math.isfinite(kept)
+        assert 0 < factor <= MOST_RISE
+        if before and followed.last == rate:
+            assert factor * rate == pytest.approx(before)
+
+
+def test_a_rate_of_0_that_was_saved_corrects_nothing():
+    followed = FollowedRate()
+
+    followed.load(0.0)
+
+    assert followed.last is None
+    assert followed.correction(0.1) == 1.0
 
 
 @pytest.mark.parametrize("config", [{}, {"momentum_correction": 0.9}, {"memory": "ef21"}])

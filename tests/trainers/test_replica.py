@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, strategies as st
 from safetensors.torch import load_file
 
 from trainers.config import (
@@ -189,6 +190,16 @@ def test_exported_weights_reproduce_the_evaluation(
     batch = replica.workload.validation[torch.arange(359)]
 
     assert replica.workload.loss(model, batch).item() == pytest.approx(evaluation.loss, rel=1e-5)
+
+
+@given(st.integers(2, 200), st.floats(1e-6, 10))
+def test_a_rate_that_falls_to_0_ends_at_0_and_is_never_negative(num_steps: int, rate: float):
+    segment = Segment(num_steps=num_steps, learning_rate=rate, final_learning_rate=0.0)
+
+    rates = [segment.learning_rate_at(index) for index in range(num_steps)]
+
+    assert rates[0] == rate and rates[-1] == 0.0
+    assert rates == sorted(rates, reverse=True) and min(rates) == 0.0
 
 
 def test_the_exchange_is_told_the_rate_of_the_update_warm_up_included(make_config):

@@ -4,17 +4,22 @@ from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
 from trainers import cost
+from trainers.exchange import exchange
 from trainers.exchange.buckets import split
+from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.compressors import adacomp
 from trainers.exchange.compressors.gtopk import merge, merge_rounds
 from trainers.exchange.compressors.randomk import random_block, random_entries
 from trainers.exchange.compressors.sizes import num_selected
 from trainers.exchange.compressors.topk import largest
-from trainers.exchange.config import AdaCompConfig
+from trainers.exchange.config import AdaCompConfig, TopKConfig
 from trainers.exchange.kernels.entries import Entries
 from trainers.exchange.kernels.scatter import scatter_add
+from trainers.exchange.ledger import Ledger
 from trainers.exchange.memory import Residual
+from trainers.exchange.pacing import Unpaced
 from trainers.exchange.selectors.by_bins import ByBins
+from trainers.exchange.wire import Wire
 
 FEW = st.lists(st.floats(-10, 10, width=32, allow_subnormal=False), min_size=1, max_size=60)
 
@@ -90,6 +95,29 @@ def test_of_the_square_random_entries_leave_the_share_not_sent_on_average():
 @pytest.mark.parametrize(("num_entries", "ratio", "expected"), [(30, 0.1, 3), (31, 0.1, 4), (5, 0.001, 1), (7, 1.0, 7)])
 def test_a_ratio_is_rounded_up_to_entries(num_entries: int, ratio: float, expected: int):
     assert num_selected(num_entries, ratio) == expected
+
+
+def sent_by_topk(gradient: Tensor, **knobs: object) -> Tensor:
+    """Return what a single rank sends of its first gradient `(d,)`, in one bucket."""
+    config = TopKConfig.model_validate({"values": "float32", "selection": "exact"} | knobs)
+    buffer = GradientBuffer([gradient.shape], config, torch.device("cpu"))
+    buffer.gradient.copy_(gradient)
+    buffer.finish()
+    exchange.build(config, buffer, Wire(1, Unpaced(), Ledger())).step(torch.zeros(()), config.density, 0.1)
+    return buffer.gradient.clone()
+
+
+@settings(deadline=None, max_examples=30)
+@given(d=st.integers(50, 300), percent=st.integers(1, 50), aggregate=st.sampled_from(["gather", "sharded"]))
+def test_of_one_bucket_the_scopes_send_the_same_entries(d: int, percent: int, aggregate: str):
+    gradient, density = normal(d), percent / 100
+
+    of_scopes = [
+        sent_by_topk(gradient, density=density, scope=scope, aggregate=aggregate) for scope in ("bucket", "global")
+    ]
+
+    assert torch.equal(*of_scopes)
+    assert of_scopes[0].count_nonzero() == num_selected(d, density)
 
 
 @pytest.mark.parametrize("draw", [random_entries, random_block])
