@@ -36,7 +36,7 @@ def next_stage(problem: Problem, stage: Stage, ending: Ending, *, search: Spent)
     assert stage.decision is not None
     start = stage_level(stage)
     begin = _after_kept(problem, stage) if ending.is_kept else _after_taken_back(problem, stage, ending)
-    history = extended(stage.history, scores(stage), incumbent=begin.incumbent)
+    history = extended(stage.history, scores(stage.decisive), incumbent=begin.incumbent)
     return Stage(
         index=stage.index + 1,
         incumbent=begin.incumbent,

@@ -1,5 +1,6 @@
 """Every knob of the controller, declared once. Pydantic only, so that a job can be checked without torch."""
 
+import math
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
@@ -81,7 +82,7 @@ class OffConfig(Config):
 
     kind: Literal["off"] = "off"
     cooldown: CoolDown = Field(
-        0.15, description="last share of the budget, decayed linearly to 0 (plain optimizers; Schedule-Free needs none)"
+        0.5, description="last share of the budget, decayed linearly to 0 (plain optimizers; Schedule-Free needs none)"
     )
 
 
@@ -155,9 +156,12 @@ class StagedConfig(RateRange):
     probes: int = Field(3, ge=2, le=8, description="probes of a later stage, the incumbent among them")
     probe_fraction: PositiveFloat = Field(0.1, le=0.5, description="a probe's share of its stage's commit")
     max_search_fraction: PositiveFloat | None = Field(
-        None, le=0.9, description="most of the budget that probes may spend; null: 0.08 for `events`, 0.20 for `stages`"
+        None,
+        le=0.9,
+        description="most of the budget that probes may spend; null: 0.2 for `stages`; for `events` 0.2 of 300 steps, "
+        "half of that for four times as many, at least 0.03",
     )
-    min_probe_steps: int = Field(20, ge=4, description="a probe is not shortened below this")
+    min_probe_steps: int = Field(16, ge=4, description="a probe is not shortened below this")
     max_up: float = Field(2.0, gt=1, description="most a later stage may multiply the learning rate by")
     max_down: float = Field(0.25, gt=0, lt=1, description="most a later stage may shrink the learning rate to")
     max_level_move: float = Field(
@@ -175,25 +179,36 @@ class StagedConfig(RateRange):
     )
     event_dwell: float = Field(0.1, gt=0, le=1, description="share of a commit before an event may end it")
     cooldown: CoolDown = Field(
-        0.15, description="last share of the budget, decayed linearly to 0 (plain optimizers; Schedule-Free needs none)"
+        0.5, description="last share of the budget, decayed linearly to 0 (plain optimizers; Schedule-Free needs none)"
     )
 
-    @property
-    def search_fraction(self) -> float:
-        """Most of the budget that probes may spend."""
-        return self.max_search_fraction or SEARCH_FRACTION[self.revisit]
+    def search_fraction(self, num_steps: float | None) -> float:
+        """Return the largest share that probes may spend of a budget of `num_steps` steps; None: nobody knows how many.
+
+        A search needs more steps in a longer run, but fewer of its steps: the share falls with their square root.
+        """
+        if self.max_search_fraction is not None:
+            return self.max_search_fraction
+        if self.revisit == "stages" or num_steps is None:
+            return MOST_SEARCH[self.revisit]
+        return min(MOST_SEARCH["events"], max(LEAST_SEARCH, SHORT_SEARCH * math.sqrt(SHORT_RUN / num_steps)))
 
 
-#: Most of the budget that probes may spend, unless it is stated: a search that opens only on events needs less.
-SEARCH_FRACTION = {"events": 0.08, "stages": 0.20}
+#: Most of the budget that probes may spend where every stage searches, and where that happens only on events.
+MOST_SEARCH = {"stages": 0.20, "events": 0.20}
+#: In a run of so many steps the probes of `events` may spend this share of the budget; in the longest at least ...
+SHORT_RUN, SHORT_SEARCH, LEAST_SEARCH = 300, 0.20, 0.03
 
 
 class WideConfig(StagedConfig):
     """What those have whose first stage is one wide search."""
 
-    wide_probes: int = Field(7, ge=5, le=16, description="probes of the first, wide search over rate and level")
+    wide_probes: int = Field(3, ge=2, le=16, description="probes of the first search about the rate that it found best")
     wide_probes_per_axis: int = Field(2, ge=0, le=8, description="more of them for each further axis")
-    wide_decades: PositiveFloat = Field(4.0, le=8, description="decades it covers where no range is stated")
+    wide_decades: PositiveFloat = Field(
+        4.0, le=8, description="decades of learning rate that it looks at first, where no range is stated"
+    )
+    coarse_probe_steps: int = Field(6, ge=2, description="steps of the probes that tell decades apart")
 
 
 class BoConfig(WideConfig):
@@ -227,6 +242,7 @@ class LocalConfig(StagedConfig):
     wide_probes: ClassVar[int] = 0
     wide_probes_per_axis: ClassVar[int] = 0
     wide_decades: ClassVar[float] = 0.0
+    coarse_probe_steps: ClassVar[int] = 0
     switch_probability: ClassVar[float] = 0.5
     min_gain: ClassVar[float] = 0.0
 
@@ -285,10 +301,10 @@ class OptimizerTraits(Config):
 #: As tuned on small image and text tasks (docs/decisions/0008): Schedule-Free (Defazio et al., 2024) wants 10-50x
 #: SGD's rate and needs no decay; under Adam short probes see a plateau, of which long runs want the lower edge.
 OPTIMIZER_TRAITS: dict[str, OptimizerTraits] = {
-    "sgd": OptimizerTraits(centre=1.0, share=1.0, pick=1.0, cools_down=True),
-    "lars": OptimizerTraits(centre=1.0, share=1.0, pick=1.0, cools_down=True),  # as of SGD, which it scales
-    "adamw": OptimizerTraits(centre=1.0, share=0.7, pick=0.3, cools_down=True),
+    "sgd": OptimizerTraits(centre=1.0, share=0.9, pick=0.7, cools_down=True),
+    "lars": OptimizerTraits(centre=1.0, share=0.9, pick=0.7, cools_down=True),  # as of SGD, which it scales
+    "adamw": OptimizerTraits(centre=1.0, share=0.9, pick=0.7, cools_down=True),
     "schedulefree_sgd": OptimizerTraits(centre=20.0, share=1.0, pick=1.0, cools_down=False),
     "schedulefree_adamw": OptimizerTraits(centre=3.0, share=0.7, pick=2.0, cools_down=False),
-    "own": OptimizerTraits(centre=1.0, share=1.0, pick=0.4, cools_down=True),  # which kind it is, is not known
+    "own": OptimizerTraits(centre=1.0, share=0.9, pick=0.7, cools_down=True),  # which kind it is, is not known
 }

@@ -27,6 +27,7 @@ from search.probe_costs import (
     is_in_cooldown,
     is_too_slow,
     probe_allowance,
+    probe_decay,
 )
 from search.proposals import propose
 from search.reading import Ending, Reading
@@ -227,13 +228,19 @@ class Controller:
         if is_in_cooldown(problem, self._spent) or (not stage.has_incumbent and not has_room_for_wide(problem, stage)):
             return None
         while not stage.is_full and (proposal := propose(problem, stage)) is not None:
-            values, origin = proposal
             allowance = probe_allowance(
-                problem, stage, self._costs, values=values, search=self._search, spent=self._spent
+                problem, stage, self._costs, proposal=proposal, search=self._search, spent=self._spent
             )
             if allowance is not None:
-                number = f"{stage.index}-{len(stage.candidates)}"
-                return Candidate(id=number, stage=stage.index, values=values, allowance=allowance, origin=origin)
+                return Candidate(
+                    id=f"{stage.index}-{len(stage.candidates)}",
+                    stage=stage.index,
+                    values=proposal.values,
+                    allowance=allowance,
+                    origin=proposal.origin,
+                    rung=proposal.rung,
+                    decay=probe_decay(problem, proposal),
+                )
             if stage.pending:  # what still runs may leave room
                 return None
             refusal = too_expensive(problem, stage, self._costs, proposal)

@@ -8,14 +8,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from search import events, spending
+from search import events
 from search.config import SearchConfig
 from search.evidence import Evidence, diverged_values, evidence, scores, surrogate_of
 from search.gaussian_process import NOISE_FLOOR
 from search.listing import promising
-from search.peak import at_best_option, edge_below, interpolated_peak, parabola_peak
+from search.peak import at_best_option, edge_below, interpolated_peak, parabola_peak, shows_progress
 from search.posterior import Fit
-from search.probe_costs import MIN_WIDE_PROBES, has_room_for_wide, is_in_cooldown, search_cap, shortest_wide_probe
+from search.probe_costs import has_room_for_wide, is_in_cooldown, least_search, search_cap
 from search.space import Axis, Box
 from search.stage import Problem, Score, Stage, is_barred
 from search.types import Values
@@ -24,17 +24,19 @@ Array = NDArray[np.float64]
 
 #: What an incumbent that diverged on the committed line is multiplied by.
 DIVERGED_FACTOR = 0.25
+#: Fewer short probes than this do not bracket a rate.
+MIN_COARSE = 3
 #: What the incumbent is multiplied by when every probe diverged.
 ALL_DIVERGED_FACTOR = 0.5
 
 
 class Choice(NamedTuple):
-    """A stage's outcome; the posterior of each finite probe by its index among the stage's probes."""
+    """A stage's outcome; the posterior of each finite probe by its candidate's id."""
 
     values: Values
     reason: str
     probability: float | None = None
-    posterior: dict[int, tuple[float, float]] = {}  # noqa: RUF012  (never mutated)
+    posterior: dict[str, tuple[float, float]] = {}  # noqa: RUF012  (never mutated)
     fit: Fit | None = None  # None: there was too little for a surrogate
 
 
@@ -93,15 +95,27 @@ def choose(problem: Problem, stage: Stage) -> Choice:
 
 
 def _choose(problem: Problem, stage: Stage) -> Choice:
-    if not stage.has_incumbent and len(stage.probes) < MIN_WIDE_PROBES:
-        return _choose_unsearched(problem, stage)
+    if not stage.has_incumbent:
+        return _choose_opening(problem, stage)
     if stage.lacks_control:
         return _choose_without_control(problem, stage)
     if not stage.probes:
         return Choice(stage.incumbent, f"{_name(stage.incumbent)} stays: {_why_unsearched(problem, stage)}")
     if all(score.reward is None for score in scores(stage)):
         return _choose_after_divergence(problem, stage)
-    return _choose_local(problem, stage) if stage.has_incumbent else _choose_wide(problem, stage)
+    return _choose_local(problem, stage)
+
+
+def _choose_opening(problem: Problem, stage: Stage) -> Choice:
+    """Choose a run's first values: by the wide search if its probes show progress, else the guess stays."""
+    if len(stage.probes) < MIN_COARSE:
+        return _keep_guess(problem, stage, _why_too_few(problem, stage))
+    if all(score.reward is None for score in scores(stage)):
+        return _choose_after_divergence(problem, stage)
+    if not shows_progress(stage.at(stage.coarse_rung)):
+        steps = stage.probes[-1].reading.num_steps
+        return _keep_guess(problem, stage, f"no probe of {steps} steps trained better than the lowest rate's")
+    return _choose_wide(problem, stage.decisive)
 
 
 def _choose_without_control(problem: Problem, stage: Stage) -> Choice:
@@ -114,8 +128,8 @@ def _choose_without_control(problem: Problem, stage: Stage) -> Choice:
     return Choice(sound[0], reason)
 
 
-def _choose_unsearched(problem: Problem, stage: Stage) -> Choice:
-    """Keep the guess: fewer probes than a wide search needs do not tell a better rate from a lucky one."""
+def _keep_guess(problem: Problem, stage: Stage, why: str) -> Choice:
+    """Keep the guess, unless it was seen to diverge: what probes do not tell apart they do not replace."""
     opening, diverged = problem.opening, diverged_values(stage)
     if is_barred(opening, diverged):
         finite = [score for score in scores(stage) if score.reward is not None]
@@ -123,20 +137,20 @@ def _choose_unsearched(problem: Problem, stage: Stage) -> Choice:
             return _choose_after_divergence(problem, stage)
         best = max(finite, key=lambda score: score.reward or -math.inf)
         return Choice(best.values, f"{_name(best.values)}, the best probe's: the guess {_name(opening)} diverged")
-    return Choice(opening, f"the guess {_name(opening)} stays: {_why_too_few(problem, stage)}")
+    return Choice(opening, f"the guess {_name(opening)} stays: {why}")
 
 
 def _why_too_few(problem: Problem, stage: Stage) -> str:
-    steps, least = problem.config.min_probe_steps, MIN_WIDE_PROBES
     if has_room_for_wide(problem, stage):
-        return f"{len(stage.probes)} probes came to an end, a search needs {least}"
-    shortest, cap = shortest_wide_probe(problem, stage), search_cap(problem)
-    number = int(spending.num_steps(cap, shortest))
-    short = [unit for unit, quantity in shortest.items() if least * quantity > cap[unit]]
-    needed = " and ".join(f"{least * shortest[unit] / problem.config.search_fraction:.4g} {unit}" for unit in short)
+        return f"{len(stage.probes)} probes came to an end, a search needs {MIN_COARSE}"
+    needed, cap = least_search(problem, stage), search_cap(problem)
+    short = [unit for unit, quantity in needed.items() if quantity > cap[unit]]
+    most = " and ".join(f"{cap[unit]:.4g} {unit}" for unit in short)
+    least = " and ".join(f"{needed[unit]:.4g} {unit}" for unit in short)
+    enough = " and ".join(f"{needed[unit] / problem.search_fraction:.4g} {unit}" for unit in short)
     return (
-        f"the budget has room for {number} probes of {steps} steps, a search needs {least} "
-        f"(give {needed}, or raise `max_search_fraction`)"
+        f"a search needs {least}, and probes may spend {most} "
+        f"(give a budget of {enough}, or raise `max_search_fraction`)"
     )
 
 
@@ -177,7 +191,8 @@ def _choose_local(problem: Problem, stage: Stage) -> Choice:
     order = [index for index, score in enumerate(found) if score.reward is not None]
     fit = _fit(problem, stage)
     means, covariance = _believe(fit, evidence(stage), [found[index] for index in order])
-    posterior = _posterior(order, means, covariance)
+    ids = [probe.candidate.id for probe in stage.probes]
+    posterior = _posterior([ids[index] for index in order], means, covariance)
     verdict = compare(means, covariance)
     winner = order[verdict.winner]
     if found[0].reward is None:
@@ -191,9 +206,9 @@ def _choose_local(problem: Problem, stage: Stage) -> Choice:
     return Choice(stage.incumbent, reason, verdict.probability, posterior, fit)
 
 
-def _posterior(order: Sequence[int], means: Array, covariance: Array) -> dict[int, tuple[float, float]]:
+def _posterior(ids: Sequence[str], means: Array, covariance: Array) -> dict[str, tuple[float, float]]:
     stds = np.sqrt(np.maximum(0.0, np.diag(covariance)))
-    return {index: (float(means[row]), float(stds[row])) for row, index in enumerate(order)}
+    return {each: (float(means[row]), float(stds[row])) for row, each in enumerate(ids)}
 
 
 def _fit(problem: Problem, stage: Stage) -> Fit | None:
@@ -239,8 +254,8 @@ def _choose_wide(problem: Problem, stage: Stage) -> Choice:
     fit = _fit(problem, stage)
     best, how, posterior = wide_best(problem, stage, fit)
     edge = edge_below(problem, stage, fit, best)
-    space, traits = problem.space, problem.traits
-    rate = min(space.max_learning_rate, max(space.min_learning_rate, edge.learning_rate * traits.pick))
+    traits = problem.traits
+    rate = problem.clip_rate(edge.learning_rate * traits.pick)
     values = edge.model_copy(update={"learning_rate": rate})
     rates = [probe.candidate.values.learning_rate for probe in stage.probes]
     factor = "" if traits.pick == 1 else f" x {traits.pick:g}"
@@ -253,23 +268,23 @@ def _choose_wide(problem: Problem, stage: Stage) -> Choice:
     return Choice(values, reason, None, posterior, fit)
 
 
-def wide_best(problem: Problem, stage: Stage, fit: Fit | None) -> tuple[Values, str, dict[int, tuple[float, float]]]:
+def wide_best(problem: Problem, stage: Stage, fit: Fit | None) -> tuple[Values, str, dict[str, tuple[float, float]]]:
     """Return the values where the highest reward is expected inside the probed range, how, and the probes' posterior.
 
     Interpolated: the grid's best probe would jump by a cell between seeds. Rewards rise slowly with the rate and fall
     steeply, which no one length scale of a posterior follows: where the rate alone is searched, and no past jobs speak,
-    the best three probes say more. With fewer than 4 finite probes it is the best probe.
+    the best three probes say more. Without a surrogate and a vertex it is the best probe.
     """
-    found = scores(stage)
-    finite = [(index, score) for index, score in enumerate(found) if score.reward is not None]
-    if fit is None:
-        best = max(finite, key=lambda item: item[1].reward or -math.inf)[1].values
-        return best, "the best probe's", {}
-    surrogate, box = fit
-    at, covariance = surrogate.joint(np.array([box.to_unit(score.values) for _, score in finite]))
-    posterior = _posterior([index for index, _ in finite], at, covariance)
+    judged = zip(stage.probes, scores(stage), strict=True)
+    finite = [(probe.candidate.id, score) for probe, score in judged if score.reward is not None]
     tried = [score.values for _, score in finite]
     barred, peak = diverged_values(stage), parabola_peak(problem, stage)
+    if fit is None:
+        best = max(finite, key=lambda item: item[1].reward or -math.inf)[1].values
+        return (best, "the best probe's", {}) if peak is None else (peak, "the interpolated minimum at", {})
+    surrogate, box = fit
+    at, covariance = surrogate.joint(np.array([box.to_unit(score.values) for _, score in finite]))
+    posterior = _posterior([each for each, _ in finite], at, covariance)
     if peak is None:
         peak = interpolated_peak(surrogate, box, tried, barred=barred)
     else:

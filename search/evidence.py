@@ -56,7 +56,13 @@ def is_diverged(reading: Reading, *, level: float | None, initial: float | None)
 
 
 def scores(stage: Stage) -> tuple[Score, ...]:
-    """Return what each finished probe of `stage` is worth, in their order.
+    """Return what each finished probe of `stage` is worth, in their order, beside the probes of its own rung."""
+    rungs = {rung: iter(_scores(stage.at(rung))) for rung in {probe.candidate.rung for probe in stage.probes}}
+    return tuple(next(rungs[probe.candidate.rung]) for probe in stage.probes)
+
+
+def _scores(stage: Stage) -> tuple[Score, ...]:
+    """Return the scores of a stage whose probes are all of one rung.
 
     The reward is ln L0 - ln(mean loss of the probe's last half), L0 the stage's starting level: comparable
     between stages. Where a loss is not positive, (L0 - tail) / |L0| stands in for it. The variance is that of the
@@ -237,7 +243,8 @@ def level_belief(box: Box, opening: Values) -> Function:
 
 def evidence(stage: Stage) -> Evidence:
     """Return what the probes of this stage and of earlier ones say, relative to this stage's first finite reward."""
-    current = scores(stage)
+    decisive = stage.decisive
+    current = scores(decisive)
     origin = next((score.reward for score in current if score.reward is not None), 0.0)
     rows = [(score.values, score.reward - origin, score.variance) for score in current if score.reward is not None]
     earlier = discounted(stage.history, stage.drift)

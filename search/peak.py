@@ -10,14 +10,22 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from search.evidence import diverged_values, scores
 from search.posterior import Fit
 from search.space import AnyAxis, Axis, Box
-from search.stage import Problem, Score, Stage, is_barred
+from search.stage import Probe, Problem, Score, Stage, is_barred
 from search.surrogate import AnySurrogate
+from search.transfer import worth_of_divergence
 from search.types import Values
 
+#: Losses on the same batch that differ by a smaller share do not tell two probes apart.
+LEAST_PROGRESS = 0.001
+#: A loss that lies by this share above that of the lowest rate on the same batch is one of an unstable rate.
+JUMP = 0.02
+#: The fall of the log loss from other batches that is no noise.
+LEAST_GAIN = 0.05
 #: Points on a line of learning rates (4 decades / 200: steps of about 5 %), and on one of another axis.
 NUM_RATES, NUM_OTHERS = 201, 17
 #: More rounds of line searches than a posterior of a dozen probes needs.
@@ -47,21 +55,74 @@ def vertex(rates: Sequence[float], rewards: Sequence[float]) -> float | None:
     return float(np.exp(np.clip(peak, left, right)))
 
 
-def lower_edge(rates: Sequence[float], rewards: Sequence[float], share: float) -> float:
-    """Return where the reward first reaches `share` of the way from its lowest below the best rate to the best.
+def lower_edge(rates: Sequence[float], gains: Sequence[float], share: float) -> float:
+    """Return the lowest rate from which on the gain reaches `share` of the best one.
 
     Going down from the best rate, interpolated in log rate; the lowest rate where it is reached there too.
     """
     order = np.argsort(rates)
-    x, y = np.log(np.asarray(rates)[order]), np.asarray(rewards)[order]
+    x, y = np.log(np.asarray(rates)[order]), np.asarray(gains)[order]
     rising = slice(0, int(np.argmax(y)) + 1)
     x, y = x[rising], y[rising]
-    target = y.min() + share * (y[-1] - y.min())
+    target = y[-1] - (1 - share) * abs(y[-1])
     below = np.flatnonzero(y < target)
     if not len(below):
         return float(np.exp(x[0]))
     last = int(below[-1])
     return float(np.exp(np.interp(target, y[last : last + 2], x[last : last + 2])))
+
+
+def coarse_peak(stage: Stage) -> float:
+    """Return the best rate of probes a decade apart, which have some that did not diverge: the vertex, or a probe's.
+
+    A neighbour that diverged, or whose losses jump, brackets the best probe as one with a low reward does.
+    """
+    judged = list(zip(stage.probes, scores(stage), strict=True))
+    finite = [score.reward for _, score in judged if score.reward is not None]
+    low, _ = worth_of_divergence(finite)
+    steady = [score.reward is not None and not _jumps(probe, stage) for probe, score in judged]
+    rates = [probe.candidate.values.learning_rate for probe, _ in judged]
+    rewards = [
+        (score.reward or 0.0) if is_steady else low for (_, score), is_steady in zip(judged, steady, strict=True)
+    ]
+    return vertex(rates, rewards) or rates[int(np.argmax(rewards))]
+
+
+def shows_progress(stage: Stage) -> bool:
+    """Whether a rate trains better than the lowest one on every batch of the last half: else no rate is best.
+
+    Probes of one rung see the same batches, so that what is left of their differences is the rate's.
+    """
+    sound = [probe for probe, score in zip(stage.probes, scores(stage), strict=True) if score.reward is not None]
+    if not sound:
+        return False
+    lowest = _lowest(sound)
+    return any(_is_below(probe, lowest) for probe in sound) or max(_rewards(stage)) > LEAST_GAIN
+
+
+def _rewards(stage: Stage) -> list[float]:
+    return [score.reward for score in scores(stage) if score.reward is not None]
+
+
+def _lowest(probes: Sequence[Probe]) -> Probe:
+    return min(probes, key=lambda probe: probe.candidate.values.learning_rate)
+
+
+def _is_below(probe: Probe, other: Probe) -> bool:
+    gaps = _gaps(probe, other)
+    return bool(np.all(gaps[len(gaps) // 2 :] > LEAST_PROGRESS))
+
+
+def _jumps(probe: Probe, stage: Stage) -> bool:
+    """Whether a loss of the probe lies clearly above that of the lowest rate on the same batch: it is not stable."""
+    gaps = _gaps(probe, _lowest([each for each in stage.probes if not each.reading.diverged]))
+    return bool(np.any(gaps < -JUMP))
+
+
+def _gaps(probe: Probe, other: Probe) -> NDArray[np.float64]:
+    """Return by what share the probe's losses lie below the other's, batch by batch, as far as both go."""
+    pairs = zip(probe.reading.losses, other.reading.losses, strict=False)
+    return np.array([(other_loss - loss) / (abs(other_loss) or 1.0) for loss, other_loss in pairs])
 
 
 def is_along_the_rate(problem: Problem, stage: Stage) -> bool:
@@ -83,8 +144,13 @@ def parabola_peak(problem: Problem, stage: Stage) -> Values | None:
     """
     if not is_along_the_rate(problem, stage):
         return None
-    finite = _of_the_opening(problem, stage)
-    rate = vertex([score.values.learning_rate for score in finite], [score.reward or 0.0 for score in finite])
+    judged = [score for score in scores(stage) if score.values.option == problem.opening.option]
+    finite = [score for score in judged if score.reward is not None]
+    if not finite:
+        return None
+    low, _ = worth_of_divergence([score.reward or 0.0 for score in finite])
+    rewards = [low if score.reward is None else score.reward for score in judged]
+    rate = vertex([score.values.learning_rate for score in judged], rewards)
     values = None if rate is None else finite[0].values.model_copy(update={"learning_rate": rate})
     return None if values is None or is_barred(values, diverged_values(stage)) else values
 
@@ -129,14 +195,15 @@ def edge_below(problem: Problem, stage: Stage, fit: Fit | None, peak: Values) ->
         return peak
     finite = _of_the_opening(problem, stage)
     rates = [score.values.learning_rate for score in finite]
-    rewards = [score.reward or 0.0 for score in finite]
+    gains = [score.reward or 0.0 for score in finite]
     if fit is not None and not is_along_the_rate(problem, stage):
         surrogate, box = fit
         axis = _tried_range(box.axes[0], [score.values for score in finite])
         rates = [rate for rate in _line(axis) if rate <= peak.learning_rate] or [peak.learning_rate]
         line = [_with(peak, axis, rate) for rate in rates]
-        rewards = [float(mean) for mean in surrogate.mean(np.array([box.to_unit(values) for values in line]))]
-    rate = lower_edge(rates, rewards, problem.traits.share)
+        origin = next(score.reward or 0.0 for score in scores(stage) if score.reward is not None)  # rewards' zero
+        gains = [origin + float(mean) for mean in surrogate.mean(np.array([box.to_unit(values) for values in line]))]
+    rate = lower_edge(rates, gains, problem.traits.share)
     return peak.model_copy(update={"learning_rate": rate})
 
 

@@ -4,14 +4,13 @@ from search import spending
 from search.reading import Reading
 from search.space import ValueName, distance
 from search.spending import Amounts
-from search.stage import Problem, Stage
+from search.stage import Problem, Proposal, Stage
 from search.types import Allowance, Spent, Values
 
-#: The share of the budget of a wide search over rate and level (of which each of its probes gets an equal part), and
-#: at most of the cap: the rest extends the range, and is kept for later searches.
-WIDE_SHARE, WIDE_PART = 0.08, 0.6
-#: A wide search of fewer probes picks worse than the guess, measured on runs of 120 steps.
-MIN_WIDE_PROBES = 5
+#: Of what searching may spend, the part that the wide search keeps for later ones.
+KEPT_PART = 0.15
+#: Finalists of which one probe may take the place: a costly one leaves room for as many.
+MIN_FINALISTS = 2
 #: A later search compares at least the incumbent and one rival.
 MIN_PROBES = 2
 #: From this share of the budget on nothing is searched: what is left is too short to gain from it.
@@ -48,7 +47,7 @@ class StepCosts:
 
 def search_cap(problem: Problem) -> Amounts:
     """Return what all probes of a run may spend together."""
-    return spending.scale(spending.caps(problem.budget), problem.config.search_fraction)
+    return spending.scale(spending.caps(problem.budget), problem.search_fraction)
 
 
 def room(problem: Problem, search: Spent, spent: Spent) -> Amounts:
@@ -60,14 +59,14 @@ def room(problem: Problem, search: Spent, spent: Spent) -> Amounts:
 def probe_amounts(problem: Problem, stage: Stage) -> Amounts:
     """Return what each probe of `stage` should spend: the same for all of them, fixed when the stage opened.
 
-    The wide search's probes share 8 % of the budget (more of them, for further axes, get as much each), and at most
-    60 % of what searching may spend. A later probe gets `probe_fraction` of its stage's commit, but no more than an
-    equal part of what searching may still spend: of the stage's share of it where every stage searches, else of half.
+    Finalists of the wide search share what the probes before them left of the cap; one more may extend their range. A
+    later probe gets `probe_fraction` of its stage's commit, but no more than an equal part of what searching may still
+    spend: of the stage's share of it where every stage searches, else of half.
     """
     config, budget = problem.config, problem.budget
     if not stage.has_incumbent:
-        share = min(WIDE_SHARE / config.wide_probes, WIDE_PART * config.search_fraction / problem.wide_probes)
-        return spending.scale(spending.caps(budget), share)
+        left = spending.subtract(spending.scale(search_cap(problem), 1 - KEPT_PART), _spent_coarsely(problem, stage))
+        return spending.scale(left, 1 / (problem.wide_probes + 1))
     shares = problem.shares(stage.index)
     part = shares[0] / sum(shares)
     of_commit = spending.scale(spending.remaining(budget, stage.opened), part * config.probe_fraction)
@@ -76,22 +75,40 @@ def probe_amounts(problem: Problem, stage: Stage) -> Amounts:
     return spending.least(of_commit, spending.scale(free, of_room / config.probes))
 
 
+def _spent_coarsely(problem: Problem, stage: Stage) -> Amounts:
+    """Return what the probes have spent that tell decades apart."""
+    coarse = {candidate.id for candidate in stage.candidates if candidate.origin == "wide"}
+    spent = dict.fromkeys(spending.caps(problem.budget), 0.0)
+    for reading in stage.readings.values():
+        if reading.candidate_id in coarse and reading.num_steps:
+            cost = spending.step_cost(problem.budget, reading)
+            spent = {unit: spent[unit] + reading.num_steps * cost[unit] for unit in spent}
+    return spent
+
+
 def most_amounts(problem: Problem, stage: Stage) -> Amounts:
     """Return what a probe of `stage` may cost at most: so much that the least useful number of them fits."""
     if not stage.has_incumbent:
-        return spending.scale(search_cap(problem), 1 / MIN_WIDE_PROBES)
+        return spending.scale(search_cap(problem), 1 / MIN_FINALISTS)
     return spending.scale(room(problem, stage.search_before, stage.opened), 1 / MIN_PROBES)
 
 
 def probe_allowance(
-    problem: Problem, stage: Stage, costs: StepCosts, *, values: Values, search: Spent, spent: Spent
+    problem: Problem, stage: Stage, costs: StepCosts, *, proposal: Proposal, search: Spent, spent: Spent
 ) -> Allowance | None:
-    """Return what a probe with `values` may spend, or None if that is too much.
+    """Return what a probe of the `proposal` may spend, or None if that is too much.
 
-    A probe is at least `min_probe_steps` long; what still runs is reserved. A later stage opens only if its
-    control and one rival fit: alone, a control decides nothing.
+    A probe that tells decades apart has a length of its own. Any other is at least `min_probe_steps` long; what still
+    runs is reserved. A later stage opens only if its control and one rival fit: alone, a control decides nothing.
     """
-    wanted, shortest = probe_amounts(problem, stage), shortest_probe(problem, costs.of(values))
+    cost = costs.of(proposal.values)
+    if proposal.origin == "wide":
+        num_steps = problem.config.coarse_probe_steps * 2**proposal.rung
+        left = len(problem.coarse_rates) - len(stage.at(proposal.rung).candidates)
+        coarse = spending.scale(steps_cost(problem, cost), num_steps * max(1 + len(stage.pending), left))
+        has_room = spending.fits(coarse, room(problem, search, spent))
+        return Allowance(steps=num_steps, min_steps=num_steps) if has_room else None
+    wanted, shortest = probe_amounts(problem, stage), shortest_probe(problem, cost)
     needed = spending.most(wanted, shortest)
     is_opening = stage.has_incumbent and not stage.candidates
     num_reserved = len(stage.pending) + (MIN_PROBES if is_opening else 1)
@@ -101,32 +118,38 @@ def probe_allowance(
     return spending.allowance(wanted, min_steps=problem.config.min_probe_steps)
 
 
-def shortest_probe(problem: Problem, step_cost: Amounts | None) -> Amounts:
-    """Return what `min_probe_steps` cost, in units that are known: before the first step, steps alone are."""
+def steps_cost(problem: Problem, step_cost: Amounts | None) -> Amounts:
+    """Return what a step costs, in units that are known: before the first step, steps alone are."""
     known = {**dict.fromkeys(spending.caps(problem.budget), 0.0), **(step_cost or {})}
-    known |= {"steps": 1.0} if "steps" in known else {}
-    return spending.scale(known, problem.config.min_probe_steps)
+    return known | ({"steps": 1.0} if "steps" in known else {})
+
+
+def shortest_probe(problem: Problem, step_cost: Amounts | None) -> Amounts:
+    """Return what `min_probe_steps` cost, in units that are known."""
+    return spending.scale(steps_cost(problem, step_cost), problem.config.min_probe_steps)
 
 
 def is_too_slow(problem: Problem, stage: Stage, reading: Reading) -> bool:
     """Whether a probe that is shorter than any should be costs too much to go on."""
-    if reading.diverged or not 0 < reading.num_steps < problem.config.min_probe_steps:
+    candidate = next(each for each in stage.candidates if each.id == reading.candidate_id)
+    least = candidate.allowance.min_steps
+    if reading.diverged or not 0 < reading.num_steps < least:
         return False
-    shortest = shortest_probe(problem, spending.step_cost(problem.budget, reading))
+    shortest = spending.scale(spending.step_cost(problem.budget, reading), least)
     return not spending.fits(shortest, most_amounts(problem, stage))
 
 
-def shortest_wide_probe(problem: Problem, stage: Stage) -> Amounts:
-    """Return what the shortest probe of the wide search costs, by the first one that was told."""
+def least_search(problem: Problem, stage: Stage) -> Amounts:
+    """Return what the shortest wide search costs, by the first probe that was told: a probe in every decade."""
     timed = (reading for reading in stage.readings.values() if reading.num_steps)
     first = next(timed, None)
-    return shortest_probe(problem, None if first is None else spending.step_cost(problem.budget, first))
+    cost = steps_cost(problem, None if first is None else spending.step_cost(problem.budget, first))
+    return spending.scale(cost, problem.config.coarse_probe_steps * len(problem.coarse_rates))
 
 
 def has_room_for_wide(problem: Problem, stage: Stage) -> bool:
-    """Whether so many of the shortest probes fit under the cap that a wide search is worth it."""
-    needed = spending.scale(shortest_wide_probe(problem, stage), MIN_WIDE_PROBES)
-    return spending.fits(needed, search_cap(problem))
+    """Whether the shortest wide search fits under the cap."""
+    return spending.fits(least_search(problem, stage), search_cap(problem))
 
 
 def has_room_for_search(problem: Problem, costs: StepCosts, *, values: Values, search: Spent, spent: Spent) -> bool:
@@ -137,6 +160,16 @@ def has_room_for_search(problem: Problem, costs: StepCosts, *, values: Values, s
     return spending.fits(needed, room(problem, search, spent))
 
 
+def cooldown_share(problem: Problem) -> float:
+    """Return the last share of the budget in which the rate goes to 0."""
+    return problem.config.cooldown if problem.traits.cools_down else 0.0
+
+
+def probe_decay(problem: Problem, proposal: Proposal) -> float:
+    """Return the last share of a probe in which its rate goes to 0: a finalist is the run in small."""
+    return cooldown_share(problem) if proposal.rung > 0 and proposal.origin != "wide" else 0.0
+
+
 def is_in_cooldown(problem: Problem, spent: Spent) -> bool:
     """Whether the rate is being decayed: nothing is searched then."""
     return cooldown_factor(problem, spent) < 1
@@ -144,5 +177,4 @@ def is_in_cooldown(problem: Problem, spent: Spent) -> bool:
 
 def cooldown_factor(problem: Problem, spent: Spent) -> float:
     """Return what the rate is multiplied by: 1, and linearly to 0 over the budget's last `cooldown` share."""
-    share = problem.config.cooldown if problem.traits.cools_down else 0.0
-    return spending.cooldown_factor(spending.fraction_spent(problem.budget, spent), share=share)
+    return spending.cooldown_factor(spending.fraction_spent(problem.budget, spent), share=cooldown_share(problem))

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -13,30 +12,26 @@ from search.decision import bounding_box, trust_region
 from search.evidence import diverged_values, evidence, scores, surrogate_of
 from search.link import MIN_CONTRAST
 from search.listing import promising
-from search.peak import parabola_peak
-from search.prior import NO_PRIOR, Prior
-from search.probe_costs import MIN_WIDE_PROBES
+from search.peak import LEAST_PROGRESS, coarse_peak, parabola_peak, shows_progress
+from search.prior import Prior
 from search.space import Box, OptionAxis, are_within, distance
 from search.spending import fraction_spent
-from search.stage import Problem, Stage, is_barred
+from search.stage import Problem, Proposal, Score, Stage, is_barred
 from search.surrogate import MIN_POINTS, NUMERICAL_FAILURES, described
 from search.transfer import best_rate
 from search.types import Origin, Values
 
 Array = NDArray[np.float64]
-Proposal = tuple[Values, Origin]
-
-#: An extension that the space cuts to less than this factor is none.
+#: Skip an extension that is clipped below this factor.
 LEAST_EXTENSION = 1.5
-#: End points of the range that turn out best are extended, at most this often.
+#: An end of the range that turns out best is extended, at most this often.
 MAX_EXTENSIONS = 2
+#: Probes that tell decades apart double their length, if none has trained, up to this many lengths.
+MAX_COARSE_RUNGS = 3
+#: Neighbouring finalists differ by this factor of the learning rate.
+FINALIST_STEP = 2.0
 #: From this share of the budget on, a learning rate no longer rises: a short probe does not see slow divergence.
 LAST_RISE = 0.5
-#: The past is confirmed by so many probes about its best rate, if it explains them with this probability.
-BRACKET = 3
-CONFIRMED = 0.5
-#: That spares so many probes of the rate alone; a past that is not confirmed has moved the grid for nothing, and costs.
-SPARED, DETOUR = 2, 1
 #: Values closer than this were tried already.
 SAME_VALUES = 1.02
 #: ... and with less than this between two rates, a probe between them would tell little.
@@ -53,51 +48,105 @@ def propose(problem: Problem, stage: Stage) -> Proposal | None:
 # -- the wide search -------------------------------------------------------------------------------
 
 
-def wide_plan(problem: Problem, prior: Prior = NO_PRIOR) -> list[Proposal]:
-    """Return the wide search's opening: a grid of learning rates, most central first.
+def _propose_wide(problem: Problem, stage: Stage) -> Proposal | None:
+    """Tell decades apart by short probes, then train a few finalists about the best rate for longer."""
+    is_coarse = all(each.origin == "wide" for each in stage.tried)
+    proposal = _propose_coarse(problem, stage) if is_coarse else None
+    if proposal is not None or (is_coarse and (stage.pending or not shows_progress(stage.at(stage.rung)))):
+        return proposal
+    return _propose_finalist(problem, stage)
 
-    Where past runs say which rate is best the grid is moved by up to half a step, so that it holds that rate, and
-    starts from there. Where the level is searched too it alternates between both sides of the opening level, low next
-    to the start and high beyond, so that rate and level are not confounded. Further axes start from where the run
-    opens, and are then spread over their ranges (Sobol).
+
+def _propose_coarse(problem: Problem, stage: Stage) -> Proposal | None:
+    """Return a rate in a decade that was not tried; then one beyond the best end; then all again for longer.
+
+    Where the losses of no probe have fallen, longer ones may tell more.
     """
-    rates = _grid(problem)
-    past = _past_rate(problem, prior, rates)
-    start = (len(rates) - 1) / 2
-    if past is not None:
-        start = min(range(len(rates)), key=lambda index: abs(math.log(rates[index] / past)))
-        rates = [_clip_rate(problem, rate * (past / rates[start])) for rate in rates]
-    order = sorted(range(len(rates)), key=lambda index: abs(2 * (index - start) + 0.1))
-    levels = _alternating_levels(problem, [int(abs(index - start)) for index in range(len(rates))])
-    plan: list[Proposal] = [
-        (spread.model_copy(update={"learning_rate": rates[index], "level": levels[index]}), "wide")
-        for index, spread in zip(order, _spread(problem, len(rates)), strict=True)
-    ]
-    return plan
+    rung, opening, diverged = stage.rung, problem.opening, diverged_values(stage)
+    rates = _most_central_first(_coarse_rates(problem, stage.prior))
+    planned = [opening.model_copy(update={"learning_rate": rate}) for rate in rates]
+    tried = [*(each.values for each in stage.at(rung).candidates), *(each.values for each in stage.refused)]
+    left = [values for values in planned if values not in tried and not is_barred(values, diverged)]
+    if left:
+        return Proposal(left[0], "wide", rung)
+    if stage.pending:
+        return None
+    if len(tried) < len(planned) + MAX_EXTENSIONS and (extension := _extension(problem, stage.at(rung), 10.0)):
+        return Proposal(extension, "wide", rung)
+    if shows_progress(stage.at(rung)) or rung + 1 >= MAX_COARSE_RUNGS:
+        return None
+    again = (values for values in planned if not is_barred(values, diverged))
+    return next((Proposal(values, "wide", rung + 1) for values in again), None)
 
 
-def _grid(problem: Problem) -> list[float]:
-    low, high = problem.config.stated_rates or _rates_around_guess(problem)
-    decades = round(math.log10(high / low), 6)  # whole ones, however the ends are rounded
-    num_points = max(3, min(math.floor(decades) + 1, problem.config.wide_probes - 1))
-    return [float(rate) for rate in np.geomspace(low, high, num_points)]
+def _coarse_rates(problem: Problem, prior: Prior) -> list[float]:
+    """Return the decades to look at: three about the rate that past runs found best, where they say which it is."""
+    past = _past_rate(problem, prior)
+    return problem.coarse_rates if past is None else [problem.clip_rate(past * factor) for factor in (0.1, 1.0, 10.0)]
 
 
-def _rates_around_guess(problem: Problem) -> tuple[float, float]:
-    centre = _clip_rate(problem, problem.opening.learning_rate * problem.traits.centre)
-    half = 10 ** (problem.config.wide_decades / 2)
-    return _clip_rate(problem, centre / half), _clip_rate(problem, centre * half)
+def _most_central_first(rates: list[float]) -> list[float]:
+    middle = (len(rates) - 1) / 2
+    return [rates[index] for index in sorted(range(len(rates)), key=lambda index: abs(2 * (index - middle) + 0.1))]
 
 
-def _past_rate(problem: Problem, prior: Prior, rates: list[float]) -> float | None:
-    """Return the rate that past runs found best; None: they say nothing, or it lies beyond the grid of `rates`."""
+def _past_rate(problem: Problem, prior: Prior) -> float | None:
+    """Return the rate that past runs found best; None: they say nothing, or it lies beyond the rates to look at."""
     probed = [probe.values for search in prior.searches for probe in search.probes if probe.reward is not None]
     if not probed:
         return None
     box = bounding_box(problem, probed)
-    past = best_rate(prior, box, box.to_unit(problem.opening))
-    half_step = math.sqrt(rates[1] / rates[0])
-    return past if past is not None and rates[0] / half_step <= past <= rates[-1] * half_step else None
+    past, rates = best_rate(prior, box, box.to_unit(problem.opening)), problem.coarse_rates
+    return past if past is not None and rates[0] <= past <= rates[-1] else None
+
+
+def _propose_finalist(problem: Problem, stage: Stage) -> Proposal | None:
+    rung = stage.coarse_rung + 1
+    plan, finalists = finalist_plan(problem, stage), stage.at(rung)
+    refused = [each for each in (*stage.refused, *stage.too_slow.values()) if each.origin != "wide"]
+    tried = [*(each.values for each in finalists.candidates), *(each.values for each in stage.refused)]
+    left = [values for values in plan if values not in tried and not is_barred(values, diverged_values(stage))]
+    own = [values for values in tried if values.option == problem.opening.option]
+    extensions = [values for values in own if values not in plan and values.learning_rate not in _rates(plan)]
+    wanted = problem.rate_probes + min(problem.rate_probes, len(refused))  # others are tried for what was refused
+    if left and len(own) < wanted:
+        return Proposal(left[0], "finalist", rung)
+    if not stage.pending and len(extensions) < MAX_EXTENSIONS:
+        extension = _extension(problem, finalists, FINALIST_STEP)
+        if extension is not None:
+            return Proposal(extension, "finalist", rung)
+    if len(own) - len(extensions) < wanted:
+        found = _at_the_vertex(problem, finalists) or _acquire(problem, finalists, _around_finalists(problem, own))
+        return found and found._replace(rung=rung)
+    option = _untried_option(problem, finalists)
+    return option and option._replace(rung=rung)
+
+
+def finalist_plan(problem: Problem, stage: Stage) -> list[Values]:
+    """Return the finalists of a wide search whose short probes are told: the best rate, one below and one above.
+
+    Where the level is searched too it alternates between both sides of the opening level, low at the best rate's side
+    and high beyond, so that rate and level are not confounded. Further axes start from where the run opens, and are
+    then spread over their ranges (Sobol).
+    """
+    centre = coarse_peak(stage.at(stage.coarse_rung))
+    rates = [problem.clip_rate(centre * FINALIST_STEP**step) for step in (0, -1, 1)]
+    levels = _alternating_levels(problem, [0, 1, 2])
+    return [
+        spread.model_copy(update={"learning_rate": rate, "level": level})
+        for rate, level, spread in zip(rates, levels, _spread(problem, len(rates)), strict=True)
+    ]
+
+
+def _rates(plan: list[Values]) -> list[float]:
+    return [values.learning_rate for values in plan]
+
+
+def _around_finalists(problem: Problem, tried: list[Values]) -> Box:
+    """Return the box around what was `tried`, at the exchange that the run opens with."""
+    axes = bounding_box(problem, tried).axes
+    opening = [problem.opening.option or ""]
+    return Box(axes=tuple(axis.among(opening) if isinstance(axis, OptionAxis) else axis for axis in axes))
 
 
 def _spread(problem: Problem, num_points: int) -> list[Values]:
@@ -120,39 +169,9 @@ def _alternating_levels(problem: Problem, distances: list[int]) -> list[float | 
     return [level if distance == 0 else (low, high)[(distance + 1) % 2] for distance in distances]
 
 
-def _propose_wide(problem: Problem, stage: Stage) -> Proposal | None:
-    plan = wide_plan(problem, stage.prior)
-    closer = closer_plan(plan) if past_is_confirmed(problem, stage) else plan
-    tried = [each.values for each in stage.tried]
-    left = [proposal for proposal in closer if proposal[0] not in tried]
-    if left:
-        return left[0]
-    planned = [values for values, _ in (*plan, *closer)]
-    extensions = [each.values for each in stage.tried if each.origin == "wide" and each.values not in planned]
-    if len(extensions) < MAX_EXTENSIONS and not stage.pending:
-        extension = _extension(problem, stage)
-        if extension is not None:
-            return extension, "wide"
-    wanted = _num_wide(problem, stage, is_confirmed=closer is not plan)
-    refused = [each.values for each in (*stage.refused, *stage.too_slow.values())]
-    own_refused = sum(values.option == problem.opening.option for values in refused)
-    num_refused = min(wanted, own_refused)  # others are tried for these, in bounds
-    own = [values for values in tried if values.option == problem.opening.option]
-    if len(own) - len(extensions) < wanted + num_refused:
-        return _at_the_vertex(problem, stage) or _acquire(problem, stage, _at_the_opening(problem, own))
-    return _untried_option(problem, stage)
-
-
-def _at_the_opening(problem: Problem, tried: list[Values]) -> Box:
-    """Return the box around what was `tried`, at the exchange that the run opens with."""
-    axes = bounding_box(problem, tried).axes
-    opening = [problem.opening.option or ""]
-    return Box(axes=tuple(axis.among(opening) if isinstance(axis, OptionAxis) else axis for axis in axes))
-
-
 def _untried_option(problem: Problem, stage: Stage) -> Proposal | None:
     """Return the best rate so far at an exchange that was not tried; those most like the opening one come first."""
-    options, tried = problem.space.options, [each.values.option for each in stage.tried]
+    options, tried = problem.space.options, [each.values.option for each in stage.tried if each.origin != "wide"]
     left = [option for option in options if option not in tried]
     finite = [score for score in scores(stage) if score.reward is not None] if left else []
     if not finite:
@@ -160,7 +179,7 @@ def _untried_option(problem: Problem, stage: Stage) -> Proposal | None:
     opening = options.index(problem.opening.option or "")
     option = min(left, key=lambda each: abs(options.index(each) - opening))
     best = parabola_peak(problem, stage) or max(finite, key=lambda score: score.reward or -math.inf).values
-    return best.model_copy(update={"option": option}), "option"
+    return Proposal(best.model_copy(update={"option": option}), "option")
 
 
 def _at_the_vertex(problem: Problem, stage: Stage) -> Proposal | None:
@@ -169,44 +188,14 @@ def _at_the_vertex(problem: Problem, stage: Stage) -> Proposal | None:
         return None
     peak = parabola_peak(problem, stage)
     is_known = peak is not None and any(are_within(peak, each.values, SAME_RATE) for each in stage.tried)
-    return None if peak is None or is_known else (peak, "vertex")
+    return None if peak is None or is_known else Proposal(peak, "vertex")
 
 
-def _num_wide(problem: Problem, stage: Stage, *, is_confirmed: bool) -> int:
-    """Return how many probes look for the rate, extensions apart: fewer where the past was right, more where not."""
-    if is_confirmed:
-        return max(MIN_WIDE_PROBES, problem.rate_probes - (0 if problem.space.ranges else SPARED))
-    is_detour = _past_rate(problem, stage.prior, _grid(problem)) is not None
-    return problem.rate_probes + DETOUR * is_detour
+def _extension(problem: Problem, stage: Stage, factor: float) -> Values | None:
+    """Return a point `factor` beyond the end of the range that did best; below it if everything diverged.
 
-
-def past_is_confirmed(problem: Problem, stage: Stage) -> bool:
-    """Whether the first three probes lie about the past's best rate, agree with the past, and find it best again."""
-    start = replace(stage, candidates=stage.candidates[:BRACKET])
-    if not stage.prior.searches or len(start.probes) < BRACKET:
-        return False
-    rates = [candidate.values.learning_rate for candidate in start.candidates]
-    rewards = [-math.inf if score.reward is None else score.reward for score in scores(start)]
-    if not min(rates) < rates[0] < max(rates) or not rewards[0] > max(rewards[1:]):
-        return False
-    known = evidence(start)
-    return known.expectation(bounding_box(problem, known.values), problem.opening).weight >= CONFIRMED
-
-
-def closer_plan(plan: list[Proposal]) -> list[Proposal]:
-    """Return the first three of `plan`, and the next two moved to half a step above and below the first."""
-    best, upper = plan[0][0].learning_rate, max(values.learning_rate for values, _ in plan[:BRACKET])
-    half_step = math.sqrt(upper / best)
-    return plan[:BRACKET] + [
-        (values.model_copy(update={"learning_rate": best * factor}), origin)
-        for (values, origin), factor in zip(plan[BRACKET:], (half_step, 1 / half_step), strict=False)
-    ]
-
-
-def _extension(problem: Problem, stage: Stage) -> Values | None:
-    """Return a point a decade beyond the end of the range that did best; below it if everything diverged.
-
-    None if it is not the end that did best, or if what is beyond was refused.
+    None if it is not the end that did best, if what is beyond was refused or diverged, or if the lowest rate only
+    seems best because none trains.
     """
     if not stage.probes:
         return None
@@ -214,11 +203,17 @@ def _extension(problem: Problem, stage: Stage) -> Values | None:
     best = max(tried, key=lambda score: -math.inf if score.reward is None else score.reward)
     if best is not tried[0] and best is not tried[-1]:
         return None
-    factor = 0.1 if best is tried[0] else 10.0
-    rate = _clip_rate(problem, best.values.learning_rate * factor)
-    values = best.values.model_copy(update={"learning_rate": rate})
-    is_known = _within(rate, best.values.learning_rate, LEAST_EXTENSION) or _was_tried(stage, values)
-    return None if is_known else values
+    if best is tried[0] and len(tried) > 1 and not _is_worse(tried[1], best):
+        return None
+    step = 1 / factor if best is tried[0] else factor
+    values = best.values.model_copy(update={"learning_rate": problem.clip_rate(best.values.learning_rate * step)})
+    is_known = _within(values.learning_rate, best.values.learning_rate, LEAST_EXTENSION) or _was_tried(stage, values)
+    return None if is_known or is_barred(values, diverged_values(stage)) else values
+
+
+def _is_worse(score: Score, best: Score) -> bool:
+    """Whether a higher rate did clearly worse than the best one, which lies at the lower end."""
+    return score.reward is None or best.reward is None or best.reward - score.reward > LEAST_PROGRESS
 
 
 # -- a later stage ---------------------------------------------------------------------------------
@@ -227,7 +222,7 @@ def _extension(problem: Problem, stage: Stage) -> Values | None:
 def _propose_local(problem: Problem, stage: Stage) -> Proposal | None:
     asked = len(stage.tried)
     if asked == 0:
-        return stage.incumbent, "incumbent"
+        return Proposal(stage.incumbent, "incumbent")
     if asked >= problem.config.probes or not stage.candidates:  # without its control it decides nothing
         return None
     may_rise = stage.may_rise and fraction_spent(problem.budget, stage.opened) < LAST_RISE
@@ -256,11 +251,12 @@ def _other_exchange(problem: Problem, stage: Stage, region: Box) -> Proposal | N
         if axis.name == "level":
             ends = [axis.low, axis.high] if is_slower else [axis.high, axis.low]
             level = ends[1] if _within(ends[0], start.level or 1.0, MIN_CONTRAST) else ends[0]
-            return start.model_copy(update={"level": level}), "move"
+            return Proposal(start.model_copy(update={"level": level}), "move")
         if axis.name == "option":
             neighbour = axis.moves(start.option)[-1 if is_slower else 0]  # from dense to sparse
             option = promising(problem, stage)
-            return start.model_copy(update={"option": neighbour if option in (None, start.option) else option}), "move"
+            chosen = neighbour if option in (None, start.option) else option
+            return Proposal(start.model_copy(update={"option": chosen}), "move")
     return None
 
 
@@ -289,7 +285,7 @@ def _move(problem: Problem, stage: Stage, region: Box) -> Proposal | None:
     diverged = diverged_values(stage)
     allowed = (region.clip(values) for values in moves)
     values = next((values for values in allowed if _is_open(stage, values, diverged)), None)
-    return None if values is None else (values, "move")
+    return None if values is None else Proposal(values, "move")
 
 
 # -- common ----------------------------------------------------------------------------------------
@@ -311,7 +307,7 @@ def _acquire(problem: Problem, stage: Stage, region: Box) -> Proposal | None:
         # one sequence for the stage: its points keep their distance
         cloud = outer.snap(sobol_points(32, bounds, seed=stage_seed))
         free = next(filter(is_legal, cloud), None)
-        return None if free is None else (outer.from_unit(free.tolist(), like), "sobol")
+        return None if free is None else Proposal(outer.from_unit(free.tolist(), like), "sobol")
     seed = (stage_seed + len(stage.tried)) % 2**31
     pending = np.array([outer.to_unit(candidate.values) for candidate in stage.pending])
     ask = partial(next_point, bounds=bounds, pending=pending, snap=outer.snap, is_legal=is_legal, seed=seed)
@@ -321,7 +317,7 @@ def _acquire(problem: Problem, stage: Stage, region: Box) -> Proposal | None:
         surrogate = surrogate.plain(described(error))
         point = ask(surrogate)
     origin: Origin = "fallback" if surrogate.note else "acquisition"
-    return None if point is None else (outer.from_unit(point.tolist(), like), origin)
+    return None if point is None else Proposal(outer.from_unit(point.tolist(), like), origin)
 
 
 def _outer(problem: Problem, stage: Stage, region: Box) -> Box:
@@ -343,10 +339,6 @@ def _was_tried(stage: Stage, values: Values) -> bool:
 
 def _within(first: float, second: float, factor: float) -> bool:
     return max(first, second) <= factor * min(first, second)
-
-
-def _clip_rate(problem: Problem, rate: float) -> float:
-    return min(problem.space.max_learning_rate, max(problem.space.min_learning_rate, rate))
 
 
 #: What a later stage tries beside the incumbent.

@@ -45,7 +45,8 @@ def _to_beat(stage: Stage, candidate: Candidate) -> Probe | None:
         return None if usable_control(stage) is None else stage.probes[0]
     if candidate.origin != "option":
         return None
-    judged = zip(scores(stage), stage.probes, strict=True)
+    decisive = stage.decisive
+    judged = zip(scores(decisive), decisive.probes, strict=True)
     whole = [(score.reward, probe) for score, probe in judged if score.reward is not None and not probe.reading.is_cut]
     return max(whole, key=lambda each: each[0])[1] if whole else None
 

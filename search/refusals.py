@@ -2,16 +2,15 @@
 
 from search import spending
 from search.probe_costs import StepCosts, most_amounts, shortest_probe
-from search.proposals import Proposal
 from search.reading import Reading
 from search.spending import Amounts
-from search.stage import Problem, Stage
+from search.stage import Problem, Proposal, Stage
 from search.types import Candidate, Refusal
 
 
 def too_expensive(problem: Problem, stage: Stage, costs: StepCosts, proposal: Proposal) -> Refusal:
     """Refuse a proposal for which there is no room."""
-    values, origin = proposal
+    values, origin, _ = proposal
     shortest, most = shortest_probe(problem, costs.of(values)), most_amounts(problem, stage)
     over = _over(shortest, most)
     if not over:

@@ -23,8 +23,8 @@ def probe_reports(problem: Problem, stage: Stage, *, commit: Amounts, choice: Ch
     """Return a report of each finished probe of `stage`; `commit` is what the stage's commit may spend."""
     level, weight = stage_level(stage), learned_weight(stage.outcomes)
     reports = []
-    for index, (probe, score) in enumerate(zip(stage.probes, scores(stage), strict=True)):
-        mean, std = choice.posterior.get(index, (None, None))
+    for probe, score in zip(stage.probes, scores(stage), strict=True):
+        mean, std = choice.posterior.get(probe.candidate.id, (None, None))
         forecast = _forecast(probe, score, horizon=_horizon(problem, probe, commit), level=level, weight=weight)
         reports.append(
             ProbeReport(
@@ -65,7 +65,7 @@ def line_forecast(problem: Problem, stage: Stage, commit: Amounts) -> Forecast |
 def tax(problem: Problem, search: Spent) -> Tax:
     """Return what `search`, all probes of the run so far, is of the budget."""
     share = spending.fraction_spent(problem.budget, search)
-    return Tax(budget_share=share, cap_share=share / problem.config.search_fraction)
+    return Tax(budget_share=share, cap_share=share / problem.search_fraction)
 
 
 def _horizon(problem: Problem, probe: Probe, commit: Amounts) -> float:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import model_validator
 
 from search.config import MAX_DIMENSIONS
-from search.link import Link, OptionCost
+from search.link import Link, OptionCost, StepCost
 from search.types import Value, Values
 
 Array = NDArray[np.float64]
@@ -202,6 +202,7 @@ class SearchSpace(Value):
     dense_bytes: int | None = None  # sent per step by one worker without compression; None: the link has no say
     exchanges: tuple[OptionCost, ...] = ()  # all that may compete, where those that do follow the link
     link: Link | None = None  # as it was found before the first step; None: it is not measured
+    step: StepCost | None = None  # what a step was found to cost before the first one; None: nobody measured it
     max_learning_rate: float = 1e3
     min_learning_rate: float = 1e-8
 

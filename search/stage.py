@@ -1,8 +1,12 @@
 """The open stage: what was asked in it and what came back. The one mutable value that a controller holds."""
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
+from search import spending
 from search.calibration import Outcome
 from search.config import OPTIMIZER_TRAITS, Budget, OptimizerTraits, SearchConfig
 from search.events import Event
@@ -10,7 +14,7 @@ from search.link import Link
 from search.prior import NO_PRIOR, Prior
 from search.reading import Ending, Reading
 from search.space import Box, SearchSpace, ValueName, are_within
-from search.types import Candidate, Decision, Refusal, Spent, Values
+from search.types import Candidate, Decision, Origin, Refusal, Spent, Values
 
 if TYPE_CHECKING:  # `search.evidence` reads stages
     from search.evidence import Evidence
@@ -42,8 +46,21 @@ class Problem:
         return self.space.opening
 
     @property
+    def num_steps(self) -> float | None:
+        """Steps that the budget holds, by what one cost before the clock started; None: nothing tells."""
+        step = self.space.step
+        cost = {"steps": 1.0} | ({} if step is None else {"bytes": step.bytes, "seconds": step.seconds})
+        counts = [cap / cost[unit] for unit, cap in spending.caps(self.budget).items() if cost.get(unit)]
+        return min(counts, default=None)
+
+    @property
+    def search_fraction(self) -> float:
+        """Most of the budget that probes may spend."""
+        return self.config.search_fraction(self.num_steps)
+
+    @property
     def wide_probes(self) -> int:
-        """Probes of the wide search, extensions of its range apart."""
+        """Probes of the wide search's last rung, extensions of its range apart."""
         return self.rate_probes + max(0, len(self.space.options) - 1)
 
     @property
@@ -51,9 +68,32 @@ class Problem:
         """Those of them at the exchange that the run opens with; each that competes with it has one more."""
         return self.config.wide_probes + self.config.wide_probes_per_axis * len(self.space.further)
 
+    @property
+    def coarse_rates(self) -> list[float]:
+        """Learning rates a decade apart, by which the wide search begins: in the stated range, or about the guess."""
+        low, high = self.config.stated_rates or self._rates_around_guess()
+        decades = round(math.log10(high / low), 6)  # whole ones, however the ends are rounded
+        return [float(rate) for rate in np.geomspace(low, high, max(3, math.floor(decades) + 1))]
+
+    def _rates_around_guess(self) -> tuple[float, float]:
+        centre, half = self.clip_rate(self.opening.learning_rate * self.traits.centre), self.config.wide_decades / 2
+        return self.clip_rate(centre / 10**half), self.clip_rate(centre * 10**half)
+
+    def clip_rate(self, rate: float) -> float:
+        """Move a learning rate into the space."""
+        return min(self.space.max_learning_rate, max(self.space.min_learning_rate, rate))
+
     def shares(self, stage: int) -> list[int]:
         """Return the weights 1 : 2 : 4 : ... of the commits from `stage` on; past the last stage, all is one."""
         return [2**index for index in range(stage, self.config.num_stages)] or [1]
+
+
+class Proposal(NamedTuple):
+    """What to try next; `rung` is as in `search.types.Candidate`."""
+
+    values: Values
+    origin: Origin
+    rung: int = 0
 
 
 class Probe(NamedTuple):
@@ -112,6 +152,28 @@ class Stage:
         """The finished probes, without those that were too slow, in the order in which they were asked for."""
         done = [each for each in self.candidates if each.id in self.readings and each.id not in self.too_slow]
         return [Probe(candidate, self.readings[candidate.id]) for candidate in done]
+
+    @property
+    def rung(self) -> int:
+        """The rung that the search has reached: the one of its last candidate."""
+        return self.candidates[-1].rung if self.candidates else 0
+
+    def at(self, rung: int) -> "Stage":
+        """Return the stage as if its candidates of `rung` were all: probes are compared with those of their rung."""
+        if all(candidate.rung == rung for candidate in self.candidates):
+            return self
+        return replace(self, candidates=[candidate for candidate in self.candidates if candidate.rung == rung])
+
+    @property
+    def coarse_rung(self) -> int:
+        """The last rung of the wide search that tells decades apart."""
+        return max((candidate.rung for candidate in self.candidates if candidate.origin == "wide"), default=0)
+
+    @property
+    def decisive(self) -> "Stage":
+        """The stage as if those probes were all that decide it: of the last rung that can be compared."""
+        last = self.at(self.rung)
+        return last if len(last.probes) > 1 else self.at(self.coarse_rung)
 
     @property
     def pending(self) -> list[Candidate]:

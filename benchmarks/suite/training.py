@@ -1,0 +1,100 @@
+"""Training a task in one process: the product's optimizers and order of samples, without an exchange."""
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from pydantic import TypeAdapter
+from torch.func import functional_call
+
+from suite.tasks import TASKS, workload
+from trainers import optimizers
+from trainers.config import OptimizerConfig
+from trainers.sampler import Sampler
+
+#: A rate at a step, and the part of the budget that is spent, in [0, 1).
+Schedule = Callable[[float, float], float]
+
+#: What somebody would try by hand: each multiplies the rate by a function of the part of the budget spent.
+SCHEDULES: dict[str, Callable[[float], float]] = {
+    "constant": lambda part: 1.0,
+    "cosine": lambda part: 0.5 * (1 + math.cos(math.pi * part)),
+    "linear": lambda part: 1 - part,
+    "cool-down": lambda part: min(1.0, (1 - part) / 0.15),
+    "half": lambda part: min(1.0, (1 - part) / 0.5),
+    "sqrt-half": lambda part: 1 - math.sqrt(max(0.0, (part - 0.5) / 0.5)),
+}
+
+
+class Line:
+    """Mutable: a model in training, which can be put back to where it was."""
+
+    def __init__(self, task: str, seed: int, *, optimizer: str | None = None, num_workers: int = 1) -> None:
+        """Build the task's model from `seed`; `optimizer` replaces the task's own kind."""
+        definition = TASKS[task]
+        self.workload = workload(task)
+        torch.manual_seed(seed)
+        self.model = self.workload.model()
+        config = {
+            "kind": optimizer or definition.optimizer,
+            "learning_rate": 1.0,
+            "weight_decay": definition.weight_decay,
+        }
+        self.optimizer = optimizers.build(
+            TypeAdapter[Any](OptimizerConfig).validate_python(config), self.workload, self.model
+        )
+        self.data = self.workload.training.tensors
+        self._sampler = Sampler(
+            seed=seed, num_samples=len(self.data[0]), num_workers=num_workers, batch_size=definition.batch_size
+        )
+        self.step = 0
+
+    def train(self, rates: Sequence[float], *, rank: int = 0, scales: list[float] | None = None) -> list[float]:
+        """Take a step with each of `rates`; returns the losses, up to the first that is not finite.
+
+        The root mean squares of the gradients are appended to `scales`.
+        """
+        losses = []
+        for rate in rates:
+            indices = self._sampler.indices(self.step, rank=rank)
+            loss = self.workload.loss(self.model, (self.data[0][indices], self.data[1][indices]))
+            self.model.zero_grad()
+            loss.backward()
+            if scales is not None:
+                scales.append(self._gradient_scale())
+            self.optimizer.set_learning_rate(rate, self.step)
+            self.optimizer.step()
+            self.step += 1
+            losses.append(loss.item())
+            if not math.isfinite(losses[-1]):
+                break
+        return losses
+
+    def _gradient_scale(self) -> float:
+        gradients = [each.grad.flatten() for each in self.model.parameters() if each.grad is not None]
+        return float(torch.cat(gradients).square().mean().sqrt())
+
+    @torch.no_grad()
+    def evaluate(self, *, training: bool = False, num_samples: int = 1000) -> float:
+        """Return the loss on the validation set, or on the first samples of the training set."""
+        inputs, targets = self.data if training else self.workload.validation.tensors
+        weights = self.optimizer.evaluated()
+        self.model.eval()
+        scores = functional_call(self.model, weights, (inputs[:num_samples],))
+        self.model.train()
+        return float(self.workload._task.loss(scores, targets[:num_samples]))
+
+    def snapshot(self) -> Any:
+        """Return all that training changes."""
+        tensors = {name: tensor.clone() for name, tensor in self.optimizer.tensors().items()}
+        return copy.deepcopy((self.model.state_dict(), tensors, self.optimizer.scalars(), self.step))
+
+    def restore(self, snapshot: Any) -> None:
+        """Go back to where `snapshot` was taken."""
+        weights, tensors, scalars, self.step = copy.deepcopy(snapshot)
+        self.model.load_state_dict(weights)
+        for name, tensor in self.optimizer.tensors().items():
+            tensor.copy_(tensors[name])
+        self.optimizer.load_scalars(scalars)
