@@ -2,13 +2,15 @@
 
 from typing import NamedTuple
 
+from search import faults
 from search.calibration import with_outcome
 from search.decision import DIVERGED_FACTOR
 from search.evidence import scores, stage_level, usable_control
+from search.faults import Level
 from search.history import extended, learned_drift
 from search.levels import measured_link
 from search.listing import changed_link
-from search.reading import Ending
+from search.reading import OPENING_LOSSES, Ending, usable_median
 from search.region import WIDEST, next_width
 from search.stage import Problem, Stage
 from search.types import Forecast, Spent, Values
@@ -30,12 +32,12 @@ def next_stage(problem: Problem, stage: Stage, ending: Ending, *, search: Spent)
     """Return the stage after the decided `stage`, whose commit ended as `ending`; `search`: all probes so far.
 
     A switch that was rolled back leaves the incumbent, which its probe shows to train, as it was. Any other commit
-    that was taken back cuts the rate and bars what it used. After either, rates stay down until a commit meets its
-    forecast.
+    that failed cuts the rate and bars what it used. After either, and after any event but a change of the step time,
+    rates stay down until a commit meets its forecast.
     """
     assert stage.decision is not None
     start = stage_level(stage)
-    begin = _after_kept(problem, stage) if ending.is_kept else _after_taken_back(problem, stage, ending)
+    begin = _after_failure(problem, stage, ending) if ending.has_failed else _after_success(problem, stage)
     history = extended(stage.history, scores(stage.decisive), incumbent=begin.incumbent)
     return Stage(
         index=stage.index + 1,
@@ -43,13 +45,15 @@ def next_stage(problem: Problem, stage: Stage, ending: Ending, *, search: Spent)
         opened=ending.spent,
         search_before=search,
         level=ending.level if ending.level is not None else start,
-        initial=stage.initial if stage.initial is not None else start,
+        initial=_first_known(stage.initial, start, usable_median(ending.losses[:OPENING_LOSSES])),
+        best=_best(stage, ending),
+        gradient_scale=_first_known(stage.gradient_scale, ending.signs.gradient_start),
         history=history,
         drift=learned_drift(history),
         width=begin.width,
         barred=begin.barred,
         rejected=begin.rejected,
-        may_rise=ending.is_kept and (stage.may_rise or has_met(stage.decision.forecast, ending)),
+        may_rise=_is_quiet(ending) and (stage.may_rise or has_met(stage.decision.forecast, ending)),
         before=ending,
         before_level=start,
         events=ending.events,
@@ -58,6 +62,20 @@ def next_stage(problem: Problem, stage: Stage, ending: Ending, *, search: Spent)
         note=begin.note,
         outcomes=with_outcome(stage.outcomes, stage.decision.forecast, None if ending.events else ending.level),
     )
+
+
+def _first_known(*numbers: float | None) -> float | None:
+    return next((number for number in numbers if number is not None), None)
+
+
+def _best(stage: Stage, ending: Ending) -> Level | None:
+    """Return the lowest level of the committed line; steps that were taken back are none of it."""
+    reached = faults.reached(ending.losses) if ending.is_kept else None
+    return stage.best if reached is None else faults.lower(stage.best, reached)
+
+
+def _is_quiet(ending: Ending) -> bool:
+    return not ending.has_failed and set(ending.events) <= {"step_time"}
 
 
 class _Begin(NamedTuple):
@@ -70,20 +88,30 @@ class _Begin(NamedTuple):
     note: str = ""
 
 
-def _after_kept(problem: Problem, stage: Stage) -> _Begin:
+def _after_success(problem: Problem, stage: Stage) -> _Begin:
     assert stage.decision is not None
     return _Begin(stage.decision.values, next_width(problem, stage, has_lasted=True), stage.barred)
 
 
-def _after_taken_back(problem: Problem, stage: Stage, ending: Ending) -> _Begin:
+def _after_failure(problem: Problem, stage: Stage, ending: Ending) -> _Begin:
     assert stage.decision is not None
     used = stage.decision.values
-    if stage.decision.switched and usable_control(stage) is not None and not ending.diverged:
+    is_taken_back = ending.rolled_back and not ending.diverged
+    if stage.decision.switched and usable_control(stage) is not None and is_taken_back:
         note = f"the switch to {used.learning_rate:.3g} was rolled back"
         width = next_width(problem, stage, has_lasted=False)
         return _Begin(stage.incumbent, width, stage.barred, rejected=(used,), note=note)
-    factor, what = (DIVERGED_FACTOR, "diverged") if ending.diverged else (ROLLED_BACK_FACTOR, "was taken back")
+    factor, what = _cut(ending)
     rate = max(problem.space.min_learning_rate, used.learning_rate * factor)
     note = f"the stage before {what} at {used.learning_rate:.3g}, so this one starts from {rate:.3g}"
     incumbent = used.model_copy(update={"learning_rate": rate})
     return _Begin(incumbent, WIDEST, (*stage.barred, used), note=note)
+
+
+def _cut(ending: Ending) -> tuple[float, str]:
+    """Return what the rate of a commit that failed is multiplied by, and how it failed."""
+    if ending.diverged:
+        return DIVERGED_FACTOR, "diverged"
+    if ending.signs.is_dead:
+        return DIVERGED_FACTOR, "was taken back" if ending.rolled_back else "ended dead"
+    return ROLLED_BACK_FACTOR, "was taken back" if ending.rolled_back else "rose above the best loss of the run"

@@ -10,7 +10,15 @@ from numpy.typing import NDArray
 
 from search import events
 from search.config import SearchConfig
-from search.evidence import Evidence, diverged_values, evidence, scores, surrogate_of
+from search.evidence import (
+    Evidence,
+    diverged_values,
+    evidence,
+    makes_progress,
+    scores,
+    stage_level,
+    surrogate_of,
+)
 from search.gaussian_process import NOISE_FLOOR
 from search.listing import promising
 from search.peak import at_best_option, edge_below, interpolated_peak, parabola_peak, shows_progress
@@ -80,9 +88,11 @@ def compare(means: Array, covariance: Array) -> Verdict:
     return Verdict(winner=winner, probability=probability, gain=gain)
 
 
-def may_switch(verdict: Verdict, config: SearchConfig) -> bool:
-    """Whether the winner is surely enough, and enough, better than the incumbent."""
-    return verdict.winner != 0 and verdict.probability >= config.switch_probability and verdict.gain >= config.min_gain
+def may_switch(verdict: Verdict, config: SearchConfig, *, is_trusted: bool = True) -> bool:
+    """Whether the winner is surely enough, and enough, better than an incumbent that `is_trusted`; else at all."""
+    if verdict.winner == 0 or not is_trusted:
+        return verdict.winner != 0 and verdict.gain > 0
+    return verdict.probability >= config.switch_probability and verdict.gain >= config.min_gain
 
 
 def choose(problem: Problem, stage: Stage) -> Choice:
@@ -199,11 +209,20 @@ def _choose_local(problem: Problem, stage: Stage) -> Choice:
         values = found[order[int(np.argmax(means))]].values
         reason = f"{_name(values)} replaces the incumbent {_name(stage.incumbent)}, whose probe diverged"
         return Choice(values, reason, None, posterior, fit)
-    if may_switch(verdict, problem.config):
+    is_trusted = not stage.is_after_failure
+    has_reason = _has_signal(stage) or not is_trusted
+    if has_reason and may_switch(verdict, problem.config, is_trusted=is_trusted):
         reason = _switch_reason(stage, winner, verdict)
         return Choice(found[winner].values, reason, verdict.probability, posterior, fit)
     reason = _keep_reason(problem, stage, winner, verdict)
     return Choice(stage.incumbent, reason, verdict.probability, posterior, fit)
+
+
+def _has_signal(stage: Stage) -> bool:
+    """Whether a probe got below the loss that it started from; of those that did not, noise alone is the best."""
+    level, judged = stage_level(stage), zip(stage.probes, scores(stage), strict=True)
+    sound = [probe.reading for probe, score in judged if score.reward is not None]
+    return level is None or any(makes_progress(reading, level=level) for reading in sound)
 
 
 def _posterior(ids: Sequence[str], means: Array, covariance: Array) -> dict[str, tuple[float, float]]:
@@ -240,6 +259,8 @@ def _keep_reason(problem: Problem, stage: Stage, winner: int, verdict: Verdict) 
             return f"{name} stays: there was no room for a rival's probe"
         return f"{name} stays: none of {rivals} others did better (loss {_tail(stage, 0)} after the probe)"
     rival = _name(stage.probes[winner].candidate.values)
+    if not _has_signal(stage):
+        return f"{name} stays: no probe got below the loss that it started from"
     if verdict.probability < config.switch_probability:
         sure = f"P={verdict.probability:.3f}, less than {config.switch_probability:g}"
         return f"{name} stays: {rival} is better only with {sure}"

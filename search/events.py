@@ -7,7 +7,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from search import faults
 from search.config import SearchConfig
+from search.faults import Known
 from search.forecast import LARGEST, standard_error
 from search.trace import Trace
 from search.types import Forecast, Value
@@ -38,6 +40,11 @@ class Signs(Value):
     forecast: Forecast | None = None
     has_progressed: bool | None = None
     has_diverged: bool = False
+    has_worsened: bool = False  # above the best of the run, and not coming back
+    is_dead: bool = False
+    is_lost: bool = False  # the commit's start is worth more than where it is
+    best: float | None = None  # the lowest loss that the committed line has reached
+    gradient_start: float | None = None  # the gradient's scale at its beginning
 
 
 def read(
@@ -46,28 +53,31 @@ def read(
     part: float,
     reference_seconds: float | None,
     forecast: Forecast | None,
-    start: float | None,
-    initial: float | None,
+    known: Known,
 ) -> Signs:
     """Read the signs of a commit of which `part` (0 to 1) is done.
 
     `reference_seconds`: of a step after the last search, None for this commit's own beginning. `forecast`: of the
-    commit's end. `start`, `initial`: the losses at which the commit, and the run, began.
+    commit's end. `known`: what else it is held against.
     """
+    start = known.start
     if len(trace.points) < MIN_POINTS:
         return Signs(num_steps=trace.num_steps, reference_seconds=reference_seconds, start=start, forecast=forecast)
-    seconds, losses = trace.step_seconds, _usable(trace.losses)
+    seconds, losses, scales = trace.step_seconds, _usable(trace.losses), trace.gradient_scales
+    wrong = faults.NO_FAULT if losses is None else faults.fault(losses, scales, known, is_over=part >= 1)
     return Signs(
         num_steps=trace.num_steps,
         step_seconds=_end(seconds),
         reference_seconds=reference_seconds or _beginning(seconds),
-        gradient_jump=jump(trace.gradient_scales),
-        gradient_drift=_ratio(_end(trace.gradient_scales), _beginning(trace.gradient_scales)),
+        gradient_jump=jump(scales),
+        gradient_drift=_ratio(_end(scales), _beginning(scales)),
         loss=None if losses is None else _level(losses[-len(losses) // 5 :]),
         start=start,
         forecast=forecast,
         has_progressed=None if losses is None else has_progressed(losses, part=part),
-        has_diverged=losses is not None and _has_diverged(losses, start=start, initial=initial),
+        has_diverged=losses is not None and _has_diverged(losses, start=start, initial=known.initial),
+        gradient_start=faults.gradient_start(scales),
+        **wrong._asdict(),
     )
 
 
@@ -81,7 +91,7 @@ def found(signs: Signs, config: SearchConfig, *, is_timed: bool) -> tuple[Event,
         events.append("gradient_scale")
     if signs.has_progressed is False and _is_above(signs.loss, signs.forecast, config.event_loss_stds):
         events.append("plateau")
-    if signs.has_diverged:
+    if signs.has_diverged or signs.has_worsened or signs.is_dead:
         events.append("divergence")
     return tuple(events)
 
@@ -190,7 +200,14 @@ def tell(event: Event, signs: Signs) -> str:
             assert signs.forecast is not None
             return f"no progress at loss {signs.loss:.3g}, {_forecast_words(signs.forecast)}"
         case "divergence":
-            return f"the loss rose to {signs.loss:.3g} from {signs.start:.3g}"
+            return _divergence_words(signs)
+
+
+def _divergence_words(signs: Signs) -> str:
+    if signs.is_dead:
+        return f"the net is dead at loss {signs.loss:.3g}: gradient scale {signs.gradient_drift or 0.0:.2g}x"
+    origin = signs.start if signs.has_diverged else signs.best
+    return f"the loss rose to {signs.loss:.3g} from {origin:.3g}" + (", the best of the run" * (origin == signs.best))
 
 
 def _step_words(signs: Signs) -> str:

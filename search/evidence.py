@@ -134,6 +134,19 @@ def steps_at_equal_cost(probe: Probe, other: Probe) -> tuple[float, float]:
     return num_steps, num_steps * ratio
 
 
+def lowest_probed(stage: Stage) -> float | None:
+    """Return the lowest loss that a probe of `stage` ended at: the mean of its last half; None: none went well."""
+    level = stage_level(stage)
+    sound = (each for _, each in stage.probes if not is_diverged(each, level=level, initial=stage.initial))
+    return min((float(_last_half(reading).mean()) for reading in sound), default=None)
+
+
+def makes_progress(reading: Reading, *, level: float) -> bool:
+    """Whether a probe got below the `level` that it started from by more than noise, over its last half."""
+    half = _last_half(reading)
+    return bool(half.mean() < level - 2 * standard_error(half))
+
+
 def usable_control(stage: Stage) -> Reading | None:
     """Return the incumbent's finished probe if it went well, or None; the wide search has none."""
     first = stage.probes[0] if stage.has_incumbent and stage.probes else None

@@ -116,6 +116,11 @@ class Ending(Value):
         """Whether the run went on from where the commit ended."""
         return not self.diverged and not self.rolled_back
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether it was taken back, or should have been: nobody trusts its values any more."""
+        return not self.is_kept or self.signs.has_worsened or self.signs.is_dead
+
 
 def last_losses(losses: Sequence[float]) -> Sequence[float]:
     """Return the end of a commit's `losses`, whose median is its level: a fifth, 20 to 200 of them."""

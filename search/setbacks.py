@@ -9,7 +9,7 @@ from search import spending
 from search.calibration import learned_weight
 from search.evidence import stage_level, usable_control
 from search.forecast import forecast_loss, standard_error
-from search.reading import last_losses, usable_median
+from search.reading import MIN_LEVEL_LOSSES, last_losses, usable_median
 from search.reports import LONGEST_COMMIT
 from search.spending import Amounts
 from search.stage import Problem, Stage
@@ -31,7 +31,7 @@ def is_setback(problem: Problem, stage: Stage, losses: Sequence[float], *, part:
     median, level = usable_median(recent), stage_level(stage)
     if stage.decision is None or not stage.decision.switched or control is None:
         return False
-    if part < FIRST_CHECK or median is None or (level is not None and part >= LATE and median <= level):
+    if part < FIRST_CHECK or median is None or len(recent) < MIN_LEVEL_LOSSES or (level is not None and part >= LATE and median <= level):
         return False
     num_steps = spending.num_steps(spending.scale(whole, part), spending.step_cost(problem.budget, control))
     points = max(float(len(control.losses)), min(num_steps, LONGEST_COMMIT) / control.steps_per_point)

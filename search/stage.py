@@ -10,6 +10,7 @@ from search import spending
 from search.calibration import Outcome
 from search.config import OPTIMIZER_TRAITS, Budget, OptimizerTraits, SearchConfig
 from search.events import Event
+from search.faults import Level
 from search.link import Link
 from search.prior import NO_PRIOR, Prior
 from search.reading import Ending, Reading
@@ -124,13 +125,15 @@ class Stage:
     search_before: Spent = field(default_factory=Spent)
     level: float | None = None
     initial: float | None = None
+    best: Level | None = None  # the lowest that the committed line has reached
+    gradient_scale: float | None = None  # in the run's beginning
     history: History = ()
     drift: float = 0.0  # of rewards from stage to stage, as far as `history` shows it
     prior: Prior = NO_PRIOR  # of the wide search; later stages have a `history`
     width: float = 1.0  # of the trust region: the exponent of its limits
     barred: tuple[Values, ...] = ()  # diverged on the committed line
     rejected: tuple[Values, ...] = ()  # rolled back, from where this stage starts again
-    may_rise: bool = True  # False: a commit was taken back, and none has met its forecast since
+    may_rise: bool = True  # False: something happened on the line, and no commit has met its forecast since
     before: Ending | None = None  # how the stage before ended
     before_level: float | None = None  # the loss at which that stage started
     events: tuple[Event, ...] = ()  # what happened in it
@@ -183,6 +186,11 @@ class Stage:
     def lacks_control(self) -> bool:
         """Whether the incumbent's probe took too long, so that there is nothing to compare others with."""
         return self.has_incumbent and bool(self.candidates) and self.candidates[0].id in self.too_slow
+
+    @property
+    def is_after_failure(self) -> bool:
+        """Whether the incumbent is what was left after a commit that failed."""
+        return self.before is not None and self.before.has_failed
 
     @property
     def is_full(self) -> bool:

@@ -2,7 +2,8 @@
 
 from search import events, spending
 from search.events import Event, Signs
-from search.evidence import stage_level
+from search.evidence import lowest_probed, stage_level
+from search.faults import Known
 from search.probe_costs import StepCosts, has_room_for_search, is_too_slow
 from search.pruning import is_hopeless
 from search.reading import Reading, trace_of
@@ -23,7 +24,10 @@ def course_of(problem: Problem, stage: Stage, observation: Observation, *, costs
 def _course_of_commit(
     problem: Problem, stage: Stage, observation: Observation, *, costs: StepCosts, search: Spent
 ) -> Course:
-    """End a commit in which something happened, if a search may follow; take it back if it was better without."""
+    """End a commit in which something happened, if a search may follow; take it back if it was better without.
+
+    One that rose above the run's best, and is still worth more than its start, ends in any case: at a lower rate.
+    """
     assert stage.decision is not None
     part, whole = part_done(problem, stage, observation.spent), commit_amounts(problem, stage)
     if is_setback(problem, stage, observation.losses, part=part, whole=whole):
@@ -33,7 +37,7 @@ def _course_of_commit(
     signs = signs_of(problem, stage, observation)
     found = events_of(problem, observation, signs)
     if "divergence" in found:
-        return "roll_back"
+        return "roll_back" if signs.has_diverged or signs.is_dead or signs.is_lost else "end"
     if problem.config.revisit == "stages":
         return "go_on"
     values, spent = stage.decision.values, observation.spent
@@ -44,14 +48,20 @@ def _course_of_commit(
 def signs_of(problem: Problem, stage: Stage, observation: Observation) -> Signs:
     """Return what the open commit shows."""
     decision = stage.decision
+    known = Known(
+        start=stage_level(stage),
+        initial=stage.initial,
+        best=stage.best,
+        probed=lowest_probed(stage),
+        gradient_scale=stage.gradient_scale,
+    )
     is_as_before = decision is not None and decision.values == stage.incumbent and not stage.probes
     return events.read(
         trace_of(observation),
         part=part_done(problem, stage, observation.spent),
         reference_seconds=stage.reference_seconds if is_as_before else None,
         forecast=None if decision is None else decision.forecast,
-        start=stage_level(stage),
-        initial=stage.initial,
+        known=known,
     )
 
 

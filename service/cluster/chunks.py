@@ -13,6 +13,8 @@ from trainers.segment import Segment, SegmentResult
 FIRST_CHUNK = 4
 #: Steps of a push under a budget in steps or bytes: a constant, because there no decision may read a clock.
 CLOCKLESS_CHUNK = 10
+#: The committed line is looked at after this share of a commit, but not before so many steps.
+LOOK_SHARE, LEAST_LOOK_STEPS = 0.02, 10
 #: Longest push under a budget in seconds; a cancel is heard between two pushes.
 MAX_CHUNK_S = 0.5
 NO_LIMIT = 10**9
@@ -120,3 +122,19 @@ def next_chunk(until: Allowance, spent: Spent, cost: StepCost | None, *, most: i
         left = min(MAX_CHUNK_S, until.seconds - spent.seconds)
         limits.append(math.ceil(left / cost.seconds - 0.5))
     return max(1, int(min(limits)))
+
+
+def look_steps(until: Allowance, spent: Spent, cost: StepCost | None, *, num_done: int) -> int:
+    """Return how many steps of a commit, of which `num_done` are trained, lie between two looks at it."""
+    cost = cost or StepCost(bytes=0, seconds=0)
+    left = [
+        (end - now) / each
+        for end, now, each in (
+            (until.steps, spent.steps, 1.0),
+            (until.bytes, spent.bytes, cost.bytes),
+            (until.seconds, spent.seconds, cost.seconds),
+        )
+        if end is not None and each > 0
+    ]
+    whole = num_done + max(0.0, min(left, default=0.0))
+    return max(LEAST_LOOK_STEPS, math.ceil(LOOK_SHARE * whole))

@@ -69,6 +69,7 @@ class OpenCommit(BaseModel):
 
     decision: Decision
     measured: Measured = Field(default_factory=lambda: Measured(limit=COMMIT_LOSSES))
+    looked: int = Field(0, description="its steps when the strategy last looked at it")
 
     def stretched(self, before: Budget, budget: Budget) -> "OpenCommit":
         """Return the commit with every end that was the budget's moved to the end of the larger `budget`."""

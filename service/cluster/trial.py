@@ -18,7 +18,7 @@ from service.cluster.insurance import Insurance, InsuranceSink, insured, loss_of
 from service.cluster.lanes import Lane, recovered, require_equal
 from service.cluster.opening import STAGE, opening_space
 from service.cluster.progress import OpenCommit, Progress
-from service.cluster.promotion import End
+from service.cluster.promotion import BEST, End
 from service.cluster.reports import Sink
 from service.cluster.resume import Resume, StageStart
 from service.cluster.searching import OpenSearch, Search
@@ -277,31 +277,60 @@ class _Run:
             self._commit_chunk(commit, until)
             if commit.measured.diverged:
                 return "roll_back"  # what follows is of states that stay
-            if self.progress.step % self.spec.objective.every == 0:
+            is_evaluated = self.progress.step % self.spec.objective.every == 0
+            if is_evaluated:
                 self.evaluate()
-                course = self.strategy.watch(commit.measured.observation(None, self.spent()))
+            if is_evaluated or commit.measured.num_steps >= self._next_look(commit, until):
+                course = self._look(commit)
                 if course != "go_on":
                     return course
             is_due = self.seconds() - self._saved_s >= self.spec.checkpoint.every_seconds
             if is_due and self.sink.is_clear():  # while the API is silent nobody would know of another
                 self._known = self.keeper.saved[-1:]
                 self.sink.report(self._checkpoint(commit))
-        return "end"
+        return self._course_at_end(commit)
+
+    def _next_look(self, commit: OpenCommit, until: Allowance) -> int:
+        """Return after how many steps of the commit the strategy looks at it again; without seconds, by no clock."""
+        num_done = commit.measured.num_steps
+        return commit.looked + chunks.look_steps(until, self.spent(), self.cost, num_done=num_done)
+
+    def _look(self, commit: OpenCommit) -> Course:
+        commit.looked = commit.measured.num_steps
+        return self.strategy.watch(commit.measured.observation(None, self.spent()))
+
+    def _course_at_end(self, commit: OpenCommit) -> Course:
+        """Return whether a commit that came to its end stays; where no budget is left, the better state does."""
+        if not commit.measured.num_steps or self._look(commit) != "roll_back":
+            return "end"
+        return "end" if self.is_over() and self._is_better_than_start() else "roll_back"
+
+    def _is_better_than_start(self) -> bool:
+        """Whether the commit's end has the lower validation loss; the group is left there."""
+        self.group.snapshot(BEST)
+        end = self._evaluation()
+        self.group.restore(STAGE)
+        start = self._evaluation()
+        self.group.restore(BEST)
+        return loss_of(end) < loss_of(start)
 
     def _hold_steady(self, commit: OpenCommit, until: Allowance) -> None:
         """Keep the last state that does not depend on the budget's end; an extended job goes on from there."""
-        last = chunks.after(self._next_chunk(until) - 1, self.spent(), self.cost)
+        last = chunks.after(self._next_chunk(commit, until) - 1, self.spent(), self.cost)
         if not self.progress.steady and self.strategy.anneals(last):
             held = self._checkpoint(commit, is_steady=True)
             self._wait_for(held)
             self.progress.steady = (held.resume["checkpoint"], self._stage.checkpoint)
 
-    def _next_chunk(self, until: Allowance) -> int:
+    def _next_chunk(self, commit: OpenCommit, until: Allowance) -> int:
         every = self.spec.objective.every
-        return chunks.next_chunk(until, self.spent(), self.cost, most=every - self.progress.step % every)
+        most = every - self.progress.step % every
+        if self.spec.budget.seconds is not None:  # else a push is short enough
+            most = min(most, max(1, self._next_look(commit, until) - commit.measured.num_steps))
+        return chunks.next_chunk(until, self.spent(), self.cost, most=most)
 
     def _commit_chunk(self, commit: OpenCommit, until: Allowance) -> None:
-        num_steps = self._next_chunk(until)
+        num_steps = self._next_chunk(commit, until)
         start, started = self.strategy.values(self.spent()), self.seconds()
         end = self.strategy.values(chunks.after(num_steps - 1, self.spent(), self.cost))  # what its last step uses
         segment = chunks.segment(start, end, num_steps)
@@ -326,7 +355,7 @@ class _Run:
         if measured.diverged:
             self.diverged_values = commit.decision.values
         if not is_kept:
-            self.cost = None
+            self.cost = self.cost if self.is_over() else None
             self.group.restore(STAGE)
             self.progress.rewind_to(self._stage.progress, num_steps=measured.num_steps)
         resume = self._save(None)
@@ -342,12 +371,16 @@ class _Run:
 
     def evaluate(self) -> None:
         """Evaluate the committed line, on the clock."""
+        evaluation = self._evaluation()
+        self.progress.validation_loss = reports.finite(evaluation.loss)
+        self.sink.report(*reports.evaluated(self.trial_id, evaluation, self.progress.step, self.seconds()))
+
+    def _evaluation(self) -> Evaluation:
         started = self.seconds()
         evaluation = self.group.evaluate()
         self.progress.charge_bytes(evaluation)
-        self.progress.validation_loss = reports.finite(evaluation.loss)
         self.progress.charge_seconds(seconds_evaluation=self.seconds() - started)
-        self.sink.report(*reports.evaluated(self.trial_id, evaluation, self.progress.step, self.seconds()))
+        return evaluation
 
     def _bill_so_far(self) -> Billed:
         self._bill_lanes()

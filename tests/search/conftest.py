@@ -71,6 +71,8 @@ class SimulatedRun:
             told = self.observation(None, losses, decision.values, trace=trace)
             if self.step % self.every == 0:
                 course = strategy.watch(told)
+        if course == "go_on":
+            course = strategy.watch(told)  # once more, at its end
         if course == "roll_back":
             self.excess, self.step = snapshot
         self.commits.append(told.model_copy(update={"rolled_back": course == "roll_back"}))

@@ -7,6 +7,7 @@ import pytest
 
 from search import events
 from search.config import BoConfig
+from search.faults import Known
 from search.trace import MAX_POINTS, Trace
 from search.types import Forecast
 
@@ -28,8 +29,9 @@ def _read(losses=None, *, seconds=None, scales=None, part=1.0, **known):
     seconds = np.full(len(losses), 0.008) if seconds is None else seconds
     scales = np.geomspace(1.0, 0.1, len(losses)) * np.exp(_noise(len(losses), 0.3)) if scales is None else scales
     trace = Trace().extended(losses, seconds, scales)
-    context = {"reference_seconds": None, "forecast": FORECAST, "start": 1.0, "initial": 2.0}
-    return events.read(trace, part=part, **context | known)
+    context = {"reference_seconds": None, "forecast": FORECAST} | known
+    start = context.pop("start", 1.0)
+    return events.read(trace, part=part, **context, known=Known(start=start, initial=2.0))
 
 
 def _found(signs, *, is_timed=True):
@@ -97,11 +99,12 @@ def test_above_its_forecast_but_falling_is_no_plateau():
     assert _found(_read(np.linspace(1.0, 0.6, STEPS) + _noise())) == ()
 
 
-@pytest.mark.parametrize(("start", "is_event"), [(0.5, True), (1.5, False)])
-def test_a_loss_that_rises_above_where_the_commit_started_diverges_slowly(start, is_event):
+@pytest.mark.parametrize(("start", "is_lost"), [(0.5, True), (1.5, False)])
+def test_a_loss_that_rises_diverges_slowly_and_is_lost_above_where_the_commit_started(start, is_lost):
     signs = _read(np.linspace(0.5, 1.0, STEPS) + _noise(), start=start, forecast=None)
 
-    assert _found(signs) == (("divergence",) if is_event else ())
+    assert _found(signs) == ("divergence",)
+    assert signs.has_diverged is signs.is_lost is is_lost
 
 
 def test_a_short_commit_shows_nothing():

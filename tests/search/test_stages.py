@@ -230,14 +230,15 @@ class _Line:
         problem = _problem(budget, **config)
         self.controller, self.total = Controller(problem.space, problem.config, 0, budget=budget), 0
 
-    def search(self, *, best=0.1):
-        """Tell the open stage's probes; returns them."""
+    def search(self, *, best=0.1, start=2.0):
+        """Tell the open stage's probes, which start from the loss `start`; returns them."""
         candidates = []
         while (candidate := self.controller.ask()) is not None:
             num_steps = max(candidate.allowance.min_steps, candidate.allowance.steps or 0)
             fall = 0.004 * (3 - abs(math.log10(candidate.values.learning_rate / best)))
             self.total += num_steps
-            self.controller.tell(_observe(candidate, _falling(num_steps, fall=fall, noise=0.001), total=self.total))
+            losses = _falling(num_steps, fall=fall, noise=0.001, start=start)
+            self.controller.tell(_observe(candidate, losses, total=self.total))
             candidates.append(candidate)
         return candidates
 
@@ -246,9 +247,9 @@ class _Line:
         self.controller.tell(_observe(None, losses, total=self.total, **changes))
 
     def first_stage(self):
-        self.search()
+        self.search(start=8.0)
         until = self.controller.decide().commit_until
-        self.commit([2.0] * (until.steps - self.total))
+        self.commit(np.linspace(8.0, 0.0, until.steps - self.total).clip(2.0))
         return self
 
     def restored(self):
