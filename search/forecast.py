@@ -25,6 +25,8 @@ HUBER = 1.345
 #: A median absolute deviation x this estimates a normal standard deviation.
 MAD_TO_STD = 1.4826
 EPSILON = 1e-9
+#: A loss that is never negative falls to FLOOR +- FLOOR_STD of its tail where the curve itself does not tell.
+FLOOR, FLOOR_STD = 0.45, 0.15
 
 
 def forecast_loss(
@@ -71,7 +73,7 @@ def has_diverged(losses: Sequence[float], *, level: float | None, tolerance: flo
     if level is None:
         return False
     bound = level + max(2 * abs(level), tolerance, 10 * noise(values))
-    return bool(smooth(values).max() > bound)
+    return bool(_running_median(values, _spike_window(values)).max() > bound)
 
 
 def noise(values: Array) -> float:
@@ -92,7 +94,7 @@ def standard_error(values: Array) -> float:
 
 def smooth(values: Array) -> Array:
     """Return the running median of a series `(n,)`, same shape; the window is an eighth of it, at least 5."""
-    return _running_median(values, max(5, len(values) // 8))
+    return _running_median(values, _smooth_window(values))
 
 
 def _is_usable(values: Array) -> bool:
@@ -141,7 +143,8 @@ def _tail(values: Array) -> tuple[float, float]:
 
 def _correlation_factor(values: Array) -> float:
     """Return (1 + r) / (1 - r) for the lag-1 autocorrelation r: how much less than n a mean of n averages."""
-    rest = values - smooth(values)
+    half = _half(values, _smooth_window(values))
+    rest = (values - smooth(values))[half : len(values) - half]  # at its ends the smoothed curve has no trend
     power = float(rest @ rest)
     if power <= EPSILON**2 * float(values @ values):
         return 1.0
@@ -149,15 +152,46 @@ def _correlation_factor(values: Array) -> float:
     return (1 + correlation) / (1 - correlation)
 
 
+def _smooth_window(values: Array) -> int:
+    return max(5, len(values) // 8)
+
+
+def _spike_window(values: Array) -> int:
+    """Return the window of which fewer than half may be spikes: 7 steps, 3 or 5 of a series below 12."""
+    return 2 * min(3, max(1, len(values) // 4)) + 1
+
+
+def _half(values: Array, window: int) -> int:
+    return min(window // 2, (len(values) - 1) // 2)
+
+
 def _running_median(values: Array, window: int) -> Array:
-    half = min(window, len(values)) // 2
-    padded = np.pad(values, half, mode="edge")
-    return np.asarray(np.median(np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1), axis=1))
+    """Return the medians `(n,)` of whole windows alone: the ends take the first one's and the last one's.
+
+    Values repeated to fill a window at an end would let the last of them decide it.
+    """
+    half = _half(values, window)
+    medians = np.median(np.lib.stride_tricks.sliding_window_view(values, 2 * half + 1), axis=1)
+    return np.pad(medians, half, mode="edge")
 
 
 def _without_spikes(values: Array) -> Array:
-    middle = _running_median(values, 5)
-    return np.where(np.abs(values - middle) > 5 * noise(values) + EPSILON, middle, values)
+    """Return a series `(n,)` whose spikes lie at the median around them (Hampel's filter).
+
+    A spike is 5 standard deviations off, of the noise or of its window if that is wider: a steep curve has no spikes.
+    """
+    window = _spike_window(values)
+    middle = _running_median(values, window)
+    distances = np.abs(values - middle)
+    spread = np.maximum(noise(values), MAD_TO_STD * _running_mad(values, window))
+    return np.where(distances > 5 * spread + EPSILON, middle, values)
+
+
+def _running_mad(values: Array, window: int) -> Array:
+    half = _half(values, window)
+    windows = np.lib.stride_tricks.sliding_window_view(values, 2 * half + 1)
+    deviations = np.abs(windows - np.median(windows, axis=1)[:, None])
+    return np.pad(np.median(deviations, axis=1), half, mode="edge")
 
 
 def _reduce(times: Array, values: Array) -> tuple[Array, Array]:
@@ -173,7 +207,7 @@ def _log_progress(values: Array, error: float, ratio: float) -> float:
     around_half = values[int(0.375 * num_points) : max(int(0.625 * num_points), int(0.375 * num_points) + 1)]
     last = values[-max(1, num_points // 4) :]
     fall = max(0.0, float(np.median(around_half)) - float(np.median(last)) - error / 2)
-    return fall * max(0.0, math.log2(ratio / 0.875)) / math.log2(7 / 4)
+    return 2 * fall * max(0.0, math.log2(ratio / 0.875)) / math.log2(7 / 4)
 
 
 def _shapes(times: Array, length: float) -> Array:
@@ -187,47 +221,52 @@ def _shapes(times: Array, length: float) -> Array:
 
 def _average_curve(times: Array, values: Array, horizon: float) -> float:
     """Return the weighted mean at `horizon` of all shapes a f(t) + c fitted to `values` `(n,)` at `times` `(n,)`."""
-    length = float(times[-1]) + 1
-    shapes = _shapes(np.append(times, horizon), length)
-    slope, offset, residuals = _fit(shapes[:, :-1], values)
+    shapes = _shapes(np.append(times, horizon), float(times[-1]) + 1)
     sigma = max(noise(values), EPSILON + EPSILON * float(np.ptp(values)))
-    misfit = _huber(residuals / sigma).sum(axis=1)
-    weights = np.exp(misfit.min() - misfit)
     tail = float(np.median(values[-max(2, len(values) // 5) :]))
     drop = max(0.0, float(np.median(values[: max(2, len(values) // 10)])) - tail)
-    low = tail - 1.5 * drop - 2 * sigma
+    floor, width = FLOOR * tail, max(FLOOR_STD * tail, EPSILON) if values.min() >= 0 else math.inf
+    slope, offset, misfit = _fit(shapes[:, :-1], values, sigma, floor=floor, width=width)
+    weights = np.exp(misfit.min() - misfit)
+    low = tail - 2.5 * drop - 2 * sigma
     if values.min() >= 0:
         low = max(0.0, low)
     high = float(values.max()) + 2 * float(np.abs(values).max())
     return float(weights @ np.clip(slope * shapes[:, -1] + offset, low, high) / weights.sum())
 
 
-def _fit(shapes: Array, values: Array) -> tuple[Array, Array, Array]:
-    """Fit slope and offset `(m,)` of every shape `(m, n)` by 4 rounds of Huber re-weighting; residuals `(m, n)`.
+def _fit(
+    shapes: Array, values: Array, sigma: float, *, floor: float, width: float
+) -> tuple[Array, Array, Array]:
+    """Fit slope and offset `(m,)` of every shape `(m, n)` by 4 rounds of Huber re-weighting; minus log posteriors.
 
-    Values that are never negative get no negative offset: nothing could fall that far.
+    The offset has the prior N(floor, width^2). Values that are never negative get no negative offset: nothing could
+    fall that far.
     """
-    weights = np.ones_like(shapes)
+    weights, pull = np.ones_like(shapes), (sigma / width) ** 2
     for _ in range(4):
-        slope, offset = _least_squares(shapes, values, weights)
-        if values.min() >= 0:
-            to_zero = (weights * shapes * values).sum(axis=1) / np.maximum((weights * shapes**2).sum(axis=1), 1e-12)
-            slope, offset = np.where(offset < 0, to_zero, slope), np.maximum(offset, 0.0)
+        slope, offset = _least_squares(shapes, values, weights, floor=floor, pull=pull)
         residuals = values - slope[:, None] * shapes - offset[:, None]
         size = np.abs(residuals)
         scale = np.maximum(HUBER * MAD_TO_STD * np.median(size, axis=1), EPSILON)[:, None]
         weights = np.minimum(1.0, scale / np.maximum(size, EPSILON))
-    return slope, offset, residuals
+    return slope, offset, _huber(residuals / sigma).sum(axis=1) + 0.5 * ((offset - floor) / width) ** 2
 
 
-def _least_squares(shapes: Array, values: Array, weights: Array) -> tuple[Array, Array]:
-    """Return slope and offset `(m,)` of `values` `(n,)` on each of `shapes` `(m, n)`, by `weights` `(m, n)`."""
-    total = weights.sum(axis=1)
-    mean_shape, mean_value = (weights * shapes).sum(axis=1) / total, (weights @ values) / total
-    centred = shapes - mean_shape[:, None]
-    power = (weights * centred**2).sum(axis=1)
-    slope = (weights * centred * (values - mean_value[:, None])).sum(axis=1) / np.maximum(power, 1e-12)
-    return slope, mean_value - slope * mean_shape
+def _least_squares(
+    shapes: Array, values: Array, weights: Array, *, floor: float, pull: float
+) -> tuple[Array, Array]:
+    """Return slope and offset `(m,)` of `values` `(n,)` on each of `shapes` `(m, n)`, by `weights` `(m, n)`.
+
+    `pull` counts as so many values that say that the offset is `floor`.
+    """
+    power, total = (weights * shapes**2).sum(axis=1) + 1e-12, weights.sum(axis=1) + pull
+    cross, product = (weights * shapes).sum(axis=1), (weights * shapes) @ values
+    determinant = np.maximum(power * total - cross**2, 1e-12 * power * total)
+    offset = (power * (weights @ values + pull * floor) - cross * product) / determinant
+    if values.min() >= 0:
+        offset = np.maximum(offset, 0.0)
+    return (product - cross * offset) / power, offset
 
 
 def _huber(residuals: ArrayLike) -> Array:
