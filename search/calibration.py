@@ -7,7 +7,7 @@ from pydantic import Field
 from search.types import Forecast, Value
 
 #: How far a forecast follows the fitted curves before any stage has closed: as selection on recorded curves was best.
-FIRST_WEIGHT = 0.33
+FIRST_WEIGHT = 0.66
 #: The first weight counts as one stage whose curves led this share of the loss away from its tail.
 FIRST_MOVE = 0.05
 #: So many of the last outcomes are learned from: what is true early in a run is not true late.

@@ -2,6 +2,9 @@
 
 Symbols: y the losses, t their steps counted from 0, n their number, sigma the noise of a single loss, h the
 horizon in steps. All arithmetic is done on y / max|y|, so the answer does not depend on the loss's scale.
+
+A forecast assumes that training goes on as it was seen to: at the same learning rate. Where the rate then falls to 0,
+as it does at a run's end, losses come out lower than forecast: by 0.8 standard deviations on average of recorded runs.
 """
 
 import math
@@ -27,6 +30,10 @@ MAD_TO_STD = 1.4826
 EPSILON = 1e-9
 #: A loss that is never negative falls to FLOOR +- FLOOR_STD of its tail where the curve itself does not tell.
 FLOOR, FLOOR_STD = 0.45, 0.15
+#: A standard deviation's terms, the same for every status: of the tail's standard error, of the fall that is forecast,
+#: and of the tail for each factor e between n and h. Student's likelihood of 1558 forecasts of 188 curves of 16 real
+#: tasks is largest there; without any one task they would be 1.13 to 1.28, 0.56 to 0.65 and 0.095 to 0.116.
+ERROR_SHARE, FALL_SHARE, TAIL_SHARE = 1.2, 0.6, 0.106
 
 
 def forecast_loss(
@@ -34,21 +41,24 @@ def forecast_loss(
     horizon: float,
     *,
     level: float | None = None,
-    weight: float = 0.33,
+    weight: float = 0.66,
 ) -> Forecast:
     """Forecast the loss at step `horizon` of a run whose first steps lost `losses`.
 
     The tail (median of the last fifth) moves by the share `weight` towards an average of exponential and power
     curves (weight 1: the average itself), and never above itself. A curve that overshot `level`, the loss at
-    which the run forked, gets no credit for coming back; one that made no progress is forecast to stay.
+    which the run forked, gets no credit for coming back; one that made no progress is forecast to stay. Up to 3 bad
+    losses at either end (1 or 2 of fewer than 12) change no verdict; more are a real rise.
+
+    `std` says how far off the median of the losses around `horizon` may be, at the same learning rate.
 
     Raises:
-        ValueError: `losses` is empty, `horizon` lies before its end, or `weight` is not in [0, 1].
+        ValueError: `losses` is empty, `horizon` lies before its end or is not finite, or `weight` is not in [0, 1].
     """
     if len(losses) == 0:
         raise ValueError("`losses` must hold at least 1 loss, got 0.")
-    if not horizon >= len(losses):
-        raise ValueError(f"`horizon` must be at least the {len(losses)} steps seen, got {horizon}.")
+    if not math.inf > horizon >= len(losses):
+        raise ValueError(f"`horizon` must be finite and at least the {len(losses)} steps seen, got {horizon}.")
     if not 0 <= weight <= 1:
         raise ValueError(f"`weight` must be in [0, 1], got {weight}.")
     values = np.asarray(losses, dtype=np.float64)
@@ -111,27 +121,36 @@ def _hopeless(values: Array, level: float | None) -> Forecast:
 
 def _forecast(values: Array, horizon: float, level: float | None, *, weight: float) -> Forecast:
     num_points = len(values)
+    ratio = max(1.0, horizon / num_points)
     if num_points < MIN_POINTS:
-        return Forecast(mean=float(np.median(values)), std=float(np.ptp(values)), status="too_short")
-    tail, error = _tail(values)
+        middle = float(np.median(values))
+        return Forecast(mean=middle, std=_std(float(np.ptp(values)), middle, ratio), status="too_short")
+    clean = _without_spikes(values)
+    tail, error = _tail(clean)
     if has_diverged(values.tolist(), level=level):
         return Forecast(mean=tail, std=abs(tail), status="diverged")
     if level is not None and tail >= level - 2 * error:
-        return Forecast(mean=tail, std=error, status="no_progress")
-    if level is not None and float(smooth(values).max()) > level + 3 * error + 0.02 * abs(level):
-        return Forecast(mean=tail, std=error, status="overshoot")
+        return Forecast(mean=tail, std=_std(error, tail, ratio), status="no_progress")
+    if level is not None and float(smooth(clean).max()) > level + 3 * error + 0.02 * abs(level):
+        return Forecast(mean=tail, std=_std(error, tail, ratio), status="overshoot")
+    average = min(tail, _bounded_average(values, horizon, tail=tail, error=error))
+    std = _std(error, tail, ratio, fall=tail - average)
+    return Forecast(mean=tail + weight * (average - tail), std=std, status="ok", tail=tail, average=average)
+
+
+def _std(error: float, tail: float, ratio: float, *, fall: float = 0.0) -> float:
+    """Return the standard deviation of a forecast at `ratio` = h / n: what is not known grows with its logarithm."""
+    return math.hypot(ERROR_SHARE * error, FALL_SHARE * fall, TAIL_SHARE * tail * math.log(ratio))
+
+
+def _bounded_average(values: Array, horizon: float, *, tail: float, error: float) -> float:
+    """Return the average of curves at `horizon`, no lower than twice the progress seen leads to."""
+    num_points = len(values)
     skip = min(num_points // 3, max(2, num_points // 20))  # the first steps still move as the values before did
     times, kept = _reduce(np.arange(skip, num_points, dtype=np.float64), _without_spikes(values[skip:]))
     progress = _log_progress(kept, error, horizon / num_points)
-    average = max(_average_curve(times, kept, horizon), tail - progress)
-    if level is not None and level > 0 and values.min() >= 0:
-        average = max(average, 0.0)
-    first = float(np.median(kept[: max(1, len(kept) // 10)])) if level is None else level
-    backtest = _backtest(times, kept, tail) * math.log(max(1.0, horizon / num_points)) / math.log(4 / 3)
-    spread = 0.5 * (average - (tail - progress / 3))
-    std = math.sqrt(error**2 + spread**2 + min(backtest, abs(tail - first)) ** 2)
-    average = min(tail, average)
-    return Forecast(mean=tail + weight * (average - tail), std=std, status="ok", tail=tail, average=average)
+    average = max(_average_curve(times, kept, horizon), tail - 2 * progress)
+    return max(average, 0.0) if values.min() >= 0 else average
 
 
 def _tail(values: Array) -> tuple[float, float]:
@@ -207,7 +226,7 @@ def _log_progress(values: Array, error: float, ratio: float) -> float:
     around_half = values[int(0.375 * num_points) : max(int(0.625 * num_points), int(0.375 * num_points) + 1)]
     last = values[-max(1, num_points // 4) :]
     fall = max(0.0, float(np.median(around_half)) - float(np.median(last)) - error / 2)
-    return 2 * fall * max(0.0, math.log2(ratio / 0.875)) / math.log2(7 / 4)
+    return fall * max(0.0, math.log2(ratio / 0.875)) / math.log2(7 / 4)
 
 
 def _shapes(times: Array, length: float) -> Array:
@@ -235,13 +254,11 @@ def _average_curve(times: Array, values: Array, horizon: float) -> float:
     return float(weights @ np.clip(slope * shapes[:, -1] + offset, low, high) / weights.sum())
 
 
-def _fit(
-    shapes: Array, values: Array, sigma: float, *, floor: float, width: float
-) -> tuple[Array, Array, Array]:
-    """Fit slope and offset `(m,)` of every shape `(m, n)` by 4 rounds of Huber re-weighting; minus log posteriors.
+def _fit(shapes: Array, values: Array, sigma: float, *, floor: float, width: float) -> tuple[Array, Array, Array]:
+    """Fit slope and offset `(m,)` of every shape `(m, n)` by 4 rounds of Huber re-weighting; misfit `(m,)`.
 
-    The offset has the prior N(floor, width^2). Values that are never negative get no negative offset: nothing could
-    fall that far.
+    The offset has the prior N(floor, width^2), which adds to the misfit. Values that are never negative get no
+    negative offset: nothing could fall that far.
     """
     weights, pull = np.ones_like(shapes), (sigma / width) ** 2
     for _ in range(4):
@@ -253,9 +270,7 @@ def _fit(
     return slope, offset, _huber(residuals / sigma).sum(axis=1) + 0.5 * ((offset - floor) / width) ** 2
 
 
-def _least_squares(
-    shapes: Array, values: Array, weights: Array, *, floor: float, pull: float
-) -> tuple[Array, Array]:
+def _least_squares(shapes: Array, values: Array, weights: Array, *, floor: float, pull: float) -> tuple[Array, Array]:
     """Return slope and offset `(m,)` of `values` `(n,)` on each of `shapes` `(m, n)`, by `weights` `(m, n)`.
 
     `pull` counts as so many values that say that the offset is `floor`.
@@ -272,11 +287,3 @@ def _least_squares(
 def _huber(residuals: ArrayLike) -> Array:
     size = np.abs(np.asarray(residuals, dtype=np.float64))
     return np.where(size <= HUBER, 0.5 * size**2, HUBER * (size - 0.5 * HUBER))
-
-
-def _backtest(times: Array, values: Array, tail: float) -> float:
-    """Return by how much a forecast from the first three quarters missed the end that was seen."""
-    cut = 3 * len(values) // 4
-    if cut < MIN_POINTS:
-        return 0.0
-    return abs(_average_curve(times[:cut], values[:cut], float(times[-1])) - tail)
