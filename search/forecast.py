@@ -66,7 +66,8 @@ def forecast_loss(
         return _hopeless(values, level)
     unit = max(float(np.abs(values).max()), abs(level or 0.0)) or 1.0
     scaled_level = None if level is None else level / unit
-    forecast = _forecast(values / unit, horizon, scaled_level, weight=weight)
+    values, size = _reduce(values / unit)
+    forecast = _forecast(values, horizon / size, scaled_level, weight=weight)
     numbers = {name: getattr(forecast, name) for name in ("mean", "std", "tail", "average")}
     return forecast.model_copy(update={name: unit * value for name, value in numbers.items() if value is not None})
 
@@ -103,7 +104,7 @@ def standard_error(values: Array) -> float:
 
 
 def smooth(values: Array) -> Array:
-    """Return the running median of a series `(n,)`, same shape; the window is an eighth of it, at least 5."""
+    """Return the running median of a series `(n,)`, same shape; the window is an eighth of it, at least 7."""
     return _running_median(values, _smooth_window(values))
 
 
@@ -131,7 +132,8 @@ def _forecast(values: Array, horizon: float, level: float | None, *, weight: flo
         return Forecast(mean=tail, std=abs(tail), status="diverged")
     if level is not None and tail >= level - 2 * error:
         return Forecast(mean=tail, std=_std(error, tail, ratio), status="no_progress")
-    if level is not None and float(smooth(clean).max()) > level + 3 * error + 0.02 * abs(level):
+    # a smoothed value has an error 1.26 times the tail's: it is a median of fewer
+    if level is not None and float(smooth(clean).max()) > level + 4 * error + 0.02 * abs(level):
         return Forecast(mean=tail, std=_std(error, tail, ratio), status="overshoot")
     average = min(tail, _bounded_average(values, horizon, tail=tail, error=error))
     std = _std(error, tail, ratio, fall=tail - average)
@@ -147,7 +149,7 @@ def _bounded_average(values: Array, horizon: float, *, tail: float, error: float
     """Return the average of curves at `horizon`, no lower than twice the progress seen leads to."""
     num_points = len(values)
     skip = min(num_points // 3, max(2, num_points // 20))  # the first steps still move as the values before did
-    times, kept = _reduce(np.arange(skip, num_points, dtype=np.float64), _without_spikes(values[skip:]))
+    times, kept = np.arange(skip, num_points, dtype=np.float64), _without_spikes(values[skip:])
     progress = _log_progress(kept, error, horizon / num_points)
     average = max(_average_curve(times, kept, horizon), tail - 2 * progress)
     return max(average, 0.0) if values.min() >= 0 else average
@@ -172,7 +174,7 @@ def _correlation_factor(values: Array) -> float:
 
 
 def _smooth_window(values: Array) -> int:
-    return max(5, len(values) // 8)
+    return max(_spike_window(values), len(values) // 8)
 
 
 def _spike_window(values: Array) -> int:
@@ -213,11 +215,11 @@ def _running_mad(values: Array, window: int) -> Array:
     return np.pad(np.median(deviations, axis=1), half, mode="edge")
 
 
-def _reduce(times: Array, values: Array) -> tuple[Array, Array]:
+def _reduce(values: Array) -> tuple[Array, int]:
+    """Return at most `MAX_POINTS` means of equally many values, and how many; a remainder is cut off at the start."""
     size = -(-len(values) // MAX_POINTS)
     num_blocks = len(values) // size
-    used = slice(len(values) - num_blocks * size, None)  # a remainder is cut off at the start
-    return times[used].reshape(-1, size).mean(axis=1), values[used].reshape(-1, size).mean(axis=1)
+    return values[len(values) - num_blocks * size :].reshape(-1, size).mean(axis=1), size
 
 
 def _log_progress(values: Array, error: float, ratio: float) -> float:
