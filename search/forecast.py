@@ -30,10 +30,10 @@ MAD_TO_STD = 1.4826
 EPSILON = 1e-9
 #: A loss that is never negative falls to FLOOR +- FLOOR_STD of its tail where the curve itself does not tell.
 FLOOR, FLOOR_STD = 0.45, 0.15
-#: A standard deviation's terms, the same for every status: of the tail's standard error, of the fall that is forecast,
-#: and of the tail for each factor e between n and h. Student's likelihood of 1558 forecasts of 188 curves of 16 real
-#: tasks is largest there; without any one task they would be 1.13 to 1.28, 0.56 to 0.65 and 0.095 to 0.116.
-ERROR_SHARE, FALL_SHARE, TAIL_SHARE = 1.2, 0.6, 0.106
+#: A standard deviation's terms, the same for every status: of the tail's standard error, of the fall that curves lead
+#: to, and of the tail for each factor e between n and h. Student's likelihood of 1558 forecasts of 188 curves of 16 real
+#: tasks is largest there; without any one task they would be 1.27 to 1.41, 0.73 to 0.83 and 0.094 to 0.114.
+ERROR_SHARE, FALL_SHARE, TAIL_SHARE = 1.3, 0.78, 0.105
 
 
 def forecast_loss(
@@ -41,7 +41,7 @@ def forecast_loss(
     horizon: float,
     *,
     level: float | None = None,
-    weight: float = 0.66,
+    weight: float = 0.45,
 ) -> Forecast:
     """Forecast the loss at step `horizon` of a run whose first steps lost `losses`.
 
