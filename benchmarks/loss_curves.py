@@ -71,7 +71,7 @@ class Synthetic(NamedTuple):
 
 
 def synthetic(shape: str, seed: int, *, seen: int = SEEN) -> Synthetic:
-    """Return the first `seen` losses of a noisy curve (or all that its shape has), and its noise-free loss at 10 x."""
+    """Return the first losses of a noisy curve, as far as its shape has them, and its noise-free loss at ten times."""
     curve, noise, most = SHAPES[shape]
     seen = min(seen, most)
     losses = curve(np.arange(seen, dtype=np.float64)) + noise(np.random.default_rng(seed), seen)
