@@ -109,7 +109,7 @@ def standard_error(values: Array) -> float:
 
 
 def smooth(values: Array) -> Array:
-    """Return the running median of a series `(n,)`, same shape; the window is an eighth of it, at least 7 if it is long."""
+    """Return the running median of a series `(n,)`, same shape; of a long one the window is an eighth."""
     return _running_median(values, _smooth_window(values))
 
 
