@@ -50,8 +50,8 @@ def forecast_loss(
 
     The tail (median of the last fifth) moves by the share `weight` towards an average of exponential and power
     curves (weight 1: the average itself), and never above itself. A curve that overshot `level`, the loss at
-    which the run forked, gets no credit for coming back; one that made no progress is forecast to stay. Up to 3 bad
-    losses at either end (1 or 2 of fewer than 12) change no verdict; more are a real rise.
+    which the run forked, gets no credit for coming back; one that made no progress is forecast to stay. One bad loss
+    at either end changes no verdict, and 3 seldom do: in 1 of 20 noisy series. More are taken for a real rise.
 
     `std` says how far off the median of the losses around `horizon` may be, at the same learning rate.
 
