@@ -3,9 +3,10 @@
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from loss_curves import SHAPES, Line, Synthetic, synthetic
+from loss_curves import SHAPES, Line, Question, Synthetic, synthetic
 from numpy.typing import NDArray
 
+from search.calibration import Calibration, calibration, z_score
 from search.config import AutoLrsConfig
 from search.evidence import scores
 from search.extrapolation import extrapolate
@@ -19,6 +20,8 @@ Forecaster = Callable[[list[float], int], float]
 Selector = Callable[[Line], int]
 
 SEEDS = 20
+#: Losses that a forecast of a synthetic series sees.
+SEEN = (50, 100, 240)
 NUM_RESAMPLES = 4000
 PUBLISHED = AutoLrsConfig()
 
@@ -33,14 +36,24 @@ def reference(losses: list[float], horizon: int) -> float:
     return extrapolate(losses, horizon, passes=PUBLISHED.forecast_passes, outliers=PUBLISHED.outlier_fraction).mean
 
 
-def all_series() -> list[Synthetic]:
-    return [synthetic(shape, seed) for shape in SHAPES for seed in range(SEEDS)]
+def all_series(seen: int) -> list[Synthetic]:
+    return [synthetic(shape, seed, seen=seen) for shape in SHAPES for seed in range(SEEDS)]
 
 
-def errors(forecaster: Forecaster) -> Array:
-    """Return the absolute errors `(300,)` on the synthetic series; infinite where there is no finite forecast."""
+def coverage(questions: Sequence[Question]) -> Calibration:
+    """Return how sure our forecasts of real curves were to be: what did not blow up counts."""
+    scores = []
+    for question in questions:
+        forecast = forecast_loss(question.losses, question.horizon, level=question.level)
+        if forecast.status != "diverged":
+            scores.append(z_score(question.truth, mean=forecast.mean, std=forecast.std))
+    return calibration(score for score in scores if score is not None)
+
+
+def errors(forecaster: Forecaster, seen: int) -> Array:
+    """Return the absolute errors `(300,)` from `seen` losses of the synthetic series; infinite: no finite forecast."""
     found = []
-    for losses, horizon, truth in all_series():
+    for losses, horizon, truth in all_series(seen):
         error = abs(forecaster(losses, horizon) - truth)
         found.append(error if np.isfinite(error) else np.inf)
     return np.array(found)

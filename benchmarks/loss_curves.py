@@ -1,4 +1,9 @@
-"""Loss curves to forecast and to select from: 15 synthetic shapes, and those that `record_curves.py` recorded."""
+"""Loss curves to forecast and to select from: 15 synthetic shapes, those that `record_curves.py` recorded, and others.
+
+The others are of 16 small real tasks: scikit-learn's, statsmodels' and MNIST's data, and text; perceptrons,
+convolutions and sequence models; SGD and AdamW. Each was trained at several constant rates, from scratch and from a
+fork. Kept are of each task the lowest, the middle and the highest rate that lasted, and of its fork the middle one.
+"""
 
 import json
 from collections.abc import Callable, Iterator
@@ -12,6 +17,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 RECORDED = Path(__file__).parents[1] / "tests" / "search" / "curves.json"
+FOLLOWED = RECORDED.with_name("horizons.json")
 #: Steps seen of most synthetic curves, and how many times as far the horizon is.
 SEEN, RATIO = 240, 10
 
@@ -64,11 +70,34 @@ class Synthetic(NamedTuple):
     truth: float
 
 
-def synthetic(shape: str, seed: int) -> Synthetic:
-    """Return the first losses of a noisy curve, and its noise-free loss at the horizon."""
-    curve, noise, seen = SHAPES[shape]
+def synthetic(shape: str, seed: int, *, seen: int = SEEN) -> Synthetic:
+    """Return the first losses of a noisy curve, as far as its shape has them, and its noise-free loss at ten times."""
+    curve, noise, most = SHAPES[shape]
+    seen = min(seen, most)
     losses = curve(np.arange(seen, dtype=np.float64)) + noise(np.random.default_rng(seed), seen)
     return Synthetic(losses.tolist(), RATIO * seen, float(curve(np.array(float(RATIO * seen)))))
+
+
+class Question(NamedTuple):
+    """The beginning of a real run, and the median of its losses in the last fifth of the steps up to `horizon`."""
+
+    task: str
+    losses: list[float]
+    level: float  # the loss that it began with
+    horizon: int
+    truth: float
+
+
+@cache
+def followed() -> tuple[Question, ...]:
+    """Return what 20, 50 and 100 losses of each of 64 real curves are asked: 3, 10 and 30 times as many steps ahead."""
+    return tuple(
+        Question(curve["task"], curve["losses"][:seen], curve["level"], seen * ratio, curve["truth"][str(seen * ratio)])
+        for curve in json.loads(FOLLOWED.read_text())["curves"]
+        for seen in (20, 50, 100)
+        for ratio in (3, 10, 30)
+        if str(seen * ratio) in curve["truth"]
+    )
 
 
 class Line(NamedTuple):

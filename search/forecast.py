@@ -1,7 +1,10 @@
 """Where a loss curve is going: a robust forecast that always answers.
 
 Symbols: y the losses, t their steps counted from 0, n their number, sigma the noise of a single loss, h the
-horizon in steps. All arithmetic is done on y / max|y|, so the answer does not depend on the loss's scale.
+horizon in steps. All arithmetic is done on y / median|y|, so the answer does not depend on the loss's scale.
+
+A forecast assumes that training goes on as it was seen to: at the same learning rate. Where the rate then falls to 0,
+as it does at a run's end, losses come out lower than forecast: by 0.8 standard deviations on average of recorded runs.
 """
 
 import math
@@ -16,6 +19,8 @@ Array = NDArray[np.float64]
 
 #: Beyond this a loss counts as not finite: its square must not overflow.
 LARGEST = 1e100
+#: A loss so many times the others is as good as one that is larger yet.
+FARTHEST = 1e30
 #: Longer series are averaged in blocks: 400 points hold all that the shapes below can tell apart.
 MAX_POINTS = 400
 #: Fewer points than this have neither a noise nor a trend.
@@ -25,6 +30,13 @@ HUBER = 1.345
 #: A median absolute deviation x this estimates a normal standard deviation.
 MAD_TO_STD = 1.4826
 EPSILON = 1e-9
+#: A loss that is never negative falls to FLOOR +- FLOOR_STD of its tail where the curve itself does not tell.
+FLOOR, FLOOR_STD = 0.45, 0.15
+#: A standard deviation's terms, the same for every status: of the tail's standard error, of the fall that curves lead
+#: to, and of the tail for each factor e between n and h. Student's likelihood of 1558 forecasts of 188 curves of 16
+#: real tasks is largest in these proportions; without any one task they would be 1.27 to 1.41, 0.73 to 0.83 and 0.094
+#: to 0.114. Of the task left out, 72 % of outcomes then lie within 1 standard deviation and 92 % within 2.
+ERROR_SHARE, FALL_SHARE, TAIL_SHARE = 1.3, 0.78, 0.105
 
 
 def forecast_loss(
@@ -32,38 +44,44 @@ def forecast_loss(
     horizon: float,
     *,
     level: float | None = None,
-    weight: float = 0.33,
+    weight: float = 0.45,
 ) -> Forecast:
     """Forecast the loss at step `horizon` of a run whose first steps lost `losses`.
 
     The tail (median of the last fifth) moves by the share `weight` towards an average of exponential and power
     curves (weight 1: the average itself), and never above itself. A curve that overshot `level`, the loss at
-    which the run forked, gets no credit for coming back; one that made no progress is forecast to stay.
+    which the run forked, gets no credit for coming back; one that made no progress is forecast to stay. One bad loss
+    at either end changes no verdict, and 3 seldom do: in 1 of 20 noisy series. More are taken for a real rise.
+
+    `std` says how far off the median of the losses around `horizon` may be, at the same learning rate.
 
     Raises:
-        ValueError: `losses` is empty, `horizon` lies before its end, or `weight` is not in [0, 1].
+        ValueError: `losses` is empty, `horizon` lies before its end or is not finite, or `weight` is not in [0, 1].
     """
     if len(losses) == 0:
         raise ValueError("`losses` must hold at least 1 loss, got 0.")
-    if not horizon >= len(losses):
-        raise ValueError(f"`horizon` must be at least the {len(losses)} steps seen, got {horizon}.")
+    if not math.inf > horizon >= len(losses):
+        raise ValueError(f"`horizon` must be finite and at least the {len(losses)} steps seen, got {horizon}.")
     if not 0 <= weight <= 1:
         raise ValueError(f"`weight` must be in [0, 1], got {weight}.")
     values = np.asarray(losses, dtype=np.float64)
     if not _is_usable(values) or not (level is None or math.isfinite(level)):
         return _hopeless(values, level)
-    unit = max(float(np.abs(values).max()), abs(level or 0.0)) or 1.0
+    size = np.abs(values)
+    unit = max(float(np.median(size)), abs(level or 0.0)) or float(size.max()) or 1.0  # the largest may be a spike
     scaled_level = None if level is None else level / unit
-    forecast = _forecast(values / unit, horizon, scaled_level, weight=weight)
+    points, steps_per_point = _reduce(np.clip(values, -FARTHEST * unit, FARTHEST * unit) / unit)
+    forecast = _forecast(points, horizon / steps_per_point, scaled_level, weight=weight)
     numbers = {name: getattr(forecast, name) for name in ("mean", "std", "tail", "average")}
     return forecast.model_copy(update={name: unit * value for name, value in numbers.items() if value is not None})
 
 
 def has_diverged(losses: Sequence[float], *, level: float | None, tolerance: float = 0.0) -> bool:
-    """Whether a curve blew up: a loss is not finite, or the smoothed curve rises above any noise.
+    """Whether a curve blew up: a loss is not finite, or most of 7 neighbours rise above any noise.
 
-    The bound is `level` + max(2 |level|, `tolerance`, 10 sigma). A bare multiple of `level` would call batch
-    noise a divergence once the loss is small; a `tolerance` of 0.7 x the run's first loss prevents that.
+    Of a series below 12 they are 3 or 5. The bound is `level` + max(2 |level|, `tolerance`, 10 sigma). A bare multiple
+    of `level` would call batch noise a divergence once the loss is small; a `tolerance` of 0.7 x the run's first loss
+    prevents that.
     """
     values = np.asarray(losses, dtype=np.float64)
     if len(values) == 0 or not _is_usable(values):
@@ -71,7 +89,7 @@ def has_diverged(losses: Sequence[float], *, level: float | None, tolerance: flo
     if level is None:
         return False
     bound = level + max(2 * abs(level), tolerance, 10 * noise(values))
-    return bool(smooth(values).max() > bound)
+    return bool(_running_median(values, _spike_window(values)).max() > bound)
 
 
 def noise(values: Array) -> float:
@@ -91,8 +109,8 @@ def standard_error(values: Array) -> float:
 
 
 def smooth(values: Array) -> Array:
-    """Return the running median of a series `(n,)`, same shape; the window is an eighth of it, at least 5."""
-    return _running_median(values, max(5, len(values) // 8))
+    """Return the running median of a series `(n,)`, same shape; of a long one the window is an eighth."""
+    return _running_median(values, _smooth_window(values))
 
 
 def _is_usable(values: Array) -> bool:
@@ -109,27 +127,37 @@ def _hopeless(values: Array, level: float | None) -> Forecast:
 
 def _forecast(values: Array, horizon: float, level: float | None, *, weight: float) -> Forecast:
     num_points = len(values)
+    ratio = max(1.0, horizon / num_points)
     if num_points < MIN_POINTS:
-        return Forecast(mean=float(np.median(values)), std=float(np.ptp(values)), status="too_short")
-    tail, error = _tail(values)
+        middle = float(np.median(values))
+        return Forecast(mean=middle, std=_std(float(np.ptp(values)), middle, ratio), status="too_short")
+    clean = _without_spikes(values)
+    tail, error = _tail(clean)
     if has_diverged(values.tolist(), level=level):
         return Forecast(mean=tail, std=abs(tail), status="diverged")
     if level is not None and tail >= level - 2 * error:
-        return Forecast(mean=tail, std=error, status="no_progress")
-    if level is not None and float(smooth(values).max()) > level + 3 * error + 0.02 * abs(level):
-        return Forecast(mean=tail, std=error, status="overshoot")
-    skip = min(num_points // 3, max(2, num_points // 20))  # the first steps still move as the values before did
-    times, kept = _reduce(np.arange(skip, num_points, dtype=np.float64), _without_spikes(values[skip:]))
-    progress = _log_progress(kept, error, horizon / num_points)
-    average = max(_average_curve(times, kept, horizon), tail - progress)
-    if level is not None and level > 0 and values.min() >= 0:
-        average = max(average, 0.0)
-    first = float(np.median(kept[: max(1, len(kept) // 10)])) if level is None else level
-    backtest = _backtest(times, kept, tail) * math.log(max(1.0, horizon / num_points)) / math.log(4 / 3)
-    spread = 0.5 * (average - (tail - progress / 3))
-    std = math.sqrt(error**2 + spread**2 + min(backtest, abs(tail - first)) ** 2)
-    average = min(tail, average)
+        return Forecast(mean=tail, std=_std(error, tail, ratio), status="no_progress")
+    # a smoothed value has an error 1.26 times the tail's: it is a median of fewer
+    if level is not None and float(smooth(clean).max()) > level + 4 * error + 0.02 * abs(level):
+        return Forecast(mean=tail, std=_std(error, tail, ratio), status="overshoot")
+    average = min(tail, _bounded_average(values, horizon, tail=tail, error=error))
+    std = _std(error, tail, ratio, fall=tail - average)
     return Forecast(mean=tail + weight * (average - tail), std=std, status="ok", tail=tail, average=average)
+
+
+def _std(error: float, tail: float, ratio: float, *, fall: float = 0.0) -> float:
+    """Return the standard deviation of a forecast at `ratio` = h / n: what is not known grows with its logarithm."""
+    return math.hypot(ERROR_SHARE * error, FALL_SHARE * fall, TAIL_SHARE * tail * math.log(ratio))
+
+
+def _bounded_average(values: Array, horizon: float, *, tail: float, error: float) -> float:
+    """Return the average of curves at `horizon`, no lower than twice the progress seen leads to."""
+    num_points = len(values)
+    skip = min(num_points // 3, max(2, num_points // 20))  # the first steps still move as the values before did
+    times, kept = np.arange(skip, num_points, dtype=np.float64), _without_spikes(values[skip:])
+    progress = _log_progress(kept, error, horizon / num_points)
+    average = max(_average_curve(times, kept, horizon), tail - 2 * progress)
+    return max(average, 0.0) if kept.min() >= 0 else average
 
 
 def _tail(values: Array) -> tuple[float, float]:
@@ -141,7 +169,8 @@ def _tail(values: Array) -> tuple[float, float]:
 
 def _correlation_factor(values: Array) -> float:
     """Return (1 + r) / (1 - r) for the lag-1 autocorrelation r: how much less than n a mean of n averages."""
-    rest = values - smooth(values)
+    half = _half(values, _smooth_window(values))
+    rest = (values - smooth(values))[half : len(values) - half]  # at its ends the smoothed curve has no trend
     power = float(rest @ rest)
     if power <= EPSILON**2 * float(values @ values):
         return 1.0
@@ -149,22 +178,53 @@ def _correlation_factor(values: Array) -> float:
     return (1 + correlation) / (1 - correlation)
 
 
+def _smooth_window(values: Array) -> int:
+    return max(_spike_window(values), len(values) // 8)
+
+
+def _spike_window(values: Array) -> int:
+    """Return the window of which fewer than half may be spikes: 7 steps, 3 or 5 of a series below 12."""
+    return 2 * min(3, max(1, len(values) // 4)) + 1
+
+
+def _half(values: Array, window: int) -> int:
+    return min(window // 2, (len(values) - 1) // 2)
+
+
 def _running_median(values: Array, window: int) -> Array:
-    half = min(window, len(values)) // 2
-    padded = np.pad(values, half, mode="edge")
-    return np.asarray(np.median(np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1), axis=1))
+    """Return the medians `(n,)` of whole windows alone: the ends take the first one's and the last one's.
+
+    Values repeated to fill a window at an end would let the last of them decide it.
+    """
+    half = _half(values, window)
+    medians = np.median(np.lib.stride_tricks.sliding_window_view(values, 2 * half + 1), axis=1)
+    return np.pad(medians, half, mode="edge")
 
 
 def _without_spikes(values: Array) -> Array:
-    middle = _running_median(values, 5)
-    return np.where(np.abs(values - middle) > 5 * noise(values) + EPSILON, middle, values)
+    """Return a series `(n,)` whose spikes lie at the median around them (Hampel's filter).
+
+    A spike is 5 standard deviations off, of the noise or of its window if that is wider: a steep curve has no spikes.
+    """
+    window = _spike_window(values)
+    middle = _running_median(values, window)
+    distances = np.abs(values - middle)
+    spread = np.maximum(noise(values), MAD_TO_STD * _running_mad(values, window))
+    return np.where(distances > 5 * spread + EPSILON, middle, values)
 
 
-def _reduce(times: Array, values: Array) -> tuple[Array, Array]:
+def _running_mad(values: Array, window: int) -> Array:
+    half = _half(values, window)
+    windows = np.lib.stride_tricks.sliding_window_view(values, 2 * half + 1)
+    deviations = np.abs(windows - np.median(windows, axis=1)[:, None])
+    return np.pad(np.median(deviations, axis=1), half, mode="edge")
+
+
+def _reduce(values: Array) -> tuple[Array, int]:
+    """Return at most `MAX_POINTS` means of equally many values, and how many; a remainder is cut off at the start."""
     size = -(-len(values) // MAX_POINTS)
     num_blocks = len(values) // size
-    used = slice(len(values) - num_blocks * size, None)  # a remainder is cut off at the start
-    return times[used].reshape(-1, size).mean(axis=1), values[used].reshape(-1, size).mean(axis=1)
+    return values[len(values) - num_blocks * size :].reshape(-1, size).mean(axis=1), size
 
 
 def _log_progress(values: Array, error: float, ratio: float) -> float:
@@ -187,57 +247,50 @@ def _shapes(times: Array, length: float) -> Array:
 
 def _average_curve(times: Array, values: Array, horizon: float) -> float:
     """Return the weighted mean at `horizon` of all shapes a f(t) + c fitted to `values` `(n,)` at `times` `(n,)`."""
-    length = float(times[-1]) + 1
-    shapes = _shapes(np.append(times, horizon), length)
-    slope, offset, residuals = _fit(shapes[:, :-1], values)
+    shapes = _shapes(np.append(times, horizon), float(times[-1]) + 1)
     sigma = max(noise(values), EPSILON + EPSILON * float(np.ptp(values)))
-    misfit = _huber(residuals / sigma).sum(axis=1)
-    weights = np.exp(misfit.min() - misfit)
     tail = float(np.median(values[-max(2, len(values) // 5) :]))
     drop = max(0.0, float(np.median(values[: max(2, len(values) // 10)])) - tail)
-    low = tail - 1.5 * drop - 2 * sigma
+    floor, width = FLOOR * tail, max(FLOOR_STD * tail, EPSILON) if values.min() >= 0 else math.inf
+    slope, offset, misfit = _fit(shapes[:, :-1], values, sigma, floor=floor, width=width)
+    weights = np.exp(misfit.min() - misfit)
+    low = tail - 2.5 * drop - 2 * sigma
     if values.min() >= 0:
         low = max(0.0, low)
     high = float(values.max()) + 2 * float(np.abs(values).max())
     return float(weights @ np.clip(slope * shapes[:, -1] + offset, low, high) / weights.sum())
 
 
-def _fit(shapes: Array, values: Array) -> tuple[Array, Array, Array]:
-    """Fit slope and offset `(m,)` of every shape `(m, n)` by 4 rounds of Huber re-weighting; residuals `(m, n)`.
+def _fit(shapes: Array, values: Array, sigma: float, *, floor: float, width: float) -> tuple[Array, Array, Array]:
+    """Fit slope and offset `(m,)` of every shape `(m, n)` by 4 rounds of Huber re-weighting; misfit `(m,)`.
 
-    Values that are never negative get no negative offset: nothing could fall that far.
+    The offset has the prior N(floor, width^2), which adds to the misfit. Values that are never negative get no
+    negative offset: nothing could fall that far.
     """
-    weights = np.ones_like(shapes)
+    weights, pull = np.ones_like(shapes), (sigma / width) ** 2
     for _ in range(4):
-        slope, offset = _least_squares(shapes, values, weights)
-        if values.min() >= 0:
-            to_zero = (weights * shapes * values).sum(axis=1) / np.maximum((weights * shapes**2).sum(axis=1), 1e-12)
-            slope, offset = np.where(offset < 0, to_zero, slope), np.maximum(offset, 0.0)
+        slope, offset = _least_squares(shapes, values, weights, floor=floor, pull=pull)
         residuals = values - slope[:, None] * shapes - offset[:, None]
         size = np.abs(residuals)
         scale = np.maximum(HUBER * MAD_TO_STD * np.median(size, axis=1), EPSILON)[:, None]
         weights = np.minimum(1.0, scale / np.maximum(size, EPSILON))
-    return slope, offset, residuals
+    return slope, offset, _huber(residuals / sigma).sum(axis=1) + 0.5 * ((offset - floor) / width) ** 2
 
 
-def _least_squares(shapes: Array, values: Array, weights: Array) -> tuple[Array, Array]:
-    """Return slope and offset `(m,)` of `values` `(n,)` on each of `shapes` `(m, n)`, by `weights` `(m, n)`."""
-    total = weights.sum(axis=1)
-    mean_shape, mean_value = (weights * shapes).sum(axis=1) / total, (weights @ values) / total
-    centred = shapes - mean_shape[:, None]
-    power = (weights * centred**2).sum(axis=1)
-    slope = (weights * centred * (values - mean_value[:, None])).sum(axis=1) / np.maximum(power, 1e-12)
-    return slope, mean_value - slope * mean_shape
+def _least_squares(shapes: Array, values: Array, weights: Array, *, floor: float, pull: float) -> tuple[Array, Array]:
+    """Return slope and offset `(m,)` of `values` `(n,)` on each of `shapes` `(m, n)`, by `weights` `(m, n)`.
+
+    `pull` counts as so many values that say that the offset is `floor`.
+    """
+    power, total = (weights * shapes**2).sum(axis=1) + 1e-12, weights.sum(axis=1) + pull
+    cross, product = (weights * shapes).sum(axis=1), (weights * shapes) @ values
+    determinant = np.maximum(power * total - cross**2, 1e-12 * power * total)
+    offset = (power * (weights @ values + pull * floor) - cross * product) / determinant
+    if values.min() >= 0:
+        offset = np.maximum(offset, 0.0)
+    return (product - cross * offset) / power, offset
 
 
 def _huber(residuals: ArrayLike) -> Array:
     size = np.abs(np.asarray(residuals, dtype=np.float64))
     return np.where(size <= HUBER, 0.5 * size**2, HUBER * (size - 0.5 * HUBER))
-
-
-def _backtest(times: Array, values: Array, tail: float) -> float:
-    """Return by how much a forecast from the first three quarters missed the end that was seen."""
-    cut = 3 * len(values) // 4
-    if cut < MIN_POINTS:
-        return 0.0
-    return abs(_average_curve(times[:cut], values[:cut], float(times[-1])) - tail)
