@@ -301,10 +301,10 @@ class OptimizerTraits(Config):
 #: As tuned on small image and text tasks (docs/decisions/0008): Schedule-Free (Defazio et al., 2024) wants 10-50x
 #: SGD's rate and needs no decay; under Adam short probes see a plateau, of which long runs want the lower edge.
 OPTIMIZER_TRAITS: dict[str, OptimizerTraits] = {
-    "sgd": OptimizerTraits(centre=1.0, share=0.9, pick=0.7, cools_down=True),
-    "lars": OptimizerTraits(centre=1.0, share=0.9, pick=0.7, cools_down=True),  # as of SGD, which it scales
-    "adamw": OptimizerTraits(centre=1.0, share=0.9, pick=0.7, cools_down=True),
+    "sgd": OptimizerTraits(centre=1.0, share=1.0, pick=0.6, cools_down=True),
+    "lars": OptimizerTraits(centre=1.0, share=1.0, pick=0.6, cools_down=True),  # as of SGD, which it scales
+    "adamw": OptimizerTraits(centre=1.0, share=1.0, pick=0.6, cools_down=True),
     "schedulefree_sgd": OptimizerTraits(centre=20.0, share=1.0, pick=1.0, cools_down=False),
     "schedulefree_adamw": OptimizerTraits(centre=3.0, share=0.7, pick=2.0, cools_down=False),
-    "own": OptimizerTraits(centre=1.0, share=0.9, pick=0.7, cools_down=True),  # which kind it is, is not known
+    "own": OptimizerTraits(centre=1.0, share=1.0, pick=0.6, cools_down=True),  # which kind it is, is not known
 }

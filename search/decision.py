@@ -122,9 +122,8 @@ def _choose_opening(problem: Problem, stage: Stage) -> Choice:
         return _keep_guess(problem, stage, _why_too_few(problem, stage))
     if all(score.reward is None for score in scores(stage)):
         return _choose_after_divergence(problem, stage)
-    if not shows_progress(stage.at(stage.coarse_rung)):
-        steps = stage.probes[-1].reading.num_steps
-        return _keep_guess(problem, stage, f"no probe of {steps} steps trained better than the lowest rate's")
+    if not (shows_progress(stage.at(0)) or shows_progress(stage.decisive)):
+        return _keep_guess(problem, stage, "no probe trained better than that of the lowest rate")
     return _choose_wide(problem, stage.decisive)
 
 

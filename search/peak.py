@@ -22,8 +22,8 @@ from search.types import Values
 
 #: Losses on the same batch that differ by a smaller share do not tell two probes apart.
 LEAST_PROGRESS = 0.001
-#: A loss that lies by this share above that of the lowest rate on the same batch is one of an unstable rate.
-JUMP = 0.02
+#: A rise of the log loss that does no harm.
+HARM = 0.005
 #: The fall of the log loss from other batches that is no noise.
 LEAST_GAIN = 0.05
 #: Points on a line of learning rates (4 decades / 200: steps of about 5 %), and on one of another axis.
@@ -73,19 +73,19 @@ def lower_edge(rates: Sequence[float], gains: Sequence[float], share: float) -> 
 
 
 def coarse_peak(stage: Stage) -> float:
-    """Return the best rate of probes a decade apart, which have some that did not diverge: the vertex, or a probe's.
+    """Return about which rate finalists lie, by probes a decade apart of which some did not diverge.
 
-    A neighbour that diverged, or whose losses jump, brackets the best probe as one with a low reward does.
+    That is the vertex, or the best probe's rate; a neighbour that diverged brackets it as one with a low reward does.
+    Where so few steps do not train yet, it is the highest rate that does no harm.
     """
-    judged = list(zip(stage.probes, scores(stage), strict=True))
-    finite = [score.reward for _, score in judged if score.reward is not None]
-    low, _ = worth_of_divergence(finite)
-    steady = [score.reward is not None and not _jumps(probe, stage) for probe, score in judged]
-    rates = [probe.candidate.values.learning_rate for probe, _ in judged]
-    rewards = [
-        (score.reward or 0.0) if is_steady else low for (_, score), is_steady in zip(judged, steady, strict=True)
-    ]
-    return vertex(rates, rewards) or rates[int(np.argmax(rewards))]
+    judged = scores(stage)
+    low, _ = worth_of_divergence([score.reward for score in judged if score.reward is not None])
+    rates = [score.values.learning_rate for score in judged]
+    rewards = [low if score.reward is None else score.reward for score in judged]
+    if shows_progress(stage):
+        return vertex(rates, rewards) or rates[int(np.argmax(rewards))]
+    least = rewards[int(np.argmin(rates))]
+    return max(rate for rate, reward in zip(rates, rewards, strict=True) if reward >= least - HARM)
 
 
 def shows_progress(stage: Stage) -> bool:
@@ -111,12 +111,6 @@ def _lowest(probes: Sequence[Probe]) -> Probe:
 def _is_below(probe: Probe, other: Probe) -> bool:
     gaps = _gaps(probe, other)
     return bool(np.all(gaps[len(gaps) // 2 :] > LEAST_PROGRESS))
-
-
-def _jumps(probe: Probe, stage: Stage) -> bool:
-    """Whether a loss of the probe lies clearly above that of the lowest rate on the same batch: it is not stable."""
-    gaps = _gaps(probe, _lowest([each for each in stage.probes if not each.reading.diverged]))
-    return bool(np.any(gaps < -JUMP))
 
 
 def _gaps(probe: Probe, other: Probe) -> NDArray[np.float64]:

@@ -103,9 +103,8 @@ def probe_allowance(
     """
     cost = costs.of(proposal.values)
     if proposal.origin == "wide":
-        num_steps = problem.config.coarse_probe_steps * 2**proposal.rung
-        left = len(problem.coarse_rates) - len(stage.at(proposal.rung).candidates)
-        coarse = spending.scale(steps_cost(problem, cost), num_steps * max(1 + len(stage.pending), left))
+        num_steps = problem.config.coarse_probe_steps
+        coarse = spending.scale(steps_cost(problem, cost), num_steps * (1 + len(stage.pending)))
         has_room = spending.fits(coarse, room(problem, search, spent))
         return Allowance(steps=num_steps, min_steps=num_steps) if has_room else None
     wanted, shortest = probe_amounts(problem, stage), shortest_probe(problem, cost)

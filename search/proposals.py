@@ -12,7 +12,7 @@ from search.decision import bounding_box, trust_region
 from search.evidence import diverged_values, evidence, scores, surrogate_of
 from search.link import MIN_CONTRAST
 from search.listing import promising
-from search.peak import LEAST_PROGRESS, coarse_peak, parabola_peak, shows_progress
+from search.peak import LEAST_PROGRESS, coarse_peak, parabola_peak
 from search.prior import Prior
 from search.space import Box, OptionAxis, are_within, distance
 from search.spending import fraction_spent
@@ -26,8 +26,8 @@ Array = NDArray[np.float64]
 LEAST_EXTENSION = 1.5
 #: An end of the range that turns out best is extended, at most this often.
 MAX_EXTENSIONS = 2
-#: Probes that tell decades apart double their length, if none has trained, up to this many lengths.
-MAX_COARSE_RUNGS = 3
+#: Rung 0 are the probes that tell decades apart.
+FINAL_RUNG = 1
 #: Neighbouring finalists differ by this factor of the learning rate.
 FINALIST_STEP = 2.0
 #: From this share of the budget on, a learning rate no longer rises: a short probe does not see slow divergence.
@@ -52,31 +52,28 @@ def _propose_wide(problem: Problem, stage: Stage) -> Proposal | None:
     """Tell decades apart by short probes, then train a few finalists about the best rate for longer."""
     is_coarse = all(each.origin == "wide" for each in stage.tried)
     proposal = _propose_coarse(problem, stage) if is_coarse else None
-    if proposal is not None or (is_coarse and (stage.pending or not shows_progress(stage.at(stage.rung)))):
+    if proposal is not None or (is_coarse and (stage.pending or not _are_sound(stage))):
         return proposal
     return _propose_finalist(problem, stage)
 
 
-def _propose_coarse(problem: Problem, stage: Stage) -> Proposal | None:
-    """Return a rate in a decade that was not tried; then one beyond the best end; then all again for longer.
+def _are_sound(stage: Stage) -> bool:
+    return any(score.reward is not None for score in scores(stage))
 
-    Where the losses of no probe have fallen, longer ones may tell more.
-    """
-    rung, opening, diverged = stage.rung, problem.opening, diverged_values(stage)
+
+def _propose_coarse(problem: Problem, stage: Stage) -> Proposal | None:
+    """Return a rate in a decade that was not tried; then one beyond the end that did best."""
+    opening, diverged = problem.opening, diverged_values(stage)
     rates = _most_central_first(_coarse_rates(problem, stage.prior))
     planned = [opening.model_copy(update={"learning_rate": rate}) for rate in rates]
-    tried = [*(each.values for each in stage.at(rung).candidates), *(each.values for each in stage.refused)]
+    tried = [each.values for each in stage.tried]
     left = [values for values in planned if values not in tried and not is_barred(values, diverged)]
     if left:
-        return Proposal(left[0], "wide", rung)
-    if stage.pending:
+        return Proposal(left[0], "wide")
+    if stage.pending or len(tried) >= len(planned) + MAX_EXTENSIONS:
         return None
-    if len(tried) < len(planned) + MAX_EXTENSIONS and (extension := _extension(problem, stage.at(rung), 10.0)):
-        return Proposal(extension, "wide", rung)
-    if shows_progress(stage.at(rung)) or rung + 1 >= MAX_COARSE_RUNGS:
-        return None
-    again = (values for values in planned if not is_barred(values, diverged))
-    return next((Proposal(values, "wide", rung + 1) for values in again), None)
+    extension = _extension(problem, stage, 10.0)
+    return None if extension is None else Proposal(extension, "wide")
 
 
 def _coarse_rates(problem: Problem, prior: Prior) -> list[float]:
@@ -101,7 +98,7 @@ def _past_rate(problem: Problem, prior: Prior) -> float | None:
 
 
 def _propose_finalist(problem: Problem, stage: Stage) -> Proposal | None:
-    rung = stage.coarse_rung + 1
+    rung = FINAL_RUNG
     plan, finalists = finalist_plan(problem, stage), stage.at(rung)
     refused = [each for each in (*stage.refused, *stage.too_slow.values()) if each.origin != "wide"]
     tried = [*(each.values for each in finalists.candidates), *(each.values for each in stage.refused)]
@@ -129,7 +126,7 @@ def finalist_plan(problem: Problem, stage: Stage) -> list[Values]:
     and high beyond, so that rate and level are not confounded. Further axes start from where the run opens, and are
     then spread over their ranges (Sobol).
     """
-    centre = coarse_peak(stage.at(stage.coarse_rung))
+    centre = coarse_peak(stage.at(0))
     rates = [problem.clip_rate(centre * FINALIST_STEP**step) for step in (0, -1, 1)]
     levels = _alternating_levels(problem, [0, 1, 2])
     return [

@@ -168,15 +168,10 @@ class Stage:
         return replace(self, candidates=[candidate for candidate in self.candidates if candidate.rung == rung])
 
     @property
-    def coarse_rung(self) -> int:
-        """The last rung of the wide search that tells decades apart."""
-        return max((candidate.rung for candidate in self.candidates if candidate.origin == "wide"), default=0)
-
-    @property
     def decisive(self) -> "Stage":
         """The stage as if those probes were all that decide it: of the last rung that can be compared."""
         last = self.at(self.rung)
-        return last if len(last.probes) > 1 else self.at(self.coarse_rung)
+        return last if len(last.probes) > 1 else self.at(0)
 
     @property
     def pending(self) -> list[Candidate]:

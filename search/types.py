@@ -74,7 +74,7 @@ class Candidate(Value):
     values: Values
     allowance: Allowance
     origin: Origin
-    rung: int = Field(0, description="of the wide search: probes of one rung are as long, and compared with each other")
+    rung: int = Field(0, description="probes of one rung are equally long and compared with each other")
     decay: float = Field(0.0, description="last share of the allowance in which the learning rate falls linearly to 0")
 
     def learning_rate_at(self, part: float) -> float:
