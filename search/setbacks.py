@@ -31,7 +31,12 @@ def is_setback(problem: Problem, stage: Stage, losses: Sequence[float], *, part:
     median, level = usable_median(recent), stage_level(stage)
     if stage.decision is None or not stage.decision.switched or control is None:
         return False
-    if part < FIRST_CHECK or median is None or len(recent) < MIN_LEVEL_LOSSES or (level is not None and part >= LATE and median <= level):
+    if (
+        part < FIRST_CHECK
+        or median is None
+        or len(recent) < MIN_LEVEL_LOSSES
+        or (level is not None and part >= LATE and median <= level)
+    ):
         return False
     num_steps = spending.num_steps(spending.scale(whole, part), spending.step_cost(problem.budget, control))
     points = max(float(len(control.losses)), min(num_steps, LONGEST_COMMIT) / control.steps_per_point)
