@@ -49,6 +49,7 @@ def stage_level(stage: Stage) -> float | None:
     return stage.level if stage.level is not None else opening_level([probe.reading for probe in stage.probes])
 
 
+@lru_cache(maxsize=64)  # each look at a commit asks for its stage's probes
 def is_diverged(reading: Reading, *, level: float | None, initial: float | None) -> bool:
     """Whether a probe blew up, by its trainer's word or by its curve."""
     tolerance = TOLERANCE * abs(initial if initial is not None else level or 0.0)

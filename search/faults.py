@@ -29,10 +29,11 @@ LOST_SHARE = 0.5
 
 
 class Level(NamedTuple):
-    """A median loss, and its standard error."""
+    """A median loss, its standard error, and the lower quartile of what it is the median of."""
 
     loss: float
     error: float
+    low: float = -math.inf  # not known
 
 
 class Known(NamedTuple):
@@ -98,7 +99,7 @@ def _is_dead(last: Level, before: Level, best: Level, known: Known, *, is_gone: 
     reachable = best if known.probed is None else lower(best, Level(known.probed, last.error))
     is_ignorant = last.loss >= initial - IGNORANCE_SHARE * abs(initial)
     is_above = _is_above(last, reachable, least=CLEAR_SHARE * abs(initial))
-    return is_ignorant + is_above + is_gone >= 2
+    return sum(map(bool, (is_ignorant, is_above, is_gone))) >= 2
 
 
 def has_vanished(scales: Sequence[float], reference: float | None) -> bool:
@@ -127,16 +128,18 @@ def lower(first: Level | None, second: Level) -> Level:
 
 
 class _Levels:
-    """The levels of a trace's windows, oldest first. No window is less noisy than half of all steps are."""
+    """The levels of a trace's windows, oldest first. What a window's noise is, those before it show too."""
 
     def __init__(self, losses: Array) -> None:
         self._windows = losses[len(losses) % WINDOW :].reshape(-1, WINDOW)
         self._medians = np.median(self._windows, axis=1)
-        self._least = noise(losses) / math.sqrt(WINDOW)
 
     def at(self, index: int) -> Level:
-        error = max(self._least, standard_error(self._windows[index]))
-        return Level(float(self._medians[index]), 1.25 * error)  # of a median, under normal noise
+        index %= len(self._windows)
+        near = self._windows[max(0, index - 2) : index + 1].ravel()
+        error = max(standard_error(self._windows[index]), noise(near) / math.sqrt(WINDOW))
+        low = float(np.sort(self._windows[index])[WINDOW // 4])
+        return Level(float(self._medians[index]), 1.25 * error, low)  # of a median, under normal noise
 
     def lowest(self, *, but: int = 0) -> Level:
         """Return the lowest of all levels but the last few."""
@@ -144,4 +147,7 @@ class _Levels:
 
 
 def _is_above(level: Level, other: Level, *, least: float) -> bool:
-    return level.loss > other.loss + max(CLEAR_ERRORS * math.hypot(level.error, other.error), least)
+    """Whether a level is above another by more than noise; one that blew up may be noisier than it is high."""
+    noise_of_both = CLEAR_ERRORS * math.hypot(level.error, other.error)
+    is_clear = level.loss > other.loss + max(noise_of_both, least)
+    return is_clear or level.low > other.loss + CLEAR_ERRORS * other.error + least

@@ -206,7 +206,11 @@ class TrialFinished(Record):
     line: Line = Field("main", description="whose weights, schedule and losses these are")
     validation_loss: float | None
     validation_metrics: dict[str, float | None] = Field(default_factory=dict)
-    schedule: tuple[ScheduleEntry, ...]
+    exported_step: int | None = Field(None, description="committed steps behind the weights; null: all of them")
+    end_validation_loss: float | None = Field(
+        None, description="of the run's end, where an earlier checkpoint had a lower loss and gave the weights"
+    )
+    schedule: tuple[ScheduleEntry, ...] = Field(description="that led to the weights")
     bill: Bill
     weights_url: str | None
 

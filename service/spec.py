@@ -134,6 +134,9 @@ class Checkpointing(Config):
         le=100,
         description="newest checkpoints that stay, besides the best one and those that something goes on from",
     )
+    export: Literal["last", "best"] = Field(
+        "best", description="the weights of the end, or of the checkpoint with the lowest validation loss if lower"
+    )
 
 
 class Arm(Config):

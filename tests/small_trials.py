@@ -7,7 +7,8 @@ from service.spec import JobSpec, TrialSpec
 
 
 def digits_trial(**fields: Any) -> TrialSpec:
-    """Return the first trial of a job on digits, of 900 steps, with these fields of the job."""
+    """Return the first trial of a job on digits, of 900 steps, with these fields; it exports what it ends with."""
+    fields["checkpoint"] = {"export": "last"} | fields.get("checkpoint", {})
     job = {"workload": {"kind": "digits-mlp"}, "budget": {"steps": 900}}
     return next(JobSpec.model_validate(job | fields).trials())
 

@@ -86,6 +86,18 @@ class Best(BaseModel):
 
     checkpoint: str
     loss: float
+    step: int | None = Field(None, description="committed steps behind it; None: an earlier release has not said")
+    schedule: tuple[ScheduleEntry, ...] | None = Field(
+        None, description="that led there, where its steps were taken back; None: the beginning of the run's"
+    )
+
+
+#: A loss that is lower than the best one by less than this share is not worth a checkpoint of its own ...
+BEST_GAIN = 0.002
+#: ... nor is one before this share of the budget was spent since the last of them ...
+BEST_SHARE = 0.05
+#: ... or, where seconds are counted, before training took so many times as long as a checkpoint does.
+BEST_SPACING = 50.0
 
 
 class Progress(BaseModel):
@@ -100,7 +112,9 @@ class Progress(BaseModel):
     bill: Bill = Bill()
     schedule: list[ScheduleEntry] = Field(default_factory=list)
     validation_loss: float | None = Field(None, description="of the last evaluation; None: it was not finite")
+    evaluated_step: int | None = Field(None, description="committed steps behind that evaluation")
     best: Best | None = None
+    best_at: float = Field(0.0, description="share of the budget that was spent when a new best was last written")
     steady: tuple[str, ...] = Field(
         (), description="checkpoints that a larger budget goes on from: of the last state that none has told on"
     )
@@ -155,20 +169,48 @@ class Progress(BaseModel):
             bytes_recovery=self.bill.bytes_recovery + now.bytes - before.bytes,
         )
 
+    def note_evaluation(self, loss: float | None) -> None:
+        """Remember the validation loss of the present state."""
+        self.validation_loss, self.evaluated_step = loss, self.step
+
     def note_checkpoint(self, url: str) -> None:
-        """Remember the checkpoint at `url` if the loss evaluated last is lower than behind every one before."""
+        """Remember the checkpoint at `url` if its state was evaluated, with a lower loss than any before."""
         loss = self.validation_loss
-        if loss is not None and (self.best is None or loss < self.best.loss):
-            self.best = Best(checkpoint=url, loss=loss)
+        if loss is None or self.evaluated_step != self.step:
+            return
+        if self.best is None or loss < self.best.loss:
+            self.best = Best(checkpoint=url, loss=loss, step=self.step)
+
+    def is_new_best(self, fraction: float) -> bool:
+        """Whether the state that was just evaluated is worth a checkpoint, `fraction` of the budget being spent."""
+        loss = self.validation_loss
+        if loss is None or fraction - self.best_at < BEST_SHARE:
+            return False
+        return self.best is None or loss < self.best.loss - BEST_GAIN * abs(self.best.loss)
+
+    def schedule_to(self, best: Best) -> tuple[ScheduleEntry, ...]:
+        """Return the schedule that led to the checkpoint `best`, whose step is known."""
+        assert best.step is not None
+        if best.schedule is not None:
+            return best.schedule
+        begun = (entry for entry in self.schedule if entry.step < best.step)
+        return tuple(
+            entry.model_copy(update={"num_steps": min(entry.num_steps, best.step - entry.step)}) for entry in begun
+        )
 
     def note_insurance(self, line: "Progress") -> None:
         """Write down what the line beside this one has spent so far; no budget of this one counts it."""
         self._bill(steps_insurance=line.steps, bytes_insurance=line.bytes)
 
     def rewind_to(self, earlier: "Progress", *, num_steps: int) -> None:
-        """Forget the `num_steps` that were trained since `earlier`; what they cost stays on the bill."""
+        """Forget the `num_steps` that were trained since `earlier`; what they cost stays on the bill.
+
+        The best checkpoint stays the best, with the schedule that led to it.
+        """
+        if self.best is not None and self.best.step is not None and self.best.step > earlier.step:
+            self.best = self.best.model_copy(update={"schedule": self.schedule_to(self.best)})
         self.step, self.schedule, self.steady = earlier.step, list(earlier.schedule), earlier.steady
-        self.validation_loss, self.best = earlier.validation_loss, earlier.best
+        self.validation_loss, self.evaluated_step = earlier.validation_loss, earlier.evaluated_step
         self._bill(steps_taken_back=self.bill.steps_taken_back + num_steps)
 
     def stop_clock(self, seconds: float) -> None:

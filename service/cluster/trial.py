@@ -3,6 +3,7 @@
 Control never calls upward: the strategy returns candidates and decisions, this module acts on them.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -10,6 +11,7 @@ from search import strategies
 from search.prior import NO_PRIOR, Prior
 from search.protocol import Strategy
 from search.space import SearchSpace
+from search.spending import fraction_spent
 from search.types import Allowance, Course, Spent, Values
 from service.cluster import chunks, reports
 from service.cluster.checkpoints import Keeper
@@ -17,7 +19,7 @@ from service.cluster.clock import TrainingClock
 from service.cluster.insurance import Insurance, InsuranceSink, insured, loss_of, own_schedule
 from service.cluster.lanes import Lane, recovered, require_equal
 from service.cluster.opening import STAGE, opening_space
-from service.cluster.progress import OpenCommit, Progress
+from service.cluster.progress import BEST_SPACING, Best, OpenCommit, Progress
 from service.cluster.promotion import BEST, End
 from service.cluster.reports import Sink
 from service.cluster.resume import Resume, StageStart
@@ -74,6 +76,9 @@ class _Run:
         self._billed = Recovery()  # what of the group's recovery is on the bill
         self.clock, self._saved_s = TrainingClock(self.group), 0.0
         self._begun: OpenSearch | None = None  # by an earlier attempt
+        self.exported: Best | None = None  # None: the weights are those of the end
+        self.end_loss = math.nan
+        self._save_took_s = 0.0
 
     def seconds(self) -> float:
         """Return the training clock."""
@@ -116,7 +121,7 @@ class _Run:
             for lane in self.lanes:
                 lane.hold(self._stage.checkpoint)  # their states are equal by construction
             self.clock.start()
-            self.evaluate()
+            self._evaluate_start()
             return None
         self._go_on(resume)
         return resume.open_commit
@@ -159,7 +164,9 @@ class _Run:
             line="main" if line is self else "insurance",
             validation_loss=reports.finite(evaluation.loss),
             validation_metrics={name: reports.finite(value) for name, value in evaluation.metrics.items()},
-            schedule=tuple(line.progress.schedule),
+            exported_step=line.exported and line.exported.step,
+            end_validation_loss=reports.finite(line.end_loss) if line.exported else None,
+            schedule=line.progress.schedule_to(line.exported) if line.exported else tuple(line.progress.schedule),
             bill=self.progress.bill,
             weights_url=weights_url,
         )
@@ -167,10 +174,19 @@ class _Run:
         return finished
 
     def evaluate_end(self) -> Evaluation:
-        """Evaluate what the clock has stopped at."""
+        """Evaluate what the clock has stopped at, or go to the best checkpoint where that has the lower loss."""
         evaluation = self.group.evaluate()
         self.progress.charge_bytes(evaluation)
         self.sink.report(*reports.evaluated(self.trial_id, evaluation, self.progress.step, self.progress.seconds))
+        self.end_loss, best = evaluation.loss, self.progress.best
+        if self.spec.checkpoint.export == "last" or best is None or best.step is None:
+            return evaluation
+        if not best.loss < loss_of(evaluation):
+            return evaluation
+        self.exported = best
+        self.group.load(best.checkpoint)
+        evaluation = self.group.evaluate()
+        self.progress.charge_bytes(evaluation)
         return evaluation
 
     def close(self) -> None:
@@ -189,6 +205,8 @@ class _Run:
         if self._is_to_join():
             self._join_lanes()
             self._stage.checkpoint = self.keeper.save(0)  # the one before is of fewer ranks
+            self.progress.best = None
+            self.progress.note_checkpoint(self._stage.checkpoint)
             self.lanes[0].hold(self._stage.checkpoint)
         if self.spec.lanes.after == "insurance":
             start = self._stage.checkpoint
@@ -209,7 +227,7 @@ class _Run:
     def train_alone(self, commit: OpenCommit | None) -> Course:
         """Train the one stage of a strategy that does not search, from its start or within `commit`."""
         if commit is None:
-            self.evaluate()
+            self._evaluate_start()
         course = self.train_commit(commit or self.open_stage())
         self.progress.stop_clock(self.seconds())
         return course
@@ -284,11 +302,27 @@ class _Run:
                 course = self._look(commit)
                 if course != "go_on":
                     return course
+            if is_evaluated and self._is_new_best():
+                self._keep_best(commit)
             is_due = self.seconds() - self._saved_s >= self.spec.checkpoint.every_seconds
             if is_due and self.sink.is_clear():  # while the API is silent nobody would know of another
                 self._known = self.keeper.saved[-1:]
                 self.sink.report(self._checkpoint(commit))
         return self._course_at_end(commit)
+
+    def _is_new_best(self) -> bool:
+        """Whether what was just evaluated is worth a checkpoint; a budget without seconds reads no clock."""
+        since = self.seconds() - self._saved_s
+        is_cheap = self.spec.budget.seconds is None or since >= BEST_SPACING * self._save_took_s
+        return is_cheap and self.progress.is_new_best(fraction_spent(self.spec.budget, self.spent()))
+
+    def _keep_best(self, commit: OpenCommit) -> None:
+        """Write a checkpoint of a new best, and wait until it is stored."""
+        self.progress.best_at = fraction_spent(self.spec.budget, self.spent())
+        self._known += self.keeper.saved[-1:]  # until the API knows of a later one
+        self._wait_for(self._checkpoint(commit, is_new_best=True))
+        if self.sink.is_clear():
+            self._known = []
 
     def _next_look(self, commit: OpenCommit, until: Allowance) -> int:
         """Return after how many steps of the commit the strategy looks at it again; without seconds, by no clock."""
@@ -372,8 +406,12 @@ class _Run:
     def evaluate(self) -> None:
         """Evaluate the committed line, on the clock."""
         evaluation = self._evaluation()
-        self.progress.validation_loss = reports.finite(evaluation.loss)
+        self.progress.note_evaluation(reports.finite(evaluation.loss))
         self.sink.report(*reports.evaluated(self.trial_id, evaluation, self.progress.step, self.seconds()))
+
+    def _evaluate_start(self) -> None:
+        self.evaluate()
+        self.progress.note_checkpoint(self._stage.checkpoint)
 
     def _evaluation(self) -> Evaluation:
         started = self.seconds()
@@ -394,16 +432,21 @@ class _Run:
         if self.insurance is not None:
             self.progress.note_insurance(self.insurance.line.progress)
 
-    def _checkpoint(self, commit: OpenCommit, *, is_steady: bool = False) -> Checkpointed:
-        resume = self._save(commit)
+    def _checkpoint(self, commit: OpenCommit, *, is_steady: bool = False, is_new_best: bool = False) -> Checkpointed:
+        resume = self._save(commit, is_timed=not is_new_best)
         return reports.checkpointed(self.trial_id, commit, self.progress, resume=resume, is_steady=is_steady)
 
-    def _save(self, commit: OpenCommit | None) -> dict[str, Any]:
-        """Write a checkpoint; return what a later attempt needs to go on from it. `commit` is the open one."""
+    def _save(self, commit: OpenCommit | None, *, is_timed: bool = False) -> dict[str, Any]:
+        """Write a checkpoint; return what a later attempt needs to go on from it. `commit` is the open one.
+
+        `is_timed`: a clock has said when; what is exported from a budget without seconds depends on none.
+        """
         started = self.seconds()
         url = self.keeper.save(self.progress.step, needed=self.needed())
-        self.progress.note_checkpoint(url)
+        if not is_timed or self.spec.budget.seconds is not None:
+            self.progress.note_checkpoint(url)
         self._saved_s = self.seconds()
+        self._save_took_s = self._saved_s - started
         self.progress.charge_seconds(seconds_checkpoint=self._saved_s - started)
         self.progress.stop_clock(self._saved_s)
         self._bill_lanes()

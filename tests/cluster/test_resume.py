@@ -1,6 +1,7 @@
 """Whatever the moment a run is cut off, it ends as if nothing had happened; budgets here read no clock."""
 
 import itertools
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -202,6 +203,20 @@ def test_a_checkpoint_stays_until_the_api_knows_a_later_one(train: Callable[...,
 
 def _folder(url: str) -> Path:
     return Path(url.removeprefix("file://"))
+
+
+def test_a_record_of_an_earlier_release_is_gone_on_with(train: Callable[..., Memory], tmp_path: Path) -> None:
+    stored = json.loads((Path(__file__).parent / "resume_record.json").read_text())  # within stage 1 of "steps"
+    resume = json.loads(json.dumps(stored["resume"]).replace("file:///storage", f"file://{tmp_path}"))
+    for name, state in stored["states"].items():
+        (tmp_path / "job.tuned.0" / name).mkdir(parents=True)
+        (tmp_path / "job.tuned.0" / name / "state.json").write_text(json.dumps(state))
+
+    [finished] = train(_spec("bo with a cool-down", "steps", keep=100), resume=resume).of(TrialFinished)
+
+    bill = finished.bill
+    assert finished.outcome == "completed"
+    assert bill.steps + bill.steps_search + bill.steps_taken_back == 700
 
 
 def test_a_job_does_not_resume_on_another_model_or_other_data(

@@ -17,19 +17,19 @@ class Storage(Memory):
     def __init__(self) -> None:
         super().__init__()
         self.best: list[tuple[float, int]] = []  # loss and the step of the first checkpoint behind it
-        self._loss: float | None = None
+        self._loss, self._step = 0.0, -1  # of the last evaluation
 
     def report(self, *records: AnyRecord) -> None:
         super().report(*records)
         for record in records:
             if isinstance(record, MetricPoints) and record.name == "validation_loss":
-                self._loss = record.values[0]
+                self._loss, self._step = record.values[0] or 0.0, record.steps[0]
             if isinstance(record, Checkpointed | StageClosed):
                 self._look(Resume.model_validate(record.resume))
 
     def _look(self, resume: Resume) -> None:
-        if self._loss is not None and (not self.best or self._loss < self.best[-1][0]):
-            self.best.append((self._loss, resume.progress.step))
+        if not self.best or self._loss < self.best[-1][0]:
+            self.best.append((self._loss, self._step))
         best = resume.progress.best
         assert best is not None and (best.loss, int(best.checkpoint.rpartition("-")[2])) == self.best[-1]
         assert best.checkpoint in resume.checkpoints

@@ -11,7 +11,7 @@ from search import promotion, strategies
 from search.closing import next_stage
 from search.config import BoConfig, Budget
 from search.controller import Controller
-from search.decision import choose, trust_region
+from search.decision import Verdict, choose, may_switch, trust_region
 from search.evidence import scores
 from search.history import DRIFT, discounted, extended, learned_drift
 from search.pruning import is_hopeless, stays_behind
@@ -303,6 +303,31 @@ def test_a_switch_is_rolled_back_if_it_does_worse_than_the_incumbent_was_forecas
     losses = np.random.default_rng(0).normal(loss, 0.001, 200).tolist()
 
     assert switch.line.controller.watch(_observe(None, losses, total=total)) == course
+
+
+@pytest.mark.parametrize(
+    ("probability", "gain", "trusted", "failed"), [(0.93, 0.038, False, True), (0.99, 0.01, True, True)]
+)
+def test_after_a_failure_the_best_rival_wins_however_unsure(probability, gain, trusted, failed):
+    verdict = Verdict(winner=1, probability=probability, gain=gain)
+
+    assert may_switch(verdict, BoConfig()) is trusted
+    assert may_switch(verdict, BoConfig(), is_trusted=False) is failed
+    assert not may_switch(verdict._replace(winner=0), BoConfig(), is_trusted=False)
+
+
+@pytest.mark.parametrize(("fall", "switches"), [(0.0, False), (0.01, True)])
+def test_where_no_probe_made_progress_noise_alone_switches_nothing(fall, switches):
+    stage = Stage(index=1, incumbent=RATE, level=2.0)
+    for number, rate in enumerate((0.1, 0.05)):
+        candidate = _candidate(number, rate, Allowance(steps=100))
+        losses = _falling(100, fall=fall * (1 + number), noise=0.001, start=2.05 - 0.04 * number)
+        stage.candidates.append(candidate)
+        stage.readings[candidate.id] = Reading.of(_observe(candidate, losses, total=100))
+    choice = choose(_problem(), stage)
+
+    assert (choice.values != RATE) is switches
+    assert switches or "no probe got below the loss that it started from" in choice.reason
 
 
 def test_after_a_roll_back_the_incumbent_returns_and_nothing_like_the_switch_is_tried(switch):
