@@ -72,8 +72,9 @@ def lead(trainer: Trainer) -> None:
         trainer.do(SNAPSHOT, 0, 0)
         while (candidate := strategy.ask()) is not None:
             trainer.do(RESTORE, 0, 0)
-            length = max(candidate.allowance.steps, candidate.allowance.min_steps)
-            losses = trainer.do(TRAIN, candidate.values.learning_rate, length)[1]
+            length, losses = max(candidate.allowance.steps, candidate.allowance.min_steps), []
+            for step in range(length):  # a finalist's rate falls to 0, as the run's will
+                losses += trainer.do(TRAIN, candidate.learning_rate_at(step / length), 1)[1]
             num_steps += length
             strategy.tell(observe(candidate.id, losses))
         trainer.do(RESTORE, 0, 0)

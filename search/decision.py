@@ -274,11 +274,12 @@ def _choose_wide(problem: Problem, stage: Stage) -> Choice:
     fit = _fit(problem, stage)
     best, how, posterior = wide_best(problem, stage, fit)
     edge = edge_below(problem, stage, fit, best)
-    traits = problem.traits
-    rate = problem.clip_rate(edge.learning_rate * traits.pick)
+    traits, num_steps = problem.traits, max(probe.reading.num_steps for probe in stage.probes)
+    pick = traits.factor(num_steps, problem.num_steps)
+    rate = problem.clip_rate(edge.learning_rate * pick)
     values = edge.model_copy(update={"learning_rate": rate})
     rates = [probe.candidate.values.learning_rate for probe in stage.probes]
-    factor = "" if traits.pick == 1 else f" x {traits.pick:g}"
+    factor = "" if pick == 1 else f" x {pick:.2g}"
     origin = f"{how} {_number(best.learning_rate)}"
     share = f", where the loss falls {100 * traits.share:.0f} % as far as at {origin}"
     source = f"{origin}{factor}" if edge == best else f"{_number(edge.learning_rate)}{factor}{share}"

@@ -22,6 +22,8 @@ from search.types import Values
 
 #: Losses on the same batch that differ by a smaller share do not tell two probes apart.
 LEAST_PROGRESS = 0.001
+#: A second peak at a higher rate must be better by this share of its gain.
+TWIN_SHARE = 0.15
 #: A rise of the log loss that does no harm.
 HARM = 0.005
 #: The fall of the log loss from other batches that is no noise.
@@ -41,7 +43,7 @@ def vertex(rates: Sequence[float], rewards: Sequence[float]) -> float | None:
         return None
     order = np.argsort(rates)
     x, y = np.log(np.asarray(rates)[order]), np.asarray(rewards)[order]
-    best = int(np.argmax(y))
+    best = lowest_peak(y)
     if not 0 < best < len(y) - 1:
         return None
     left, right = (x[best - 1], x[best + 1])
@@ -53,6 +55,21 @@ def vertex(rates: Sequence[float], rewards: Sequence[float]) -> float | None:
     middle = (left + x[best]) / 2
     peak = middle + (right - left) / 2 * rise / (rise + fall)
     return float(np.exp(np.clip(peak, left, right)))
+
+
+def lowest_peak(rewards: NDArray[np.float64]) -> int:
+    """Return the index of the best reward, in order of the rates; of two peaks, the lower one unless it is clearly lower.
+
+    Near the highest rate that trains at all, luck makes peaks.
+    """
+    best = int(np.argmax(rewards))
+    clearly = TWIN_SHARE * abs(float(rewards[best]))
+    peaks = (
+        index
+        for index in range(best)
+        if rewards[index] > rewards[index + 1] and rewards[index] >= rewards[best] - clearly
+    )
+    return next(peaks, best)
 
 
 def lower_edge(rates: Sequence[float], gains: Sequence[float], share: float) -> float:

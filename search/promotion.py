@@ -1,24 +1,38 @@
-"""Which probe's steps a commit may begin with: those of a later stage's winner. The wide search is always rewound."""
+"""Which probe's steps a commit may begin with: those of a later stage's winner, or of the best finalist."""
+
+import math
 
 from search.decision import choose
 from search.evidence import scores
 from search.reading import Reading
+from search.space import distance
 from search.stage import Probe, Problem, Stage
 from search.types import Spent, Values
 
+#: A finalist within this factor of the chosen values has begun the run that they would.
+SAME_VALUES = 4.0
+
 
 def winner(problem: Problem, stage: Stage, chosen: Values) -> Probe | None:
-    """Return the probe that trained the `chosen` values to its end, if its steps may stay."""
-    if not stage.has_incumbent or not problem.config.promote:
+    """Return the probe that trained the `chosen` values to its end, if its steps may stay.
+
+    Of the wide search it is the best finalist, if that was trained with much the same values: its rate fell to 0 as
+    the run's will, so its end is a good place to go on from.
+    """
+    if not problem.config.promote:
         return None
     judged = zip(stage.probes, scores(stage), strict=True)
-    whole = (probe for probe, score in judged if score.reward is not None and not probe.reading.is_cut)
-    return next((probe for probe in whole if probe.candidate.values == chosen), None)
+    whole = [(probe, score.reward) for probe, score in judged if score.reward is not None and not probe.reading.is_cut]
+    if stage.has_incumbent:
+        return next((probe for probe, _ in whole if probe.candidate.values == chosen), None)
+    finalists = [each for each in whole if each[0].candidate.rung and each[0].candidate.decay]
+    best = max(finalists, key=lambda each: each[1], default=(None, 0.0))[0]
+    return best if best and distance(best.candidate.values, chosen) <= math.log(SAME_VALUES) else None
 
 
 def leading(problem: Problem, stage: Stage) -> str | None:
     """Return the id of the probe that would be promoted if the stage were decided now."""
-    if not stage.has_incumbent or not stage.probes:
+    if not stage.probes or not (stage.has_incumbent or stage.rung):
         return None
     probe = winner(problem, stage, choose(problem, stage).values)
     return probe.candidate.id if probe else None

@@ -70,19 +70,30 @@ def _on_an_arm(trial: TrialSpec) -> Iterator[str]:
 
 
 def _on_a_search(trial: TrialSpec, config: StagedConfig) -> Iterator[str]:
-    budget, num_probes = trial.budget, config.probes
-    if isinstance(config, WideConfig):
-        num_further = sum(each.name != "level" for each in trial.replica.ranges())
-        num_probes = config.wide_probes + config.wide_probes_per_axis * num_further
-    probing = num_probes * config.min_probe_steps
-    fraction = config.search_fraction
-    enough = math.ceil(probing / fraction)
-    if budget.steps is not None and budget.steps < enough:
+    steps = trial.budget.steps
+    if steps is None:
+        return
+    probing, fraction = _fewest_steps(trial, config), config.search_fraction(steps)
+    if fraction * steps < probing:
         yield (
-            f"{num_probes} probes of {config.min_probe_steps} steps take {probing}, and `max_search_fraction` "
-            f"{fraction:g} of `budget.steps` {budget.steps} is {math.floor(fraction * budget.steps)}: "
-            f"give {enough} steps, a higher fraction, or `controller: {{kind: off}}` to keep the guess"
+            f"a search takes {probing} steps, and `max_search_fraction` {fraction:g} of `budget.steps` {steps} is "
+            f"{math.floor(fraction * steps)}: give {math.ceil(probing / fraction)} steps, a higher fraction, "
+            "or `controller: {kind: off}` to keep the guess"
         )
+
+
+def _fewest_steps(trial: TrialSpec, config: StagedConfig) -> int:
+    """Return the steps of the shortest search that chooses between finalists."""
+    if not isinstance(config, WideConfig):
+        return config.probes * config.min_probe_steps
+    num_further = sum(each.name != "level" for each in trial.replica.ranges())
+    finalists = config.wide_probes + config.wide_probes_per_axis * num_further
+    decades = (
+        config.wide_decades
+        if config.stated_rates is None
+        else math.log10(config.stated_rates[1] / config.stated_rates[0])
+    )
+    return math.ceil(max(3, decades + 1) * config.coarse_probe_steps) + min(2, finalists) * config.min_probe_steps
 
 
 def _on_a_level(trial: TrialSpec) -> Iterator[str]:

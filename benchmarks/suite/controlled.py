@@ -29,12 +29,15 @@ def train(line: Line, strategy: Strategy, num_steps: int) -> Run:
     """Train `line` for `num_steps` steps, of probes and commits together, as `strategy` says."""
     run = Run(num_steps)
     while run.spent < num_steps:
-        start = line.snapshot()
+        start, ends = line.snapshot(), dict[str, Any]()
         while (candidate := strategy.ask()) is not None:
             strategy.tell(_probe(line, strategy, candidate, run))
+            ends[candidate.id] = line.snapshot()
             line.restore(start)
-        decision = strategy.decide()
+        decision = strategy.decide(ends)
         run.decisions.append(decision)
+        if decision.promoted is not None:
+            line.restore(ends[decision.promoted])
         _commit(line, strategy, decision, start, run)
     return run
 

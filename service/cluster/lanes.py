@@ -7,7 +7,7 @@ from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ThreadPoo
 from typing import ParamSpec, TypeVar
 
 from search.config import Budget
-from search.types import Allowance, Candidate, Course, Observation, Spent
+from search.types import Allowance, Candidate, Course, Observation, Spent, Values
 from service.cluster import chunks
 from service.cluster.progress import Measured
 from service.cluster.promotion import Ends, Held
@@ -80,12 +80,22 @@ class ProbeRun:
         return self._measured.num_steps < at_least or not chunks.is_reached(until, self._spent(), self._cost)
 
     def _push(self, num_steps: int) -> None:
-        segment = chunks.segment(self._candidate.values, self._candidate.values, num_steps)
+        segment = chunks.segment(self._values_after(0), self._values_after(num_steps - 1), num_steps)
         started_s = self._spent().seconds
         result = self._group.run(segment)
         self._measured.add(result)
         self._pushed.append(Pushed(segment, result, started_s=started_s, bytes_sent=self._spent().bytes))
         self._cost = chunks.cost_of(result) or self._cost
+
+    def _values_after(self, num_steps: int) -> Values:
+        """Return what the step uses that is `num_steps` further on: of a finalist, the rate falls as a run's does."""
+        own = Spent(
+            steps=self._measured.num_steps,
+            bytes=self._measured.bytes_sent,
+            seconds=self._now() - self._started,
+        )
+        part = chunks.part_spent(self._candidate.allowance, chunks.after(num_steps, own, self._cost))
+        return self._candidate.values.model_copy(update={"learning_rate": self._candidate.learning_rate_at(part)})
 
     def _spent(self) -> Spent:
         """Return the run's totals when it was opened, and its own since."""

@@ -4,9 +4,11 @@ import statistics
 from collections.abc import Sequence
 
 from search import link as link_rule
+from search.link import StepCost
 from search.space import Axis, SearchSpace
 from search.types import Values
 from service.cluster import options
+from service.cluster.progress import bytes_per_worker
 from service.spec import TrialSpec
 from trainers import cost
 from trainers.config import AutoConfig, EmulateLink, NoneConfig, ReplicaConfig
@@ -27,6 +29,11 @@ def opening_space(spec: TrialSpec, groups: Sequence[Group]) -> tuple[SearchSpace
     Raises WorkloadError for a budget that would never be spent.
     """
     _check_budget(spec, groups[0])
+    space, warm_ups = _measured_space(spec, groups)
+    return space.model_copy(update={"step": _step_cost(warm_ups)}), warm_ups
+
+
+def _measured_space(spec: TrialSpec, groups: Sequence[Group]) -> tuple[SearchSpace, list[SegmentResult]]:
     space = _stated_space(spec.replica)
     if spec.replica.menu:
         return options.opened(spec, space, groups, _warm_up)
@@ -38,6 +45,16 @@ def opening_space(spec: TrialSpec, groups: Sequence[Group]) -> tuple[SearchSpace
     if rule is None:
         return space, warm_ups
     return space.model_copy(update={"guess": space.guess.model_copy(update={"level": rule})}), warm_ups
+
+
+def _step_cost(warm_ups: Sequence[SegmentResult]) -> StepCost | None:
+    """Return what a step costs, by the warm-up with the fastest steps; None: no warm-up took one."""
+    timed = [warm_up for warm_up in warm_ups if warm_up.step_seconds]
+    if not timed:
+        return None
+    fastest = min(timed, key=lambda warm_up: min(warm_up.step_seconds))
+    sent = bytes_per_worker(fastest.bytes_sent) / len(fastest.step_seconds)
+    return StepCost(bytes=sent, seconds=min(fastest.step_seconds))
 
 
 def dense_bytes(spec: TrialSpec, group: Group) -> int | None:

@@ -20,6 +20,8 @@ class Push(BaseModel):
     num_steps: int
     started_s: float
     bytes_sent: int
+    learning_rate: float | None = None  # None: the candidate's own, from the first step to the last
+    final_learning_rate: float | None = None
 
 
 class End(BaseModel):
@@ -35,7 +37,13 @@ class End(BaseModel):
     def of(cls, probe: Probe) -> "End":
         """Return the end of `probe`."""
         pushes = (
-            Push(num_steps=each.segment.num_steps, started_s=each.started_s, bytes_sent=each.bytes_sent)
+            Push(
+                num_steps=each.segment.num_steps,
+                started_s=each.started_s,
+                bytes_sent=each.bytes_sent,
+                learning_rate=each.segment.learning_rate,
+                final_learning_rate=each.segment.final_learning_rate,
+            )
             for each in probe.pushed
         )
         return cls(candidate=probe.candidate, seconds=probe.seconds, pushes=tuple(pushes))
@@ -97,6 +105,9 @@ class Ends:
         values, pushed = end.candidate.values, []
         for push in end.pushes:
             segment = chunks.segment(values, values, push.num_steps)
+            if push.learning_rate is not None:
+                rates = {"learning_rate": push.learning_rate, "final_learning_rate": push.final_learning_rate}
+                segment = segment.model_copy(update=rates)
             pushed.append(Pushed(segment, self._group.run(segment), push.started_s, push.bytes_sent))
         self.held = Held(live=end)
         self._pushed[end.candidate.id] = pushed

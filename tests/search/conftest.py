@@ -84,7 +84,9 @@ class SimulatedRun:
         losses: list[float] = []
         for part in (0.25, 0.5, 0.75, 1.0):
             until, least = _part_of(candidate.allowance, part, opened)
-            more, diverged = self.steps(lambda: candidate.values, until=until, at_least=least - len(losses))
+            more, diverged = self.steps(
+                lambda: _values(candidate, opened, self.spent), until=until, at_least=least - len(losses)
+            )
             losses += more
             seen = self.observation(candidate.id, losses, candidate.values, diverged=diverged)
             is_cut = part < 1 and not diverged and strategy.watch(seen) != "go_on"
@@ -143,6 +145,16 @@ class SimulatedRun:
     def is_over(self) -> bool:
         budget = self.budget
         return _is_reached(Allowance(steps=budget.steps, bytes=budget.bytes, seconds=budget.seconds), self.spent)
+
+
+def _values(candidate: Candidate, opened: Spent, spent: Spent) -> Values:
+    """Return what the probe's next step uses: of a finalist, the rate falls as a run's does."""
+    allowed = candidate.allowance
+    caps = [
+        (getattr(allowed, unit), getattr(spent, unit) - getattr(opened, unit)) for unit in ("steps", "bytes", "seconds")
+    ]
+    part = min(1.0, max(own / cap for cap, own in caps if cap), (spent.steps - opened.steps) / allowed.min_steps)
+    return candidate.values.model_copy(update={"learning_rate": candidate.learning_rate_at(part)})
 
 
 def _part_of(allowed: Allowance, part: float, opened: Spent) -> tuple[Allowance, int]:
