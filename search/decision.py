@@ -21,7 +21,7 @@ from search.evidence import (
 )
 from search.gaussian_process import NOISE_FLOOR
 from search.listing import promising
-from search.peak import at_best_option, edge_below, interpolated_peak, parabola_peak, shows_progress
+from search.peak import at_best_option, edge_below, interpolated_peak, parabola_peak, shows_progress, steady_scores
 from search.posterior import Fit
 from search.probe_costs import has_room_for_wide, is_in_cooldown, least_search, search_cap
 from search.space import Axis, Box
@@ -301,7 +301,7 @@ def wide_best(problem: Problem, stage: Stage, fit: Fit | None) -> tuple[Values, 
     tried = [score.values for _, score in finite]
     barred, peak = diverged_values(stage), parabola_peak(problem, stage)
     if fit is None:
-        best = max(finite, key=lambda item: item[1].reward or -math.inf)[1].values
+        best = max(steady_scores(stage), key=lambda score: -math.inf if score.reward is None else score.reward).values
         return (best, "the best probe's", {}) if peak is None else (peak, "the interpolated minimum at", {})
     surrogate, box = fit
     at, covariance = surrogate.joint(np.array([box.to_unit(score.values) for _, score in finite]))

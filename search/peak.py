@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from search.evidence import diverged_values, scores
+from search.evidence import diverged_values, scores, stage_level
 from search.posterior import Fit
 from search.space import AnyAxis, Axis, Box
 from search.stage import Probe, Problem, Score, Stage, is_barred
@@ -24,6 +24,8 @@ from search.types import Values
 LEAST_PROGRESS = 0.001
 #: A second peak at a higher rate must be better by this share of its gain.
 TWIN_SHARE = 0.15
+#: A loss jumps that lies above that of a lower rate on the same batch by this share of the loss at the start.
+JUMP = 0.05
 #: A rise of the log loss that does no harm.
 HARM = 0.005
 #: The fall of the log loss from other batches that is no noise.
@@ -155,7 +157,7 @@ def parabola_peak(problem: Problem, stage: Stage) -> Values | None:
     """
     if not is_along_the_rate(problem, stage):
         return None
-    judged = [score for score in scores(stage) if score.values.option == problem.opening.option]
+    judged = [score for score in steady_scores(stage) if score.values.option == problem.opening.option]
     finite = [score for score in judged if score.reward is not None]
     if not finite:
         return None
@@ -164,6 +166,32 @@ def parabola_peak(problem: Problem, stage: Stage) -> Values | None:
     rate = vertex([score.values.learning_rate for score in judged], rewards)
     values = None if rate is None else finite[0].values.model_copy(update={"learning_rate": rate})
     return None if values is None or is_barred(values, diverged_values(stage)) else values
+
+
+def steady_scores(stage: Stage) -> list[Score]:
+    """Return the scores of `stage`, those of finalists that jump without a reward, unless all of them jump.
+
+    A finalist jumps whose loss rises clearly above that of the next lower rate on the same batch: its rate is at the
+    edge of what trains at all, and a longer run at it goes over the edge.
+    """
+    found, level = scores(stage), stage_level(stage)
+    by_rate = sorted(range(len(found)), key=lambda index: found[index].values.learning_rate)
+    steady, below = list(found), None
+    for index in by_rate:
+        probe = stage.probes[index]
+        if found[index].reward is None or not probe.candidate.rung:
+            continue
+        if below is not None and _jumps(probe, below, level=level or 0.0):
+            steady[index] = found[index]._replace(reward=None)
+        else:
+            below = probe
+    return steady
+
+
+def _jumps(probe: Probe, below: Probe, *, level: float) -> bool:
+    losses, others = (np.asarray(each.reading.losses) for each in (probe, below))
+    num_points = min(len(losses), len(others))
+    return bool(np.any(losses[:num_points] - others[:num_points] > JUMP * abs(level)))
 
 
 def interpolated_peak(

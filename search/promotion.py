@@ -3,7 +3,7 @@
 import math
 
 from search.decision import choose
-from search.evidence import scores
+from search.peak import steady_scores
 from search.reading import Reading
 from search.space import distance
 from search.stage import Probe, Problem, Stage
@@ -21,7 +21,7 @@ def winner(problem: Problem, stage: Stage, chosen: Values) -> Probe | None:
     """
     if not problem.config.promote:
         return None
-    judged = zip(stage.probes, scores(stage), strict=True)
+    judged = zip(stage.probes, steady_scores(stage), strict=True)
     whole = [(probe, score.reward) for probe, score in judged if score.reward is not None and not probe.reading.is_cut]
     if stage.has_incumbent:
         return next((probe for probe, _ in whole if probe.candidate.values == chosen), None)

@@ -12,7 +12,7 @@ from search.decision import bounding_box, trust_region
 from search.evidence import diverged_values, evidence, scores, surrogate_of
 from search.link import MIN_CONTRAST
 from search.listing import promising
-from search.peak import LEAST_PROGRESS, coarse_peak, lowest_peak, parabola_peak
+from search.peak import LEAST_PROGRESS, coarse_peak, lowest_peak, parabola_peak, steady_scores
 from search.prior import Prior
 from search.space import Box, OptionAxis, are_within, distance
 from search.spending import fraction_spent
@@ -196,7 +196,7 @@ def _extension(problem: Problem, stage: Stage, factor: float) -> Values | None:
     """
     if not stage.probes:
         return None
-    tried = sorted(scores(stage), key=lambda score: score.values.learning_rate)
+    tried = sorted(steady_scores(stage), key=lambda score: score.values.learning_rate)
     best = tried[lowest_peak(np.array([-math.inf if score.reward is None else score.reward for score in tried]))]
     if best is not tried[0] and best is not tried[-1]:
         return None
