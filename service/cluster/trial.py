@@ -302,16 +302,18 @@ class _Run:
                 course = self._look(commit)
                 if course != "go_on":
                     return course
+            is_due = self.seconds() - self._saved_s >= self.spec.checkpoint.every_seconds
             if is_evaluated and self._is_new_best():
                 self._keep_best(commit)
-            is_due = self.seconds() - self._saved_s >= self.spec.checkpoint.every_seconds
-            if is_due and self.sink.is_clear():  # while the API is silent nobody would know of another
+            elif is_due and self.sink.is_clear():  # while the API is silent nobody would know of another
                 self._known = self.keeper.saved[-1:]
                 self.sink.report(self._checkpoint(commit))
         return self._course_at_end(commit)
 
     def _is_new_best(self) -> bool:
         """Whether what was just evaluated is worth a checkpoint; a budget without seconds reads no clock."""
+        if self.spec.checkpoint.export == "last":
+            return False
         since = self.seconds() - self._saved_s
         is_cheap = self.spec.budget.seconds is None or since >= BEST_SPACING * self._save_took_s
         return is_cheap and self.progress.is_new_best(fraction_spent(self.spec.budget, self.spent()))
@@ -443,7 +445,7 @@ class _Run:
         """
         started = self.seconds()
         url = self.keeper.save(self.progress.step, needed=self.needed())
-        if not is_timed or self.spec.budget.seconds is not None:
+        if not is_timed or self.spec.budget.seconds is not None or self.spec.checkpoint.export == "last":
             self.progress.note_checkpoint(url)
         self._saved_s = self.seconds()
         self._save_took_s = self._saved_s - started

@@ -10,7 +10,8 @@ import pytest
 from service.cluster import trial
 from service.cluster.reporter import Stopped
 from service.records import AnyRecord, Checkpointed, Control, MetricPoints, StageClosed, TrialFinished
-from service.spec import JobSpec, TrialSpec
+from service.spec import TrialSpec
+from tests.small_trials import digits_trial
 
 ARMS: dict[str, dict[str, Any]] = {
     "fixed": {"controller": {"kind": "fixed"}},
@@ -49,8 +50,7 @@ class User:
 
 
 def _spec(arm: str, steps: int) -> TrialSpec:
-    job = {"workload": {"kind": "digits-mlp"}, "budget": {"steps": steps}, "objective": {"every": 30}}
-    return next(JobSpec.model_validate(job | ARMS[arm]).trials())
+    return digits_trial(budget={"steps": steps}, objective={"every": 30}, **ARMS[arm])
 
 
 @pytest.fixture
