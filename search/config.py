@@ -161,7 +161,7 @@ class StagedConfig(RateRange):
         description="most of the budget that probes may spend; null: 0.2 for `stages`; for `events` 0.2 of 300 steps, "
         "half of that for four times as many, at least 0.03",
     )
-    min_probe_steps: int = Field(16, ge=4, description="a probe is not shortened below this")
+    min_probe_steps: int = Field(14, ge=4, description="a probe is not shortened below this")
     max_up: float = Field(2.0, gt=1, description="most a later stage may multiply the learning rate by")
     max_down: float = Field(0.25, gt=0, lt=1, description="most a later stage may shrink the learning rate to")
     max_level_move: float = Field(
@@ -208,7 +208,7 @@ class WideConfig(StagedConfig):
     wide_decades: PositiveFloat = Field(
         4.0, le=8, description="decades of learning rate that it looks at first, where no range is stated"
     )
-    coarse_probe_steps: int = Field(6, ge=2, description="steps of the probes that tell decades apart")
+    coarse_probe_steps: int = Field(5, ge=2, description="steps of the probes that tell decades apart")
 
 
 class BoConfig(WideConfig):
@@ -314,10 +314,10 @@ class OptimizerTraits(Config):
 #: As chosen with one family of tasks left out (docs/decisions/0012): Schedule-Free (Defazio et al., 2024) wants 10-50x
 #: SGD's rate and needs no decay.
 OPTIMIZER_TRAITS: dict[str, OptimizerTraits] = {
-    "sgd": OptimizerTraits(centre=1.0, share=1.0, pick=0.75, horizon=4.6, cools_down=True),
-    "lars": OptimizerTraits(centre=1.0, share=1.0, pick=0.75, horizon=4.6, cools_down=True),  # as SGD, which it scales
+    "sgd": OptimizerTraits(centre=1.0, share=1.0, pick=0.6, horizon=4.6, cools_down=True),
+    "lars": OptimizerTraits(centre=1.0, share=1.0, pick=0.6, horizon=4.6, cools_down=True),  # as SGD, which it scales
     "adamw": OptimizerTraits(centre=1.0, share=1.0, pick=1.1, horizon=6.2, cools_down=True),
     "schedulefree_sgd": OptimizerTraits(centre=20.0, share=1.0, pick=1.0, horizon=None, cools_down=False),
     "schedulefree_adamw": OptimizerTraits(centre=3.0, share=0.7, pick=2.0, horizon=None, cools_down=False),
-    "own": OptimizerTraits(centre=1.0, share=1.0, pick=0.75, horizon=4.6, cools_down=True),  # its kind is not known
+    "own": OptimizerTraits(centre=1.0, share=1.0, pick=0.6, horizon=4.6, cools_down=True),  # its kind is not known
 }

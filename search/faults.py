@@ -72,7 +72,8 @@ def fault(losses: Array, scales: Sequence[float], known: Known, *, is_over: bool
     best = lower(known.best, lower(Level(start, 0.0), lowest))
     rose = _is_above(last, lower(Level(start, last.error), lowest), least=0.0)
     is_falling = _is_above(before, last, least=0.0)
-    is_worse = rose and _is_above(last, best, least=CLEAR_SHARE * unit) and (is_over or not is_falling)
+    is_clear = all(_is_above(level, best, least=CLEAR_SHARE * unit) for level in (before, last))  # no passing spike
+    is_worse = rose and is_clear and (is_over or not is_falling)
     return Fault(
         has_worsened=is_worse,
         is_dead=_is_dead(last, before, best, known, is_gone=has_vanished(scales, known.gradient_scale)),

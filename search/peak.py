@@ -25,7 +25,7 @@ LEAST_PROGRESS = 0.001
 #: A second peak at a higher rate must be better by this share of its gain.
 TWIN_SHARE = 0.15
 #: A loss jumps that lies above that of a lower rate on the same batch by this share of the loss at the start.
-JUMP = 0.05
+JUMP = 0.08
 #: A rise of the log loss that does no harm.
 HARM = 0.005
 #: The fall of the log loss from other batches that is no noise.

@@ -169,9 +169,9 @@ class Stage:
 
     @property
     def decisive(self) -> "Stage":
-        """The stage as if those probes were all that decide it: of the last rung that can be compared."""
+        """The stage as if those probes were all that decide it: of the last rung that has some."""
         last = self.at(self.rung)
-        return last if len(last.probes) > 1 else self.at(0)
+        return last if last.probes else self.at(0)
 
     @property
     def pending(self) -> list[Candidate]:
