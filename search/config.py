@@ -208,7 +208,7 @@ class WideConfig(StagedConfig):
     wide_decades: PositiveFloat = Field(
         4.0, le=8, description="decades of learning rate that it looks at first, where no range is stated"
     )
-    coarse_probe_steps: int = Field(5, ge=2, description="steps of the probes that tell decades apart")
+    coarse_probe_steps: int = Field(6, ge=2, description="steps of the probes that tell decades apart")
 
 
 class BoConfig(WideConfig):

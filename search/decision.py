@@ -21,7 +21,15 @@ from search.evidence import (
 )
 from search.gaussian_process import NOISE_FLOOR
 from search.listing import promising
-from search.peak import at_best_option, edge_below, interpolated_peak, parabola_peak, shows_progress, steady_scores
+from search.peak import (
+    at_best_option,
+    coarse_peak,
+    edge_below,
+    interpolated_peak,
+    parabola_peak,
+    shows_progress,
+    steady_scores,
+)
 from search.posterior import Fit
 from search.probe_costs import has_room_for_wide, is_in_cooldown, least_search, search_cap
 from search.space import Axis, Box
@@ -146,6 +154,10 @@ def _keep_guess(problem: Problem, stage: Stage, why: str) -> Choice:
             return _choose_after_divergence(problem, stage)
         best = max(finite, key=lambda score: score.reward or -math.inf)
         return Choice(best.values, f"{_name(best.values)}, the best probe's: the guess {_name(opening)} diverged")
+    harmless = coarse_peak(stage.at(0)) if stage.probes else opening.learning_rate
+    if opening.learning_rate > harmless:
+        values = opening.model_copy(update={"learning_rate": harmless})
+        return Choice(values, f"{_name(values)}, the highest rate that did no harm: {why}")
     return Choice(opening, f"the guess {_name(opening)} stays: {why}")
 
 

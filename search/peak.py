@@ -108,7 +108,7 @@ def coarse_peak(stage: Stage) -> float:
 
 
 def shows_progress(stage: Stage) -> bool:
-    """Whether a rate trains better than the lowest one on every batch of the last half: else no rate is best.
+    """Whether a rate trains better than the lowest one, over the last half and at its end: else no rate is best.
 
     Probes of one rung see the same batches, so that what is left of their differences is the rate's.
     """
@@ -129,7 +129,8 @@ def _lowest(probes: Sequence[Probe]) -> Probe:
 
 def _is_below(probe: Probe, other: Probe) -> bool:
     gaps = _gaps(probe, other)
-    return bool(np.all(gaps[len(gaps) // 2 :] > LEAST_PROGRESS))
+    half = gaps[len(gaps) // 2 :]
+    return bool(len(half) and half.mean() > LEAST_PROGRESS and half[-1] > LEAST_PROGRESS)
 
 
 def _gaps(probe: Probe, other: Probe) -> NDArray[np.float64]:

@@ -8,7 +8,7 @@ from search.stage import Problem, Proposal, Stage
 from search.types import Allowance, Spent, Values
 
 #: Of what searching may spend, the part that the wide search keeps for later ones.
-KEPT_PART = 0.05
+KEPT_PART = 0.03
 #: Finalists of which one probe may take the place: a costly one leaves room for as many.
 MIN_FINALISTS = 2
 #: A later search compares at least the incumbent and one rival.

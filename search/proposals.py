@@ -120,14 +120,14 @@ def _propose_finalist(problem: Problem, stage: Stage) -> Proposal | None:
 
 
 def finalist_plan(problem: Problem, stage: Stage) -> list[Values]:
-    """Return the finalists of a wide search whose short probes are told: the best rate, one below and one above.
+    """Return the finalists of a wide search whose short probes are told: the best rate, one above and one below.
 
     Where the level is searched too it alternates between both sides of the opening level, low at the best rate's side
     and high beyond, so that rate and level are not confounded. Further axes start from where the run opens, and are
     then spread over their ranges (Sobol).
     """
     centre = coarse_peak(stage.at(0))
-    rates = [problem.clip_rate(centre * FINALIST_STEP**step) for step in (0, -1, 1)]
+    rates = [problem.clip_rate(centre * FINALIST_STEP**step) for step in (0, 1, -1)]
     levels = _alternating_levels(problem, [0, 1, 2])
     return [
         spread.model_copy(update={"learning_rate": rate, "level": level})

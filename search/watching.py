@@ -56,13 +56,23 @@ def signs_of(problem: Problem, stage: Stage, observation: Observation) -> Signs:
         gradient_scale=stage.gradient_scale,
     )
     is_as_before = decision is not None and decision.values == stage.incumbent and not stage.probes
-    return events.read(
+    signs = events.read(
         trace_of(observation),
         part=part_done(problem, stage, observation.spent),
         reference_seconds=stage.reference_seconds if is_as_before else None,
         forecast=None if decision is None else decision.forecast,
         known=known,
     )
+    return signs.model_copy(update={"has_diverged": False, "has_worsened": False}) if _was_lowered(stage) else signs
+
+
+def _was_lowered(stage: Stage) -> bool:
+    """Whether this commit repeats one that was taken back, at a lower rate: a rise that it shows too is the data's.
+
+    If it is not, the next commit shows it once more.
+    """
+    before, decision = stage.before, stage.decision
+    return before is not None and before.rolled_back and not before.diverged and decision is not None
 
 
 def events_of(problem: Problem, observation: Observation, signs: Signs) -> tuple[Event, ...]:
