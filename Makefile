@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-long check bench bench-controller bench-search bench-workloads bench-links bench-methods bench-auto bench-chaos clean
+.PHONY: setup demo test test-long check bench bench-controller bench-search bench-suite bench-workloads bench-links bench-methods bench-auto bench-chaos clean
 
 setup: $(STAMP)
 
@@ -44,6 +44,11 @@ bench-controller: setup
 bench-search: setup
 	$(BIN)/python benchmarks/search_pays.py run
 	$(BIN)/python benchmarks/search_pays.py table
+
+bench-suite: setup
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
+	$(BIN)/python -m pip install --quiet --no-deps plotnine
+	for what in grid grid guess search rivals table; do PYTHONPATH=benchmarks $(BIN)/python benchmarks/suite/run.py $$what || exit; done
 
 bench-links: setup
 	for what in rates reach pace bytes table; do $(BIN)/python benchmarks/links.py $$what || exit; done

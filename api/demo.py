@@ -5,7 +5,6 @@ from service.spec import Arm, JobSpec, Objective, Workers
 from trainers.config import DigitsMlp, EmulateLink, NoneConfig, ScheduleFreeSgdConfig, ThresholdConfig
 
 DEFAULT_SECONDS = 24.0
-MAX_SEARCH_FRACTION = 0.45
 
 
 def demo_job(seconds: float = DEFAULT_SECONDS) -> JobSpec:
@@ -16,7 +15,7 @@ def demo_job(seconds: float = DEFAULT_SECONDS) -> JobSpec:
         workers=Workers(count=2, cpus=1),
         optimizer=ScheduleFreeSgdConfig(learning_rate=0.1, weight_decay=1e-3),
         exchange=ThresholdConfig(density=(0.003, 0.1)),
-        controller=BoConfig(num_stages=4, max_search_fraction=MAX_SEARCH_FRACTION),
+        controller=BoConfig(),
         arms=(
             Arm(name="tuned"),
             Arm(name="dense", controller=FixedConfig(), exchange=NoneConfig()),
@@ -39,6 +38,4 @@ def introduction(spec: JobSpec) -> list[str]:
         "else one after the other.",
         "  tuned: a Bayesian-optimisation controller picks learning rate and gradient density as it trains.",
         "  dense: the same guess of the learning rate, held, with uncompressed gradients.",
-        f"  Probes may take up to {MAX_SEARCH_FRACTION:.0%} of so short a run; a long one needs far less, "
-        "and the default is 8%.",
     ]

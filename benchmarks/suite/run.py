@@ -1,5 +1,6 @@
 """What the controller reaches on small real tasks, beside what somebody would try by hand, and beside rivals.
 
+    make bench-suite      installs the data, and does all of this; PYTHONPATH=benchmarks for each by itself:
     python benchmarks/suite/run.py grid     [--steps 300 1000] [--seeds 0 1 2] [--tasks ...]   nothing is charged
     python benchmarks/suite/run.py guess    ...   the guess with a decay, right, 10x too low and 10x too high
     python benchmarks/suite/run.py search   ...   the controller from the same three guesses, its search charged
@@ -7,7 +8,7 @@
     python benchmarks/suite/run.py table    [--steps ...]
 
 A run is one line of `rows.jsonl`, with its date; what is in it is not run again. Budgets are in steps, so that other
-load on the machine changes nothing. Two processes share the work: `--part 0 2` and `--part 1 2`. Install `.[bench]`.
+load on the machine changes nothing. Two processes share the work: `--part 0 2` and `--part 1 2`.
 
 The grid tries seven rates in half decades about the task's own, and the best five of them with three more schedules:
 what somebody knows who has trained the task before. A task's reference is the schedule and rate that are best on the
