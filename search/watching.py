@@ -1,4 +1,4 @@
-"""What is made of a running probe or commit: pure functions of what it has measured so far."""
+"""Decide whether a running probe or commit continues, ends, or rolls back: pure functions of what it has measured."""
 
 from search import events, spending
 from search.events import Event, Signs
@@ -11,6 +11,10 @@ from search.setbacks import is_setback
 from search.spending import Amounts
 from search.stage import Problem, Stage
 from search.types import Course, Observation, Spent
+
+
+#: A rise that was taken back is expected again until so many times as many steps as it took to see it.
+REPEATED = 2
 
 
 def course_of(problem: Problem, stage: Stage, observation: Observation, *, costs: StepCosts, search: Spent) -> Course:
@@ -63,16 +67,16 @@ def signs_of(problem: Problem, stage: Stage, observation: Observation) -> Signs:
         forecast=None if decision is None else decision.forecast,
         known=known,
     )
-    return signs.model_copy(update={"has_diverged": False, "has_worsened": False}) if _was_lowered(stage) else signs
+    is_repeated = _repeats_a_rise(stage, signs)
+    return signs.model_copy(update={"has_diverged": False, "has_worsened": False}) if is_repeated else signs
 
 
-def _was_lowered(stage: Stage) -> bool:
-    """Whether this commit repeats one that was taken back, at a lower rate: a rise that it shows too is the data's.
-
-    If it is not, the next commit shows it once more.
-    """
-    before, decision = stage.before, stage.decision
-    return before is not None and before.rolled_back and not before.diverged and decision is not None
+def _repeats_a_rise(stage: Stage, signs: Signs) -> bool:
+    """Whether this commit is where the one before was taken back: a rise that a lower rate shows too is the data's."""
+    before = stage.before
+    if before is None or not before.rolled_back or before.diverged:
+        return False
+    return signs.num_steps <= REPEATED * before.num_steps
 
 
 def events_of(problem: Problem, observation: Observation, signs: Signs) -> tuple[Event, ...]:
