@@ -60,9 +60,9 @@ def vertex(rates: Sequence[float], rewards: Sequence[float]) -> float | None:
 
 
 def lowest_peak(rewards: NDArray[np.float64]) -> int:
-    """Return the index of the best reward, in order of the rates; of two peaks, the lower one unless it is clearly lower.
+    """Return the index of the best reward, in order of the rates; of two peaks, that of the lower rate.
 
-    Near the highest rate that trains at all, luck makes peaks.
+    It must be clearly worse to be passed over: near the highest rate that trains at all, luck makes peaks.
     """
     best = int(np.argmax(rewards))
     clearly = TWIN_SHARE * abs(float(rewards[best]))

@@ -12,7 +12,6 @@ from search.spending import Amounts
 from search.stage import Problem, Stage
 from search.types import Course, Observation, Spent
 
-
 #: A rise that was taken back is expected again until so many times as many steps as it took to see it.
 REPEATED = 2
 
