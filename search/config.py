@@ -158,8 +158,8 @@ class StagedConfig(RateRange):
     max_search_fraction: PositiveFloat | None = Field(
         None,
         le=0.9,
-        description="most of the budget that probes may spend; null: 0.2 for `stages`; for `events` 0.2 of 300 steps, "
-        "half of that for four times as many, at least 0.03",
+        description="most of the budget that probes may spend; null: 0.2 for `stages`; for `events` 0.2 of 480 steps and "
+        "less, half of that for four times as many, at least 0.03",
     )
     min_probe_steps: int = Field(14, ge=4, description="a probe is not shortened below this")
     max_up: float = Field(2.0, gt=1, description="most a later stage may multiply the learning rate by")
@@ -185,19 +185,17 @@ class StagedConfig(RateRange):
     def search_fraction(self, num_steps: float | None) -> float:
         """Return the largest share that probes may spend of a budget of `num_steps` steps; None: nobody knows how many.
 
-        A search needs more steps in a longer run, but fewer of its steps: the share falls with their square root.
+        A search needs more steps in a longer run, but a smaller share: it falls with the square root of the steps.
         """
         if self.max_search_fraction is not None:
             return self.max_search_fraction
         if self.revisit == "stages" or num_steps is None:
-            return MOST_SEARCH[self.revisit]
-        return min(MOST_SEARCH["events"], max(LEAST_SEARCH, SHORT_SEARCH * math.sqrt(SHORT_RUN / num_steps)))
+            return MOST_SEARCH
+        return min(MOST_SEARCH, max(LEAST_SEARCH, MOST_SEARCH * math.sqrt(SHORT_RUN / num_steps)))
 
 
-#: Most of the budget that probes may spend where every stage searches, and where that happens only on events.
-MOST_SEARCH = {"stages": 0.20, "events": 0.20}
-#: In a run of so many steps the probes of `events` may spend this share of the budget; in the longest at least ...
-SHORT_RUN, SHORT_SEARCH, LEAST_SEARCH = 300, 0.20, 0.03
+#: Probes may spend this share of a run of so many steps; in the longest runs at least the other one.
+MOST_SEARCH, SHORT_RUN, LEAST_SEARCH = 0.20, 480, 0.03
 
 
 class WideConfig(StagedConfig):

@@ -130,9 +130,14 @@ def _choose_opening(problem: Problem, stage: Stage) -> Choice:
         return _keep_guess(problem, stage, _why_too_few(problem, stage))
     if all(score.reward is None for score in scores(stage)):
         return _choose_after_divergence(problem, stage)
-    if not (shows_progress(stage.at(0)) or shows_progress(stage.decisive)):
+    deciding = stage.decisive if _any_sound(stage.decisive) else stage.at(0)
+    if not (shows_progress(stage.at(0)) or shows_progress(deciding)):
         return _keep_guess(problem, stage, "no probe trained better than that of the lowest rate")
-    return _choose_wide(problem, stage.decisive)
+    return _choose_wide(problem, deciding) if _any_sound(deciding) else _choose_after_divergence(problem, stage)
+
+
+def _any_sound(stage: Stage) -> bool:
+    return any(score.reward is not None for score in scores(stage))
 
 
 def _choose_without_control(problem: Problem, stage: Stage) -> Choice:
@@ -154,7 +159,7 @@ def _keep_guess(problem: Problem, stage: Stage, why: str) -> Choice:
             return _choose_after_divergence(problem, stage)
         best = max(finite, key=lambda score: score.reward or -math.inf)
         return Choice(best.values, f"{_name(best.values)}, the best probe's: the guess {_name(opening)} diverged")
-    harmless = coarse_peak(stage.at(0)) if stage.probes else opening.learning_rate
+    harmless = coarse_peak(stage.at(0)) if _any_sound(stage.at(0)) else opening.learning_rate
     if opening.learning_rate > harmless:
         values = opening.model_copy(update={"learning_rate": harmless})
         return Choice(values, f"{_name(values)}, the highest rate that did no harm: {why}")
@@ -242,7 +247,10 @@ def _posterior(ids: Sequence[str], means: Array, covariance: Array) -> dict[str,
 
 
 def _fit(problem: Problem, stage: Stage) -> Fit | None:
-    box = bounding_box(problem, evidence(stage).values)
+    known = evidence(stage).values
+    if not known:
+        return None
+    box = bounding_box(problem, known)
     surrogate = surrogate_of(problem, stage, box)
     return None if surrogate is None else Fit(surrogate, box)
 

@@ -7,8 +7,8 @@ from search.spending import Amounts
 from search.stage import Problem, Proposal, Stage
 from search.types import Allowance, Spent, Values
 
-#: Of what searching may spend, the part that the wide search keeps for later ones.
-KEPT_PART = 0.03
+#: Of what searching may spend, the part that the wide search keeps for later ones; its shortest probes may use it too.
+KEPT_PART = {"events": 0.25, "stages": 0.6}
 #: Finalists of which one probe may take the place: a costly one leaves room for as many.
 MIN_FINALISTS = 2
 #: A later search compares at least the incumbent and one rival.
@@ -65,7 +65,9 @@ def probe_amounts(problem: Problem, stage: Stage) -> Amounts:
     """
     config, budget = problem.config, problem.budget
     if not stage.has_incumbent:
-        left = spending.subtract(spending.scale(search_cap(problem), 1 - KEPT_PART), _spent_coarsely(problem, stage))
+        left = spending.subtract(
+            spending.scale(search_cap(problem), 1 - KEPT_PART[config.revisit]), _spent_coarsely(problem, stage)
+        )
         return spending.scale(left, 1 / (problem.wide_probes + 1))
     shares = problem.shares(stage.index)
     part = shares[0] / sum(shares)

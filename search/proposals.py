@@ -113,7 +113,9 @@ def _propose_finalist(problem: Problem, stage: Stage) -> Proposal | None:
         if extension is not None:
             return Proposal(extension, "finalist", rung)
     if len(own) - len(extensions) < wanted:
-        found = _at_the_vertex(problem, finalists) or _acquire(problem, finalists, _around_finalists(problem, own))
+        found = _at_the_vertex(problem, finalists) or (
+            _acquire(problem, finalists, _around_finalists(problem, own)) if own else None
+        )
         return found and found._replace(rung=rung)
     option = _untried_option(problem, finalists)
     return option and option._replace(rung=rung)
