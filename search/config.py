@@ -158,8 +158,8 @@ class StagedConfig(RateRange):
     max_search_fraction: PositiveFloat | None = Field(
         None,
         le=0.9,
-        description="most of the budget that probes may spend; null: 0.2 for `stages`; for `events` 0.2 of 480 steps and "
-        "less, half of that for four times as many, at least 0.03",
+        description="most of the budget that probes may spend; null: 0.2 for `stages`; for `events` 0.2 of 480 steps "
+        "and less, half of that for four times as many, at least 0.03",
     )
     min_probe_steps: int = Field(14, ge=4, description="a probe is not shortened below this")
     max_up: float = Field(2.0, gt=1, description="most a later stage may multiply the learning rate by")
@@ -202,7 +202,7 @@ class WideConfig(StagedConfig):
     """What those have whose first stage is one wide search."""
 
     wide_probes: int = Field(3, ge=2, le=16, description="probes of the first search about the rate that it found best")
-    wide_probes_per_axis: int = Field(2, ge=0, le=8, description="more of them for each further axis")
+    wide_probes_per_axis: int = Field(3, ge=0, le=8, description="more of them for each further axis")
     wide_decades: PositiveFloat = Field(
         4.0, le=8, description="decades of learning rate that it looks at first, where no range is stated"
     )

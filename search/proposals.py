@@ -19,13 +19,15 @@ from search.spending import fraction_spent
 from search.stage import Problem, Proposal, Score, Stage, is_barred
 from search.surrogate import MIN_POINTS, NUMERICAL_FAILURES, described
 from search.transfer import best_rate
-from search.types import Origin, Values
+from search.types import Candidate, Origin, Refusal, Values
 
 Array = NDArray[np.float64]
 #: Skip an extension that is clipped below this factor.
 LEAST_EXTENSION = 1.5
 #: An end of the range that turns out best is extended, at most this often.
 MAX_EXTENSIONS = 2
+#: ... and of the finalists' range once: they share what there is with one more.
+MAX_FINALIST_EXTENSIONS = 1
 #: Rung 0 are the probes that tell decades apart.
 FINAL_RUNG = 1
 #: Neighbouring finalists differ by this factor of the learning rate.
@@ -99,22 +101,24 @@ def _past_rate(problem: Problem, prior: Prior) -> float | None:
 
 def _propose_finalist(problem: Problem, stage: Stage) -> Proposal | None:
     rung = FINAL_RUNG
-    plan, finalists = finalist_plan(problem, stage), stage.at(rung)
-    refused = [each for each in (*stage.refused, *stage.too_slow.values()) if each.origin != "wide"]
-    tried = [*(each.values for each in finalists.candidates), *(each.values for each in stage.refused)]
-    left = [values for values in plan if values not in tried and not is_barred(values, diverged_values(stage))]
-    own = [values for values in tried if values.option == problem.opening.option]
-    extensions = [values for values in own if values not in plan and values.learning_rate not in _rates(plan)]
-    wanted = problem.rate_probes + min(problem.rate_probes, len(refused))  # others are tried for what was refused
+    plan, finalists, diverged = finalist_plan(problem, stage), stage.at(rung), diverged_values(stage)
+    refused = [each for each in stage.refused if each.origin != "wide"]
+    asked: list[Candidate | Refusal] = [*finalists.candidates, *refused]
+    own = [each for each in asked if each.values.option == problem.opening.option]
+    tried = [each.values for each in own]
+    left = [values for values in plan if values not in tried and not is_barred(values, diverged)]
+    extensions = [each for each in own if each.origin == "finalist" and each.values not in plan]
+    num_refused = len(refused) + len(stage.too_slow)
+    wanted = problem.rate_probes + min(problem.rate_probes, num_refused)  # others are tried for what was refused
     if left and len(own) < wanted:
         return Proposal(left[0], "finalist", rung)
-    if not stage.pending and len(extensions) < MAX_EXTENSIONS:
+    if not stage.pending and len(extensions) < MAX_FINALIST_EXTENSIONS:
         extension = _extension(problem, finalists, FINALIST_STEP)
         if extension is not None:
             return Proposal(extension, "finalist", rung)
     if len(own) - len(extensions) < wanted:
         found = _at_the_vertex(problem, finalists) or (
-            _acquire(problem, finalists, _around_finalists(problem, own)) if own else None
+            _acquire(problem, finalists, _around_finalists(problem, tried)) if own else None
         )
         return found and found._replace(rung=rung)
     option = _untried_option(problem, finalists)
@@ -135,10 +139,6 @@ def finalist_plan(problem: Problem, stage: Stage) -> list[Values]:
         spread.model_copy(update={"learning_rate": rate, "level": level})
         for rate, level, spread in zip(rates, levels, _spread(problem, len(rates)), strict=True)
     ]
-
-
-def _rates(plan: list[Values]) -> list[float]:
-    return [values.learning_rate for values in plan]
 
 
 def _around_finalists(problem: Problem, tried: list[Values]) -> Box:

@@ -58,20 +58,22 @@ def test_the_range_is_extended_at_most_twice(simulated_run):
     run = simulated_run(STEPS, best=1e3)
     run.search(_controller(1e-4))
 
-    assert max(candidate.values.learning_rate for candidate, _ in run.history) == pytest.approx(1.0)
-    assert len(run.history) <= 7 + 2
+    decades = [candidate.values.learning_rate for candidate, _ in run.history if candidate.origin == "wide"]
+    assert max(decades) == pytest.approx(1.0)
+    assert len(decades) == 5 + 2
 
 
 def test_an_extension_that_the_space_cuts_to_almost_nothing_is_none(simulated_run):
     run = simulated_run(STEPS, best=1e3)
     run.search(_controller(0.1, space={"max_learning_rate": 13.0}))
 
-    assert max(candidate.values.learning_rate for candidate, _ in run.history) == pytest.approx(10.0)
+    decades = [candidate.values.learning_rate for candidate, _ in run.history if candidate.origin == "wide"]
+    assert max(decades) == pytest.approx(10.0)
 
 
 def test_candidates_asked_for_at_a_time_share_a_fit_and_are_those_of_a_controller_restored_after_each(monkeypatch):
-    controller, fits = _controller(0.1, space=LEVELS, wide_probes=9), []
-    for _ in range(5):
+    controller, fits = _controller(0.1, space=LEVELS, wide_probes=9, max_search_fraction=0.5), []
+    for _ in range(5 + 5):
         candidate = controller.ask()
         distance = math.log10(candidate.values.learning_rate / 0.1)
         controller.tell(_observe(candidate, [2.0] * 5 + [1.0 + distance**2 / 20] * 15))
@@ -102,20 +104,22 @@ def test_the_wide_search_begins_with_decades(optimizer, rates):
     assert sorted(asked) == pytest.approx(rates)
 
 
-def test_the_wide_search_spreads_the_levels_independently_of_the_rates():
-    controller = _controller(0.1, space=LEVELS)
-    asked = [controller.ask().values for _ in range(5)]
-    rates = [math.log10(values.learning_rate / 0.1) for values in asked]
-    levels = [math.log(values.level / 0.02) for values in asked]
+def test_decades_are_probed_at_one_level_and_finalists_on_both_sides_of_it(simulated_run):
+    run = simulated_run(STEPS)
+    run.search(_controller(0.1, space=LEVELS))
+    levels = {
+        origin: {candidate.values.level for candidate, _ in run.history if candidate.origin == origin}
+        for origin in ("wide", "finalist")
+    }
 
-    assert len(set(levels)) == 3
-    assert abs(sum(rate * level for rate, level in zip(rates, levels, strict=True))) < 1e-9
+    assert levels["wide"] == {0.02}
+    assert min(levels["finalist"]) < 0.02 < max(levels["finalist"])
 
 
 def test_every_later_stage_probes_the_incumbent_first_and_three_in_all(simulated_run):
     run = simulated_run(STEPS).train(_controller())
 
-    for stage in (1, 2, 3):
+    for stage in (1, 2):  # in the last one the rate decays
         probes = [candidate for candidate, _ in run.history if candidate.stage == stage]
         assert len(probes) == 3
         assert probes[0].origin == "incumbent"
@@ -135,11 +139,11 @@ def test_later_candidates_stay_in_the_trust_region(simulated_run):
 
 
 def test_after_half_of_the_budget_no_rate_rises(simulated_run):
-    run = simulated_run(STEPS).train(_controller(space=LEVELS))
+    run = simulated_run(STEPS).train(_controller(space=LEVELS, optimizer="schedulefree_sgd"))
     last = run.decisions[-2].values.learning_rate
 
     late = [candidate for candidate, _ in run.history if candidate.stage == 3]
-    assert late
+    assert late  # Schedule-Free has no decay in which nothing is searched
     assert all(candidate.values.learning_rate <= last * (1 + 1e-9) for candidate in late)
 
 
@@ -273,13 +277,16 @@ def test_with_long_probes_too_a_restored_controller_goes_on_bit_for_bit(long_pro
 
 
 def test_several_candidates_may_run_at_once():
-    controller = _controller()
-    asked = [controller.ask() for _ in range(7)]
-
-    assert controller.ask() is None
-    assert len({candidate.values for candidate in asked}) == 7
-    for number, candidate in enumerate(reversed(asked)):
-        controller.tell(_observe(candidate, [2.0 - 0.01 * step for step in range(20)], steps=20 * (number + 1)))
+    controller, steps = _controller(), 0
+    for num_together in (5, 3):  # the decades, then the finalists about the best of them
+        asked = [controller.ask() for _ in range(num_together)]
+        assert controller.ask() is None
+        assert len({candidate.values for candidate in asked}) == num_together
+        for candidate in reversed(asked):
+            distance = abs(math.log10(candidate.values.learning_rate / 0.1))
+            steps += candidate.allowance.min_steps
+            losses = [2.0 - 0.01 * step / (1 + distance) for step in range(candidate.allowance.min_steps)]
+            controller.tell(_observe(candidate, losses, steps=steps))
     assert controller.decide().values.learning_rate > 0
 
 
@@ -298,7 +305,7 @@ def test_a_plain_optimizer_cools_down_to_zero(simulated_run):
     run = simulated_run(STEPS)
     run.run_stage(controller)
     rate = run.decisions[0].values.learning_rate
-    rates = [controller.values(Spent(steps=steps)).learning_rate for steps in (1700, 1850, 2000)]
+    rates = [controller.values(Spent(steps=steps)).learning_rate for steps in (1000, 1500, 2000)]
 
     assert rates == pytest.approx([rate, rate / 2, 0.0])
 
@@ -355,7 +362,8 @@ def test_after_a_divergence_no_rate_rises_until_a_commit_meets_its_forecast(stds
     after_divergence, steps = _search(controller, steps)
     decision = controller.decide()
     end = decision.forecast.mean + stds * decision.forecast.std
-    controller.tell(_observe(None, [end] * 100, steps=steps + 100))
+    falling = [*np.linspace(1.5 * end, end, 80).tolist(), *[end] * 20]
+    controller.tell(_observe(None, falling, steps=steps + 100))
     later, _ = _search(_through_json(controller), steps + 100)
 
     assert max(after_divergence) <= after_divergence[0] * (1 + 1e-9)

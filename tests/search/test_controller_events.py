@@ -34,12 +34,13 @@ def _jumping(at):
 
 def test_without_an_event_it_searches_once_and_says_that_nothing_happened(simulated_run):
     run = simulated_run(STEPS).train(_controller())
+    cap = BoConfig().search_fraction(4000)
 
-    assert _searches(run)[0] >= 7 and sum(_searches(run)[1:]) == 0
+    assert _searches(run)[0] >= 5 and sum(_searches(run)[1:]) == 0
     assert len({decision.values for decision in run.decisions}) == 1
     assert all("stays: nothing happened (gradient scale 1x, loss" in decision.reason for decision in run.decisions[1:])
     assert all(decision.forecast is not None for decision in run.decisions)
-    assert run.searched.steps <= 0.08 * 4000
+    assert run.searched.steps <= cap * 4000
 
 
 def test_an_event_ends_the_commit_and_opens_a_search_around_the_incumbent(simulated_run):
@@ -61,7 +62,7 @@ def test_events_without_end_neither_thrash_nor_pass_the_cap(simulated_run, budge
     run = simulated_run(budget, scale_at=_jumping(60)).train(_controller(budget=budget))
 
     assert 2 <= sum(count > 0 for count in _searches(run)) == len(run.decisions) <= 8
-    assert run.searched.steps <= 0.08 * 5000
+    assert run.searched.steps <= BoConfig().search_fraction(budget.steps) * 5000
     assert run.commits[-1].trace.num_steps > 2500  # there was no room for another search
 
 
@@ -133,7 +134,7 @@ def test_the_level_follows_a_link_too_slow_to_probe_the_incumbent_on(simulated_r
     budget, compute_s = Budget(seconds=120.0), 0.01
     run = simulated_run(budget, bytes_per_step=lambda values: int(1e6 * values.level))
     run.seconds_per_step = lambda values: compute_s + values.level * 8 / (100 if run.spent.seconds < 20 else 1)
-    run.train(_controller(budget=budget, space=LEVELS))
+    run.train(_controller(budget=budget, space=LEVELS, max_search_fraction=0.08))
 
     [refused] = [decision for decision in run.decisions if decision.refused and decision.stage]
     assert refused.refused[0].values == run.decisions[0].values
@@ -142,44 +143,44 @@ def test_the_level_follows_a_link_too_slow_to_probe_the_incumbent_on(simulated_r
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "schedulefree_sgd"])
-def test_where_five_probes_do_not_fit_the_guess_stays_as_it_is(simulated_run, optimizer):
+def test_where_no_search_fits_the_guess_stays_as_it_is(simulated_run, optimizer):
     budget = Budget(steps=120)
     run = simulated_run(budget).train(_controller(0.1, optimizer=optimizer, budget=budget))
 
     assert run.searched.steps == 0
     assert {decision.values.learning_rate for decision in run.decisions} == {0.1}
     assert run.decisions[0].reason == (
-        "the guess 0.1 stays: the budget has room for 0 probes of 20 steps, a search needs 5 "
-        "(give 1250 steps, or raise `max_search_fraction`)"
+        "the guess 0.1 stays: a search needs 30 steps, and probes may spend 24 steps "
+        "(give a budget of 150 steps, or raise `max_search_fraction`)"
     )
 
 
-def test_the_first_probe_shows_that_five_do_not_fit(simulated_run):
-    budget = Budget(seconds=100.0)
+def test_the_first_probe_shows_that_no_search_fits(simulated_run):
+    budget = Budget(seconds=10.0)
     run = simulated_run(budget, seconds_per_step=lambda values: 0.1).train(_controller(budget=budget))
 
     assert _searches(run) == [1, 0, 0, 0]
-    assert "room for 4 probes of 20 steps" in run.decisions[0].reason
-    assert "give 125 seconds" in run.decisions[0].reason
+    assert "a search needs 3 seconds, and probes may spend 2 seconds" in run.decisions[0].reason
+    assert "give a budget of 15 seconds" in run.decisions[0].reason
     assert run.decisions[-1].values.learning_rate == 0.1
 
 
 def test_levels_whose_probes_take_too_long_are_refused_and_told(simulated_run):
     budget = Budget(seconds=120.0)
-    run = simulated_run(budget, seconds_per_step=lambda values: 0.002 if values.level < 0.03 else 0.2)
-    run.run_stage(_controller(budget=budget, space=LEVELS))
+    run = simulated_run(budget, seconds_per_step=lambda values: 0.002 if values.level < 0.03 else 1.0)
+    run.run_stage(_controller(budget=budget, space=LEVELS, max_search_fraction=0.08))
 
     decision = run.decisions[0]
     too_slow = [refusal for refusal in decision.refused if refusal.kind == "too_slow"]
     assert too_slow
-    assert all(refusal.values.level > 0.03 and "20 steps take 4" in refusal.reason for refusal in too_slow)
+    assert all(refusal.values.level > 0.03 and "14 steps take 14" in refusal.reason for refusal in too_slow)
     assert len(decision.probes) >= 5
-    assert run.searched.seconds <= 0.08 * 120 + 20 * 0.2
+    assert run.searched.seconds <= 0.08 * 120 + 14
 
 
 def test_a_range_whose_end_was_refused_is_not_extended_to_it_again(simulated_run):
     run = simulated_run(
-        Budget(seconds=60.0), best=5.0, seconds_per_step=lambda v: 0.2 if v.learning_rate > 5 else 0.002
+        Budget(seconds=60.0), best=5.0, seconds_per_step=lambda v: 3.0 if v.learning_rate > 5 else 0.002
     )
     controller = _controller(0.1, optimizer="sgd", budget=run.budget)
     while (candidate := controller.ask()) is not None and len(run.history) < 30:
@@ -232,7 +233,7 @@ class _Recorder:
 def test_replayed_at_any_point_it_gives_the_same_answers(simulated_run):
     budget = Budget(seconds=60.0)
     run = simulated_run(budget, scale_at=_jumping(100))
-    run.seconds_per_step = lambda values: 0.01 if values.level < 0.03 else 0.2
+    run.seconds_per_step = lambda values: 0.01 if values.level < 0.03 else 2.0
     recorder = _Recorder(_controller(budget=budget, space=LEVELS, max_search_fraction=0.3))
     run.train(recorder)
     kinds = {next(iter(event)) for event in recorder.controller.state_dict()["events"]}
@@ -246,7 +247,7 @@ def test_replayed_at_any_point_it_gives_the_same_answers(simulated_run):
 
 
 def test_a_guess_that_diverged_is_not_kept(simulated_run):
-    budget = Budget(seconds=100.0)
+    budget = Budget(seconds=10.0)
     run = simulated_run(budget, best=1e-4, seconds_per_step=lambda values: 0.1)
     run.run_stage(_controller(1.0, optimizer="sgd", budget=budget))
 

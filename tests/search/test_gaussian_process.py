@@ -97,7 +97,7 @@ def test_training_goes_on_without_botorch_and_finds_the_rate(monkeypatch, unfitt
         monkeypatch.setattr("search.acquisition.qLogNoisyExpectedImprovement", _not_positive_definite)
     level = Axis(name="level", low=0.003, high=0.1)  # along the rate alone no surrogate is asked
     space = SearchSpace(optimizer="schedulefree_sgd", guess=Values(learning_rate=0.005, level=0.02), axes=(level,))
-    controller, steps, asked = Controller(space, BoConfig(), 0, budget=Budget(steps=100_000)), 0, []
+    controller, steps, asked = Controller(space, BoConfig(wide_probes=7), 0, budget=Budget(steps=100_000)), 0, []
     while (candidate := controller.ask()) is not None:
         steps += 20
         asked.append(candidate.origin)
@@ -113,7 +113,7 @@ def test_training_goes_on_without_botorch_and_finds_the_rate(monkeypatch, unfitt
         )
     decision = controller.decide()
 
-    assert len(asked) == 7 and "fallback" in asked and "acquisition" not in asked
+    assert "fallback" in asked and "acquisition" not in asked
     assert 0.2 < decision.values.learning_rate < 0.45
     assert ("by the fallback surrogate: All attempts" in decision.reason) is (broken != "acquisition")
 

@@ -38,7 +38,7 @@ def test_the_best_probe_wins(simulated_run, config):
 def test_sobol_opens_with_the_wide_search_and_fills_the_region_later(simulated_run):
     stages = _by_stage(_train(simulated_run, SobolConfig(probes=5), **LEVELS))
 
-    assert {candidate.origin for candidate in stages[0]} <= {"wide", "sobol"}
+    assert {candidate.origin for candidate in stages[0]} <= {"wide", "finalist", "sobol"}
     for stage in stages[1:]:
         control, *others = stage
         assert control.origin == "incumbent" and {other.origin for other in others} == {"sobol"}

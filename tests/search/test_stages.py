@@ -269,7 +269,7 @@ class _Switch(NamedTuple):
 @pytest.fixture(scope="module")
 def switch():
     line = _Line().first_stage()
-    probes, leading = line.search(best=1.0), line.controller.leading()
+    probes, leading = line.search(best=0.01), line.controller.leading()
     return _Switch(line, probes, leading, line.controller.decide([leading, probes[0].id]))
 
 
@@ -291,10 +291,10 @@ def test_the_winner_leads_and_its_steps_are_the_commits_not_the_searchs(switch):
     ("share", "loss", "course"),
     [
         (0.15, 1.9, "go_on"),  # too early to tell
-        (0.25, 1.9, "roll_back"),
+        (0.25, 2.3, "roll_back"),
         (0.25, 0.5, "go_on"),
         (0.6, 1.9, "go_on"),  # going back would cost more
-        (0.6, 2.1, "roll_back"),  # but for losing what the stage began with
+        (0.6, 2.4, "roll_back"),  # but for losing what the stage began with
     ],
 )
 def test_a_switch_is_rolled_back_if_it_does_worse_than_the_incumbent_was_forecast_to(switch, share, loss, course):
@@ -339,7 +339,8 @@ def test_after_a_roll_back_the_incumbent_returns_and_nothing_like_the_switch_is_
 
     assert tried[0] == switch.probes[0].values
     half_way = math.sqrt(switch.decision.values.learning_rate * tried[0].learning_rate)
-    assert all(values.learning_rate < half_way for values in tried)
+    assert switch.decision.values.learning_rate < half_way
+    assert all(values.learning_rate > half_way for values in tried)
     assert "rolled back" in line.controller.decide().reason
 
 
@@ -347,7 +348,7 @@ def test_after_a_roll_back_the_incumbent_returns_and_nothing_like_the_switch_is_
 def test_nothing_is_promoted_that_may_not_be_or_is_not_held(config):
     line = _Line(**config)
     wide = line.search()
-    assert line.controller.decide([probe.id for probe in wide]).promoted is None  # the wide search is rewound
+    assert line.controller.decide([probe.id for probe in wide]).promoted is None  # no finalist of Schedule-Free decays
 
     line.commit([2.0] * 300)
     later = line.search()
@@ -376,10 +377,11 @@ def test_a_restored_controller_knows_what_was_promoted(switch):
 
 
 @pytest.mark.parametrize(
-    ("max_search_fraction", "num_probes", "num_steps"), [(0.9, 3, 53), (0.14, 3, 20), (0.09, 2, 20), (0.08, 0, 0)]
+    ("max_search_fraction", "num_probes", "num_steps"), [(0.9, 3, 42), (0.14, 3, 21), (0.07, 2, 20), (0.05, 0, 0)]
 )
 def test_over_the_cap_probes_shrink_to_their_least_and_then_are_dropped(max_search_fraction, num_probes, num_steps):
-    line = _Line(Budget(steps=2000), max_search_fraction=max_search_fraction, num_stages=3).first_stage()
+    given = {"max_search_fraction": max_search_fraction, "min_probe_steps": 20, "num_stages": 3}
+    line = _Line(Budget(steps=2000), **given).first_stage()
     probes = line.search()
 
     lengths = {max(probe.allowance.steps, probe.allowance.min_steps) for probe in probes}
