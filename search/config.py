@@ -193,6 +193,12 @@ class StagedConfig(RateRange):
             return MOST_SEARCH
         return min(MOST_SEARCH, max(LEAST_SEARCH, MOST_SEARCH * math.sqrt(SHORT_RUN / num_steps)))
 
+    def least_budget(self, num_steps: int) -> int:
+        """Return the steps of the smallest budget of which probes may spend `num_steps`."""
+        most = math.ceil(num_steps / self.search_fraction(math.inf))
+        enough = (steps for steps in range(num_steps, most) if self.search_fraction(steps) * steps >= num_steps)
+        return next(enough, most)
+
 
 #: Probes may spend this share of a run of so many steps; in the longest runs at least the other one.
 MOST_SEARCH, SHORT_RUN, LEAST_SEARCH = 0.20, 480, 0.03

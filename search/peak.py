@@ -170,10 +170,10 @@ def parabola_peak(problem: Problem, stage: Stage) -> Values | None:
 
 
 def steady_scores(stage: Stage) -> list[Score]:
-    """Return the scores of `stage`, those of finalists that jump without a reward, unless all of them jump.
+    """Return the scores of `stage`, without a reward where a finalist jumps.
 
-    A finalist jumps whose loss rises clearly above that of the next lower rate on the same batch: its rate is at the
-    edge of what trains at all, and a longer run at it goes over the edge.
+    It jumps if its loss rises clearly above that of the next lower rate on the same batch, all other values equal. Its
+    rate is at the edge of what trains at all, and a longer run at it goes over the edge.
     """
     found, level = scores(stage), stage_level(stage)
     by_rate = sorted(range(len(found)), key=lambda index: found[index].values.learning_rate)
@@ -182,11 +182,17 @@ def steady_scores(stage: Stage) -> list[Score]:
         probe = stage.probes[index]
         if found[index].reward is None or not probe.candidate.rung:
             continue
-        if below is not None and _jumps(probe, below, level=level or 0.0):
+        if below is not None and _differ_in_rate(probe, below) and _jumps(probe, below, level=level or 0.0):
             steady[index] = found[index]._replace(reward=None)
         else:
             below = probe
     return steady
+
+
+def _differ_in_rate(probe: Probe, other: Probe) -> bool:
+    """Whether the two trained with the same values but for the rate: else a jump may be another value's."""
+    values, others = probe.candidate.values, other.candidate.values
+    return values.model_copy(update={"learning_rate": others.learning_rate}) == others
 
 
 def _jumps(probe: Probe, below: Probe, *, level: float) -> bool:

@@ -108,7 +108,7 @@ def _propose_finalist(problem: Problem, stage: Stage) -> Proposal | None:
     tried = [each.values for each in own]
     left = [values for values in plan if values not in tried and not is_barred(values, diverged)]
     extensions = [each for each in own if each.origin == "finalist" and each.values not in plan]
-    num_refused = len(refused) + len(stage.too_slow)
+    num_refused = len(refused) + sum(each.origin != "wide" for each in stage.too_slow.values())
     wanted = problem.rate_probes + min(problem.rate_probes, num_refused)  # others are tried for what was refused
     if left and len(own) < wanted:
         return Proposal(left[0], "finalist", rung)

@@ -77,7 +77,7 @@ def _on_a_search(trial: TrialSpec, config: StagedConfig) -> Iterator[str]:
     if fraction * steps < probing:
         yield (
             f"a search takes {probing} steps, and `max_search_fraction` {fraction:g} of `budget.steps` {steps} is "
-            f"{math.floor(fraction * steps)}: give {math.ceil(probing / fraction)} steps, a higher fraction, "
+            f"{math.floor(fraction * steps)}: give {config.least_budget(probing)} steps, a higher fraction, "
             "or `controller: {kind: off}` to keep the guess"
         )
 
