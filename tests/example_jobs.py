@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from api.documents import checked, parse_yaml
+from search.config import WideConfig
 from service.spec import JobSpec, TrialSpec
 from trainers.config import AutoConfig
 from trainers.workload import WorkloadError
@@ -47,4 +48,5 @@ def searches(trial: TrialSpec) -> bool:
 def _with_probes(job: JobSpec) -> JobSpec:
     assert job.budget.steps is not None
     room = {"max_search_fraction": SEARCHED, "min_probe_steps": max(4, round(PROBED * job.budget.steps))}
+    room |= {"coarse_probe_steps": 2} if isinstance(job.controller, WideConfig) else {}
     return job.model_copy(update={"controller": job.controller.model_copy(update=room)})

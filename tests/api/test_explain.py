@@ -193,5 +193,5 @@ def test_advice_comes_with_the_answer_to_a_submission(http: TestClient, job: Job
 
     (sentence,) = http.post("/v1/jobs", json=body).json()["advice"]
 
-    assert sentence.startswith("arm `tuned`: 7 probes of 20 steps")
+    assert sentence.startswith("arm `tuned`: a search takes")
     assert http.post("/v1/jobs:validate", json=body).json()["advice"] == [sentence]

@@ -122,7 +122,7 @@ def test_an_event_ends_a_commit_of_a_run(train: Callable[..., Memory]) -> None:
 
     *_, before, after = sink.of(StageDecided)
     [closed] = [stage for stage in sink.of(StageClosed) if stage.stage == before.stage]
-    assert closed.step == 210  # the first look after step 200
+    assert 200 < closed.step < 300  # soon after the jump at step 200
     assert "the gradient's scale jumped 8x" in after.reason
     assert {probe.stage for probe in sink.of(ProbeDone)} == {0, after.stage}
 

@@ -135,7 +135,7 @@ def test_an_extended_run_ends_like_one_that_had_the_larger_budget(
     train(_spec(arm, 700), extended, last.resume)
     train(_spec(arm, 700), long)
 
-    before_the_cooldown = {"fixed": steps, "cosine": 0, "off with a cool-down": 340}
+    before_the_cooldown = {"fixed": steps, "cosine": 0, "off with a cool-down": 200}
     assert last.step == pytest.approx(before_the_cooldown[arm], abs=10)
     [ended], [expected] = extended.of(TrialFinished), long.of(TrialFinished)
     assert ended.validation_loss == expected.validation_loss

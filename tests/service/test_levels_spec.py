@@ -141,8 +141,8 @@ def test_the_clock_of_an_arm_is_refused_at_its_place():
     ("controller", "optimizer", "words"),
     [
         ("cosine", "sgd", "`cosine` lowers it in every step"),
-        ("off", "sgd", "`off` lowers it in each of the last 15% of the steps"),
-        ("bo", "sgd", "`bo` lowers it in some of its probes and in each of the last 15% of the steps"),
+        ("off", "sgd", "`off` lowers it in each of the last 50% of the steps"),
+        ("bo", "sgd", "`bo` lowers it in some of its probes and in each of the last 50% of the steps"),
         ("bo", "schedulefree_sgd", "`bo` lowers it in some of its probes, in which"),
     ],
 )
