@@ -315,8 +315,8 @@ class OptimizerTraits(Config):
         return min(self.pick, self.horizon * math.sqrt(probe_steps / run_steps))
 
 
-#: As chosen on the tasks of benchmarks/suite that are not held out (docs/decisions/0012). Schedule-Free (Defazio et al.,
-#: 2024) wants 10-50x SGD's rate and needs no decay.
+#: As chosen on the tasks of benchmarks/suite that are not held out (docs/decisions/0012). Schedule-Free (Defazio et
+#: al., 2024) wants 10-50x SGD's rate and needs no decay.
 OPTIMIZER_TRAITS: dict[str, OptimizerTraits] = {
     "sgd": OptimizerTraits(centre=1.0, share=1.0, pick=0.6, horizon=4.6, cools_down=True),
     "lars": OptimizerTraits(centre=1.0, share=1.0, pick=0.6, horizon=4.6, cools_down=True),  # as SGD, which it scales

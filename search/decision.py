@@ -130,10 +130,11 @@ def _choose_opening(problem: Problem, stage: Stage) -> Choice:
         return _keep_guess(problem, stage, _why_too_few(problem, stage))
     if all(score.reward is None for score in scores(stage)):
         return _choose_after_divergence(problem, stage)
-    deciding = stage.decisive if _any_sound(stage.decisive) else stage.at(0)
-    if not (shows_progress(stage.at(0)) or shows_progress(deciding)):
+    if not _any_sound(stage.decisive):
+        return _choose_after_divergence(problem, stage.decisive)
+    if not (shows_progress(stage.at(0)) or shows_progress(stage.decisive)):
         return _keep_guess(problem, stage, "no probe trained better than that of the lowest rate")
-    return _choose_wide(problem, deciding) if _any_sound(deciding) else _choose_after_divergence(problem, stage)
+    return _choose_wide(problem, stage.decisive)
 
 
 def _any_sound(stage: Stage) -> bool:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:  # `search.evidence` reads stages
 BARRED_SHARE = 0.7
 #: ... at values within this factor of what also decides whether a rate diverges (momentum: of 1 - momentum).
 BARRED_FACTOR = 3.0
+#: Finalists more where the level is searched with the rate: a surrogate needs four of them.
+LEVEL_PROBES = 2
 BARRED_AXES: tuple[ValueName, ...] = ("level", "batch_size", "momentum", "option")
 
 
@@ -67,7 +69,8 @@ class Problem:
     @property
     def rate_probes(self) -> int:
         """Those of them at the exchange that the run opens with; each that competes with it has one more."""
-        return self.config.wide_probes + self.config.wide_probes_per_axis * len(self.space.further)
+        of_level = LEVEL_PROBES if self.space.axis("level") and self.config.wide_probes else 0
+        return self.config.wide_probes + of_level + self.config.wide_probes_per_axis * len(self.space.further)
 
     @property
     def coarse_rates(self) -> list[float]:

@@ -19,7 +19,10 @@ ARMS: dict[str, dict[str, Any]] = {
     "fixed": {"controller": {"kind": "fixed"}},
     "fixed that diverges": {"controller": {"kind": "fixed"}, "optimizer": {"kind": "sgd", "learning_rate": 60}},
     "cosine": {"controller": {"kind": "cosine"}, "optimizer": {"kind": "sgd", "learning_rate": 0.5}},
-    "bo with a cool-down": {"controller": {"kind": "bo", "max_search_fraction": 0.5}, "optimizer": {"kind": "sgd"}},
+    "bo with a cool-down": {
+        "controller": {"kind": "bo", "max_search_fraction": 0.5, "cooldown": 0.15},
+        "optimizer": {"kind": "sgd"},
+    },
     "bo that diverges": {
         "controller": {
             "kind": "bo",

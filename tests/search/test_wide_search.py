@@ -1,0 +1,287 @@
+"""The wide search on simulated runs: decades by short probes, then finalists in the shape of the run."""
+
+import math
+import re
+
+import pytest
+
+from search.config import BoConfig, Budget
+from search.controller import Controller
+from search.evidence import scores
+from search.link import StepCost
+from search.reading import Reading
+from search.space import SearchSpace
+from search.stage import BARRED_SHARE, Stage
+from search.types import Allowance, Candidate, Observation, Spent, Values
+
+STEPS = Budget(steps=2000)
+#: A rate of `schedulefree_sgd` is looked for about 20 x the guess.
+CENTRE = {"sgd": 1, "schedulefree_sgd": 20}
+
+
+def _controller(guess=0.1, *, optimizer="sgd", budget=STEPS, **config):
+    space = SearchSpace(optimizer=optimizer, guess=Values(learning_rate=guess))
+    return Controller(space, BoConfig(**config), 0, budget=budget)
+
+
+def _observe(candidate, losses, *, steps=0, diverged=False):
+    return Observation(
+        candidate_id=candidate.id,
+        losses=tuple(losses),
+        step_seconds=(0.01,) * len(losses),
+        bytes_sent=len(losses),
+        diverged=diverged,
+        spent=Spent(steps=steps, bytes=steps, seconds=steps / 100),
+    )
+
+
+def _rates(history, origin):
+    return [candidate.values.learning_rate for candidate, _ in history if candidate.origin == origin]
+
+
+def _search(controller, tail):
+    """Tell probes that end at the loss `tail(candidate)`, or diverge where that is None; return the candidates."""
+    asked = []
+    while (candidate := controller.ask()) is not None:
+        asked.append(candidate)
+        end, steps = tail(candidate), 20 * len(asked)
+        losses = [] if end is None else [2.0] * 5 + [end] * 15
+        controller.tell(_observe(candidate, losses, steps=steps, diverged=end is None))
+    return asked
+
+
+def _bowl(candidate):
+    """The loss where a rate of 0.1 is best: a tenth above it for every decade."""
+    return 1.0 + 0.1 * math.log10(candidate.values.learning_rate / 0.1) ** 2
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "schedulefree_sgd"])
+def test_a_search_opens_in_a_run_of_300_steps(simulated_run, optimizer):
+    run = simulated_run(Budget(steps=300)).train(_controller(0.1, optimizer=optimizer, budget=Budget(steps=300)))
+
+    assert _rates(run.history, "wide") and _rates(run.history, "finalist")
+    assert run.decisions[0].values.learning_rate != 0.1
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "schedulefree_sgd"])
+@pytest.mark.parametrize("factor", [0.01, 0.1, 10.0, 100.0])
+def test_from_a_guess_two_decades_off_it_ends_near_the_best_rate(simulated_run, optimizer, factor):
+    # the simulation's loss falls fastest at twice its `best`, 0.1, and diverges from four times on
+    run = simulated_run(STEPS).train(_controller(factor * 0.1 / CENTRE[optimizer], optimizer=optimizer))
+
+    assert 0.05 <= run.decisions[-1].values.learning_rate <= 0.3
+
+
+@pytest.mark.parametrize("factor", [0.01, 100.0])
+def test_a_short_run_too_trains_better_than_at_a_guess_two_decades_off(simulated_run, factor):
+    budget = Budget(steps=300)
+    searched = simulated_run(budget).train(_controller(factor * 0.1, budget=budget))
+    kept = simulated_run(budget)
+    kept.steps(lambda: Values(learning_rate=factor * 0.1), until=Allowance(steps=300))
+
+    assert searched.excess < min(0.5 * 2.0, kept.excess)
+
+
+def test_of_two_rungs_each_is_scored_as_if_it_were_alone():
+    first, second = ([(rung, rate) for rate in (0.05, 0.1, 0.2)] for rung in (0, 1))
+    losses = {0: [2.0, 2.0, 0.5, 0.5], 1: [3.0] * 10 + [1.0] * 10}
+    stage = Stage(index=0, incumbent=Values(learning_rate=0.1), has_incumbent=False)
+    for number, (rung, rate) in enumerate([*first, *second]):
+        name, allowance = str(number), Allowance(steps=len(losses[rung]))
+        origin = "finalist" if rung else "wide"
+        values = Values(learning_rate=rate)
+        stage.candidates.append(
+            Candidate(id=name, stage=0, values=values, allowance=allowance, origin=origin, rung=rung)
+        )
+        told = _observe(stage.candidates[-1], [loss + 0.01 * number for loss in losses[rung]])
+        stage.readings[name] = Reading.of(told)
+
+    assert scores(stage) == scores(stage.at(0)) + scores(stage.at(1))
+    # the reward is the fall from the loss that probes of the same rung begin at
+    assert scores(stage)[-1].reward == pytest.approx(math.log(3.04 / 1.05), abs=0.01)
+
+
+def test_a_short_probe_with_a_low_loss_is_not_chosen_over_finalists():
+    controller = _controller(0.1 / 20, optimizer="schedulefree_sgd")
+    # a decade below, 5 steps end lower than any finalist, but less low than 5 steps at 0.1
+    ends = {0.01: 0.9, 0.1: 0.8}
+    asked = _search(
+        controller,
+        lambda each: _bowl(each) if each.origin != "wide" else ends.get(round(each.values.learning_rate, 6), 1.5),
+    )
+    finalists = [candidate.values.learning_rate for candidate in asked if candidate.origin == "finalist"]
+
+    assert min(finalists) <= controller.decide().values.learning_rate <= max(finalists)
+
+
+@pytest.mark.parametrize(("optimizer", "cooldown", "decay"), [("sgd", 0.4, 0.4), ("schedulefree_sgd", 0.4, 0.0)])
+def test_finalists_cool_down_as_the_run_will_and_decades_do_not(optimizer, cooldown, decay):
+    asked = _search(_controller(0.1 / CENTRE[optimizer], optimizer=optimizer, cooldown=cooldown), _bowl)
+
+    assert {candidate.decay for candidate in asked if candidate.origin == "wide"} == {0.0}
+    assert {candidate.decay for candidate in asked if candidate.origin == "finalist"} == {decay}
+
+
+def test_a_finalists_rate_is_constant_and_then_falls_to_0():
+    [finalist] = [each for each in _search(_controller(cooldown=0.4), _bowl) if each.origin == "finalist"][:1]
+    rate = finalist.values.learning_rate
+
+    assert [finalist.learning_rate_at(part) for part in (0.0, 0.6, 0.8, 1.0)] == pytest.approx(
+        [rate, rate, rate / 2, 0]
+    )
+
+
+def test_a_simulated_finalist_trains_at_the_rate_that_its_decay_asks_for(simulated_run):
+    run, controller, used = simulated_run(STEPS), _controller(cooldown=0.5), []
+    learn = run._step
+    run._step = lambda values: (used.append(values.learning_rate), learn(values))[1]
+    run.search(controller)
+    last, told = run.history[-1]
+    num_steps, rate = len(told.losses), last.values.learning_rate
+
+    assert last.origin == "finalist" and not told.diverged
+    expected = [rate * min(1.0, 2 * (1 - step / num_steps)) for step in range(num_steps)]
+    assert used[-num_steps:] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "schedulefree_sgd"])
+def test_where_the_loss_does_not_depend_on_the_rate_the_guess_stays(simulated_run, optimizer):
+    run = simulated_run(STEPS)
+    learn = run._step
+    run._step = lambda values: learn(values.model_copy(update={"learning_rate": 0.0}))
+    run.run_stage(_controller(0.1, optimizer=optimizer))
+
+    assert run.history
+    assert run.decisions[0].values.learning_rate == 0.1
+    assert "the guess 0.1 stays: no probe trained better" in run.decisions[0].reason
+
+
+def test_where_every_rate_is_too_low_to_train_the_guess_stays(simulated_run):
+    run = simulated_run(STEPS, best=1e6)
+    run.run_stage(_controller(1e-3))
+
+    assert run.decisions[0].values.learning_rate == 1e-3
+    assert "no probe trained better" in run.decisions[0].reason
+
+
+def test_a_finalist_that_diverged_bounds_the_rates_that_are_tried_and_chosen():
+    controller = _controller(0.1 / 20, optimizer="schedulefree_sgd")
+
+    def tail(candidate):
+        if candidate.origin == "wide":
+            return _bowl(candidate)
+        # the higher the better, up to where it diverges
+        rate = candidate.values.learning_rate
+        return None if rate > 0.15 else 1.0 - 0.1 * math.log10(rate / 0.1)
+
+    rates = [each.values.learning_rate for each in _search(controller, tail) if each.origin != "wide"]
+    diverged = min(rate for rate in rates if rate > 0.15)
+
+    assert diverged == max(rates)
+    assert all(rate < BARRED_SHARE * diverged for rate in rates if rate != diverged)
+    assert controller.decide().values.learning_rate < BARRED_SHARE * diverged
+
+
+def test_a_decade_that_diverged_bars_higher_ones(simulated_run):
+    run = simulated_run(STEPS, best=1e-3)
+    run.search(_controller(0.1))
+    lowest = math.inf
+    for candidate, observation in run.history:
+        assert candidate.values.learning_rate < BARRED_SHARE * lowest
+        if observation.diverged:
+            lowest = min(lowest, candidate.values.learning_rate)
+    assert lowest < math.inf
+
+
+def test_if_all_finalists_diverge_the_rate_is_below_all_of_them():
+    controller = _controller(0.1 / 20, optimizer="schedulefree_sgd")
+    asked = _search(controller, lambda each: _bowl(each) if each.origin == "wide" else None)
+    lowest = min(each.values.learning_rate for each in asked if each.origin != "wide")
+    decision = controller.decide()
+
+    assert decision.values.learning_rate <= lowest / 2
+    assert "diverged" in decision.reason
+
+
+def _promoting(run, controller):
+    """Train to the first decision with every probe's end held; return the decision."""
+    run.search(controller)
+    return controller.decide([candidate.id for candidate, _ in run.history])
+
+
+def test_a_promoted_finalists_steps_are_committed_and_no_search(simulated_run):
+    run = simulated_run(STEPS)
+    decision = _promoting(run, _controller(num_stages=4))
+    lengths = {candidate.id: len(told.losses) for candidate, told in run.history}
+    rewinding = _controller(num_stages=4)
+    simulated_run(STEPS).search(rewinding)
+    rewound = rewinding.decide()
+    [promoted] = [candidate for candidate, _ in run.history if candidate.id == decision.promoted]
+
+    assert promoted.origin == "finalist" and rewound.promoted is None
+    assert rewound.search_steps == sum(lengths.values())
+    assert decision.search_steps == sum(lengths.values()) - lengths[decision.promoted]
+    assert decision.tax.budget_share == pytest.approx(decision.search_steps / 2000)
+    assert decision.values == rewound.values
+    for each in (decision, rewound):  # the commit, promoted steps included, is its share of what was left
+        commit = (2000 - each.search_steps) / (1 + 2 + 4 + 8)
+        assert each.commit_until.steps == round(each.search_steps + commit)
+
+
+def test_without_promote_every_finalist_is_rewound(simulated_run):
+    assert _promoting(simulated_run(STEPS), _controller(promote=False)).promoted is None
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "schedulefree_sgd"])
+@pytest.mark.parametrize("unit", ["steps", "seconds", "bytes"])
+@pytest.mark.parametrize("num_steps", [100, 200, 1000, 5000])
+@pytest.mark.parametrize("config", [{}, {"max_search_fraction": 0.3}, {"coarse_probe_steps": 3, "min_probe_steps": 8}])
+def test_probes_together_stay_under_the_cap(simulated_run, optimizer, unit, num_steps, config):
+    per_step = {"steps": 1, "seconds": 0.01, "bytes": 1000}[unit]
+    budget = Budget(**{unit: num_steps * per_step})
+    run = simulated_run(budget)
+    run.search(_controller(optimizer=optimizer, budget=budget, **config))
+    share = BoConfig(**config).search_fraction(num_steps if unit == "steps" else None)
+
+    assert getattr(run.searched, unit) <= share * getattr(budget, unit) * (1 + 1e-9)
+
+
+def test_a_longer_run_searches_more_steps_and_a_smaller_share_of_its_own():
+    config, lengths = BoConfig(), [100 * 2**power for power in range(20)]
+    shares = [config.search_fraction(length) for length in lengths]
+    steps = [share * length for share, length in zip(shares, lengths, strict=True)]
+
+    assert shares == sorted(shares, reverse=True) and len(set(shares)) > 3
+    assert steps == sorted(steps) and len(set(steps)) == len(steps)
+
+
+@pytest.mark.parametrize("unit", ["seconds", "bytes"])
+def test_what_a_step_costs_tells_how_long_a_run_is(simulated_run, unit):
+    budget = Budget(**{unit: 5000 * {"seconds": 0.01, "bytes": 1000}[unit]})
+    guess, step = Values(learning_rate=0.1), StepCost(bytes=1000, seconds=0.01)
+    controllers = [
+        Controller(SearchSpace(optimizer="sgd", guess=guess, step=cost), BoConfig(), 0, budget=budget)
+        for cost in (step, None)
+    ]
+    known, unknown = [simulated_run(budget) for _ in controllers]
+    known.search(controllers[0])
+    unknown.search(controllers[1])
+
+    assert getattr(known.searched, unit) <= BoConfig().search_fraction(5000) * getattr(budget, unit) * (1 + 1e-9)
+    assert known.searched.steps < unknown.searched.steps
+
+
+def test_there_are_as_many_finalists_as_wanted_and_extensions():
+    asked = _search(_controller(wide_probes=6, max_search_fraction=0.9), _bowl)
+    inside = [each for each in asked if each.rung]
+
+    assert len(inside) == 6 and {each.origin for each in inside} > {"finalist"}
+
+
+def test_a_reason_names_the_finalists_range_and_not_the_decades(simulated_run):
+    run = simulated_run(STEPS)
+    run.run_stage(_controller())
+    low, high = map(float, re.search(r"between (\S+) and (\S+)$", run.decisions[0].reason).groups())
+    finalists = [each.values.learning_rate for each, _ in run.history if each.origin != "wide"]
+
+    assert (low, high) == pytest.approx((min(finalists), max(finalists)), rel=0.01)
