@@ -323,7 +323,9 @@ def wide_best(problem: Problem, stage: Stage, fit: Fit | None) -> tuple[Values, 
     barred, peak = diverged_values(stage), parabola_peak(problem, stage)
     if fit is None:
         best = max(steady_scores(stage), key=lambda score: -math.inf if score.reward is None else score.reward).values
-        return (best, "the best probe's", {}) if peak is None else (peak, "the interpolated minimum at", {})
+        if peak is None:
+            return best, "the best probe's", {}
+        return peak.model_copy(update={"option": best.option}), "the interpolated minimum at", {}
     surrogate, box = fit
     at, covariance = surrogate.joint(np.array([box.to_unit(score.values) for _, score in finite]))
     posterior = _posterior([each for each, _ in finite], at, covariance)
