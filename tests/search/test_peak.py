@@ -1,8 +1,22 @@
 import math
 
+import numpy as np
 import pytest
 
-from search.peak import lower_edge, vertex
+from search.config import OPTIMIZER_TRAITS, BoConfig, Budget
+from search.peak import lower_edge, lowest_peak, parabola_peak, shows_progress, steady_scores, vertex
+from search.reading import Reading
+from search.space import SearchSpace
+from search.stage import Problem, Stage
+from search.types import Allowance, Candidate, Observation, Spent, Values
+
+NUM_STEPS = 20
+PROBLEM = Problem(
+    space=SearchSpace(optimizer="sgd", guess=Values(learning_rate=0.1)),
+    config=BoConfig(),
+    budget=Budget(steps=1000),
+    seed=0,
+)
 
 
 def parabola(rate: float, *, at: float) -> float:
@@ -42,3 +56,129 @@ def test_the_lower_edge_of_noise_below_the_plateau_is_the_one_next_to_the_best_r
 @pytest.mark.parametrize("rewards", [[3.0, 2.0, 1.0], [1.0, 1.0, 1.0]])
 def test_a_reward_that_never_rises_has_its_lower_edge_at_the_lowest_rate(rewards: list[float]):
     assert lower_edge([0.01, 0.1, 1.0], rewards, 0.7) == pytest.approx(0.01)
+
+
+# -- probes of one rung ----------------------------------------------------------------------------
+
+
+def stage_of(curves: dict[float, list[float]], *, rung: int = 1) -> Stage:
+    """Return a wide search whose probes, given as losses by learning rate, are finished."""
+    stage = Stage(index=0, incumbent=PROBLEM.opening, has_incumbent=False)
+    for number, (rate, losses) in enumerate(curves.items()):
+        candidate = Candidate(
+            id=f"0-{number}",
+            stage=0,
+            values=Values(learning_rate=rate),
+            allowance=Allowance(steps=NUM_STEPS),
+            origin="finalist" if rung else "wide",
+            rung=rung,
+        )
+        told = Observation(
+            candidate_id=candidate.id,
+            losses=tuple(losses),
+            step_seconds=(),
+            bytes_sent=0,
+            diverged=len(losses) < NUM_STEPS,
+            spent=Spent(),
+        )
+        stage.candidates.append(candidate)
+        stage.readings[candidate.id] = Reading.of(told)
+    return stage
+
+
+def falling(end: float, *, noise: float = 0.0) -> list[float]:
+    """Return losses that fall from 2 to `end`, with the same noise of the batches for all rates."""
+    shocks = np.random.default_rng(0).normal(0, noise, NUM_STEPS)
+    return (np.linspace(2.0, end, NUM_STEPS) + shocks).tolist()
+
+
+def jumping(end: float) -> list[float]:
+    """Return losses that jump on the way and come back."""
+    return [loss + 1.0 * (step == NUM_STEPS // 3) for step, loss in enumerate(falling(end))]
+
+
+def test_a_neighbour_that_diverged_brackets_the_vertex_as_one_with_a_low_reward_does():
+    best = parabola_peak(PROBLEM, stage_of({0.1: falling(1.5), 0.2: falling(1.3), 0.4: [2.0, math.nan]}))
+
+    assert best is not None and 0.1 < best.learning_rate < 0.2  # away from what diverged
+    assert parabola_peak(PROBLEM, stage_of({0.1: falling(1.5), 0.2: falling(1.3)})) is None
+
+
+def test_a_finalist_that_jumps_brackets_the_vertex_and_is_not_chosen():
+    curves = {0.1: falling(1.5), 0.2: falling(1.3), 0.4: jumping(1.1)}
+    best = parabola_peak(PROBLEM, stage_of(curves))
+
+    assert [score.reward is None for score in steady_scores(stage_of(curves))] == [False, False, True]
+    assert best is not None and 0.1 < best.learning_rate < 0.2
+    assert parabola_peak(PROBLEM, stage_of(curves | {0.4: falling(1.1)})) is None  # the best at an end
+
+
+def test_a_jump_is_one_above_the_next_lower_rate_that_does_not_jump_on_the_same_batch():
+    shared = [loss + 1.0 * (step == NUM_STEPS // 3) for step, loss in enumerate(falling(1.5))]
+    on_the_same_batch = stage_of({0.4: jumping(1.1), 0.2: jumping(1.3), 0.1: shared})
+    one_after_the_other = stage_of({0.4: jumping(1.1), 0.2: jumping(1.3), 0.1: falling(1.5)})
+
+    assert all(score.reward is not None for score in steady_scores(on_the_same_batch))
+    assert [score.reward is None for score in steady_scores(one_after_the_other)] == [True, True, False]
+
+
+def test_short_probes_are_not_asked_to_be_steady():
+    stage = stage_of({0.1: falling(1.5), 1.0: jumping(1.3)}, rung=0)
+
+    assert all(score.reward is not None for score in steady_scores(stage))
+
+
+@pytest.mark.parametrize(
+    ("rewards", "index"),
+    [
+        ([0.1, 0.5, 0.2, 0.52, 0.0], 1),  # much the same: the lower rate's
+        ([0.1, 0.5, 0.2, 0.8, 0.0], 3),  # clearly better
+        ([0.1, 0.3, 0.5, 0.4, 0.1], 2),  # one alone
+        ([0.5, 0.51, 0.52, 0.2], 2),  # a slope is no peak
+        ([-0.5, -0.2, -0.4, -0.19, -0.6], 1),
+    ],
+)
+def test_of_two_peaks_the_lower_rates_is_meant_unless_it_is_clearly_lower(rewards: list[float], index: int):
+    assert lowest_peak(np.array(rewards)) == index
+
+
+@pytest.mark.parametrize(
+    ("curves", "is_seen"),
+    [
+        ({0.01: falling(2.0), 0.1: falling(1.9)}, True),
+        ({0.01: falling(2.0, noise=0.1), 0.1: falling(1.9, noise=0.1)}, True),  # noise that both share hides nothing
+        ({0.01: falling(2.0), 0.1: falling(2.0)}, False),
+        ({0.01: falling(2.0), 0.1: falling(2.1)}, False),
+        ({0.01: falling(2.0), 0.1: [2.0, math.nan]}, False),
+        ({0.01: [2.0, math.nan], 0.1: [2.0, math.nan]}, False),
+        ({0.01: falling(1.0), 0.1: falling(1.0)}, True),  # all rates train as well
+    ],
+)
+def test_progress_is_seen_where_a_rate_trains_better_than_the_lowest_one(
+    curves: dict[float, list[float]], is_seen: bool
+):
+    assert shows_progress(stage_of(curves, rung=0)) is is_seen
+
+
+def test_a_rate_that_is_better_on_some_batches_and_worse_on_others_shows_no_progress():
+    other = [loss + (0.02 if step % 2 else -0.02) for step, loss in enumerate(falling(2.0))]
+
+    assert not shows_progress(stage_of({0.01: falling(2.0), 0.1: other}, rung=0))
+
+
+# -- from the best rate of probes to that of a run ---------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [kind for kind, traits in OPTIMIZER_TRAITS.items() if traits.horizon is not None])
+def test_the_factor_of_a_long_run_falls_with_the_square_root_of_its_length(kind: str):
+    traits = OPTIMIZER_TRAITS[kind]
+    factors = [traits.factor(20, 20 * length) for length in (1, 10, 10_000, 40_000)]
+
+    assert factors[0] == traits.pick == traits.factor(20, None)
+    assert factors[2] == pytest.approx(2 * factors[3])
+    assert factors == sorted(factors, reverse=True)
+
+
+@pytest.mark.parametrize("kind", [kind for kind, traits in OPTIMIZER_TRAITS.items() if traits.horizon is None])
+def test_an_optimizer_without_a_horizon_has_one_factor_for_runs_of_any_length(kind: str):
+    assert OPTIMIZER_TRAITS[kind].factor(20, 10**7) == OPTIMIZER_TRAITS[kind].pick
