@@ -32,6 +32,7 @@ JOB: dict[str, Any] = {
     "controller": {"kind": "bo", "max_search_fraction": 0.5},
     "arms": [{"name": "tuned"}, {"name": "dense", "controller": {"kind": "fixed"}, "exchange": {"kind": "none"}}],
     "budget": {"steps": 600},
+    "checkpoint": {"export": "last"},  # so that the schedule covers every step on the bill
 }
 TUNED_ALONE = JOB | {"arms": JOB["arms"][:1]}  # the same first trial, without the wait for the other
 ENDLESS: dict[str, Any] = {"name": "endless", "workload": {"kind": "digits-mlp"}, "budget": {"seconds": 3600}}
