@@ -160,7 +160,8 @@ def _keep_guess(problem: Problem, stage: Stage, why: str) -> Choice:
             return _choose_after_divergence(problem, stage)
         best = max(finite, key=lambda score: score.reward or -math.inf)
         return Choice(best.values, f"{_name(best.values)}, the best probe's: the guess {_name(opening)} diverged")
-    harmless = coarse_peak(stage.at(0)) if _any_sound(stage.at(0)) else opening.learning_rate
+    is_searched = len(stage.probes) >= MIN_COARSE and _any_sound(stage.at(0))
+    harmless = coarse_peak(stage.at(0)) if is_searched else opening.learning_rate
     if opening.learning_rate > harmless:
         values = opening.model_copy(update={"learning_rate": harmless})
         return Choice(values, f"{_name(values)}, the highest rate that did no harm: {why}")

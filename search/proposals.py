@@ -128,9 +128,8 @@ def _propose_finalist(problem: Problem, stage: Stage) -> Proposal | None:
 def finalist_plan(problem: Problem, stage: Stage) -> list[Values]:
     """Return the finalists of a wide search whose short probes are told: the best rate, one above and one below.
 
-    Where the level is searched too it alternates between both sides of the opening level, low at the best rate's side
-    and high beyond, so that rate and level are not confounded. Further axes start from where the run opens, and are
-    then spread over their ranges (Sobol).
+    A searched level opens at the best rate, and is tried lower above and higher below it: further finalists must tell
+    rate and level apart. Further axes start from where the run opens, and are then spread over their ranges (Sobol).
     """
     centre = coarse_peak(stage.at(0))
     rates = [problem.clip_rate(centre * FINALIST_STEP**step) for step in (0, 1, -1)]
