@@ -207,12 +207,18 @@ MOST_SEARCH, SHORT_RUN, LEAST_SEARCH = 0.20, 480, 0.03
 class WideConfig(StagedConfig):
     """What those have whose first stage is one wide search."""
 
-    wide_probes: int = Field(3, ge=2, le=16, description="probes of the first search about the rate that it found best")
+    wide_probes: int | None = Field(
+        None,
+        ge=0,
+        le=16,
+        description="longer probes of the first search about the rate that the short ones found; null: 3 where a "
+        "further value is searched, 1 where exchanges compete, else none",
+    )
     wide_probes_per_axis: int = Field(3, ge=0, le=8, description="more of them for each further axis")
     wide_decades: PositiveFloat = Field(
         4.0, le=8, description="decades of learning rate that it looks at first, where no range is stated"
     )
-    coarse_probe_steps: int = Field(6, ge=2, description="steps of the probes that tell decades apart")
+    coarse_probe_steps: int = Field(7, ge=2, description="steps of the probes that tell decades apart")
 
 
 class BoConfig(WideConfig):
@@ -243,7 +249,7 @@ class LocalConfig(StagedConfig):
     kind: Literal["local"] = "local"
     has_surrogate: ClassVar[bool] = False
     revisit: Literal["events", "stages"] = Field("stages", description="when a search opens")
-    wide_probes: ClassVar[int] = 0
+    wide_probes: ClassVar[int | None] = 0
     wide_probes_per_axis: ClassVar[int] = 0
     wide_decades: ClassVar[float] = 0.0
     coarse_probe_steps: ClassVar[int] = 0
@@ -295,33 +301,18 @@ class OptimizerTraits(Config):
     """What the wide search must know of an optimizer kind."""
 
     centre: float = Field(description="the wide search is centred on guess x centre")
-    share: float = Field(
-        description="1: what counts is the search's minimum; else the lowest rate with that share of its gain"
-    )
-    pick: float = Field(description="the run uses that rate x pick, for a run no longer than the probes need ...")
-    horizon: float | None = Field(
-        description="... and at most x horizon sqrt(n / N) for probes of n steps and a run of N; null: of any length"
-    )
+    place: Literal["middle", "upper edge"] = Field(description="where on the plateau of rates, in log rate")
+    pick: float = Field(description="the run uses the rate at that place x pick")
     cools_down: bool = Field(description="whether the rate must decay at the end of the budget")
 
-    def factor(self, probe_steps: float, run_steps: float | None) -> float:
-        """Return what the best rate of probes of `probe_steps` is multiplied by in a run of `run_steps`; None: unknown.
 
-        A longer run wants a lower rate. The best constant rate falls with the square root of the steps (Defazio &
-        Mishchenko, 2023, section 2), and faster than that no optimizer was seen to want it.
-        """
-        if self.horizon is None or run_steps is None:
-            return self.pick
-        return min(self.pick, self.horizon * math.sqrt(probe_steps / run_steps))
-
-
-#: As chosen on the tasks of benchmarks/suite that are not held out (docs/decisions/0012). Schedule-Free (Defazio et
-#: al., 2024) wants 10-50x SGD's rate and needs no decay.
+#: As chosen by benchmarks/suite/constants.py (docs/decisions/0013). Rates of SGD are bounded by what still trains, so
+#: that they hang on the upper edge; AdamW's plateau is wide, and its middle is safe.
 OPTIMIZER_TRAITS: dict[str, OptimizerTraits] = {
-    "sgd": OptimizerTraits(centre=1.0, share=1.0, pick=0.6, horizon=4.6, cools_down=True),
-    "lars": OptimizerTraits(centre=1.0, share=1.0, pick=0.6, horizon=4.6, cools_down=True),  # as SGD, which it scales
-    "adamw": OptimizerTraits(centre=1.0, share=1.0, pick=1.1, horizon=6.2, cools_down=True),
-    "schedulefree_sgd": OptimizerTraits(centre=20.0, share=1.0, pick=1.0, horizon=None, cools_down=False),
-    "schedulefree_adamw": OptimizerTraits(centre=3.0, share=0.7, pick=2.0, horizon=None, cools_down=False),
-    "own": OptimizerTraits(centre=1.0, share=1.0, pick=0.6, horizon=4.6, cools_down=True),  # its kind is not known
+    "sgd": OptimizerTraits(centre=1.0, place="upper edge", pick=0.22, cools_down=True),
+    "lars": OptimizerTraits(centre=1.0, place="upper edge", pick=0.22, cools_down=True),  # as SGD, which it scales
+    "adamw": OptimizerTraits(centre=1.0, place="middle", pick=1.25, cools_down=True),
+    "schedulefree_sgd": OptimizerTraits(centre=20.0, place="upper edge", pick=0.5, cools_down=False),
+    "schedulefree_adamw": OptimizerTraits(centre=3.0, place="middle", pick=1.25, cools_down=False),
+    "own": OptimizerTraits(centre=1.0, place="upper edge", pick=0.22, cools_down=True),  # its kind is not known
 }

@@ -14,7 +14,7 @@ from pydantic import BaseModel, TypeAdapter
 from search import promotion, spending
 from search.calibration import learned_weight
 from search.closing import next_stage
-from search.config import OPTIMIZER_TRAITS, Budget, SearchConfig
+from search.config import OPTIMIZER_TRAITS, Budget, SearchConfig, WideConfig
 from search.decision import choose
 from search.levels import follow_link
 from search.listing import listed
@@ -55,12 +55,12 @@ class Controller:
         space = _narrowed(space, config)
         _check(space)
         self._space = space  # as it was given; that of the problem follows the link
-        self._problem = Problem(space=space, config=config, budget=budget, seed=seed)
+        self._problem = Problem(space=space, config=config, budget=budget, seed=seed, has_past=bool(prior.searches))
         self._prior = prior
         self._stage = Stage(
             index=0,
             incumbent=self._problem.opening,
-            has_incumbent=config.wide_probes == 0,
+            has_incumbent=not isinstance(config, WideConfig),
             prior=prior,
             link=space.link,
         )

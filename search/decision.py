@@ -23,10 +23,11 @@ from search.gaussian_process import NOISE_FLOOR
 from search.listing import promising
 from search.peak import (
     at_best_option,
-    coarse_peak,
-    edge_below,
+    coarse_pick,
+    harmless_rate,
     interpolated_peak,
     parabola_peak,
+    plateau,
     shows_progress,
     steady_scores,
 )
@@ -134,7 +135,7 @@ def _choose_opening(problem: Problem, stage: Stage) -> Choice:
         return _choose_after_divergence(problem, stage.decisive)
     if not (shows_progress(stage.at(0)) or shows_progress(stage.decisive)):
         return _keep_guess(problem, stage, "no probe trained better than that of the lowest rate")
-    return _choose_wide(problem, stage.decisive)
+    return _choose_wide(problem, stage.decisive) if stage.rung else _choose_on_plateau(problem, stage)
 
 
 def _any_sound(stage: Stage) -> bool:
@@ -161,7 +162,7 @@ def _keep_guess(problem: Problem, stage: Stage, why: str) -> Choice:
         best = max(finite, key=lambda score: score.reward or -math.inf)
         return Choice(best.values, f"{_name(best.values)}, the best probe's: the guess {_name(opening)} diverged")
     is_searched = len(stage.probes) >= MIN_COARSE and _any_sound(stage.at(0))
-    harmless = coarse_peak(stage.at(0)) if is_searched else opening.learning_rate
+    harmless = harmless_rate(stage.at(0)) if is_searched else opening.learning_rate
     if opening.learning_rate > harmless:
         values = opening.model_copy(update={"learning_rate": harmless})
         return Choice(values, f"{_name(values)}, the highest rate that did no harm: {why}")
@@ -292,23 +293,27 @@ def _keep_reason(problem: Problem, stage: Stage, winner: int, verdict: Verdict) 
 # -- the wide search -------------------------------------------------------------------------------
 
 
+def _choose_on_plateau(problem: Problem, stage: Stage) -> Choice:
+    """Choose the learning rate by the short probes alone."""
+    values = problem.opening.model_copy(update={"learning_rate": coarse_pick(problem, stage)})
+    judged, traits = scores(stage), problem.traits
+    low, high = plateau([score.values.learning_rate for score in judged], [score.reward for score in judged])
+    source = f"{traits.pick:.2g} x the {traits.place} of the plateau from {_number(low)} to {_number(high)}"
+    reason = f"{_name(values)}: {source}, {_from_probes(stage)}"
+    return Choice(values, reason)
+
+
 def _choose_wide(problem: Problem, stage: Stage) -> Choice:
+    """Choose by the finalists, which were trained as the run will be."""
     fit = _fit(problem, stage)
     best, how, posterior = wide_best(problem, stage, fit)
-    edge = edge_below(problem, stage, fit, best)
-    traits, num_steps = problem.traits, max(probe.reading.num_steps for probe in stage.probes)
-    pick = traits.factor(num_steps, problem.num_steps)
-    rate = problem.clip_rate(edge.learning_rate * pick)
-    values = edge.model_copy(update={"learning_rate": rate})
+    values = best.model_copy(update={"learning_rate": problem.clip_rate(best.learning_rate)})
+    return Choice(values, f"{_name(values)}, {how}, {_from_probes(stage)}", None, posterior, fit)
+
+
+def _from_probes(stage: Stage) -> str:
     rates = [probe.candidate.values.learning_rate for probe in stage.probes]
-    factor = "" if pick == 1 else f" x {pick:.2g}"
-    origin = f"{how} {_number(best.learning_rate)}"
-    share = f", where the loss falls {100 * traits.share:.0f} % as far as at {origin}"
-    source = f"{origin}{factor}" if edge == best else f"{_number(edge.learning_rate)}{factor}{share}"
-    reason = (
-        f"{_name(values)}: {source}, from {len(rates)} probes between {_number(min(rates))} and {_number(max(rates))}"
-    )
-    return Choice(values, reason, None, posterior, fit)
+    return f"from {len(rates)} probes between {_number(min(rates))} and {_number(max(rates))}"
 
 
 def wide_best(problem: Problem, stage: Stage, fit: Fit | None) -> tuple[Values, str, dict[str, tuple[float, float]]]:
@@ -326,7 +331,7 @@ def wide_best(problem: Problem, stage: Stage, fit: Fit | None) -> tuple[Values, 
         best = max(steady_scores(stage), key=lambda score: -math.inf if score.reward is None else score.reward).values
         if peak is None:
             return best, "the best probe's", {}
-        return peak.model_copy(update={"option": best.option}), "the interpolated minimum at", {}
+        return peak.model_copy(update={"option": best.option}), "the interpolated minimum", {}
     surrogate, box = fit
     at, covariance = surrogate.joint(np.array([box.to_unit(score.values) for _, score in finite]))
     posterior = _posterior([each for each, _ in finite], at, covariance)
@@ -336,7 +341,7 @@ def wide_best(problem: Problem, stage: Stage, fit: Fit | None) -> tuple[Values, 
         peak = at_best_option(surrogate, box, peak, tried, barred=barred)
     if peak is None:
         return tried[int(np.argmax(at))], "the best probe's", posterior
-    return peak, "the interpolated minimum at", posterior
+    return peak, "the interpolated minimum", posterior
 
 
 # -- words -----------------------------------------------------------------------------------------

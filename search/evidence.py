@@ -35,6 +35,8 @@ SAME_SHARE = 1.25
 SAME_COST = 0.9
 #: Fewer steps than this have no last half to speak of.
 FEWEST_STEPS = 4
+#: A probe of fewer steps is short.
+SHORT = 12
 #: No reward, and no error of one, is more than so many times the loss that it is relative to, which may be almost 0.
 LARGEST_RATIO = 1e3
 
@@ -139,12 +141,12 @@ def lowest_probed(stage: Stage) -> float | None:
     """Return the lowest loss that a probe of `stage` ended at: the mean of its last half; None: none went well."""
     level = stage_level(stage)
     sound = (each for _, each in stage.probes if not is_diverged(each, level=level, initial=stage.initial))
-    return min((float(_last_half(reading).mean()) for reading in sound), default=None)
+    return min((float(_tail_losses(reading).mean()) for reading in sound), default=None)
 
 
 def makes_progress(reading: Reading, *, level: float) -> bool:
     """Whether a probe got below the `level` that it started from by more than noise, over its last half."""
-    half = _last_half(reading)
+    half = _tail_losses(reading)
     return bool(half.mean() < level - 2 * standard_error(half))
 
 
@@ -165,7 +167,7 @@ class _Tail(NamedTuple):
 @lru_cache(maxsize=64)  # each ask reads all finished probes again, some of them three times
 def _tail(probe: Probe, control: Probe) -> _Tail:
     """Return the mean loss of the probe's last half; of one that was cut, as it would be beside the whole control."""
-    half, others = _last_half(probe.reading), _last_half(control.reading)
+    half, others = _tail_losses(probe.reading), _tail_losses(control.reading)
     if probe is control:
         return _Tail(float(half.mean()), 0.0)
     saw_the_same = probe.candidate.values.batch_size == control.candidate.values.batch_size
@@ -192,7 +194,7 @@ def _error(reading: Reading, control: Reading, *, saw_the_same: bool) -> float:
     shorter, longer = sorted((reading.num_steps, control.num_steps))
     shared = max(0.0, shorter - longer / 2) if saw_the_same else 0.0
     p, q = 2 * shared / reading.num_steps, 2 * shared / control.num_steps
-    own, others = standard_error(_last_half(reading)), standard_error(_last_half(control))
+    own, others = standard_error(_tail_losses(reading)), standard_error(_tail_losses(control))
     seen, same = side_by_side(reading, control, shorter, shorter)
     first = min(int(len(seen) * longer / (2 * shorter)), len(seen) - 1)
     paired = standard_error((seen - same)[first:])
@@ -208,9 +210,10 @@ def _score(values: Values, tail: _Tail | None, *, level: float, unit: float | No
     return Score(values, reward, relative**2)
 
 
-def _last_half(reading: Reading) -> Array:
+def _tail_losses(reading: Reading) -> Array:
+    """Return the losses that judge a probe: its last half, or the last third of a short one."""
     losses = np.asarray(reading.losses, dtype=np.float64)
-    return losses[len(losses) // 2 :]
+    return losses[-max(1, round(len(losses) / 3)) :] if len(losses) < SHORT else losses[len(losses) // 2 :]
 
 
 class Evidence(NamedTuple):

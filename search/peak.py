@@ -1,7 +1,8 @@
-"""Where a wide search expects the highest reward.
+"""Where a wide search expects the best rate of a run.
 
-Along one axis: the vertex of a parabola through the best probe and its neighbours. On several: where the posterior
-mean is highest, on a lattice of legal values, then along one axis at a time.
+By short probes: a place on the plateau of rates that train. By finalists along one axis: the vertex of a parabola
+through the best one and its neighbours; on several: where the posterior mean is highest, on a lattice of legal
+values, then along one axis at a time.
 """
 
 import math
@@ -13,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search.evidence import diverged_values, scores, stage_level
-from search.posterior import Fit
 from search.space import AnyAxis, Axis, Box
 from search.stage import Probe, Problem, Score, Stage, is_barred
 from search.surrogate import AnySurrogate
@@ -22,6 +22,8 @@ from search.types import Values
 
 #: Losses on the same batch that differ by a smaller share do not tell two probes apart.
 LEAST_PROGRESS = 0.001
+#: The plateau holds the rates that gain at least this share of what the best one gains.
+PLATEAU = 0.7
 #: A second peak at a higher rate must be better by this share of its gain.
 TWIN_SHARE = 0.15
 #: A loss jumps that lies above that of a lower rate on the same batch by this share of the loss at the start.
@@ -74,37 +76,50 @@ def lowest_peak(rewards: NDArray[np.float64]) -> int:
     return next(peaks, best)
 
 
-def lower_edge(rates: Sequence[float], gains: Sequence[float], share: float) -> float:
-    """Return the lowest rate from which on the gain reaches `share` of the best one.
+def plateau(rates: Sequence[float], gains: Sequence[float | None]) -> tuple[float, float]:
+    """Return the lowest and the highest rate between which the gain reaches `PLATEAU` of the best one.
 
-    Going down from the best rate, interpolated in log rate; the lowest rate where it is reached there too.
+    Gains are relative to the lowest rate's, of those that did not diverge, and interpolated in log rate. A rate that
+    diverged lost as much as the best one gained. Where the gain falls on neither side, the edge is the last rate.
     """
     order = np.argsort(rates)
-    x, y = np.log(np.asarray(rates)[order]), np.asarray(gains)[order]
-    rising = slice(0, int(np.argmax(y)) + 1)
-    x, y = x[rising], y[rising]
-    target = y[-1] - (1 - share) * abs(y[-1])
+    finite = [gain for gain in (gains[index] for index in order) if gain is not None]
+    top = max(finite) - finite[0]
+    relative = [-top if gain is None else gain - finite[0] for gain in (gains[index] for index in order)]
+    x, y = np.log(np.asarray(rates)[order]), np.array(relative)
+    best = int(np.argmax(y))
+    down, up = slice(best, None, -1), slice(best, None)
+    return _edge(x[down], y[down], PLATEAU * top), _edge(x[up], y[up], PLATEAU * top)
+
+
+def _edge(x: NDArray[np.float64], y: NDArray[np.float64], target: float) -> float:
+    """Return the rate at which `y` first falls to `target`, going along `x`."""
     below = np.flatnonzero(y < target)
     if not len(below):
-        return float(np.exp(x[0]))
-    last = int(below[-1])
-    return float(np.exp(np.interp(target, y[last : last + 2], x[last : last + 2])))
+        return float(np.exp(x[-1]))
+    last = int(below[0])
+    return float(np.exp(np.interp(target, y[[last, last - 1]], x[[last, last - 1]])))
 
 
-def coarse_peak(stage: Stage) -> float:
-    """Return about which rate finalists lie, by probes a decade apart of which some did not diverge.
+def coarse_pick(problem: Problem, stage: Stage) -> float:
+    """Return the rate that a run should use, by short probes a decade apart of which some did not diverge.
 
-    That is the vertex, or the best probe's rate; a neighbour that diverged brackets it as one with a low reward does.
     Where so few steps do not train yet, it is the highest rate that does no harm.
     """
     judged = scores(stage)
-    low, _ = worth_of_divergence([score.reward for score in judged if score.reward is not None])
     rates = [score.values.learning_rate for score in judged]
-    rewards = [low if score.reward is None else score.reward for score in judged]
-    if shows_progress(stage):
-        return vertex(rates, rewards) or rates[int(np.argmax(rewards))]
-    least = rewards[int(np.argmin(rates))]
-    return max(rate for rate, reward in zip(rates, rewards, strict=True) if reward >= least - HARM)
+    if not shows_progress(stage):
+        return harmless_rate(stage)
+    low, high = plateau(rates, [score.reward for score in judged])
+    place = {"middle": math.sqrt(low * high), "upper edge": high}[problem.traits.place]
+    return problem.clip_rate(place * problem.traits.pick)
+
+
+def harmless_rate(stage: Stage) -> float:
+    """Return the highest rate that does no harm, by probes that do not train yet."""
+    finite = [(score.values.learning_rate, score.reward) for score in scores(stage) if score.reward is not None]
+    _, least = min(finite)
+    return max(rate for rate, reward in finite if reward >= least - HARM)
 
 
 def shows_progress(stage: Stage) -> bool:
@@ -230,27 +245,6 @@ def at_best_option(
     cells = [peak.model_copy(update={"option": option}) for option in options]
     free = [values for values in cells if not is_barred(values, barred)] or [peak]
     return free[int(np.argmax(surrogate.mean(np.array([box.to_unit(values) for values in free]))))]
-
-
-def edge_below(problem: Problem, stage: Stage, fit: Fit | None, peak: Values) -> Values:
-    """Return `peak` with the lowest rate that earns the optimizer's share of its gain (`OptimizerTraits.share`).
-
-    Read off the probes where the rate alone is searched and no past jobs speak, else off the posterior mean.
-    """
-    if problem.traits.share == 1:
-        return peak
-    finite = _of_the_opening(problem, stage)
-    rates = [score.values.learning_rate for score in finite]
-    gains = [score.reward or 0.0 for score in finite]
-    if fit is not None and not is_along_the_rate(problem, stage):
-        surrogate, box = fit
-        axis = _tried_range(box.axes[0], [score.values for score in finite])
-        rates = [rate for rate in _line(axis) if rate <= peak.learning_rate] or [peak.learning_rate]
-        line = [_with(peak, axis, rate) for rate in rates]
-        origin = next(score.reward or 0.0 for score in scores(stage) if score.reward is not None)  # rewards' zero
-        gains = [origin + float(mean) for mean in surrogate.mean(np.array([box.to_unit(values) for values in line]))]
-    rate = lower_edge(rates, gains, problem.traits.share)
-    return peak.model_copy(update={"learning_rate": rate})
 
 
 def _tried_range(axis: Any, tried: Sequence[Values]) -> Any:

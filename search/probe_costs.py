@@ -4,7 +4,7 @@ from search import spending
 from search.reading import Reading
 from search.space import ValueName, distance
 from search.spending import Amounts
-from search.stage import Problem, Proposal, Stage
+from search.stage import FINALISTS, Problem, Proposal, Stage
 from search.types import Allowance, Spent, Values
 
 #: Of what searching may spend, the part that the wide search keeps for later ones; its shortest probes may use it too.
@@ -68,7 +68,7 @@ def probe_amounts(problem: Problem, stage: Stage) -> Amounts:
         left = spending.subtract(
             spending.scale(search_cap(problem), 1 - KEPT_PART[config.revisit]), _spent_coarsely(problem, stage)
         )
-        return spending.scale(left, 1 / (problem.wide_probes + 1))
+        return spending.scale(left, 1 / (max(problem.wide_probes, FINALISTS) + 1))
     shares = problem.shares(stage.index)
     part = shares[0] / sum(shares)
     of_commit = spending.scale(spending.remaining(budget, stage.opened), part * config.probe_fraction)

@@ -12,11 +12,11 @@ from search.decision import bounding_box, trust_region
 from search.evidence import diverged_values, evidence, scores, surrogate_of
 from search.link import MIN_CONTRAST
 from search.listing import promising
-from search.peak import LEAST_PROGRESS, coarse_peak, lowest_peak, parabola_peak, steady_scores
+from search.peak import LEAST_PROGRESS, coarse_pick, lowest_peak, parabola_peak, shows_progress, steady_scores
 from search.prior import Prior
 from search.space import Box, OptionAxis, are_within, distance
 from search.spending import fraction_spent
-from search.stage import Problem, Proposal, Score, Stage, is_barred
+from search.stage import FINALISTS, Problem, Proposal, Score, Stage, is_barred
 from search.surrogate import MIN_POINTS, NUMERICAL_FAILURES, described
 from search.transfer import best_rate
 from search.types import Candidate, Origin, Refusal, Values
@@ -51,7 +51,7 @@ def propose(problem: Problem, stage: Stage) -> Proposal | None:
 
 
 def _propose_wide(problem: Problem, stage: Stage) -> Proposal | None:
-    """Tell decades apart by short probes, then train a few finalists about the best rate for longer."""
+    """Tell decades apart by short probes, then train finalists about their pick for longer, where any are wanted."""
     is_coarse = all(each.origin == "wide" for each in stage.tried)
     proposal = _propose_coarse(problem, stage) if is_coarse else None
     if proposal is not None or (is_coarse and (stage.pending or not _are_sound(stage))):
@@ -109,7 +109,8 @@ def _propose_finalist(problem: Problem, stage: Stage) -> Proposal | None:
     left = [values for values in plan if values not in tried and not is_barred(values, diverged)]
     extensions = [each for each in own if each.origin == "finalist" and each.values not in plan]
     num_refused = len(refused) + sum(each.origin != "wide" for each in stage.too_slow.values())
-    wanted = problem.rate_probes + min(problem.rate_probes, num_refused)  # others are tried for what was refused
+    first = problem.rate_probes or (0 if shows_progress(stage.at(0)) else FINALISTS)
+    wanted = first + min(first, num_refused)  # others are tried for what was refused
     if left and len(own) < wanted:
         return Proposal(left[0], "finalist", rung)
     if not stage.pending and len(extensions) < MAX_FINALIST_EXTENSIONS:
@@ -126,12 +127,12 @@ def _propose_finalist(problem: Problem, stage: Stage) -> Proposal | None:
 
 
 def finalist_plan(problem: Problem, stage: Stage) -> list[Values]:
-    """Return the finalists of a wide search whose short probes are told: the best rate, one above and one below.
+    """Return the finalists of a wide search whose short probes are told: their pick, one above and one below.
 
     A searched level opens at the best rate, and is tried lower above and higher below it: further finalists must tell
     rate and level apart. Further axes start from where the run opens, and are then spread over their ranges (Sobol).
     """
-    centre = coarse_peak(stage.at(0))
+    centre = coarse_pick(problem, stage.at(0))
     rates = [problem.clip_rate(centre * FINALIST_STEP**step) for step in (0, 1, -1)]
     levels = _alternating_levels(problem, [0, 1, 2])
     return [
@@ -201,7 +202,7 @@ def _extension(problem: Problem, stage: Stage, factor: float) -> Values | None:
     best = tried[lowest_peak(np.array([-math.inf if score.reward is None else score.reward for score in tried]))]
     if best is not tried[0] and best is not tried[-1]:
         return None
-    if best is tried[0] and len(tried) > 1 and not _is_worse(tried[1], best):
+    if best is tried[0] and best.reward is not None and not (len(tried) > 1 and _is_worse(tried[1], best)):
         return None
     step = 1 / factor if best is tried[0] else factor
     values = best.values.model_copy(update={"learning_rate": problem.clip_rate(best.values.learning_rate * step)})

@@ -25,8 +25,8 @@ if TYPE_CHECKING:  # `search.evidence` reads stages
 BARRED_SHARE = 0.7
 #: ... at values within this factor of what also decides whether a rate diverges (momentum: of 1 - momentum).
 BARRED_FACTOR = 3.0
-#: Finalists more where the level is searched with the rate: a surrogate needs four of them.
-LEVEL_PROBES = 2
+#: Finalists where the short probes do not decide, and more of them for the level: a surrogate needs four.
+FINALISTS, LEVEL_PROBES = 3, 2
 BARRED_AXES: tuple[ValueName, ...] = ("level", "batch_size", "momentum", "option")
 
 
@@ -38,6 +38,7 @@ class Problem:
     config: SearchConfig
     budget: Budget
     seed: int
+    has_past: bool = False  # past jobs speak
 
     @property
     def traits(self) -> OptimizerTraits:
@@ -63,14 +64,23 @@ class Problem:
 
     @property
     def wide_probes(self) -> int:
-        """Probes of the wide search's last rung, extensions of its range apart."""
+        """Probes of the wide search's last rung, extensions of its range apart; 0: the short ones decide."""
         return self.rate_probes + max(0, len(self.space.options) - 1)
 
     @property
     def rate_probes(self) -> int:
         """Those of them at the exchange that the run opens with; each that competes with it has one more."""
-        of_level = LEVEL_PROBES if self.space.axis("level") and self.config.wide_probes else 0
-        return self.config.wide_probes + of_level + self.config.wide_probes_per_axis * len(self.space.further)
+        return self._first_finalists + LEVEL_PROBES * bool(self.space.axis("level")) + self._finalists_of_axes
+
+    @property
+    def _first_finalists(self) -> int:
+        if self.config.wide_probes is not None:
+            return self.config.wide_probes
+        return FINALISTS if self.space.ranges or self.has_past else min(1, len(self.space.options))
+
+    @property
+    def _finalists_of_axes(self) -> int:
+        return self.config.wide_probes_per_axis * len(self.space.further)
 
     @property
     def coarse_rates(self) -> list[float]:
