@@ -200,6 +200,8 @@ class StagedConfig(RateRange):
         return next(enough, most)
 
 
+#: Longer probes of the first search where the short ones do not decide.
+FINALISTS = 3
 #: Probes may spend this share of a run of so many steps; in the longest runs at least the other one.
 MOST_SEARCH, SHORT_RUN, LEAST_SEARCH = 0.20, 480, 0.03
 
@@ -301,18 +303,16 @@ class OptimizerTraits(Config):
     """What the wide search must know of an optimizer kind."""
 
     centre: float = Field(description="the wide search is centred on guess x centre")
-    place: Literal["middle", "upper edge"] = Field(description="where on the plateau of rates, in log rate")
-    pick: float = Field(description="the run uses the rate at that place x pick")
+    pick: float = Field(description="the run uses the rate in the middle of the plateau x pick")
     cools_down: bool = Field(description="whether the rate must decay at the end of the budget")
 
 
-#: As chosen by benchmarks/suite/constants.py (docs/decisions/0013). Rates of SGD are bounded by what still trains, so
-#: that they hang on the upper edge; AdamW's plateau is wide, and its middle is safe.
+#: `pick` as chosen by benchmarks/suite/constants.py (docs/decisions/0014); of an unknown kind it is SGD's, the lowest.
 OPTIMIZER_TRAITS: dict[str, OptimizerTraits] = {
-    "sgd": OptimizerTraits(centre=1.0, place="upper edge", pick=0.22, cools_down=True),
-    "lars": OptimizerTraits(centre=1.0, place="upper edge", pick=0.22, cools_down=True),  # as SGD, which it scales
-    "adamw": OptimizerTraits(centre=1.0, place="middle", pick=1.25, cools_down=True),
-    "schedulefree_sgd": OptimizerTraits(centre=20.0, place="upper edge", pick=0.5, cools_down=False),
-    "schedulefree_adamw": OptimizerTraits(centre=3.0, place="middle", pick=1.25, cools_down=False),
-    "own": OptimizerTraits(centre=1.0, place="upper edge", pick=0.22, cools_down=True),  # its kind is not known
+    "sgd": OptimizerTraits(centre=1.0, pick=0.35, cools_down=True),
+    "lars": OptimizerTraits(centre=1.0, pick=0.35, cools_down=True),  # as SGD, which it scales
+    "adamw": OptimizerTraits(centre=1.0, pick=1.2, cools_down=True),
+    "schedulefree_sgd": OptimizerTraits(centre=20.0, pick=1.5, cools_down=False),
+    "schedulefree_adamw": OptimizerTraits(centre=3.0, pick=1.5, cools_down=False),
+    "own": OptimizerTraits(centre=1.0, pick=0.35, cools_down=True),
 }

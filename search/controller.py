@@ -55,7 +55,7 @@ class Controller:
         space = _narrowed(space, config)
         _check(space)
         self._space = space  # as it was given; that of the problem follows the link
-        self._problem = Problem(space=space, config=config, budget=budget, seed=seed, has_past=bool(prior.searches))
+        self._problem = Problem(space=space, config=config, budget=budget, seed=seed)
         self._prior = prior
         self._stage = Stage(
             index=0,

@@ -298,7 +298,7 @@ def _choose_on_plateau(problem: Problem, stage: Stage) -> Choice:
     values = problem.opening.model_copy(update={"learning_rate": coarse_pick(problem, stage)})
     judged, traits = scores(stage), problem.traits
     low, high = plateau([score.values.learning_rate for score in judged], [score.reward for score in judged])
-    source = f"{traits.pick:.2g} x the {traits.place} of the plateau from {_number(low)} to {_number(high)}"
+    source = f"{traits.pick:.2g} x the middle of the plateau from {_number(low)} to {_number(high)}"
     reason = f"{_name(values)}: {source}, {_from_probes(stage)}"
     return Choice(values, reason)
 
@@ -365,8 +365,8 @@ def _name(values: Values) -> str:
 
 def _prior_note(stage: Stage, fit: Fit | None) -> str:
     num_jobs = len(stage.prior.searches)
-    weight = 0.0 if fit is None else fit.surrogate.expected.weight
-    return f"prior from {num_jobs} job{'s' * (num_jobs > 1)}, weight {weight:.2f}" if num_jobs else ""
+    weight = "" if fit is None else f", weight {fit.surrogate.expected.weight:.2f}"
+    return f"prior from {num_jobs} job{'s' * (num_jobs > 1)}{weight}" if num_jobs else ""
 
 
 def _tail(stage: Stage, index: int) -> str:

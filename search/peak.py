@@ -80,12 +80,13 @@ def plateau(rates: Sequence[float], gains: Sequence[float | None]) -> tuple[floa
     """Return the lowest and the highest rate between which the gain reaches `PLATEAU` of the best one.
 
     Gains are relative to the lowest rate's, of those that did not diverge, and interpolated in log rate. A rate that
-    diverged lost as much as the best one gained. Where the gain falls on neither side, the edge is the last rate.
+    diverged lost as much as the best one gained, and none lost more. Where the gain does not fall, the edge is the
+    last rate.
     """
     order = np.argsort(rates)
     finite = [gain for gain in (gains[index] for index in order) if gain is not None]
     top = max(finite) - finite[0]
-    relative = [-top if gain is None else gain - finite[0] for gain in (gains[index] for index in order)]
+    relative = [-top if gain is None else max(gain - finite[0], -top) for gain in (gains[index] for index in order)]
     x, y = np.log(np.asarray(rates)[order]), np.array(relative)
     best = int(np.argmax(y))
     down, up = slice(best, None, -1), slice(best, None)
@@ -111,8 +112,7 @@ def coarse_pick(problem: Problem, stage: Stage) -> float:
     if not shows_progress(stage):
         return harmless_rate(stage)
     low, high = plateau(rates, [score.reward for score in judged])
-    place = {"middle": math.sqrt(low * high), "upper edge": high}[problem.traits.place]
-    return problem.clip_rate(place * problem.traits.pick)
+    return problem.clip_rate(math.sqrt(low * high) * problem.traits.pick)
 
 
 def harmless_rate(stage: Stage) -> float:

@@ -1,10 +1,11 @@
 """What probing may cost: shares of the budget by stage, and whether one more probe fits."""
 
 from search import spending
+from search.config import FINALISTS
 from search.reading import Reading
 from search.space import ValueName, distance
 from search.spending import Amounts
-from search.stage import FINALISTS, Problem, Proposal, Stage
+from search.stage import Problem, Proposal, Stage
 from search.types import Allowance, Spent, Values
 
 #: Of what searching may spend, the part that the wide search keeps for later ones; its shortest probes may use it too.

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search.acquisition import next_point, sobol_points
+from search.config import FINALISTS
 from search.decision import bounding_box, trust_region
 from search.evidence import diverged_values, evidence, scores, surrogate_of
 from search.link import MIN_CONTRAST
@@ -16,7 +17,7 @@ from search.peak import LEAST_PROGRESS, coarse_pick, lowest_peak, parabola_peak,
 from search.prior import Prior
 from search.space import Box, OptionAxis, are_within, distance
 from search.spending import fraction_spent
-from search.stage import FINALISTS, Problem, Proposal, Score, Stage, is_barred
+from search.stage import Problem, Proposal, Score, Stage, is_barred
 from search.surrogate import MIN_POINTS, NUMERICAL_FAILURES, described
 from search.transfer import best_rate
 from search.types import Candidate, Origin, Refusal, Values
@@ -193,12 +194,13 @@ def _at_the_vertex(problem: Problem, stage: Stage) -> Proposal | None:
 def _extension(problem: Problem, stage: Stage, factor: float) -> Values | None:
     """Return a point `factor` beyond the end of the range that did best; below it if everything diverged.
 
-    None if it is not the end that did best, if what is beyond was refused or diverged, or if the lowest rate only
-    seems best because none trains.
+    It is about the exchange that the run opens with: of the others there is a probe each. None if it is not the end
+    that did best, if what is beyond was refused or diverged, or if the lowest rate only seems best because none trains.
     """
-    if not stage.probes:
+    own = [score for score in steady_scores(stage) if score.values.option == problem.opening.option]
+    if not own:
         return None
-    tried = sorted(steady_scores(stage), key=lambda score: score.values.learning_rate)
+    tried = sorted(own, key=lambda score: score.values.learning_rate)
     best = tried[lowest_peak(np.array([-math.inf if score.reward is None else score.reward for score in tried]))]
     if best is not tried[0] and best is not tried[-1]:
         return None

@@ -8,7 +8,7 @@ import numpy as np
 
 from search import spending
 from search.calibration import Outcome
-from search.config import OPTIMIZER_TRAITS, Budget, OptimizerTraits, SearchConfig
+from search.config import FINALISTS, OPTIMIZER_TRAITS, Budget, OptimizerTraits, SearchConfig
 from search.events import Event
 from search.faults import Level
 from search.link import Link
@@ -25,8 +25,8 @@ if TYPE_CHECKING:  # `search.evidence` reads stages
 BARRED_SHARE = 0.7
 #: ... at values within this factor of what also decides whether a rate diverges (momentum: of 1 - momentum).
 BARRED_FACTOR = 3.0
-#: Finalists where the short probes do not decide, and more of them for the level: a surrogate needs four.
-FINALISTS, LEVEL_PROBES = 3, 2
+#: Finalists more where the level is searched: a surrogate needs four.
+LEVEL_PROBES = 2
 BARRED_AXES: tuple[ValueName, ...] = ("level", "batch_size", "momentum", "option")
 
 
@@ -38,7 +38,6 @@ class Problem:
     config: SearchConfig
     budget: Budget
     seed: int
-    has_past: bool = False  # past jobs speak
 
     @property
     def traits(self) -> OptimizerTraits:
@@ -76,7 +75,7 @@ class Problem:
     def _first_finalists(self) -> int:
         if self.config.wide_probes is not None:
             return self.config.wide_probes
-        return FINALISTS if self.space.ranges or self.has_past else min(1, len(self.space.options))
+        return FINALISTS if self.space.ranges else min(1, len(self.space.options))
 
     @property
     def _finalists_of_axes(self) -> int:

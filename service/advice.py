@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 
 from search.config import (
+    FINALISTS,
     OPTIMIZER_TRAITS,
     AutoLrsConfig,
     Budget,
@@ -83,11 +84,13 @@ def _on_a_search(trial: TrialSpec, config: StagedConfig) -> Iterator[str]:
 
 
 def _fewest_steps(trial: TrialSpec, config: StagedConfig) -> int:
-    """Return the steps of the shortest search that chooses between finalists."""
+    """Return the steps of the shortest search that tells what it is to tell: with two finalists where it wants any."""
     if not isinstance(config, WideConfig):
         return config.probes * config.min_probe_steps
-    num_further = sum(each.name != "level" for each in trial.replica.ranges())
-    finalists = config.wide_probes + config.wide_probes_per_axis * num_further
+    ranges = list(trial.replica.ranges())
+    num_further = sum(each.name != "level" for each in ranges)
+    first = config.wide_probes if config.wide_probes is not None else FINALISTS * bool(ranges)
+    finalists = first + config.wide_probes_per_axis * num_further
     decades = (
         config.wide_decades
         if config.stated_rates is None

@@ -44,7 +44,7 @@ def test_from_any_guess_within_a_decade_it_ends_near_the_best_rate(simulated_run
     run = simulated_run(STEPS).train(_controller(guess, optimizer=optimizer))
 
     # the simulation's loss falls fastest at twice its `best`, and diverges from four times on
-    assert 0.05 <= run.decisions[-1].values.learning_rate <= 0.3
+    assert 0.02 <= run.decisions[-1].values.learning_rate <= 0.3
 
 
 def test_a_guess_1000_times_too_low_extends_the_range(simulated_run):
@@ -277,8 +277,8 @@ def test_with_long_probes_too_a_restored_controller_goes_on_bit_for_bit(long_pro
 
 
 def test_several_candidates_may_run_at_once():
-    controller, steps = _controller(), 0
-    for num_together in (5, 3):  # the decades, then the finalists about the best of them
+    controller, steps = _controller(wide_probes=3), 0
+    for num_together in (5, 3):  # the decades, then the finalists about their pick
         asked = [controller.ask() for _ in range(num_together)]
         assert controller.ask() is None
         assert len({candidate.values for candidate in asked}) == num_together

@@ -96,7 +96,7 @@ def test_what_was_left_out_on_a_fast_link_is_probed_and_used_when_it_becomes_slo
 
 
 def test_where_the_incumbent_has_become_too_slow_to_probe_the_link_decides(simulated_run):
-    _, controller = _run(simulated_run, 50_000, 50, fraction=0.08)
+    _, controller = _run(simulated_run, 50_000, 50, fraction=0.05)
     decision = controller.decide()
 
     assert decision.values.option == "threshold 0.001"

@@ -3,8 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from search.config import OPTIMIZER_TRAITS, BoConfig, Budget
-from search.peak import lower_edge, lowest_peak, parabola_peak, shows_progress, steady_scores, vertex
+from search.config import BoConfig, Budget
+from search.peak import PLATEAU, lowest_peak, parabola_peak, plateau, shows_progress, steady_scores, vertex
 from search.reading import Reading
 from search.space import SearchSpace
 from search.stage import Problem, Stage
@@ -41,21 +41,35 @@ def test_a_best_probe_at_an_end_has_no_vertex(rewards: list[float]):
     assert vertex([0.01, 0.1, 1.0], rewards) is None
 
 
-def test_the_lower_edge_is_where_the_given_share_of_the_gain_is_reached_whatever_lies_above_the_best_rate():
-    rates, rewards = [1.0, 0.001, 0.01, 0.1], [0.49, 0.0, 0.4, 0.5]
+def test_the_plateau_is_where_the_given_share_of_the_best_gain_is_reached_whatever_the_order():
+    rates, gains = [1.0, 0.001, 0.1, 0.01], [0.0, 0.0, 1.0, 0.4]
+    low, high = plateau(rates, gains)
 
-    assert lower_edge(rates, rewards, 0.4) == pytest.approx(0.001 * math.sqrt(10))
-    assert lower_edge(rates, rewards, 0.8) == pytest.approx(0.01)
-    assert lower_edge([*rates, 10.0], [*rewards, -3.0], 0.4) == pytest.approx(0.001 * math.sqrt(10))
-
-
-def test_the_lower_edge_of_noise_below_the_plateau_is_the_one_next_to_the_best_rate():
-    assert 0.01 < lower_edge([0.001, 0.01, 0.1, 1.0], [0.45, 0.1, 0.5, 0.2], 0.7) < 0.1
+    assert low == pytest.approx(0.01 * 10 ** ((PLATEAU - 0.4) / 0.6))
+    assert high == pytest.approx(0.1 * 10 ** (1 - PLATEAU))
+    assert plateau([*rates, 0.0001], [*gains, 0.0]) == pytest.approx((low, high))
 
 
-@pytest.mark.parametrize("rewards", [[3.0, 2.0, 1.0], [1.0, 1.0, 1.0]])
-def test_a_reward_that_never_rises_has_its_lower_edge_at_the_lowest_rate(rewards: list[float]):
-    assert lower_edge([0.01, 0.1, 1.0], rewards, 0.7) == pytest.approx(0.01)
+def test_the_plateau_does_not_depend_on_what_the_batches_add_to_all_gains():
+    rates, gains = [0.001, 0.01, 0.1, 1.0], [0.0, 0.3, 0.5, -1.0]
+
+    assert plateau(rates, [gain + 0.2 for gain in gains]) == pytest.approx(plateau(rates, gains))
+
+
+def test_a_rate_that_lost_more_than_was_gained_bounds_the_plateau_as_one_that_diverged():
+    assert plateau([0.01, 0.1, 1.0], [0.0, 0.5, -9.0]) == plateau([0.01, 0.1, 1.0], [0.0, 0.5, None])
+
+
+def test_a_rate_that_diverged_bounds_the_plateau_nearer_than_one_that_gained_a_little():
+    gained = plateau([0.01, 0.1, 1.0], [0.0, 0.5, 0.2])
+    diverged = plateau([0.01, 0.1, 1.0], [0.0, 0.5, None])
+
+    assert 0.1 < diverged[1] < gained[1] < 1.0 and diverged[0] == gained[0]
+
+
+@pytest.mark.parametrize(("gains", "edge"), [([0.0, 0.1, 0.5], 1), ([0.0, 0.5, 0.45], 1)])
+def test_a_gain_that_never_falls_has_its_upper_edge_at_the_highest_rate(gains, edge):
+    assert plateau([0.01, 0.1, 1.0], gains)[edge] == pytest.approx(1.0)
 
 
 # -- probes of one rung ----------------------------------------------------------------------------
@@ -164,21 +178,3 @@ def test_a_rate_that_is_better_on_some_batches_and_worse_on_others_shows_no_prog
     other = [loss + (0.02 if step % 2 else -0.02) for step, loss in enumerate(falling(2.0))]
 
     assert not shows_progress(stage_of({0.01: falling(2.0), 0.1: other}, rung=0))
-
-
-# -- from the best rate of probes to that of a run ---------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", [kind for kind, traits in OPTIMIZER_TRAITS.items() if traits.horizon is not None])
-def test_the_factor_of_a_long_run_falls_with_the_square_root_of_its_length(kind: str):
-    traits = OPTIMIZER_TRAITS[kind]
-    factors = [traits.factor(20, 20 * length) for length in (1, 10, 10_000, 40_000)]
-
-    assert factors[0] == traits.pick == traits.factor(20, None)
-    assert factors[2] == pytest.approx(2 * factors[3])
-    assert factors == sorted(factors, reverse=True)
-
-
-@pytest.mark.parametrize("kind", [kind for kind, traits in OPTIMIZER_TRAITS.items() if traits.horizon is None])
-def test_an_optimizer_without_a_horizon_has_one_factor_for_runs_of_any_length(kind: str):
-    assert OPTIMIZER_TRAITS[kind].factor(20, 10**7) == OPTIMIZER_TRAITS[kind].pick

@@ -109,7 +109,8 @@ def test_a_past_that_is_like_the_present_saves_probes_and_ends_nearer_to_the_bes
 @pytest.mark.parametrize("kind", ["30x off", "inverted"])
 def test_a_misleading_past_costs_at_most_a_probe_and_no_regret(bests, cold, kind):
     def prior(best, seed):
-        return _past(best, sign=-1) if kind == "inverted" else _past(best * 30 ** (-1) ** seed)
+        phase = np.random.default_rng(seed).uniform(-0.5, 0.5)
+        return _past(best, sign=-1) if kind == "inverted" else _past(best * 10**phase * 30 ** (-1) ** seed)
 
     half = list(zip(SEEDS, bests, strict=True))[: len(bests) // 2]
     misled = [_search(best, prior(best, seed), seed) for seed, best in half]
@@ -161,7 +162,10 @@ def test_a_search_that_says_nothing_of_an_axis_is_left_out():
 
 
 def test_the_reason_says_what_the_past_did():
-    told = [_search(1.0, _past(past), 0).reason.rpartition("; prior from 1 job, weight ") for past in (1.0, 30.0)]
+    config = BoConfig(wide_probes=3)
+    told = [
+        _search(1.0, _past(past), 0, config).reason.rpartition("; prior from 1 job, weight ") for past in (1.0, 30.0)
+    ]
     right, wrong = (float(weight) for _, _, weight in told)
 
     assert all(reason for reason, _, _ in told)

@@ -1,0 +1,160 @@
+"""Chooses how far from the middle of the plateau of short probes a run is placed, leaving out one family at a time.
+
+    PYTHONPATH=benchmarks python benchmarks/suite/constants.py collect [--seeds 0 1 2] [--tasks ...]
+    PYTHONPATH=benchmarks python benchmarks/suite/constants.py choose
+
+`collect` trains each task at rates a quarter of a decade apart: as short probes, and as runs of 300 steps with the
+controller's decay. Results are lines of `constants.jsonl`; what is in it is not run again. `choose` lets the controller
+search on the recorded probes, from three guesses, and looks its pick up in the recorded runs of 300 steps and in the
+grid of 1,000 steps (`rows.jsonl`). It prints which factor is best for all families but one, and how far above the best
+rate that one ends with it. Nothing is charged here: it is about the rate alone.
+"""
+
+import argparse
+import json
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from search import strategies
+from search.config import OPTIMIZER_TRAITS, BoConfig, Budget, OptimizerTraits
+from search.space import SearchSpace
+from search.types import Candidate, Observation, Spent, Values
+from suite.run import GUESSES, rows
+from suite.tasks import TASKS
+from suite.training import SCHEDULES, Line
+
+FILE = Path(__file__).parent / "constants.jsonl"
+#: Quarters of a decade about a task's own rate: of probes, and of runs.
+PROBED, TRAINED = range(-16, 9), range(-7, 6)
+PROBE_STEPS, RUN_STEPS = 10, 300
+#: What may be chosen: by how many decades the run's rate lies above the middle of the plateau.
+DECADES = np.arange(-1.0, 0.51, 0.05)
+#: Of a factor counts the mean with its neighbours': a cliff may lie just above the best one.
+NEIGHBOURS = np.full(3, 1 / 3)
+#: One run that is lost counts as this log of a loss's ratio, lest it decide alone.
+WORST = 0.5
+Curve = tuple[np.ndarray, np.ndarray]  # log10 of rates, and by how much the log of the loss lies above the best
+
+
+def collect(tasks: Sequence[str], seeds: Sequence[int]) -> None:
+    done = {(row["task"], row["seed"]) for row in recorded()}
+    for task, seed in ((task, seed) for seed in seeds for task in tasks if (task, seed) not in done):
+        line, guess = Line(task, seed), TASKS[task].guess
+        start = line.snapshot()
+        probes, runs = dict[int, list[float]](), dict[int, float]()
+        for quarter in PROBED:
+            line.restore(start)
+            probes[quarter] = line.train([guess * 10 ** (quarter / 4)] * PROBE_STEPS)
+        for quarter in TRAINED:
+            line.restore(start)
+            rate = guess * 10 ** (quarter / 4)
+            losses = line.train([rate * SCHEDULES["half"](step / RUN_STEPS) for step in range(RUN_STEPS)])
+            runs[quarter] = line.evaluate() if len(losses) == RUN_STEPS else math.inf
+        with FILE.open("a") as file:
+            file.write(json.dumps({"task": task, "seed": seed, "probes": probes, "runs": runs}) + "\n")
+
+
+@cache
+def recorded() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in FILE.read_text().splitlines()] if FILE.exists() else []
+
+
+def middle(row: dict[str, Any], factor: float) -> float:
+    """Return the middle of the plateau by recorded probes, from the task's own rate x `factor`; or the guess, kept."""
+    task = TASKS[row["task"]]
+    traits = OPTIMIZER_TRAITS[task.optimizer]
+    OPTIMIZER_TRAITS[task.optimizer] = OptimizerTraits(**traits.model_dump() | {"pick": 1.0})
+    try:
+        space = SearchSpace(optimizer=task.optimizer, guess=Values(learning_rate=task.guess * factor))
+        strategy = strategies.build(BoConfig(), space=space, seed=0, budget=Budget(steps=RUN_STEPS))
+        while (candidate := strategy.ask()) is not None and not candidate.rung:
+            strategy.tell(_told(row, candidate, task.guess))
+        return space.guess.learning_rate if candidate else strategy.decide().values.learning_rate
+    finally:
+        OPTIMIZER_TRAITS[task.optimizer] = traits
+
+
+def _told(row: dict[str, Any], candidate: Candidate, guess: float) -> Observation:
+    quarter = round(4 * math.log10(candidate.values.learning_rate / guess))
+    length = candidate.allowance.steps or 0
+    losses = row["probes"].get(str(quarter), [row["probes"]["0"][0], math.nan])[:length]
+    return Observation(
+        candidate_id=candidate.id,
+        losses=tuple(losses),
+        step_seconds=(),
+        bytes_sent=0,
+        diverged=len(losses) < length or not math.isfinite(losses[-1]),
+        spent=Spent(),
+    )
+
+
+def curves() -> dict[str, list[Curve]]:
+    """Return how the loss depends on the rate, by task: after 300 steps, and after 1,000 where the grid was run."""
+    losses: dict[tuple[str, int], dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in recorded():
+        for quarter, loss in row["runs"].items():
+            rate = TASKS[row["task"]].guess * 10 ** (int(quarter) / 4)
+            losses[row["task"], RUN_STEPS][round(math.log10(rate), 3)].append(loss)
+    for row in rows():
+        if row["what"] == "grid" and row["arm"] == "linear" and row["steps"] == 1000 and row["task"] in TASKS:
+            losses[row["task"], 1000][round(math.log10(row["rate"]), 3)].append(row["loss"])
+    found = defaultdict(list)
+    for (task, _), by_rate in losses.items():
+        rates = np.array(sorted(by_rate))
+        logs = np.array([statistics.fmean(math.log(min(loss, 1e9)) for loss in by_rate[rate]) for rate in rates])
+        found[task].append((rates, logs - logs.min()))
+    return found
+
+
+def excesses() -> Iterator[tuple[str, str, np.ndarray]]:
+    """Yield task, optimizer, and how much each of `DECADES` costs, for every search on recorded probes."""
+    known = curves()
+    for row in recorded():
+        for factor in GUESSES.values():
+            at = math.log10(middle(row, factor)) + DECADES
+            for rates, logs in known[row["task"]]:
+                yield row["task"], TASKS[row["task"]].optimizer, np.minimum(np.interp(at, rates, logs), WORST)
+
+
+def choose() -> None:
+    found = list(excesses())
+    for optimizer in ("sgd", "adamw"):
+        print(
+            f"\n{optimizer}\n\n| left out | factor | excess of the one left out: mean, median |\n" + "| --- " * 3 + "|"
+        )
+        families = sorted({task.family for task in TASKS.values() if task.optimizer == optimizer})
+        left_out = []
+        for family in families:
+            is_own = {task: TASKS[task].family == family for task, _, _ in found}
+            mean = np.mean([costs for task, kind, costs in found if kind == optimizer and not is_own[task]], axis=0)
+            best = 1 + int(np.convolve(mean, NEIGHBOURS, "valid").argmin())
+            own = [costs[best] for task, kind, costs in found if kind == optimizer and is_own[task]]
+            left_out += own
+            print(f"| {family} | {10 ** DECADES[best]:.2f} | {_percent(own)} |")
+        print(f"| all | | {_percent(left_out)} |")
+
+
+def _percent(excess: Sequence[float]) -> str:
+    return f"{100 * statistics.fmean(excess):+.1f} %, {100 * statistics.median(excess):+.1f} %"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("collect", "choose"))
+    parser.add_argument("--tasks", nargs="+", choices=tuple(TASKS), default=tuple(TASKS))
+    parser.add_argument("--seeds", nargs="+", type=int, default=(0, 1, 2))
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    collect(given.tasks, given.seeds) if given.what == "collect" else choose()
+
+
+if __name__ == "__main__":
+    main()
