@@ -9,10 +9,11 @@ import tempfile
 from pathlib import Path
 from unittest.mock import patch
 
+from suite.tasks import TASKS
+
 from service.cluster import trial
 from service.records import AnyRecord, Control, ProbeDone, TrialFinished
 from service.spec import JobSpec, TrialSpec
-from suite.tasks import TASKS
 from trainers.config import ReplicaConfig
 from trainers.group import ProcessGroup
 
