@@ -206,6 +206,11 @@ FINALISTS = 3
 MOST_SEARCH, SHORT_RUN, LEAST_SEARCH = 0.20, 480, 0.03
 
 
+def num_coarse(decades: float) -> int:
+    """Return how many coarse probes look at so many `decades` of learning rate, both ends included."""
+    return max(3, math.floor(round(decades, 6)) + 1)  # whole ones, however the ends are rounded
+
+
 class WideConfig(StagedConfig):
     """What those have whose first stage is one wide search."""
 

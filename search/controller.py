@@ -28,6 +28,7 @@ from search.probe_costs import (
     is_too_slow,
     probe_allowance,
     probe_decay,
+    trains_alone,
 )
 from search.proposals import propose
 from search.reading import Ending, Reading
@@ -64,7 +65,7 @@ class Controller:
             prior=prior,
             link=space.link,
         )
-        self._costs = StepCosts()
+        self._costs = StepCosts(self._problem)
         self._spent, self._search = Spent(), Spent()
         self._journal: list[dict[str, Any]] = []
 
@@ -202,11 +203,14 @@ class Controller:
         self._stage.candidates.append(candidate)
 
     def _apply_tell(self, reading: Reading) -> None:
-        before, self._spent = self._spent, reading.spent
-        self._search = spending.plus(self._search, spending.minus(reading.spent, before))
+        took, self._spent = spending.minus(reading.spent, self._spent), reading.spent
+        self._search = spending.plus(self._search, took)
         self._stage.readings[reading.candidate_id] = reading
         candidate = next(each for each in self._stage.candidates if each.id == reading.candidate_id)
-        self._costs.record(self._problem, candidate.values, reading)
+        if candidate.origin == "wide":
+            self._stage.search_coarse = spending.plus(self._stage.search_coarse, took)
+        if not candidate.alone:  # else its steps cost less than those of all workers
+            self._costs.record(self._problem, candidate.values, reading)
         if is_too_slow(self._problem, self._stage, reading):
             self._stage.too_slow[candidate.id] = too_slow(self._problem, self._stage, candidate, reading)
 
@@ -240,6 +244,7 @@ class Controller:
                     origin=proposal.origin,
                     rung=proposal.rung,
                     decay=probe_decay(problem, proposal),
+                    alone=trains_alone(problem, proposal),
                 )
             if stage.pending:  # what still runs may leave room
                 return None

@@ -11,15 +11,16 @@ def measured_link(problem: Problem, stage: Stage, batch_size: int | None) -> Lin
     """Return the link by `stage`'s probes where they tell it, else as it was known before.
 
     Steps with another batch size than `batch_size` compute for longer, or shorter, whatever the link. Probes that were
-    too slow to go on tell it too. A budget without seconds reads no clock, and knows no link.
+    too slow to go on tell it too, those of single workers do not. A budget without seconds reads no clock, and knows no
+    link.
     """
     if problem.budget.seconds is None:
         return None
-    sizes = {candidate.id: candidate.values.batch_size for candidate in stage.candidates}
+    sending = {each.id for each in stage.candidates if not each.alone and each.values.batch_size == batch_size}
     steps = [
         StepCost(bytes=reading.bytes_sent / reading.num_steps, seconds=reading.step_seconds)
         for reading in stage.readings.values()
-        if reading.num_steps and reading.step_seconds and sizes[reading.candidate_id] == batch_size
+        if reading.num_steps and reading.step_seconds and reading.candidate_id in sending
     ]
     known = stage.link if batch_size == stage.incumbent.batch_size else None
     return link.fit(steps) or known

@@ -1,5 +1,7 @@
 """What probing may cost: shares of the budget by stage, and whether one more probe fits."""
 
+import math
+
 from search import spending
 from search.config import FINALISTS
 from search.reading import Reading
@@ -28,10 +30,15 @@ def costly(values: Values) -> tuple[float | str | None, ...]:
 
 
 class StepCosts:
-    """Mutable: the latest cost of a step with each combination that was trained with of what it depends on."""
+    """Mutable: the latest cost of a step with each combination that was trained with of what it depends on.
 
-    def __init__(self) -> None:
+    Where coarse probes train alone, a step of all workers begins with what the warm-up showed.
+    """
+
+    def __init__(self, problem: Problem) -> None:
         self._known: dict[tuple[float | str | None, ...], tuple[Values, Amounts]] = {}
+        if problem.space.num_alone > 1 and problem.space.step is not None:
+            self._known[costly(problem.opening)] = problem.opening, problem.step_cost
 
     def record(self, problem: Problem, values: Values, reading: Reading) -> None:
         if reading.num_steps:
@@ -66,9 +73,8 @@ def probe_amounts(problem: Problem, stage: Stage) -> Amounts:
     """
     config, budget = problem.config, problem.budget
     if not stage.has_incumbent:
-        left = spending.subtract(
-            spending.scale(search_cap(problem), 1 - KEPT_PART[config.revisit]), _spent_coarsely(problem, stage)
-        )
+        share = spending.scale(search_cap(problem), 1 - KEPT_PART[config.revisit])
+        left = spending.subtract(share, spending.amounts(budget, stage.search_coarse))
         return spending.scale(left, 1 / (max(problem.wide_probes, FINALISTS) + 1))
     shares = problem.shares(stage.index)
     part = shares[0] / sum(shares)
@@ -76,17 +82,6 @@ def probe_amounts(problem: Problem, stage: Stage) -> Amounts:
     free = room(problem, stage.search_before, stage.opened)
     of_room = part if config.revisit == "stages" else EVENT_PART
     return spending.least(of_commit, spending.scale(free, of_room / config.probes))
-
-
-def _spent_coarsely(problem: Problem, stage: Stage) -> Amounts:
-    """Return what the probes have spent that tell decades apart."""
-    coarse = {candidate.id for candidate in stage.candidates if candidate.origin == "wide"}
-    spent = dict.fromkeys(spending.caps(problem.budget), 0.0)
-    for reading in stage.readings.values():
-        if reading.candidate_id in coarse and reading.num_steps:
-            cost = spending.step_cost(problem.budget, reading)
-            spent = {unit: spent[unit] + reading.num_steps * cost[unit] for unit in spent}
-    return spent
 
 
 def most_amounts(problem: Problem, stage: Stage) -> Amounts:
@@ -104,12 +99,11 @@ def probe_allowance(
     A probe that tells decades apart has a length of its own. Any other is at least `min_probe_steps` long; what still
     runs is reserved. A later stage opens only if its control and one rival fit: alone, a control decides nothing.
     """
-    cost = costs.of(proposal.values)
     if proposal.origin == "wide":
         num_steps = problem.config.coarse_probe_steps
-        coarse = spending.scale(steps_cost(problem, cost), num_steps * (1 + len(stage.pending)))
-        has_room = spending.fits(coarse, room(problem, search, spent))
+        has_room = spending.fits(coarse_cost(problem, stage, 1 + len(stage.pending)), room(problem, search, spent))
         return Allowance(steps=num_steps, min_steps=num_steps) if has_room else None
+    cost = costs.of(proposal.values)
     wanted, shortest = probe_amounts(problem, stage), shortest_probe(problem, cost)
     needed = spending.most(wanted, shortest)
     is_opening = stage.has_incumbent and not stage.candidates
@@ -141,12 +135,18 @@ def is_too_slow(problem: Problem, stage: Stage, reading: Reading) -> bool:
     return not spending.fits(shortest, most_amounts(problem, stage))
 
 
-def least_search(problem: Problem, stage: Stage) -> Amounts:
-    """Return what the shortest wide search costs, by the first probe that was told: a probe in every decade."""
+def coarse_cost(problem: Problem, stage: Stage, num_probes: int) -> Amounts:
+    """Return what `num_probes` coarse probes cost, by the first that was told; those of one round cost as one."""
     timed = (reading for reading in stage.readings.values() if reading.num_steps)
     first = next(timed, None)
     cost = steps_cost(problem, None if first is None else spending.step_cost(problem.budget, first))
-    return spending.scale(cost, problem.config.coarse_probe_steps * len(problem.coarse_rates))
+    num_rounds = math.ceil(num_probes / problem.space.num_alone)
+    return spending.scale(cost, problem.config.coarse_probe_steps * num_rounds)
+
+
+def least_search(problem: Problem, stage: Stage) -> Amounts:
+    """Return what the shortest wide search costs: a probe in every decade."""
+    return coarse_cost(problem, stage, len(problem.coarse_rates))
 
 
 def has_room_for_wide(problem: Problem, stage: Stage) -> bool:
@@ -170,6 +170,11 @@ def cooldown_share(problem: Problem) -> float:
 def probe_decay(problem: Problem, proposal: Proposal) -> float:
     """Return the last share of a probe in which its rate goes to 0: a finalist is the run in small."""
     return cooldown_share(problem) if proposal.rung > 0 and proposal.origin != "wide" else 0.0
+
+
+def trains_alone(problem: Problem, proposal: Proposal) -> bool:
+    """Whether one worker trains a probe by itself: decades show without the exchange, and on a smaller batch."""
+    return proposal.origin == "wide" and problem.space.num_alone > 1
 
 
 def is_in_cooldown(problem: Problem, spent: Spent) -> bool:

@@ -10,7 +10,8 @@ class Strategy(Protocol):
     """Chooses values stage by stage; the caller trains and reports.
 
     One stage: `ask` until it returns None, running each candidate from the stage's snapshot and reporting
-    it with `tell`; then `decide`, rewind to the snapshot, and train the commit with `values(spent)` until
+    it with `tell`. Candidates that are `alone` may be run at a time, each by one worker, with their steps counted once;
+    then `decide`, rewind to the snapshot, and train the commit with `values(spent)` until
     `decision.commit_until`; then `tell` the commit's observation (`candidate_id=None`), which closes the stage.
 
     A decision may name a probe that is `promoted`: its steps are the commit's first, and the run goes on from its end

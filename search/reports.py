@@ -73,7 +73,8 @@ def _horizon(problem: Problem, probe: Probe, commit: Amounts) -> float:
     num_steps = probe.reading.num_steps
     if not num_steps:
         return 1.0
-    steps = spending.num_steps(commit, spending.step_cost(problem.budget, probe.reading))
+    cost = problem.step_cost if probe.candidate.alone else spending.step_cost(problem.budget, probe.reading)
+    steps = spending.num_steps(commit, cost)
     return max(float(num_steps), min(steps, LONGEST_COMMIT))
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from search.config import MAX_DIMENSIONS
 from search.link import Link, OptionCost, StepCost
@@ -203,6 +203,7 @@ class SearchSpace(Value):
     exchanges: tuple[OptionCost, ...] = ()  # all that may compete, where those that do follow the link
     link: Link | None = None  # as it was found before the first step; None: it is not measured
     step: StepCost | None = None  # what a step was found to cost before the first one; None: nobody measured it
+    num_alone: int = Field(1, ge=1)  # coarse probes at a time, each by one worker alone; 1: all workers train each
     max_learning_rate: float = 1e3
     min_learning_rate: float = 1e-8
 

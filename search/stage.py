@@ -8,7 +8,7 @@ import numpy as np
 
 from search import spending
 from search.calibration import Outcome
-from search.config import FINALISTS, OPTIMIZER_TRAITS, Budget, OptimizerTraits, SearchConfig
+from search.config import FINALISTS, OPTIMIZER_TRAITS, Budget, OptimizerTraits, SearchConfig, num_coarse
 from search.events import Event
 from search.faults import Level
 from search.link import Link
@@ -51,10 +51,19 @@ class Problem:
     @property
     def num_steps(self) -> float | None:
         """Steps that the budget holds, by what one cost before the clock started; None: nothing tells."""
+        counts = [cap / self.step_cost[unit] for unit, cap in self._caps.items() if self.step_cost.get(unit)]
+        return min(counts, default=None)
+
+    @property
+    def step_cost(self) -> spending.Amounts:
+        """What a step of all workers cost before the clock started, in the budget's units; a step, where none was."""
         step = self.space.step
         cost = {"steps": 1.0} | ({} if step is None else {"bytes": step.bytes, "seconds": step.seconds})
-        counts = [cap / cost[unit] for unit, cap in spending.caps(self.budget).items() if cost.get(unit)]
-        return min(counts, default=None)
+        return {unit: cost[unit] for unit in self._caps if unit in cost}
+
+    @property
+    def _caps(self) -> spending.Amounts:
+        return spending.caps(self.budget)
 
     @property
     def search_fraction(self) -> float:
@@ -85,8 +94,7 @@ class Problem:
     def coarse_rates(self) -> list[float]:
         """Learning rates a decade apart, by which the wide search begins: in the stated range, or about the guess."""
         low, high = self.config.stated_rates or self._rates_around_guess()
-        decades = round(math.log10(high / low), 6)  # whole ones, however the ends are rounded
-        return [float(rate) for rate in np.geomspace(low, high, max(3, math.floor(decades) + 1))]
+        return [float(rate) for rate in np.geomspace(low, high, num_coarse(math.log10(high / low)))]
 
     def _rates_around_guess(self) -> tuple[float, float]:
         centre, half = self.clip_rate(self.opening.learning_rate * self.traits.centre), self.config.wide_decades / 2
@@ -135,6 +143,7 @@ class Stage:
     has_incumbent: bool = True  # False: the wide search, which compares with nothing
     opened: Spent = field(default_factory=Spent)
     search_before: Spent = field(default_factory=Spent)
+    search_coarse: Spent = field(default_factory=Spent)  # by the probes that tell decades apart
     level: float | None = None
     initial: float | None = None
     best: Level | None = None  # the lowest that the committed line has reached

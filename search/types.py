@@ -76,6 +76,10 @@ class Candidate(Value):
     origin: Origin
     rung: int = Field(0, description="probes of one rung are equally long and compared with each other")
     decay: float = Field(0.0, description="last share of the allowance in which the learning rate falls linearly to 0")
+    alone: bool = Field(
+        False,
+        description="a worker trains it by itself, others beside it; its allowance is in steps",
+    )
 
     def learning_rate_at(self, part: float) -> float:
         """Return the learning rate when `part` of the allowance, in [0, 1), is spent."""

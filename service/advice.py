@@ -14,6 +14,7 @@ from search.config import (
     PolynomialConfig,
     StagedConfig,
     WideConfig,
+    num_coarse,
 )
 from service.spec import JobSpec, TrialSpec
 from trainers.config import (
@@ -96,7 +97,8 @@ def _fewest_steps(trial: TrialSpec, config: StagedConfig) -> int:
         if config.stated_rates is None
         else math.log10(config.stated_rates[1] / config.stated_rates[0])
     )
-    return math.ceil(max(3, decades + 1) * config.coarse_probe_steps) + min(2, finalists) * config.min_probe_steps
+    rounds = math.ceil(num_coarse(decades) / trial.replica.num_alone(trial.workers.count))
+    return rounds * config.coarse_probe_steps + min(2, finalists) * config.min_probe_steps
 
 
 def _on_a_level(trial: TrialSpec) -> Iterator[str]:

@@ -370,6 +370,15 @@ class ReplicaConfig(Config):
         drifting = (self.exchange.kind,) if isinstance(self.exchange, DriftingConfig) else ()
         return (*policies, *drifting, *(option.name for option in self.menu if option.kind == LOCAL))
 
+    def num_alone(self, num_workers: int) -> int:
+        """Return how many values `num_workers` workers can try at a time, each by one that exchanges nothing.
+
+        Only 1, by all of them together, where a worker alone shows little of the run: where workers train apart and
+        meet again, where a step trains some blocks, where exchanges are compared, or where data differ.
+        """
+        is_alike = isinstance(self.partition, IidPartition) and isinstance(self.blocks, AllBlocksConfig)
+        return num_workers if is_alike and not self.menu and not self.apart_under else 1
+
     def _beside(self) -> Beside:
         return Beside(optimizer=self.optimizer.kind, per_node=self.workers_per_node, partition=self.partition.kind)
 

@@ -1,11 +1,11 @@
-"""Brings each rank its batches: a pure function of (seed, step, rank), however often training is rewound."""
+"""Brings a rank its batches: a pure function of (seed, step, rank), however often training is rewound."""
 
 import random
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -18,16 +18,24 @@ from trainers.sampler import PartitionedSampler, Sampler as StatelessSampler
 from trainers.workload import Batch, Samples, Stream, Workload, WorkloadError
 
 
+class Place(NamedTuple):
+    """Where a micro-batch belongs: an optimizer step, the rank whose samples it has, and its number in that step."""
+
+    step: int
+    rank: int
+    micro: int
+
+
 class Feed(Protocol):
-    """One rank's training batches. An epoch has `epoch_steps` with the workload's own batch size; None: no end."""
+    """The training batches of all ranks, for one of them to ask for. An epoch has `epoch_steps`; None: no end."""
 
-    epoch_steps: int | None
+    epoch_steps: int | None  # with the workload's own batch size
 
-    def batch(self, step: int, micro: int, batch_size: int | None) -> Batch:
-        """Return micro-batch `micro` of optimizer step `step`; `batch_size` None: the workload's own."""
+    def batch(self, place: Place, batch_size: int | None) -> Batch:
+        """Return the micro-batch at `place`; `batch_size` None: the workload's own."""
 
 
-def build(workload: Workload, config: ReplicaConfig, rank: int, num_workers: int) -> Feed:
+def build(workload: Workload, config: ReplicaConfig, num_workers: int) -> Feed:
     """Return the feed that suits the workload's training data; raises WorkloadError if none does."""
     data: Any = workload.training
     if hasattr(data, "batches"):
@@ -39,7 +47,7 @@ def build(workload: Workload, config: ReplicaConfig, rank: int, num_workers: int
             raise WorkloadError(
                 f"`partition` {config.partition.kind} divides samples by index: `training` is a stream, which has none"
             )
-        return StreamFeed(data, config, rank, num_workers)
+        return StreamFeed(data, config, num_workers)
     if isinstance(data, IterableDataset) or not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
         raise WorkloadError(
             f"`training` is a {type(data).__name__}, which has no samples by index: give a map-style data set, or an "
@@ -49,7 +57,7 @@ def build(workload: Workload, config: ReplicaConfig, rank: int, num_workers: int
         sampler = _sampler(workload, len(data), config, num_workers)
     except ValueError as error:
         raise WorkloadError(str(error)) from error
-    requests = _Requests(sampler, rank)
+    requests = _Requests(sampler)
     if workload.loader_processes:
         return LoaderFeed(workload, requests, timeout_s=config.collective_timeout_s)
     return IndexFeed(workload, requests)
@@ -99,30 +107,35 @@ class _Request:
 
 
 class _Requests(Sampler[_Request]):
-    """One rank's requests, in order from `start` (step, micro-batch) on, without end."""
+    """A rank's requests, in order from `start` on, without end."""
 
-    def __init__(self, sampler: StatelessSampler | PartitionedSampler, rank: int) -> None:
-        self._sampler, self._rank = sampler, rank
+    def __init__(self, sampler: StatelessSampler | PartitionedSampler) -> None:
+        self._sampler = sampler
         self._default_size, self.epoch_steps = sampler.batch_size, sampler.epoch_steps
-        self.start = (0, 0)
+        self.start = Place(0, 0, 0)
 
     def resize(self, batch_size: int | None) -> None:
         """Make batches of `batch_size` samples from now on; None: of the workload's own."""
         self._sampler = replace(self._sampler, batch_size=batch_size or self._default_size)
 
-    def at(self, step: int, micro: int) -> _Request:
-        place = (self._sampler.seed, step, self._rank, micro)
-        return _Request(self._sampler.indices(step, rank=self._rank, micro=micro), seed_of(place))
+    def at(self, place: Place) -> _Request:
+        indices = self._sampler.indices(place.step, rank=place.rank, micro=place.micro)
+        return _Request(indices, seed_of((self._sampler.seed, *place)))
 
-    def after(self, step: int, micro: int) -> tuple[int, int]:
-        """Return the place that follows."""
-        return (step, micro + 1) if micro + 1 < self._sampler.accumulate else (step + 1, 0)
+    def after(self, place: Place) -> Place:
+        """Return the same rank's place that follows."""
+        return _after(place, self._sampler.accumulate)
 
     def __iter__(self) -> Iterator[_Request]:
         place = self.start
         while True:
-            yield self.at(*place)
-            place = self.after(*place)
+            yield self.at(place)
+            place = self.after(place)
+
+
+def _after(place: Place, accumulate: int) -> Place:
+    is_last = place.micro + 1 == accumulate
+    return place._replace(step=place.step + 1, micro=0) if is_last else place._replace(micro=place.micro + 1)
 
 
 class _Fetcher(Dataset[Batch]):
@@ -160,9 +173,9 @@ class IndexFeed:
         self._fetcher, self._requests = _Fetcher(workload), requests
         self.epoch_steps: int | None = requests.epoch_steps
 
-    def batch(self, step: int, micro: int, batch_size: int | None) -> Batch:
+    def batch(self, place: Place, batch_size: int | None) -> Batch:
         self._requests.resize(batch_size)
-        return self._fetcher[self._requests.at(step, micro)]
+        return self._fetcher[self._requests.at(place)]
 
 
 class LoaderFeed:
@@ -180,17 +193,17 @@ class LoaderFeed:
             timeout=timeout_s,
         )
         self._batches: Iterator[Batch] | None = None
-        self._place = (-1, 0)
+        self._place: Place | None = None
         self._batch_size: int | None = None
 
-    def batch(self, step: int, micro: int, batch_size: int | None) -> Batch:
-        if self._batches is None or (self._place, self._batch_size) != ((step, micro), batch_size):
+    def batch(self, place: Place, batch_size: int | None) -> Batch:
+        if self._batches is None or (self._place, self._batch_size) != (place, batch_size):
             self._batch_size = batch_size
             self._requests.resize(batch_size)
-            self._requests.start = (step, micro)
+            self._requests.start = place
             with seeded(0):  # the loader draws a seed for its processes, which draw nothing from it
                 self._batches = iter(self._loader)
-        self._place = self._requests.after(step, micro)
+        self._place = self._requests.after(place)
         return next(self._batches)
 
 
@@ -199,26 +212,22 @@ class StreamFeed:
 
     epoch_steps: int | None = None
 
-    def __init__(self, stream: Stream, config: ReplicaConfig, rank: int, num_workers: int) -> None:
-        self._stream, self._config = stream, config
-        self._rank, self._num_workers = rank, num_workers
+    def __init__(self, stream: Stream, config: ReplicaConfig, num_workers: int) -> None:
+        self._stream, self._config, self._num_workers = stream, config, num_workers
         self._batches: Iterator[Batch] = iter(())
-        self._place = (-1, 0)
+        self._place: Place | None = None
 
-    def batch(self, step: int, micro: int, batch_size: int | None) -> Batch:
-        if self._place != (step, micro):
-            self._open(step)
-            for _ in range(micro):
-                self._next(step)
-        last = micro + 1 == self._config.accumulate
-        self._place = (step + 1, 0) if last else (step, micro + 1)
-        return self._next(step)
+    def batch(self, place: Place, batch_size: int | None) -> Batch:
+        if self._place != place:
+            self._open(place.step, place.rank)
+            for _ in range(place.micro):
+                self._next(place.step)
+        self._place = _after(place, self._config.accumulate)
+        return self._next(place.step)
 
-    def _open(self, step: int) -> None:
+    def _open(self, step: int, rank: int) -> None:
         self._batches = iter(
-            self._stream.batches(
-                seed=self._config.seed, start_step=step, rank=self._rank, num_workers=self._num_workers
-            )
+            self._stream.batches(seed=self._config.seed, start_step=step, rank=rank, num_workers=self._num_workers)
         )
 
     def _next(self, step: int) -> Batch:

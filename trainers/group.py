@@ -92,6 +92,19 @@ class Group(ABC):
         answers = self.call("run", segment.model_dump(mode="json"), timeout_s=timeout_s)
         return merge([SegmentResult.model_validate(answer) for answer in answers])
 
+    def run_alone(self, segments: Sequence[Segment]) -> list[SegmentResult]:
+        """Have each of the first ranks take the steps of one of `segments` by itself; returns their results in order.
+
+        See `Replica.run_alone`: the ranks' states differ afterwards. Raises ValueError for more segments than ranks.
+        """
+        if len(segments) > self.num_workers:
+            raise ValueError(f"`segments` must be at most {self.num_workers}, one for each rank, got {len(segments)}")
+        longest = max(segment.num_steps for segment in segments)
+        timeout_s = self.config.reply_timeout_s + longest * self.config.collective_timeout_s
+        told = [segment.model_dump(mode="json") for segment in segments]
+        answers = self.call("run_alone", told, timeout_s=timeout_s)
+        return [SegmentResult.model_validate(answer) for answer in answers[: len(segments)]]
+
     def snapshot(self, slot: str) -> None:
         """Keep a copy of the whole state in the ranks' memory under the name `slot`."""
         self.call("snapshot", slot)

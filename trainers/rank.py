@@ -82,6 +82,9 @@ def answer(replica: Replica, method: str, args: Sequence[Any]) -> Any:
     match method:
         case "run":
             return replica.run(Segment.model_validate(args[0])).model_dump(mode="json")
+        case "run_alone":
+            own = dict(enumerate(args[0])).get(replica.rank)
+            return own and replica.run_alone(Segment.model_validate(own)).model_dump(mode="json")
         case "evaluate":
             return replica.evaluate().model_dump(mode="json")
         case "save":

@@ -42,7 +42,7 @@ class History:
     def record(self, call: Call) -> None:
         """Note a call that all ranks have completed; one that changes no state leaves no trace."""
         match call.method:
-            case "run":
+            case "run" | "run_alone":
                 self._now += (call,)
             case "load":
                 self._now = (call,)

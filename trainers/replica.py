@@ -2,8 +2,8 @@
 
 import logging
 import time
-from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
 from functools import partial
 from typing import Literal
@@ -21,15 +21,18 @@ from trainers.exchange import pacing
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.communication import Communication
 from trainers.exchange.config import DriftingConfig
+from trainers.exchange.dense import DenseExchange
 from trainers.exchange.fitting import unfit_groups
+from trainers.exchange.ledger import Ledger
 from trainers.exchange.outcome import Exchanged, mean_density
 from trainers.exchange.topology import Nodes, Topology
-from trainers.exchange.wire import PeerLost, among_peers
+from trainers.exchange.wire import PeerLost, Wire, among_peers
 from trainers.exchange.wires import Wires, found
 from trainers.segment import Evaluation, Purpose, Segment, SegmentResult
 from trainers.snapshot import Buffers, RandomState, State, Steps, Tensors
 from trainers.sync import table as sync_table
 from trainers.sync.config import LocalConfig
+from trainers.sync.every_step import EveryStep
 from trainers.sync.policy import Parts, Update
 from trainers.workload import Workload, WorkloadError
 from trainers.workloads import table
@@ -67,8 +70,9 @@ class Replica:
         self._buffers = Buffers(dict(self.model.named_buffers()))
         self._communication = Communication(self._buffer, self.device, threads=config.threads)
         self._activations, self._saved = Activations(config.activations, self.model), SavedTensors(self.model)
-        self._feed = feed.build(self.workload, config, rank, num_workers)
+        self._feed = feed.build(self.workload, config, num_workers)
         self._blocks = block_table.build(config, self.model, self._buffer, epoch_steps=self._feed.epoch_steps)
+        self._single = EveryStep(DenseExchange(self._buffer, Wire(1, pacing.Unpaced(), Ledger())))
         self._steps = Steps()
         # Distinct per rank and job, so that e.g. dropout masks differ; torch mixes the bits.
         self._random = RandomState(config.seed * 65_536 + rank, self.device)
@@ -201,7 +205,7 @@ class Replica:
                 of_ranks={"buffers": self._buffers},
                 of_nodes={"exchange": self._exchange},
             )
-        self._random.begin(feed.seed_of((self.config.seed, self.step, self.rank, self.num_workers, 0)))
+        self._random.begin(self._fresh_seed())
 
     def export(self, url: str) -> None:
         """Write the evaluated iterate as the safetensors file `url` (rank 0), under the model's own names."""
@@ -248,6 +252,30 @@ class Replica:
             saved_bytes=self._saved.num_bytes,
             diverged=diverged,
         )
+
+    def run_alone(self, segment: Segment) -> SegmentResult:
+        """Take the segment's steps as a single worker, which exchanges nothing; returns what came of them.
+
+        Samples and random numbers are those of rank 0, so that from one state the result is the same on every rank.
+        Parameters differ between ranks afterwards, until all of them go back to a slot or a checkpoint.
+        """
+        with self._as_single_worker():
+            self._random.begin(self._fresh_seed())
+            return self.run(segment).model_copy(update={"bytes_dense": 0})
+
+    @contextmanager
+    def _as_single_worker(self) -> Iterator[None]:
+        rank, sync = self.rank, self._sync
+        self.rank, self._sync = 0, self._single
+        try:
+            with self._buffer.apart():
+                yield
+        finally:
+            self.rank, self._sync = rank, sync
+
+    def _fresh_seed(self) -> int:
+        """Return the seed of what this rank draws from here on, where that is to follow from the step alone."""
+        return feed.seed_of((self.config.seed, self.step, self.rank, self.num_workers, 0))
 
     def _check_searched(self, segment: Segment) -> None:
         for each in self.config.ranges():
@@ -310,9 +338,9 @@ class Replica:
             torch.autograd.backward(loss)
 
     def _loss(self, step: int, micro: int, batch_size: int | None = None) -> Tensor:
-        batch = feed.to_device(self._feed.batch(step, micro, batch_size), self.device)
-        place = (self.config.seed, step, self.rank, micro)
-        with feed.host_seeded(feed.seed_of(place)), self._autocast():
+        place = feed.Place(step, self.rank, micro)
+        batch = feed.to_device(self._feed.batch(place, batch_size), self.device)
+        with feed.host_seeded(feed.seed_of((self.config.seed, *place))), self._autocast():
             loss = self.workload.loss(self.model, batch)
         if not isinstance(loss, Tensor) or loss.ndim:
             found = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"

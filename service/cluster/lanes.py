@@ -9,6 +9,7 @@ from typing import ParamSpec, TypeVar
 from search.config import Budget
 from search.types import Allowance, Candidate, Course, Observation, Spent, Values
 from service.cluster import chunks
+from service.cluster.opening import STAGE
 from service.cluster.progress import Measured
 from service.cluster.promotion import Ends, Held
 from service.cluster.reports import Probe, Pushed
@@ -38,6 +39,27 @@ class Lane:
             self.group.load(checkpoint)
             self.hold(checkpoint)
         self.ends.rewind(leading=leading)
+
+
+def probe_alone(group: Group, candidates: Sequence[Candidate], *, opened: Spent) -> list[Probe]:
+    """Train each of `candidates` on a worker of its own, without any exchange, and go back to the stage's start.
+
+    No look is taken at them on the way: they are short, and each has the steps of its allowance.
+    """
+    started = time.monotonic() - group.recovery.seconds
+    steps = [each.allowance.steps or each.allowance.min_steps for each in candidates]
+    segments = [chunks.segment(each.values, each.values, num) for each, num in zip(candidates, steps, strict=True)]
+    results = group.run_alone(segments)
+    seconds = time.monotonic() - group.recovery.seconds - started
+    group.restore(STAGE)
+    pushed = [
+        Pushed(segment, result, started_s=opened.seconds, bytes_sent=opened.bytes)
+        for segment, result in zip(segments, results, strict=True)
+    ]
+    return [
+        Probe(candidate, Measured.of(each.result), seconds=seconds, pushed=[each], is_cut=False)
+        for candidate, each in zip(candidates, pushed, strict=True)
+    ]
 
 
 class ProbeRun:
@@ -110,25 +132,26 @@ class ProbeRun:
 def side_by_side(
     lanes: Sequence[Lane],
     *,
-    ask: Callable[[], Candidate | None],
-    probe: Callable[[Lane, Candidate], Probe],
-    tell: Callable[[Probe], None],
+    ask: Callable[[], Sequence[Candidate]],
+    probe: Callable[[Lane, Sequence[Candidate]], Sequence[Probe]],
+    tell: Callable[[Sequence[Probe]], None],
     told: Callable[[Sequence[Candidate]], None],
     in_rounds: bool,
 ) -> None:
-    """Probe what `ask` gives until that is None, a candidate on each lane, and tell every probe in the calling thread.
+    """Probe what `ask` gives each lane until that is nothing, and tell every probe in the calling thread.
 
-    `told` hears which candidates still run whenever all probes that have ended are told.
+    A lane is given one candidate, or several for its workers to train alone. `told` hears which candidates still run
+    whenever all probes that have ended are told.
     In rounds a probe is told when all that run beside it have ended, in the order in which they were asked for, so
-    that nothing depends on which lane is faster. Otherwise a lane that is free is given the next candidate at once.
+    that nothing depends on which lane is faster. Otherwise a lane that is free is given the next candidates at once.
     """
-    running: dict[Future[Probe], tuple[Lane, Candidate]] = {}
+    running: dict[Future[Sequence[Probe]], tuple[Lane, Sequence[Candidate]]] = {}
     with ThreadPoolExecutor(len(lanes), thread_name_prefix="lane") as pool:
         while True:
             busy = [lane for lane, _ in running.values()]
             free = [lane for lane in lanes if lane not in busy]
             # all are asked for before any starts: a probe that is watched reads what `ask` writes
-            asked = list(zip(free, iter(ask, None), strict=False))
+            asked = list(zip(free, iter(ask, ()), strict=False))
             running |= {pool.submit(probe, *each): each for each in asked}
             if not running:
                 return
@@ -137,7 +160,25 @@ def side_by_side(
             for future in [future for future in running if future in done]:
                 del running[future]
                 tell(future.result())
-            told([candidate for _, candidate in running.values()])
+            told([candidate for _, candidates in running.values() for candidate in candidates])
+
+
+def for_a_lane(ask: Callable[[], Candidate | None], num_workers: int) -> Callable[[], tuple[Candidate, ...]]:
+    """Return what gives a lane its next candidates: one that all train together, or one for each worker alone."""
+    kept: list[Candidate] = []  # asked for, and for the next lane
+
+    def next_candidates() -> tuple[Candidate, ...]:
+        asked: list[Candidate] = []
+        while len(asked) < num_workers and (candidate := kept.pop() if kept else ask()) is not None:
+            if asked and not candidate.alone:
+                kept.append(candidate)
+                break
+            asked.append(candidate)
+            if not candidate.alone:
+                break
+        return tuple(asked)
+
+    return next_candidates
 
 
 P = ParamSpec("P")

@@ -30,7 +30,8 @@ def opening_space(spec: TrialSpec, groups: Sequence[Group]) -> tuple[SearchSpace
     """
     _check_budget(spec, groups[0])
     space, warm_ups = _measured_space(spec, groups)
-    return space.model_copy(update={"step": _step_cost(warm_ups)}), warm_ups
+    known = {"step": _step_cost(warm_ups), "num_alone": spec.replica.num_alone(groups[0].num_workers)}
+    return space.model_copy(update=known), warm_ups
 
 
 def _measured_space(spec: TrialSpec, groups: Sequence[Group]) -> tuple[SearchSpace, list[SegmentResult]]:

@@ -106,11 +106,10 @@ def _judged(probe: ProbeDone, forecast: Forecast | None) -> ProbeDone:
 def decided(trial_id: str, decision: Decision, probes: Sequence[ProbeDone], *, first_step: int) -> list[AnyRecord]:
     """Return the stage's decision, and its probes once more, now with their forecasts.
 
-    What a promoted probe took is the commit's, not the search's.
+    What a promoted probe took is the commit's, not the search's. Steps that workers took side by side count once.
     """
     forecasts = {report.candidate.id: report.forecast for report in decision.probes}
     forecast = decision.forecast
-    searched = [probe for probe in probes if probe.probe_id != decision.promoted]
     return [
         *(_judged(probe, forecasts.get(probe.probe_id)) for probe in probes),
         StageDecided(
@@ -125,9 +124,9 @@ def decided(trial_id: str, decision: Decision, probes: Sequence[ProbeDone], *, f
             probability=finite(decision.probability),
             forecast=finite(forecast.mean) if forecast else None,
             forecast_std=finite(forecast.std) if forecast else None,
-            search_seconds=sum(probe.seconds for probe in searched),
-            search_steps=sum(probe.num_steps for probe in searched),
-            search_bytes=sum(probe.bytes_sent for probe in searched),
+            search_seconds=decision.search_seconds,
+            search_steps=decision.search_steps,
+            search_bytes=sum(probe.bytes_sent for probe in probes if probe.probe_id != decision.promoted),
             decision=decision.model_dump(mode="json"),
         ),
     ]

@@ -43,7 +43,8 @@ class Resume(BaseModel):
         """Return the same run for the workers of `group`, among which a step may cost something else."""
         if self.num_workers in (None, group.num_workers):
             return self
-        space = {**self.journal["space"], "dense_bytes": dense_bytes(spec, group)}
+        num_alone = spec.replica.num_alone(group.num_workers)
+        space = {**self.journal["space"], "dense_bytes": dense_bytes(spec, group), "num_alone": num_alone}
         return self.model_copy(update={"cost": None, "journal": {**self.journal, "space": space}})
 
     def within(self, budget: Budget) -> "Resume":

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from search.protocol import Strategy
 from search.types import Candidate, Spent
 from service.cluster.clock import TrainingClock
-from service.cluster.lanes import Lane, ProbeRun, one_at_a_time, side_by_side
+from service.cluster.lanes import Lane, ProbeRun, for_a_lane, one_at_a_time, probe_alone, side_by_side
 from service.cluster.progress import Progress, bytes_per_worker
 from service.cluster.promotion import End, Held
 from service.cluster.reports import Probe, Pushed
@@ -69,13 +69,13 @@ class Search:
         return self._run.clock.seconds() - self._opened_s
 
     def make(self) -> None:
-        """Probe what the strategy asks for, as many candidates at once as there are lanes."""
+        """Probe what the strategy asks for on all lanes at once."""
         run, lanes = self._run, self._run.lanes
         groups = [lane.group for lane in lanes]
         before = [group.recovery.seconds for group in groups]
         side_by_side(
             lanes,
-            ask=one_at_a_time(self._turn, self._asking()),
+            ask=one_at_a_time(self._turn, for_a_lane(self._asking(), groups[0].num_workers)),
             probe=self._probe,
             tell=self._tell,
             told=self._note,
@@ -89,24 +89,34 @@ class Search:
         ask, left = self._run.wishes.asking(self._run.strategy.ask), list(self._begun.running)
         return lambda: left.pop(0) if left else ask()
 
-    def _probe(self, lane: Lane, candidate: Candidate) -> Probe:
+    def _probe(self, lane: Lane, candidates: Sequence[Candidate]) -> list[Probe]:
         run = self._run
         with self._turn:
             leading = run.strategy.leading() if lane is run.lanes[0] else None
         lane.rewind(self._checkpoint, leading=leading)
+        if candidates[0].alone:
+            run.wishes.check()
+            return probe_alone(lane.group, candidates, opened=run.spent())
+        return [self._probe_together(lane, *candidates)]
+
+    def _probe_together(self, lane: Lane, candidate: Candidate) -> Probe:
+        run = self._run
         probing = ProbeRun(lane.group, candidate, opened=run.spent(), budget=run.spec.budget)
         watch = run.wishes.watching(run.strategy.watch)
         probe = probing.run(watch=one_at_a_time(self._turn, watch), check=run.wishes.check)
         lane.ends.ended(probe)
         return probe
 
-    def _tell(self, probe: Probe) -> None:
+    def _tell(self, probes: Sequence[Probe]) -> None:
+        """Charge what the workers of one lane trained side by side as the longest of it, and tell all of it."""
         run = self._run
-        for pushed in probe.pushed:
+        longest = max(probes, key=lambda probe: probe.measured.num_steps)
+        for pushed in longest.pushed:
             run.progress.charge(pushed.result, is_probe=True, option=pushed.segment.option)
-        seen = probe.measured.observation(probe.candidate.id, run.spent(), is_cut=probe.is_cut)
-        one_at_a_time(self._turn, run.strategy.tell)(seen)
-        self.probes.append(run.tell(probe))
+        for probe in probes:
+            seen = probe.measured.observation(probe.candidate.id, run.spent(), is_cut=probe.is_cut)
+            one_at_a_time(self._turn, run.strategy.tell)(seen)
+            self.probes.append(run.tell(probe))
 
     def _note(self, running: Sequence[Candidate]) -> None:
         held = self._run.lanes[0].ends.held

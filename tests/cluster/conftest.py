@@ -1,6 +1,7 @@
 """A group whose training is arithmetic, so that a run's every turn can be tried in milliseconds."""
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -51,6 +52,14 @@ class ArithmeticGroup(Group):
             bytes_dense=5000 * segment.num_steps,
             diverged=len(losses) < segment.num_steps,
         )
+
+    def run_alone(self, segments: Sequence[Segment]) -> list[SegmentResult]:
+        start, results = self.rates, []
+        for segment in segments:
+            self.rates = list(start)
+            results.append(self.run(segment).model_copy(update={"bytes_sent": ({},), "bytes_dense": 0}))
+        self.rates = [math.nan]  # of no use until it is restored
+        return results
 
     def snapshot(self, slot: str) -> None:
         self.slots[slot] = list(self.rates)

@@ -1,10 +1,11 @@
 """Several worker groups in one trial: side by side they find what they would find one after the other."""
 
 import itertools
+import math
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from search.config import Budget
 from search.types import Allowance, Candidate, Spent, Values
 from service.cluster import trial
-from service.cluster.lanes import Lane, ProbeRun, require_equal, side_by_side
+from service.cluster.lanes import Lane, ProbeRun, for_a_lane, require_equal, side_by_side
 from service.cluster.reports import Probe
 from service.records import AnyRecord, MetricPoints, ProbeDone, StageDecided, TrialFinished
 from service.spec import JobSpec, TrialSpec
@@ -42,21 +43,19 @@ def _told(lanes: list[Lane], *, in_rounds: bool) -> list[str]:
     candidates, told = iter([_candidate(number) for number in range(3)]), list[str]()
     neighbour_ended, waits = threading.Event(), not in_rounds
 
-    def probe(lane: Lane, candidate: Candidate) -> Probe:
+    def probe(lane: Lane, given: Sequence[Candidate]) -> list[Probe]:
+        [candidate] = given
         if candidate.id == "0-0":
             assert neighbour_ended.wait(WAIT_S)
         elif candidate.id == ("0-2" if waits else "0-1"):
             neighbour_ended.set()
-        return _run(lane, candidate)
-
-    def ask() -> Candidate | None:
-        return next(candidates, None)
+        return [_run(lane, candidate)]
 
     side_by_side(
         lanes,
-        ask=ask,
+        ask=for_a_lane(lambda: next(candidates, None), 2),
         probe=probe,
-        tell=lambda run: told.append(run.candidate.id),
+        tell=lambda run: told.extend(probe.candidate.id for probe in run),
         told=lambda running: None,
         in_rounds=in_rounds,
     )
@@ -78,17 +77,18 @@ def test_outside_of_rounds_a_free_lane_goes_on_at_once(arithmetic_group: Callabl
 def test_what_ends_one_lane_ends_the_search_when_the_others_have_ended(arithmetic_group: Callable[..., Any]) -> None:
     candidates, ended = iter([_candidate(0), _candidate(1)]), list[str]()
 
-    def probe(lane: Lane, candidate: Candidate) -> Probe:
+    def probe(lane: Lane, given: Sequence[Candidate]) -> list[Probe]:
+        [candidate] = given
         if candidate.id == "0-0":
             raise WorkloadError("no such file")
         ended.append(candidate.id)
-        return _run(lane, candidate)
+        return [_run(lane, candidate)]
 
     lanes = [Lane(arithmetic_group()) for _ in range(2)]
     with pytest.raises(WorkloadError, match="no such file"):
         side_by_side(
             lanes,
-            ask=lambda: next(candidates, None),
+            ask=for_a_lane(lambda: next(candidates, None), 2),
             probe=probe,
             tell=lambda run: None,
             told=lambda running: None,
@@ -140,7 +140,9 @@ def test_the_steps_of_all_lanes_are_on_the_bill_and_in_the_budget(train: Callabl
     promoted = {stage.decision["promoted"] for stage in sink.of(StageDecided)}
     probes = {probe.probe_id: probe for probe in sink.of(ProbeDone) if probe.probe_id not in promoted}
     assert bill.steps + bill.steps_search == 900
-    assert bill.steps_search == sum(probe.num_steps for probe in probes.values())
+    coarse = [probe.num_steps for probe in probes.values() if probe.origin == "wide"]
+    others = [probe.num_steps for probe in probes.values() if probe.origin != "wide"]
+    assert bill.steps_search == 6 * math.ceil(len(coarse) / 2) + sum(others)  # a lane has two workers
     assert bill.bytes_search == sum(probe.bytes_sent for probe in probes.values())
 
 

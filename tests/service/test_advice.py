@@ -36,7 +36,7 @@ def test_the_examples_need_no_advice(path: Path) -> None:
             {"activations": {"kind": "dropit", "gamma": 0.3}, "controller": {"kind": "fixed"}},
             "give a `gamma` above 0.33",
         ),
-        ({"controller": {"kind": "sobol"}, "budget": {"steps": 289}}, "give 290 steps"),
+        ({"controller": {"kind": "sobol"}, "budget": {"steps": 104}}, "give 105 steps"),
         ({"controller": {"kind": "local"}, "budget": {"steps": 209}}, "give 210 steps"),
         ({"controller": {"kind": "autolrs"}, "budget": {"steps": 2000}}, "7 steps, too few to forecast a stage of 67"),
         ({"controller": {"kind": "autolrs", "first_stage": 100}, "budget": {"steps": 5000}}, "give `first_stage` 140"),
@@ -51,17 +51,34 @@ def test_what_is_unwise_is_said_once_with_a_remedy(changes: dict[str, Any], word
 
 
 def test_a_budget_too_small_for_a_search_is_told_how_many_steps_one_takes() -> None:
-    search = {"coarse_probe_steps": 6, "min_probe_steps": 20, "max_search_fraction": 0.1}
+    search = {"coarse_probe_steps": 6, "min_probe_steps": 20, "max_search_fraction": 0.1, "wide_probes": 3}
 
-    (sentence,) = advised(controller={"kind": "bo", **search}, budget={"steps": 699}, seeds=[0, 1, 2])
+    (sentence,) = advised(controller={"kind": "bo", **search}, budget={"steps": 579}, seeds=[0, 1, 2])
 
-    assert "give 700 steps" in sentence  # five probes of 6 steps, and two of 20
-    assert advised(controller={"kind": "bo", **search}, budget={"steps": 700}) == ()
+    assert "give 580 steps" in sentence  # five probes of 6 steps by two workers, and two of 20 by both
+    assert advised(controller={"kind": "bo", **search}, budget={"steps": 580}) == ()
     assert advised(controller={"kind": "bo"}, budget={"steps": 300}) == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "least"),
+    [
+        ({"workers": {"count": 1}}, 175),
+        ({"workers": {"count": 2}}, 105),
+        ({"workers": {"count": 4}}, 70),
+        ({"workers": {"count": 8}}, 35),
+        ({"workers": {"count": 4}, "partition": {"kind": "by_label"}}, 175),
+    ],
+)
+def test_more_workers_search_in_shorter_runs_where_each_may_train_a_candidate(
+    changes: dict[str, Any], least: int
+) -> None:
+    assert advised(budget={"steps": least}, **changes) == ()
+    assert f"give {least} steps" in advised(budget={"steps": least - 1}, **changes)[0]
     assert advised(controller={"kind": "autolrs"}, budget={"steps": 6000}) == ()
 
 
 def test_only_the_arms_that_search_are_advised_on_searching() -> None:
     arms = [{"name": "tuned"}, {"name": "held", "controller": {"kind": "fixed"}}]
 
-    assert [sentence.split(":")[0] for sentence in advised(arms=arms, budget={"steps": 100})] == ["arm `tuned`"]
+    assert [sentence.split(":")[0] for sentence in advised(arms=arms, budget={"steps": 60})] == ["arm `tuned`"]

@@ -86,10 +86,10 @@ def test_an_averaged_iterate_has_statistics_of_its_own_from_the_batches_ahead(av
     averaging.export(f"{tmp_path}/weights.safetensors")
 
     exported = read_tensors(f"{tmp_path}/weights.safetensors")
-    batches = feed.build(averaging.workload, averaging.config, 0, 1)
-    places = [(averaging.step + index // 2, index % 2) for index in range(NUM_BATCHES)]
+    batches = feed.build(averaging.workload, averaging.config, 1)
+    places = [feed.Place(averaging.step + index // 2, 0, index % 2) for index in range(NUM_BATCHES)]
     outputs = [
-        nn.functional.linear(batches.batch(*place, None)[0], exported["0.weight"], exported["0.bias"])
+        nn.functional.linear(batches.batch(place, None)[0], exported["0.weight"], exported["0.bias"])
         for place in places
     ]
     means, variances = [output.mean(dim=0) for output in outputs], [output.var(dim=0) for output in outputs]

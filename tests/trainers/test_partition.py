@@ -73,9 +73,10 @@ def test_a_worker_is_fed_its_own_samples_alone_each_once_an_epoch(make_config: M
     workload = table.build(DigitsMlp(batch_size=16))
     labels = workload.labels()
     dealt = shares(config, labels.numpy(), num_workers=4, seed=3)
-    fed = feed.build(workload, make_config(partition=config), 2, 4)
+    fed = feed.build(workload, make_config(partition=config), 4)
 
-    inputs = torch.cat([fed.batch(step, 0, None)[0] for step in range(len(dealt[2]) // 16)])
+    places = [feed.Place(step, 2, 0) for step in range(len(dealt[2]) // 16)]
+    inputs = torch.cat([fed.batch(place, None)[0] for place in places])
 
     own = workload.training.tensors[0][dealt[2]]
     assert len(torch.cat([own, inputs]).unique(dim=0)) == len(own.unique(dim=0))
@@ -86,7 +87,7 @@ def test_a_step_beyond_a_workers_share_is_refused(make_config: MakeConfig):
     workload = table.build(DigitsMlp(batch_size=400))
 
     with pytest.raises(WorkloadError, match="`batch_size` 400"):
-        feed.build(workload, make_config(partition=ByLabelPartition()), 0, 4)
+        feed.build(workload, make_config(partition=ByLabelPartition()), 4)
 
 
 def test_built_in_workloads_are_known_to_have_labels_or_not(small_data):
@@ -97,7 +98,7 @@ def test_built_in_workloads_are_known_to_have_labels_or_not(small_data):
 def _own(make_config: MakeConfig, labels: Any) -> None:
     workload = table.build(DigitsMlp(batch_size=16))
     workload.labels = lambda: labels
-    feed.build(workload, make_config(partition=ByLabelPartition()), 0, 2)
+    feed.build(workload, make_config(partition=ByLabelPartition()), 2)
 
 
 @pytest.mark.parametrize(
@@ -112,4 +113,4 @@ def test_a_stream_has_no_samples_to_divide(make_config: MakeConfig):
     config = OwnWorkload(factory="own_models:Streamed", path=None)
 
     with pytest.raises(WorkloadError, match=r"`partition` by_label .* is a stream"):
-        feed.build(table.build(config), make_config(workload=config, partition=ByLabelPartition()), 0, 2)
+        feed.build(table.build(config), make_config(workload=config, partition=ByLabelPartition()), 2)

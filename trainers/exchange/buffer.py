@@ -68,6 +68,16 @@ class GradientBuffer:
         #: Sees each bucket's gradient, once a step, when it is pooled.
         self.watch: Callable[[Bucket, Tensor], None] = _overlook
 
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Give buckets as backward has filled them, to another exchange than the one that this buffer is built into."""
+        pool, watch = self.pool, self.watch
+        self.part()
+        try:
+            yield
+        finally:
+            self.pool, self.watch = pool, watch
+
     @classmethod
     def behind(cls, parameters: Sequence[Parameter], config: ExchangeBase) -> Self:
         """Return a buffer for the gradients of `parameters`, of which each `.grad` is a view when backward has ended.

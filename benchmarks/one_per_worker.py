@@ -1,0 +1,93 @@
+"""What one coarse probe per worker is worth: whole runs on two real workers, with and without, in turns.
+
+Prints a row for each run: the validation loss of its end, the steps that its search took, and its finalists.
+"""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from unittest.mock import patch
+
+from suite.tasks import TASKS
+
+from service.cluster import trial
+from service.records import AnyRecord, Control, ProbeDone, TrialFinished
+from service.spec import JobSpec, TrialSpec
+from trainers.config import ReplicaConfig
+from trainers.group import ProcessGroup
+
+NUM_WORKERS, STEPS, SEEDS = 2, 300, range(3)
+CHOSEN = ("digits-perceptron", "mnist-perceptron-adamw", "tumours-perceptron")
+#: The guess is off by these factors.
+FACTORS = (0.1, 1.0)
+
+
+class Kept:
+    """A sink that keeps what is reported."""
+
+    def __init__(self) -> None:
+        self.records: list[AnyRecord] = []
+
+    def report(self, *records: AnyRecord) -> None:
+        self.records.extend(records)
+
+    flush = report
+
+    def is_clear(self) -> bool:
+        return True
+
+    def asked(self) -> Control:
+        return Control.RUN
+
+
+def job(task: str, factor: float, seed: int) -> TrialSpec:
+    definition = TASKS[task]
+    optimizer = {
+        "kind": definition.optimizer,
+        "learning_rate": factor * definition.guess,
+        "weight_decay": definition.weight_decay,
+    }
+    spec = {
+        "workload": {"factory": "suite.tasks:workload", "params": {"task": task}, "path": str(Path(__file__).parent)},
+        "optimizer": optimizer,
+        "workers": {"count": NUM_WORKERS},
+        "budget": {"steps": STEPS},
+        "objective": {"every": STEPS},
+        "checkpoint": {"export": "last"},
+        "seeds": [seed],
+    }
+    return next(JobSpec.model_validate(spec).trials())
+
+
+def row(task: str, factor: float, seed: int, *, is_one_each: bool) -> dict[str, object]:
+    """Train a run; without one candidate per worker, all workers train each."""
+    spec, sink = job(task, factor, seed), Kept()
+    num_alone = NUM_WORKERS if is_one_each else 1
+    with (
+        patch.object(ReplicaConfig, "num_alone", lambda config, num_workers: num_alone),
+        tempfile.TemporaryDirectory() as folder,
+        ProcessGroup(spec.replica, NUM_WORKERS, device="cpu") as group,
+    ):
+        trial.train(spec, group, sink, trial_id="run", storage_url=f"file://{folder}")
+    [finished] = [each for each in sink.records if isinstance(each, TrialFinished)]
+    probes = {each.probe_id: each for each in sink.records if isinstance(each, ProbeDone) and each.stage == 0}
+    return {
+        "task": task,
+        "factor": factor,
+        "seed": seed,
+        "one_each": is_one_each,
+        "loss": finished.validation_loss,
+        "searched": finished.bill.steps_search,
+        "bytes_search": finished.bill.bytes_search,
+        "finalists": sum(each.origin != "wide" for each in probes.values()),
+        "rate": finished.schedule[0].learning_rate,
+    }
+
+
+if __name__ == "__main__":
+    for task in sys.argv[1:] or CHOSEN:
+        for seed in SEEDS:
+            for factor in FACTORS:
+                for is_one_each in (True, False):
+                    print(json.dumps(row(task, factor, seed, is_one_each=is_one_each)), flush=True)
