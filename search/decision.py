@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from search import events
 from search.config import SearchConfig
+from search.contest import leader, told
 from search.evidence import (
     Evidence,
     diverged_values,
@@ -104,9 +105,14 @@ def may_switch(verdict: Verdict, config: SearchConfig, *, is_trusted: bool = Tru
 
 
 def choose(problem: Problem, stage: Stage) -> Choice:
-    """Choose the open stage's values from its finished probes."""
-    choice = _choose(problem, stage)
-    remarks = [stage.note, _happened(problem, stage), _prior_note(stage, choice.fit)]
+    """Choose the open stage's values from its finished probes, and the optimizer if several compete in it."""
+    choice = _choose(*leader(problem, stage))
+    remarks = [
+        told(problem, stage, choice.values.optimizer),
+        stage.note,
+        _happened(problem, stage),
+        _prior_note(stage, choice.fit),
+    ]
     failure = choice.fit.surrogate.note if choice.fit else ""
     reason = "; ".join(filter(None, [choice.reason, *remarks, failure]))
     return choice._replace(reason=for_a_person(reason, problem.space.level_name))

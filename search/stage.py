@@ -27,7 +27,11 @@ BARRED_SHARE = 0.7
 BARRED_FACTOR = 3.0
 #: Finalists more where the level is searched with the rate: a surrogate needs four of them.
 LEVEL_PROBES = 2
-BARRED_AXES: tuple[ValueName, ...] = ("level", "batch_size", "momentum", "option")
+BARRED_AXES: tuple[ValueName, ...] = ("level", "batch_size", "momentum", "option", "optimizer")
+#: Where optimizers compete, the coarse probes of each are so many, and span these decades about its own guess ...
+CONTEST_RATES, CONTEST_DECADES = 3, 2.0
+#: ... with at most so many more where an end of them does best.
+MAX_EXTENSIONS = 2
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,42 @@ class Problem:
         """What the run opens with: the guess, inside the space."""
         return self.space.opening
 
+    def of(self, optimizer: str | None) -> "Problem":
+        """Return the problem as this optimizer has it: its traits, its guess. None: no optimizers compete."""
+        if optimizer in (None, self.space.optimizer):
+            return self
+        [rate] = [each.learning_rate for each in self.space.optimizers if each.optimizer == optimizer]
+        guess = self.space.guess.model_copy(update={"learning_rate": rate, "optimizer": optimizer})
+        return replace(self, space=self.space.model_copy(update={"optimizer": optimizer, "guess": guess}))
+
+    @property
+    def contenders(self) -> tuple[str, ...]:
+        """The optimizers that the wide search compares: the first of the job's, as many as its cap has room for.
+
+        None where no optimizers compete, or the cap has room for one alone.
+        """
+        names = tuple(each.optimizer for each in self.space.optimizers)
+        cap = self._cap_steps
+        return names[
+            : max((number for number in range(2, len(names) + 1) if self.contest_steps(number) <= cap), default=0)
+        ]
+
+    def contest_steps(self, num_optimizers: int) -> int:
+        """Return the fewest steps that compare so many: coarse probes and a finalist of each, more of the best."""
+        coarse, finalists = num_optimizers * CONTEST_RATES, num_optimizers - 1 + self.rate_probes
+        return coarse * self.config.coarse_probe_steps + finalists * self.config.min_probe_steps
+
+    @property
+    def most_coarse(self) -> int:
+        """Coarse probes that a contest has room for, extensions included."""
+        number = len(self.contenders)
+        spare = (self._cap_steps - self.contest_steps(number)) / self.config.coarse_probe_steps
+        return number * CONTEST_RATES + math.floor(min(spare, number * MAX_EXTENSIONS))
+
+    @property
+    def _cap_steps(self) -> float:
+        return math.inf if self.num_steps is None else self.search_fraction * self.num_steps
+
     @property
     def num_steps(self) -> float | None:
         """Steps that the budget holds, by what one cost before the clock started; None: nothing tells."""
@@ -64,11 +104,11 @@ class Problem:
     @property
     def wide_probes(self) -> int:
         """Probes of the wide search's last rung, extensions of its range apart."""
-        return self.rate_probes + max(0, len(self.space.options) - 1)
+        return self.rate_probes + max(0, len(self.space.options) - 1) + max(0, len(self.contenders) - 1)
 
     @property
     def rate_probes(self) -> int:
-        """Those of them at the exchange that the run opens with; each that competes with it has one more."""
+        """Those of them with the exchange and the optimizer that do best; each that competes with it has one more."""
         of_level = LEVEL_PROBES if self.space.axis("level") and self.config.wide_probes else 0
         return self.config.wide_probes + of_level + self.config.wide_probes_per_axis * len(self.space.further)
 
@@ -80,7 +120,8 @@ class Problem:
         return [float(rate) for rate in np.geomspace(low, high, max(3, math.floor(decades) + 1))]
 
     def _rates_around_guess(self) -> tuple[float, float]:
-        centre, half = self.clip_rate(self.opening.learning_rate * self.traits.centre), self.config.wide_decades / 2
+        decades = min(self.config.wide_decades, CONTEST_DECADES) if self.contenders else self.config.wide_decades
+        centre, half = self.clip_rate(self.opening.learning_rate * self.traits.centre), decades / 2
         return self.clip_rate(centre / 10**half), self.clip_rate(centre * 10**half)
 
     def clip_rate(self, rate: float) -> float:
@@ -169,6 +210,20 @@ class Stage:
         if all(candidate.rung == rung for candidate in self.candidates):
             return self
         return replace(self, candidates=[candidate for candidate in self.candidates if candidate.rung == rung])
+
+    def of(self, optimizer: str | None) -> "Stage":
+        """Return the stage as if its candidates with this optimizer were all; None: no optimizers compete."""
+        if all(each.values.optimizer == optimizer for each in self.tried):
+            return self
+        own = [candidate for candidate in self.candidates if candidate.values.optimizer == optimizer]
+        ids = {candidate.id for candidate in own}
+        return replace(
+            self,
+            candidates=own,
+            readings={name: reading for name, reading in self.readings.items() if name in ids},
+            refused=[each for each in self.refused if each.values.optimizer == optimizer],
+            too_slow={name: each for name, each in self.too_slow.items() if name in ids},
+        )
 
     @property
     def decisive(self) -> "Stage":

@@ -23,6 +23,7 @@ from trainers.config import (
     IidPartition,
     NoneConfig,
     ReplicaConfig,
+    contenders,
 )
 from trainers.sync.config import StlSgdConfig
 
@@ -109,13 +110,14 @@ def _on_a_level(trial: TrialSpec) -> Iterator[str]:
 
 def _fall(trial: TrialSpec) -> str | None:
     """Return when the controller lowers the learning rate, with no schedule from elsewhere; None: it holds it."""
-    controller, traits = trial.controller, OPTIMIZER_TRAITS[trial.replica.optimizer.kind]
+    controller = trial.controller
+    cools_down = any(OPTIMIZER_TRAITS[each.kind].cools_down for each in contenders(trial.replica.optimizer))
     falls = []
     if isinstance(controller, CosineConfig | LinearConfig | PolynomialConfig):
         falls.append("in every step")
     if isinstance(controller, StagedConfig | AutoLrsConfig):
         falls.append("in some of its probes")
-    if isinstance(controller, StagedConfig | OffConfig) and traits.cools_down and controller.cooldown:
+    if isinstance(controller, StagedConfig | OffConfig) and cools_down and controller.cooldown:
         falls.append(f"in each of the last {controller.cooldown:.0%} of the steps")
     return " and ".join(falls) or None
 
