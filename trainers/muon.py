@@ -20,10 +20,10 @@ class MuonWithAdamW(torch.optim.Optimizer):
         self,
         groups: Sequence[Group],
         *,
-        not_matrices: Collection[Tensor],
-        momentum: float,
-        betas: tuple[float, float],
-        weight_decay: float,
+        not_matrices: Collection[Tensor] = (),
+        momentum: float = 0.95,
+        betas: tuple[float, float] = (0.9, 0.999),
+        weight_decay: float = 0.01,
     ) -> None:
         """Divide each of `groups` between the two; `not_matrices` are AdamW's whatever their shape."""
         matrices = [*_part(groups, lambda each: is_muons(each, not_matrices))]

@@ -103,7 +103,7 @@ class Search:
     def _tell(self, probe: Probe) -> None:
         run = self._run
         for pushed in probe.pushed:
-            run.progress.charge(pushed.result, is_probe=True, option=pushed.segment.option)
+            run.progress.charge(pushed.result, is_probe=True, option=pushed.segment.contender)
         seen = probe.measured.observation(probe.candidate.id, run.spent(), is_cut=probe.is_cut)
         one_at_a_time(self._turn, run.strategy.tell)(seen)
         self.probes.append(run.tell(probe))
