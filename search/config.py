@@ -321,7 +321,8 @@ OPTIMIZER_TRAITS: dict[str, OptimizerTraits] = {
     "sgd": OptimizerTraits(centre=1.0, share=1.0, pick=0.6, horizon=4.6, cools_down=True),
     "lars": OptimizerTraits(centre=1.0, share=1.0, pick=0.6, horizon=4.6, cools_down=True),  # as SGD, which it scales
     "adamw": OptimizerTraits(centre=1.0, share=1.0, pick=1.1, horizon=6.2, cools_down=True),
-    "muon": OptimizerTraits(centre=1.0, share=1.0, pick=1.1, horizon=6.2, cools_down=True),  # as AdamW, by its scale
+    # Its steps have one length whatever the gradient: short runs want far higher rates (benchmarks/suite/optimizers.py).
+    "muon": OptimizerTraits(centre=1.0, share=1.0, pick=0.6, horizon=1.0, cools_down=True),
     "schedulefree_sgd": OptimizerTraits(centre=20.0, share=1.0, pick=1.0, horizon=None, cools_down=False),
     "schedulefree_adamw": OptimizerTraits(centre=3.0, share=0.7, pick=2.0, horizon=None, cools_down=False),
     "own": OptimizerTraits(centre=1.0, share=1.0, pick=0.6, horizon=4.6, cools_down=True),  # its kind is not known

@@ -306,7 +306,7 @@ def _initial_state(config: OptimizerConfig, group: Group, parameter: Parameter) 
         case SgdConfig() | LarsConfig():
             return {"momentum_buffer": zeros} if group["momentum"] else {}
         case MuonConfig() if "betas" not in group:
-            return {"momentum_buffer": zeros}
+            return {"momentum_buffer": zeros.flatten(1)}
         case AdamWConfig() | MuonConfig():
             return {"step": torch.tensor(0.0), "exp_avg": zeros, "exp_avg_sq": torch.zeros_like(parameter)}
         case ScheduleFreeSgdConfig():

@@ -67,8 +67,30 @@ def test_matrices_step_as_torchs_muon_scaled_to_adamw(name: str):
     assert torch.equal(trained[name], _alone(name, torch.optim.Muon, momentum=0.9, adjust_lr_fn="match_rms_adamw"))
 
 
-@pytest.mark.parametrize("name", ["0.weight", "1.bias", "2.weight", "2.bias", "3.bias"])
-def test_embeddings_kernels_and_vectors_step_as_torchs_adamw(name: str):
+def test_a_kernel_steps_as_the_matrix_of_its_outputs():
+    model, theirs = _model(), nn.Parameter(dict(_model().named_parameters())["2.weight"].detach().flatten(1))
+    optimizer = torch.optim.Muon([theirs], lr=RATE, weight_decay=DECAY, adjust_lr_fn="match_rms_adamw")
+    for step in range(4):
+        theirs.grad = _gradient(torch.empty(2, 1, 3, 3), step).flatten(1)
+        optimizer.step()
+
+    trained = _trained(model, _built(model))
+
+    assert torch.equal(trained["2.weight"].flatten(1), theirs)
+
+
+def test_the_memory_format_of_a_kernel_changes_nothing():
+    plain, other = nn.Conv2d(4, 3, 3), nn.Conv2d(4, 3, 3)
+    other.load_state_dict(plain.state_dict())
+    other = other.to(memory_format=torch.channels_last)
+
+    trained = [_trained(each, _built(each))["weight"] for each in (plain, other)]
+
+    assert torch.equal(*trained)
+
+
+@pytest.mark.parametrize("name", ["0.weight", "1.bias", "2.bias", "3.bias"])
+def test_embeddings_and_vectors_step_as_torchs_adamw(name: str):
     model = _model()
 
     trained = _trained(model, _built(model, betas=(0.8, 0.99)))
@@ -76,7 +98,7 @@ def test_embeddings_kernels_and_vectors_step_as_torchs_adamw(name: str):
     assert torch.equal(trained[name], _alone(name, torch.optim.AdamW, betas=(0.8, 0.99)))
 
 
-@pytest.mark.parametrize("of_no_kind", [nn.Conv2d(1, 2, 3), nn.Linear(3, 3, bias=False)], ids=["none", "all"])
+@pytest.mark.parametrize("of_no_kind", [nn.LayerNorm(3), nn.Linear(3, 3, bias=False)], ids=["none", "all"])
 def test_a_model_without_matrices_or_of_matrices_alone_trains(of_no_kind: nn.Module):
     before = of_no_kind.weight.detach().clone()
 
