@@ -276,6 +276,19 @@ class AutoLrsConfig(RateRange):
 SearchConfig = Annotated[BoConfig | SobolConfig | LocalConfig, Field(discriminator="kind")]
 
 
+#: Where optimizers compete, the coarse probes of each are so many.
+CONTEST_RATES = 3
+
+
+def contest_steps(config: SearchConfig, *, num_optimizers: int, num_finalists: int) -> int:
+    """Return the fewest steps in which optimizers are compared: coarse probes of each, and a finalist.
+
+    The best one has `num_finalists` of them.
+    """
+    finalists = num_optimizers - 1 + num_finalists
+    return num_optimizers * CONTEST_RATES * config.coarse_probe_steps + finalists * config.min_probe_steps
+
+
 ControllerConfig = Annotated[
     BoConfig
     | SobolConfig
@@ -321,7 +334,7 @@ OPTIMIZER_TRAITS: dict[str, OptimizerTraits] = {
     "sgd": OptimizerTraits(centre=1.0, share=1.0, pick=0.6, horizon=4.6, cools_down=True),
     "lars": OptimizerTraits(centre=1.0, share=1.0, pick=0.6, horizon=4.6, cools_down=True),  # as SGD, which it scales
     "adamw": OptimizerTraits(centre=1.0, share=1.0, pick=1.1, horizon=6.2, cools_down=True),
-    # Its steps have one length whatever the gradient: short runs want far higher rates (benchmarks/suite/optimizers.py).
+    # Its steps have one length whatever the gradient: short runs want far higher rates (suite/optimizers.py).
     "muon": OptimizerTraits(centre=1.0, share=1.0, pick=0.6, horizon=1.0, cools_down=True),
     "schedulefree_sgd": OptimizerTraits(centre=20.0, share=1.0, pick=1.0, horizon=None, cools_down=False),
     "schedulefree_adamw": OptimizerTraits(centre=3.0, share=0.7, pick=2.0, horizon=None, cools_down=False),

@@ -13,6 +13,9 @@ from search.evidence import scores
 from search.peak import shows_progress
 from search.stage import Problem, Stage
 
+#: A lead of less than this in the log loss says nothing of a long run: then the one that the job names first is used.
+LEAST_LEAD = 0.05
+
 
 class Entry(NamedTuple):
     """What one optimizer has of a search."""
@@ -36,7 +39,7 @@ def entry_of(problem: Problem, stage: Stage, optimizer: str | None) -> Entry:
 
 
 def leader(problem: Problem, stage: Stage) -> Entry:
-    """Return the entry with the best probe of the last rung, of those that show progress; else the first one.
+    """Return the first entry of those whose best probe of the last rung leads, and shows progress; else the first one.
 
     Probes of all optimizers start from the same state, see the same batches and may spend the same, so their rewards
     compare. Those of Schedule-Free are of the iterate that it trains, which is a little behind the one it evaluates.
@@ -45,8 +48,11 @@ def leader(problem: Problem, stage: Stage) -> Entry:
     if len(found) == 1:
         return found[0]
     best = best_rewards(stage.decisive)
-    progressing = [entry for entry in found if _shows_progress(entry.stage)]
-    return max(progressing, key=lambda entry: best.get(entry.problem.space.optimizer, -math.inf), default=found[0])
+    rewards = [
+        best.get(entry.problem.space.optimizer, -math.inf) if _shows_progress(entry.stage) else -math.inf
+        for entry in found
+    ]
+    return next(entry for entry, reward in zip(found, rewards, strict=True) if reward >= max(rewards) - LEAST_LEAD)
 
 
 def best_rewards(stage: Stage) -> dict[str, float]:
@@ -73,11 +79,13 @@ def told(problem: Problem, stage: Stage, chosen: str | None) -> str:
 def _compared(problem: Problem, stage: Stage, chosen: str) -> str:
     best = best_rewards(stage.decisive) if stage.probes else {}
     others = [f"{best[name]:.3g} of {name}" for name in problem.contenders if name != chosen and name in best]
+    is_behind = chosen in best and max(best.values()) > best[chosen]
+    tie = f" (a lead of less than {LEAST_LEAD:g} does not count)" if is_behind else ""
     lost = [name for name in problem.contenders if name not in best]
     diverged = f"; no probe of {' and '.join(lost)} came to an end" if lost and best else ""
     if chosen not in best or not others:
         return diverged.removeprefix("; ")
-    return f"{chosen} learned {best[chosen]:.3g} in its best probe, against {', '.join(others)}{diverged}"
+    return f"{chosen} learned {best[chosen]:.3g} in its best probe, against {', '.join(others)}{tie}{diverged}"
 
 
 def _left_out(problem: Problem) -> str:

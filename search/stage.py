@@ -8,7 +8,7 @@ import numpy as np
 
 from search import spending
 from search.calibration import Outcome
-from search.config import OPTIMIZER_TRAITS, Budget, OptimizerTraits, SearchConfig
+from search.config import CONTEST_RATES, OPTIMIZER_TRAITS, Budget, OptimizerTraits, SearchConfig, contest_steps
 from search.events import Event
 from search.faults import Level
 from search.link import Link
@@ -28,9 +28,9 @@ BARRED_FACTOR = 3.0
 #: Finalists more where the level is searched with the rate: a surrogate needs four of them.
 LEVEL_PROBES = 2
 BARRED_AXES: tuple[ValueName, ...] = ("level", "batch_size", "momentum", "option", "optimizer")
-#: Where optimizers compete, the coarse probes of each are so many, and span these decades about its own guess ...
-CONTEST_RATES, CONTEST_DECADES = 3, 2.0
-#: ... with at most so many more where an end of them does best.
+#: Where optimizers compete, the coarse probes of each span these decades about its own guess.
+CONTEST_DECADES = 2.0
+#: An end of the coarse probes' range that turns out best is extended, at most this often.
 MAX_EXTENSIONS = 2
 
 
@@ -73,9 +73,8 @@ class Problem:
         ]
 
     def contest_steps(self, num_optimizers: int) -> int:
-        """Return the fewest steps that compare so many: coarse probes and a finalist of each, more of the best."""
-        coarse, finalists = num_optimizers * CONTEST_RATES, num_optimizers - 1 + self.rate_probes
-        return coarse * self.config.coarse_probe_steps + finalists * self.config.min_probe_steps
+        """Return the fewest steps that compare so many."""
+        return contest_steps(self.config, num_optimizers=num_optimizers, num_finalists=self.rate_probes)
 
     @property
     def most_coarse(self) -> int:
@@ -120,8 +119,11 @@ class Problem:
         return [float(rate) for rate in np.geomspace(low, high, max(3, math.floor(decades) + 1))]
 
     def _rates_around_guess(self) -> tuple[float, float]:
-        decades = min(self.config.wide_decades, CONTEST_DECADES) if self.contenders else self.config.wide_decades
-        centre, half = self.clip_rate(self.opening.learning_rate * self.traits.centre), decades / 2
+        centre, decades = self.opening.learning_rate * self.traits.centre, self.config.wide_decades
+        if self.contenders:  # a narrow range has to lie about what is best in so few steps
+            centre /= self.traits.factor(self.config.coarse_probe_steps, self.num_steps)
+            decades = min(decades, CONTEST_DECADES)
+        centre, half = self.clip_rate(centre), decades / 2
         return self.clip_rate(centre / 10**half), self.clip_rate(centre * 10**half)
 
     def clip_rate(self, rate: float) -> float:

@@ -6,13 +6,16 @@ from collections.abc import Iterator
 from search.config import (
     OPTIMIZER_TRAITS,
     AutoLrsConfig,
+    BoConfig,
     Budget,
     CosineConfig,
     LinearConfig,
     OffConfig,
     PolynomialConfig,
+    SobolConfig,
     StagedConfig,
     WideConfig,
+    contest_steps,
 )
 from service.spec import JobSpec, TrialSpec
 from trainers.config import (
@@ -56,6 +59,8 @@ def _on_an_arm(trial: TrialSpec) -> Iterator[str]:
         yield from _on_a_level(trial)
         yield from _on_a_period(trial)
         yield from _on_options(trial)
+    if isinstance(controller, BoConfig | SobolConfig):
+        yield from _on_contenders(trial, controller)
     if isinstance(controller, AutoLrsConfig):
         yield from _on_autolrs(trial.budget, controller)
     if fall := _fall(trial):
@@ -172,6 +177,19 @@ def _on_options(trial: TrialSpec) -> Iterator[str]:
         yield (
             f"a budget in steps does not count what a step sends, so of the exchanges that compete the densest of "
             f"{', '.join(f'`{name}`' for name in menu)} is used alone: give `budget.seconds`"
+        )
+
+
+def _on_contenders(trial: TrialSpec, config: BoConfig | SobolConfig) -> Iterator[str]:
+    steps, (first, *others) = trial.budget.steps, contenders(trial.replica.optimizer)
+    if steps is None or not others:
+        return
+    needed = contest_steps(config, num_optimizers=2, num_finalists=config.wide_probes)
+    if config.search_fraction(steps) * steps < needed:
+        yield (
+            f"optimizers compete in at least {needed} steps of a search, for which `budget.steps` {steps} leaves no "
+            f"room, so `{first.kind}` is trained alone: give {config.least_budget(needed)} steps, or a higher "
+            "`max_search_fraction`"
         )
 
 

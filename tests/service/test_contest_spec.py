@@ -36,7 +36,7 @@ def test_an_option_is_a_kind_with_its_defaults_or_a_whole_optimizer():
 def test_by_default_those_compete_that_go_with_the_same_parts():
     spec = JobSpec.model_validate(JOB | {"optimizer": {"kind": "auto"}})
 
-    assert [each.kind for each in spec.optimizer.options] == ["schedulefree_sgd", "adamw", "muon", "sgd"]
+    assert [each.kind for each in spec.optimizer.options] == ["adamw", "muon", "schedulefree_sgd", "sgd"]
     assert not advice(spec)
 
 
@@ -123,6 +123,14 @@ def test_parts_that_do_not_go_with_a_contest_are_refused_with_a_way_out(
 )
 def test_parts_that_do_not_depend_on_the_optimizer_go_with_a_contest(changes: dict[str, Any]):
     assert JobSpec.model_validate(JOB | changes)
+
+
+def test_a_budget_with_room_for_one_optimizer_is_advised_against():
+    [sentence] = advice(JobSpec.model_validate(JOB | {"budget": {"steps": 400}}))
+    enough = int(sentence.split("give ")[1].split()[0])
+
+    assert "`sgd` is trained alone" in sentence
+    assert enough > 400 and not advice(JobSpec.model_validate(JOB | {"budget": {"steps": enough}}))
 
 
 def test_an_arm_may_let_optimizers_compete_beside_one_that_does_not():
