@@ -146,7 +146,7 @@ class AutoOptimizerConfig(Config):
 
     kind: Literal["auto"] = "auto"
     options: tuple[Contender, ...] = Field(
-        (AdamWConfig(), MuonConfig(), ScheduleFreeSgdConfig(), SgdConfig()),
+        (MuonConfig(), AdamWConfig(), ScheduleFreeSgdConfig(), SgdConfig()),
         min_length=2,
         max_length=6,
         description="what competes, as `adamw`, or with knobs: `{kind: sgd, learning_rate: 0.05}`. A short budget has "

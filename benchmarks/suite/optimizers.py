@@ -30,14 +30,17 @@ from trainers import auto_optimizer
 from trainers.config import AutoOptimizerConfig, OptimizerConfig
 
 ROWS = Path(__file__).parent / "optimizers.jsonl"
-#: The stated optimizer of the first three is the right family; the last two are stated with SGD where AdamW belongs.
-STATED = {
-    "mnist-perceptron": "sgd",
-    "mnist-conv": "sgd",
-    "photo-denoise": "adamw",
-    "source-transformer": "sgd",
-    "words-gru": "sgd",
-}
+#: Muon's constants were chosen on the first five; the last three are held out.
+SHOWN = (
+    "mnist-perceptron",
+    "mnist-conv",
+    "photo-denoise",
+    "source-transformer",
+    "words-gru",
+    "houses-perceptron",
+    "textures-conv",
+    "phones-transformer",
+)
 ARMS = ("sgd", "adamw", "schedulefree_sgd", "muon", "auto")
 Row = dict[str, Any]
 
@@ -140,7 +143,7 @@ def table(steps: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("run", "table"))
-    parser.add_argument("--tasks", nargs="+", choices=tuple(TASKS), default=tuple(STATED))
+    parser.add_argument("--tasks", nargs="+", choices=tuple(TASKS), default=SHOWN)
     parser.add_argument("--arms", nargs="+", default=ARMS)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--seeds", nargs="+", type=int, default=(0, 1))

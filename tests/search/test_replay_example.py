@@ -15,7 +15,7 @@ RATES = {
     "sgd": 0.1,
     "lars": 20.0,
     "adamw": 1e-3,
-    "muon": 1e-3,
+    "muon": 0.01,
     "schedulefree_sgd": 1.0,
     "schedulefree_adamw": 2.5e-3,
 }

@@ -36,7 +36,7 @@ def test_an_option_is_a_kind_with_its_defaults_or_a_whole_optimizer():
 def test_by_default_those_compete_that_go_with_the_same_parts():
     spec = JobSpec.model_validate(JOB | {"optimizer": {"kind": "auto"}})
 
-    assert [each.kind for each in spec.optimizer.options] == ["adamw", "muon", "schedulefree_sgd", "sgd"]
+    assert [each.kind for each in spec.optimizer.options] == ["muon", "adamw", "schedulefree_sgd", "sgd"]
     assert not advice(spec)
 
 
