@@ -166,8 +166,8 @@ def bill_table(report: JobReport, spec: JobSpec) -> Table:
 
 
 def options_table(report: JobReport, spec: JobSpec) -> Table:
-    """Return what the exchanges that competed took, most steps first; bytes are one worker's."""
-    table = _table("Bill by exchange", "trial", "option", "steps", "of them probes", "sent", "in steps")
+    """Return what the exchanges, or optimizers, that competed took, most steps first; bytes are one worker's."""
+    table = _table("Bill by option", "trial", "option", "steps", "of them probes", "sent", "in steps")
     for trial in report.trials:
         for option, took in sorted(trial.bill.by_option.items(), key=lambda each: -each[1].steps):
             table.add_row(

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from search.schedule import Schedule
 from trainers.lars import Lars
+from trainers.muon import MuonWithAdamW
 
 BATCH_SIZE = 64  # of a step: 2 workers x 32
 #: A schedule names its optimizer and its rates; the other knobs are those of the job, here of digits.yaml.
@@ -22,6 +23,7 @@ OPTIMIZERS = {
     "sgd": lambda parameters, rate: torch.optim.SGD(parameters, lr=rate, momentum=0.9),
     "lars": lambda parameters, rate: Lars(parameters, lr=rate, momentum=0.9),
     "adamw": lambda parameters, rate: torch.optim.AdamW(parameters, lr=rate, weight_decay=0.01),
+    "muon": lambda parameters, rate: MuonWithAdamW([{"params": list(parameters), "lr": rate}]),
     "schedulefree_sgd": lambda parameters, rate: SGDScheduleFree(parameters, lr=rate, momentum=0.9, weight_decay=0.001),
     "schedulefree_adamw": lambda parameters, rate: AdamWScheduleFree(parameters, lr=rate),
 }

@@ -38,7 +38,8 @@ def next_stage(problem: Problem, stage: Stage, ending: Ending, *, search: Spent)
     assert stage.decision is not None
     start = stage_level(stage)
     begin = _after_failure(problem, stage, ending) if ending.has_failed else _after_success(problem, stage)
-    history = extended(stage.history, scores(stage.decisive), incumbent=begin.incumbent)
+    own = stage.of(begin.incumbent.optimizer).decisive
+    history = extended(stage.history, scores(own), incumbent=begin.incumbent)
     return Stage(
         index=stage.index + 1,
         incumbent=begin.incumbent,

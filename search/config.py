@@ -289,6 +289,19 @@ class AutoLrsConfig(RateRange):
 SearchConfig = Annotated[BoConfig | SobolConfig | LocalConfig, Field(discriminator="kind")]
 
 
+#: Where optimizers compete, the coarse probes of each are so many.
+CONTEST_RATES = 3
+
+
+def contest_steps(config: SearchConfig, *, num_optimizers: int, num_finalists: int) -> int:
+    """Return the fewest steps in which optimizers are compared: coarse probes of each, and a finalist.
+
+    The best one has `num_finalists` of them.
+    """
+    finalists = num_optimizers - 1 + num_finalists
+    return num_optimizers * CONTEST_RATES * config.coarse_probe_steps + finalists * config.min_probe_steps
+
+
 ControllerConfig = Annotated[
     BoConfig
     | SobolConfig
@@ -317,6 +330,7 @@ OPTIMIZER_TRAITS: dict[str, OptimizerTraits] = {
     "sgd": OptimizerTraits(centre=1.0, pick=0.35, cools_down=True),
     "lars": OptimizerTraits(centre=1.0, pick=0.35, cools_down=True),  # as SGD, which it scales
     "adamw": OptimizerTraits(centre=1.0, pick=1.2, cools_down=True),
+    "muon": OptimizerTraits(centre=1.0, pick=0.14, cools_down=True),
     "schedulefree_sgd": OptimizerTraits(centre=20.0, pick=1.5, cools_down=False),
     "schedulefree_adamw": OptimizerTraits(centre=3.0, pick=1.5, cools_down=False),
     "own": OptimizerTraits(centre=1.0, pick=0.35, cools_down=True),

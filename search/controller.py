@@ -15,6 +15,7 @@ from search import promotion, spending
 from search.calibration import learned_weight
 from search.closing import next_stage
 from search.config import OPTIMIZER_TRAITS, Budget, SearchConfig, WideConfig
+from search.contest import entry_of
 from search.decision import choose
 from search.levels import follow_link
 from search.listing import listed
@@ -34,7 +35,7 @@ from search.proposals import propose
 from search.reading import Ending, Reading
 from search.refusals import too_expensive, too_slow
 from search.reports import forecast_of, line_forecast, probe_reports, tax
-from search.space import SearchSpace
+from search.space import Contender, SearchSpace
 from search.stage import Problem, Stage
 from search.types import Candidate, Course, Decision, Observation, Refusal, Spent, Values
 from search.watching import course_of, events_of, signs_of
@@ -218,6 +219,7 @@ class Controller:
         kept = promotion.cost(None if decision.promoted is None else self._stage.readings[decision.promoted])
         self._search = spending.minus(self._search, kept)
         self._stage.decision, self._stage.decided = decision, spending.minus(self._spent, kept)
+        self._problem = self._problem.of(decision.values.optimizer)  # from now on no other one is searched
 
     def _apply_close(self, ending: Ending) -> None:
         self._spent = ending.spent
@@ -255,7 +257,8 @@ class Controller:
 
     def _decide(self, held: Collection[str]) -> Decision:
         problem, stage = self._problem, self._stage
-        choice = follow_link(problem, stage, choose(problem, stage))
+        choice = choose(problem, stage)
+        choice = follow_link(*entry_of(problem, stage, choice.values.optimizer), choice)
         winner = promotion.winner(problem, stage, choice.values)
         promoted = winner if winner and winner.candidate.id in held else None
         kept = promotion.cost(promoted.reading if promoted else None)
@@ -316,8 +319,10 @@ def _narrowed(space: SearchSpace, config: SearchConfig) -> SearchSpace:
 
 
 def _check(space: SearchSpace) -> None:
-    if space.optimizer not in OPTIMIZER_TRAITS:
-        raise ValueError(f"`optimizer` must be one of {sorted(OPTIMIZER_TRAITS)}, got {space.optimizer!r}.")
-    low, high = space.min_learning_rate, space.max_learning_rate
-    if not low <= space.guess.learning_rate <= high:
-        raise ValueError(f"`guess.learning_rate` must be in [{low:g}, {high:g}], got {space.guess.learning_rate:g}.")
+    known, (low, high) = sorted(OPTIMIZER_TRAITS), (space.min_learning_rate, space.max_learning_rate)
+    own = Contender(optimizer=space.optimizer, learning_rate=space.guess.learning_rate)
+    for optimizer, rate in ((each.optimizer, each.learning_rate) for each in (own, *space.optimizers)):
+        if optimizer not in known:
+            raise ValueError(f"`optimizer` must be one of {known}, got {optimizer!r}.")
+        if not low <= rate <= high:
+            raise ValueError(f"`guess.learning_rate` must be in [{low:g}, {high:g}], got {rate:g}.")

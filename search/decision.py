@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from search import events
 from search.config import SearchConfig
+from search.contest import leader, told
 from search.evidence import (
     Evidence,
     diverged_values,
@@ -34,7 +35,7 @@ from search.peak import (
 from search.posterior import Fit
 from search.probe_costs import has_room_for_wide, is_in_cooldown, least_search, search_cap
 from search.space import Axis, Box
-from search.stage import Problem, Score, Stage, is_barred
+from search.stage import FINAL_RUNG, Problem, Score, Stage, is_barred
 from search.types import Values
 
 Array = NDArray[np.float64]
@@ -105,9 +106,14 @@ def may_switch(verdict: Verdict, config: SearchConfig, *, is_trusted: bool = Tru
 
 
 def choose(problem: Problem, stage: Stage) -> Choice:
-    """Choose the open stage's values from its finished probes."""
-    choice = _choose(problem, stage)
-    remarks = [stage.note, _happened(problem, stage), _prior_note(stage, choice.fit)]
+    """Choose the open stage's values from its finished probes, and the optimizer if several compete in it."""
+    choice = _choose(*leader(problem, stage))
+    remarks = [
+        told(problem, stage, choice.values.optimizer),
+        stage.note,
+        _happened(problem, stage),
+        _prior_note(stage, choice.fit),
+    ]
     failure = choice.fit.surrogate.note if choice.fit else ""
     reason = "; ".join(filter(None, [choice.reason, *remarks, failure]))
     return choice._replace(reason=for_a_person(reason, problem.space.level_name))
@@ -135,7 +141,10 @@ def _choose_opening(problem: Problem, stage: Stage) -> Choice:
         return _choose_after_divergence(problem, stage.decisive)
     if not (shows_progress(stage.at(0)) or shows_progress(stage.decisive)):
         return _keep_guess(problem, stage, "no probe trained better than that of the lowest rate")
-    return _choose_wide(problem, stage.decisive) if stage.rung else _choose_on_plateau(problem, stage)
+    finalists = stage.at(FINAL_RUNG).probes  # of a single one nothing follows for the rate
+    return (
+        _choose_wide(problem, stage.decisive) if len(finalists) > 1 else _choose_by_short_probes(problem, stage.at(0))
+    )
 
 
 def _any_sound(stage: Stage) -> bool:
@@ -293,14 +302,15 @@ def _keep_reason(problem: Problem, stage: Stage, winner: int, verdict: Verdict) 
 # -- the wide search -------------------------------------------------------------------------------
 
 
-def _choose_on_plateau(problem: Problem, stage: Stage) -> Choice:
-    """Choose the learning rate by the short probes alone."""
+def _choose_by_short_probes(problem: Problem, stage: Stage) -> Choice:
+    """Choose the learning rate, and nothing else."""
     values = problem.opening.model_copy(update={"learning_rate": coarse_pick(problem, stage)})
-    judged, traits = scores(stage), problem.traits
+    if not shows_progress(stage):
+        return Choice(values, f"{_name(values)}, by the highest rate that did no harm, {_from_probes(stage)}")
+    judged = scores(stage)
     low, high = plateau([score.values.learning_rate for score in judged], [score.reward for score in judged])
-    source = f"{traits.pick:.2g} x the middle of the plateau from {_number(low)} to {_number(high)}"
-    reason = f"{_name(values)}: {source}, {_from_probes(stage)}"
-    return Choice(values, reason)
+    source = f"{problem.traits.pick:.2g} x the middle of the plateau from {_number(low)} to {_number(high)}"
+    return Choice(values, f"{_name(values)}: {source}, {_from_probes(stage)}")
 
 
 def _choose_wide(problem: Problem, stage: Stage) -> Choice:

@@ -105,14 +105,18 @@ def _edge(x: NDArray[np.float64], y: NDArray[np.float64], target: float) -> floa
 def coarse_pick(problem: Problem, stage: Stage) -> float:
     """Return the rate that a run should use, by short probes a decade apart of which some did not diverge.
 
-    Where so few steps do not train yet, it is the highest rate that does no harm.
+    Where so few steps do not train yet, it follows from the highest rate that does no harm.
     """
+    pick = problem.traits.pick
+    return problem.clip_rate(middle(stage) * pick if shows_progress(stage) else harmless_rate(stage) * min(1.0, pick))
+
+
+def middle(stage: Stage) -> float:
+    """Return the middle of the plateau that short probes found, in log rate."""
     judged = scores(stage)
-    rates = [score.values.learning_rate for score in judged]
-    if not shows_progress(stage):
-        return harmless_rate(stage)
-    low, high = plateau(rates, [score.reward for score in judged])
-    return problem.clip_rate(math.sqrt(low * high) * problem.traits.pick)
+    return math.sqrt(
+        math.prod(plateau([each.values.learning_rate for each in judged], [each.reward for each in judged]))
+    )
 
 
 def harmless_rate(stage: Stage) -> float:

@@ -21,7 +21,7 @@ LAST_SEARCH = 0.9
 #: Where searches are rare, one may take this part of what searching may still spend.
 EVENT_PART = 0.5
 #: What the cost of a step depends on.
-COSTLY: tuple[ValueName, ...] = ("level", "batch_size", "period", "share", "option")
+COSTLY: tuple[ValueName, ...] = ("level", "batch_size", "period", "share", "option", "optimizer")
 
 
 def costly(values: Values) -> tuple[float | str | None, ...]:
@@ -169,7 +169,8 @@ def cooldown_share(problem: Problem) -> float:
 
 def probe_decay(problem: Problem, proposal: Proposal) -> float:
     """Return the last share of a probe in which its rate goes to 0: a finalist is the run in small."""
-    return cooldown_share(problem) if proposal.rung > 0 and proposal.origin != "wide" else 0.0
+    own = problem.of(proposal.values.optimizer)
+    return cooldown_share(own) if proposal.rung > 0 and proposal.origin != "wide" else 0.0
 
 
 def trains_alone(problem: Problem, proposal: Proposal) -> bool:

@@ -2,6 +2,7 @@
 
 import math
 
+from search.contest import entry_of
 from search.decision import choose
 from search.peak import steady_scores
 from search.reading import Reading
@@ -21,6 +22,7 @@ def winner(problem: Problem, stage: Stage, chosen: Values) -> Probe | None:
     """
     if not problem.config.promote:
         return None
+    _, stage = entry_of(problem, stage, chosen.optimizer)
     judged = zip(stage.probes, steady_scores(stage), strict=True)
     whole = [(probe, score.reward) for probe, score in judged if score.reward is not None and not probe.reading.is_cut]
     if stage.has_incumbent:

@@ -9,15 +9,16 @@ from numpy.typing import NDArray
 
 from search.acquisition import next_point, sobol_points
 from search.config import FINALISTS
+from search.contest import best_rewards, entries, leader
 from search.decision import bounding_box, trust_region
 from search.evidence import diverged_values, evidence, scores, surrogate_of
 from search.link import MIN_CONTRAST
 from search.listing import promising
-from search.peak import LEAST_PROGRESS, coarse_pick, lowest_peak, parabola_peak, shows_progress, steady_scores
+from search.peak import LEAST_PROGRESS, coarse_pick, lowest_peak, middle, parabola_peak, shows_progress, steady_scores
 from search.prior import Prior
 from search.space import Box, OptionAxis, are_within, distance
 from search.spending import fraction_spent
-from search.stage import Problem, Proposal, Score, Stage, is_barred
+from search.stage import FINAL_RUNG, MAX_EXTENSIONS, Problem, Proposal, Score, Stage, is_barred
 from search.surrogate import MIN_POINTS, NUMERICAL_FAILURES, described
 from search.transfer import best_rate
 from search.types import Candidate, Origin, Refusal, Values
@@ -25,12 +26,8 @@ from search.types import Candidate, Origin, Refusal, Values
 Array = NDArray[np.float64]
 #: Skip an extension that is clipped below this factor.
 LEAST_EXTENSION = 1.5
-#: An end of the range that turns out best is extended, at most this often.
-MAX_EXTENSIONS = 2
-#: ... and of the finalists' range once: they share what there is with one more.
+#: An end of the finalists' range that turns out best is extended once: they share what there is with one more.
 MAX_FINALIST_EXTENSIONS = 1
-#: Rung 0 are the probes that tell decades apart.
-FINAL_RUNG = 1
 #: Neighbouring finalists differ by this factor of the learning rate.
 FINALIST_STEP = 2.0
 #: From this share of the budget on, a learning rate no longer rises: a short probe does not see slow divergence.
@@ -53,11 +50,50 @@ def propose(problem: Problem, stage: Stage) -> Proposal | None:
 
 def _propose_wide(problem: Problem, stage: Stage) -> Proposal | None:
     """Tell decades apart by short probes, then train finalists about their pick for longer, where any are wanted."""
-    is_coarse = all(each.origin == "wide" for each in stage.tried)
+    if problem.contenders:
+        return _propose_contest(problem, stage)
+    is_coarse = _is_coarse(stage)
     proposal = _propose_coarse(problem, stage) if is_coarse else None
     if proposal is not None or (is_coarse and (stage.pending or not _are_sound(stage))):
         return proposal
     return _propose_finalist(problem, stage)
+
+
+def _propose_contest(problem: Problem, stage: Stage) -> Proposal | None:
+    """Tell each optimizer's decades apart, train a finalist of each, and then the other finalists of the best."""
+    if _is_coarse(stage):
+        planned = (_planned_coarse(*entry) for entry in entries(problem, stage))
+        proposal = next(filter(None, planned), None) or _contest_extension(problem, stage)
+        if proposal is not None or stage.pending:
+            return proposal
+    sound = [entry for entry in entries(problem, stage) if _are_sound(entry.stage)]
+    first = next(filter(None, (_first_finalist(*entry) for entry in sound if _is_coarse(entry.stage))), None)
+    if first is not None or stage.pending:
+        return first
+    best = leader(problem, stage)
+    return _propose_finalist(*best) if _are_sound(best.stage) else None
+
+
+def _is_coarse(stage: Stage) -> bool:
+    return all(each.origin == "wide" for each in stage.tried)
+
+
+def _contest_extension(problem: Problem, stage: Stage) -> Proposal | None:
+    """Return a rate beyond the range of an optimizer whose end did best; that of the best optimizer comes first."""
+    if stage.pending or len(stage.tried) >= problem.most_coarse:
+        return None
+    best = best_rewards(stage)
+    in_order = sorted(
+        entries(problem, stage), key=lambda entry: best.get(entry.problem.space.optimizer, -math.inf), reverse=True
+    )
+    return next(filter(None, (_coarse_extension(*entry) for entry in in_order)), None)
+
+
+def _first_finalist(problem: Problem, stage: Stage) -> Proposal | None:
+    """Return an optimizer's own finalist, at the rate with which it learns fastest: the plateau's middle."""
+    rate = problem.clip_rate(middle(stage.at(0)))
+    values = finalist_plan(problem, stage)[0].model_copy(update={"learning_rate": rate})
+    return None if is_barred(values, diverged_values(stage)) else Proposal(values, "finalist", FINAL_RUNG)
 
 
 def _are_sound(stage: Stage) -> bool:
@@ -66,17 +102,27 @@ def _are_sound(stage: Stage) -> bool:
 
 def _propose_coarse(problem: Problem, stage: Stage) -> Proposal | None:
     """Return a rate in a decade that was not tried; then one beyond the end that did best."""
-    opening, diverged = problem.opening, diverged_values(stage)
-    rates = _most_central_first(_coarse_rates(problem, stage.prior))
-    planned = [opening.model_copy(update={"learning_rate": rate}) for rate in rates]
-    tried = [each.values for each in stage.tried]
-    left = [values for values in planned if values not in tried and not is_barred(values, diverged)]
-    if left:
-        return Proposal(left[0], "wide")
-    if stage.pending or len(tried) >= len(planned) + MAX_EXTENSIONS:
+    return _planned_coarse(problem, stage) or _coarse_extension(problem, stage)
+
+
+def _planned_coarse(problem: Problem, stage: Stage) -> Proposal | None:
+    diverged, tried = diverged_values(stage), [each.values for each in stage.tried]
+    left = [
+        values for values in _coarse_plan(problem, stage) if values not in tried and not is_barred(values, diverged)
+    ]
+    return Proposal(left[0], "wide") if left else None
+
+
+def _coarse_extension(problem: Problem, stage: Stage) -> Proposal | None:
+    if stage.pending or len(stage.tried) >= len(_coarse_plan(problem, stage)) + MAX_EXTENSIONS:
         return None
     extension = _extension(problem, stage, 10.0)
     return None if extension is None else Proposal(extension, "wide")
+
+
+def _coarse_plan(problem: Problem, stage: Stage) -> list[Values]:
+    rates = _most_central_first(_coarse_rates(problem, stage.prior))
+    return [problem.opening.model_copy(update={"learning_rate": rate}) for rate in rates]
 
 
 def _coarse_rates(problem: Problem, prior: Prior) -> list[float]:

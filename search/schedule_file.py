@@ -21,7 +21,7 @@ class Entry(Value):
     values: dict[str, bool | int | float | str] = Field(
         default_factory=dict,
         description="what else was searched: batch_size, momentum, weight_decay, nesterov, period, gamma, share; and "
-        "option, the exchange in force",
+        "of several that compete option, the exchange in force, or optimizer",
     )
     density: float | None = Field(None, description="measured mean share of gradient entries sent")
     threshold: float | None = Field(None, description="absolute cut-off in force at the entry's end")
@@ -52,6 +52,9 @@ class ScheduleFile(Value):
             if entry.step != expected:
                 raise ValueError(f"`entries[{index}].step` must be {expected}, got {entry.step}")
             expected += entry.num_steps
+            if entry.values.get("optimizer", self.optimizer) != self.optimizer:
+                named = entry.values["optimizer"]
+                raise ValueError(f"`entries[{index}].values.optimizer` must be {self.optimizer!r}, got {named!r}")
         if self.num_steps != expected:
             raise ValueError(f"`num_steps` must be {expected}, the sum over `entries`, got {self.num_steps}")
         return self
@@ -103,6 +106,14 @@ class ScheduleFile(Value):
         """
         option = self.entry_at(step).values.get("option")
         return None if option is None else str(option)
+
+    def optimizer_at(self, step: int) -> str:
+        """Return the kind of the optimizer in force at `step`: where several compete, the first search chose it.
+
+        Raises:
+            ValueError: `step` is negative.
+        """
+        return str(self.entry_at(step).values.get("optimizer", self.optimizer))
 
     def entry_at(self, step: int) -> Entry:
         """Return the entry that holds `step`; after the last step, the last one.

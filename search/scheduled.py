@@ -25,12 +25,13 @@ class Scheduled(Fixed):
         Raises:
             ValueError: the schedule was learned by another optimizer: its rates mean nothing to this one.
         """
-        schedule = config.schedule
-        if schedule.optimizer != space.optimizer:
-            raise ValueError(f"`schedule.optimizer` must be {space.optimizer!r}, got {schedule.optimizer!r}.")
+        learned_by, kinds = config.schedule.optimizer, [each.optimizer for each in space.optimizers]
+        if learned_by not in (kinds or [space.optimizer]):
+            wanted = " or ".join(map(repr, kinds or [space.optimizer]))
+            raise ValueError(f"`schedule.optimizer` must be {wanted}, got {learned_by!r}.")
         super().__init__(space, budget)
         self._config, self._num_kept = config, 0
-        self._starts = (*stage_starts(schedule), schedule.num_steps)
+        self._starts = (*stage_starts(config.schedule), config.schedule.num_steps)
 
     def tell(self, observation: Observation) -> None:
         """Close the stage; if it diverged the next one is the same again, for the schedule has nothing else to offer.
@@ -78,7 +79,9 @@ class Scheduled(Fixed):
         schedule, guess = self._config.schedule, self._space.guess
         scheduled = None if guess.level is None else schedule.level_at(step)
         level = guess.level if scheduled is None else scheduled
-        further = schedule.entry_at(step).values
+        further = dict(schedule.entry_at(step).values)
+        if self._space.optimizers:
+            further["optimizer"] = schedule.optimizer
         return guess.model_copy(update={"learning_rate": schedule.learning_rate_at(step), "level": level, **further})
 
     def _reason(self, step: int) -> str:

@@ -17,7 +17,7 @@ Array = NDArray[np.float64]
 AxisName = Literal[
     "learning_rate", "level", "batch_size", "momentum", "weight_decay", "nesterov", "period", "gamma", "share"
 ]
-ValueName = AxisName | Literal["option"]
+ValueName = AxisName | Literal["option", "optimizer"]
 Scale = Literal["log", "complement", "integer", "choice"]
 
 #: What an axis is measured in. `complement`: the logarithm of 1 - x. `integer`: the logarithm, rounded. `choice`: false
@@ -33,8 +33,8 @@ SCALES: dict[AxisName, Scale] = {
     "gamma": "complement",
     "share": "log",
 }
-ALL_VALUES: tuple[ValueName, ...] = (*SCALES, "option")
-#: Ratio of the magnitudes of two options: no factor that is asked about is as large.
+ALL_VALUES: tuple[ValueName, ...] = (*SCALES, "option", "optimizer")
+#: Ratio of the magnitudes of two options, or optimizers: no factor that is asked about is as large.
 OPTIONS_APART = 100.0
 
 
@@ -192,10 +192,18 @@ class OptionAxis(Value):
 AnyAxis = Axis | OptionAxis
 
 
+class Contender(Value):
+    """An optimizer of several that compete, and the guess of its rate."""
+
+    optimizer: str  # a key of OPTIMIZER_TRAITS
+    learning_rate: float
+
+
 class SearchSpace(Value):
     """The guess, and the axes that are searched beside the learning rate."""
 
-    optimizer: str  # a key of OPTIMIZER_TRAITS
+    optimizer: str  # a key of OPTIMIZER_TRAITS; where several compete, the first
+    optimizers: tuple[Contender, ...] = ()  # that compete, in the order in which a short budget leaves them out
     guess: Values  # the user's values, and where each axis opens: the first stage's incumbent
     axes: tuple[AnyAxis, ...] = ()
     level_name: str = "level"  # what the exchange calls its level: density, threshold
@@ -216,6 +224,9 @@ class SearchSpace(Value):
             )
         if len(set(self.options)) != len(self.options) or (len(self.options) == 1):
             raise ValueError(f"`options` must be several and distinct, got {self.options}")
+        kinds = [each.optimizer for each in self.optimizers]
+        if len(set(kinds)) < len(kinds) or len(kinds) == 1 or (kinds and self.guess.optimizer not in kinds):
+            raise ValueError(f"`optimizers` must be several and distinct, with that of `guess` among them, got {kinds}")
         for axis in self.ranges:
             if not _is_range(axis):
                 raise ValueError(f"`{axis.name}` must be searched in (low, high) with low < high, both of them legal, "
@@ -310,13 +321,13 @@ class Box(Value):
 
 
 def _pairs(first: Values, second: Values, names: Sequence[ValueName]) -> Iterator[tuple[float, float]]:
-    """Yield the magnitudes of what both set; those of two options are as far apart as any two."""
+    """Yield the magnitudes of what both set; those of two options, or optimizers, are as far apart as any two."""
     for name in names:
         one: Any = getattr(first, name)
         other: Any = getattr(second, name)
         if one is None or other is None:
             continue
-        if name == "option":
+        if name == "option" or name == "optimizer":
             yield 1.0, (1.0 if one == other else OPTIONS_APART)
         else:
             yield magnitude(name, one), magnitude(name, other)

@@ -8,7 +8,16 @@ import numpy as np
 
 from search import spending
 from search.calibration import Outcome
-from search.config import FINALISTS, OPTIMIZER_TRAITS, Budget, OptimizerTraits, SearchConfig, num_coarse
+from search.config import (
+    CONTEST_RATES,
+    FINALISTS,
+    OPTIMIZER_TRAITS,
+    Budget,
+    OptimizerTraits,
+    SearchConfig,
+    contest_steps,
+    num_coarse,
+)
 from search.events import Event
 from search.faults import Level
 from search.link import Link
@@ -27,7 +36,13 @@ BARRED_SHARE = 0.7
 BARRED_FACTOR = 3.0
 #: Finalists more where the level is searched: a surrogate needs four.
 LEVEL_PROBES = 2
-BARRED_AXES: tuple[ValueName, ...] = ("level", "batch_size", "momentum", "option")
+#: Rung 0 are the probes that tell decades apart.
+FINAL_RUNG = 1
+BARRED_AXES: tuple[ValueName, ...] = ("level", "batch_size", "momentum", "option", "optimizer")
+#: Where optimizers compete, the coarse probes of each span these decades about its own guess.
+CONTEST_DECADES = 2.0
+#: An end of the coarse probes' range that turns out best is extended, at most this often.
+MAX_EXTENSIONS = 2
 
 
 @dataclass(frozen=True)
@@ -47,6 +62,41 @@ class Problem:
     def opening(self) -> Values:
         """What the run opens with: the guess, inside the space."""
         return self.space.opening
+
+    def of(self, optimizer: str | None) -> "Problem":
+        """Return the problem as this optimizer has it: its traits, its guess. None: no optimizers compete."""
+        if optimizer in (None, self.space.optimizer):
+            return self
+        [rate] = [each.learning_rate for each in self.space.optimizers if each.optimizer == optimizer]
+        guess = self.space.guess.model_copy(update={"learning_rate": rate, "optimizer": optimizer})
+        return replace(self, space=self.space.model_copy(update={"optimizer": optimizer, "guess": guess}))
+
+    @property
+    def contenders(self) -> tuple[str, ...]:
+        """The optimizers that the wide search compares: the first of the job's, as many as its cap has room for.
+
+        None where no optimizers compete, or the cap has room for one alone.
+        """
+        names = tuple(each.optimizer for each in self.space.optimizers)
+        cap = self._cap_steps
+        return names[
+            : max((number for number in range(2, len(names) + 1) if self.contest_steps(number) <= cap), default=0)
+        ]
+
+    def contest_steps(self, num_optimizers: int) -> int:
+        """Return the fewest steps that compare so many."""
+        return contest_steps(self.config, num_optimizers=num_optimizers, num_finalists=self.rate_probes)
+
+    @property
+    def most_coarse(self) -> int:
+        """Coarse probes that a contest has room for, extensions included."""
+        number = len(self.contenders)
+        spare = (self._cap_steps - self.contest_steps(number)) / self.config.coarse_probe_steps
+        return number * CONTEST_RATES + math.floor(min(spare, number * MAX_EXTENSIONS))
+
+    @property
+    def _cap_steps(self) -> float:
+        return math.inf if self.num_steps is None else self.search_fraction * self.num_steps
 
     @property
     def num_steps(self) -> float | None:
@@ -73,18 +123,18 @@ class Problem:
     @property
     def wide_probes(self) -> int:
         """Probes of the wide search's last rung, extensions of its range apart; 0: the short ones decide."""
-        return self.rate_probes + max(0, len(self.space.options) - 1)
+        return self.rate_probes + max(0, len(self.space.options) - 1) + max(0, len(self.contenders) - 1)
 
     @property
     def rate_probes(self) -> int:
-        """Those of them at the exchange that the run opens with; each that competes with it has one more."""
+        """Those of them with the exchange and the optimizer that do best; each that competes with it has one more."""
         return self._first_finalists + LEVEL_PROBES * bool(self.space.axis("level")) + self._finalists_of_axes
 
     @property
     def _first_finalists(self) -> int:
         if self.config.wide_probes is not None:
             return self.config.wide_probes
-        return FINALISTS if self.space.ranges else min(1, len(self.space.options))
+        return FINALISTS if self.space.ranges else min(1, len(self.space.options) + len(self.space.optimizers))
 
     @property
     def _finalists_of_axes(self) -> int:
@@ -97,7 +147,11 @@ class Problem:
         return [float(rate) for rate in np.geomspace(low, high, num_coarse(math.log10(high / low)))]
 
     def _rates_around_guess(self) -> tuple[float, float]:
-        centre, half = self.clip_rate(self.opening.learning_rate * self.traits.centre), self.config.wide_decades / 2
+        centre, decades = self.opening.learning_rate * self.traits.centre, self.config.wide_decades
+        if self.contenders:  # a narrow range has to lie about what is best in so few steps
+            centre /= self.traits.pick
+            decades = min(decades, CONTEST_DECADES)
+        centre, half = self.clip_rate(centre), decades / 2
         return self.clip_rate(centre / 10**half), self.clip_rate(centre * 10**half)
 
     def clip_rate(self, rate: float) -> float:
@@ -187,6 +241,20 @@ class Stage:
         if all(candidate.rung == rung for candidate in self.candidates):
             return self
         return replace(self, candidates=[candidate for candidate in self.candidates if candidate.rung == rung])
+
+    def of(self, optimizer: str | None) -> "Stage":
+        """Return the stage as if its candidates with this optimizer were all; None: no optimizers compete."""
+        if all(each.values.optimizer == optimizer for each in self.tried):
+            return self
+        own = [candidate for candidate in self.candidates if candidate.values.optimizer == optimizer]
+        ids = {candidate.id for candidate in own}
+        return replace(
+            self,
+            candidates=own,
+            readings={name: reading for name, reading in self.readings.items() if name in ids},
+            refused=[each for each in self.refused if each.values.optimizer == optimizer],
+            too_slow={name: each for name, each in self.too_slow.items() if name in ids},
+        )
 
     @property
     def decisive(self) -> "Stage":

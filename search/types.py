@@ -37,10 +37,16 @@ class Values(Value):
     gamma: float | None = Field(None, description="share of the activations that is dropped")
     share: float | None = Field(None, description="of the blocks, those that a step trains on average")
     option: str | None = Field(None, description="the exchange in force, of several that compete: `threshold 0.01`")
+    optimizer: str | None = Field(None, description="the optimizer in force, of several that compete: `adamw`")
+
+    @property
+    def contender(self) -> str | None:
+        """The exchange or the optimizer in force, where several compete; both never do."""
+        return self.option or self.optimizer
 
     @property
     def further(self) -> dict[str, Any]:
-        """What is set beyond learning rate and level, by name: numbers, false or true, the name of an option."""
+        """What is set beyond learning rate and level, by name: numbers, false or true, names."""
         given = {name: getattr(self, name) for name in FURTHER}
         return {name: value for name, value in given.items() if value is not None}
 

@@ -66,8 +66,10 @@ def signs_of(problem: Problem, stage: Stage, observation: Observation) -> Signs:
         forecast=None if decision is None else decision.forecast,
         known=known,
     )
-    is_repeated = _repeats_a_rise(stage, signs)
-    return signs.model_copy(update={"has_diverged": False, "has_worsened": False}) if is_repeated else signs
+    excused = {"has_diverged": False, "has_worsened": False} if _repeats_a_rise(stage, signs) else {}
+    if stage.before is not None and stage.before.rolled_back and stage.before.signs.is_dead:
+        excused |= {"is_dead": False}  # at a quarter of the rate too: its start is dead, or it is but slow
+    return signs.model_copy(update=excused)
 
 
 def _repeats_a_rise(stage: Stage, signs: Signs) -> bool:

@@ -7,13 +7,16 @@ from search.config import (
     FINALISTS,
     OPTIMIZER_TRAITS,
     AutoLrsConfig,
+    BoConfig,
     Budget,
     CosineConfig,
     LinearConfig,
     OffConfig,
     PolynomialConfig,
+    SobolConfig,
     StagedConfig,
     WideConfig,
+    contest_steps,
     num_coarse,
 )
 from service.spec import JobSpec, TrialSpec
@@ -25,6 +28,7 @@ from trainers.config import (
     IidPartition,
     NoneConfig,
     ReplicaConfig,
+    contenders,
 )
 from trainers.sync.config import StlSgdConfig
 
@@ -57,6 +61,8 @@ def _on_an_arm(trial: TrialSpec) -> Iterator[str]:
         yield from _on_a_level(trial)
         yield from _on_a_period(trial)
         yield from _on_options(trial)
+    if isinstance(controller, BoConfig | SobolConfig):
+        yield from _on_contenders(trial, controller)
     if isinstance(controller, AutoLrsConfig):
         yield from _on_autolrs(trial.budget, controller)
     if fall := _fall(trial):
@@ -114,13 +120,14 @@ def _on_a_level(trial: TrialSpec) -> Iterator[str]:
 
 def _fall(trial: TrialSpec) -> str | None:
     """Return when the controller lowers the learning rate, with no schedule from elsewhere; None: it holds it."""
-    controller, traits = trial.controller, OPTIMIZER_TRAITS[trial.replica.optimizer.kind]
+    controller = trial.controller
+    cools_down = any(OPTIMIZER_TRAITS[each.kind].cools_down for each in contenders(trial.replica.optimizer))
     falls = []
     if isinstance(controller, CosineConfig | LinearConfig | PolynomialConfig):
         falls.append("in every step")
     if isinstance(controller, StagedConfig | AutoLrsConfig):
         falls.append("in some of its probes")
-    if isinstance(controller, StagedConfig | OffConfig) and traits.cools_down and controller.cooldown:
+    if isinstance(controller, StagedConfig | OffConfig) and cools_down and controller.cooldown:
         falls.append(f"in each of the last {controller.cooldown:.0%} of the steps")
     return " and ".join(falls) or None
 
@@ -175,6 +182,21 @@ def _on_options(trial: TrialSpec) -> Iterator[str]:
         yield (
             f"a budget in steps does not count what a step sends, so of the exchanges that compete the densest of "
             f"{', '.join(f'`{name}`' for name in menu)} is used alone: give `budget.seconds`"
+        )
+
+
+def _on_contenders(trial: TrialSpec, config: BoConfig | SobolConfig) -> Iterator[str]:
+    steps, (first, *others) = trial.budget.steps, contenders(trial.replica.optimizer)
+    if steps is None or not others:
+        return
+    needed = contest_steps(
+        config, num_optimizers=2, num_finalists=1 if config.wide_probes is None else config.wide_probes
+    )
+    if config.search_fraction(steps) * steps < needed:
+        yield (
+            f"optimizers compete in at least {needed} steps of a search, for which `budget.steps` {steps} leaves no "
+            f"room, so `{first.kind}` is trained alone: give {config.least_budget(needed)} steps, or a higher "
+            "`max_search_fraction`"
         )
 
 

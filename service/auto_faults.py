@@ -1,10 +1,17 @@
-"""What a job is refused for whose exchanges compete (`exchange: {kind: auto}`)."""
+"""What a job is refused for whose exchanges or optimizers compete (`{kind: auto}` of either)."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from search.config import MAX_DIMENSIONS, BoConfig, ControllerConfig, ScheduleConfig, SobolConfig
-from trainers.config import AutoConfig
+from search.config import (
+    MAX_DIMENSIONS,
+    BoConfig,
+    ControllerConfig,
+    ScheduleConfig,
+    SobolConfig,
+    StagedConfig,
+)
+from trainers.config import AutoConfig, AutoOptimizerConfig, exchange_conflict
 from trainers.exchange.options import Beside, options_misfit
 from trainers.ranges import Fault
 
@@ -42,5 +49,39 @@ def _why_unsearched(controller: ControllerConfig, num_ranges: int) -> str | None
         return (
             f"at most {MAX_DIMENSIONS - 1} values are searched beside the learning rate, and there are {num_ranges} "
             "ranges besides `auto`: give one number for one of them, or one exchange"
+        )
+    return None
+
+
+def contender_faults(job: "JobSpec") -> Iterator[Fault]:
+    """Yield what keeps optimizers from competing in the arms of `job`, each at its place."""
+    for index, arm in enumerate(job.arms):
+        optimizer, controller = arm.optimizer or job.optimizer, arm.controller or job.controller
+        if not isinstance(optimizer, AutoOptimizerConfig):
+            continue
+        place = f"/arms/{index}/optimizer" if arm.optimizer else "/optimizer"
+        exchange = arm.exchange or job.exchange
+        for message in (_why_no_contest(controller), exchange_conflict(optimizer, exchange.kind)):
+            if message:
+                yield Fault(place, optimizer.kind, f"arm `{arm.name}`: {message}")
+
+
+def _why_no_contest(controller: ControllerConfig) -> str | None:
+    """Return why nothing chooses among optimizers; None: the controller does, or its schedule has."""
+    if not isinstance(controller, BoConfig | SobolConfig | ScheduleConfig):
+        return (
+            "optimizers compete in the first search of `bo` or `sobol`, or a `schedule` names one, and the controller "
+            f"is `{controller.kind}`: give one optimizer, as `{{kind: adamw}}`"
+        )
+    if isinstance(controller, StagedConfig) and controller.stated_rates is not None:
+        low, high = controller.stated_rates
+        return (
+            f"learning rates in [{low:g}, {high:g}] mean something else to each optimizer: leave out "
+            "`min_learning_rate` and `max_learning_rate`, and give each option its own guess"
+        )
+    if isinstance(controller, BoConfig) and controller.transfer is not None:
+        return (
+            "past jobs say at which rate one optimizer was best, and here several compete: leave out `transfer`, or "
+            "give one optimizer"
         )
     return None

@@ -13,7 +13,7 @@ from trainers.config import (
     ActivationsConfig,
     BlocksConfig,
     JobExchange,
-    OptimizerConfig,
+    JobOptimizer,
     PartitionConfig,
     SyncConfig,
 )
@@ -26,7 +26,7 @@ PARTS: dict[str, Any] = {
     "sync": SyncConfig,
     "blocks": BlocksConfig,
     "activations": ActivationsConfig,
-    "optimizer": OptimizerConfig,
+    "optimizer": JobOptimizer,
     "partition": PartitionConfig,
     "controller": ControllerConfig,
 }

@@ -253,9 +253,21 @@ _OPTIMIZERS = {
     "sgd": Note(),
     "lars": Note((_LARS,)),
     "adamw": Note((Paper("Loshchilov, Hutter", "Decoupled weight decay regularization", "ICLR", 2019),)),
+    "muon": Note(
+        (
+            Paper(
+                "Jordan, Jin, Boza, You, Cesista, Newhouse, Bernstein",
+                "Muon: an optimizer for hidden layers in neural networks",
+                "kellerjordan.github.io/posts/muon",
+                2024,
+            ),
+            Paper("Liu, Su et al.", "Muon is scalable for LLM training", "arXiv:2502.16982", 2025),
+        )
+    ),
     "schedulefree_sgd": Note((_SCHEDULE_FREE,)),
     "schedulefree_adamw": Note((_SCHEDULE_FREE,)),
     "own": Note(),
+    "auto": Note(beside={"controller": {"kind": "bo"}}),
 }
 
 _PARTITIONS = {

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from search.config import ScheduleConfig
 from search.schedule_file import ScheduleFile
 from service.auto_faults import beside
-from trainers.config import JobExchange
+from trainers.config import JobExchange, contenders
 from trainers.exchange.options import Option, menu
 from trainers.ranges import Fault
 
@@ -22,12 +22,13 @@ def schedule_faults(job: "JobSpec") -> Iterator[Fault]:
             continue
         place = f"/arms/{index}/controller" if arm.controller else "/controller"
         learned_by = controller.schedule.optimizer
-        if learned_by != optimizer.kind:
+        kinds = [contender.kind for contender in contenders(optimizer)]
+        if learned_by not in kinds:
             yield Fault(
                 f"{place}/schedule/optimizer",
                 learned_by,
                 f"arm `{arm.name}`: the schedule was learned by `{learned_by}`, so its rates mean nothing to "
-                f"`{optimizer.kind}`: give `optimizer: {{kind: {learned_by}}}`",
+                f"{' or '.join(f'`{kind}`' for kind in kinds)}: give `optimizer: {{kind: {learned_by}}}`",
             )
         exchange = arm.exchange or job.exchange
         yield from _levels_out_of_range(controller.schedule, exchange, place)

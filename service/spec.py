@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from search.config import MAX_DIMENSIONS, BoConfig, Budget, ControllerConfig, LocalConfig, StagedConfig
-from service.auto_faults import option_faults
+from service.auto_faults import contender_faults, option_faults
 from service.rate_faults import rate_faults
 from service.schedule_faults import schedule_faults
 from trainers.config import (
@@ -17,12 +17,12 @@ from trainers.config import (
     EveryStepConfig,
     IidPartition,
     JobExchange,
+    JobOptimizer,
     KeepConfig,
     LarsConfig,
     LinkConfig,
     MeasureLink,
     NoneConfig,
-    OptimizerConfig,
     OwnWorkload,
     PartitionConfig,
     PerNode,
@@ -146,7 +146,7 @@ class Arm(Config):
     controller: ControllerConfig | None = None
     exchange: JobExchange | None = None
     sync: SyncConfig | None = None
-    optimizer: OptimizerConfig | None = None
+    optimizer: JobOptimizer | None = None
     activations: ActivationsConfig | None = None
     blocks: BlocksConfig | None = None
 
@@ -173,7 +173,7 @@ class JobSpec(Config):
     partition: PartitionConfig = Field(IidPartition(), description="how the training samples are divided among workers")
     workers: Workers = Workers()
     lanes: Lanes = Lanes()
-    optimizer: OptimizerConfig = ScheduleFreeSgdConfig()
+    optimizer: JobOptimizer = ScheduleFreeSgdConfig()
     exchange: JobExchange = NoneConfig()
     sync: SyncConfig = Field(EveryStepConfig(), description="what keeps the workers' parameters together")
     activations: ActivationsConfig = KeepConfig()
@@ -205,6 +205,7 @@ class JobSpec(Config):
             *self._ranges_that_are_not_searched(),
             *rate_faults(self),
             *option_faults(self),
+            *contender_faults(self),
             *schedule_faults(self),
         ]
         if faults:

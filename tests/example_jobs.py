@@ -8,7 +8,7 @@ import pytest
 from api.documents import checked, parse_yaml
 from search.config import WideConfig
 from service.spec import JobSpec, TrialSpec
-from trainers.config import AutoConfig
+from trainers.config import AutoConfig, AutoOptimizerConfig
 from trainers.workload import WorkloadError
 from trainers.workloads import table
 
@@ -41,8 +41,8 @@ def shortened(path: Path, **changes: Any) -> JobSpec:
 
 
 def searches(trial: TrialSpec) -> bool:
-    """Whether more is searched than the learning rate."""
-    return any(True for _ in trial.replica.ranges())
+    """Whether more is searched than the learning rate of one optimizer."""
+    return any(True for _ in trial.replica.ranges()) or isinstance(trial.replica.optimizer, AutoOptimizerConfig)
 
 
 def _with_probes(job: JobSpec) -> JobSpec:

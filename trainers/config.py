@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Annotated, Literal, Self
 
 from pydantic import (
-    BeforeValidator,
     Discriminator,
     Field,
     JsonValue,
@@ -54,6 +53,20 @@ from trainers.exchange.options import (
     menu,
     options_misfit,
 )
+from trainers.optimizer_config import (
+    AdamWConfig as AdamWConfig,
+    AutoOptimizerConfig as AutoOptimizerConfig,
+    JobOptimizer as JobOptimizer,
+    LarsConfig as LarsConfig,
+    MuonConfig as MuonConfig,
+    OptimizerConfig as OptimizerConfig,
+    OwnOptimizerConfig as OwnOptimizerConfig,
+    ScheduleFreeAdamWConfig as ScheduleFreeAdamWConfig,
+    ScheduleFreeSgdConfig as ScheduleFreeSgdConfig,
+    SgdConfig as SgdConfig,
+    contenders as contenders,
+    exchange_conflict as exchange_conflict,
+)
 from trainers.ranges import Config, Fault, Range
 from trainers.sync.config import (
     AccordionBatchConfig as AccordionBatchConfig,
@@ -65,21 +78,6 @@ from trainers.sync.config import (
 
 #: Neighbouring workers that share a node, at least 1; `auto`: those that are found on one machine.
 PerNode = int | Literal["auto"]
-LearningRate = Annotated[float, Field(ge=1e-8, le=1e3, allow_inf_nan=False)]
-Momentum = Annotated[float, Field(ge=0, lt=1)]
-WeightDecay = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-
-def _one_number(given: object) -> object:
-    if isinstance(given, list | tuple):
-        raise ValueError(
-            "Schedule-Free averages with its momentum, which cannot change during a run: give one number, not a range"
-        )
-    return given
-
-
-#: The interpolation beta of Schedule-Free.
-Interpolation = Annotated[float, BeforeValidator(_one_number), Field(gt=0, lt=1)]
 #: Sizes of the batches of a worker.
 Size = Annotated[int, Field(ge=1, le=1024)]
 PairedSize = Annotated[int, Field(ge=2, le=1024)]
@@ -221,84 +219,6 @@ class ByLabelPartition(Config):
 PartitionConfig = Annotated[IidPartition | DirichletPartition | ByLabelPartition, Field(discriminator="kind")]
 
 
-class SgdConfig(Config):
-    """`torch.optim.SGD`."""
-
-    kind: Literal["sgd"] = "sgd"
-    learning_rate: LearningRate = 0.1
-    momentum: Momentum | tuple[Momentum, Momentum] = 0.9
-    nesterov: bool | tuple[bool, bool] = False
-    weight_decay: WeightDecay | tuple[WeightDecay, WeightDecay] = 0.0
-    warmup_steps: int = Field(0, ge=0, description="linear ramp from the first step")
-
-    def faults(self) -> Iterator[Fault]:
-        yield from super().faults()
-        if self.nesterov and self.momentum == 0:
-            yield Fault("/momentum", self.momentum, "`nesterov` needs `momentum` > 0, got 0")
-
-
-class LarsConfig(Config):
-    """Steps in proportion to each layer's weights (LARS, You et al., 2017), for large batches."""
-
-    kind: Literal["lars"] = "lars"
-    learning_rate: LearningRate = Field(10.0, description="times `trust` and the layer's length over its gradient's")
-    momentum: Momentum | tuple[Momentum, Momentum] = 0.9
-    weight_decay: WeightDecay | tuple[WeightDecay, WeightDecay] = 0.0
-    trust: float = Field(0.001, gt=0, le=1, description="of a layer's length, what a step at rate 1 moves it")
-    warmup_steps: int = Field(0, ge=0, description="linear ramp from the first step")
-
-
-class AdamWConfig(Config):
-    """`torch.optim.AdamW`."""
-
-    kind: Literal["adamw"] = "adamw"
-    learning_rate: LearningRate = 1e-3
-    betas: tuple[Momentum | tuple[Momentum, Momentum], Momentum] = Field(
-        (0.9, 0.999), description="the first is the momentum"
-    )
-    weight_decay: WeightDecay | tuple[WeightDecay, WeightDecay] = 0.01
-    warmup_steps: int = Field(0, ge=0, description="linear ramp from the first step")
-
-    def ranges(self) -> Iterator[Range]:
-        if isinstance(self.betas[0], tuple):
-            yield Range("momentum", "betas/0", self.betas[0])
-        yield from super().ranges()
-
-
-class ScheduleFreeSgdConfig(Config):
-    """`schedulefree.SGDScheduleFree` (Defazio et al., 2024)."""
-
-    kind: Literal["schedulefree_sgd"] = "schedulefree_sgd"
-    learning_rate: LearningRate = 0.1
-    momentum: Interpolation = Field(0.9, description="the interpolation beta")
-    weight_decay: WeightDecay | tuple[WeightDecay, WeightDecay] = 0.0
-    warmup_steps: int = Field(0, ge=0, description="linear ramp from the first step")
-
-
-class ScheduleFreeAdamWConfig(Config):
-    """`schedulefree.AdamWScheduleFree` (Defazio et al., 2024)."""
-
-    kind: Literal["schedulefree_adamw"] = "schedulefree_adamw"
-    learning_rate: LearningRate = 2.5e-3
-    betas: tuple[Interpolation, Momentum] = (0.9, 0.999)
-    weight_decay: WeightDecay | tuple[WeightDecay, WeightDecay] = 0.0
-    warmup_steps: int = Field(0, ge=0, description="linear ramp from the first step")
-
-
-class OwnOptimizerConfig(Config):
-    """The workload's own `optimizer`; the learning rate multiplies the rates of its parameter groups."""
-
-    kind: Literal["own"] = "own"
-    learning_rate: LearningRate = 1.0
-    warmup_steps: int = Field(0, ge=0, description="linear ramp from the first step")
-
-
-OptimizerConfig = Annotated[
-    SgdConfig | LarsConfig | AdamWConfig | ScheduleFreeSgdConfig | ScheduleFreeAdamWConfig | OwnOptimizerConfig,
-    Field(discriminator="kind"),
-]
-
-
 class KeepConfig(Config):
     """Layers keep their whole inputs for backward."""
 
@@ -343,7 +263,7 @@ class ReplicaConfig(Config):
 
     workload: WorkloadConfig
     partition: PartitionConfig = IidPartition()
-    optimizer: OptimizerConfig
+    optimizer: JobOptimizer
     exchange: JobExchange
     sync: SyncConfig = EveryStepConfig()
     activations: ActivationsConfig = KeepConfig()
@@ -394,6 +314,8 @@ class ReplicaConfig(Config):
             yield Fault("/sync", self.sync.kind, message)
         if message := blocks_misfit(self.blocks, self.exchange, self.sync, self.optimizer.kind):
             yield Fault("/blocks", self.blocks.kind, message)
+        if message := exchange_conflict(self.optimizer, self.exchange.kind):
+            yield Fault("/optimizer", self.optimizer.kind, message)
         if message := unfit(self.exchange, self.optimizer, clip=self.clip):
             yield Fault("/exchange", self.exchange.kind, message)
         if message := options_misfit(self.exchange, **self._beside()):

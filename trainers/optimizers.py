@@ -11,6 +11,7 @@ from torch.nn import Parameter
 from trainers.config import (
     AdamWConfig,
     LarsConfig,
+    MuonConfig,
     OptimizerConfig,
     OwnOptimizerConfig,
     ScheduleFreeAdamWConfig,
@@ -18,6 +19,7 @@ from trainers.config import (
     SgdConfig,
 )
 from trainers.lars import Lars
+from trainers.muon import MuonWithAdamW, embeddings
 from trainers.ranges import first
 from trainers.segment import Segment
 from trainers.workload import Workload, WorkloadError
@@ -25,7 +27,7 @@ from trainers.workload import Workload, WorkloadError
 Group = dict[str, Any]  # a torch parameter group
 #: Of parameters whose rates are the optimizer's.
 NO_FACTORS: Mapping[Parameter, float] = {}
-OurOptimizerConfig = SgdConfig | LarsConfig | AdamWConfig | ScheduleFreeSgdConfig | ScheduleFreeAdamWConfig
+OurOptimizerConfig = SgdConfig | LarsConfig | AdamWConfig | MuonConfig | ScheduleFreeSgdConfig | ScheduleFreeAdamWConfig
 
 
 class Optimizer:
@@ -48,7 +50,15 @@ class Optimizer:
         self._groups: list[Group] = optimizer.param_groups
         self.brought = brought  # options that the workload gave each group
         self._scales = [group["lr"] for group in self._groups]
-        self.parameters = {names[each]: each for group in self._groups for each in group["params"]}
+        self.parameters = {name: parameter for parameter, name in names.items()}
+
+    def use(self, kind: str | None) -> None:
+        """Step by the optimizer of this kind, which can only be this one; None says so too.
+
+        Raises ValueError for any other kind.
+        """
+        if kind not in (None, self.config.kind):
+            raise ValueError(f"`optimizer` must be {self.config.kind!r}, got {kind!r}")
 
     def set_learning_rate(
         self, learning_rate: float, step: int, factors: Mapping[Parameter, float] = NO_FACTORS
@@ -178,11 +188,12 @@ def build(config: OptimizerConfig, workload: Workload, model: nn.Module, *, apar
     names = {parameter: name for name, parameter in model.named_parameters()}
     if isinstance(config, OwnOptimizerConfig):
         optimizer = _checked(workload.optimizer(model))
-        brought = _options(optimizer.param_groups)
+        options = _options(optimizer.param_groups)
     else:
         groups = _groups(workload.parameter_groups(model), apart=apart)
-        brought = _options(groups)  # before torch adds the defaults to them
-        optimizer = _prepared(config, groups)
+        options = _options(groups)  # before torch adds the defaults to them
+        optimizer = _prepared(config, groups, model)
+    brought = [options[group["params"][0]] if group["params"] else {} for group in optimizer.param_groups]
     for group in optimizer.param_groups:
         _check_group(group, names)
         group["params"] = [parameter for parameter in group["params"] if parameter.requires_grad]
@@ -191,11 +202,18 @@ def build(config: OptimizerConfig, workload: Workload, model: nn.Module, *, apar
         raise WorkloadError("no parameter is trained: all are frozen, or in no parameter group")
     for parameter in names.keys() - trained:
         parameter.requires_grad_(False)
-    return Optimizer(config, optimizer, names, brought=brought)
+    # in the order of the workload's groups, however the optimizer divides them
+    ordered = {parameter: names[parameter] for parameter in options if parameter in trained}
+    return Optimizer(config, optimizer, ordered, brought=brought)
 
 
-def _options(groups: Sequence[Group]) -> list[Group]:
-    return [{name: value for name, value in group.items() if name != "params"} for group in groups]
+def _options(groups: Sequence[Group]) -> dict[Parameter, Group]:
+    """Return for each parameter the options of its group, group by group."""
+    return {
+        parameter: {name: value for name, value in group.items() if name != "params"}
+        for group in groups
+        for parameter in group["params"]
+    }
 
 
 def _groups(given: Sequence[Group], *, apart: bool) -> list[Group]:
@@ -239,9 +257,9 @@ def _checked(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     return optimizer
 
 
-def _prepared(config: OurOptimizerConfig, groups: list[Group]) -> torch.optim.Optimizer:
+def _prepared(config: OurOptimizerConfig, groups: list[Group], model: nn.Module) -> torch.optim.Optimizer:
     """Return one of our own kinds, with all its state made."""
-    optimizer = _of_kind(config, groups)
+    optimizer = _of_kind(config, groups, model)
     for group in optimizer.param_groups:
         if unknown := group.keys() - optimizer.defaults.keys() - {"params"}:
             raise WorkloadError(f"a parameter group has options that {config.kind} does not know: {sorted(unknown)}")
@@ -252,7 +270,7 @@ def _prepared(config: OurOptimizerConfig, groups: list[Group]) -> torch.optim.Op
     return optimizer
 
 
-def _of_kind(config: OurOptimizerConfig, groups: list[Group]) -> torch.optim.Optimizer:
+def _of_kind(config: OurOptimizerConfig, groups: list[Group], model: nn.Module) -> torch.optim.Optimizer:
     """Return the optimizer; what is searched has the range's first value until a segment gives one."""
     decay = first(config.weight_decay)
     match config:
@@ -264,6 +282,14 @@ def _of_kind(config: OurOptimizerConfig, groups: list[Group]) -> torch.optim.Opt
             return Lars(groups, momentum=first(config.momentum), weight_decay=decay, trust=config.trust)
         case AdamWConfig():
             return torch.optim.AdamW(groups, betas=(first(config.betas[0]), config.betas[1]), weight_decay=decay)
+        case MuonConfig():
+            return MuonWithAdamW(
+                groups,
+                not_matrices=embeddings(model),
+                momentum=config.momentum,
+                betas=config.betas,
+                weight_decay=decay,
+            )
         case ScheduleFreeSgdConfig():
             optimizer: torch.optim.Optimizer = SGDScheduleFree(groups, momentum=config.momentum, weight_decay=decay)
         case ScheduleFreeAdamWConfig():
@@ -279,7 +305,9 @@ def _initial_state(config: OptimizerConfig, group: Group, parameter: Parameter) 
     match config:
         case SgdConfig() | LarsConfig():
             return {"momentum_buffer": zeros} if group["momentum"] else {}
-        case AdamWConfig():
+        case MuonConfig() if "betas" not in group:
+            return {"momentum_buffer": zeros.flatten(1)}
+        case AdamWConfig() | MuonConfig():
             return {"step": torch.tensor(0.0), "exp_avg": zeros, "exp_avg_sq": torch.zeros_like(parameter)}
         case ScheduleFreeSgdConfig():
             return {"z": start}

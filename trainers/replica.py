@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainers import checkpoint, cost, feed, model, normalization, optimizers
+from trainers import auto_optimizer, checkpoint, cost, feed, model, normalization
 from trainers.blocks import table as block_table
 from trainers.checkpoint import CheckpointError, Shard
 from trainers.config import ReplicaConfig
@@ -63,8 +63,8 @@ class Replica:
         self.workload = workload or table.build(config.workload)
         self.model = model.build(self.workload, config.seed, weights_url=config.workload.weights).to(self.device)
         draws = config.blocks.kind != "all"
-        self._optimizer = optimizers.build(config.optimizer, self.workload, self.model, apart=draws)
-        if message := unfit_groups(config.exchange, config.optimizer, self._optimizer.brought):
+        self._optimizer = auto_optimizer.build(config.optimizer, self.workload, self.model, apart=draws)
+        if message := unfit_groups(config.exchange, self._optimizer.config, self._optimizer.brought):
             raise WorkloadError(message)
         self._buffer = GradientBuffer.behind(list(self._optimizer.parameters.values()), config.exchange)
         self._buffers = Buffers(dict(self.model.named_buffers()))
@@ -223,6 +223,7 @@ class Replica:
         seconds: list[float] = []
         diverged = False
         self._check_searched(segment)
+        self._optimizer.use(segment.optimizer)
         self._optimizer.set_options(segment)
         self._activations.use(segment.gamma)
         self._blocks.use(segment.share)

@@ -30,6 +30,7 @@ class Segment(Value):
     gamma: float | None = None  # share of the activations that is dropped
     share: float | None = None  # of the blocks, those that a step trains
     option: str | None = None  # of `exchange: {kind: auto}`, whose segments always name one
+    optimizer: str | None = None  # of `optimizer: {kind: auto}`, whose segments always name one
 
     def learning_rate_at(self, index: int) -> float:
         """Return the rate of step `index` (from 0): linear from the first to the final value."""
@@ -43,8 +44,13 @@ class Segment(Value):
     @property
     def options(self) -> dict[str, Any]:
         """What is set besides rate and level, by name."""
-        given = {name: getattr(self, name) for name in (*SEARCHABLE, "option")}
+        given = {name: getattr(self, name) for name in (*SEARCHABLE, "option", "optimizer")}
         return {name: value for name, value in given.items() if value is not None}
+
+    @property
+    def contender(self) -> str | None:
+        """The exchange or the optimizer in force, where several compete; both never do."""
+        return self.option or self.optimizer
 
 
 class SegmentResult(Value):

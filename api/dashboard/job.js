@@ -183,11 +183,11 @@ function billTable(trials, job) {
   ], trials);
 }
 
-// What the exchanges that competed took, most steps first.
+// What the exchanges, or optimizers, that competed took, most steps first.
 function optionTables(trials) {
   const rows = trials.flatMap((trial) => Object.entries(trial.bill.by_option)
     .map(([option, took]) => ({ label: trial.label, option, ...took })).sort((one, other) => other.steps - one.steps));
-  return rows.length ? [table("Steps by exchange: bytes of one worker, seconds of the steps themselves", [
+  return rows.length ? [table("Steps by option: bytes of one worker, seconds of the steps themselves", [
     ["trial", (row) => row.label, ""],
     ["option", (row) => row.option, ""],
     ["steps", (row) => String(row.steps), "number"],

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 from search import link as link_rule
 from search.link import StepCost
-from search.space import Axis, SearchSpace
+from search.space import Axis, Contender, SearchSpace
 from search.types import Values
 from service.cluster import options
 from service.cluster.progress import bytes_per_worker
 from service.spec import TrialSpec
 from trainers import cost
-from trainers.config import AutoConfig, EmulateLink, NoneConfig, ReplicaConfig
+from trainers.config import AutoConfig, EmulateLink, NoneConfig, ReplicaConfig, contenders
 from trainers.exchange.levels.config import StaticConfig
 from trainers.group import Group
 from trainers.segment import Segment, SegmentResult
@@ -76,12 +76,16 @@ def _stated_space(replica: ReplicaConfig) -> SearchSpace:
     exchange, ranges = replica.exchange, list(replica.ranges())
     level = exchange.level
     choices = {each.name: each.pair[0] for each in ranges if isinstance(each.pair[0], bool)}
+    first, *others = contenders(replica.optimizer)
+    competing = (first, *others) if others else ()
     return SearchSpace(
-        optimizer=replica.optimizer.kind,
+        optimizer=first.kind,
+        optimizers=tuple(Contender(optimizer=each.kind, learning_rate=each.learning_rate) for each in competing),
         guess=Values(
-            learning_rate=replica.optimizer.learning_rate,
+            learning_rate=first.learning_rate,
             level=None if isinstance(level, tuple) else level,
             nesterov=choices.get("nesterov"),
+            optimizer=first.kind if others else None,
         ),
         level_name=exchange.level_name,
         axes=tuple(Axis.model_validate({"name": each.name, "low": each.low, "high": each.high}) for each in ranges),

@@ -127,7 +127,7 @@ class Progress(BaseModel):
     )
 
     def charge(self, result: SegmentResult, *, is_probe: bool, option: str | None = None) -> None:
-        """Put a segment on the bill; `option`: the exchange it was by, where several compete."""
+        """Put a segment on the bill; `option`: the exchange or optimizer it was by, where several compete."""
         num_steps, sent = len(result.losses), bytes_per_worker(result.bytes_sent)
         self.steps += num_steps
         self.charge_bytes(result)

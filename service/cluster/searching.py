@@ -112,7 +112,7 @@ class Search:
         run = self._run
         longest = max(probes, key=lambda probe: probe.measured.num_steps)
         for pushed in longest.pushed:
-            run.progress.charge(pushed.result, is_probe=True, option=pushed.segment.option)
+            run.progress.charge(pushed.result, is_probe=True, option=pushed.segment.contender)
         for probe in probes:
             seen = probe.measured.observation(probe.candidate.id, run.spent(), is_cut=probe.is_cut)
             one_at_a_time(self._turn, run.strategy.tell)(seen)

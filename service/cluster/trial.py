@@ -278,7 +278,7 @@ class _Run:
 
     def _promote(self, end: End, pushed: Sequence[reports.Pushed], commit: OpenCommit) -> None:
         """Make the steps of the probe at whose end the group is the first of the commit."""
-        option = commit.decision.values.option
+        option = commit.decision.values.contender
         self.progress.promote((each.result for each in pushed), seconds=end.seconds, option=option)
         for each in pushed:
             commit.measured.add(each.result)
@@ -373,7 +373,7 @@ class _Run:
         self.sink.report()  # hears a cancel
         result = self.group.run(segment)
         commit.measured.add(result)
-        self.progress.charge(result, is_probe=False, option=segment.option)
+        self.progress.charge(result, is_probe=False, option=segment.contender)
         self.cost = chunks.cost_of(result) or self.cost
         if not result.diverged:
             self._keep(reports.Pushed(segment, result, started_s=started, bytes_sent=self.progress.bytes), commit)

@@ -221,7 +221,10 @@ def every_point(session: Session, trial_id: str) -> Iterator[Point]:
 
 
 def schedule_view(session: Session, trial: TrialRow, *, optimizer: str) -> ScheduleView:
-    """Return the trial's schedule: as it finished, or else as its stages were decided so far."""
+    """Return the trial's schedule: as it finished, or else as its stages were decided so far.
+
+    `optimizer` is the job's kind, or that of the schedule's own where several competed.
+    """
     if trial.schedule is not None:
         entries = [ScheduleEntry.model_validate(entry) for entry in trial.schedule["entries"]]
     else:
@@ -230,7 +233,7 @@ def schedule_view(session: Session, trial: TrialRow, *, optimizer: str) -> Sched
         trial_id=trial.id,
         arm=trial.arm,
         seed=trial.seed,
-        optimizer=optimizer,
+        optimizer=str(entries[0].values.get("optimizer", optimizer)) if entries else optimizer,
         complete=trial.schedule is not None,
         line=_line(trial),
         num_steps=sum(entry.num_steps for entry in entries),

@@ -37,7 +37,7 @@ def test_show_prints_what_each_option_took_the_most_used_first(
     shown = CliRunner().invoke(cli.app, ["show", billed])
 
     assert shown.exit_code == 0, shown.stderr
-    lines = shown.stdout.split("Bill by exchange")[1].splitlines()
+    lines = shown.stdout.split("Bill by option")[1].splitlines()
     rows = [line.split() for line in lines if "tuned" in line]
     assert [row[1:] for row in rows] == [
         ["threshold", "0.01", "900", "150", "7.0", "MB", "12.0", "s"],

@@ -11,7 +11,14 @@ from search.schedule import Schedule
 from search.schedule_file import Entry
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "replay_schedule.py"
-RATES = {"sgd": 0.1, "lars": 20.0, "adamw": 1e-3, "schedulefree_sgd": 1.0, "schedulefree_adamw": 2.5e-3}
+RATES = {
+    "sgd": 0.1,
+    "lars": 20.0,
+    "adamw": 1e-3,
+    "muon": 0.01,
+    "schedulefree_sgd": 1.0,
+    "schedulefree_adamw": 2.5e-3,
+}
 
 
 def test_the_example_knows_every_optimizer_but_a_users_own():

@@ -66,7 +66,6 @@ def test_a_budget_too_small_for_a_search_is_told_how_many_steps_one_takes() -> N
         ({"workers": {"count": 1}}, 175),
         ({"workers": {"count": 2}}, 105),
         ({"workers": {"count": 4}}, 70),
-        ({"workers": {"count": 8}}, 35),
         ({"workers": {"count": 4}, "partition": {"kind": "by_label"}}, 175),
     ],
 )

@@ -15,6 +15,7 @@ from sklearn.datasets import load_digits
 from trainers.config import (
     AdamWConfig,
     DigitsMlp,
+    MuonConfig,
     NoneConfig,
     OptimizerConfig,
     ReplicaConfig,
@@ -27,6 +28,7 @@ from trainers.config import (
 OPTIMIZERS: dict[str, OptimizerConfig] = {
     "sgd": SgdConfig(learning_rate=0.1, weight_decay=1e-4, warmup_steps=5),
     "adamw": AdamWConfig(learning_rate=1e-3, warmup_steps=5),
+    "muon": MuonConfig(learning_rate=1e-3, warmup_steps=5),
     "schedulefree_sgd": ScheduleFreeSgdConfig(learning_rate=0.5, weight_decay=1e-4, warmup_steps=5),
     "schedulefree_adamw": ScheduleFreeAdamWConfig(learning_rate=2.5e-3, warmup_steps=5),
 }

@@ -8,10 +8,10 @@ from trainers.exchange.options import JobExchange
 from trainers.ranges import first
 
 if TYPE_CHECKING:
-    from trainers.config import OptimizerConfig
+    from trainers.optimizer_config import JobOptimizer, OptimizerConfig
 
 
-def unfit(exchange: JobExchange, optimizer: "OptimizerConfig", *, clip: float | None) -> str | None:
+def unfit(exchange: JobExchange, optimizer: "JobOptimizer", *, clip: float | None) -> str | None:
     """Return why `exchange` does not go with the optimizer, or with clipping; None: it does.
 
     What workers apply by themselves must cancel out, so the update must be linear in each worker's own gradient, with
@@ -49,10 +49,10 @@ def unfit_groups(
     return None
 
 
-def _is_plain(optimizer: "OptimizerConfig") -> bool:
+def _is_plain(optimizer: "JobOptimizer") -> bool:
     """Whether a step is the learning rate times the gradient, and decay."""
     return optimizer.kind == "sgd" and optimizer.momentum == 0
 
 
-def _decays(optimizer: "OptimizerConfig") -> bool:
+def _decays(optimizer: "JobOptimizer") -> bool:
     return optimizer.kind == "sgd" and bool(first(optimizer.weight_decay))

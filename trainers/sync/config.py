@@ -119,6 +119,11 @@ def misfit(sync: SyncConfig, exchange: JobExchange, optimizer: str) -> str | Non
     """Return why `sync` does not go with `exchange`, or with the optimizer of this kind; None: it does."""
     if isinstance(sync, EveryStepConfig):
         return None
+    if optimizer == "auto":
+        return (
+            f"optimizers that compete start from one state of all workers, which under `{sync.kind}` have parameters "
+            "or batches of their own: give `sync: {kind: every_step}`, or one `optimizer`, as `{kind: sgd}`"
+        )
     if isinstance(exchange, AutoConfig):
         return (
             f"`auto` chooses itself how often workers meet, and `{sync.kind}` says it too: leave `sync` out, or give "

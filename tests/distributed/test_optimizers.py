@@ -1,0 +1,61 @@
+"""Optimizers that compete, on two real ranks: each trains as it does alone, whatever was probed before."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from trainers.config import (
+    AutoOptimizerConfig,
+    DigitsMlp,
+    JobOptimizer,
+    MuonConfig,
+    ReplicaConfig,
+    ScheduleFreeSgdConfig,
+    ThresholdConfig,
+)
+from trainers.group import Group, ProcessGroup
+from trainers.segment import Segment
+
+OPTIONS = (ScheduleFreeSgdConfig(warmup_steps=3), MuonConfig(weight_decay=0.1))
+RATES = {"schedulefree_sgd": 0.5, "muon": 0.01}
+
+
+def _config(optimizer: JobOptimizer) -> ReplicaConfig:
+    return ReplicaConfig(workload=DigitsMlp(), optimizer=optimizer, exchange=ThresholdConfig(density=0.05), clip=5.0)
+
+
+def _trained(group: Group, kind: str, num_steps: int = 6) -> tuple[tuple[float, ...], float]:
+    segment = Segment(num_steps=num_steps, learning_rate=RATES[kind], level=0.05, optimizer=kind)
+    return group.run(segment).losses, group.evaluate().loss
+
+
+@pytest.fixture(scope="module")
+def competing() -> Iterator[Group]:
+    with ProcessGroup(_config(AutoOptimizerConfig(options=OPTIONS)), 2, device="cpu") as group:
+        group.snapshot("start")
+        yield group
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=list(RATES))
+def test_two_ranks_train_with_one_as_if_there_were_no_others(competing: Group, option: JobOptimizer):
+    for kind in RATES:
+        competing.restore("start")
+        _trained(competing, kind)
+    competing.restore("start")
+    ours = _trained(competing, option.kind)
+
+    with ProcessGroup(_config(option), 2, device="cpu") as alone:
+        assert ours == _trained(alone, option.kind)
+
+
+def test_two_ranks_go_on_from_a_checkpoint_with_the_one_in_force(competing: Group, tmp_path_factory):
+    url = str(tmp_path_factory.mktemp("checkpoint"))
+    competing.restore("start")
+    _trained(competing, "muon")
+    competing.save(url)
+    straight_on = _trained(competing, "muon")
+
+    competing.restore("start")
+    competing.load(url)
+
+    assert _trained(competing, "muon") == straight_on

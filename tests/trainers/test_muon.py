@@ -1,0 +1,151 @@
+"""Muon for matrices and AdamW for the rest, behind one rate: each parameter steps as its own optimizer's."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from trainers import optimizers
+from trainers.config import DigitsMlp, MuonConfig
+from trainers.muon import MuonWithAdamW
+from trainers.optimizers import Optimizer
+from trainers.workload import WorkloadError
+from trainers.workloads.digits import Digits
+
+RATE, DECAY = 0.02, 0.1
+
+
+class Grouped(Digits):
+    """Gives its biases a group of their own, without weight decay, and half the rate."""
+
+    def __init__(self, **options: object) -> None:
+        super().__init__(DigitsMlp())
+        self._options = options
+
+    def parameter_groups(self, model: nn.Module) -> list[dict[str, object]]:
+        biases = [each for name, each in model.named_parameters() if name.endswith("bias")]
+        others = [each for name, each in model.named_parameters() if not name.endswith("bias")]
+        return [{"params": biases, "weight_decay": 0.0, "lr": 0.5, **self._options}, {"params": others}]
+
+
+def _model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Embedding(7, 6), nn.Linear(6, 5), nn.Conv2d(1, 2, 3), nn.Linear(5, 5))
+
+
+def _built(model: nn.Module, **config: object) -> Optimizer:
+    return optimizers.build(MuonConfig(weight_decay=DECAY, **config), Digits(DigitsMlp()), model)
+
+
+def _gradient(parameter: Tensor, step: int) -> Tensor:
+    return torch.randn(parameter.shape, generator=torch.Generator().manual_seed(step))
+
+
+def _trained(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
+    for step in range(4):
+        for parameter in model.parameters():
+            parameter.grad = _gradient(parameter, step)
+        optimizer.set_learning_rate(RATE, step)
+        optimizer.step()
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+def _alone(name: str, optimizer: type[torch.optim.Optimizer], **options: object) -> Tensor:
+    parameter = dict(_model().named_parameters())[name]
+    theirs = optimizer([parameter], lr=RATE, weight_decay=DECAY, **options)
+    for step in range(4):
+        parameter.grad = _gradient(parameter, step)
+        theirs.step()
+    return parameter.detach()
+
+
+@pytest.mark.parametrize("name", ["1.weight", "3.weight"])
+def test_matrices_step_as_torchs_muon_scaled_to_adamw(name: str):
+    model = _model()
+
+    trained = _trained(model, _built(model, momentum=0.9))
+
+    assert torch.equal(trained[name], _alone(name, torch.optim.Muon, momentum=0.9, adjust_lr_fn="match_rms_adamw"))
+
+
+def test_a_kernel_steps_as_the_matrix_of_its_outputs():
+    model, theirs = _model(), nn.Parameter(dict(_model().named_parameters())["2.weight"].detach().flatten(1))
+    optimizer = torch.optim.Muon([theirs], lr=RATE, weight_decay=DECAY, adjust_lr_fn="match_rms_adamw")
+    for step in range(4):
+        theirs.grad = _gradient(torch.empty(2, 1, 3, 3), step).flatten(1)
+        optimizer.step()
+
+    trained = _trained(model, _built(model))
+
+    assert torch.equal(trained["2.weight"].flatten(1), theirs)
+
+
+def test_the_memory_format_of_a_kernel_changes_nothing():
+    plain, other = nn.Conv2d(4, 3, 3), nn.Conv2d(4, 3, 3)
+    other.load_state_dict(plain.state_dict())
+    other = other.to(memory_format=torch.channels_last)
+
+    trained = [_trained(each, _built(each))["weight"] for each in (plain, other)]
+
+    assert torch.equal(*trained)
+
+
+@pytest.mark.parametrize("name", ["0.weight", "1.bias", "2.bias", "3.bias"])
+def test_embeddings_and_vectors_step_as_torchs_adamw(name: str):
+    model = _model()
+
+    trained = _trained(model, _built(model, betas=(0.8, 0.99)))
+
+    assert torch.equal(trained[name], _alone(name, torch.optim.AdamW, betas=(0.8, 0.99)))
+
+
+@pytest.mark.parametrize("of_no_kind", [nn.LayerNorm(3), nn.Linear(3, 3, bias=False)], ids=["none", "all"])
+def test_a_model_without_matrices_or_of_matrices_alone_trains(of_no_kind: nn.Module):
+    before = of_no_kind.weight.detach().clone()
+
+    _trained(of_no_kind, _built(of_no_kind))
+
+    assert not torch.equal(of_no_kind.weight, before)
+
+
+def test_its_state_is_complete_before_the_first_step():
+    model = _model()
+    optimizer = _built(model)
+    before = {name: id(tensor) for name, tensor in optimizer.tensors().items()}
+
+    _trained(model, optimizer)
+
+    assert {name: id(tensor) for name, tensor in optimizer.tensors().items()} == before
+    assert {"1.weight.momentum_buffer", "1.bias.exp_avg", "0.weight.step"} <= before.keys()
+
+
+def test_a_workloads_groups_keep_their_order_their_rates_and_their_options():
+    workload = Grouped()
+    model = workload.model()
+    optimizer = optimizers.build(MuonConfig(weight_decay=DECAY), workload, model)
+
+    optimizer.set_learning_rate(RATE, 0)
+
+    names = list(optimizer.parameters)
+    assert names == sorted(names, key=lambda name: name.endswith("weight"))
+    by_bias = {group["betas"][0] if "betas" in group else None: group for group in optimizer._groups}
+    assert (by_bias[0.9]["lr"], by_bias[0.9]["weight_decay"]) == (RATE / 2, 0.0)
+    assert (by_bias[None]["lr"], by_bias[None]["weight_decay"]) == (RATE, DECAY)
+
+
+def test_an_option_that_neither_knows_is_refused():
+    workload = Grouped(trust=0.1)
+
+    with pytest.raises(WorkloadError, match=r"muon does not know: \['trust'\]"):
+        optimizers.build(MuonConfig(), workload, workload.model())
+
+
+def test_a_closure_is_called_once():
+    parameter = nn.Parameter(torch.ones(2, 2))
+    calls: list[int] = []
+
+    def closure() -> float:
+        calls.append(1)
+        return 2.0
+
+    assert MuonWithAdamW([{"params": [parameter]}]).step(closure) == 2.0
+    assert calls == [1]
