@@ -9,8 +9,8 @@ import importlib.util
 import itertools
 import math
 import pydoc_data.topics
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -36,7 +36,47 @@ CONTEXT = 32
 
 Data = tuple[Tensor, Tensor]
 Loss = Callable[[Tensor, Tensor], Tensor]
+#: Makes an optimizer for a model, with a weight decay and a rate of 1.
+MakeOptimizer = Callable[[nn.Module, float], torch.optim.Optimizer]
 PER_CLASS: Loss = functional.cross_entropy
+
+
+class Chained(torch.optim.Optimizer):
+    """Optimizers that step one after the other, behind the groups and the state of one."""
+
+    def __init__(self, *parts: torch.optim.Optimizer) -> None:
+        super().__init__([group for part in parts for group in part.param_groups], {})
+        self._parts = parts
+        for part in parts:
+            part.state = self.state
+
+    def step(self, closure: Callable[[], float] | None = None) -> None:
+        for part in self._parts:
+            part.step(closure)
+
+
+def prodigy(model: nn.Module, weight_decay: float) -> torch.optim.Optimizer:
+    """Return Prodigy (Mishchenko & Defazio, 2024) with the settings that its README advises for a decayed run."""
+    return Prodigy(_trained(model), lr=1.0, weight_decay=weight_decay, safeguard_warmup=True, use_bias_correction=True)
+
+
+def muon(model: nn.Module, weight_decay: float) -> torch.optim.Optimizer:
+    """Return Muon for the matrices, but for embeddings and the last layer, and AdamW for the rest (Jordan, 2024).
+
+    Muon's updates are scaled to the size of AdamW's (Liu et al., 2025, sec. 2.2), so that one rate does for both.
+    """
+    layers = [each for each in model.modules() if isinstance(each, nn.Linear)]
+    hidden = {layer.weight for layer in layers[:-1] if layer.weight.requires_grad}
+    rest = [each for each in _trained(model) if each not in hidden]
+    matrices = [each for each in _trained(model) if each in hidden]
+    return Chained(
+        torch.optim.Muon(matrices, lr=1.0, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(rest, lr=1.0, weight_decay=weight_decay),
+    )
+
+
+def _trained(model: nn.Module) -> Iterable[nn.Parameter]:
+    return [each for each in model.parameters() if each.requires_grad]
 
 
 @dataclass(frozen=True)
@@ -45,7 +85,7 @@ class Task:
 
     name: str
     family: str
-    optimizer: str  # a kind of `trainers.config`
+    optimizer: str  # a kind of `trainers.config`; of `own`, `make_optimizer` makes it
     guess: float  # the middle of the grid of rates: about right
     data: Callable[[], Data]
     model: Callable[[], nn.Module]
@@ -53,6 +93,19 @@ class Task:
     batch_size: int = 32
     weight_decay: float = 0.0
     held_out: bool = False  # took no part in choosing the controller's constants
+    make_optimizer: MakeOptimizer = muon
+
+    @property
+    def decays(self) -> bool:
+        """Whether its rate must fall to 0 at the end: Schedule-Free's need not."""
+        return not self.optimizer.startswith("schedulefree")
+
+    @property
+    def group(self) -> str:
+        """The tasks that it is averaged with."""
+        if self.optimizer not in ("sgd", "adamw"):
+            return "other optimizers"
+        return "held out" if self.held_out else "developed on"
 
 
 class SuiteWorkload(Workload):
@@ -74,11 +127,7 @@ class SuiteWorkload(Workload):
         return self._task.loss(model(batch[0]), batch[1])
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Return Prodigy (Mishchenko & Defazio, 2024) with the settings that its README advises for a decayed run."""
-        trained = [each for each in model.parameters() if each.requires_grad]
-        return Prodigy(
-            trained, lr=1.0, weight_decay=self._task.weight_decay, safeguard_warmup=True, use_bias_correction=True
-        )
+        return self._task.make_optimizer(model, self._task.weight_decay)
 
 
 def workload(task: str) -> SuiteWorkload:
@@ -451,4 +500,21 @@ _ALL = (
         "wines-perceptron", "wines", "adamw", 3e-3, wines, lambda: perceptron(13, 16, 3), PER_CLASS, 16, held_out=True
     ),
 )
-TASKS: dict[str, Task] = {task.name: task for task in _ALL}
+_PLAIN: dict[str, Task] = {task.name: task for task in _ALL}
+
+
+def _with(task: str, suffix: str, optimizer: str, guess: float) -> Task:
+    """Return a task with another optimizer, and about the right rate for it."""
+    return replace(_PLAIN[task], name=f"{task}-{suffix}", optimizer=optimizer, guess=guess)
+
+
+#: Two families and more under each; no constant was chosen on these optimizers here.
+_OTHER_OPTIMIZERS = (
+    _with("mnist-perceptron", "free", "schedulefree_sgd", 3.0),
+    _with("diamonds-perceptron", "free", "schedulefree_sgd", 0.3),
+    _with("source-transformer", "free", "schedulefree_adamw", 0.03),
+    _with("words-gru", "free", "schedulefree_adamw", 0.03),
+    _with("mnist-perceptron-adamw", "muon", "own", 0.01),
+    _with("source-transformer", "muon", "own", 0.01),
+)
+TASKS: dict[str, Task] = _PLAIN | {task.name: task for task in _OTHER_OPTIMIZERS}
