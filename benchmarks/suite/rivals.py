@@ -10,7 +10,7 @@ itself first.
   since no bracket sees more than a dozen.
 - **ASHA** (Li et al., 2020): Optuna's SuccessiveHalvingPruner, which is their asynchronous algorithm, with random
   search, eta 4 and three rungs, as in the paper. Trials are those of Optuna.
-- **PBT** (Jaderberg et al., 2017): four members of N / 4 steps each, in turn. Ten times, the worst member takes the
+- **PBT** (Jaderberg et al., 2017): four members of N / 4 steps each, in turn. Nine times, the worst member takes the
   weights, the optimizer's state and the rate of the best (truncation), and multiplies the rate by 0.8 or 1.2. Its rates
   have no other schedule: perturbing is the schedule.
 - **GreedyLR** (Subramanian et al., 2025): one run of N steps. The rate is divided by 0.95 after 11 steps in a row at
@@ -38,8 +38,8 @@ from optuna.trial import TrialState
 RANGE = 100.0
 #: Trials of full length that the budget of a study pays for, and members of PBT.
 NUM_WHOLE, POPULATION = 3, 4
-#: How often a trial is looked at, and how often PBT exploits.
-NUM_LOOKS, NUM_INTERVALS = 16, 10
+#: Parts of a member's run in PBT; it exploits between them.
+NUM_INTERVALS = 10
 PERTURBATIONS = (0.8, 1.2)
 
 
@@ -99,49 +99,52 @@ class Study:
 
 
 def hyperband(study: Study, guess: float, seed: int) -> None:
-    longest = study.num_steps // NUM_WHOLE
-    pruner = HyperbandPruner(min_resource=max(1, longest // 9), max_resource=longest, reduction_factor=3)
-    _prune(study, guess, TPESampler(seed=seed, n_startup_trials=3), pruner)
+    eta, longest = 3, study.num_steps // NUM_WHOLE
+    rungs = _rungs(longest, eta)
+    pruner = HyperbandPruner(min_resource=rungs[0], max_resource=longest, reduction_factor=eta)
+    _prune(study, guess, TPESampler(seed=seed, n_startup_trials=3), pruner, rungs)
 
 
 def asha(study: Study, guess: float, seed: int) -> None:
-    shortest = max(1, study.num_steps // NUM_WHOLE // 16)
-    pruner = SuccessiveHalvingPruner(min_resource=shortest, reduction_factor=4)
-    _prune(study, guess, RandomSampler(seed=seed), pruner)
+    eta = 4
+    rungs = _rungs(study.num_steps // NUM_WHOLE, eta)
+    pruner = SuccessiveHalvingPruner(min_resource=rungs[0], reduction_factor=eta)
+    _prune(study, guess, RandomSampler(seed=seed), pruner, rungs)
 
 
-def _prune(study: Study, guess: float, sampler: BaseSampler, pruner: BasePruner) -> None:
+def _rungs(longest: int, eta: int) -> list[int]:
+    """Return the steps at which a trial is judged: at its end, and at about that by `eta` and by its square."""
+    shortest = max(1, longest // eta**2)
+    return sorted({shortest, min(shortest * eta, longest), longest})
+
+
+def _prune(study: Study, guess: float, sampler: BaseSampler, pruner: BasePruner, rungs: Sequence[int]) -> None:
     """Train trials from the study's start until its budget is spent."""
     # Hyperband draws a trial's bracket from the study's name.
     trials = optuna.create_study(study_name="rates", sampler=sampler, pruner=pruner)
     trials.enqueue_trial({"rate": guess})
-    start, longest = study.model.snapshot(), study.num_steps // NUM_WHOLE
+    start = study.model.snapshot()
     while study.left:
         trial = trials.ask()
         rate = trial.suggest_float("rate", guess / RANGE, guess * RANGE, log=True)
         study.model.restore(start)
-        loss, num_steps = _trial(study, trial, [rate * (1 - step / longest) for step in range(longest)])
+        loss, num_steps = _trial(study, trial, rate, rungs)
         study.end_trial(loss, rate)
-        is_whole = num_steps == longest
+        is_whole = num_steps == rungs[-1]
         trials.tell(trial, loss if is_whole else None, TrialState.COMPLETE if is_whole else TrialState.PRUNED)
 
 
-def _trial(study: Study, trial: optuna.Trial, rates: Sequence[float]) -> tuple[float, int]:
+def _trial(study: Study, trial: optuna.Trial, rate: float, rungs: Sequence[int]) -> tuple[float, int]:
     """Return the validation loss where the trial ended, and the steps that it took."""
+    rates = [rate * (1 - step / rungs[-1]) for step in range(rungs[-1])]
     end = 0
-    for start, stop in _intervals(len(rates), NUM_LOOKS):
-        end = start + len(study.train(rates[start:stop]))
+    for rung in rungs:
+        end += len(study.train(rates[end:rung]))
         loss = study.evaluate()
         trial.report(loss, end)
-        if end < stop or loss == math.inf or not study.left or trial.should_prune():
+        if end < rung or loss == math.inf or not study.left or trial.should_prune():
             break
     return loss, end
-
-
-def _intervals(length: int, count: int) -> list[tuple[int, int]]:
-    """Return starts and ends of `count` nearly equal parts of `length` steps, and fewer of a shorter length."""
-    ends = sorted({round(length * part / count) for part in range(count + 1)})
-    return list(itertools.pairwise(ends))
 
 
 # -- a population ------------------------------------------------------------------------------------------
@@ -161,8 +164,10 @@ def pbt(study: Study, guess: float, seed: int) -> None:
     drawn = guess * RANGE ** random.uniform(-1, 1, POPULATION - 1)
     start = study.model.snapshot()
     members = [Member(start, float(rate)) for rate in (guess, *drawn)]
-    for number, (begin, end) in enumerate(_intervals(study.num_steps // POPULATION, NUM_INTERVALS)):
-        if number:
+    length = study.num_steps // POPULATION
+    ends = sorted({round(length * part / NUM_INTERVALS) for part in range(NUM_INTERVALS + 1)})
+    for begin, end in itertools.pairwise(ends):
+        if begin:
             members = exploited(members, random)
         members = [_advanced(study, member, end - begin) for member in members]
     for member in members:
