@@ -6,8 +6,8 @@ evaluates as often as it likes. All of them know only the guess, search within t
 itself first.
 
 - **Optuna**: TPE with the Hyperband pruner (eta 3, three brackets). A trial has N / 3 steps and decays linearly to 0
-  over them: of N / 2, N / 3 and N / 4 this ended lowest on seven tasks of 300 steps. TPE starts after 3 random trials,
-  since no bracket sees more than a dozen.
+  over them: of N / 2, N / 3 and N / 4 this had the lowest median, on seven tasks of 300 steps that are not held out.
+  TPE starts after 3 random trials, since no bracket sees more than a dozen.
 - **ASHA** (Li et al., 2020): Optuna's SuccessiveHalvingPruner, which is their asynchronous algorithm, with random
   search, eta 4 and three rungs, as in the paper. Trials are those of Optuna.
 - **PBT** (Jaderberg et al., 2017): four members of N / 4 steps each, in turn. Nine times, the worst member takes the
@@ -15,8 +15,9 @@ itself first.
   have no other schedule: perturbing is the schedule.
 - **GreedyLR** (Subramanian et al., 2025): one run of N steps. The rate is divided by 0.95 after 11 steps in a row at
   which the mean of the last 50 training losses reached a new low, and multiplied by it after 11 without. Factor,
-  patience, window and threshold are the defaults of Hugging Face's `GreedyLR`; its bounds, 1e-3 and 1, suit no task
-  here. Its restart after 500 decreases at the lower bound lies beyond these runs.
+  patience, window and threshold are the defaults of Hugging Face's `GreedyLR`. The mean is optional there, and meant
+  for noisy losses as these of single batches. Its bounds, 1e-3 and 1, do not suit these tasks, and its restart
+  after 500 decreases at the lower bound lies beyond these runs.
 
 A diverged trial counts as an infinite loss.
 """
