@@ -93,7 +93,7 @@ class Task:
     batch_size: int = 32
     weight_decay: float = 0.0
     held_out: bool = False  # took no part in choosing the controller's constants
-    make_optimizer: MakeOptimizer = muon
+    make_optimizer: MakeOptimizer = prodigy
 
     @property
     def decays(self) -> bool:
@@ -505,7 +505,7 @@ _PLAIN: dict[str, Task] = {task.name: task for task in _ALL}
 
 def _with(task: str, suffix: str, optimizer: str, guess: float) -> Task:
     """Return a task with another optimizer, and about the right rate for it."""
-    return replace(_PLAIN[task], name=f"{task}-{suffix}", optimizer=optimizer, guess=guess)
+    return replace(_PLAIN[task], name=f"{task}-{suffix}", optimizer=optimizer, guess=guess, make_optimizer=muon)
 
 
 #: Two families and more under each; no constant was chosen on these optimizers here.
