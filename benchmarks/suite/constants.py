@@ -35,6 +35,7 @@ FILE = Path(__file__).parent / "constants.jsonl"
 #: Quarters of a decade about a task's own rate: of probes, and of runs.
 PROBED, TRAINED = range(-16, 9), range(-7, 6)
 PROBE_STEPS, RUN_STEPS = 10, 300
+OPTIMIZERS = ("sgd", "adamw")
 #: What may be chosen: by how many decades the run's rate lies above the middle of the plateau.
 DECADES = np.arange(-1.0, 0.51, 0.05)
 #: Of a factor counts the mean with its neighbours': a cliff may lie just above the best one.
@@ -47,7 +48,7 @@ Curve = tuple[np.ndarray, np.ndarray]  # log10 of rates, and by how much the log
 def collect(tasks: Sequence[str], seeds: Sequence[int]) -> None:
     done = {(row["task"], row["seed"]) for row in recorded()}
     for task, seed in ((task, seed) for seed in seeds for task in tasks if (task, seed) not in done):
-        line, guess = Line(task, seed), TASKS[task].guess
+        line, guess = Line(TASKS[task], seed), TASKS[task].guess
         start = line.snapshot()
         probes, runs = dict[int, list[float]](), dict[int, float]()
         for quarter in PROBED:
@@ -104,7 +105,7 @@ def curves() -> dict[str, list[Curve]]:
             rate = TASKS[row["task"]].guess * 10 ** (int(quarter) / 4)
             losses[row["task"], RUN_STEPS][round(math.log10(rate), 3)].append(loss)
     for row in rows():
-        if row["what"] == "grid" and row["arm"] == "linear" and row["steps"] == 1000 and row["task"] in TASKS:
+        if row["what"] == "grid" and row["arm"] == "linear" and row["steps"] == 1000:
             losses[row["task"], 1000][round(math.log10(row["rate"]), 3)].append(row["loss"])
     found = defaultdict(list)
     for (task, _), by_rate in losses.items():
@@ -126,7 +127,7 @@ def excesses() -> Iterator[tuple[str, str, np.ndarray]]:
 
 def choose() -> None:
     found = list(excesses())
-    for optimizer in ("sgd", "adamw"):
+    for optimizer in OPTIMIZERS:
         print(
             f"\n{optimizer}\n\n| left out | factor | excess of the one left out: mean, median |\n" + "| --- " * 3 + "|"
         )
@@ -149,7 +150,8 @@ def _percent(excess: Sequence[float]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("collect", "choose"))
-    parser.add_argument("--tasks", nargs="+", choices=tuple(TASKS), default=tuple(TASKS))
+    plain = [name for name, task in TASKS.items() if task.optimizer in OPTIMIZERS]
+    parser.add_argument("--tasks", nargs="+", choices=plain, default=plain)
     parser.add_argument("--seeds", nargs="+", type=int, default=(0, 1, 2))
     given = parser.parse_args()
     torch.set_num_threads(1)

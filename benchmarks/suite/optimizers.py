@@ -77,7 +77,7 @@ def run(task: str, arm: str, steps: int, seed: int) -> Row:
     """Train `task` with the controller; returns the row."""
     options = options_of(arm, weight_decay=TASKS[task].weight_decay)
     competing = options if len(options) > 1 else ()
-    line, started = Line(task, seed), time.monotonic()
+    line, started = Line(TASKS[task], seed), time.monotonic()
     config = AutoOptimizerConfig(options=competing) if competing else options[0]
     line.optimizer = auto_optimizer.build(config, line.workload, line.model)
     name = options[0].kind if competing else None

@@ -4,11 +4,15 @@
     python benchmarks/suite/run.py grid     [--steps 300 1000] [--seeds 0 1 2] [--tasks ...]   nothing is charged
     python benchmarks/suite/run.py guess    ...   the guess with a decay, right, 10x too low and 10x too high
     python benchmarks/suite/run.py search   ...   the controller from the same three guesses, its search charged
-    python benchmarks/suite/run.py rivals   ...   AutoLRS, Prodigy and Schedule-Free, at the same number of steps
+    python benchmarks/suite/run.py rivals   ...   Optuna, ASHA, PBT and GreedyLR from the same three guesses, with
+                                                  all that they try charged; AutoLRS, Prodigy, Schedule-Free
     python benchmarks/suite/run.py table    [--steps ...]
 
 A run is one line of `rows.jsonl`, with its date; what is in it is not run again. Budgets are in steps, so that other
 load on the machine changes nothing. Two processes share the work: `--part 0 2` and `--part 1 2`.
+
+Six tasks are others once more, with Schedule-Free or Muon. Schedule-Free is trained at constant rates, in the grid and
+from the guess too. Its guess is about the right rate for itself, which is well above that of the plain optimizer.
 
 The grid tries seven rates in half decades about the task's own, and the best five of them with three more schedules:
 what somebody knows who has trained the task before. A task's reference is the schedule and rate that are best on the
@@ -20,8 +24,10 @@ import argparse
 import json
 import math
 import statistics
+import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -34,38 +40,45 @@ from search.config import Budget, ControllerConfig
 from search.space import SearchSpace
 from search.types import Values
 from suite.controlled import train
-from suite.tasks import TASKS
+from suite.rivals import TUNERS, tune
+from suite.tasks import TASKS, Task
 from suite.training import SCHEDULES, Line
 
 ROWS = Path(__file__).parent / "rows.jsonl"
 GUESSES = {"10x low": 0.1, "right": 1.0, "10x high": 10.0}
 #: Half decades about a task's own rate.
 STEPS_OF_GRID = (-3, -2, -1, 0, 1, 2, 3)
-REFERENCE_SCHEDULES = ("linear", "constant", "cosine", "cool-down")
+#: Of plain optimizers, and of those that need no decay; the first is tried with all rates.
+REFERENCE_SCHEDULES = {True: ("linear", "constant", "cosine", "cool-down"), False: ("constant",)}
+#: The rates of Schedule-Free that its package takes by default, by the optimizer that it stands in for.
+DEFAULT_OF_FREE = {"sgd": 1.0, "adamw": 0.0025}
 #: A loss that is not finite, or absurd, counts as this many times the reference.
 LOST = 100.0
+LOST_LOSSES = {"loss": math.inf, "training_loss": math.inf}
 Row = dict[str, Any]
 
 
 def grid(task: str, steps: int, seed: int, known: Sequence[Row]) -> Iterator[Row]:
-    """Yield runs at given schedules and rates: all rates with `linear`, then the best five with the others."""
-    guess = TASKS[task].guess
-    rates = [guess * 10 ** (each / 2) for each in STEPS_OF_GRID]
-    for schedule in REFERENCE_SCHEDULES:
+    """Yield runs at all rates with the first schedule, then at the best five with the others."""
+    definition = TASKS[task]
+    rates = [definition.guess * 10 ** (each / 2) for each in STEPS_OF_GRID]
+    first, *others = REFERENCE_SCHEDULES[definition.decays]
+    for schedule in (first, *others):
         for rate in rates:
-            yield {"what": "grid", "arm": schedule, "rate": rate} | _scheduled(task, schedule, rate, steps, seed)
-        linear = [row for row in known if row["what"] == "grid" and row["arm"] == "linear" and _is(row, task, steps)]
+            yield {"what": "grid", "arm": schedule, "rate": rate} | _scheduled(definition, schedule, rate, steps, seed)
         losses = defaultdict(list)
-        for row in linear:
-            losses[row["rate"]].append(row["loss"])
-        best = min(losses, key=lambda rate: statistics.fmean(losses[rate]), default=guess)
+        for row in known:
+            if row["what"] == "grid" and row["arm"] == first and _is(row, task, steps):
+                losses[row["rate"]].append(row["loss"])
+        best = min(losses, key=lambda rate: statistics.fmean(losses[rate]), default=definition.guess)
         rates = [rate for rate in rates if 10**-1.01 <= rate / best <= 10**1.01]
 
 
 def guess(task: str, steps: int, seed: int, known: Sequence[Row]) -> Iterator[Row]:
+    schedule = "half" if TASKS[task].decays else "constant"
     for name, factor in GUESSES.items():
         rate = TASKS[task].guess * factor
-        yield {"what": "guess", "arm": name, "rate": rate} | _scheduled(task, "half", rate, steps, seed)
+        yield {"what": "guess", "arm": name, "rate": rate} | _scheduled(TASKS[task], schedule, rate, steps, seed)
 
 
 def search(task: str, steps: int, seed: int, known: Sequence[Row]) -> Iterator[Row]:
@@ -74,21 +87,40 @@ def search(task: str, steps: int, seed: int, known: Sequence[Row]) -> Iterator[R
 
 
 def rivals(task: str, steps: int, seed: int, known: Sequence[Row]) -> Iterator[Row]:
+    for name in TUNERS:
+        for start, factor in GUESSES.items():
+            yield {"what": "rival", "arm": f"{name}, {start}"} | _tuned(task, name, steps, seed, factor)
+    definition = TASKS[task]
+    if definition.optimizer not in DEFAULT_OF_FREE:
+        return
     yield {"what": "rival", "arm": "AutoLRS"} | _controlled(task, {"kind": "autolrs"}, steps, seed, 1.0)
-    prodigy = _scheduled(task, "cosine", 1.0, steps, seed, optimizer="own")
-    yield {"what": "rival", "arm": "Prodigy, cosine"} | prodigy
-    free = f"schedulefree_{TASKS[task].optimizer}"
-    default = {"schedulefree_sgd": 1.0, "schedulefree_adamw": 0.0025}[free]  # of the package
-    yield {"what": "rival", "arm": "Schedule-Free"} | _scheduled(task, "constant", default, steps, seed, optimizer=free)
+    own = replace(definition, optimizer="own")
+    yield {"what": "rival", "arm": "Prodigy, cosine"} | _scheduled(own, "cosine", 1.0, steps, seed)
+    free = replace(definition, optimizer=f"schedulefree_{definition.optimizer}")
+    rate = DEFAULT_OF_FREE[definition.optimizer]
+    yield {"what": "rival", "arm": "Schedule-Free"} | _scheduled(free, "constant", rate, steps, seed)
 
 
-def _scheduled(task: str, schedule: str, rate: float, steps: int, seed: int, *, optimizer: str | None = None) -> Row:
+def _tuned(task: str, tuner: str, steps: int, seed: int, factor: float) -> Row:
     key = {"task": task, "steps": steps, "seed": seed}
 
     def run() -> Row:
-        line = Line(task, seed, optimizer=optimizer)
+        line = Line(TASKS[task], seed)
+        draws = zlib.crc32(f"{task} {steps} {seed} {factor}".encode())  # or all tasks would try the same rates
+        study = tune(tuner, line, steps, TASKS[task].guess * factor, draws)
+        measured = _measured(line) if math.isfinite(study.loss) else LOST_LOSSES
+        return measured | {"picked": [study.rate], "trials": study.num_trials, "spent": study.spent}
+
+    return key | {"run": run}
+
+
+def _scheduled(task: Task, schedule: str, rate: float, steps: int, seed: int) -> Row:
+    key = {"task": task.name, "steps": steps, "seed": seed}
+
+    def run() -> Row:
+        line = Line(task, seed)
         losses = line.train([rate * SCHEDULES[schedule](step / steps) for step in range(steps)])
-        return _measured(line) if len(losses) == steps else {"loss": math.inf, "training_loss": math.inf}
+        return _measured(line) if len(losses) == steps else LOST_LOSSES
 
     return key | {"run": run}
 
@@ -97,7 +129,8 @@ def _controlled(task: str, controller: Row, steps: int, seed: int, factor: float
     key = {"task": task, "steps": steps, "seed": seed}
 
     def run() -> Row:
-        line, definition = Line(task, seed), TASKS[task]
+        definition = TASKS[task]
+        line = Line(definition, seed)
         space = SearchSpace(optimizer=definition.optimizer, guess=Values(learning_rate=definition.guess * factor))
         config = TypeAdapter[Any](ControllerConfig).validate_python(controller)
         strategy = strategies.build(config, space=space, seed=seed, budget=Budget(steps=steps))
@@ -177,11 +210,9 @@ def table(steps: Sequence[int]) -> None:
             cells = [arms[name].get(task) for name in names]
             if any(cells):
                 print(f"| {task} | " + " | ".join(_cell(each) for each in cells) + " |")
-        for title, held_out in (("developed on", False), ("held out", True)):
-            parts = [
-                {task: each for task, each in arms[name].items() if TASKS[task].held_out == held_out} for name in names
-            ]
-            print(f"| **{title}: mean of tasks, median run** | " + " | ".join(map(_summary, parts)) + " |")
+        for group in dict.fromkeys(task.group for task in TASKS.values()):
+            parts = [{task: each for task, each in arms[name].items() if TASKS[task].group == group} for name in names]
+            print(f"| **{group}: mean of tasks, median run** | " + " | ".join(map(_summary, parts)) + " |")
 
 
 def _summary(by_task: dict[str, list[float]]) -> str:

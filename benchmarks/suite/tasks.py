@@ -10,7 +10,7 @@ import itertools
 import math
 import pydoc_data.topics
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -45,7 +45,7 @@ class Task:
 
     name: str
     family: str
-    optimizer: str  # a kind of `trainers.config`
+    optimizer: str  # a kind of `trainers.config`; `own` is Prodigy
     guess: float  # the middle of the grid of rates: about right
     data: Callable[[], Data]
     model: Callable[[], nn.Module]
@@ -53,6 +53,18 @@ class Task:
     batch_size: int = 32
     weight_decay: float = 0.0
     held_out: bool = False  # took no part in choosing the controller's constants
+
+    @property
+    def decays(self) -> bool:
+        """Whether its rate must fall to 0 at the end: Schedule-Free's need not."""
+        return not self.optimizer.startswith("schedulefree")
+
+    @property
+    def group(self) -> str:
+        """The tasks that it is averaged with."""
+        if self.optimizer not in ("sgd", "adamw"):
+            return "other optimizers"
+        return "held out" if self.held_out else "developed on"
 
 
 class SuiteWorkload(Workload):
@@ -451,4 +463,21 @@ _ALL = (
         "wines-perceptron", "wines", "adamw", 3e-3, wines, lambda: perceptron(13, 16, 3), PER_CLASS, 16, held_out=True
     ),
 )
-TASKS: dict[str, Task] = {task.name: task for task in _ALL}
+_PLAIN: dict[str, Task] = {task.name: task for task in _ALL}
+
+
+def _with(task: str, suffix: str, optimizer: str, guess: float) -> Task:
+    """Return a task with another optimizer, and about the right rate for it."""
+    return replace(_PLAIN[task], name=f"{task}-{suffix}", optimizer=optimizer, guess=guess)
+
+
+#: Two families and more under each; no constant was chosen on these optimizers here.
+_OTHER_OPTIMIZERS = (
+    _with("mnist-perceptron", "free", "schedulefree_sgd", 3.0),
+    _with("diamonds-perceptron", "free", "schedulefree_sgd", 0.3),
+    _with("source-transformer", "free", "schedulefree_adamw", 0.03),
+    _with("words-gru", "free", "schedulefree_adamw", 0.03),
+    _with("mnist-perceptron-adamw", "muon", "muon", 0.01),
+    _with("source-transformer", "muon", "muon", 0.01),
+)
+TASKS: dict[str, Task] = _PLAIN | {task.name: task for task in _OTHER_OPTIMIZERS}

@@ -9,7 +9,7 @@ import torch
 from pydantic import TypeAdapter
 from torch.func import functional_call
 
-from suite.tasks import TASKS, workload
+from suite.tasks import SuiteWorkload, Task
 from trainers import optimizers
 from trainers.config import OptimizerConfig
 from trainers.sampler import Sampler
@@ -31,21 +31,19 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 class Line:
     """Mutable: a model in training, which can be put back to where it was."""
 
-    def __init__(self, task: str, seed: int, *, optimizer: str | None = None, num_workers: int = 1) -> None:
-        """Build the task's model from `seed`; `optimizer` replaces the task's own kind."""
-        definition = TASKS[task]
-        self.workload = workload(task)
+    def __init__(self, task: Task, seed: int, *, num_workers: int = 1) -> None:
+        """Build the task's model from `seed`."""
+        self.workload = SuiteWorkload(task)
         torch.manual_seed(seed)
         self.model = self.workload.model()
-        kind = optimizer or definition.optimizer
-        decay = {} if kind == "own" else {"weight_decay": definition.weight_decay}
-        config = {"kind": kind, "learning_rate": 1.0} | decay
+        decay = {} if task.optimizer == "own" else {"weight_decay": task.weight_decay}
+        config = {"kind": task.optimizer, "learning_rate": 1.0} | decay
         self.optimizer = optimizers.build(
             TypeAdapter[Any](OptimizerConfig).validate_python(config), self.workload, self.model
         )
         self.data = self.workload.training.tensors
         self._sampler = Sampler(
-            seed=seed, num_samples=len(self.data[0]), num_workers=num_workers, batch_size=definition.batch_size
+            seed=seed, num_samples=len(self.data[0]), num_workers=num_workers, batch_size=task.batch_size
         )
         self.step = 0
 
@@ -93,6 +91,7 @@ class Line:
         """Go back to where `snapshot` was taken."""
         weights, tensors, scalars, self.step = copy.deepcopy(snapshot)
         self.model.load_state_dict(weights)
+        self.optimizer.fit(tensors)
         for name, tensor in self.optimizer.tensors().items():
             tensor.copy_(tensors[name])
         self.optimizer.load_scalars(scalars)
