@@ -200,7 +200,7 @@ class StagedConfig(RateRange):
         return next(enough, most)
 
 
-#: Longer probes of the first search where the short ones do not decide.
+#: Longer probes of the first search where the coarse ones do not decide.
 FINALISTS = 3
 #: Probes may spend this share of a run of so many steps; in the longest runs at least the other one.
 MOST_SEARCH, SHORT_RUN, LEAST_SEARCH = 0.20, 480, 0.03
@@ -218,7 +218,7 @@ class WideConfig(StagedConfig):
         None,
         ge=0,
         le=16,
-        description="longer probes of the first search about the rate that the short ones found; null: 3 where a "
+        description="longer probes of the first search about the rate that the coarse ones found; null: 3 where a "
         "further value is searched, 1 where exchanges compete, else none",
     )
     wide_probes_per_axis: int = Field(3, ge=0, le=8, description="more of them for each further axis")

@@ -42,7 +42,7 @@ Array = NDArray[np.float64]
 
 #: What an incumbent that diverged on the committed line is multiplied by.
 DIVERGED_FACTOR = 0.25
-#: Fewer short probes than this do not bracket a rate.
+#: Fewer coarse probes than this do not bracket a rate.
 MIN_COARSE = 3
 #: What the incumbent is multiplied by when every probe diverged.
 ALL_DIVERGED_FACTOR = 0.5
@@ -143,7 +143,7 @@ def _choose_opening(problem: Problem, stage: Stage) -> Choice:
         return _keep_guess(problem, stage, "no probe trained better than that of the lowest rate")
     finalists = stage.at(FINAL_RUNG).probes  # of a single one nothing follows for the rate
     return (
-        _choose_wide(problem, stage.decisive) if len(finalists) > 1 else _choose_by_short_probes(problem, stage.at(0))
+        _choose_wide(problem, stage.decisive) if len(finalists) > 1 else _choose_by_coarse_probes(problem, stage.at(0))
     )
 
 
@@ -302,7 +302,7 @@ def _keep_reason(problem: Problem, stage: Stage, winner: int, verdict: Verdict) 
 # -- the wide search -------------------------------------------------------------------------------
 
 
-def _choose_by_short_probes(problem: Problem, stage: Stage) -> Choice:
+def _choose_by_coarse_probes(problem: Problem, stage: Stage) -> Choice:
     """Choose the learning rate, and nothing else."""
     values = problem.opening.model_copy(update={"learning_rate": coarse_pick(problem, stage)})
     if not shows_progress(stage):

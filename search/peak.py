@@ -1,6 +1,6 @@
 """Where a wide search expects the best rate of a run.
 
-By short probes: a place on the plateau of rates that train. By finalists along one axis: the vertex of a parabola
+By coarse probes: a place on the plateau of rates that train. By finalists along one axis: the vertex of a parabola
 through the best one and its neighbours; on several: where the posterior mean is highest, on a lattice of legal
 values, then along one axis at a time.
 """
@@ -103,7 +103,7 @@ def _edge(x: NDArray[np.float64], y: NDArray[np.float64], target: float) -> floa
 
 
 def coarse_pick(problem: Problem, stage: Stage) -> float:
-    """Return the rate that a run should use, by short probes a decade apart of which some did not diverge.
+    """Return the rate that a run should use, by coarse probes a decade apart of which some did not diverge.
 
     Where so few steps do not train yet, it follows from the highest rate that does no harm.
     """
@@ -112,7 +112,7 @@ def coarse_pick(problem: Problem, stage: Stage) -> float:
 
 
 def middle(stage: Stage) -> float:
-    """Return the middle of the plateau that short probes found, in log rate."""
+    """Return the middle of the plateau that coarse probes found, in log rate."""
     judged = scores(stage)
     return math.sqrt(
         math.prod(plateau([each.values.learning_rate for each in judged], [each.reward for each in judged]))

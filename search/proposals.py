@@ -30,7 +30,7 @@ LEAST_EXTENSION = 1.5
 MAX_FINALIST_EXTENSIONS = 1
 #: Neighbouring finalists differ by this factor of the learning rate.
 FINALIST_STEP = 2.0
-#: From this share of the budget on, a learning rate no longer rises: a short probe does not see slow divergence.
+#: From this share of the budget on, a learning rate no longer rises: a probe does not see slow divergence.
 LAST_RISE = 0.5
 #: Values closer than this were tried already.
 SAME_VALUES = 1.02
@@ -49,7 +49,7 @@ def propose(problem: Problem, stage: Stage) -> Proposal | None:
 
 
 def _propose_wide(problem: Problem, stage: Stage) -> Proposal | None:
-    """Tell decades apart by short probes, then train finalists about their pick for longer, where any are wanted."""
+    """Tell decades apart by coarse probes, then train finalists about their pick for longer, where any are wanted."""
     if problem.contenders:
         return _propose_contest(problem, stage)
     is_coarse = _is_coarse(stage)
@@ -174,7 +174,7 @@ def _propose_finalist(problem: Problem, stage: Stage) -> Proposal | None:
 
 
 def finalist_plan(problem: Problem, stage: Stage) -> list[Values]:
-    """Return the finalists of a wide search whose short probes are told: their pick, one above and one below.
+    """Return the finalists of a wide search whose coarse probes are told: their pick, one above and one below.
 
     A searched level opens at the best rate, and is tried lower above and higher below it: further finalists must tell
     rate and level apart. Further axes start from where the run opens, and are then spread over their ranges (Sobol).

@@ -122,7 +122,7 @@ class Problem:
 
     @property
     def wide_probes(self) -> int:
-        """Probes of the wide search's last rung, extensions of its range apart; 0: the short ones decide."""
+        """Probes of the wide search's last rung, extensions of its range apart; 0: the coarse ones decide."""
         return self.rate_probes + max(0, len(self.space.options) - 1) + max(0, len(self.contenders) - 1)
 
     @property

@@ -1,9 +1,9 @@
-"""Chooses how far from the middle of the plateau of short probes a run is placed, leaving out one family at a time.
+"""Chooses how far from the middle of the plateau of coarse probes a run is placed, leaving out one family at a time.
 
     PYTHONPATH=benchmarks python benchmarks/suite/constants.py collect [--seeds 0 1 2] [--tasks ...]
     PYTHONPATH=benchmarks python benchmarks/suite/constants.py choose
 
-`collect` trains each task at rates a quarter of a decade apart: as short probes, and as runs of 300 steps with the
+`collect` trains each task at rates a quarter of a decade apart: as coarse probes, and as runs of 300 steps with the
 controller's decay. Results are lines of `constants.jsonl`; what is in it is not run again. `choose` lets the controller
 search on the recorded probes, from three guesses, and looks its pick up in the recorded runs of 300 steps and in the
 grid of 1,000 steps (`rows.jsonl`). It prints which factor is best for all families but one, and how far above the best
@@ -105,7 +105,7 @@ def curves() -> dict[str, list[Curve]]:
             rate = TASKS[row["task"]].guess * 10 ** (int(quarter) / 4)
             losses[row["task"], RUN_STEPS][round(math.log10(rate), 3)].append(loss)
     for row in rows():
-        if row["what"] == "grid" and row["arm"] == "linear" and row["steps"] == 1000:
+        if row["what"] == "grid" and row["arm"] == "linear" and row["steps"] == 1000 and not TASKS[row["task"]].is_new:
             losses[row["task"], 1000][round(math.log10(row["rate"]), 3)].append(row["loss"])
     found = defaultdict(list)
     for (task, _), by_rate in losses.items():
@@ -150,7 +150,7 @@ def _percent(excess: Sequence[float]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("collect", "choose"))
-    plain = [name for name, task in TASKS.items() if task.optimizer in OPTIMIZERS]
+    plain = [name for name, task in TASKS.items() if task.optimizer in OPTIMIZERS and not task.is_new]
     parser.add_argument("--tasks", nargs="+", choices=plain, default=plain)
     parser.add_argument("--seeds", nargs="+", type=int, default=(0, 1, 2))
     given = parser.parse_args()

@@ -115,7 +115,7 @@ def test_the_run_decays_as_the_optimizer_in_force_needs(contest, fastest, decays
     assert late.optimizer == fastest
 
 
-@pytest.mark.parametrize("steps", [460, 900, 1000, 1400, 3000])
+@pytest.mark.parametrize("steps", [350, 900, 1000, 1400, 3000])
 def test_the_search_stays_under_its_cap(contest, steps):
     budget = Budget(steps=steps)
     run = contest(budget=budget)

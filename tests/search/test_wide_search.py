@@ -1,4 +1,4 @@
-"""The wide search on simulated runs: a plateau by short probes, then finalists in the shape of the run where wanted."""
+"""The wide search on simulated runs: a plateau by coarse probes, then finalists in the shape of the run where wanted."""
 
 import math
 import re
