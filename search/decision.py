@@ -27,6 +27,7 @@ from search.peak import (
     coarse_pick,
     harmless_rate,
     interpolated_peak,
+    middle,
     parabola_peak,
     plateau,
     shows_progress,
@@ -142,9 +143,7 @@ def _choose_opening(problem: Problem, stage: Stage) -> Choice:
     if not (shows_progress(stage.at(0)) or shows_progress(stage.decisive)):
         return _keep_guess(problem, stage, "no probe trained better than that of the lowest rate")
     finalists = stage.at(FINAL_RUNG).probes  # of a single one nothing follows for the rate
-    return (
-        _choose_wide(problem, stage.decisive) if len(finalists) > 1 else _choose_by_coarse_probes(problem, stage.at(0))
-    )
+    return _choose_wide(problem, stage) if len(finalists) > 1 else _choose_by_coarse_probes(problem, stage.at(0))
 
 
 def _any_sound(stage: Stage) -> bool:
@@ -309,16 +308,23 @@ def _choose_by_coarse_probes(problem: Problem, stage: Stage) -> Choice:
         return Choice(values, f"{_name(values)}, by the highest rate that did no harm, {_from_probes(stage)}")
     judged = scores(stage)
     low, high = plateau([score.values.learning_rate for score in judged], [score.reward for score in judged])
-    source = f"{problem.traits.pick:.2g} x the middle of the plateau from {_number(low)} to {_number(high)}"
+    source = (
+        f"{values.learning_rate / middle(stage):.2g} x the middle of the plateau from {_number(low)} to {_number(high)}"
+    )
     return Choice(values, f"{_name(values)}: {source}, {_from_probes(stage)}")
 
 
 def _choose_wide(problem: Problem, stage: Stage) -> Choice:
-    """Choose by the finalists, which were trained as the run will be."""
-    fit = _fit(problem, stage)
-    best, how, posterior = wide_best(problem, stage, fit)
-    values = best.model_copy(update={"learning_rate": problem.clip_rate(best.learning_rate)})
-    return Choice(values, f"{_name(values)}, {how}, {_from_probes(stage)}", None, posterior, fit)
+    """Choose by the finalists; the rate lies half-way between theirs and that of the coarse probes."""
+    finalists, pick = stage.decisive, coarse_pick(problem, stage.at(0))
+    fit = _fit(problem, finalists)
+    best, how, posterior = wide_best(problem, finalists, fit)
+    rate = problem.clip_rate(math.sqrt(best.learning_rate * pick))
+    between = best.model_copy(update={"learning_rate": rate})
+    values = best if is_barred(between, diverged_values(finalists)) else between
+    origin = f"{how} {_number(best.learning_rate)} {_from_probes(finalists)}"
+    half_way = f", half-way to {_number(pick)} of the coarse ones" if values is between else ""
+    return Choice(values, f"{_name(values)}: {origin}{half_way}", None, posterior, fit)
 
 
 def _from_probes(stage: Stage) -> str:

@@ -24,6 +24,9 @@ from search.types import Values
 LEAST_PROGRESS = 0.001
 #: The plateau holds the rates that gain at least this share of what the best one gains.
 PLATEAU = 0.7
+#: A batch W times as large, as a run has whose coarse probes were trained by single workers, wants a rate higher by
+#: this power of W (docs/decisions/0013).
+BATCH_POWER = 1 / 3
 #: A second peak at a higher rate must be better by this share of its gain.
 TWIN_SHARE = 0.15
 #: A loss jumps that lies above that of a lower rate on the same batch by this share of the loss at the start.
@@ -107,7 +110,7 @@ def coarse_pick(problem: Problem, stage: Stage) -> float:
 
     Where so few steps do not train yet, it follows from the highest rate that does no harm.
     """
-    pick = problem.traits.pick
+    pick = problem.traits.pick * problem.space.num_alone**BATCH_POWER
     return problem.clip_rate(middle(stage) * pick if shows_progress(stage) else harmless_rate(stage) * min(1.0, pick))
 
 

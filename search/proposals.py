@@ -71,7 +71,8 @@ def _propose_contest(problem: Problem, stage: Stage) -> Proposal | None:
     if first is not None or stage.pending:
         return first
     best = leader(problem, stage)
-    return _propose_finalist(*best) if _are_sound(best.stage) else None
+    wants_more = problem.rate_probes > 1 and _are_sound(best.stage)  # the rate alone is told by its plateau
+    return _propose_finalist(*best) if wants_more else None
 
 
 def _is_coarse(stage: Stage) -> bool:

@@ -6,7 +6,7 @@ evaluates as often as it likes. All of them know only the guess, search within t
 itself first.
 
 - **Optuna**: TPE with the Hyperband pruner (eta 3, three brackets). A trial has N / 3 steps and decays linearly to 0
-  over them: of N / 2, N / 3 and N / 4 this had the lowest median, on seven tasks of 300 steps that are not held out.
+  over them: of N / 2, N / 3 and N / 4 this had the lowest median, on seven tasks of 300 steps.
   TPE starts after 3 random trials, since no bracket sees more than a dozen.
 - **ASHA** (Li et al., 2020): Optuna's SuccessiveHalvingPruner, which is their asynchronous algorithm, with random
   search, eta 4 and three rungs, as in the paper. Trials are those of Optuna.

@@ -1,4 +1,4 @@
-"""The wide search on simulated runs: a plateau by coarse probes, then finalists in the shape of the run where wanted."""
+"""The wide search on simulated runs: a plateau by coarse probes, and finalists in the shape of the run where wanted."""
 
 import math
 import re
@@ -311,7 +311,7 @@ def test_there_are_as_many_finalists_as_wanted_and_extensions():
 def test_a_reason_names_the_finalists_range_and_not_the_decades(simulated_run):
     run = simulated_run(STEPS)
     run.run_stage(_controller(wide_probes=3))
-    low, high = map(float, re.search(r"between (\S+) and (\S+)$", run.decisions[0].reason).groups())
+    low, high = map(float, re.search(r"between (\S+) and (\S+), half-way", run.decisions[0].reason).groups())
     finalists = [each.values.learning_rate for each, _ in run.history if each.origin != "wide"]
 
     assert (low, high) == pytest.approx((min(finalists), max(finalists)), rel=0.01)
