@@ -315,15 +315,20 @@ def _choose_by_coarse_probes(problem: Problem, stage: Stage) -> Choice:
 
 
 def _choose_wide(problem: Problem, stage: Stage) -> Choice:
-    """Choose by the finalists; the rate lies half-way between theirs and that of the coarse probes."""
+    """Choose by the finalists; the rate lies half-way between theirs and that of the coarse probes.
+
+    Where finalists differ in the level too, they cannot tell both: then the rate is that of the coarse probes.
+    """
     finalists, pick = stage.decisive, coarse_pick(problem, stage.at(0))
     fit = _fit(problem, finalists)
     best, how, posterior = wide_best(problem, finalists, fit)
-    rate = problem.clip_rate(math.sqrt(best.learning_rate * pick))
+    is_told = problem.space.axis("level") is None
+    rate = problem.clip_rate(math.sqrt(best.learning_rate * pick) if is_told else pick)
     between = best.model_copy(update={"learning_rate": rate})
     values = best if is_barred(between, diverged_values(finalists)) else between
     origin = f"{how} {_number(best.learning_rate)} {_from_probes(finalists)}"
-    half_way = f", half-way to {_number(pick)} of the coarse ones" if values is between else ""
+    how_far = "half-way to" if is_told else "with the rate"
+    half_way = f", {how_far} {_number(pick)} of the coarse ones" if values is between else ""
     return Choice(values, f"{_name(values)}: {origin}{half_way}", None, posterior, fit)
 
 

@@ -126,11 +126,11 @@ def test_parts_that_do_not_depend_on_the_optimizer_go_with_a_contest(changes: di
 
 
 def test_a_budget_with_room_for_one_optimizer_is_advised_against():
-    [sentence] = advice(JobSpec.model_validate(JOB | {"budget": {"steps": 400}}))
+    [sentence] = advice(JobSpec.model_validate(JOB | {"budget": {"steps": 300}}))
     enough = int(sentence.split("give ")[1].split()[0])
 
     assert "`sgd` is trained alone" in sentence
-    assert enough > 400 and not advice(JobSpec.model_validate(JOB | {"budget": {"steps": enough}}))
+    assert enough > 300 and not advice(JobSpec.model_validate(JOB | {"budget": {"steps": enough}}))
 
 
 def test_an_arm_may_let_optimizers_compete_beside_one_that_does_not():
