@@ -27,9 +27,8 @@ from search.peak import (
     coarse_pick,
     harmless_rate,
     interpolated_peak,
-    middle,
     parabola_peak,
-    plateau,
+    plateau_of,
     shows_progress,
     steady_scores,
 )
@@ -306,11 +305,9 @@ def _choose_by_coarse_probes(problem: Problem, stage: Stage) -> Choice:
     values = problem.opening.model_copy(update={"learning_rate": coarse_pick(problem, stage)})
     if not shows_progress(stage):
         return Choice(values, f"{_name(values)}, by the highest rate that did no harm, {_from_probes(stage)}")
-    judged = scores(stage)
-    low, high = plateau([score.values.learning_rate for score in judged], [score.reward for score in judged])
-    source = (
-        f"{values.learning_rate / middle(stage):.2g} x the middle of the plateau from {_number(low)} to {_number(high)}"
-    )
+    low, high = plateau_of(stage)
+    factor = values.learning_rate / math.sqrt(low * high)
+    source = f"{factor:.2g} x the middle of the plateau from {_number(low)} to {_number(high)}"
     return Choice(values, f"{_name(values)}: {source}, {_from_probes(stage)}")
 
 

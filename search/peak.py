@@ -106,20 +106,25 @@ def _edge(x: NDArray[np.float64], y: NDArray[np.float64], target: float) -> floa
 
 
 def coarse_pick(problem: Problem, stage: Stage) -> float:
-    """Return the rate that a run should use, by coarse probes a decade apart of which some did not diverge.
+    """Return the rate that a run should use, by coarse probes of which some did not diverge.
 
-    Where so few steps do not train yet, it follows from the highest rate that does no harm.
+    Where so few steps do not train yet, it follows from the highest rate that does no harm. Where a stated range ends
+    on the plateau, nobody knows its edge, and its middle within the range is used.
     """
     pick = problem.traits.pick * problem.space.num_alone**BATCH_POWER
-    return problem.clip_rate(middle(stage) * pick if shows_progress(stage) else harmless_rate(stage) * min(1.0, pick))
-
-
-def middle(stage: Stage) -> float:
-    """Return the middle of the plateau that coarse probes found, in log rate."""
-    judged = scores(stage)
-    return math.sqrt(
-        math.prod(plateau([each.values.learning_rate for each in judged], [each.reward for each in judged]))
+    if not shows_progress(stage):
+        return problem.clip_rate(harmless_rate(stage) * min(1.0, pick))
+    low, high = plateau_of(stage)
+    is_open = problem.config.stated_rates is not None and high >= max(
+        each.values.learning_rate for each in scores(stage)
     )
+    return problem.clip_rate(math.sqrt(low * high) * (1.0 if is_open else pick))
+
+
+def plateau_of(stage: Stage) -> tuple[float, float]:
+    """Return the edges of the plateau that coarse probes found."""
+    judged = scores(stage)
+    return plateau([score.values.learning_rate for score in judged], [score.reward for score in judged])
 
 
 def harmless_rate(stage: Stage) -> float:

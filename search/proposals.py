@@ -14,7 +14,15 @@ from search.decision import bounding_box, trust_region
 from search.evidence import diverged_values, evidence, scores, surrogate_of
 from search.link import MIN_CONTRAST
 from search.listing import promising
-from search.peak import LEAST_PROGRESS, coarse_pick, lowest_peak, middle, parabola_peak, shows_progress, steady_scores
+from search.peak import (
+    LEAST_PROGRESS,
+    coarse_pick,
+    lowest_peak,
+    parabola_peak,
+    plateau_of,
+    shows_progress,
+    steady_scores,
+)
 from search.prior import Prior
 from search.space import Box, OptionAxis, are_within, distance
 from search.spending import fraction_spent
@@ -92,7 +100,7 @@ def _contest_extension(problem: Problem, stage: Stage) -> Proposal | None:
 
 def _first_finalist(problem: Problem, stage: Stage) -> Proposal | None:
     """Return an optimizer's own finalist, at the rate with which it learns fastest: the plateau's middle."""
-    rate = problem.clip_rate(middle(stage.at(0)))
+    rate = problem.clip_rate(math.sqrt(math.prod(plateau_of(stage.at(0)))))
     values = finalist_plan(problem, stage)[0].model_copy(update={"learning_rate": rate})
     return None if is_barred(values, diverged_values(stage)) else Proposal(values, "finalist", FINAL_RUNG)
 

@@ -33,3 +33,12 @@ def test_the_wide_search_spans_a_stated_range_whatever_the_guess(simulated_run):
 
     grid = sorted(candidate.values.learning_rate for candidate, _ in run.history if candidate.origin == "wide")
     assert grid == pytest.approx([0.01, 0.1, 1.0])
+
+
+def test_where_a_stated_range_ends_on_the_plateau_its_middle_within_the_range_is_used(simulated_run):
+    space = SearchSpace(optimizer="sgd", guess=Values(learning_rate=0.05))
+    config = BoConfig(min_learning_rate=0.05, max_learning_rate=0.2)  # the loss falls fastest at 0.2
+    controller = strategies.build(config, space=space, seed=0, budget=STEPS)
+    simulated_run(STEPS).search(controller)
+
+    assert 0.1 <= controller.decide().values.learning_rate <= 0.2
