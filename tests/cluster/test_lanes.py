@@ -142,7 +142,7 @@ def test_the_steps_of_all_lanes_are_on_the_bill_and_in_the_budget(train: Callabl
     assert bill.steps + bill.steps_search == 900
     coarse = [probe.num_steps for probe in probes.values() if probe.origin == "wide"]
     others = [probe.num_steps for probe in probes.values() if probe.origin != "wide"]
-    assert bill.steps_search == 6 * math.ceil(len(coarse) / 2) + sum(others)  # a lane has two workers
+    assert bill.steps_search == 7 * math.ceil(len(coarse) / 2) + sum(others)  # a lane has two workers
     assert bill.bytes_search == sum(probe.bytes_sent for probe in probes.values())
 
 

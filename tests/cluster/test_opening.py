@@ -137,5 +137,7 @@ def test_what_is_chosen_is_trained_with_reported_and_in_the_schedule(
 
     assert all(segment.options.keys() == {"batch_size", "momentum", "nesterov"} for segment in group.told)
     assert len({record.values["momentum"] for record in probes}) > 4
-    assert {frozenset(entry.values.items()) for entry in finished.schedule} == {frozenset(decided.values.items())}
+    *promoted, last = finished.schedule  # a finalist's own values may begin the commit
+    assert last.values == decided.values
+    assert all(entry.values in [record.values for record in probes] for entry in promoted)
     assert group.told[-1].options == decided.values
