@@ -10,6 +10,7 @@ from search.types import Values
 def measured_link(problem: Problem, stage: Stage, batch_size: int | None) -> Link | None:
     """Return the link by `stage`'s probes where they tell it, else as it was known before.
 
+    Steps that by what is known differ less than they scatter tell nothing.
     Steps with another batch size than `batch_size` compute for longer, or shorter, whatever the link. Probes that were
     too slow to go on tell it too, those of single workers do not. A budget without seconds reads no clock, and knows no
     link.
@@ -23,7 +24,7 @@ def measured_link(problem: Problem, stage: Stage, batch_size: int | None) -> Lin
         if reading.num_steps and reading.step_seconds and reading.candidate_id in sending
     ]
     known = stage.link if batch_size == stage.incumbent.batch_size else None
-    return link.fit(steps) or known
+    return known if known and link.is_hidden(known, steps) else link.fit(steps) or known
 
 
 def follow_link(problem: Problem, stage: Stage, choice: Choice) -> Choice:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:  # a space may hold a link
 TRANSFER_SHARE = 0.25
 #: Steps at levels this far apart, as a ratio of their bytes, tell compute from transfer.
 MIN_CONTRAST = 1.5
+#: Seconds of a step scatter by this share; where they differ by a larger factor, the link may be another one.
+SCATTER, STEADY = 0.2, 1.5
 #: The rule is coarse, and loss hardly depends on the level: nearer than this factor the current one stays.
 DEAD_BAND = 2.0
 #: Of several exchanges, one that costs more than this share of a denser one of its family gains nothing by that ...
@@ -65,6 +67,14 @@ def fit(steps: Sequence[StepCost]) -> Link | None:
         through_zero = sum(step.bytes * step.seconds for step in steps) / sum(count * count for count in sent)
         return Link(compute_s=0.0, seconds_per_byte=through_zero)
     return Link(compute_s=offset, seconds_per_byte=slope)
+
+
+def is_hidden(link: Link, steps: Sequence[StepCost]) -> bool:
+    """Whether the seconds of `steps` are as on `link`, of which their bytes take too little to be measured again."""
+    sent, seconds = [step.bytes for step in steps], [step.seconds for step in steps]
+    if not steps or max(seconds) > STEADY * min(seconds):
+        return False
+    return (max(sent) - min(sent)) * link.seconds_per_byte < SCATTER * min(seconds)
 
 
 def rule(compute_s: float, dense_transfer_s: float, bounds: tuple[float, float]) -> float:

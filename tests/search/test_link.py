@@ -3,7 +3,7 @@
 import pytest
 
 from search import link
-from search.link import Link, StepCost
+from search.link import Link, StepCost, is_hidden
 from search.space import Axis, SearchSpace
 from search.types import Values
 
@@ -62,3 +62,12 @@ def test_with_too_little_evidence_the_level_stays(space: SearchSpace):
     known = Link(compute_s=0.01, seconds_per_byte=1e-5) if space.dense_bytes is None else None
 
     assert link.level(known, space, 0.02) == 0.02
+
+
+def test_steps_whose_bytes_take_less_than_they_scatter_leave_the_link_as_it_is_known():
+    known = Link(compute_s=0.01, seconds_per_byte=1e-7)
+    alike = [StepCost(bytes=20_000, seconds=0.012), StepCost(bytes=10_000, seconds=0.0122)]
+
+    assert is_hidden(known, alike)
+    assert not is_hidden(known, [StepCost(bytes=200_000, seconds=0.03), StepCost(bytes=10_000, seconds=0.011)])
+    assert not is_hidden(known, [StepCost(bytes=20_000, seconds=0.06), StepCost(bytes=10_000, seconds=0.03)])
