@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # a space may hold a link
 TRANSFER_SHARE = 0.25
 #: Steps at levels this far apart, as a ratio of their bytes, tell compute from transfer.
 MIN_CONTRAST = 1.5
-#: Seconds of a step scatter by this share; where they differ by a larger factor, the link may be another one.
+#: Seconds of a step scatter by this share; where they differ by a larger factor from what is known, the link may too.
 SCATTER, STEADY = 0.2, 1.5
 #: The rule is coarse, and loss hardly depends on the level: nearer than this factor the current one stays.
 DEAD_BAND = 2.0
@@ -71,10 +71,11 @@ def fit(steps: Sequence[StepCost]) -> Link | None:
 
 def is_hidden(link: Link, steps: Sequence[StepCost]) -> bool:
     """Whether the seconds of `steps` are as on `link`, of which their bytes take too little to be measured again."""
-    sent, seconds = [step.bytes for step in steps], [step.seconds for step in steps]
-    if not steps or max(seconds) > STEADY * min(seconds):
-        return False
-    return (max(sent) - min(sent)) * link.seconds_per_byte < SCATTER * min(seconds)
+    expected = [link.step_s(step.bytes) for step in steps]
+    as_known = (
+        step.seconds <= STEADY * known <= STEADY**2 * step.seconds for step, known in zip(steps, expected, strict=True)
+    )
+    return bool(steps) and all(as_known) and max(expected) - min(expected) < SCATTER * min(expected)
 
 
 def rule(compute_s: float, dense_transfer_s: float, bounds: tuple[float, float]) -> float:

@@ -70,4 +70,4 @@ def test_steps_whose_bytes_take_less_than_they_scatter_leave_the_link_as_it_is_k
 
     assert is_hidden(known, alike)
     assert not is_hidden(known, [StepCost(bytes=200_000, seconds=0.03), StepCost(bytes=10_000, seconds=0.011)])
-    assert not is_hidden(known, [StepCost(bytes=20_000, seconds=0.06), StepCost(bytes=10_000, seconds=0.03)])
+    assert not is_hidden(known, [StepCost(bytes=20_000, seconds=0.03), StepCost(bytes=10_000, seconds=0.02)])
