@@ -1,4 +1,4 @@
-"""What one coarse probe per worker is worth: whole runs on two real workers, with and without, in turns.
+"""Compare whole runs on two real workers with and without one coarse probe per worker, in turns.
 
 Prints a row for each run: the validation loss of its end, the steps that its search took, and its finalists.
 """

@@ -1,4 +1,4 @@
-"""What the controller reaches on small real tasks, beside what somebody would try by hand, and beside rivals.
+"""Compare the controller on small real tasks with what somebody would try by hand, and with rivals.
 
     make bench-suite      installs the data, and does all of this; PYTHONPATH=benchmarks for each by itself:
     python benchmarks/suite/run.py grid     [--steps 300 1000] [--seeds 0 1 2] [--tasks ...]   nothing is charged

@@ -57,7 +57,7 @@ class Task:
 
     @property
     def decays(self) -> bool:
-        """Whether its rate must fall to 0 at the end: Schedule-Free's need not."""
+        """True if its rate must fall to 0 at the end: that of Schedule-Free need not."""
         return not self.optimizer.startswith("schedulefree")
 
     @property
