@@ -8,11 +8,21 @@ from typing import Any, BinaryIO, Self, TypeVar
 import httpx2
 from pydantic import BaseModel, TypeAdapter
 
-from service.methods import MethodsView
-from service.problems import Problem
-from service.spec import JobSpec
-from service.states import TERMINAL, JobState, Verb
-from service.views import Cloned, JobPage, JobReport, JobView, ScheduleView, Series, StageView, TrialView, Validated
+from service.catalog.methods import MethodsView
+from service.job.problems import Problem
+from service.job.spec import JobSpec
+from service.job.states import TERMINAL, JobState, Verb
+from service.wire.views import (
+    Cloned,
+    JobPage,
+    JobReport,
+    JobView,
+    ScheduleView,
+    Series,
+    StageView,
+    TrialView,
+    Validated,
+)
 
 T = TypeVar("T")
 Spec = JobSpec | Mapping[str, Any]

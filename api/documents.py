@@ -8,7 +8,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from service.errors import InvalidJob
-from service.problems import Problem, problems_of
+from service.job.problems import Problem, problems_of
 
 Model = TypeVar("Model", bound=BaseModel)
 

@@ -5,8 +5,8 @@ import io
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
-from service.control.reading import Point
-from service.views import TrialView
+from service.control.queries import Point
+from service.wire.views import TrialView
 
 COLUMNS = ("job", "arm", "seed", "step", "seconds", "name", "value")
 _ROWS_AT_ONCE = 5_000

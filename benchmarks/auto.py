@@ -26,9 +26,9 @@ from contest.auto_race import ARMS, AUTO, NUM_HOSTS, TASK, Race, Watcher, trial
 from contest.book import Book
 from contest.hosts import HostGroup
 
-from search.acquisition import warm_up
+from search.surrogate.acquisition import warm_up
 from service.cluster.trial import train
-from trainers.outcome import WorkerFailed, WorkerLost
+from trainers.training.call_results import WorkerFailed, WorkerLost
 
 Json = dict[str, Any]
 FILE = Path(__file__).parent / "auto.jsonl"

@@ -31,7 +31,7 @@ from faults.live import LiveService, Victim, adopt_orphans, insist, kill
 
 from api.client import Client
 from service.control import processes
-from service.states import TERMINAL, JobState
+from service.job.states import TERMINAL, JobState
 
 KINDS = ("api", "driver", "trial", "worker", "head", "tree")
 DECK = ("api",) * 5 + KINDS[1:]

@@ -27,7 +27,7 @@ import torch
 from loss_curves import followed, recorded
 from threadpoolctl import threadpool_limits
 
-from search.controller import Controller
+from search.bayesian.controller import Controller
 
 #: Probes that are told before an ask is timed; distinct searches, and asks timed in each.
 TOLD, SEARCHES, REPEATS = 10, 8, 5

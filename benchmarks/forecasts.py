@@ -6,13 +6,13 @@ import numpy as np
 from loss_curves import SHAPES, Line, Question, Synthetic, synthetic
 from numpy.typing import NDArray
 
-from search.calibration import Calibration, calibration, z_score
+from search.baselines.extrapolation import extrapolate
+from search.bayesian.rewards import scores
+from search.bayesian.stage import Stage
 from search.config import AutoLrsConfig
-from search.evidence import scores
-from search.extrapolation import extrapolate
-from search.forecast import LARGEST, forecast_loss
-from search.reading import Reading
-from search.stage import Stage
+from search.curves.calibration import Calibration, calibration, z_score
+from search.curves.curve_summary import Reading
+from search.curves.forecast import LARGEST, forecast_loss
 from search.types import Allowance, Candidate, Observation, Spent, Values
 
 Array = NDArray[np.float64]

@@ -26,7 +26,7 @@ from trainers.exchange.kernels.pack import pack, sum_unpacked
 from trainers.exchange.kernels.quantile import reached_by, strided
 from trainers.exchange.kernels.scatter import scatter_add
 from trainers.exchange.kernels.select import MomentumCorrection, select
-from trainers.exchange.layout import VALUE_BITS, PayloadLayout
+from trainers.traffic.payload_layout import VALUE_BITS, PayloadLayout
 
 DENSITIES = (0.001, 0.01, 0.1)
 #: Ranks whose payloads are decoded.

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from service.control import points
 from service.control.store import Store
-from service.records import Batch, MetricPoints
+from service.job.spec import JobSpec
 from service.settings import Settings
-from service.spec import JobSpec
+from service.wire.records import Batch, MetricPoints
 
 BATCH = 500
 READS = 9

@@ -12,10 +12,10 @@ from unittest.mock import patch
 from suite.tasks import TASKS
 
 from service.cluster import trial
-from service.records import AnyRecord, Control, ProbeDone, TrialFinished
-from service.spec import JobSpec, TrialSpec
-from trainers.config import ReplicaConfig
-from trainers.group import ProcessGroup
+from service.job.spec import JobSpec, TrialSpec
+from service.wire.records import AnyRecord, Control, ProbeDone, TrialFinished
+from trainers.spec.config import ReplicaConfig
+from trainers.training.group import ProcessGroup
 
 NUM_WORKERS, STEPS, SEEDS = 2, 300, range(3)
 CHOSEN = ("digits-perceptron", "mnist-perceptron-adamw", "tumours-perceptron")

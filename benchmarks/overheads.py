@@ -19,13 +19,13 @@ import torch
 from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from api.cli.local import start_server, stop_server
 from api.client import Client
-from api.local import start_server, stop_server
 from service.cluster.group import RayGroup
+from service.job.spec import JobSpec, Workers
 from service.settings import Settings
-from service.spec import JobSpec, Workers
-from trainers.config import ReplicaConfig, SgdConfig, StdlibLm, ThresholdConfig
-from trainers.segment import Segment
+from trainers.spec.config import ReplicaConfig, SgdConfig, StdlibLm, ThresholdConfig
+from trainers.training.segment import Segment
 
 RUNS = 20
 JOB = JobSpec.model_validate(

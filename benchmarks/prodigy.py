@@ -7,14 +7,14 @@ from prodigyopt import Prodigy
 from pydantic import TypeAdapter
 from torch import nn
 
-from trainers.config import WorkloadConfig
+from trainers.spec.config import WorkloadConfig
 from trainers.workload import Workload
-from trainers.workloads import table
+from trainers.workloads import registry
 
 
 def workload(task: dict[str, Any], decay: float) -> Workload:
     """Return the built-in workload that `task` configures, to be trained with `optimizer: {kind: own}`."""
-    built = table.build(TypeAdapter(WorkloadConfig).validate_python(task))
+    built = registry.build(TypeAdapter(WorkloadConfig).validate_python(task))
 
     class WithProdigy(type(built)):  # type: ignore[misc]
         def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trainers.config import (
+from trainers.spec.config import (
     AdamWConfig,
     DigitsMlp,
     FashionConv,
@@ -29,8 +29,8 @@ from trainers.config import (
     ThresholdConfig,
     WorkloadConfig,
 )
-from trainers.group import Group, ProcessGroup
-from trainers.segment import Segment
+from trainers.training.group import Group, ProcessGroup
+from trainers.training.segment import Segment
 
 FORMAT = "wiretune.curves/1"
 #: Steps that a selector sees.

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from trainers.config import AdamWConfig, DigitsMlp, OwnWorkload, ReplicaConfig, ThresholdConfig, WorkloadConfig
-from trainers.group import ProcessGroup
-from trainers.repair import RepairingGroup
-from trainers.segment import Segment
+from trainers.spec.config import AdamWConfig, DigitsMlp, OwnWorkload, ReplicaConfig, ThresholdConfig, WorkloadConfig
+from trainers.training.group import ProcessGroup
+from trainers.training.repair import RepairingGroup
+from trainers.training.segment import Segment
 from trainers.workload import Workload
 
 NUM_STEPS = 2

@@ -29,10 +29,10 @@ from pydantic import TypeAdapter
 
 from search.config import Budget, ControllerConfig
 from service.cluster.trial import train
-from service.records import AnyRecord, Control, MetricPoints, StageDecided, TrialFinished
-from service.spec import Checkpointing, Objective, TrialSpec, Workers
-from trainers.config import OptimizerConfig, ReplicaConfig, ThresholdConfig, WorkloadConfig
-from trainers.group import ProcessGroup
+from service.job.spec import Checkpointing, Objective, TrialSpec, Workers
+from service.wire.records import AnyRecord, Control, MetricPoints, StageDecided, TrialFinished
+from trainers.spec.config import OptimizerConfig, ReplicaConfig, ThresholdConfig, WorkloadConfig
+from trainers.training.group import ProcessGroup
 
 HERE = Path(__file__).parent
 FILE = HERE / "search_pays.jsonl"

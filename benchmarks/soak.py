@@ -24,7 +24,7 @@ from faults.clients import FAMILIES
 from faults.live import LiveService, Victim, adopt_orphans, insist, kill
 
 from api.client import ApiError, Client
-from service.states import TERMINAL, JobState
+from service.job.states import TERMINAL, JobState
 
 WARM_UP = 0.2
 EVERY_S = 2.0

@@ -1,4 +1,4 @@
-"""How long `import api.app` takes in a fresh process: what a user waits for before the service answers.
+"""How long `import api.http.app` takes in a fresh process: what a user waits for before the service answers.
 
     python benchmarks/start_up.py
 
@@ -21,7 +21,7 @@ def seconds(statement: str) -> float:
 
 
 def main() -> None:
-    for statement in ("pass", "import api.client", "import api.app", "import api.cli"):
+    for statement in ("pass", "import api.client", "import api.http.app", "import api.cli.main"):
         runs = sorted(seconds(statement) for _ in range(RUNS))
         print(f"{statement:<20} median {statistics.median(runs):.2f} s   min {runs[0]:.2f}   max {runs[-1]:.2f}")
 

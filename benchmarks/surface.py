@@ -18,10 +18,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from search.acquisition import sobol_points
+from search.bayesian.controller import Controller
 from search.config import BoConfig, Budget
-from search.controller import Controller
 from search.space import Axis, Box, SearchSpace
+from search.surrogate.acquisition import sobol_points
 from search.types import Candidate, Observation, Spent, Values
 
 Array = NDArray[np.float64]

@@ -9,7 +9,7 @@ import os
 import sys
 import time
 
-from trainers.config import (
+from trainers.spec.config import (
     DiamondsMlp,
     DigitsMlp,
     EmulateLink,
@@ -25,10 +25,10 @@ from trainers.config import (
     ThresholdConfig,
     WorkloadConfig,
 )
-from trainers.group import Group, ProcessGroup
-from trainers.segment import Segment
+from trainers.training.group import Group, ProcessGroup
+from trainers.training.segment import Segment
 from trainers.workload import WorkloadError
-from trainers.workloads import table
+from trainers.workloads import registry
 
 SGD = ScheduleFreeSgdConfig(learning_rate=0.1)
 ADAMW = ScheduleFreeAdamWConfig(learning_rate=0.003)
@@ -51,7 +51,7 @@ def main() -> None:
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 30.0
     for workload, optimizer in RUNS:
         try:
-            table.build(workload)
+            registry.build(workload)
         except WorkloadError as error:
             print(f"{workload.kind}: {error}")
             continue

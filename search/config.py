@@ -285,7 +285,7 @@ class AutoLrsConfig(RateRange):
     )
 
 
-#: The controllers that `search.controller.Controller` runs; they search the level too.
+#: The controllers that `search.bayesian.controller.Controller` runs; they search the level too.
 SearchConfig = Annotated[BoConfig | SobolConfig | LocalConfig, Field(discriminator="kind")]
 
 

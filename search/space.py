@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from search.budget.link import Link, OptionCost, StepCost
 from search.config import MAX_DIMENSIONS
-from search.link import Link, OptionCost, StepCost
 from search.types import Value, Values
 
 Array = NDArray[np.float64]

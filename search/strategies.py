@@ -3,9 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from search.acquisition import warm_up
-from search.autolrs import AutoLrs
-from search.baselines import Cosine, Fixed, Linear, Off, Polynomial
+from search.baselines.autolrs import AutoLrs
+from search.baselines.guess import Cosine, Fixed, Linear, Off, Polynomial
+from search.baselines.scheduled import Scheduled
+from search.bayesian.controller import Controller
 from search.config import (
     AutoLrsConfig,
     Budget,
@@ -15,11 +16,10 @@ from search.config import (
     ScheduleConfig,
     StagedConfig,
 )
-from search.controller import Controller
-from search.prior import NO_PRIOR, Prior
+from search.past_jobs.prior import NO_PRIOR, Prior
 from search.protocol import Strategy
-from search.scheduled import Scheduled
 from search.space import SearchSpace
+from search.surrogate.acquisition import warm_up
 
 Builder = Callable[[ControllerConfig, SearchSpace, int, Budget], Strategy]
 Restorer = Callable[[Mapping[str, Any]], Strategy]

@@ -16,7 +16,7 @@ WiretuneError
 
 from collections.abc import Sequence
 
-from service.problems import Problem
+from service.job.problems import Problem
 
 
 class WiretuneError(Exception):

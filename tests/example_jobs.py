@@ -7,10 +7,10 @@ import pytest
 
 from api.documents import checked, parse_yaml
 from search.config import WideConfig
-from service.spec import JobSpec, TrialSpec
-from trainers.config import AutoConfig, AutoOptimizerConfig
+from service.job.spec import JobSpec, TrialSpec
+from trainers.spec.config import AutoConfig, AutoOptimizerConfig
 from trainers.workload import WorkloadError
-from trainers.workloads import table
+from trainers.workloads import registry
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples" / "jobs").glob("*.yaml"))
 #: Enough that a method does what it does now and then.
@@ -31,7 +31,7 @@ def shortened(path: Path, **changes: Any) -> JobSpec:
     """
     spec = checked(JobSpec, parse_yaml(path.read_bytes()))
     try:
-        table.build(spec.workload)
+        registry.build(spec.workload)
     except WorkloadError as error:
         pytest.skip(str(error))
     is_auto = isinstance(spec.exchange, AutoConfig)

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from service.records import AnyRecord, Control
-from service.spec import JobSpec, TrialSpec
+from service.job.spec import JobSpec, TrialSpec
+from service.wire.records import AnyRecord, Control
 
 
 def digits_trial(**fields: Any) -> TrialSpec:

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 
 from trainers import optimizers
-from trainers.config import AutoOptimizerConfig, JobOptimizer
 from trainers.optimizers import NO_FACTORS, Optimizer
-from trainers.segment import Segment
-from trainers.snapshot import load_scalars, scalars_of, tensors_of
+from trainers.spec.config import AutoOptimizerConfig, JobOptimizer
+from trainers.training.segment import Segment
+from trainers.training.snapshot import load_scalars, scalars_of, tensors_of
 from trainers.workload import Workload
 
 

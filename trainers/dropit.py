@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.autograd.function import Function, once_differentiable
 from torch.nn import functional
 
-from trainers.config import ActivationsConfig, DropItConfig
 from trainers.exchange.kernels.quantile import reached_by, strided
-from trainers.ranges import first
+from trainers.spec.config import ActivationsConfig, DropItConfig
+from trainers.spec.ranges import first
 
 #: Entries whose place fits 16 bits.
 BLOCK = 65_536

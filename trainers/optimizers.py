@@ -8,7 +8,9 @@ from schedulefree import AdamWScheduleFree, SGDScheduleFree
 from torch import Tensor, nn
 from torch.nn import Parameter
 
-from trainers.config import (
+from trainers.lars import Lars
+from trainers.muon import MuonWithAdamW, embeddings
+from trainers.spec.config import (
     AdamWConfig,
     LarsConfig,
     MuonConfig,
@@ -18,10 +20,8 @@ from trainers.config import (
     ScheduleFreeSgdConfig,
     SgdConfig,
 )
-from trainers.lars import Lars
-from trainers.muon import MuonWithAdamW, embeddings
-from trainers.ranges import first
-from trainers.segment import Segment
+from trainers.spec.ranges import first
+from trainers.training.segment import Segment
 from trainers.workload import Workload, WorkloadError
 
 Group = dict[str, Any]  # a torch parameter group

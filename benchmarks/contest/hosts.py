@@ -10,10 +10,10 @@ from typing import Any
 from contest.network import Network
 from contest.team import END_TIMEOUT_S, FIRST_PORT, FORK, enter_host
 
-from trainers.config import ReplicaConfig
-from trainers.group import WorkerGroup
-from trainers.outcome import Outcome
-from trainers.rank import Rank
+from trainers.spec.config import ReplicaConfig
+from trainers.training.call_results import Outcome
+from trainers.training.group import WorkerGroup
+from trainers.training.rank import Rank
 
 
 class HostGroup(WorkerGroup):

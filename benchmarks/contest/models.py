@@ -4,7 +4,7 @@ import itertools
 
 from torch import Tensor, nn
 
-from trainers.shapes import NUM_CLASSES
+from trainers.traffic.shapes import NUM_CLASSES
 from trainers.workloads.conv import UnitInterval
 
 Stages = tuple[tuple[int, int], ...]

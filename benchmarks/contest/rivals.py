@@ -14,7 +14,7 @@ from torch.distributed.algorithms.model_averaging.averagers import PeriodicModel
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from trainers import model as models
+from trainers.training import model as models
 from trainers.workload import Workload
 
 #: Above any model here: with several buckets torch's PowerSGD hook may order its collectives differently on two ranks.

@@ -11,8 +11,8 @@ from contest import models
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from trainers.config import FashionConv, StdlibLm
-from trainers.shapes import NUM_BYTES
+from trainers.spec.config import FashionConv, StdlibLm
+from trainers.traffic.shapes import NUM_BYTES
 from trainers.workload import Batch, Workload
 from trainers.workloads.conv import FashionMnist
 from trainers.workloads.stdlib import Stdlib

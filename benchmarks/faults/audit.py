@@ -15,8 +15,8 @@ from faults.live import LiveService, command_line
 
 from api.client import Client
 from service.control import processes
-from service.states import TERMINAL, JobState
-from service.views import JobSummary
+from service.job.states import TERMINAL, JobState
+from service.wire.views import JobSummary
 
 #: Longest that something may take to be gone after the last job is over.
 _GONE_S = 60.0

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from api.cli.local import Server, start_server, stop_server
 from api.client import ApiError, Client, Unreachable, is_passing
-from api.local import Server, start_server, stop_server
 from service.control import embedded, processes
 from service.settings import Settings
 

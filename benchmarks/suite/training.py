@@ -11,8 +11,8 @@ from torch.func import functional_call
 
 from suite.tasks import SuiteWorkload, Task
 from trainers import optimizers
-from trainers.config import OptimizerConfig
-from trainers.sampler import Sampler
+from trainers.spec.config import OptimizerConfig
+from trainers.training.sampler import Sampler
 
 #: A rate at a step, and the part of the budget that is spent, in [0, 1).
 Schedule = Callable[[float, float], float]

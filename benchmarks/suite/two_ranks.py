@@ -30,10 +30,10 @@ from typing import Any
 from search_pays import Notes
 
 from service.cluster.trial import train
-from service.spec import JobSpec, TrialSpec
+from service.job.spec import JobSpec, TrialSpec
 from suite.run import GUESSES
 from suite.tasks import TASKS
-from trainers.group import ProcessGroup
+from trainers.training.group import ProcessGroup
 
 HERE = Path(__file__).parent
 ROWS = HERE / "two_ranks.jsonl"
@@ -153,7 +153,9 @@ def main() -> None:
         table()
     else:
         # Ranks are forked with the data's packages imported, or each run would wait for them.
-        multiprocessing.get_context("forkserver").set_forkserver_preload(["trainers.rank", "numba", "suite.tasks"])
+        multiprocessing.get_context("forkserver").set_forkserver_preload(
+            ["trainers.training.rank", "numba", "suite.tasks"]
+        )
         run_all(runs(given.tasks, given.guesses, given.seeds, given.steps))
 
 

@@ -2,7 +2,7 @@
 
 import logging
 
-from service.records import AttemptBrief, Control, ResumePoint
+from service.wire.records import AttemptBrief, Control, ResumePoint
 
 _PYDANTICS_LAST = "For further information visit"
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from trainers.group import Group
+from trainers.training.group import Group
 
 #: Besides the last `keep` a run may hold the one being written, its stage's start, two that a larger budget needs, the
 #: best one, and the best one at its stage's start, for a stage that is taken back.

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from trainers.group import Group
+from trainers.training.group import Group
 
 
 class TrainingClock:

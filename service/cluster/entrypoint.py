@@ -13,8 +13,8 @@ from ray.exceptions import RayActorError
 
 from service.cluster.attempt import Hopeless, configure_logging, is_wanted, last_line
 from service.cluster.reporter import Door, LeaseKeeper, Stopped, driver_reporter
-from service.records import AttemptBrief, AttemptFinished, Control
-from service.spec import JobSpec
+from service.job.spec import JobSpec
+from service.wire.records import AttemptBrief, AttemptFinished, Control
 
 log = logging.getLogger("wiretune.driver")
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from trainers.outcome import Outcome
+from trainers.training.call_results import Outcome
 
 log = logging.getLogger(__name__)
 

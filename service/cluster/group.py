@@ -14,11 +14,11 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from service.cluster import gpus
-from service.spec import Workers
-from trainers.config import ReplicaConfig
-from trainers.group import WorkerGroup
-from trainers.outcome import Outcome, WorkerLost
-from trainers.rank import Rank
+from service.job.spec import Workers
+from trainers.spec.config import ReplicaConfig
+from trainers.training.call_results import Outcome, WorkerLost
+from trainers.training.group import WorkerGroup
+from trainers.training.rank import Rank
 
 
 class RankActor:

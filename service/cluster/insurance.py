@@ -9,13 +9,13 @@ from search import strategies
 from search.config import OffConfig
 from search.space import SearchSpace
 from search.types import Course
-from service.cluster.progress import OpenCommit, Progress
 from service.cluster.reports import Sink
 from service.cluster.resume import Resume, StageStart
-from service.records import INSURANCE_PREFIX, AnyRecord, Checkpointed, Control, MetricPoints
-from service.spec import Lanes, TrialSpec
-from trainers.group import Group
-from trainers.segment import Evaluation
+from service.cluster.trial_ledger import OpenCommit, Progress
+from service.job.spec import Lanes, TrialSpec
+from service.wire.records import INSURANCE_PREFIX, AnyRecord, Checkpointed, Control, MetricPoints
+from trainers.training.group import Group
+from trainers.training.segment import Evaluation
 
 
 class Over(Exception):

@@ -8,12 +8,12 @@ from typing import ParamSpec, TypeVar
 
 from search.config import Budget
 from search.types import Allowance, Candidate, Course, Observation, Spent, Values
-from service.cluster import chunks
-from service.cluster.opening import STAGE
-from service.cluster.progress import Measured
-from service.cluster.promotion import Ends, Held
+from service.cluster import segment_length
+from service.cluster.probe_ends import Ends, Held
 from service.cluster.reports import Probe, Pushed
-from trainers.group import Group, Recovery
+from service.cluster.trial_ledger import Measured
+from service.cluster.warm_up import STAGE
+from trainers.training.group import Group, Recovery
 from trainers.workload import WorkloadError
 
 #: Shares of its allowance after which the strategy may end a probe, and the whole.
@@ -48,7 +48,9 @@ def probe_alone(group: Group, candidates: Sequence[Candidate], *, opened: Spent)
     """
     started = time.monotonic() - group.recovery.seconds
     steps = [each.allowance.steps or each.allowance.min_steps for each in candidates]
-    segments = [chunks.segment(each.values, each.values, num) for each, num in zip(candidates, steps, strict=True)]
+    segments = [
+        segment_length.segment(each.values, each.values, num) for each, num in zip(candidates, steps, strict=True)
+    ]
     results = group.run_alone(segments)
     seconds = time.monotonic() - group.recovery.seconds - started
     group.restore(STAGE)
@@ -70,7 +72,7 @@ class ProbeRun:
         self._measured = Measured()
         self._pushed: list[Pushed] = []
         self._started = self._now()
-        self._cost: chunks.StepCost | None = None
+        self._cost: segment_length.StepCost | None = None
 
     def run(self, *, watch: Callable[[Observation], Course], check: Callable[[], None]) -> Probe:
         """Train the candidate until it has spent its allowance, diverges, or `watch` ends it.
@@ -79,7 +81,7 @@ class ProbeRun:
         """
         is_cut = False
         for part in PROBE_PARTS:
-            self._train(chunks.part_of(self._candidate.allowance, part), check)
+            self._train(segment_length.part_of(self._candidate.allowance, part), check)
             seen = self._measured.observation(self._candidate.id, self._spent())
             is_cut = part < 1 and not self._measured.diverged and watch(seen) != "go_on"
             if self._measured.diverged or is_cut:
@@ -91,23 +93,23 @@ class ProbeRun:
         return time.monotonic() - self._group.recovery.seconds
 
     def _train(self, allowed: Allowance, check: Callable[[], None]) -> None:
-        until = chunks.within(chunks.until_totals(self._opened, allowed), self._budget)
+        until = segment_length.within(segment_length.until_totals(self._opened, allowed), self._budget)
         while not self._measured.diverged and self._goes_on(until, allowed.min_steps):
             missing = allowed.min_steps - self._measured.num_steps
-            most = missing if missing > 0 else chunks.NO_LIMIT
+            most = missing if missing > 0 else segment_length.NO_LIMIT
             check()
-            self._push(chunks.next_chunk(until, self._spent(), self._cost, most=most))
+            self._push(segment_length.next_chunk(until, self._spent(), self._cost, most=most))
 
     def _goes_on(self, until: Allowance, at_least: int) -> bool:
-        return self._measured.num_steps < at_least or not chunks.is_reached(until, self._spent(), self._cost)
+        return self._measured.num_steps < at_least or not segment_length.is_reached(until, self._spent(), self._cost)
 
     def _push(self, num_steps: int) -> None:
-        segment = chunks.segment(self._values_after(0), self._values_after(num_steps - 1), num_steps)
+        segment = segment_length.segment(self._values_after(0), self._values_after(num_steps - 1), num_steps)
         started_s = self._spent().seconds
         result = self._group.run(segment)
         self._measured.add(result)
         self._pushed.append(Pushed(segment, result, started_s=started_s, bytes_sent=self._spent().bytes))
-        self._cost = chunks.cost_of(result) or self._cost
+        self._cost = segment_length.cost_of(result) or self._cost
 
     def _values_after(self, num_steps: int) -> Values:
         """Return what the step uses that is `num_steps` further on: of a finalist, the rate falls as a run's does."""
@@ -116,7 +118,7 @@ class ProbeRun:
             bytes=self._measured.bytes_sent,
             seconds=self._now() - self._started,
         )
-        part = chunks.part_spent(self._candidate.allowance, chunks.after(num_steps, own, self._cost))
+        part = segment_length.part_spent(self._candidate.allowance, segment_length.after(num_steps, own, self._cost))
         return self._candidate.values.model_copy(update={"learning_rate": self._candidate.learning_rate_at(part)})
 
     def _spent(self) -> Spent:

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import httpx2
 
-from service.records import (
+from service.wire.records import (
     DRIVER_STREAM,
     Acknowledgement,
     AnyRecord,

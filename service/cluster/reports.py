@@ -4,10 +4,11 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from search.reading import end_level
+from search.curves.curve_summary import end_level
 from search.types import Candidate, Decision, Forecast, Observation
-from service.cluster.progress import Measured, OpenCommit, Progress
-from service.records import (
+from service.cluster.trial_ledger import Measured, OpenCommit, Progress
+from service.job.spec import TrialSpec
+from service.wire.records import (
     AnyRecord,
     Checkpointed,
     Control,
@@ -18,9 +19,8 @@ from service.records import (
     StageDecided,
     TrialStarted,
 )
-from service.spec import TrialSpec
-from trainers.group import Group
-from trainers.segment import Evaluation, Segment, SegmentResult
+from trainers.training.group import Group
+from trainers.training.segment import Evaluation, Segment, SegmentResult
 
 
 class Sink(Protocol):

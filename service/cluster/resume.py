@@ -6,12 +6,12 @@ from pydantic import BaseModel, ConfigDict
 
 from search.config import Budget
 from search.types import Values
-from service.cluster import chunks
-from service.cluster.opening import dense_bytes
-from service.cluster.progress import OpenCommit, Progress
+from service.cluster import segment_length
 from service.cluster.searching import OpenSearch
-from service.spec import TrialSpec
-from trainers.group import Group
+from service.cluster.trial_ledger import OpenCommit, Progress
+from service.cluster.warm_up import dense_bytes
+from service.job.spec import TrialSpec
+from trainers.training.group import Group
 
 
 class StageStart(BaseModel):
@@ -33,7 +33,7 @@ class Resume(BaseModel):
     journal: dict[str, Any]
     progress: Progress
     num_workers: int | None = None  # that the checkpoint is of; None: an earlier release has not said
-    cost: chunks.StepCost | None
+    cost: segment_length.StepCost | None
     diverged_values: Values | None
     open_commit: OpenCommit | None  # None: the stage is closed
     search: OpenSearch | None = None  # of the stage that opens; None: it has no probe yet

@@ -11,13 +11,13 @@ from search.protocol import Strategy
 from search.types import Candidate, Spent
 from service.cluster.clock import TrainingClock
 from service.cluster.lanes import Lane, ProbeRun, for_a_lane, one_at_a_time, probe_alone, side_by_side
-from service.cluster.progress import Progress, bytes_per_worker
-from service.cluster.promotion import End, Held
+from service.cluster.probe_ends import End, Held
 from service.cluster.reports import Probe, Pushed
-from service.cluster.wishes import Wishes
-from service.records import ProbeDone
-from service.spec import TrialSpec
-from trainers.group import Recovery
+from service.cluster.trial_ledger import Progress, bytes_per_worker
+from service.cluster.user_requests import Wishes
+from service.job.spec import TrialSpec
+from service.wire.records import ProbeDone
+from trainers.training.group import Recovery
 
 
 class OpenSearch(BaseModel):

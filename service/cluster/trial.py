@@ -8,27 +8,27 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from search import strategies
-from search.prior import NO_PRIOR, Prior
+from search.budget.spending import fraction_spent
+from search.past_jobs.prior import NO_PRIOR, Prior
 from search.protocol import Strategy
 from search.space import SearchSpace
-from search.spending import fraction_spent
 from search.types import Allowance, Course, Spent, Values
-from service.cluster import chunks, reports
+from service.cluster import reports, segment_length
 from service.cluster.checkpoints import Keeper
 from service.cluster.clock import TrainingClock
 from service.cluster.insurance import Insurance, InsuranceSink, insured, loss_of, own_schedule
 from service.cluster.lanes import Lane, recovered, require_equal
-from service.cluster.opening import STAGE, opening_space
-from service.cluster.progress import BEST_SPACING, Best, OpenCommit, Progress
-from service.cluster.promotion import BEST, End
+from service.cluster.probe_ends import BEST, End
 from service.cluster.reports import Sink
 from service.cluster.resume import Resume, StageStart
 from service.cluster.searching import OpenSearch, Search
-from service.cluster.wishes import Wishes
-from service.records import AnyRecord, Billed, Checkpointed, ProbeDone, TrialFinished
-from service.spec import TrialSpec
-from trainers.group import Group, Recovery
-from trainers.segment import Evaluation
+from service.cluster.trial_ledger import BEST_SPACING, Best, OpenCommit, Progress
+from service.cluster.user_requests import Wishes
+from service.cluster.warm_up import STAGE, opening_space
+from service.job.spec import TrialSpec
+from service.wire.records import AnyRecord, Billed, Checkpointed, ProbeDone, TrialFinished
+from trainers.training.group import Group, Recovery
+from trainers.training.segment import Evaluation
 from trainers.workload import WorkloadError
 
 
@@ -68,7 +68,7 @@ class _Run:
         self.keeper = Keeper(self.group, f"{storage_url}/{trial_id}", keep=spec.checkpoint.keep)
         self.strategy: Strategy
         self.progress = Progress()
-        self.cost: chunks.StepCost | None = None  # of a step with the values in force; None: not known yet
+        self.cost: segment_length.StepCost | None = None  # of a step with the values in force; None: not known yet
         self.diverged_values: Values | None = None
         self._space: SearchSpace
         self._stage: StageStart
@@ -88,11 +88,11 @@ class _Run:
         return Spent(steps=self.progress.steps, bytes=self.progress.bytes, seconds=self.seconds())
 
     def is_over(self) -> bool:
-        return self._ends_at(chunks.within(Allowance(), self.spec.budget))
+        return self._ends_at(segment_length.within(Allowance(), self.spec.budget))
 
     def _ends_at(self, until: Allowance) -> bool:
         """Whether these totals are reached, or the user wants what there is."""
-        return self.wishes.is_stop() or chunks.is_reached(until, self.spent(), self.cost)
+        return self.wishes.is_stop() or segment_length.is_reached(until, self.spent(), self.cost)
 
     # -- begin and end --------------------------------------------------------------------------------------
 
@@ -286,7 +286,7 @@ class _Run:
 
     def train_commit(self, commit: OpenCommit) -> Course:
         """Train the steps that stay, evaluating and checkpointing on the way; returns how it ended."""
-        until = chunks.within(commit.decision.commit_until, self.spec.budget)
+        until = segment_length.within(commit.decision.commit_until, self.spec.budget)
         while not self._ends_at(until):
             if self.wishes.is_pause():
                 self._wait_for(self._checkpoint(commit))
@@ -329,7 +329,7 @@ class _Run:
     def _next_look(self, commit: OpenCommit, until: Allowance) -> int:
         """Return after how many steps of the commit the strategy looks at it again; without seconds, by no clock."""
         num_done = commit.measured.num_steps
-        return commit.looked + chunks.look_steps(until, self.spent(), self.cost, num_done=num_done)
+        return commit.looked + segment_length.look_steps(until, self.spent(), self.cost, num_done=num_done)
 
     def _look(self, commit: OpenCommit) -> Course:
         commit.looked = commit.measured.num_steps
@@ -352,7 +352,7 @@ class _Run:
 
     def _hold_steady(self, commit: OpenCommit, until: Allowance) -> None:
         """Keep the last state that does not depend on the budget's end; an extended job goes on from there."""
-        last = chunks.after(self._next_chunk(commit, until) - 1, self.spent(), self.cost)
+        last = segment_length.after(self._next_chunk(commit, until) - 1, self.spent(), self.cost)
         if not self.progress.steady and self.strategy.anneals(last):
             held = self._checkpoint(commit, is_steady=True)
             self._wait_for(held)
@@ -363,18 +363,20 @@ class _Run:
         most = every - self.progress.step % every
         if self.spec.budget.seconds is not None:  # else a push is short enough
             most = min(most, max(1, self._next_look(commit, until) - commit.measured.num_steps))
-        return chunks.next_chunk(until, self.spent(), self.cost, most=most)
+        return segment_length.next_chunk(until, self.spent(), self.cost, most=most)
 
     def _commit_chunk(self, commit: OpenCommit, until: Allowance) -> None:
         num_steps = self._next_chunk(commit, until)
         start, started = self.strategy.values(self.spent()), self.seconds()
-        end = self.strategy.values(chunks.after(num_steps - 1, self.spent(), self.cost))  # what its last step uses
-        segment = chunks.segment(start, end, num_steps)
+        end = self.strategy.values(
+            segment_length.after(num_steps - 1, self.spent(), self.cost)
+        )  # what its last step uses
+        segment = segment_length.segment(start, end, num_steps)
         self.sink.report()  # hears a cancel
         result = self.group.run(segment)
         commit.measured.add(result)
         self.progress.charge(result, is_probe=False, option=segment.contender)
-        self.cost = chunks.cost_of(result) or self.cost
+        self.cost = segment_length.cost_of(result) or self.cost
         if not result.diverged:
             self._keep(reports.Pushed(segment, result, started_s=started, bytes_sent=self.progress.bytes), commit)
 

@@ -6,12 +6,12 @@ from collections.abc import Collection
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from service.control import jobs, points, reading, transfer
+from service.control import jobs, points, queries, transfer
 from service.control.models import AttemptRow, JobRow, Json, ProbeRow, StageRow, TrialRow
 from service.control.points import Key
 from service.errors import Fenced
-from service.records import Bill, Checkpointed, Control, ResumePoint, Searched
-from service.states import ACTIVE, JobState
+from service.job.states import ACTIVE, JobState
+from service.wire.records import Bill, Checkpointed, Control, ResumePoint, Searched
 
 _BACK_OFF_S = 2.0  # doubled by every attempt
 _MAX_BACK_OFF_S = 60.0
@@ -119,7 +119,7 @@ def resume_points(session: Session, job_id: str) -> tuple[ResumePoint, ...]:
             resume=resume_of(session, trial),
             prior=priors[trial.id],
         )
-        for trial in reading.trials(session, job_id)
+        for trial in queries.trials(session, job_id)
     )
 
 

@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from service.problems import Problem
-from service.spec import JobSpec, Workers
+from service.job.problems import Problem
+from service.job.spec import JobSpec, Workers
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,11 +10,11 @@ from pydantic import BaseModel, Field
 
 from service.control import embedded
 from service.control.orphans import tune_folders
-from service.control.reading import MAX_PAGE
+from service.control.queries import MAX_PAGE
 from service.control.storage import WEIGHTS, Storage
+from service.job.states import TERMINAL
 from service.settings import Settings
-from service.states import TERMINAL
-from service.views import JobPage
+from service.wire.views import JobPage
 
 _RAYS_FILES = "Ray's files"
 

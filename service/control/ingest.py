@@ -11,8 +11,9 @@ from service.control import attempts, points
 from service.control.columns import Sample
 from service.control.models import AttemptRow, JobRow, ProbeRow, StageRow, StreamRow, TrialRow
 from service.errors import InvalidJob, OutOfSequence
-from service.problems import Problem
-from service.records import (
+from service.job.problems import Problem
+from service.job.states import JobState
+from service.wire.records import (
     DRIVER_STREAM,
     INSURANCE_PREFIX,
     Acknowledgement,
@@ -29,7 +30,6 @@ from service.records import (
     TrialFinished,
     TrialStarted,
 )
-from service.states import JobState
 
 #: Series whose newest value the trial's own row repeats.
 _HEADLINES = ("learning_rate", "validation_loss")

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 from statistics import fmean, stdev
 
-from service.views import Estimate
+from service.wire.views import Estimate
 
 CONFIDENCE = 0.95
 

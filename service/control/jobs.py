@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from sqlalchemy.orm import Session
 
 from search.config import Budget
-from search.prior import Prior
+from search.past_jobs.prior import Prior
 from service.control import transfer
 from service.control.models import IdempotencyRow, JobRow, LabelRow, TrialRow
 from service.errors import IllegalTransition, KeyReused, NotFound
-from service.records import Bill
-from service.spec import JobSpec
-from service.states import RULES, TERMINAL, JobState, may_follow
+from service.job.spec import JobSpec
+from service.job.states import RULES, TERMINAL, JobState, may_follow
+from service.wire.records import Bill
 
 
 def require(session: Session, job_id: str) -> JobRow:

@@ -7,7 +7,7 @@ from enum import Enum, auto
 from service.control.capacity import Node, has_room, misfits
 from service.control.ray_jobs import RayStatus
 from service.control.work import Work
-from service.states import ACTIVE, RULES, JobState
+from service.job.states import ACTIVE, RULES, JobState
 
 #: The driver lives by its lease; in the other active states the deadline is shorter.
 _LEASED = frozenset({JobState.RUNNING, JobState.PAUSING, JobState.STOPPING})

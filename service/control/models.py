@@ -6,7 +6,7 @@ from sqlalchemy import JSON, BigInteger, Dialect, ForeignKey, Index, Integer, Me
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
-from service.states import JobState
+from service.job.states import JobState
 
 #: Constraints need names that every database agrees on, or a later migration cannot drop them.
 NAMING = {

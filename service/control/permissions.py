@@ -3,9 +3,9 @@
 import os
 from collections.abc import Iterator
 
-from service.problems import Problem
-from service.spec import JobSpec
-from trainers.config import OwnWorkload
+from service.job.problems import Problem
+from service.job.spec import JobSpec
+from trainers.spec.config import OwnWorkload
 
 _REMEDY = (
     "start the service with WIRETUNE_USER_CODE=true if you trust all who have a key; `wiretune run` allows it in a "

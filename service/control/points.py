@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from service.control.columns import Sample, decode, encode
 from service.control.models import ChunkRow, PointRow
 from service.control.thinning import thin
-from service.records import INSURANCE_PREFIX
+from service.wire.records import INSURANCE_PREFIX
 
 CHUNK = 1024
 FANOUT = 4

@@ -14,10 +14,10 @@ from service.control.storage import Storage
 from service.control.store import Store
 from service.control.work import Work
 from service.errors import IllegalTransition, Unavailable
-from service.problems import Problem
+from service.job.problems import Problem
+from service.job.spec import JobSpec
+from service.job.states import ACTIVE, JobState
 from service.settings import Settings
-from service.spec import JobSpec
-from service.states import ACTIVE, JobState
 
 _log = logging.getLogger(__name__)
 _NUM_LOG_LINES = 5

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
-from search.calibration import calibration
+from search.curves.calibration import calibration
 from service.control.intervals import CONFIDENCE, estimate
-from service.spec import TrialSpec
-from service.states import TERMINAL
-from service.views import ArmReport, Crossing, JobReport, JobView, Series, TrialReport, TrialView
+from service.job.spec import TrialSpec
+from service.job.states import TERMINAL
+from service.wire.views import ArmReport, Crossing, JobReport, JobView, Series, TrialReport, TrialView
 
 
 def job_report(

@@ -15,22 +15,22 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
 from search.config import Budget
-from service.control import attempts, database, jobs, keys, reading, transfer, verbs
+from service.control import attempts, database, jobs, keys, queries, transfer, verbs
 from service.control.ingest import Ingest
 from service.control.models import ApiKeyRow, AttemptRow, JobRow
-from service.control.reading import Point
+from service.control.queries import Point
 from service.control.report import job_report
 from service.control.storage import Storage
 from service.control.verbs import Versions
 from service.control.work import Attempt, Work, attempt_of, work_of
 from service.control.writer import Writer
 from service.errors import CheckpointGone, InvalidJob, NotFound, Unavailable
-from service.problems import Problem
-from service.records import Acknowledgement, AttemptBrief, Batch
+from service.job.problems import Problem
+from service.job.spec import JobSpec
+from service.job.states import TERMINAL, JobState, Verb
 from service.settings import Settings
-from service.spec import JobSpec
-from service.states import TERMINAL, JobState, Verb
-from service.views import JobPage, JobReport, JobView, ScheduleView, Series, StageView, TrialView
+from service.wire.records import Acknowledgement, AttemptBrief, Batch
+from service.wire.views import JobPage, JobReport, JobView, ScheduleView, Series, StageView, TrialView
 
 T = TypeVar("T")
 Clock = Callable[[], float]
@@ -107,7 +107,7 @@ class Store:
 
         def add(session: Session) -> tuple[JobView, bool]:
             job, created = jobs.add(session, spec, key=idempotency_key, now=self._clock())
-            return reading.job_view(job), created
+            return queries.job_view(job), created
 
         return self._writer.write(add)
 
@@ -120,7 +120,7 @@ class Store:
     def job(self, job_id: str) -> JobView:
         """Return one job; raises NotFound."""
         with self._reading() as session:
-            return reading.job_view(reading.require(session, job_id))
+            return queries.job_view(queries.require(session, job_id))
 
     def jobs(
         self,
@@ -132,20 +132,20 @@ class Store:
     ) -> JobPage:
         """Return a page of jobs, newest first; raises InvalidJob for a cursor or limit it cannot use."""
         with self._reading() as session:
-            return reading.page(session, state=state, label=label, limit=limit, cursor=cursor)
+            return queries.page(session, state=state, label=label, limit=limit, cursor=cursor)
 
     def trials(self, job_id: str) -> tuple[TrialView, ...]:
         """Return the job's trials, in its order."""
         with self._reading() as session:
-            return tuple(reading.trial_view(trial) for trial in reading.trials(session, job_id))
+            return tuple(queries.trial_view(trial) for trial in queries.trials(session, job_id))
 
     def stages(
         self, job_id: str, *, trial_id: str | None = None, with_posterior: bool = False
     ) -> tuple[StageView, ...]:
         """Return the decided stages, trial by trial, each with its probes, and its posterior if asked for."""
         with self._reading() as session:
-            found = reading.trials(session, job_id, trial_id=trial_id)
-            return reading.stage_views(session, found, with_posterior=with_posterior)
+            found = queries.trials(session, job_id, trial_id=trial_id)
+            return queries.decided_stages(session, found, with_posterior=with_posterior)
 
     def series(
         self, job_id: str, name: str, *, trial_id: str | None = None, max_points: int = 2000
@@ -155,34 +155,34 @@ class Store:
             message = "`max_points` is at least 2"
             raise InvalidJob([Problem(pointer="/max_points", message=message, value=max_points)])
         with self._reading() as session:
-            found = reading.trials(session, job_id, trial_id=trial_id)
-            reading.require_series(session, found, name)
-            return tuple(reading.series(session, trial, name, max_points=max_points) for trial in found)
+            found = queries.trials(session, job_id, trial_id=trial_id)
+            queries.require_series(session, found, name)
+            return tuple(queries.series(session, trial, name, max_points=max_points) for trial in found)
 
     def schedules(self, job_id: str, *, arm: str | None = None, seed: int | None = None) -> tuple[ScheduleView, ...]:
         """Return the learned schedules of the trials that match; of an unfinished one, what is decided."""
         with self._reading() as session:
-            spec = JobSpec.model_validate(reading.require(session, job_id).spec)
+            spec = JobSpec.model_validate(queries.require(session, job_id).spec)
             optimizers = {(trial.arm, trial.seed): trial.replica.optimizer.kind for trial in spec.trials()}
             return tuple(
-                reading.schedule_view(session, trial, optimizer=optimizers[trial.arm, trial.seed])
-                for trial in reading.trials(session, job_id)
+                queries.schedule_view(session, trial, optimizer=optimizers[trial.arm, trial.seed])
+                for trial in queries.trials(session, job_id)
                 if arm in (None, trial.arm) and seed in (None, trial.seed)
             )
 
     def points(self, trial_id: str) -> Iterator[Point]:
         """Yield every point of a trial's series, by name and step; none is thinned out."""
         with self._reading() as session:
-            yield from reading.every_point(session, trial_id)
+            yield from queries.every_point(session, trial_id)
 
     def report(self, job_id: str) -> JobReport:
         """Return what every trial and arm of the job came to."""
         with self._reading() as session:
-            found = reading.trials(session, job_id)
-            curves = [reading.series(session, trial, "validation_loss", max_points=sys.maxsize) for trial in found]
-            job = reading.job_view(reading.require(session, job_id))
-            z_scores = {trial.id: reading.z_scores(session, trial.id) for trial in found}
-            return job_report(job, [reading.trial_view(trial) for trial in found], curves, z_scores=z_scores)
+            found = queries.trials(session, job_id)
+            curves = [queries.series(session, trial, "validation_loss", max_points=sys.maxsize) for trial in found]
+            job = queries.job_view(queries.require(session, job_id))
+            z_scores = {trial.id: queries.z_scores(session, trial.id) for trial in found}
+            return job_report(job, [queries.trial_view(trial) for trial in found], curves, z_scores=z_scores)
 
     # Verbs: each raises PreconditionFailed where the job is in none of the `versions` that its user has seen
 
@@ -224,14 +224,14 @@ class Store:
         def ask(session: Session, job: JobRow) -> JobView:
             verbs.require_version(job, versions)
             verb(session, job, now=self._clock())
-            return reading.job_view(job)
+            return queries.job_view(job)
 
         return self._on_job(job_id, ask)
 
     def _require_checkpoints(self, job_id: str, verb: Verb, versions: Versions) -> None:
         """Raise CheckpointGone if one that the job would go on from was removed; storage is asked without a lock."""
         with self._reading() as session:
-            job = reading.require(session, job_id)
+            job = queries.require(session, job_id)
             verbs.require_version(job, versions)
             verbs.require(job, verb)
             needed = verbs.checkpoints(session, job)
@@ -271,7 +271,7 @@ class Store:
         """Return what attempt `number` needs to start; raises Fenced when it does not own the job."""
         settings = self.settings
         with self._reading() as session:
-            job = reading.require(session, job_id)
+            job = queries.require(session, job_id)
             attempts.require_owner(session, job, number)
             return AttemptBrief(
                 job_id=job_id,
@@ -330,7 +330,7 @@ class Store:
     def attempt(self, job_id: str, number: int | None = None) -> Attempt:
         """Return an attempt of the job, by default the last; raises NotFound."""
         with self._reading() as session:
-            job = reading.require(session, job_id)
+            job = queries.require(session, job_id)
             row = session.get(AttemptRow, (job_id, job.attempt if number is None else number))
             if row is None:
                 made = f"its last is {job.attempt}" if job.attempt else "it has not had any yet"
@@ -370,7 +370,7 @@ class Store:
             if job.attempt == number:
                 limit = self.settings.max_attempts
                 attempts.lose(session, job, reason=reason, now=self._clock(), max_attempts=limit)
-            return reading.job_view(job)
+            return queries.job_view(job)
 
         return self._on_job(job_id, lose)
 
@@ -380,7 +380,7 @@ class Store:
         def fail(_: Session, job: JobRow) -> JobView:
             if job.job_state in (JobState.QUEUED, JobState.PAUSED):
                 jobs.transition(job, JobState.FAILED, now=self._clock(), reason=reason)
-            return reading.job_view(job)
+            return queries.job_view(job)
 
         return self._on_job(job_id, fail)
 

@@ -10,13 +10,13 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from search.config import BoConfig
-from search.prior import MIN_FINITE, NO_PRIOR, PastSearch, Prior
+from search.past_jobs.prior import MIN_FINITE, NO_PRIOR, PastSearch, Prior
 from service.control.models import JobRow, StageRow, TrialRow
 from service.errors import InvalidJob
-from service.problems import Problem
-from service.spec import JobSpec, TrialSpec
-from service.states import JobState
-from trainers.config import OwnWorkload, WorkloadConfig
+from service.job.problems import Problem
+from service.job.spec import JobSpec, TrialSpec
+from service.job.states import JobState
+from trainers.spec.config import OwnWorkload, WorkloadConfig
 
 #: `auto` takes at most so many jobs ...
 MAX_JOBS = 5

@@ -1,6 +1,6 @@
 """What a user may ask of a job that is there. Functions of one open transaction.
 
-All are called alike, and raise IllegalTransition where `service.states.ALLOWED_IN` does not have the job's state.
+All are called alike, and raise IllegalTransition where `service.job.states.ALLOWED_IN` does not have the job's state.
 """
 
 from collections.abc import Collection, Iterator
@@ -13,9 +13,9 @@ from search.config import Budget
 from service.control import attempts, jobs
 from service.control.models import JobRow, Json, TrialRow
 from service.errors import IllegalTransition, InvalidJob, PreconditionFailed
-from service.problems import Problem, problems_of
-from service.spec import JobSpec
-from service.states import ALLOWED_IN, JobState, Verb, verbs_in
+from service.job.problems import Problem, problems_of
+from service.job.spec import JobSpec
+from service.job.states import ALLOWED_IN, JobState, Verb, verbs_in
 
 #: Of a job, those that its user has seen; None: the verb is meant whatever the job has become.
 Versions = Collection[int] | None

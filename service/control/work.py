@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from service.control.models import AttemptRow, JobRow
-from service.spec import JobSpec
-from service.states import JobState
+from service.job.spec import JobSpec
+from service.job.states import JobState
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,13 +10,15 @@ import pytest
 import uvicorn
 from fastapi.testclient import TestClient
 
-from api.app import create_app
 from api.client import Client
-from api.openapi import EXAMPLE_JOB
-from api.server import bind
+from api.http.app import create_app
+from api.http.openapi import EXAMPLE_JOB
+from api.http.server import bind
 from service.control.storage import WEIGHTS, Storage
 from service.control.store import Store
-from service.records import (
+from service.job.spec import JobSpec
+from service.settings import Settings
+from service.wire.records import (
     AnyRecord,
     AttemptFinished,
     Batch,
@@ -29,8 +31,6 @@ from service.records import (
     TrialFinished,
     TrialStarted,
 )
-from service.settings import Settings
-from service.spec import JobSpec
 
 
 @pytest.fixture

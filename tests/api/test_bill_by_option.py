@@ -4,8 +4,8 @@ import pytest
 from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
-from api import cli
-from service.records import Bill, Billed, OptionBill
+from api.cli import main
+from service.wire.records import Bill, Billed, OptionBill
 from tests.api.conftest import Reporting
 
 BY_OPTION = {
@@ -34,7 +34,7 @@ def test_show_prints_what_each_option_took_the_most_used_first(
 ) -> None:
     monkeypatch.setenv("WIRETUNE_URL", live_url)
     monkeypatch.setenv("WIRETUNE_API_KEY", key)
-    shown = CliRunner().invoke(cli.app, ["show", billed])
+    shown = CliRunner().invoke(main.app, ["show", billed])
 
     assert shown.exit_code == 0, shown.stderr
     lines = shown.stdout.split("Bill by option")[1].splitlines()

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from api import cli
-from api.local import Server
+from api.cli import main
+from api.cli.local import Server
 from service.control import cleaning, embedded
 from service.control.storage import Storage
 from service.control.store import Store
 from service.errors import Unavailable
+from service.job.spec import JobSpec
 from service.settings import Settings
-from service.spec import JobSpec
 from tests.api.conftest import Reporting
 
 run_cli = CliRunner()
@@ -36,7 +36,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def served(live_url: str, key: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """A service that runs on this machine."""
-    monkeypatch.setattr(cli, "running_server", lambda settings: Server(live_url, key))
+    monkeypatch.setattr(main, "running_server", lambda settings: Server(live_url, key))
     return live_url
 
 
@@ -70,7 +70,7 @@ def sizes(folder: Path) -> dict[Path, int]:
 
 
 def clean(*options: str) -> Any:
-    done = run_cli.invoke(cli.app, ["clean", *options, "--json"])
+    done = run_cli.invoke(main.app, ["clean", *options, "--json"])
     assert done.exit_code == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -132,7 +132,7 @@ def test_young_jobs_can_be_left_alone(served: str, finished: str, days: str, num
 def test_nothing_goes_without_a_yes(served: str, store: Store, finished: str) -> None:
     before = sizes(store.settings.state_dir / "results")
 
-    done = run_cli.invoke(cli.app, ["clean"])
+    done = run_cli.invoke(main.app, ["clean"])
 
     assert done.exit_code == 2 and "--yes" in done.stderr
     assert "6.0 kB" in done.stdout and finished in done.stdout
@@ -146,7 +146,7 @@ def test_without_a_service_the_database_is_asked(settings: Settings, store: Stor
 
 
 def test_a_service_that_does_not_answer_is_left_alone(settings: Settings, store: Store, finished: str) -> None:
-    done = run_cli.invoke(cli.app, ["clean", "--yes"])
+    done = run_cli.invoke(main.app, ["clean", "--yes"])
 
     assert done.exit_code == 1 and str(os.getpid()) in done.stderr
 
@@ -189,7 +189,7 @@ def test_what_cannot_be_removed_is_said_and_the_rest_goes(
 
     monkeypatch.setattr(Storage, "remove", refuse)
 
-    done = run_cli.invoke(cli.app, ["clean", "--yes", "--json"])
+    done = run_cli.invoke(main.app, ["clean", "--yes", "--json"])
 
     assert done.exit_code == 1 and finished in done.stderr and "read-only" in done.stderr
     assert (json.loads(done.stdout)["bytes"], scratch.exists()) == (500, False)
@@ -201,7 +201,7 @@ def test_a_look_at_a_machine_without_a_service_makes_nothing(settings: Settings)
 
 
 def test_an_age_beyond_a_century_is_refused(settings: Settings) -> None:
-    done = run_cli.invoke(cli.app, ["clean", "--dry-run", "--older-than", "1e12"])
+    done = run_cli.invoke(main.app, ["clean", "--dry-run", "--older-than", "1e12"])
 
     assert done.exit_code == 2 and "36500" in done.stderr
 

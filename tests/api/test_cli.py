@@ -14,18 +14,18 @@ import yaml
 from rich.console import Console
 from typer.testing import CliRunner
 
-from api import cli, runs
+from api.cli import main, runs
+from api.cli.local import LocalServerError, Server
+from api.cli.runs import Interrupted, Run
 from api.client import Client
-from api.local import LocalServerError, Server
-from api.openapi import EXAMPLE_JOB
-from api.runs import Interrupted, Run
+from api.http.openapi import EXAMPLE_JOB
 from service.control.storage import Storage
 from service.control.store import Store
-from service.records import AttemptFinished, Batch
+from service.job.spec import JobSpec
+from service.job.states import JobState
 from service.settings import Settings
-from service.spec import JobSpec
-from service.states import JobState
-from service.views import JobView
+from service.wire.records import AttemptFinished, Batch
+from service.wire.views import JobView
 from tests.api.conftest import Reporting
 
 run_cli = CliRunner()
@@ -50,7 +50,7 @@ def test_a_bad_file_is_refused_with_every_problem(tmp_path: Path, settings: Sett
     path = tmp_path / "bad.yaml"
     path.write_text(yaml.safe_dump(EXAMPLE_JOB | {"workers": {"count": 0}, "budget": {}}))
 
-    result = run_cli.invoke(cli.app, [command, str(path)])
+    result = run_cli.invoke(main.app, [command, str(path)])
 
     assert result.exit_code == 2
     assert "/workers/count" in result.stderr and "/budget" in result.stderr
@@ -60,7 +60,7 @@ def test_a_bad_file_is_one_json_document_with_its_errors_where_json_is_asked_for
     path = tmp_path / "bad.yaml"
     path.write_text(yaml.safe_dump(EXAMPLE_JOB | {"workers": {"count": 0}}))
 
-    result = run_cli.invoke(cli.app, ["validate", "--json", str(path)])
+    result = run_cli.invoke(main.app, ["validate", "--json", str(path)])
     document = json.loads(result.stdout)
 
     assert (result.exit_code, document["valid"]) == (2, False)
@@ -73,38 +73,38 @@ def test_what_is_no_job_at_all_is_refused(tmp_path: Path, text: str | None, word
     if text is not None:
         path.write_text(text)
 
-    result = run_cli.invoke(cli.app, ["validate", str(path)])
+    result = run_cli.invoke(main.app, ["validate", str(path)])
 
     assert result.exit_code == 2
     assert word in result.stderr
 
 
 def test_a_valid_file_is_printed_with_its_defaults(job_file: Path) -> None:
-    result = run_cli.invoke(cli.app, ["validate", str(job_file)])
+    result = run_cli.invoke(main.app, ["validate", str(job_file)])
 
     assert JobSpec.model_validate_json(result.stdout) == JobSpec.model_validate(EXAMPLE_JOB)
 
 
 @pytest.mark.parametrize("arguments", [["list"], ["show", "job-1"], ["cancel", "job-1"], ["stop"]])
 def test_without_a_service_it_says_so(settings: Settings, arguments: list[str]) -> None:
-    result = run_cli.invoke(cli.app, arguments)
+    result = run_cli.invoke(main.app, arguments)
 
     assert result.exit_code == 1
     assert "no s" in result.stderr  # no service, no server
 
 
 def test_an_unreachable_service_is_named_with_the_way_to_start_one(settings: Settings) -> None:
-    result = run_cli.invoke(cli.app, ["list", "--url", "http://127.0.0.1:9", "--key", "wt_any"])
+    result = run_cli.invoke(main.app, ["list", "--url", "http://127.0.0.1:9", "--key", "wt_any"])
 
     assert result.exit_code == 1
     assert "127.0.0.1:9" in result.stderr and "wiretune serve" in result.stderr
 
 
 def test_a_job_is_submitted_listed_and_cancelled(at: str, job_file: Path) -> None:
-    job_id = run_cli.invoke(cli.app, ["submit", str(job_file)]).stdout.strip()
-    listed = run_cli.invoke(cli.app, ["list"])
-    cancelled = run_cli.invoke(cli.app, ["cancel", job_id])
-    again = run_cli.invoke(cli.app, ["cancel", job_id])
+    job_id = run_cli.invoke(main.app, ["submit", str(job_file)]).stdout.strip()
+    listed = run_cli.invoke(main.app, ["list"])
+    cancelled = run_cli.invoke(main.app, ["cancel", job_id])
+    again = run_cli.invoke(main.app, ["cancel", job_id])
 
     assert job_id in listed.stdout and "queued" in listed.stdout
     assert "cancelled" in cancelled.stdout
@@ -115,7 +115,7 @@ def test_a_job_is_submitted_listed_and_cancelled(at: str, job_file: Path) -> Non
 def test_a_finished_job_shows_its_bill(at: str, reporting: Reporting, command: str) -> None:
     reporting.run_to_the_end()
 
-    result = run_cli.invoke(cli.app, [command, reporting.job_id])
+    result = run_cli.invoke(main.app, [command, reporting.job_id])
 
     assert result.exit_code == 0, result.stderr
     assert "Bill (emulated 100 Mbit link)" in result.stdout
@@ -124,7 +124,7 @@ def test_a_finished_job_shows_its_bill(at: str, reporting: Reporting, command: s
 
 def test_every_command_prints_json_on_request(at: str, job_file: Path, reporting: Reporting) -> None:
     def said(*arguments: str) -> list[dict[str, Any]]:
-        done = run_cli.invoke(cli.app, [*arguments, "--json"])
+        done = run_cli.invoke(main.app, [*arguments, "--json"])
         assert done.exit_code == 0, done.stderr
         try:
             return [json.loads(done.stdout)]
@@ -160,7 +160,7 @@ def test_a_run_for_a_script_prints_its_result_alone(
     monkeypatch.setattr(runs, "running_server", lambda settings: Server(live_url, key))
     monkeypatch.setattr(runs, "follow", succeed)
 
-    done = run_cli.invoke(cli.app, ["run", str(job_file), "--json"] if command == "run" else ["demo", "--json", "-"])
+    done = run_cli.invoke(main.app, ["run", str(job_file), "--json"] if command == "run" else ["demo", "--json", "-"])
 
     assert done.exit_code == 0, done.stderr
     found = json.loads(done.stdout)
@@ -172,7 +172,7 @@ def test_a_watched_job_is_a_line_of_json_per_change(at: str, reporting: Reportin
     driver = threading.Thread(target=reporting.run_to_the_end)
     driver.start()
 
-    done = run_cli.invoke(cli.app, ["watch", reporting.job_id, "--json"])
+    done = run_cli.invoke(main.app, ["watch", reporting.job_id, "--json"])
     driver.join()
 
     states = [json.loads(line) for line in done.stdout.splitlines()]
@@ -185,7 +185,7 @@ def test_a_job_of_several_seeds_shows_its_arms_over_them(at: str, store: Store, 
     reporting = Reporting(store, job.model_copy(update={"seeds": (0, 1)}))
     reporting.run_to_the_end()
 
-    shown = run_cli.invoke(cli.app, ["show", reporting.job_id]).stdout
+    shown = run_cli.invoke(main.app, ["show", reporting.job_id]).stdout
 
     assert "2 workers, 40 s a trial; arms: tuned, dense; seeds: 0, 1" in shown
     assert "Arms over seeds (mean ± 95% interval; * lowest loss)" in shown
@@ -198,18 +198,18 @@ def test_a_log_is_printed_as_it_is(at: str, store: Store, reporting: Reporting, 
     storage = Storage(store.settings.resolved_storage_url)
     storage.write(storage.log_url(reporting.job_id, 1), b"first [bold]\nsecond\n")
 
-    done = run_cli.invoke(cli.app, ["logs", reporting.job_id, *follow])
-    as_json = run_cli.invoke(cli.app, ["logs", reporting.job_id, *follow, "--json"])
+    done = run_cli.invoke(main.app, ["logs", reporting.job_id, *follow])
+    as_json = run_cli.invoke(main.app, ["logs", reporting.job_id, *follow, "--json"])
 
     assert done.stdout == "first [bold]\nsecond\n"
     assert json.loads(as_json.stdout) == {"job": reporting.job_id, "text": done.stdout}
 
 
 def test_a_job_without_a_log_says_so(at: str, job_file: Path) -> None:
-    job_id = run_cli.invoke(cli.app, ["submit", str(job_file)]).stdout.strip()
-    run_cli.invoke(cli.app, ["cancel", job_id])
+    job_id = run_cli.invoke(main.app, ["submit", str(job_file)]).stdout.strip()
+    run_cli.invoke(main.app, ["cancel", job_id])
 
-    done = run_cli.invoke(cli.app, ["logs", job_id, "--follow"])
+    done = run_cli.invoke(main.app, ["logs", job_id, "--follow"])
 
     assert done.exit_code == 2 and "has not had any yet" in done.stderr
 
@@ -221,7 +221,7 @@ def test_watching_a_failed_job_fails(at: str, reporting: Reporting) -> None:
         if view.state is JobState.QUEUED:
             reporting.store.begin_attempt(reporting.job_id)
 
-    result = run_cli.invoke(cli.app, ["watch", reporting.job_id])
+    result = run_cli.invoke(main.app, ["watch", reporting.job_id])
 
     assert result.exit_code == 1
     assert "out of memory" in result.stderr
@@ -231,7 +231,7 @@ def test_the_exported_schedule_is_what_was_learned(at: str, reporting: Reporting
     reporting.run_to_the_end()
     out = tmp_path / "schedule.json"
 
-    result = run_cli.invoke(cli.app, ["export", reporting.job_id, "--arm", "tuned", "--out", str(out)])
+    result = run_cli.invoke(main.app, ["export", reporting.job_id, "--arm", "tuned", "--out", str(out)])
 
     assert result.exit_code == 0, result.stderr
     written = json.loads(out.read_text())
@@ -242,7 +242,7 @@ def test_the_exported_schedule_is_what_was_learned(at: str, reporting: Reporting
 def test_a_schedule_that_is_not_there_is_not_written(at: str, reporting: Reporting, tmp_path: Path) -> None:
     out = tmp_path / "schedule.json"
 
-    result = run_cli.invoke(cli.app, ["export", reporting.job_id, "--out", str(out)])
+    result = run_cli.invoke(main.app, ["export", reporting.job_id, "--out", str(out)])
 
     assert result.exit_code == 2 and not out.exists()
 
@@ -253,7 +253,7 @@ def test_a_setting_that_cannot_be_is_refused_by_its_variable(
 ) -> None:
     monkeypatch.setenv("WIRETUNE_PORT", "abc")
 
-    result = run_cli.invoke(cli.app, arguments)
+    result = run_cli.invoke(main.app, arguments)
 
     assert result.exit_code == 2
     assert result.stderr == "WIRETUNE_PORT is 'abc'; allowed: an integer from 0 to 65535\n"
@@ -270,7 +270,7 @@ def test_a_service_that_cannot_start_says_which_variable_to_check(
     monkeypatch.setenv("WIRETUNE_PORT", "0")
     monkeypatch.setenv(f"WIRETUNE_{name}", value)
 
-    result = run_cli.invoke(cli.app, ["serve"])
+    result = run_cli.invoke(main.app, ["serve"])
 
     assert (result.exit_code, type(result.exception)) == (1, SystemExit)
     assert f"WIRETUNE_{name}" in result.stderr
@@ -282,7 +282,7 @@ def test_a_state_dir_that_cannot_be_made_starts_nothing(
 ) -> None:
     monkeypatch.setenv("WIRETUNE_STATE_DIR", "/dev/null/state")
 
-    result = run_cli.invoke(cli.app, [command, *([str(job_file)] if command == "run" else [])])
+    result = run_cli.invoke(main.app, [command, *([str(job_file)] if command == "run" else [])])
 
     assert (result.exit_code, type(result.exception)) == (1, SystemExit)
     assert "WIRETUNE_STATE_DIR" in result.stderr
@@ -297,7 +297,7 @@ def test_a_result_that_could_not_be_written_is_refused_before_anything_runs(
 ) -> None:
     (tmp_path / "file").touch()
 
-    result = run_cli.invoke(cli.app, [*command, str(tmp_path / place)])
+    result = run_cli.invoke(main.app, [*command, str(tmp_path / place)])
 
     assert result.exit_code == 2
     assert said in result.stderr
@@ -307,7 +307,7 @@ def test_a_result_that_could_not_be_written_is_refused_before_anything_runs(
 def test_of_its_own_requests_the_service_logs_only_what_goes_wrong(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
-    cli.configure_logging()
+    main.configure_logging()
 
     assert not logging.getLogger("httpx2").isEnabledFor(logging.INFO)
     assert not logging.getLogger("httpcore2").isEnabledFor(logging.INFO)

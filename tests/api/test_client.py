@@ -6,8 +6,8 @@ import pytest
 
 from api.client import ApiError, Client, Unreachable
 from service.control.store import Store
-from service.spec import JobSpec
-from service.states import JobState
+from service.job.spec import JobSpec
+from service.job.states import JobState
 from tests.api.conftest import Reporting
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from api.documents import checked, parse_yaml
 from service.errors import InvalidJob
-from service.spec import JobSpec
+from service.job.spec import JobSpec
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

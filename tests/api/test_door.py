@@ -6,7 +6,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from service.control.store import Store
-from service.records import Batch, MetricPoints
+from service.wire.records import Batch, MetricPoints
 from tests.api.conftest import Reporting
 
 

@@ -6,7 +6,7 @@ import pytest
 from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
-from api import cli
+from api.cli import main
 from search.types import (
     Allowance,
     Candidate,
@@ -20,9 +20,9 @@ from search.types import (
     Values,
 )
 from service.cluster import reports
-from service.cluster.progress import Measured
-from service.records import Bill, StageClosed
-from service.spec import JobSpec
+from service.cluster.trial_ledger import Measured
+from service.job.spec import JobSpec
+from service.wire.records import Bill, StageClosed
 from tests.api.conftest import Reporting
 
 RATES, DENSITIES = (0.01, 0.1, 1.0), (0.01, 0.1)
@@ -101,7 +101,7 @@ def job_id(reporting: Reporting) -> str:
 
 
 def explained(job_id: str, *options: str) -> str:
-    result = run_cli.invoke(cli.app, ["explain", job_id, *options])
+    result = run_cli.invoke(main.app, ["explain", job_id, *options])
     assert result.exit_code == 0, result.output
     return result.output
 
@@ -174,7 +174,7 @@ def test_explain_draws_the_posterior_with_its_probes_and_the_choice(cli_at: None
 def test_what_is_not_there_is_refused_and_what_is_there_is_named(
     cli_at: None, job_id: str, options: list[str], words: str
 ) -> None:
-    result = run_cli.invoke(cli.app, ["explain", job_id, *options])
+    result = run_cli.invoke(main.app, ["explain", job_id, *options])
 
     assert result.exit_code == 2
     assert words in result.stderr

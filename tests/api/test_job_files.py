@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from api.cli.job_files import with_schedules
 from api.documents import checked
-from api.job_files import with_schedules
 from service.errors import InvalidJob
-from service.spec import JobSpec
+from service.job.spec import JobSpec
 
 JOB: dict[str, Any] = {"workload": {"kind": "digits-mlp"}, "budget": {"steps": 10}, "optimizer": {"kind": "sgd"}}
 SCHEDULE = {

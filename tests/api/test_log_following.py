@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from api import log_following
+from api.cli import log_following
+from api.cli.log_following import follow_log
 from api.client import ApiError, Client, Unreachable
-from api.log_following import follow_log
 from service.control.storage import Storage
 from service.control.store import Store
-from service.spec import JobSpec
+from service.job.spec import JobSpec
 
 Print = Callable[[int, bytes], None]
 

@@ -6,9 +6,9 @@ import pytest
 from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
-from api import cli
+from api.cli import main
 from api.client import Client
-from service import methods
+from service.catalog import methods
 
 run_cli = CliRunner()
 
@@ -16,7 +16,7 @@ run_cli = CliRunner()
 def test_service_client_and_command_line_list_the_same(live_url: str, key: str) -> None:
     with Client(live_url, key) as client:
         asked = client.methods("topk", workload="diamonds-mlp", workers=8)
-    printed = run_cli.invoke(cli.app, ["methods", "topk", "--workload", "diamonds-mlp", "--workers", "8", "--json"])
+    printed = run_cli.invoke(main.app, ["methods", "topk", "--workload", "diamonds-mlp", "--workers", "8", "--json"])
 
     assert asked == methods.methods("topk", workload="diamonds-mlp", workers=8)
     assert json.loads(printed.stdout) == asked.model_dump(mode="json")
@@ -50,7 +50,7 @@ def test_the_list_wants_a_key(anonymous: TestClient) -> None:
 
 
 def test_people_get_a_table_and_of_one_method_all_there_is() -> None:
-    table, one = (run_cli.invoke(cli.app, ["methods", *name]).stdout for name in ([], ["jointspar"]))
+    table, one = (run_cli.invoke(main.app, ["methods", *name]).stdout for name in ([], ["jointspar"]))
 
     assert all(each.name in table for each in methods.methods().methods)
     assert "Liu, Mozafari: Communication-efficient" in one and "blocks.share: a number in (0, 1] or a pair" in one
@@ -67,9 +67,9 @@ def test_people_get_a_table_and_of_one_method_all_there_is() -> None:
     ],
 )
 def test_people_are_told_the_knobs_by_which_a_kind_goes_with_a_method(name: str, line: str) -> None:
-    assert line in run_cli.invoke(cli.app, ["methods", name]).stdout
+    assert line in run_cli.invoke(main.app, ["methods", name]).stdout
 
 
 @pytest.mark.parametrize("given", [["topkk"], ["--workload", "x"], ["--shapes", "3x"]])
 def test_a_wrong_word_on_the_command_line_is_refused(given: list[str]) -> None:
-    assert run_cli.invoke(cli.app, ["methods", *given]).exit_code == 2
+    assert run_cli.invoke(main.app, ["methods", *given]).exit_code == 2

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from api.routes.page import DASHBOARD, plotly_path, plotly_source
-from service.states import Verb
+from api.http.routes.page import DASHBOARD, plotly_path, plotly_source
+from service.job.states import Verb
 
 SCRIPTS = sorted(DASHBOARD.glob("*.js"))
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from api.client import Client
-from api.openapi import EXAMPLE_JOB
-from service.spec import JobSpec
-from service.states import JobState, Verb
+from api.http.openapi import EXAMPLE_JOB
+from service.job.spec import JobSpec
+from service.job.states import JobState, Verb
 from tests.api.chromium import HOW_TO_GET_ONE, Tab, find_chromium
 from tests.api.conftest import Reporting
 

@@ -6,11 +6,11 @@ import pytest
 from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
-from api import cli
+from api.cli import main
 from api.client import ApiError, Client
-from api.openapi import EXAMPLE_JOB
-from service.spec import JobSpec
-from service.states import JobState, Verb, verbs_in
+from api.http.openapi import EXAMPLE_JOB
+from service.job.spec import JobSpec
+from service.job.states import JobState, Verb, verbs_in
 
 
 @pytest.fixture
@@ -88,9 +88,9 @@ def test_client_and_terminal_act_on_a_version(
 
     with pytest.raises(ApiError, match="is paused now") as refusal:
         client.cancel(first.id, version=first.version)
-    stale = CliRunner().invoke(cli.app, ["cancel", first.id, "--if-version", str(first.version)])
-    passed = CliRunner().invoke(cli.app, ["cancel", first.id, "--if-version", str(paused.version)])
-    of_nothing = CliRunner().invoke(cli.app, ["stop", "--if-version", "1"])
+    stale = CliRunner().invoke(main.app, ["cancel", first.id, "--if-version", str(first.version)])
+    passed = CliRunner().invoke(main.app, ["cancel", first.id, "--if-version", str(paused.version)])
+    of_nothing = CliRunner().invoke(main.app, ["stop", "--if-version", "1"])
 
     assert refusal.value.status == 412
     assert stale.exit_code == 2 and "is paused now" in stale.stderr

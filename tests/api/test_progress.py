@@ -3,10 +3,10 @@
 import pytest
 from rich.console import Console
 
-from api import figures, report
+from api.cli import figures, report
+from api.cli.demo import demo_job, introduction
+from api.cli.watch import Progress
 from api.client import Client
-from api.demo import demo_job, introduction
-from api.watch import Progress
 from search.config import BoConfig
 from service.control.store import Store
 from tests.api.conftest import Reporting

@@ -12,15 +12,15 @@ from hypothesis import given, settings, strategies as st
 from pyarrow import parquet
 from typer.testing import CliRunner
 
-from api import cli
+from api.cli import main
 from api.client import ApiError, Client
 from api.tables import COLUMNS, csv_chunks, write_parquet
-from service.control.reading import Point
+from service.control.queries import Point
 from service.control.storage import Storage
 from service.control.store import Store
-from service.records import MetricPoints
-from service.spec import JobSpec
-from service.views import TrialView
+from service.job.spec import JobSpec
+from service.wire.records import MetricPoints
+from service.wire.views import TrialView
 from tests.api.conftest import Reporting
 from tests.api.test_routes import refused
 
@@ -254,7 +254,7 @@ def test_an_export_is_what_the_api_answers(
     reporting.run_to_the_end()
     out = tmp_path / name
 
-    done = run_cli.invoke(cli.app, ["export", reporting.job_id, "--what", what, "--out", str(out), "--json"])
+    done = run_cli.invoke(main.app, ["export", reporting.job_id, "--what", what, "--out", str(out), "--json"])
 
     answer = http.get(f"/v1/jobs/{reporting.job_id}/{'metrics.csv' if what == 'metrics' else what}")
     assert done.exit_code == 0, done.stderr
@@ -273,7 +273,7 @@ def test_metrics_are_parquet_where_the_name_says_so(
     reporting.run_to_the_end()
     out = tmp_path / "metrics.parquet"
 
-    run_cli.invoke(cli.app, ["export", reporting.job_id, "--what", "metrics", "--out", str(out)])
+    run_cli.invoke(main.app, ["export", reporting.job_id, "--what", "metrics", "--out", str(out)])
 
     rows = parquet.read_table(out).to_pylist()
     assert {tuple(row.values()) for row in rows} == stored(store, reporting.job_id, "loss", "validation_loss")
@@ -283,7 +283,7 @@ def test_all_of_a_job_goes_to_one_folder(at: str, reporting: Reporting, tmp_path
     reporting.run_to_the_end()
     out = tmp_path / "all"
 
-    done = run_cli.invoke(cli.app, ["export", reporting.job_id, "--what", "all", "--out", str(out)])
+    done = run_cli.invoke(main.app, ["export", reporting.job_id, "--what", "all", "--out", str(out)])
 
     assert done.exit_code == 0, done.stderr
     assert {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()} == {
@@ -297,7 +297,7 @@ def test_of_a_running_job_all_is_what_there_is(at: str, reporting: Reporting, tm
     reporting.start("tuned")
     reporting.stage("tuned", 0, rate=2.0, density=0.01)
 
-    done = run_cli.invoke(cli.app, ["export", reporting.job_id, "--what", "all", "--out", str(tmp_path / "all")])
+    done = run_cli.invoke(main.app, ["export", reporting.job_id, "--what", "all", "--out", str(tmp_path / "all")])
 
     assert done.exit_code == 0, done.stderr
     assert {path.name for path in (tmp_path / "all").rglob("*.*")} == {"report.json", "metrics.csv", "schedule.json"}
@@ -307,7 +307,7 @@ def test_an_export_that_fails_leaves_what_was_there(at: str, reporting: Reportin
     out = tmp_path / "weights.safetensors"
     out.write_bytes(b"precious")
 
-    done = run_cli.invoke(cli.app, ["export", reporting.job_id, "--what", "weights", "--out", str(out)])
+    done = run_cli.invoke(main.app, ["export", reporting.job_id, "--what", "weights", "--out", str(out)])
 
     assert done.exit_code == 2
     assert out.read_bytes() == b"precious" and list(tmp_path.glob("*.partial")) == []
@@ -316,7 +316,7 @@ def test_an_export_that_fails_leaves_what_was_there(at: str, reporting: Reportin
 def test_a_schedule_can_go_to_standard_output(at: str, reporting: Reporting) -> None:
     reporting.run_to_the_end()
 
-    done = run_cli.invoke(cli.app, ["export", reporting.job_id, "--out", "-"])
+    done = run_cli.invoke(main.app, ["export", reporting.job_id, "--out", "-"])
 
     assert json.loads(done.stdout)["num_steps"] == 200
 
@@ -351,7 +351,7 @@ def test_a_choice_that_cannot_be_is_refused_and_leaves_nothing(
 ) -> None:
     out = tmp_path / "out"
 
-    done = run_cli.invoke(cli.app, ["export", reporting.job_id, *options, "--out", str(out)])
+    done = run_cli.invoke(main.app, ["export", reporting.job_id, *options, "--out", str(out)])
 
     assert done.exit_code == 2 and said in done.stderr
     assert not out.exists()

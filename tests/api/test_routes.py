@@ -10,13 +10,13 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from starlette.routing import Mount
 
-from api.app import create_app
-from api.bodies import MAX_JOB_BYTES
-from api.openapi import EXAMPLE_JOB
+from api.http.app import create_app
+from api.http.bodies import MAX_JOB_BYTES
+from api.http.openapi import EXAMPLE_JOB
 from service.control.store import Store
 from service.errors import Unavailable
-from service.problems import Problem
-from service.spec import JobSpec
+from service.job.problems import Problem
+from service.job.spec import JobSpec
 
 OPEN_PATHS = {"/", "/docs", "/healthz", "/readyz", "/openapi.json", "/vendor/{name}", "/static/main.js"}
 

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 import pytest
 from typer.testing import CliRunner
 
-from api import cli
+from api.cli import main
+from api.cli.local import LocalServerError, running_server, start_server, stop_server
 from api.client import Client
-from api.local import LocalServerError, running_server, start_server, stop_server
-from api.server import Linger, PortBusy, bind, ensure_key
+from api.http.server import Linger, PortBusy, bind, ensure_key
 from service.control import processes
 from service.control.store import Store
+from service.job.spec import JobSpec
 from service.settings import Settings
-from service.spec import JobSpec
 
 
 def test_a_started_server_is_found_answers_and_is_stopped(settings: Settings) -> None:
@@ -25,7 +25,7 @@ def test_a_started_server_is_found_answers_and_is_stopped(settings: Settings) ->
     found = running_server(settings)
     with Client(*started) as client:
         page = client.jobs()
-    listed = CliRunner().invoke(cli.app, ["list"])
+    listed = CliRunner().invoke(main.app, ["list"])
     told = stop_server(settings)
 
     assert found == started
@@ -139,7 +139,9 @@ def test_a_server_does_not_leave_an_active_job(store: Store, job: JobSpec) -> No
 
 
 def test_the_application_loads_neither_ray_nor_torch() -> None:
-    code = "import sys, api.app, api.server, api.cli; print({'ray', 'torch', 'plotly'} & set(sys.modules))"
+    code = (
+        "import sys, api.http.app, api.http.server, api.cli.main; print({'ray', 'torch', 'plotly'} & set(sys.modules))"
+    )
 
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 

@@ -8,12 +8,12 @@ import pytest
 from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
-from api import cli
-from api.changes import differences, merged
+from api.cli import main
 from api.client import ApiError, Client
-from api.openapi import EXAMPLE_JOB
-from service.spec import JobSpec
-from service.states import ALLOWED_IN, JobState, Verb
+from api.http.changes import differences, merged
+from api.http.openapi import EXAMPLE_JOB
+from service.job.spec import JobSpec
+from service.job.states import ALLOWED_IN, JobState, Verb
 from tests.api.conftest import Reporting
 
 run_cli = CliRunner()
@@ -120,9 +120,9 @@ def test_equal_jobs_do_not_differ_and_arms_are_compared_one_by_one(job: JobSpec)
 def test_a_terminal_shows_what_differs_and_a_script_reads_the_id(at: str, client: Client, job: JobSpec) -> None:
     source = client.submit(job).id
 
-    made = run_cli.invoke(cli.app, ["clone", source, "--set", "budget.seconds=80", "--set", "labels.team=me"])
-    dry = run_cli.invoke(cli.app, ["clone", source, "--dry-run", "--json"])
-    bad = run_cli.invoke(cli.app, ["clone", source, "--set", "budget"])
+    made = run_cli.invoke(main.app, ["clone", source, "--set", "budget.seconds=80", "--set", "labels.team=me"])
+    dry = run_cli.invoke(main.app, ["clone", source, "--dry-run", "--json"])
+    bad = run_cli.invoke(main.app, ["clone", source, "--set", "budget"])
 
     assert "/budget/seconds: 40.0 -> 80" in made.stderr and "/labels/team: None -> me" in made.stderr
     assert client.job(made.stdout.strip()).spec.budget.seconds == 80
@@ -135,7 +135,7 @@ def test_changes_come_from_a_file_and_null_gives_a_default(at: str, client: Clie
     changes = tmp_path / "changes.yaml"
     changes.write_text("clip: null\nname: another")
 
-    made = run_cli.invoke(cli.app, ["clone", source, "--changes", str(changes), "--set", "seeds=[1, 2]"])
+    made = run_cli.invoke(main.app, ["clone", source, "--changes", str(changes), "--set", "seeds=[1, 2]"])
 
     spec = client.job(made.stdout.strip()).spec
     assert (spec.clip, spec.name, spec.seeds) == (None, "another", (1, 2))
@@ -145,12 +145,12 @@ def test_a_terminals_verbs_say_where_the_job_is_then(at: str, reporting: Reporti
     reporting.start("tuned")
     job_id = reporting.job_id
 
-    stopped = run_cli.invoke(cli.app, ["stop", job_id])
-    cancelled = run_cli.invoke(cli.app, ["cancel", job_id, "--json"])
-    refused = run_cli.invoke(cli.app, ["resume", job_id])
+    stopped = run_cli.invoke(main.app, ["stop", job_id])
+    cancelled = run_cli.invoke(main.app, ["cancel", job_id, "--json"])
+    refused = run_cli.invoke(main.app, ["resume", job_id])
     reporting.finish("cancelled")
-    retried = run_cli.invoke(cli.app, ["retry", job_id])
-    paused = run_cli.invoke(cli.app, ["pause", job_id])
+    retried = run_cli.invoke(main.app, ["retry", job_id])
+    paused = run_cli.invoke(main.app, ["pause", job_id])
 
     assert stopped.stdout == f"{job_id} is stopping: stopped early by the user\n"
     assert json.loads(cancelled.stdout)["state"] == "cancelling"

@@ -4,19 +4,19 @@ import pytest
 from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
-from api import cli
-from api.app import create_app
+from api.cli import main
 from api.client import ApiError, Client
+from api.http.app import create_app
 from service.control.store import Store
-from service.problems import Problem
-from service.spec import JobSpec
+from service.job.problems import Problem
+from service.job.spec import JobSpec
 
 
 def test_a_paused_job_is_resumed_with_other_workers(client: Client, job: JobSpec, live_url: str, key: str) -> None:
     job_id = client.submit(job).id
     client.pause(job_id)
 
-    done = CliRunner().invoke(cli.app, ["resume", job_id, "--workers", "4", "--url", live_url, "--key", key])
+    done = CliRunner().invoke(main.app, ["resume", job_id, "--workers", "4", "--url", live_url, "--key", key])
 
     assert "with 4 workers instead of 2" in done.output
     assert client.job(job_id).spec.workers.count == 4

@@ -6,7 +6,7 @@ import pytest
 from contest import auto_table
 from contest.auto_race import ARMS, Race, Watcher, trial
 
-from service.records import Bill, Control, MetricPoints, TrialFinished, TrialStarted
+from service.wire.records import Bill, Control, MetricPoints, TrialFinished, TrialStarted
 
 RACE = Race(mbps=100.0, budget_s=30.0, seed=3, target=0.5)
 

@@ -14,7 +14,7 @@ import pytest
 from faults import audit
 from faults.clients import Book
 
-from service.states import JobState
+from service.job.states import JobState
 
 BENCHMARK = Path(chaos.__file__)
 

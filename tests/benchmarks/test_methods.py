@@ -14,8 +14,8 @@ from contest import methods_table, ours, rates
 from contest.book import Book
 from contest.methods import METHODS
 
-from trainers.config import ActivationsConfig, BlocksConfig, ExchangeConfig, SyncConfig
 from trainers.exchange.levels.config import CostConfig, LevelsConfig
+from trainers.spec.config import ActivationsConfig, BlocksConfig, ExchangeConfig, SyncConfig
 
 
 def kinds_of(union: object) -> set[str]:

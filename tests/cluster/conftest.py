@@ -8,9 +8,9 @@ from typing import Any
 import fsspec
 import pytest
 
-from trainers.config import DigitsMlp, NoneConfig, ReplicaConfig, SgdConfig
-from trainers.group import Group
-from trainers.segment import Evaluation, Segment, SegmentResult
+from trainers.spec.config import DigitsMlp, NoneConfig, ReplicaConfig, SgdConfig
+from trainers.training.group import Group
+from trainers.training.segment import Evaluation, Segment, SegmentResult
 
 
 class ArithmeticGroup(Group):

@@ -9,7 +9,7 @@ import pytest
 from search.types import Allowance, Candidate, Values
 from service.cluster import trial
 from service.cluster.lanes import for_a_lane
-from service.records import ProbeDone, Searched, StageDecided, TrialFinished
+from service.wire.records import ProbeDone, Searched, StageDecided, TrialFinished
 from tests.small_trials import Memory, digits_trial
 
 Train = Callable[..., Memory]

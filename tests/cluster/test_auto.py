@@ -8,10 +8,10 @@ import pytest
 from search.schedule_file import ScheduleFile
 from service.cluster import trial
 from service.cluster.reporter import Stopped
-from service.records import AnyRecord, Control, ProbeDone, StageClosed, StageDecided, TrialFinished
-from service.spec import TrialSpec
+from service.job.spec import TrialSpec
+from service.wire.records import AnyRecord, Control, ProbeDone, StageClosed, StageDecided, TrialFinished
 from tests.small_trials import Memory, digits_trial
-from trainers.group import ProcessGroup
+from trainers.training.group import ProcessGroup
 
 OPTIONS = ["threshold 0.02", "powersgd 4", "powersgd 1", "local_sgd 64"]
 

@@ -5,7 +5,7 @@ from hypothesis import given, strategies as st
 
 from search.config import Budget
 from search.types import Allowance, Spent
-from service.cluster.chunks import (
+from service.cluster.segment_length import (
     CLOCKLESS_CHUNK,
     FIRST_CHUNK,
     MAX_CHUNK_S,

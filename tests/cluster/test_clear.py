@@ -7,7 +7,7 @@ import pytest
 
 from service.cluster.reporter import Door, Reporter
 from service.control.processes import wait_until
-from service.records import Acknowledgement, Batch, Bill, Checkpointed, Control, MetricPoints
+from service.wire.records import Acknowledgement, Batch, Bill, Checkpointed, Control, MetricPoints
 
 STREAM = "job.tuned.0"
 POINT = MetricPoints(trial_id=STREAM, name="loss", steps=(0,), seconds=(0.1,), values=(0.5,))

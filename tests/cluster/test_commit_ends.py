@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from search import strategies
-from search.baselines import Fixed
+from search.baselines.guess import Fixed
 from search.types import Course, Observation
 from service.cluster import trial
-from service.records import TrialFinished
+from service.wire.records import TrialFinished
 from tests.small_trials import Memory, digits_trial
-from trainers.segment import Evaluation
+from trainers.training.segment import Evaluation
 
 
 class Watcher(Fixed):

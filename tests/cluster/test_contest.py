@@ -8,10 +8,10 @@ import pytest
 from search.schedule_file import ScheduleFile
 from service.cluster import trial
 from service.cluster.reporter import Stopped
-from service.records import Control, ProbeDone, Searched, StageDecided, TrialFinished
-from service.spec import TrialSpec
+from service.job.spec import TrialSpec
+from service.wire.records import Control, ProbeDone, Searched, StageDecided, TrialFinished
 from tests.small_trials import Memory, digits_trial
-from trainers.group import ProcessGroup
+from trainers.training.group import ProcessGroup
 
 OPTIONS = ["sgd", {"kind": "adamw", "learning_rate": 0.002}, "muon", "schedulefree_sgd"]
 

@@ -9,8 +9,8 @@ import pytest
 
 from service.cluster import trial
 from service.cluster.resume import Resume
-from service.records import Checkpointed, ProbeDone, Searched, StageClosed, StageDecided, TrialFinished
-from service.spec import TrialSpec
+from service.job.spec import TrialSpec
+from service.wire.records import Checkpointed, ProbeDone, Searched, StageClosed, StageDecided, TrialFinished
 from tests.small_trials import Memory, digits_trial
 
 BO = {"kind": "bo", "max_search_fraction": 0.5}

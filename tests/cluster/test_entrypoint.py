@@ -10,8 +10,8 @@ from ray.exceptions import RayActorError, RayTaskError
 from service.cluster.attempt import Hopeless, is_wanted
 from service.cluster.entrypoint import failure_of, outcome_of, run
 from service.cluster.group import death_of
-from service.records import AttemptBrief, Control, ResumePoint
-from service.spec import JobSpec
+from service.job.spec import JobSpec
+from service.wire.records import AttemptBrief, Control, ResumePoint
 
 
 def _brief(*, finished: bool, control: Control = Control.RUN) -> AttemptBrief:
@@ -94,7 +94,7 @@ def test_a_driver_loads_neither_torch_nor_the_search():
 
 
 def test_what_trains_loads_no_library_that_its_workload_does_not_need():
-    code = "import sys, trainers.rank; print(sorted({'sklearn', 'pandas', 'botorch'} & set(sys.modules)))"
+    code = "import sys, trainers.training.rank; print(sorted({'sklearn', 'pandas', 'botorch'} & set(sys.modules)))"
 
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
 

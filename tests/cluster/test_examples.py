@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from service.cluster import trial
-from service.records import AnyRecord, Checkpointed, MetricPoints, Searched, StageClosed, TrialFinished
-from service.spec import TrialSpec
+from service.job.spec import TrialSpec
+from service.wire.records import AnyRecord, Checkpointed, MetricPoints, Searched, StageClosed, TrialFinished
 from tests.example_jobs import EXAMPLES, searches, shortened
 from tests.small_trials import Memory
-from trainers.group import ProcessGroup
+from trainers.training.group import ProcessGroup
 
 LINK = {"mode": "emulate", "mbps": 10_000, "latency_ms": 0.1}
 CHECKPOINT = {"every_seconds": 1e-9, "keep": 100}  # after every push

@@ -9,7 +9,7 @@ import pytest
 
 from service.cluster import gpus
 from service.cluster.gpus import Gpu, Holder
-from trainers.outcome import Outcome
+from trainers.training.call_results import Outcome
 
 FIRST, SECOND = "GPU-5a1c0b8e-31f5-7d02-9b57-0c2f4a6d8e11", "GPU-c7e9d2f4-8a60-1b3c-4d5e-6f708192a3b4"
 GPUS = f"""\

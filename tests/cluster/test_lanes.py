@@ -16,12 +16,12 @@ from search.types import Allowance, Candidate, Spent, Values
 from service.cluster import trial
 from service.cluster.lanes import Lane, ProbeRun, for_a_lane, require_equal, side_by_side
 from service.cluster.reports import Probe
-from service.records import AnyRecord, MetricPoints, ProbeDone, StageDecided, TrialFinished
-from service.spec import JobSpec, TrialSpec
+from service.job.spec import JobSpec, TrialSpec
+from service.wire.records import AnyRecord, MetricPoints, ProbeDone, StageDecided, TrialFinished
 from tests.small_trials import Memory, digits_trial
-from trainers.group import ProcessGroup
-from trainers.repair import RepairingGroup
-from trainers.segment import Segment
+from trainers.training.group import ProcessGroup
+from trainers.training.repair import RepairingGroup
+from trainers.training.segment import Segment
 from trainers.workload import WorkloadError
 
 BUDGET = Budget(steps=1000)

@@ -6,12 +6,12 @@ import pytest
 
 from search.space import OptionAxis
 from service.cluster import trial
-from service.cluster.opening import opening_space
-from service.cluster.options import predicted
-from service.records import ProbeDone, StageDecided
-from service.spec import TrialSpec
+from service.cluster.exchange_probing import predicted
+from service.cluster.warm_up import opening_space
+from service.job.spec import TrialSpec
+from service.wire.records import ProbeDone, StageDecided
 from tests.small_trials import Memory, digits_trial
-from trainers.segment import Segment, SegmentResult
+from trainers.training.segment import Segment, SegmentResult
 from trainers.workload import WorkloadError
 
 JOB: dict[str, Any] = {

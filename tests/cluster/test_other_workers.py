@@ -7,10 +7,10 @@ import pytest
 
 from service.cluster import trial
 from service.cluster.resume import Resume
-from service.records import Checkpointed, MetricPoints, TrialFinished
-from service.spec import TrialSpec
+from service.job.spec import TrialSpec
+from service.wire.records import Checkpointed, MetricPoints, TrialFinished
 from tests.small_trials import Memory, digits_trial
-from trainers.group import ProcessGroup
+from trainers.training.group import ProcessGroup
 
 KINDS: dict[str, dict[str, Any]] = {
     "threshold": {"exchange": {"kind": "threshold", "density": 0.02}},

@@ -10,7 +10,7 @@ import pytest
 
 from service.cluster.reporter import Door, LeaseKeeper, Reporter, Stopped
 from service.control import processes
-from service.records import Control, MetricPoints
+from service.wire.records import Control, MetricPoints
 
 STREAM = "job.tuned.0"
 
@@ -79,7 +79,7 @@ def api() -> Iterator[Api]:
 
 @pytest.fixture
 def door(api: Api) -> Iterator[Door]:
-    door = Door(api_url=f"http://127.0.0.1:{api.server.server_port}", job_id="job", attempt=1, token="secret")
+    door = Door(api_url=f"http://127.0.0.1:{api.http.server.server_port}", job_id="job", attempt=1, token="secret")
     yield door
     door.close()
 

@@ -10,8 +10,16 @@ import pytest
 
 from service.cluster import trial
 from service.cluster.resume import Resume
-from service.records import AnyRecord, Checkpointed, MetricPoints, ProbeDone, StageClosed, StageDecided, TrialFinished
-from service.spec import TrialSpec
+from service.job.spec import TrialSpec
+from service.wire.records import (
+    AnyRecord,
+    Checkpointed,
+    MetricPoints,
+    ProbeDone,
+    StageClosed,
+    StageDecided,
+    TrialFinished,
+)
 from tests.small_trials import Memory, digits_trial
 from trainers.workload import WorkloadError
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from service.cluster import trial
 from service.cluster.resume import Resume
-from service.records import AnyRecord, Checkpointed, MetricPoints, StageClosed
+from service.wire.records import AnyRecord, Checkpointed, MetricPoints, StageClosed
 from tests.small_trials import Memory, digits_trial
-from trainers.segment import Evaluation
+from trainers.training.segment import Evaluation
 
 
 class Storage(Memory):

@@ -4,7 +4,7 @@ import threading
 from typing import Any
 
 from service.cluster.reporter import Reporter
-from service.records import Acknowledgement, Batch, Bill, Billed, Control, Searched
+from service.wire.records import Acknowledgement, Batch, Bill, Billed, Control, Searched
 
 TRIAL = "job.tuned.0"
 

@@ -14,7 +14,8 @@ import pytest
 
 from service.cluster import trial
 from service.cluster.reporter import Stopped
-from service.records import (
+from service.job.spec import TrialSpec
+from service.wire.records import (
     AnyRecord,
     Checkpointed,
     Control,
@@ -24,11 +25,10 @@ from service.records import (
     StageDecided,
     TrialFinished,
 )
-from service.spec import TrialSpec
 from tests.small_trials import Memory, digits_trial
-from trainers.group import ProcessGroup
-from trainers.repair import RepairingGroup
-from trainers.segment import Segment
+from trainers.training.group import ProcessGroup
+from trainers.training.repair import RepairingGroup
+from trainers.training.segment import Segment
 
 
 class Stopping(Memory):

@@ -9,8 +9,8 @@ import pytest
 
 from service.cluster import trial
 from service.cluster.reporter import Stopped
-from service.records import AnyRecord, Checkpointed, Control, MetricPoints, StageClosed, TrialFinished
-from service.spec import TrialSpec
+from service.job.spec import TrialSpec
+from service.wire.records import AnyRecord, Checkpointed, Control, MetricPoints, StageClosed, TrialFinished
 from tests.small_trials import digits_trial
 
 ARMS: dict[str, dict[str, Any]] = {

@@ -14,10 +14,10 @@ from sqlalchemy.orm import Session
 
 from service.control.processes import wait_until
 from service.control.store import Store
-from service.records import AttemptFinished, Batch, Bill, StageClosed, StageDecided, TrialStarted
+from service.job.spec import JobSpec
+from service.job.states import JobState
 from service.settings import Settings
-from service.spec import JobSpec
-from service.states import JobState
+from service.wire.records import AttemptFinished, Batch, Bill, StageClosed, StageDecided, TrialStarted
 
 
 class Clock:

@@ -1,6 +1,6 @@
 """What drivers report in tests of the store."""
 
-from service.records import Bill, MetricPoints, ScheduleEntry, TrialFinished
+from service.wire.records import Bill, MetricPoints, ScheduleEntry, TrialFinished
 
 BILL = Bill(
     bytes_sent=500,

@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import make_url, select
 
-from service.control import jobs, reading
+from service.control import jobs, queries
 from service.control.models import JobRow
 from service.control.store import Store
 from service.errors import IllegalTransition, OutOfSequence, Unavailable, WiretuneError
-from service.records import AttemptFinished, Batch, Control, MetricPoints
-from service.states import JobState
+from service.job.states import JobState
+from service.wire.records import AttemptFinished, Batch, Control, MetricPoints
 from tests.contract.conftest import Group, only
 
 pytestmark = only("postgresql")
@@ -123,10 +123,10 @@ def test_a_reader_sees_one_moment(replicas, driver):
     mine, other = replicas
 
     with mine._reading() as session:
-        before = reading.job_view(reading.require(session, driver.job_id))
+        before = queries.job_view(queries.require(session, driver.job_id))
         other.cancel(driver.job_id)
         session.expire_all()
-        after = reading.job_view(reading.require(session, driver.job_id))
+        after = queries.job_view(queries.require(session, driver.job_id))
 
     assert before == after
     assert mine.job(driver.job_id).state is JobState.CANCELLING

@@ -9,12 +9,12 @@ from sqlalchemy import select
 from service.cluster import trial
 from service.control.models import Base
 from service.control.store import Store
-from service.records import AnyRecord, AttemptFinished, Batch, Checkpointed, ProbeDone, StageClosed, TrialFinished
+from service.job.spec import JobSpec
 from service.settings import Settings
-from service.spec import JobSpec
+from service.wire.records import AnyRecord, AttemptFinished, Batch, Checkpointed, ProbeDone, StageClosed, TrialFinished
 from tests.contract.conftest import Clock
 from tests.small_trials import Memory
-from trainers.group import ProcessGroup
+from trainers.training.group import ProcessGroup
 
 SPEC = JobSpec.model_validate(
     {

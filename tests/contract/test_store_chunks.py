@@ -8,7 +8,7 @@ from sqlalchemy import func, select
 from service.control import points as stored
 from service.control.columns import Sample, decode, encode
 from service.control.models import ChunkRow, PointRow
-from service.records import MetricPoints
+from service.wire.records import MetricPoints
 from tests.contract.conftest import only
 from tests.contract.reported import BILL, points
 

@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from service.control.store import Store
 from service.settings import Settings
-from service.spec import JobSpec
+from service.job.spec import JobSpec
 store = Store.open(Settings(state_dir=Path(sys.argv[1]), database_url=sys.argv[2]))
 spec = JobSpec.model_validate({"workload": {"kind": "digits-mlp"}, "budget": {"steps": 1}})
 while True:

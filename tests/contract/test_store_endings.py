@@ -4,8 +4,8 @@ import pytest
 
 from service.control import attempts
 from service.errors import IllegalTransition
-from service.records import AttemptFinished, Checkpointed, Control, Searched
-from service.states import JobState
+from service.job.states import JobState
+from service.wire.records import AttemptFinished, Checkpointed, Control, Searched
 from tests.contract.reported import BILL, finished, points
 
 

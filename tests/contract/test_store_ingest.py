@@ -7,12 +7,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings as hypothesis_settings, strategies
 
 from service.errors import Fenced, InvalidJob, OutOfSequence
-from service.records import (
+from service.job.states import JobState
+from service.wire.records import (
     AttemptFinished,
     Batch,
     MetricPoints,
 )
-from service.states import JobState
 from tests.contract.reported import points
 
 

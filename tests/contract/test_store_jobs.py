@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from service.control import jobs
 from service.errors import IllegalTransition, InvalidJob, KeyReused, NotFound
-from service.states import RULES, TERMINAL, JobState, may_follow
+from service.job.states import RULES, TERMINAL, JobState, may_follow
 
 STATES = list(JobState)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from api.app import create_app
+from api.http.app import create_app
 from service.control.store import Store
 from service.errors import Unavailable
 from service.settings import Settings

@@ -6,7 +6,7 @@ import pytest
 
 from search.config import Budget
 from service.errors import PreconditionFailed
-from service.states import ALLOWED_IN, JobState, Verb
+from service.job.states import ALLOWED_IN, JobState, Verb
 from tests.contract.conftest import only
 
 LARGER = {"caps": Budget(steps=200)}

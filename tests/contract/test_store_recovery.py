@@ -5,7 +5,7 @@ from sqlalchemy import event, select
 
 from service.control import jobs
 from service.errors import Unavailable
-from service.records import Batch, MetricPoints
+from service.wire.records import Batch, MetricPoints
 from tests.contract.conftest import Group, only
 
 pytestmark = only("postgresql")

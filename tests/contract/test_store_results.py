@@ -2,9 +2,9 @@
 
 import pytest
 
-from service.control.reading import Point
+from service.control.queries import Point
 from service.errors import NotFound
-from service.records import AttemptFinished, MetricPoints
+from service.wire.records import AttemptFinished, MetricPoints
 
 
 def test_points_are_all_there_in_order_whatever_order_they_came_in(store, driver):

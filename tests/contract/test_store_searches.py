@@ -3,8 +3,8 @@
 import pytest
 
 from service.errors import CheckpointGone
-from service.records import MetricPoints, ProbeDone, Searched
-from service.states import JobState
+from service.job.states import JobState
+from service.wire.records import MetricPoints, ProbeDone, Searched
 from tests.contract.conftest import only
 from tests.contract.reported import BILL, points
 

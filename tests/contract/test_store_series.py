@@ -3,7 +3,7 @@
 import pytest
 
 from service.errors import NotFound
-from service.records import (
+from service.wire.records import (
     MetricPoints,
 )
 from tests.contract.reported import points

@@ -3,7 +3,7 @@
 import pytest
 
 from service.errors import InvalidJob
-from service.records import (
+from service.wire.records import (
     Bill,
     Billed,
     Checkpointed,

@@ -3,8 +3,8 @@
 import pytest
 
 from service.errors import InvalidJob
-from service.records import AttemptFinished, Bill
-from service.states import JobState
+from service.job.states import JobState
+from service.wire.records import AttemptFinished, Bill
 
 AUTO = {"controller": {"kind": "bo", "transfer": "auto"}}
 SGD = {"optimizer": {"kind": "sgd", "learning_rate": 0.1}}

@@ -6,8 +6,16 @@ from search.config import Budget
 from service.control import jobs
 from service.control.storage import Storage
 from service.errors import CheckpointGone, IllegalTransition, InvalidJob
-from service.records import AttemptFinished, Bill, Checkpointed, Control, MetricPoints, ScheduleEntry, TrialFinished
-from service.states import ALLOWED_IN, JobState, Verb
+from service.job.states import ALLOWED_IN, JobState, Verb
+from service.wire.records import (
+    AttemptFinished,
+    Bill,
+    Checkpointed,
+    Control,
+    MetricPoints,
+    ScheduleEntry,
+    TrialFinished,
+)
 from tests.contract.conftest import only
 
 LARGER = Budget(steps=200)

@@ -4,8 +4,8 @@ import pytest
 
 from search.config import Budget
 from service.errors import InvalidJob
-from service.spec import JobSpec
-from service.states import JobState
+from service.job.spec import JobSpec
+from service.job.states import JobState
 from tests.contract.conftest import only
 
 

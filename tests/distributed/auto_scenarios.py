@@ -11,7 +11,9 @@ from exchange_kinds import UNEVEN
 from sync_bench import SHAPES, D, Problem, SyncBench
 from sync_scenarios import write_checkpoint
 
-from trainers.config import (
+from trainers.exchange.options import Option
+from trainers.exchange.step_result import Exchanged
+from trainers.spec.config import (
     AutoConfig,
     DigitsMlp,
     EveryStepConfig,
@@ -25,12 +27,10 @@ from trainers.config import (
     SyncConfig,
     ThresholdConfig,
 )
-from trainers.exchange.options import Option
-from trainers.exchange.outcome import Exchanged
-from trainers.option_cost import mean_traffic
-from trainers.replica import Replica
-from trainers.segment import Segment
 from trainers.sync.config import LocalSgdConfig
+from trainers.traffic.option_cost import mean_traffic
+from trainers.training.replica import Replica
+from trainers.training.segment import Segment
 
 RATE = 0.05
 #: What each option is when nothing changes.
@@ -71,8 +71,8 @@ class AutoBench(SyncBench):
 
         Relative to the largest that was given.
         """
-        sums = torch.stack([self.given, self.x.double()]) / self.wires.topology.num_workers
-        self.wires.all_reduce_sum(sums, {"control": sums.nbytes})
+        sums = torch.stack([self.given, self.x.double()]) / self.node_links.topology.num_workers
+        self.node_links.all_reduce_sum(sums, {"control": sums.nbytes})
         given, x = sums
         return float((given + x / RATE).abs().max() / given.abs().max())  # it began at 0
 
@@ -127,9 +127,9 @@ def _sent(place: Place, option: Option) -> list[float]:
     """Return the bytes of a step on average, over two rounds of local updates, and what was foreseen."""
     bench, num_steps = AutoBench(place), 6
     bench.take(option.name, 3)  # in the first of which ranks agree on a threshold, or on scales
-    bench.wires.between.ledger.take()
+    bench.node_links.between.ledger.take()
     bench.take(option.name, num_steps)
-    sent = sum(bench.wires.between.ledger.take().values())
+    sent = sum(bench.node_links.between.ledger.take().values())
     foreseen = mean_traffic(option, SHAPES, num_workers=place.num_workers, like=AUTO)
     return [sent / num_steps, foreseen.bytes]
 
@@ -185,5 +185,5 @@ def _ends(replica: Replica, segment: Segment) -> str:
 
 def _joined(config: ReplicaConfig, rank: int, num_workers: int) -> Replica:
     replica = Replica(config, rank, num_workers, device="cpu")
-    replica._wires.join()
+    replica._node_links.join()
     return replica

@@ -6,9 +6,8 @@ from typing import Any
 from exchange_bench import digest
 from sync_scenarios import write_checkpoint
 
-from trainers import cost
 from trainers.blocks.jointspar import JointSpar
-from trainers.config import (
+from trainers.spec.config import (
     AllBlocksConfig,
     BlocksConfig,
     ByLabelPartition,
@@ -18,8 +17,9 @@ from trainers.config import (
     NoneConfig,
     ReplicaConfig,
 )
-from trainers.replica import Replica
-from trainers.segment import Segment
+from trainers.traffic import cost
+from trainers.training.replica import Replica
+from trainers.training.segment import Segment
 
 RATE = 5.0
 
@@ -86,5 +86,5 @@ def _replica(rank: int, num_workers: int, blocks: BlocksConfig, *, per_node: int
         workers_per_node=per_node,
     )
     replica = Replica(config, rank, num_workers, device="cpu")
-    replica._wires.join()
+    replica._node_links.join()
     return replica

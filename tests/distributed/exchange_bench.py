@@ -10,19 +10,19 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Parameter
 
-from trainers import cost
-from trainers.config import ExchangeConfig
 from trainers.exchange import two_level
-from trainers.exchange.block_shards import BlockShards
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.config import SparseConfig
+from trainers.exchange.connection import Connection, Parts
 from trainers.exchange.ledger import Ledger
-from trainers.exchange.outcome import Exchanged
+from trainers.exchange.node_links import NodeLinks
+from trainers.exchange.ownership import Shards
 from trainers.exchange.pacing import Unpaced
-from trainers.exchange.shards import Shards
+from trainers.exchange.step_result import Exchanged
 from trainers.exchange.topology import Nodes, Topology
-from trainers.exchange.wire import Parts, Wire
-from trainers.exchange.wires import Wires
+from trainers.spec.config import ExchangeConfig
+from trainers.traffic import cost
+from trainers.traffic.block_shards import BlockShards
 
 #: Of a model's parameters; in the order of the exchange its buckets are a convolution, a layer with bias, a matrix.
 SHAPES = ((20, 20), (40, 30), (30,), (5, 8, 3, 3))
@@ -31,7 +31,7 @@ D = cost.num_elements(SHAPES)
 LOSS = torch.tensor(1.5)
 
 
-class CheckedWire(Wire):
+class CheckedWire(Connection):
     """Charges for as many bytes as are handed to the network, or fails."""
 
     def all_reduce_sum(self, tensor: Tensor, parts: Parts) -> None:
@@ -66,29 +66,30 @@ class Place:
     rank: int
     num_workers: int
     group: dist.ProcessGroup | None = None
-    shared: Wires | None = None  # of ranks that share nodes
+    shared: NodeLinks | None = None  # of ranks that share nodes
 
     @classmethod
     def on_nodes(cls, rank: int, nodes: Nodes) -> "Place":
         """Return the place of a rank on `nodes`; collective."""
-        wires = _checked(Wires(Topology.of(nodes), rank, Unpaced()))
-        wires.join(timeout_s=60)
-        return cls(rank, wires.topology.num_workers, shared=wires)
+        node_links = _checked(NodeLinks(Topology.of(nodes), rank, Unpaced()))
+        node_links.join(timeout_s=60)
+        return cls(rank, node_links.topology.num_workers, shared=node_links)
 
-    def wires(self) -> Wires:
+    def node_links(self) -> NodeLinks:
         """Return the connections; unless nodes are shared, each rank is a node."""
         if self.shared is not None:
             return self.shared
-        wires = _checked(Wires(Topology.stated(self.num_workers, 1), self.rank, Unpaced()))
-        wires.between.group = self.group
-        return wires
+        node_links = _checked(NodeLinks(Topology.stated(self.num_workers, 1), self.rank, Unpaced()))
+        node_links.between.group = self.group
+        return node_links
 
 
-def _checked(wires: Wires) -> Wires:
-    wires.within, wires.between = (
-        CheckedWire(wire.num_workers, Unpaced(), Ledger()) for wire in (wires.within, wires.between)
+def _checked(node_links: NodeLinks) -> NodeLinks:
+    node_links.within, node_links.between = (
+        CheckedWire(connection.num_workers, Unpaced(), Ledger())
+        for connection in (node_links.within, node_links.between)
     )
-    return wires
+    return node_links
 
 
 class Bench:
@@ -101,15 +102,15 @@ class Bench:
         self.config = config.model_copy(update={"bucket_mib": BUCKET_MIB})
         self.place, self.num_workers = place, place.num_workers
         self.buffer = GradientBuffer.behind([Parameter(torch.zeros(shape)) for shape in SHAPES], self.config)
-        self.wires = place.wires()
-        self.num_nodes, self.wire = len(self.wires.topology.nodes), self.wires.between
-        self.exchange = two_level.build(self.config, self.buffer, self.wires)
+        self.node_links = place.node_links()
+        self.num_nodes, self.connection = len(self.node_links.topology.nodes), self.node_links.between
+        self.exchange = two_level.build(self.config, self.buffer, self.node_links)
         self.given = torch.zeros(D, dtype=torch.float64)  # sum of this rank's gradients, or of their momentum
         self.received = torch.zeros(D, dtype=torch.float64)  # sum over the steps of what the ranks sent
         self.rate = 1.0
 
     def step(self, gradient: Tensor, level: float | None, *, loss: Tensor = LOSS, rate: float = 1.0) -> Exchanged:
-        self.given += rate * (self._momentum() + self.wires.share * gradient)
+        self.given += rate * (self._momentum() + self.node_links.share * gradient)
         self.buffer.expect()
         self.buffer.gradient.copy_(gradient)
         self.buffer.finish()
@@ -131,12 +132,12 @@ class Bench:
         for bucket in self.buffer.buckets:
             if f"server.{bucket.index}" in state:
                 shards = BlockShards(bucket.num_elements, self.num_nodes, self.config.block)
-                own = kept[bucket.span][shards.span(self.wire.rank)]
+                own = kept[bucket.span][shards.span(self.connection.rank)]
                 own += self.num_nodes * state[f"server.{bucket.index}"][: len(own)]
             if f"aggregate.{bucket.index}.kept" in state:
                 shards = Shards(bucket.num_elements, self.num_nodes)
                 mean = state[f"aggregate.{bucket.index}.kept"]
-                shards.add(kept[bucket.span], self.wire.rank, self.num_nodes * mean)
+                shards.add(kept[bucket.span], self.connection.rank, self.num_nodes * mean)
         return kept
 
     def lost(self) -> float:
@@ -147,7 +148,7 @@ class Bench:
             given = self.exchange.tensors().get("sent", torch.zeros(D)).double()
             received = self.num_nodes * self.buffer.gradient.double()
         sums = torch.stack([given, self.rate * self.kept().double()])
-        self.wires.all_reduce_sum(sums, {"control": sums.nbytes})
+        self.node_links.all_reduce_sum(sums, {"control": sums.nbytes})
         given, kept = sums
         return float((received + kept - given).abs().max() / given.abs().max())
 

@@ -10,8 +10,6 @@ import torch.distributed as dist
 from exchange_bench import LOSS, SHAPES, Bench, D, Place, digest, gradients
 from torch import Tensor
 
-from trainers import cost
-from trainers.config import ExchangeConfig, ThresholdConfig
 from trainers.exchange.config import (
     AdaCompConfig,
     Bf16Config,
@@ -30,6 +28,8 @@ from trainers.exchange.config import (
     TopKConfig,
 )
 from trainers.exchange.kernels import operators
+from trainers.spec.config import ExchangeConfig, ThresholdConfig
+from trainers.traffic import cost
 
 Kinds = dict[str, tuple[ExchangeConfig, float | None]]  # with the level to use
 
@@ -179,14 +179,14 @@ def _trial(config: ExchangeConfig, level: float | None, place: Place, dtype: tor
     return refused | {
         "lost": lost,
         "memory": digest([before[0][name] for name in ("residual", "sent") if name in before[0]]),
-        "leads": bench.wires.leads,
+        "leads": bench.node_links.leads,
         "bytes": [between for between, _ in sent],
         "predicted": cost.step_traffic(
             SHAPES, num_workers=bench.num_nodes, exchange=bench.config, level=_as_density(bench.config, level)
         ).bytes,
         "bytes within": [within for _, within in sent],
         "predicted within": cost.within_node(
-            SHAPES, num_workers=bench.wires.within.num_workers, exchange=bench.config
+            SHAPES, num_workers=bench.node_links.within.num_workers, exchange=bench.config
         ).bytes,
         "bits": bits[0],
         "restored": bits[0] == bits[1],
@@ -196,7 +196,7 @@ def _trial(config: ExchangeConfig, level: float | None, place: Place, dtype: tor
 
 def _sent(bench: Bench, gradient: Tensor, level: float | None) -> list[int]:
     """Take a step; returns the bytes that this rank sent in it: between nodes, and within its own."""
-    ledgers = [bench.wires.between.ledger, bench.wires.within.ledger]
+    ledgers = [bench.node_links.between.ledger, bench.node_links.within.ledger]
     for ledger in ledgers:
         ledger.take()
     assert bench.step(gradient, level).loss == LOSS

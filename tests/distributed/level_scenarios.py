@@ -9,7 +9,6 @@ from exchange_kinds import UNEVEN
 from sync_bench import SyncBench
 from sync_scenarios import write_checkpoint
 
-from trainers.config import DigitsMlp, EmulateLink, ExchangeConfig, ReplicaConfig, SgdConfig
 from trainers.exchange.config import DgcConfig, PowerSgdConfig, ThresholdConfig, TopKConfig
 from trainers.exchange.levels.config import (
     AccordionConfig,
@@ -19,9 +18,10 @@ from trainers.exchange.levels.config import (
     PacketCost,
     WarmupConfig,
 )
-from trainers.replica import Replica
-from trainers.segment import Segment
+from trainers.spec.config import DigitsMlp, EmulateLink, ExchangeConfig, ReplicaConfig, SgdConfig
 from trainers.sync.config import AccordionBatchConfig
+from trainers.training.replica import Replica
+from trainers.training.segment import Segment
 
 #: Two steps are an epoch, so 12 steps have comparisons at the ends of the second, sixth and tenth.
 ACCORDION = {"eta": 0.45, "interval": 2, "epoch_steps": 2}
@@ -108,7 +108,7 @@ def _batches(place: Place) -> dict[str, Any]:
     sent = []
     for rate in BATCH_RATES:
         bench.step(rate)
-        sent.append(bench.wires.between.ledger.take().get("gradient", 0))
+        sent.append(bench.node_links.between.ledger.take().get("gradient", 0))
     first.run(BATCH_RATES[:8])
     other.load(first.state())
     ends = [each.run(BATCH_RATES[8:]) for each in (first, other)]
@@ -120,9 +120,9 @@ def _steps(config: ExchangeConfig, place: Place) -> dict[str, Any]:
     bench, other = Bench(config, place), Bench(config, place)
     bits, control, decided, sent = [], [], [], []
     for step in range(NUM_STEPS):
-        bench.wires.between.ledger.take()
+        bench.node_links.between.ledger.take()
         outcome = bench.step(gradients(place.rank, step), None, rate=RATES[step])
-        taken = bench.wires.between.ledger.take()
+        taken = bench.node_links.between.ledger.take()
         sent.append(sum(taken.values()))
         control.append(taken["control"])
         bits.append(digest([bench.buffer.gradient]))

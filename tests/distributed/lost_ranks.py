@@ -11,9 +11,9 @@ from typing import Any
 import torch.distributed as dist
 from exchange_bench import Bench, Place, digest, gradients
 
-from trainers.config import ExchangeConfig, NoneConfig
 from trainers.exchange.config import GTopKConfig, PowerSgdConfig, QsgdConfig, RandomKConfig, TopKConfig
-from trainers.exchange.wire import PeerLost
+from trainers.exchange.connection import PeerLost
+from trainers.spec.config import ExchangeConfig, NoneConfig
 
 #: Kinds that use every collective there is, and in every order, with the level to use.
 PATTERNS: dict[str, tuple[ExchangeConfig, float | None]] = {

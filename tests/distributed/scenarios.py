@@ -34,8 +34,11 @@ from lost_ranks import dead_rank, silent_rank
 from sync_scenarios import apart, paced_average, sync, sync_on_nodes, sync_pairs, write_checkpoint
 from two_way_scenarios import drifting_replicas_on_nodes, two_way, two_way_on_nodes, two_way_pairs, two_way_replicas
 
-from trainers import cost
-from trainers.config import (
+from trainers.exchange.connection import Connection
+from trainers.exchange.ledger import Ledger
+from trainers.exchange.node_links import found
+from trainers.exchange.pacing import LinkPacer
+from trainers.spec.config import (
     DigitsMlp,
     EmulateLink,
     ExchangeConfig,
@@ -45,12 +48,9 @@ from trainers.config import (
     SgdConfig,
     ThresholdConfig,
 )
-from trainers.exchange.ledger import Ledger
-from trainers.exchange.pacing import LinkPacer
-from trainers.exchange.wire import Wire
-from trainers.exchange.wires import found
-from trainers.replica import Replica
-from trainers.segment import Segment
+from trainers.traffic import cost
+from trainers.training.replica import Replica
+from trainers.training.segment import Segment
 
 Reports = dict[str, list[dict[str, Any]]]  # by scenario, then by rank
 
@@ -112,15 +112,15 @@ def bad_gradient(rank: int, num_workers: int) -> dict[str, Any]:
 def paced_messages(rank: int, num_workers: int) -> dict[str, Any]:
     """When a message left, and when it came; all but its source wait for it, some for long."""
     link = EmulateLink(mbps=1, latency_ms=50)
-    wire = Wire(num_workers, LinkPacer(link), Ledger())
+    connection = Connection(num_workers, LinkPacer(link), Ledger())
     message = torch.zeros(6250, dtype=torch.uint8)
     times = [time.monotonic()]
     if rank == 1:
-        wire.send(message, 0, {"gradient": message.nbytes})
+        connection.send(message, 0, {"gradient": message.nbytes})
     elif rank == 0:
-        wire.receive(message, 1)
+        connection.receive(message, 1)
     times.append(time.monotonic())
-    wire.broadcast(message, 0, {"gradient": message.nbytes})
+    connection.broadcast(message, 0, {"gradient": message.nbytes})
     times.append(time.monotonic())
     return {
         "times": times,
@@ -158,14 +158,14 @@ def replicas_on_nodes(rank: int, num_workers: int) -> dict[str, Any]:
     first, second = (_replica(rank, num_workers, exchange, per_node=2) for _ in range(2))
     moved, dense = _replica(rank, num_workers, exchange), _replica(rank, num_workers, NoneConfig(), per_node=2)
     for replica in (first, second, dense):
-        replica._wires.join()
+        replica._node_links.join()
     first.run(SEGMENT)
     write_checkpoint(first, url)
     for replica in (second, moved):
         replica.load(url)
     begun = moved._exchange.tensors()["residual"].clone()
-    mean = first._exchange.tensors()["residual"].clone() if first._wires.leads else torch.zeros_like(begun)
-    moved._wires.all_reduce_sum(mean, {"state": mean.nbytes})
+    mean = first._exchange.tensors()["residual"].clone() if first._node_links.leads else torch.zeros_like(begun)
+    moved._node_links.all_reduce_sum(mean, {"state": mean.nbytes})
     reports = [replica.run(SEGMENT) for replica in (first, second, moved, dense)]
     return {
         "losses": [each.losses for each in reports],
@@ -235,7 +235,9 @@ SCENARIOS = {
 def run_ranks(folder: Path, num_workers: int, names: list[str]) -> Reports:
     """Run the scenarios `names` one after the other on `num_workers` ranks; of a rank that died there is no report."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["trainers.replica"])  # once for all groups of this process: it brings torch along
+    context.set_forkserver_preload(
+        ["trainers.training.replica"]
+    )  # once for all groups of this process: it brings torch along
     ranks = [context.Process(target=_be, args=(folder, rank, num_workers, names)) for rank in range(num_workers)]
     for process in ranks:
         process.start()

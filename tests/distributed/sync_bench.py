@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from trainers import optimizers
 from trainers.blocks.table import AllBlocks
-from trainers.config import DigitsMlp, ExchangeConfig, NoneConfig, OptimizerConfig, ReplicaConfig, SgdConfig
 from trainers.exchange.buffer import GradientBuffer
-from trainers.exchange.outcome import Exchanged
+from trainers.exchange.step_result import Exchanged
+from trainers.spec.config import DigitsMlp, ExchangeConfig, NoneConfig, OptimizerConfig, ReplicaConfig, SgdConfig
 from trainers.sync import table
 from trainers.sync.config import SyncConfig
 from trainers.sync.policy import Update
@@ -82,12 +82,12 @@ class SyncBench:
         self.optimizer = optimizers.build(config.optimizer, Plain(), model)
         self.parameters = list(self.optimizer.parameters.values())
         self.buffer = GradientBuffer.behind(self.parameters, config.exchange)
-        self.wires = place.wires()
+        self.node_links = place.node_links()
         self.policy = table.build(
             config,
             self.optimizer,
             self.buffer,
-            self.wires,
+            self.node_links,
             blocks=AllBlocks(config.exchange, self.buffer, seed=config.seed),
         )
         self.number, self.loss = 0, 1.0

@@ -12,9 +12,11 @@ from exchange_bench import Place, digest
 from exchange_kinds import UNEVEN
 from sync_bench import D, Problem, SyncBench
 
-from trainers import cost
-from trainers.checkpoint import Shard, commit_manifest
-from trainers.config import (
+from trainers.exchange.config import Bf16Config, Fp16Config, PowerSgdConfig, SignSgdConfig, TopKConfig
+from trainers.exchange.node_links import NodeLinks
+from trainers.exchange.pacing import LinkPacer
+from trainers.exchange.topology import Nodes, Topology
+from trainers.spec.config import (
     ByLabelPartition,
     DigitsMlp,
     EmulateLink,
@@ -27,12 +29,6 @@ from trainers.config import (
     SgdConfig,
     SyncConfig,
 )
-from trainers.exchange.config import Bf16Config, Fp16Config, PowerSgdConfig, SignSgdConfig, TopKConfig
-from trainers.exchange.pacing import LinkPacer
-from trainers.exchange.topology import Nodes, Topology
-from trainers.exchange.wires import Wires
-from trainers.replica import Replica
-from trainers.segment import Segment
 from trainers.sync.background import Background
 from trainers.sync.config import (
     CocodSgdConfig,
@@ -41,6 +37,10 @@ from trainers.sync.config import (
     StlSgdConfig,
     VrlSgdConfig,
 )
+from trainers.traffic import cost
+from trainers.training.checkpoint import Shard, commit_manifest
+from trainers.training.replica import Replica
+from trainers.training.segment import Segment
 
 #: Learning rates that change within rounds and between them.
 RATES = [0.1] * 5 + [0.2, 0.05, 0.3] + [0.1] * 6
@@ -91,7 +91,7 @@ def sync_on_nodes(rank: int, num_workers: int) -> dict[str, Any]:
     place, seen = Place.on_nodes(rank, UNEVEN), {}
     for name, config in LOCAL.items():
         bench = SyncBench(config, place)
-        seen[name] = {"trace": bench.run(RATES), "sent": sum(bench.wires.between.ledger.take().values())}
+        seen[name] = {"trace": bench.run(RATES), "sent": sum(bench.node_links.between.ledger.take().values())}
     return seen
 
 
@@ -134,7 +134,7 @@ def _traffic(place: Place, config: SyncConfig) -> dict[str, Any]:
     sent = []
     for _ in range(6):
         bench.step(0.1, period=2)
-        sent.append(sum(bench.wires.between.ledger.take().values()))
+        sent.append(sum(bench.node_links.between.ledger.take().values()))
     bench.policy.settle()
     meeting = cost.meeting_traffic([(D,)], num_workers=place.num_workers, sync=config, exchange=NoneConfig())
     return {"sent": sent, "foreseen": meeting.bytes}
@@ -203,9 +203,9 @@ def _drift(place: Place, optimizer: SgdConfig) -> dict[str, Any]:
 def paced_average(rank: int, num_workers: int) -> dict[str, float]:
     """How long an average takes behind training over a slow link."""
     link = EmulateLink(mbps=10, latency_ms=5)
-    wires = Wires(Topology.stated(num_workers, 1), rank, LinkPacer(link))
+    node_links = NodeLinks(Topology.stated(num_workers, 1), rank, LinkPacer(link))
     vector = torch.zeros(12_500)
-    background = Background(wires, vector.device, threads=1)
+    background = Background(node_links, vector.device, threads=1)
     started = time.monotonic()
     background.launch(vector)
     background.wait()
@@ -267,7 +267,7 @@ def joined_replica(rank: int, num_workers: int, *, nodes: Nodes | None = None, *
     replica = Replica(ReplicaConfig(**(common | parts)), rank, num_workers, device="cpu")
     if nodes is not None:
         replica._settle(Topology.of(nodes))
-    replica._wires.join()
+    replica._node_links.join()
     return replica
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from trainers.config import DigitsMlp, NoneConfig, ReplicaConfig, ScheduleFreeSgdConfig, SgdConfig, ThresholdConfig
-from trainers.group import Group, ProcessGroup
-from trainers.outcome import WorkerFailed
-from trainers.repair import RepairingGroup
-from trainers.segment import Segment, SegmentResult
+from trainers.spec.config import DigitsMlp, NoneConfig, ReplicaConfig, ScheduleFreeSgdConfig, SgdConfig, ThresholdConfig
+from trainers.training.call_results import WorkerFailed
+from trainers.training.group import Group, ProcessGroup
+from trainers.training.repair import RepairingGroup
+from trainers.training.segment import Segment, SegmentResult
 
 RATES = (0.02, 0.2)
 

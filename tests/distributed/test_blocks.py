@@ -6,7 +6,7 @@ import pytest
 from killed_workers import outcome
 from scenarios import Reports
 
-from trainers.config import DigitsMlp, JointSparConfig, LarsConfig, NoneConfig, ReplicaConfig
+from trainers.spec.config import DigitsMlp, JointSparConfig, LarsConfig, NoneConfig, ReplicaConfig
 
 ON_TWO_RANKS = ["jointspar"]
 ON_THREE_RANKS = ["jointspar"]

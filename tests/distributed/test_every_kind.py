@@ -23,7 +23,7 @@ from exchange_kinds import (
 )
 from scenarios import Reports, run_ranks
 
-from trainers import cost
+from trainers.traffic import cost
 
 ON_THREE_RANKS = [
     "kinds", "kinds_by_operators", "dense_limits", "near_limits", "averages", "changing_levels", "changing_rates",

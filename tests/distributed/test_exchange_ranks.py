@@ -6,8 +6,8 @@ from exchange_bench import SHAPES
 from lost_ranks import PATTERNS, TIMEOUT_S
 from scenarios import DEADLY, Reports
 
-from trainers import cost
-from trainers.config import ThresholdConfig
+from trainers.spec.config import ThresholdConfig
+from trainers.traffic import cost
 
 ON_THREE_RANKS = ["conservation", "overflow", "bad_gradient", "early_stop"]
 ON_FOUR_RANKS = ["equal_parameters", "early_stop", "replicas_on_nodes", "paced_messages", "silent_rank", DEADLY]

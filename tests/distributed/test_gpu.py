@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from trainers.config import DigitsMlp, ExchangeConfig, NoneConfig, ReplicaConfig, SgdConfig, ThresholdConfig
 from trainers.exchange.config import AdaCompConfig, DgcConfig, GTopKConfig, PowerSgdConfig, RandomKConfig, TopKConfig
-from trainers.group import ProcessGroup
-from trainers.replica import Replica
-from trainers.segment import Segment
+from trainers.spec.config import DigitsMlp, ExchangeConfig, NoneConfig, ReplicaConfig, SgdConfig, ThresholdConfig
+from trainers.training.group import ProcessGroup
+from trainers.training.replica import Replica
+from trainers.training.segment import Segment
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="NO GPU ON THIS MACHINE: the CUDA path was neither tested nor traced"

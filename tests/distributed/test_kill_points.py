@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from trainers.checkpoint import MANIFEST
-from trainers.config import (
+from trainers.exchange.config import PowerSgdConfig
+from trainers.spec.config import (
     DigitsMlp,
     ExchangeConfig,
     Mnist5kCnn,
@@ -24,10 +24,10 @@ from trainers.config import (
     ThresholdConfig,
     WorkloadConfig,
 )
-from trainers.exchange.config import PowerSgdConfig
-from trainers.group import ProcessGroup
-from trainers.outcome import WorkerLost
-from trainers.segment import Segment
+from trainers.training.call_results import WorkerLost
+from trainers.training.checkpoint import MANIFEST
+from trainers.training.group import ProcessGroup
+from trainers.training.segment import Segment
 
 MODELS: dict[str, WorkloadConfig] = {
     "mlp": DigitsMlp(batch_size=16),

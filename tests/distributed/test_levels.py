@@ -11,10 +11,10 @@ from local_definitions import accordion_batch
 from scenarios import Reports
 from sync_bench import Problem
 
-from trainers import cost
-from trainers.config import DigitsMlp, EmulateLink, ReplicaConfig, SgdConfig
 from trainers.exchange.config import PowerSgdConfig, TopKConfig
 from trainers.exchange.levels.config import AccordionConfig, CatConfig
+from trainers.spec.config import DigitsMlp, EmulateLink, ReplicaConfig, SgdConfig
+from trainers.traffic import cost
 
 ON_THREE_RANKS = ["levels", "batches"]
 ON_FOUR_RANKS = ["batches", "batches_in_pairs", "batches_on_nodes", "levels_in_pairs"]

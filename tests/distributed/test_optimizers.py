@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from trainers.config import (
+from trainers.spec.config import (
     AutoOptimizerConfig,
     DigitsMlp,
     JobOptimizer,
@@ -13,8 +13,8 @@ from trainers.config import (
     ScheduleFreeSgdConfig,
     ThresholdConfig,
 )
-from trainers.group import Group, ProcessGroup
-from trainers.segment import Segment
+from trainers.training.group import Group, ProcessGroup
+from trainers.training.segment import Segment
 
 OPTIONS = (ScheduleFreeSgdConfig(warmup_steps=3), MuonConfig(weight_decay=0.1))
 RATES = {"schedulefree_sgd": 0.5, "muon": 0.01}

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from trainers.config import NoneConfig, OwnWorkload, ReplicaConfig, SgdConfig
-from trainers.group import ProcessGroup
-from trainers.outcome import WorkerFailed
-from trainers.segment import Segment
+from trainers.spec.config import NoneConfig, OwnWorkload, ReplicaConfig, SgdConfig
+from trainers.training.call_results import WorkerFailed
+from trainers.training.group import ProcessGroup
+from trainers.training.segment import Segment
 from trainers.workload import WorkloadError
 
 MODELS = str(Path(__file__).parents[1] / "trainers")

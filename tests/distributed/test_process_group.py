@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from trainers import cost
-from trainers.config import (
+from trainers.spec.config import (
     DigitsMlp,
     EmulateLink,
     NoneConfig,
@@ -22,10 +21,11 @@ from trainers.config import (
     SgdConfig,
     ThresholdConfig,
 )
-from trainers.exchange.layout import PayloadLayout
-from trainers.group import Group, ProcessGroup
-from trainers.outcome import WorkerFailed, WorkerLost
-from trainers.segment import Segment, SegmentResult
+from trainers.traffic import cost
+from trainers.traffic.payload_layout import PayloadLayout
+from trainers.training.call_results import WorkerFailed, WorkerLost
+from trainers.training.group import Group, ProcessGroup
+from trainers.training.segment import Segment, SegmentResult
 from trainers.workload import WorkloadError
 
 D = 64 * 512 + 512 + 512 * 512 + 512 + 512 * 10 + 10
@@ -213,9 +213,9 @@ def test_a_replica_that_cannot_be_built_ends_the_group():
 
 PARENT = """
 import sys
-from trainers.config import DigitsMlp, EmulateLink, NoneConfig, ReplicaConfig, SgdConfig
-from trainers.group import ProcessGroup
-from trainers.segment import Segment
+from trainers.spec.config import DigitsMlp, EmulateLink, NoneConfig, ReplicaConfig, SgdConfig
+from trainers.training.group import ProcessGroup
+from trainers.training.segment import Segment
 
 if __name__ == "__main__":
     config = ReplicaConfig(

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from trainers.config import DigitsMlp, ReplicaConfig, ScheduleFreeSgdConfig, ThresholdConfig
-from trainers.group import Group, ProcessGroup
-from trainers.repair import RepairingGroup
-from trainers.segment import Segment
+from trainers.spec.config import DigitsMlp, ReplicaConfig, ScheduleFreeSgdConfig, ThresholdConfig
+from trainers.training.group import Group, ProcessGroup
+from trainers.training.repair import RepairingGroup
+from trainers.training.segment import Segment
 
 CONFIG = ReplicaConfig(
     workload=DigitsMlp(batch_size=16),

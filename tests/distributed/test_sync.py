@@ -23,7 +23,7 @@ from scenarios import Reports
 from sync_bench import Problem, SyncBench, solution
 from sync_scenarios import LINEAR, LOCAL, RATES, SYNCHRONOUS
 
-from trainers.config import DigitsMlp, NoneConfig, ReplicaConfig, SgdConfig
+from trainers.spec.config import DigitsMlp, NoneConfig, ReplicaConfig, SgdConfig
 
 DEFINITIONS: dict[str, Definition] = {
     "local_sgd": partial(local_sgd, period=4),

@@ -26,8 +26,8 @@ from two_way_scenarios import (
     trials,
 )
 
-from trainers.config import DigitsMlp, ReplicaConfig, SgdConfig
-from trainers.exchange.block_shards import BlockShards
+from trainers.spec.config import DigitsMlp, ReplicaConfig, SgdConfig
+from trainers.traffic.block_shards import BlockShards
 
 ON_THREE_RANKS = ["two_way", "two_way_replicas"]
 ON_FOUR_RANKS = ["two_way", "two_way_pairs", "two_way_on_nodes", "drifting_replicas_on_nodes"]

@@ -11,15 +11,6 @@ from sync_bench import SHAPES, SyncBench
 from sync_scenarios import RATES, SEGMENT, joined_replica, loss_of_the_mean, replicas_apart
 from torch import Tensor
 
-from trainers import cost, drifting_cost
-from trainers.config import (
-    EveryStepConfig,
-    ExchangeConfig,
-    NoneConfig,
-    OptimizerConfig,
-    ScheduleFreeSgdConfig,
-    SgdConfig,
-)
 from trainers.exchange.config import (
     CserConfig,
     DistEfSgdConfig,
@@ -28,6 +19,15 @@ from trainers.exchange.config import (
     LiecSgdConfig,
     TwoWayConfig,
 )
+from trainers.spec.config import (
+    EveryStepConfig,
+    ExchangeConfig,
+    NoneConfig,
+    OptimizerConfig,
+    ScheduleFreeSgdConfig,
+    SgdConfig,
+)
+from trainers.traffic import cost, drifting_cost
 
 #: Entries that share a magnitude, at most: two to four ranks have several blocks each, and the last one is shorter.
 BLOCK = 32
@@ -105,7 +105,7 @@ def _bench(place: Place, exchange: ExchangeConfig) -> SyncBench:
 def _steps(place: Place, config: TwoWayConfig) -> list[dict[str, Any]]:
     """What each step started from, led to, left behind and sent, beside what was foreseen of it."""
     bench, seen = _bench(place, config), []
-    num_nodes = len(bench.wires.topology.nodes)
+    num_nodes = len(bench.node_links.topology.nodes)
     for number, rate in enumerate(RATES, start=1):
         gradient = bench.problem.gradient(bench.x)
         bench.step(rate)
@@ -117,7 +117,7 @@ def _steps(place: Place, config: TwoWayConfig) -> list[dict[str, Any]]:
                 "bits": digest([bench.x]),
                 "is_apart": bench.policy.is_apart,
                 "left": {name: tensor.tolist() for name, tensor in left.items()},
-                "sent": bench.wires.between.ledger.take(),
+                "sent": bench.node_links.between.ledger.take(),
                 "foreseen": _foreseen(config, number, num_nodes),
             }
         )

@@ -15,8 +15,8 @@ from faults.live import LiveService, insist, kill
 
 from api.client import Client
 from service.control import processes
-from service.spec import JobSpec
-from service.states import TERMINAL, JobState
+from service.job.spec import JobSpec
+from service.job.states import TERMINAL, JobState
 
 #: What is killed, the job's attempt with it: the process of the driver, or Tune's of a trial.
 KINDS = ("driver", "trial")

@@ -17,11 +17,11 @@ from safetensors.torch import load_file
 
 from api.client import ApiError
 from search.schedule import Schedule
-from service.states import JobState
-from service.views import JobView
-from trainers import model as models
-from trainers.config import DigitsMlp
-from trainers.workloads import table
+from service.job.states import JobState
+from service.wire.views import JobView
+from trainers.spec.config import DigitsMlp
+from trainers.training import model as models
+from trainers.workloads import registry
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
 
@@ -64,7 +64,7 @@ def test_the_exported_weights_are_those_whose_loss_was_reported(cluster: Any, fi
     with cluster.client() as client:
         trial = client.trials(finished.id)[0]
     assert trial.weights_url is not None and trial.validation_loss is not None
-    workload = table.build(DigitsMlp())
+    workload = registry.build(DigitsMlp())
     model = models.build(workload, 0)
 
     model.load_state_dict(load_file(trial.weights_url.removeprefix("file://")))
@@ -86,7 +86,7 @@ def test_results_over_http_are_those_on_storage(cluster: Any, finished: JobView,
         num_points = sum(each.num_points for each in client.metrics(finished.id, "loss"))
 
     assert weights.getvalue() == Path(_file(dense)).read_bytes()
-    assert table.getvalue().decode().count(",loss,") == num_points
+    assert registry.getvalue().decode().count(",loss,") == num_points
     assert f"attempt 1 of {finished.id} succeeded" in log and kept.read_text() == log
     assert report.complete and report.best_arm in ("tuned", "dense")
     assert report.trials[1].bill == dense.bill

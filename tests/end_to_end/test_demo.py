@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
-WIRETUNE = [sys.executable, "-m", "api.cli"]
+WIRETUNE = [sys.executable, "-m", "api.cli.main"]
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from faults.live import LiveService
 
-from service.spec import JobSpec
+from service.job.spec import JobSpec
 from tests.end_to_end.killed_jobs import Moment, draw, outcome, run_and_kill, submit
 from tests.example_jobs import EXAMPLES, STEPS, searches, shortened
 

@@ -15,17 +15,17 @@ import pytest
 import uvicorn
 from faults.live import LiveService, command_line, is_driver, kill
 
-from api.app import create_app
 from api.client import Client
-from api.server import bind, ensure_key
+from api.http.app import create_app
+from api.http.server import bind, ensure_key
 from service.control import processes
 from service.control.ray_jobs import RayJobs
 from service.control.reconciler import Reconciler
 from service.control.store import Store
 from service.errors import Unavailable
+from service.job.states import JobState
 from service.settings import Settings
-from service.states import JobState
-from service.views import JobView
+from service.wire.views import JobView
 from tests.small_disk import small_disk
 
 pytestmark = [pytest.mark.ray, pytest.mark.long, pytest.mark.timeout(900)]

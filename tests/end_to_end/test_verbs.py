@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from service.states import JobState
+from service.job.states import JobState
 
 pytestmark = [pytest.mark.ray, pytest.mark.long, pytest.mark.timeout(900)]
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from search import acquisition
-from search.acquisition import sobol_points
-from search.surrogate import Surrogate, quiet_and_single_threaded
+from search.surrogate import acquisition
+from search.surrogate.acquisition import sobol_points
+from search.surrogate.model import Surrogate, quiet_and_single_threaded
 
 UNIT_SQUARE = np.array([[0.0, 0.0], [1.0, 1.0]])
 NOTHING = np.zeros((0, 2))

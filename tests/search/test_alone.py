@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from search.bayesian.controller import Controller
+from search.budget.link import StepCost
 from search.config import BoConfig, Budget
-from search.controller import Controller
-from search.link import StepCost
 from search.space import Axis, SearchSpace
 from search.types import Candidate, Decision, Observation, Spent, Values
 

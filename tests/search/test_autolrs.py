@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from search.autolrs import AutoLrs
-from search.autolrs_rules import told_losses
-from search.confidence_bound import lowest_bound
+from search.baselines.autolrs import AutoLrs
+from search.baselines.autolrs_rules import told_losses
+from search.baselines.confidence_bound import lowest_bound
+from search.baselines.extrapolation import extrapolate
 from search.config import AutoLrsConfig, Budget
-from search.extrapolation import extrapolate
 from search.space import SearchSpace
 from search.types import Forecast, Observation, Spent, Values
 

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from search import strategies
+from search.bayesian.controller import Controller
+from search.bayesian.rewards import scores
+from search.bayesian.stage import Stage, is_barred
 from search.config import BoConfig, Budget
-from search.controller import Controller
-from search.evidence import scores
-from search.forecast import standard_error
-from search.reading import Reading
+from search.curves.curve_summary import Reading
+from search.curves.forecast import standard_error
 from search.space import Axis, SearchSpace
-from search.stage import Stage, is_barred
 from search.types import Allowance, Candidate, Observation, Spent, Values
 
 MOMENTUM = Axis(name="momentum", low=0.5, high=0.99)

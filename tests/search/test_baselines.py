@@ -3,7 +3,7 @@
 import pytest
 
 from search import strategies
-from search.baselines import Cosine, Fixed, Linear, Off
+from search.baselines.guess import Cosine, Fixed, Linear, Off
 from search.config import Budget, CosineConfig, FixedConfig, LinearConfig, OffConfig, PolynomialConfig
 from search.space import Axis, SearchSpace
 from search.types import Observation, Spent, Values

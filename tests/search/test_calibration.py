@@ -4,7 +4,15 @@ from statistics import NormalDist
 
 import pytest
 
-from search.calibration import FIRST_WEIGHT, MAX_OUTCOMES, Outcome, calibration, learned_weight, with_outcome, z_score
+from search.curves.calibration import (
+    FIRST_WEIGHT,
+    MAX_OUTCOMES,
+    Outcome,
+    calibration,
+    learned_weight,
+    with_outcome,
+    z_score,
+)
 from search.types import Forecast
 
 

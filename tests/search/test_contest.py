@@ -6,9 +6,9 @@ import math
 import pytest
 
 from search import strategies
+from search.bayesian.controller import Controller
+from search.budget.link import StepCost
 from search.config import OPTIMIZER_TRAITS, BoConfig, Budget, OffConfig, ScheduleConfig, SobolConfig
-from search.controller import Controller
-from search.link import StepCost
 from search.schedule_file import Entry, ScheduleFile
 from search.space import Contender, SearchSpace
 from search.types import Spent, Values

@@ -6,10 +6,11 @@ import math
 import numpy as np
 import pytest
 
-from search import evidence, strategies
-from search.calibration import FIRST_WEIGHT
+from search import strategies
+from search.bayesian import rewards
+from search.bayesian.controller import Controller
 from search.config import BoConfig, Budget
-from search.controller import Controller
+from search.curves.calibration import FIRST_WEIGHT
 from search.space import Axis, SearchSpace
 from search.types import Decision, Observation, Spent, Values
 
@@ -78,8 +79,8 @@ def test_candidates_asked_for_at_a_time_share_a_fit_and_are_those_of_a_controlle
         distance = math.log10(candidate.values.learning_rate / 0.1)
         controller.tell(_observe(candidate, [2.0] * 5 + [1.0 + distance**2 / 20] * 15))
     restored = _through_json(controller)
-    fit = evidence.fit
-    monkeypatch.setattr(evidence, "fit", lambda *args, **options: fits.append(fit(*args, **options)) or fits[-1])
+    fit = rewards.fit
+    monkeypatch.setattr(rewards, "fit", lambda *args, **options: fits.append(fit(*args, **options)) or fits[-1])
 
     together = [controller.ask().values for _ in range(3)]
     num_fits = len(fits)

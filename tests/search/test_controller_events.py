@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from search import strategies
+from search.bayesian.controller import Controller
 from search.config import BoConfig, Budget
-from search.controller import Controller
 from search.space import Axis, SearchSpace
 from search.types import Values
 

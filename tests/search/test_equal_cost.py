@@ -1,8 +1,8 @@
 """Probes are compared by the steps for which all of them had the budget."""
 
-from search.evidence import at_equal_cost
-from search.reading import Reading
-from search.stage import Probe
+from search.bayesian.rewards import at_equal_cost
+from search.bayesian.stage import Probe
+from search.curves.curve_summary import Reading
 from search.types import Allowance, Candidate, Observation, Spent, Values
 
 ALLOWED = Allowance(seconds=1.0, min_steps=20)

@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from search import events
 from search.config import BoConfig
-from search.faults import Known
-from search.trace import MAX_POINTS, Trace
+from search.curves import events
+from search.curves.faults import Known
+from search.curves.trace import MAX_POINTS, Trace
 from search.types import Forecast
 
 CONFIG = BoConfig()

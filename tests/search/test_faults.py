@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from search.faults import VANISHED, WINDOW, Fault, Known, Level, fault, lower, reached
+from search.curves.faults import VANISHED, WINDOW, Fault, Known, Level, fault, lower, reached
 
 INITIAL, POINTS = 2.4, 150
 IGNORANCE = float(np.log(10))

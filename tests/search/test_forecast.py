@@ -9,7 +9,7 @@ from forecasts import coverage
 from hypothesis import given, settings, strategies as st
 from loss_curves import SHAPES, Question, followed, recorded, synthetic
 
-from search.forecast import forecast_loss, has_diverged
+from search.curves.forecast import forecast_loss, has_diverged
 
 
 @pytest.mark.parametrize(("seen", "median", "most"), [(50, 0.2, 36.0), (100, 0.135, 7.0), (240, 0.068, 1.4)])

@@ -5,13 +5,13 @@ import math
 import numpy as np
 import pytest
 
-from search import surrogate
-from search.acquisition import next_point, sobol_points
+from search.bayesian.controller import Controller
 from search.config import BoConfig, Budget
-from search.controller import Controller
-from search.gaussian_process import Expectation, GaussianProcess, log_h
 from search.space import Axis, SearchSpace
-from search.surrogate import Surrogate, fit
+from search.surrogate import model
+from search.surrogate.acquisition import next_point, sobol_points
+from search.surrogate.gaussian_process import Expectation, GaussianProcess, log_h
+from search.surrogate.model import Surrogate, fit
 from search.types import Observation, Spent, Values
 
 UNIT_SQUARE = np.array([[0.0, 0.0], [1.0, 1.0]])
@@ -72,9 +72,9 @@ def test_points_on_top_of_each_other_and_a_constant_reward_are_no_error():
 @pytest.fixture
 def unfittable(monkeypatch):
     def fail(*_, **__):
-        raise surrogate.ModelFittingError("All attempts to fit the model have failed.\nSee the log.")
+        raise model.ModelFittingError("All attempts to fit the model have failed.\nSee the log.")
 
-    monkeypatch.setattr(surrogate, "fit_gpytorch_mll_scipy", fail)
+    monkeypatch.setattr(model, "fit_gpytorch_mll_scipy", fail)
 
 
 def test_where_botorchs_fit_fails_the_plain_one_answers_and_says_so(data, unfittable):
@@ -94,7 +94,7 @@ def test_a_posterior_that_is_not_finite_is_a_failure(data, monkeypatch):
 def test_training_goes_on_without_botorch_and_finds_the_rate(monkeypatch, unfittable, broken):
     if broken == "acquisition":
         monkeypatch.undo()
-        monkeypatch.setattr("search.acquisition.qLogNoisyExpectedImprovement", _not_positive_definite)
+        monkeypatch.setattr("search.surrogate.acquisition.qLogNoisyExpectedImprovement", _not_positive_definite)
     level = Axis(name="level", low=0.003, high=0.1)  # along the rate alone no surrogate is asked
     space = SearchSpace(optimizer="schedulefree_sgd", guess=Values(learning_rate=0.005, level=0.02), axes=(level,))
     controller, steps, asked = Controller(space, BoConfig(wide_probes=7), 0, budget=Budget(steps=100_000)), 0, []

@@ -7,8 +7,8 @@ from typing import get_args
 from hypothesis import Phase, given, settings, strategies as st
 
 from search import strategies
+from search.bayesian.controller import Controller
 from search.config import BoConfig, Budget
-from search.controller import Controller
 from search.space import Axis, SearchSpace
 from search.types import Course, Observation, Spent, Values
 

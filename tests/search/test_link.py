@@ -2,8 +2,8 @@
 
 import pytest
 
-from search import link
-from search.link import Link, StepCost, is_hidden
+from search.budget import link
+from search.budget.link import Link, StepCost, is_hidden
 from search.space import Axis, SearchSpace
 from search.types import Values
 

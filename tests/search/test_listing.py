@@ -5,12 +5,12 @@ import json
 import pytest
 
 from search import strategies
+from search.bayesian.controller import Controller
+from search.bayesian.exchange_shortlist import listed
+from search.bayesian.stage import SearchSetup, Stage
+from search.budget.link import Link, OptionCost, short_list
 from search.config import BoConfig, Budget
-from search.controller import Controller
-from search.link import Link, OptionCost, short_list
-from search.listing import listed
 from search.space import OptionAxis, SearchSpace
-from search.stage import Problem, Stage
 from search.types import Values
 
 BYTES = {"none": 400_000, "fp16": 200_000, "threshold 0.01": 8_000, "powersgd 1": 7_900, "threshold 0.001": 800}
@@ -78,10 +78,10 @@ def test_what_a_step_spares_is_counted_on_the_link_as_it_becomes():
         each.model_copy(update={"spared": spared.get(each.option, 0.0)}) for each in _costs(_link(50_000))
     )
     space = _space(50_000).model_copy(update={"exchanges": exchanges})
-    problem = Problem(space=space, config=BoConfig(), budget=Budget(seconds=1.0), seed=0)
+    setup = SearchSetup(space=space, config=BoConfig(), budget=Budget(seconds=1.0), seed=0)
     stage = Stage(index=1, incumbent=space.opening, events=("step_time",), link=_link(40_000))
 
-    [axis] = listed(problem, stage).space.axes
+    [axis] = listed(setup, stage).space.axes
 
     assert isinstance(axis, OptionAxis) and axis.options == ("none", "threshold 0.01")
 
@@ -114,6 +114,6 @@ def test_a_journal_in_which_the_link_has_changed_replays_to_the_same_exchanges(s
 
 def test_on_a_link_that_is_stated_the_list_stays(simulated_run):
     space = _space(50_000).model_copy(update={"link": None, "exchanges": ()})
-    problem = Problem(space=space, config=BoConfig(), budget=Budget(seconds=1.0), seed=0)
+    setup = SearchSetup(space=space, config=BoConfig(), budget=Budget(seconds=1.0), seed=0)
 
-    assert listed(problem, Stage(index=1, incumbent=space.opening, events=("step_time",))) is problem
+    assert listed(setup, Stage(index=1, incumbent=space.opening, events=("step_time",))) is setup

@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given, strategies as st
 
 from search import strategies
+from search.bayesian.controller import Controller
+from search.bayesian.stage import is_barred
+from search.budget.link import DENSE, OptionCost, short_list
 from search.config import BoConfig, Budget, ScheduleConfig, SobolConfig
-from search.controller import Controller
-from search.link import DENSE, OptionCost, short_list
 from search.schedule import Schedule
 from search.schedule_file import Entry, ScheduleFile
 from search.space import Axis, Box, OptionAxis, SearchSpace, are_within, distance
-from search.stage import is_barred
 from search.types import Spent, Values
-from trainers.config import EmulateLink
 from trainers.exchange.config import NoneConfig
 from trainers.exchange.options import DEFAULT
-from trainers.option_cost import mean_traffic
+from trainers.spec.config import EmulateLink
+from trainers.traffic.option_cost import mean_traffic
 
 OPTIONS = ("none", "threshold 0.01", "powersgd 1")
 AXIS = OptionAxis(options=OPTIONS)

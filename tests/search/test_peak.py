@@ -3,15 +3,23 @@ import math
 import numpy as np
 import pytest
 
+from search.bayesian.stage import SearchSetup, Stage
+from search.bayesian.wide_optimum import (
+    PLATEAU,
+    lowest_peak,
+    parabola_peak,
+    plateau,
+    shows_progress,
+    steady_scores,
+    vertex,
+)
 from search.config import BoConfig, Budget
-from search.peak import PLATEAU, lowest_peak, parabola_peak, plateau, shows_progress, steady_scores, vertex
-from search.reading import Reading
+from search.curves.curve_summary import Reading
 from search.space import SearchSpace
-from search.stage import Problem, Stage
 from search.types import Allowance, Candidate, Observation, Spent, Values
 
 NUM_STEPS = 20
-PROBLEM = Problem(
+PROBLEM = SearchSetup(
     space=SearchSpace(optimizer="sgd", guess=Values(learning_rate=0.1)),
     config=BoConfig(),
     budget=Budget(steps=1000),

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from search.acquisition import sobol_points
-from search.posterior import NUM_COORDINATES, Fit, on_grid
 from search.space import Axis, Box
-from search.surrogate import Surrogate
+from search.surrogate.acquisition import sobol_points
+from search.surrogate.model import Surrogate
+from search.surrogate.posterior import NUM_COORDINATES, Fit, on_grid
 from search.types import Values
 
 AXES = (

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from search.events import Signs
-from search.reading import MAX_POINTS, Ending, Reading, thinned
+from search.curves.curve_summary import MAX_POINTS, Ending, Reading, thinned
+from search.curves.events import Signs
 from search.types import Observation, Spent
 
 

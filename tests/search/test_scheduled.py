@@ -2,9 +2,9 @@
 
 import pytest
 
+from search.baselines.scheduled import Scheduled, stage_starts
 from search.config import Budget, ScheduleConfig
 from search.schedule_file import Entry, ScheduleFile
-from search.scheduled import Scheduled, stage_starts
 from search.space import SearchSpace
 from search.types import Observation, Spent, Values
 

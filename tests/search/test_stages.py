@@ -7,27 +7,28 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from search import promotion, strategies
-from search.closing import next_stage
+from search import strategies
+from search.bayesian import promotion
+from search.bayesian.controller import Controller
+from search.bayesian.decision import Verdict, choose, may_switch, trust_region
+from search.bayesian.early_stopping import events_of, signs_of
+from search.bayesian.history import DRIFT, discounted, extended, learned_drift
+from search.bayesian.next_stage import next_stage
+from search.bayesian.pruning import is_hopeless, stays_behind
+from search.bayesian.rewards import scores
+from search.bayesian.stage import Score, SearchSetup, Stage
 from search.config import BoConfig, Budget
-from search.controller import Controller
-from search.decision import Verdict, choose, may_switch, trust_region
-from search.evidence import scores
-from search.history import DRIFT, discounted, extended, learned_drift
-from search.pruning import is_hopeless, stays_behind
-from search.reading import Ending, Reading
+from search.curves.curve_summary import Ending, Reading
 from search.space import SearchSpace
-from search.stage import Problem, Score, Stage
 from search.types import Allowance, Candidate, Decision, Observation, Spent, Values
-from search.watching import events_of, signs_of
 
 BUDGET = Budget(steps=10_000)
 RATE = Values(learning_rate=0.1)
 
 
-def _problem(budget=BUDGET, **config):
+def _setup(budget=BUDGET, **config):
     space = SearchSpace(optimizer="schedulefree_sgd", guess=RATE)
-    return Problem(space=space, config=BoConfig(revisit="stages", **config), budget=budget, seed=0)
+    return SearchSetup(space=space, config=BoConfig(revisit="stages", **config), budget=budget, seed=0)
 
 
 def _observe(candidate, losses, *, total, bytes_per_step=1, **changes):
@@ -55,7 +56,7 @@ def _falling(num_steps, *, fall, noise=0.0, seed=0, start=2.0):
 # -- where a stage looks ---------------------------------------------------------------------------
 
 
-def _closed(stage, problem, *, switched, rolled_back=False):
+def _closed(stage, setup, *, switched, rolled_back=False):
     probe = _candidate(0, 0.1, Allowance(steps=40))
     stage.candidates, stage.incumbent = [probe], RATE
     stage.readings = {probe.id: Reading.of(_observe(probe, _falling(40, fall=0.01), total=40))}
@@ -63,9 +64,9 @@ def _closed(stage, problem, *, switched, rolled_back=False):
     until = Allowance(steps=1000)
     stage.decision = Decision(stage=stage.index, values=values, reason="", switched=switched, commit_until=until)
     observation = _observe(None, [1.5] * 100, total=200, rolled_back=rolled_back)
-    signs = signs_of(problem, stage, observation)
-    ending = Ending.of(observation, signs, events_of(problem, observation, signs))
-    return next_stage(problem, stage, ending, search=Spent(steps=40))
+    signs = signs_of(setup, stage, observation)
+    ending = Ending.of(observation, signs, events_of(setup, observation, signs))
+    return next_stage(setup, stage, ending, search=Spent(steps=40))
 
 
 @pytest.mark.parametrize(
@@ -81,12 +82,12 @@ def _closed(stage, problem, *, switched, rolled_back=False):
 def test_the_trust_region_narrows_without_success_and_widens_with_it(before, switched, rolled_back, after):
     stage = Stage(index=1, incumbent=RATE, width=before)
 
-    assert _closed(stage, _problem(), switched=switched, rolled_back=rolled_back).width == after
+    assert _closed(stage, _setup(), switched=switched, rolled_back=rolled_back).width == after
 
 
 @pytest.mark.parametrize(("width", "low", "high"), [(1.0, 0.025, 0.2), (0.5, 0.05, 0.1 * math.sqrt(2))])
 def test_a_width_is_the_exponent_of_the_limits(width, low, high):
-    region = trust_region(_problem(), RATE, may_rise=True, width=width)
+    region = trust_region(_setup(), RATE, may_rise=True, width=width)
 
     assert region.learning_rate == pytest.approx((low, high))
 
@@ -227,8 +228,8 @@ class _Line:
     """Drives a controller: probes fall the faster the nearer their rate is to the best one."""
 
     def __init__(self, budget=BUDGET, **config):
-        problem = _problem(budget, **config)
-        self.controller, self.total = Controller(problem.space, problem.config, 0, budget=budget), 0
+        setup = _setup(budget, **config)
+        self.controller, self.total = Controller(setup.space, setup.config, 0, budget=budget), 0
 
     def search(self, *, best=0.1, start=2.0):
         """Tell the open stage's probes, which start from the loss `start`; returns them."""
@@ -324,7 +325,7 @@ def test_where_no_probe_made_progress_noise_alone_switches_nothing(fall, switche
         losses = _falling(100, fall=fall * (1 + number), noise=0.001, start=2.05 - 0.04 * number)
         stage.candidates.append(candidate)
         stage.readings[candidate.id] = Reading.of(_observe(candidate, losses, total=100))
-    choice = choose(_problem(), stage)
+    choice = choose(_setup(), stage)
 
     assert (choice.values != RATE) is switches
     assert switches or "no probe got below the loss that it started from" in choice.reason
@@ -361,10 +362,10 @@ def test_what_blew_up_is_not_promoted_though_its_values_are_chosen():
     for candidate in stage.candidates:
         risen = _falling(100, fall=-0.1)
         stage.readings[candidate.id] = Reading.of(_observe(candidate, risen, total=100))
-    chosen = choose(_problem(), stage).values
+    chosen = choose(_setup(), stage).values
 
     assert chosen == rival.values  # half of the incumbent's rate
-    assert promotion.winner(_problem(), stage, chosen) is None
+    assert promotion.winner(_setup(), stage, chosen) is None
 
 
 def test_a_restored_controller_knows_what_was_promoted(switch):

@@ -5,8 +5,10 @@ import json
 import pytest
 
 from search import strategies
-from search.autolrs import AutoLrs
-from search.baselines import Cosine, Fixed, Linear, Off
+from search.baselines.autolrs import AutoLrs
+from search.baselines.guess import Cosine, Fixed, Linear, Off
+from search.baselines.scheduled import Scheduled
+from search.bayesian.controller import Controller
 from search.config import (
     AutoLrsConfig,
     BoConfig,
@@ -19,9 +21,7 @@ from search.config import (
     ScheduleConfig,
     SobolConfig,
 )
-from search.controller import Controller
 from search.schedule_file import Entry, ScheduleFile
-from search.scheduled import Scheduled
 from search.space import SearchSpace
 from search.types import Spent, Values
 

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from search import strategies
+from search.bayesian.controller import Controller
+from search.bayesian.decision import choose
+from search.bayesian.proposals import propose
+from search.bayesian.stage import SearchSetup, Stage
 from search.config import BoConfig, Budget
-from search.controller import Controller
-from search.decision import choose
-from search.prior import NO_PRIOR, PastProbe, PastSearch, Prior
-from search.proposals import propose
-from search.reading import Reading
+from search.curves.curve_summary import Reading
+from search.past_jobs.prior import NO_PRIOR, PastProbe, PastSearch, Prior
+from search.past_jobs.transfer import expectation, shape_of
 from search.space import Axis, Box, SearchSpace
-from search.stage import Problem, Stage
-from search.transfer import expectation, shape_of
 from search.types import Allowance, Candidate, Observation, Spent, Values
 
 NOISE = 0.02
@@ -43,16 +43,16 @@ class Search(NamedTuple):
     reason: str
 
 
-def _opened(problem, prior):
-    return Stage(index=0, incumbent=problem.opening, has_incumbent=False, prior=prior)
+def _opened(setup, prior):
+    return Stage(index=0, incumbent=setup.opening, has_incumbent=False, prior=prior)
 
 
 def _search(best, prior, seed, config=BoConfig()):  # noqa: B008  (frozen)
     """Search around a guess of 1 where `best` is the best rate, as a controller does."""
     space = SearchSpace(optimizer="schedulefree_sgd", guess=Values(learning_rate=0.05))
-    problem = Problem(space=space, config=config, budget=Budget(steps=100_000), seed=seed)
-    stage, rng = _opened(problem, prior), np.random.default_rng(seed)
-    while (proposal := propose(problem, stage)) is not None:
+    setup = SearchSetup(space=space, config=config, budget=Budget(steps=100_000), seed=seed)
+    stage, rng = _opened(setup, prior), np.random.default_rng(seed)
+    while (proposal := propose(setup, stage)) is not None:
         values, origin, rung = proposal
         name = str(len(stage.candidates))
         candidate = Candidate(id=name, stage=0, values=values, allowance=Allowance(), origin=origin, rung=rung)
@@ -68,7 +68,7 @@ def _search(best, prior, seed, config=BoConfig()):  # noqa: B008  (frozen)
                 spent=Spent(),
             )
         )
-    choice = choose(problem, stage)
+    choice = choose(setup, stage)
     reached = _reward(math.log10(choice.values.learning_rate / best))
     return Search(0.6 - (-1.0 if reached is None else reached), len(stage.candidates), choice.reason)
 

@@ -5,14 +5,14 @@ import re
 
 import pytest
 
+from search.bayesian.controller import Controller
+from search.bayesian.proposals import MAX_FINALIST_EXTENSIONS
+from search.bayesian.rewards import scores
+from search.bayesian.stage import BARRED_SHARE, Stage
+from search.budget.link import StepCost
 from search.config import BoConfig, Budget
-from search.controller import Controller
-from search.evidence import scores
-from search.link import StepCost
-from search.proposals import MAX_FINALIST_EXTENSIONS
-from search.reading import Reading
+from search.curves.curve_summary import Reading
 from search.space import Axis, SearchSpace
-from search.stage import BARRED_SHARE, Stage
 from search.types import Allowance, Candidate, Observation, Spent, Values
 
 STEPS = Budget(steps=2000)

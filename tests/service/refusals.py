@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from service.problems import Problem, problems_of
-from service.spec import JobSpec
+from service.job.problems import Problem, problems_of
+from service.job.spec import JobSpec
 
 
 def problems_in(body: dict[str, Any]) -> list[Problem]:

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from service.spec import JobSpec
+from service.job.spec import JobSpec
 
 JOB = {"workload": {"kind": "digits-mlp"}, "budget": {"seconds": 30}}
 DROPPING = {"kind": "dropit", "gamma": 0.5}

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from api.documents import checked, parse_yaml
-from service.advice import advice
-from service.spec import JobSpec
+from service.job.advice import advice
+from service.job.spec import JobSpec
 
 RANGE = {"kind": "threshold", "density": [0.003, 0.1]}
 JOBS = sorted((Path(__file__).parents[2] / "examples" / "jobs").glob("*.yaml"))

@@ -5,16 +5,16 @@ from typing import Any
 import pytest
 
 from search.types import Values
-from service.advice import advice
-from service.cluster import chunks, options
-from service.cluster.opening import _stated_space
-from service.problems import Problem
-from service.spec import JobSpec, TrialSpec
+from service.cluster import exchange_probing, segment_length
+from service.cluster.warm_up import _stated_space
+from service.job.advice import advice
+from service.job.problems import Problem
+from service.job.spec import JobSpec, TrialSpec
 from tests.service.refusals import problems_in
 from trainers.exchange.options import DEFAULT, Option
-from trainers.group import Group
-from trainers.segment import Segment, SegmentResult
-from trainers.shapes import parameter_shapes
+from trainers.traffic.shapes import parameter_shapes
+from trainers.training.group import Group
+from trainers.training.segment import Segment, SegmentResult
 
 AUTO = {"kind": "auto"}
 JOB: dict[str, Any] = {
@@ -145,7 +145,7 @@ def test_a_job_whose_options_include_local_updates_goes_on_with_its_workers_alon
 def test_a_segment_names_the_option_of_its_values():
     values = Values(learning_rate=0.1, option="powersgd 1")
 
-    assert chunks.segment(values, values, 5).options == {"option": "powersgd 1"}
+    assert segment_length.segment(values, values, 5).options == {"option": "powersgd 1"}
 
 
 # -- the opening -----------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ class OnALink(Group):
         self.config, self.mbps = spec.replica, mbps
         self.shapes = parameter_shapes(spec.replica.workload) or ()
         self.nodes = tuple((rank,) for rank in range(num_nodes))
-        self.sent = {option.name: each.bytes for option, each in options.predicted(spec, self).items()}
+        self.sent = {option.name: each.bytes for option, each in exchange_probing.predicted(spec, self).items()}
         self.ran: list[str] = []
 
     def warm_up(self, group: Group, values: Values) -> SegmentResult:
@@ -183,7 +183,7 @@ class OnALink(Group):
 def _opened(link: dict[str, Any], mbps: float, num_nodes: int = 2, **changes: Any) -> tuple[OnALink, Any]:
     job = trial(link=link, **changes)
     group = OnALink(job, mbps=mbps, num_nodes=num_nodes)
-    space, warm_ups = options.opened(job, _stated_space(job.replica), [group], group.warm_up)
+    space, warm_ups = exchange_probing.opened(job, _stated_space(job.replica), [group], group.warm_up)
     assert len(warm_ups) == len(group.ran)
     return group, space
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from service.spec import JobSpec
+from service.job.spec import JobSpec
 
 JOB: dict[str, Any] = {
     "workload": {"kind": "digits-mlp"},

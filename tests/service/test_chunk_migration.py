@@ -8,9 +8,9 @@ from service.control.columns import Sample
 from service.control.database import connect, migrate
 from service.control.models import AttemptRow, ChunkRow, JobRow, PointRow, TrialRow
 from service.control.store import Store
-from service.records import Batch, MetricPoints
+from service.job.spec import JobSpec
 from service.settings import Settings
-from service.spec import JobSpec
+from service.wire.records import Batch, MetricPoints
 
 NUM_POINTS = 2 * points.CHUNK + 100
 SPEC = JobSpec.model_validate({"workload": {"kind": "digits-mlp"}, "budget": {"steps": 100}})

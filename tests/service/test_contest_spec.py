@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from search.types import Values
-from service.advice import advice
-from service.cluster.opening import _stated_space
-from service.problems import Problem
-from service.spec import JobSpec
+from service.cluster.warm_up import _stated_space
+from service.job.advice import advice
+from service.job.problems import Problem
+from service.job.spec import JobSpec
 from tests.service.refusals import problems_in
 
 JOB: dict[str, Any] = {

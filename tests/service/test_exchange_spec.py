@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from service.problems import Problem
+from service.job.problems import Problem
 from tests.service.refusals import problems_in
 
 Fields = dict[str, Any]

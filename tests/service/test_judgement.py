@@ -6,8 +6,8 @@ from service.control.capacity import Node
 from service.control.judgement import Action, admit, judge, judge_alone
 from service.control.ray_jobs import RayStatus
 from service.control.work import Work
-from service.spec import JobSpec
-from service.states import ACTIVE, RULES, JobState
+from service.job.spec import JobSpec
+from service.job.states import ACTIVE, RULES, JobState
 
 NOW = 1000.0
 S, R = JobState, RayStatus

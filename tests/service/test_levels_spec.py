@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from service.advice import advice
-from service.problems import Problem
-from service.spec import JobSpec
+from service.job.advice import advice
+from service.job.problems import Problem
+from service.job.spec import JobSpec
 from tests.service.refusals import problems_in
 
 JOB: dict[str, Any] = {

@@ -6,9 +6,9 @@ from service.control.logs import Logs, bounded, since
 from service.control.ray_jobs import RayStatus
 from service.control.store import Store
 from service.errors import NotFound, Unavailable
-from service.records import AttemptFinished, Batch
+from service.job.spec import JobSpec
 from service.settings import Settings
-from service.spec import JobSpec
+from service.wire.records import AttemptFinished, Batch
 
 
 class Ray:

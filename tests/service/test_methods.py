@@ -8,16 +8,16 @@ import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from api.documents import checked, parse_yaml
-from service import methods
-from service.combinations import PARTS, job, kinds_of, merged
+from service.catalog import methods
+from service.catalog.combinations import PARTS, job, kinds_of, merged
+from service.catalog.methods import MethodView
+from service.catalog.papers import NOTES
 from service.errors import NotFound
-from service.methods import MethodView
-from service.papers import NOTES
-from service.spec import JobSpec
+from service.job.spec import JobSpec
 from tests.example_jobs import EXAMPLES
-from trainers import cost
-from trainers.config import DigitsMlp, NoneConfig, SparseConfig, WorkloadConfig
-from trainers.shapes import parameter_shapes
+from trainers.spec.config import DigitsMlp, NoneConfig, SparseConfig, WorkloadConfig
+from trainers.traffic import cost
+from trainers.traffic.shapes import parameter_shapes
 
 ALL = methods.methods(workers=4).methods
 BY_NAME = {(each.part, each.name): each for each in ALL}
@@ -71,8 +71,8 @@ def simple_values(config: type[BaseModel]) -> Iterator[tuple[str, Any]]:
 
 
 def test_every_kind_that_a_job_offers_is_listed():
-    """A new kind needs a note in `service.papers`; a new part of the job, a line in `service.methods.PARTS`; a union
-    inside of a kind, such as policies of its level, a `Composed` for each of its kinds."""
+    """A new kind needs a note in `service.catalog.papers`; a new part of the job, a line in `PARTS` of
+    `service.catalog.methods`; a union inside of a kind, such as policies of its level, a `Composed` for each kind."""
     offered = with_kind(JobSpec.model_json_schema()) - with_kind(TypeAdapter(WorkloadConfig).json_schema())
 
     listed = {name for method in ALL for name in models_in(job(method.job))}

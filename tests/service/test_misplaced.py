@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from service.misplaced import why_misplaced
-from service.problems import Problem
-from service.spec import JobSpec
+from service.job.problems import Problem
+from service.job.spec import JobSpec
+from service.job.wrong_kind_fields import why_misplaced
 from tests.service.refusals import problems_in
 from trainers.exchange.config import SteeredConfig
 

@@ -11,8 +11,8 @@ from service.control.orphans import Orphans
 from service.control.ray_jobs import RayJobs
 from service.control.store import Store
 from service.errors import Unavailable
+from service.job.spec import JobSpec
 from service.settings import Settings
-from service.spec import JobSpec
 
 NOW = 1_800_000_000.0
 LATER = NOW + 60

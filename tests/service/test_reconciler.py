@@ -9,10 +9,10 @@ from service.control.ray_jobs import RayStatus
 from service.control.reconciler import Reconciler
 from service.control.store import Store
 from service.errors import Unavailable
-from service.records import AttemptFinished, Batch, TrialStarted
+from service.job.spec import JobSpec
+from service.job.states import RULES, JobState
 from service.settings import Settings
-from service.spec import JobSpec
-from service.states import RULES, JobState
+from service.wire.records import AttemptFinished, Batch, TrialStarted
 from tests.service.fake_ray import Clock, FakeCluster, FakeRay
 
 

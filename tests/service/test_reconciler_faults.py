@@ -9,10 +9,10 @@ from service.control.ray_jobs import RayStatus
 from service.control.reconciler import Reconciler
 from service.control.store import Store
 from service.errors import Fenced, Unavailable
-from service.records import Batch, TrialStarted
+from service.job.spec import JobSpec
+from service.job.states import JobState
 from service.settings import Settings
-from service.spec import JobSpec
-from service.states import JobState
+from service.wire.records import Batch, TrialStarted
 from tests.read_only import read_only
 
 SPEC = JobSpec.model_validate({"workload": {"kind": "digits-mlp"}, "budget": {"steps": 1}})

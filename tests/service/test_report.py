@@ -6,10 +6,10 @@ from scipy import stats
 
 from service.control import report
 from service.control.intervals import estimate, t_quantile
-from service.records import Bill
-from service.spec import JobSpec
-from service.states import JobState
-from service.views import JobView, Series, TrialView
+from service.job.spec import JobSpec
+from service.job.states import JobState
+from service.wire.records import Bill
+from service.wire.views import JobView, Series, TrialView
 
 JOB = JobSpec.model_validate(
     {

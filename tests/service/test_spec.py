@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
+from search.bayesian.controller import Controller
 from search.config import BoConfig
-from search.controller import Controller
 from search.space import SearchSpace
 from search.types import Values
-from service.problems import Problem
-from service.spec import JobSpec
+from service.job.problems import Problem
+from service.job.spec import JobSpec
 from tests.service.refusals import problems_in
 
 JOB: dict[str, Any] = {"workload": {"kind": "digits-mlp"}, "budget": {"seconds": 10}}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.states import ALLOWED_IN, RULES, TERMINAL, JobState, Verb
+from service.job.states import ALLOWED_IN, RULES, TERMINAL, JobState, Verb
 
 
 @pytest.mark.parametrize("state", list(JobState))

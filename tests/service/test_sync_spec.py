@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from search.types import Values
-from service.advice import advice
-from service.cluster import chunks
-from service.cluster.opening import _stated_space
-from service.problems import Problem
-from service.spec import JobSpec
+from service.cluster import segment_length
+from service.cluster.warm_up import _stated_space
+from service.job.advice import advice
+from service.job.problems import Problem
+from service.job.spec import JobSpec
 from tests.service.refusals import problems_in
 from trainers.sync.config import StlSgdConfig
 
@@ -103,7 +103,7 @@ def test_a_range_of_periods_is_an_axis_of_whole_numbers_that_segments_follow():
     [axis] = _stated_space(trial.replica).axes
     assert (axis.name, axis.from_unit(0.4)) == ("period", 8)
     values = Values(learning_rate=0.1, period=8)
-    assert chunks.segment(values, values, 5).period == 8
+    assert segment_length.segment(values, values, 5).period == 8
 
 
 def test_a_range_of_periods_needs_a_controller_that_searches():

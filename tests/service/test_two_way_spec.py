@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from service.problems import Problem
-from service.spec import JobSpec
+from service.job.problems import Problem
+from service.job.spec import JobSpec
 from tests.service.refusals import problems_in
 
 JOB: dict[str, Any] = {"workload": {"kind": "digits-mlp"}, "budget": {"steps": 100}, "controller": {"kind": "fixed"}}

@@ -6,10 +6,10 @@ import pytest
 
 from service.control.database import connect, migrate
 from service.control.store import Store
-from service.records import AttemptFinished, Batch, Control, TrialStarted
+from service.job.spec import JobSpec
+from service.job.states import JobState
 from service.settings import Settings
-from service.spec import JobSpec
-from service.states import JobState
+from service.wire.records import AttemptFinished, Batch, Control, TrialStarted
 
 VERSIONS = Path(__file__).parents[2] / "service/control/migrations/versions"
 BEFORE = sorted(path.name[:4] for path in VERSIONS.glob("0*.py"))[:-1]

@@ -12,7 +12,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from trainers.config import (
+from trainers.spec.config import (
     AdamWConfig,
     DigitsMlp,
     MuonConfig,

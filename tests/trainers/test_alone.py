@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from trainers.config import (
+from trainers.exchange.config import CserConfig
+from trainers.spec.config import (
     AutoConfig,
     ByLabelPartition,
     DropItConfig,
@@ -19,10 +20,9 @@ from trainers.config import (
     SgdConfig,
     ThresholdConfig,
 )
-from trainers.exchange.config import CserConfig
-from trainers.replica import Replica
-from trainers.segment import Segment
 from trainers.sync.config import LocalSgdConfig
+from trainers.training.replica import Replica
+from trainers.training.segment import Segment
 
 MakeConfig = Callable[..., ReplicaConfig]
 SEGMENT = Segment(num_steps=4, learning_rate=0.05)

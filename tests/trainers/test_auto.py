@@ -4,17 +4,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainers.config import AutoConfig
 from trainers.exchange import exchange
 from trainers.exchange.auto import AutoExchange
 from trainers.exchange.buffer import GradientBuffer
+from trainers.exchange.connection import Connection
 from trainers.exchange.ledger import Ledger
 from trainers.exchange.options import Option, by_kind, exchange_of
 from trainers.exchange.pacing import Unpaced
-from trainers.exchange.wire import Wire
-from trainers.replica import Replica
-from trainers.segment import Segment
-from trainers.snapshot import Kept
+from trainers.spec.config import AutoConfig
+from trainers.training.replica import Replica
+from trainers.training.segment import Segment
+from trainers.training.snapshot import Kept
 
 AUTO = AutoConfig(options=("none", "threshold 0.1", "powersgd 1"))
 SHAPES = [(20, 20), (20,)]
@@ -22,9 +22,9 @@ D = 420
 
 
 def _exchange() -> tuple[AutoExchange, GradientBuffer]:
-    buffer, wire = GradientBuffer(SHAPES, AUTO, torch.device("cpu")), Wire(1, Unpaced(), Ledger())
+    buffer, connection = GradientBuffer(SHAPES, AUTO, torch.device("cpu")), Connection(1, Unpaced(), Ledger())
     options = by_kind([Option.parse(name) for name in AUTO.options or ()])
-    kinds = {kind: exchange.build(exchange_of(each, like=AUTO), buffer, wire) for kind, each in options.items()}
+    kinds = {kind: exchange.build(exchange_of(each, like=AUTO), buffer, connection) for kind, each in options.items()}
     return AutoExchange(kinds, buffer), buffer
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainers.checkpoint import commit_manifest
-from trainers.config import AutoOptimizerConfig, JobOptimizer, ReplicaConfig, ThresholdConfig
-from trainers.replica import Replica
-from trainers.segment import Segment, SegmentResult
+from trainers.spec.config import AutoOptimizerConfig, JobOptimizer, ReplicaConfig, ThresholdConfig
+from trainers.training.checkpoint import commit_manifest
+from trainers.training.replica import Replica
+from trainers.training.segment import Segment, SegmentResult
 
 AUTO = AutoOptimizerConfig(options=({"kind": "sgd", "weight_decay": 0.01}, "adamw", "muon", "schedulefree_sgd"))
 RATES = {"sgd": 0.1, "adamw": 0.003, "muon": 0.01, "schedulefree_sgd": 1.0}

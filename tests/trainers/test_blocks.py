@@ -11,13 +11,13 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from trainers import cost, optimizers
+from trainers import optimizers
 from trainers.blocks import chances
 from trainers.blocks.division import divide
 from trainers.blocks.jointspar import JointSpar
 from trainers.blocks.table import build
-from trainers.checkpoint import commit_manifest
-from trainers.config import (
+from trainers.exchange.buffer import GradientBuffer
+from trainers.spec.config import (
     AllBlocksConfig,
     BlocksConfig,
     JointSparConfig,
@@ -28,10 +28,11 @@ from trainers.config import (
     SgdConfig,
     StdlibLm,
 )
-from trainers.exchange.buffer import GradientBuffer
-from trainers.replica import Replica
-from trainers.segment import Segment
-from trainers.shapes import parameter_shapes
+from trainers.traffic import cost
+from trainers.traffic.shapes import parameter_shapes
+from trainers.training.checkpoint import commit_manifest
+from trainers.training.replica import Replica
+from trainers.training.segment import Segment
 from trainers.workload import Workload
 
 Make = Callable[..., ReplicaConfig]

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from torch.nn import Parameter
 
-from trainers.config import NoneConfig
 from trainers.exchange.buffer import GradientBuffer
+from trainers.spec.config import NoneConfig
 
 
 @pytest.mark.parametrize("overlap", [True, False])

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from trainers.checkpoint import CheckpointError, commit_manifest
-from trainers.config import NoneConfig, OptimizerConfig, ReplicaConfig, SgdConfig, ThresholdConfig
-from trainers.replica import Replica
-from trainers.segment import Segment
+from trainers.spec.config import NoneConfig, OptimizerConfig, ReplicaConfig, SgdConfig, ThresholdConfig
+from trainers.training.checkpoint import CheckpointError, commit_manifest
+from trainers.training.replica import Replica
+from trainers.training.segment import Segment
 
 MakeConfig = Callable[..., ReplicaConfig]
 SEGMENT = Segment(num_steps=5, learning_rate=0.1)

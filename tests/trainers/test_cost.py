@@ -1,7 +1,7 @@
 import pytest
 
-from trainers import cost
-from trainers.config import EmulateLink, NoneConfig, ThresholdConfig
+from trainers.spec.config import EmulateLink, NoneConfig, ThresholdConfig
+from trainers.traffic import cost
 
 SHAPES = ((100, 10), (24,))  # d = 1024
 

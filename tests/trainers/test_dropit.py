@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trainers.config import DigitsMlp, DropItConfig, KeepConfig, NoneConfig, ReplicaConfig, SgdConfig
 from trainers.dropit import Activations, SavedTensors
-from trainers.replica import Replica
-from trainers.segment import Segment
+from trainers.spec.config import DigitsMlp, DropItConfig, KeepConfig, NoneConfig, ReplicaConfig, SgdConfig
+from trainers.training.replica import Replica
+from trainers.training.segment import Segment
 
 Inputs = Callable[[], Tensor]
 LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {

@@ -5,13 +5,13 @@ from collections.abc import Iterable
 import pytest
 import torch
 
-from trainers import cost
-from trainers.config import ThresholdConfig
 from trainers.exchange import exchange
 from trainers.exchange.buffer import GradientBuffer
+from trainers.exchange.connection import Connection
 from trainers.exchange.ledger import Ledger
 from trainers.exchange.pacing import Unpaced
-from trainers.exchange.wire import Wire
+from trainers.spec.config import ThresholdConfig
+from trainers.traffic import cost
 
 SHAPES = ((60, 200), (40, 200))  # d = 20,000 in two buckets
 PLAN = 0.01
@@ -28,7 +28,7 @@ SCALES = {
 class Worker:
     def __init__(self, config: ThresholdConfig) -> None:
         self._buffer = GradientBuffer(SHAPES, config.model_copy(update={"bucket_mib": 0.01}), torch.device("cpu"))
-        self._exchange = exchange.build(config, self._buffer, Wire(1, Unpaced(), Ledger()))
+        self._exchange = exchange.build(config, self._buffer, Connection(1, Unpaced(), Ledger()))
 
     def step(
         self, step: int, scale: float, level: float | None = None, *, is_void: bool = False

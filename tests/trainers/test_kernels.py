@@ -18,7 +18,7 @@ from trainers.exchange.kernels.pack import pack, sum_unpacked, unpack
 from trainers.exchange.kernels.quantile import reached_by, strided
 from trainers.exchange.kernels.scatter import scatter_add
 from trainers.exchange.kernels.select import MomentumCorrection, select
-from trainers.exchange.layout import BLOCK, PayloadLayout
+from trainers.traffic.payload_layout import BLOCK, PayloadLayout
 
 NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: its kernels are not compared with the CPU's")
 ODD = [0.0, -0.0, 1.0, -1.0, 1e-45, 3.4e38, math.inf, -math.inf, math.nan]

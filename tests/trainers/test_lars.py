@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch.nn import Parameter
 
-from trainers.config import DigitsMlp, LarsConfig, NoneConfig, ReplicaConfig
 from trainers.lars import Lars
-from trainers.replica import Replica
-from trainers.segment import Segment
+from trainers.spec.config import DigitsMlp, LarsConfig, NoneConfig, ReplicaConfig
+from trainers.training.replica import Replica
+from trainers.training.segment import Segment
 
 
 def _stepped(start: torch.Tensor, gradients: list[torch.Tensor], **options: float) -> torch.Tensor:

@@ -10,12 +10,10 @@ import torch
 from exchange_bench import SHAPES, Bench, D, Place, gradients
 from hypothesis import given, strategies as st
 
-from trainers import cost
-from trainers.config import ExchangeConfig
 from trainers.exchange.config import DgcConfig, NoneConfig, PowerSgdConfig, ThresholdConfig, TopKConfig
+from trainers.exchange.connection import Connection
 from trainers.exchange.kernels.entries import Entries
 from trainers.exchange.kernels.pack import pack, unpack
-from trainers.exchange.layout import PayloadLayout
 from trainers.exchange.ledger import Ledger
 from trainers.exchange.levels.accordion import Accordion
 from trainers.exchange.levels.calibrated import threshold_for
@@ -41,9 +39,11 @@ from trainers.exchange.levels.regimes import is_critical
 from trainers.exchange.levels.steered import with_epoch
 from trainers.exchange.levels.warmup import density_at
 from trainers.exchange.pacing import Unpaced
-from trainers.exchange.wire import Wire
-from trainers.snapshot import Kept
+from trainers.spec.config import ExchangeConfig
 from trainers.sync.config import AccordionBatchConfig
+from trainers.traffic import cost
+from trainers.traffic.payload_layout import PayloadLayout
+from trainers.training.snapshot import Kept
 from trainers.workload import WorkloadError
 
 # -- warm-up ------------------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ def test_a_regime_is_critical_at_first_and_when_the_norm_has_changed_by_eta(befo
     assert is_critical(before, now, 0.5) is expected
 
 
-WIRE = Wire(1, Unpaced(), Ledger())
+WIRE = Connection(1, Unpaced(), Ledger())
 
 
 def _levels(scales: Sequence[float], rates: Callable[[int], float] = lambda _: 0.1, **changes: Any) -> list[float]:

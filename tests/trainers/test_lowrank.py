@@ -3,8 +3,8 @@ import torch
 from torch import Tensor
 
 from trainers.exchange.compressors.lowrank import starting_factor
-from trainers.exchange.compressors.sizes import is_worth_factors
 from trainers.exchange.kernels.lowrank import orthogonalize_, project, rebuild, take_out
+from trainers.traffic.sizes import is_worth_factors
 
 
 def normal(*shape: int) -> Tensor:

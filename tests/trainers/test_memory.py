@@ -7,11 +7,11 @@ import torch
 from hypothesis import given, strategies as st
 from torch import Tensor
 
-from trainers.config import ThresholdConfig
 from trainers.exchange import memory
 from trainers.exchange.kernels.scatter import scatter_add
 from trainers.exchange.memory import MOST_RISE, FollowedRate, Memory
 from trainers.exchange.selectors.by_count import take_largest
+from trainers.spec.config import ThresholdConfig
 
 D = 500
 ALL = slice(0, D)

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from trainers import feed
-from trainers.checkpoint import commit_manifest, read_tensors
-from trainers.config import ReplicaConfig, ScheduleFreeSgdConfig
-from trainers.normalization import NUM_BATCHES
-from trainers.replica import Replica
-from trainers.segment import Segment
-from trainers.workloads import table
+from trainers.spec.config import ReplicaConfig, ScheduleFreeSgdConfig
+from trainers.training import feed
+from trainers.training.checkpoint import commit_manifest, read_tensors
+from trainers.training.normalization import NUM_BATCHES
+from trainers.training.replica import Replica
+from trainers.training.segment import Segment
+from trainers.workloads import registry
 from trainers.workloads.digits import Digits
 
 SEGMENT = Segment(num_steps=4, learning_rate=0.05)
@@ -30,7 +30,7 @@ class NormedDigits(Digits):
 
 @pytest.fixture
 def replica(make_config: Callable[..., ReplicaConfig], monkeypatch: pytest.MonkeyPatch) -> Replica:
-    monkeypatch.setitem(table.BUILTIN, "digits-mlp", NormedDigits)
+    monkeypatch.setitem(registry.BUILTIN, "digits-mlp", NormedDigits)
     replica = Replica(make_config(), 0, 1, device="cpu")
     replica.run(SEGMENT)
     return replica
@@ -76,7 +76,7 @@ def test_evaluating_uses_the_statistics_and_leaves_them_alone(replica: Replica):
 
 @pytest.fixture
 def averaging(make_config: Callable[..., ReplicaConfig], monkeypatch: pytest.MonkeyPatch) -> Replica:
-    monkeypatch.setitem(table.BUILTIN, "digits-mlp", NormedDigits)
+    monkeypatch.setitem(registry.BUILTIN, "digits-mlp", NormedDigits)
     replica = Replica(make_config(optimizer=ScheduleFreeSgdConfig(), accumulate=2), 0, 1, device="cpu")
     replica.run(Segment(num_steps=20, learning_rate=0.5))
     return replica

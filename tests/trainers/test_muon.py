@@ -5,9 +5,9 @@ import torch
 from torch import Tensor, nn
 
 from trainers import optimizers
-from trainers.config import DigitsMlp, MuonConfig
 from trainers.muon import MuonWithAdamW
 from trainers.optimizers import Optimizer
+from trainers.spec.config import DigitsMlp, MuonConfig
 from trainers.workload import WorkloadError
 from trainers.workloads.digits import Digits
 

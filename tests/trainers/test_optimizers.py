@@ -7,14 +7,14 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 
 from trainers import optimizers
-from trainers.config import (
+from trainers.optimizers import Optimizer
+from trainers.spec.config import (
     AdamWConfig,
     DigitsMlp,
     OptimizerConfig,
     ScheduleFreeSgdConfig,
     SgdConfig,
 )
-from trainers.optimizers import Optimizer
 from trainers.workloads.digits import Digits
 
 START = torch.randn(5, generator=torch.Generator().manual_seed(0))

@@ -10,10 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from trainers.checkpoint import CheckpointError, commit_manifest
-from trainers.config import ExchangeConfig, NoneConfig, ReplicaConfig, ThresholdConfig
 from trainers.exchange import two_level
-from trainers.exchange.block_shards import BlockShards
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.config import (
     DgcConfig,
@@ -24,12 +21,15 @@ from trainers.exchange.config import (
     TopKConfig,
 )
 from trainers.exchange.exchange import Exchange
+from trainers.exchange.node_links import NodeLinks
+from trainers.exchange.ownership import Shards
 from trainers.exchange.pacing import Unpaced
-from trainers.exchange.shards import Shards
 from trainers.exchange.topology import Topology
-from trainers.exchange.wires import Wires
-from trainers.replica import Replica
-from trainers.snapshot import Buffers, Kept
+from trainers.spec.config import ExchangeConfig, NoneConfig, ReplicaConfig, ThresholdConfig
+from trainers.traffic.block_shards import BlockShards
+from trainers.training.checkpoint import CheckpointError, commit_manifest
+from trainers.training.replica import Replica
+from trainers.training.snapshot import Buffers, Kept
 
 SHAPES = ((20, 30), (40, 30), (30,))
 PAIRS = [*itertools.product(range(1, 5), repeat=2)]
@@ -52,8 +52,8 @@ def _buffer(config: ExchangeConfig) -> GradientBuffer:
 
 def _exchanges(config: ExchangeConfig, num_workers: int) -> list[Exchange]:
     topology = Topology.stated(num_workers, 1)
-    wires = [Wires(topology, rank, Unpaced()) for rank in range(num_workers)]
-    return [two_level.build(config, _buffer(config), each) for each in wires]
+    node_links = [NodeLinks(topology, rank, Unpaced()) for rank in range(num_workers)]
+    return [two_level.build(config, _buffer(config), each) for each in node_links]
 
 
 def _filled(config: ExchangeConfig, num_workers: int) -> list[Exchange]:

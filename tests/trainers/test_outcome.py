@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from trainers.outcome import BLAME_S, Outcome, WorkerFailed, WorkerLost, judge, patience_s
+from trainers.training.call_results import BLAME_S, Outcome, WorkerFailed, WorkerLost, judge, patience_s
 from trainers.workload import WorkloadError
 
 ANSWER, PEER_LOST = Outcome("answer", "fine"), Outcome("peer_lost", "connection reset")

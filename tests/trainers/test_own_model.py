@@ -12,9 +12,8 @@ from torch import distributed as dist, nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from trainers import cost, model as models
-from trainers.checkpoint import commit_manifest
-from trainers.config import (
+from trainers.exchange.config import CserConfig, LiecSgdConfig
+from trainers.spec.config import (
     NoneConfig,
     OwnOptimizerConfig,
     OwnWorkload,
@@ -23,12 +22,14 @@ from trainers.config import (
     SgdConfig,
     ThresholdConfig,
 )
-from trainers.exchange.config import CserConfig, LiecSgdConfig
-from trainers.replica import Replica
-from trainers.sampler import Sampler
-from trainers.segment import Segment
+from trainers.traffic import cost
+from trainers.training import model as models
+from trainers.training.checkpoint import commit_manifest
+from trainers.training.replica import Replica
+from trainers.training.sampler import Sampler
+from trainers.training.segment import Segment
 from trainers.workload import Workload, WorkloadError
-from trainers.workloads import table
+from trainers.workloads import registry
 
 HERE = str(Path(__file__).parent)
 SEGMENT = Segment(num_steps=8, learning_rate=0.05)
@@ -381,7 +382,7 @@ def test_what_goes_wrong_while_a_module_is_imported_is_the_users_to_see(replica:
     workload = OwnWorkload(factory="broken_import:build", path=str(tmp_path))
 
     with pytest.raises(AttributeError, match="no_such_function"):
-        table.build(workload)
+        registry.build(workload)
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,10 @@ import time
 
 import pytest
 
-from trainers.config import EmulateLink, MeasureLink
-from trainers.cost import Traffic
 from trainers.exchange import pacing
 from trainers.exchange.ledger import Ledger
+from trainers.spec.config import EmulateLink, MeasureLink
+from trainers.traffic.cost import Traffic
 
 
 def seconds_of(pacer: pacing.Pacer, traffic: Traffic) -> float:

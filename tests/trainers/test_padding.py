@@ -5,15 +5,15 @@ from collections import Counter
 import pytest
 import torch
 
-from trainers import cost
 from trainers.exchange import exchange
 from trainers.exchange.buffer import GradientBuffer
-from trainers.exchange.compressors.sizes import num_selected
 from trainers.exchange.config import GTopKConfig, SparseConfig, TopKConfig
-from trainers.exchange.layout import PayloadLayout
+from trainers.exchange.connection import Connection, Parts
 from trainers.exchange.ledger import Ledger
 from trainers.exchange.pacing import Unpaced
-from trainers.exchange.wire import Parts, Wire
+from trainers.traffic import cost
+from trainers.traffic.payload_layout import PayloadLayout
+from trainers.traffic.sizes import num_selected
 
 D, DENSITY = 6400, 0.1
 COUNT = num_selected(D, DENSITY)
@@ -26,7 +26,7 @@ AGGREGATES: dict[str, tuple[SparseConfig, list[int]]] = {
 }
 
 
-class Billed(Wire):
+class Billed(Connection):
     """Adds up what is to be charged, of which a single rank sends nothing."""
 
     def __init__(self) -> None:
@@ -41,14 +41,14 @@ class Billed(Wire):
 @pytest.mark.parametrize("aggregate", AGGREGATES)
 def test_padding_is_the_room_that_entries_leave(aggregate: str, used: int):
     config, rooms = AGGREGATES[aggregate]
-    buffer, wire = GradientBuffer([(80, 80)], config, torch.device("cpu")), Billed()
+    buffer, connection = GradientBuffer([(80, 80)], config, torch.device("cpu")), Billed()
     buffer.gradient[:used] = 1.0
     buffer.finish()
 
-    outcome = exchange.build(config, buffer, wire).step(torch.zeros(()), DENSITY, 0.1)
+    outcome = exchange.build(config, buffer, connection).step(torch.zeros(()), DENSITY, 0.1)
 
     layouts = [PayloadLayout(D, room, "float32") for room in rooms]
     assert outcome.density == used / D
-    assert wire.bytes["padding"] == sum(layout.unused_bytes(layout.capacity - used) for layout in layouts)
-    assert wire.bytes["gradient"] == sum(layout.num_bytes for layout in layouts) - wire.bytes["padding"]
-    assert wire.bytes["control"] == cost.HEADER_BYTES * len(rooms)
+    assert connection.bytes["padding"] == sum(layout.unused_bytes(layout.capacity - used) for layout in layouts)
+    assert connection.bytes["gradient"] == sum(layout.num_bytes for layout in layouts) - connection.bytes["padding"]
+    assert connection.bytes["control"] == cost.HEADER_BYTES * len(rooms)

@@ -8,8 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from trainers import feed
-from trainers.config import (
+from trainers.spec.config import (
     ByLabelPartition,
     DiamondsMlp,
     DigitsMlp,
@@ -18,10 +17,11 @@ from trainers.config import (
     ReplicaConfig,
     StdlibLm,
 )
-from trainers.partition import shares
-from trainers.shapes import has_labels
+from trainers.traffic.shapes import has_labels
+from trainers.training import feed
+from trainers.training.partition import shares
 from trainers.workload import WorkloadError
-from trainers.workloads import table
+from trainers.workloads import registry
 
 MakeConfig = Callable[..., ReplicaConfig]
 PARTITIONS = [ByLabelPartition(), *(DirichletPartition(alpha=alpha) for alpha in (1e-3, 0.3, 1e6))]
@@ -70,7 +70,7 @@ def test_a_smaller_alpha_makes_workers_less_alike():
 
 @pytest.mark.parametrize("config", PARTITIONS[:2])
 def test_a_worker_is_fed_its_own_samples_alone_each_once_an_epoch(make_config: MakeConfig, config):
-    workload = table.build(DigitsMlp(batch_size=16))
+    workload = registry.build(DigitsMlp(batch_size=16))
     labels = workload.labels()
     dealt = shares(config, labels.numpy(), num_workers=4, seed=3)
     fed = feed.build(workload, make_config(partition=config), 4)
@@ -84,7 +84,7 @@ def test_a_worker_is_fed_its_own_samples_alone_each_once_an_epoch(make_config: M
 
 
 def test_a_step_beyond_a_workers_share_is_refused(make_config: MakeConfig):
-    workload = table.build(DigitsMlp(batch_size=400))
+    workload = registry.build(DigitsMlp(batch_size=400))
 
     with pytest.raises(WorkloadError, match="`batch_size` 400"):
         feed.build(workload, make_config(partition=ByLabelPartition()), 4)
@@ -92,11 +92,11 @@ def test_a_step_beyond_a_workers_share_is_refused(make_config: MakeConfig):
 
 def test_built_in_workloads_are_known_to_have_labels_or_not(small_data):
     for config in (DigitsMlp(), DiamondsMlp(), StdlibLm()):
-        assert has_labels(config) == (table.build(config).labels() is not None)
+        assert has_labels(config) == (registry.build(config).labels() is not None)
 
 
 def _own(make_config: MakeConfig, labels: Any) -> None:
-    workload = table.build(DigitsMlp(batch_size=16))
+    workload = registry.build(DigitsMlp(batch_size=16))
     workload.labels = lambda: labels
     feed.build(workload, make_config(partition=ByLabelPartition()), 2)
 
@@ -113,4 +113,4 @@ def test_a_stream_has_no_samples_to_divide(make_config: MakeConfig):
     config = OwnWorkload(factory="own_models:Streamed", path=None)
 
     with pytest.raises(WorkloadError, match=r"`partition` by_label .* is a stream"):
-        feed.build(table.build(config), make_config(workload=config, partition=ByLabelPartition()), 2)
+        feed.build(registry.build(config), make_config(workload=config, partition=ByLabelPartition()), 2)

@@ -4,21 +4,21 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from trainers import cost
-from trainers.config import EmulateLink
 from trainers.exchange.config import TopKConfig
+from trainers.exchange.connection import Connection
 from trainers.exchange.ledger import Ledger
 from trainers.exchange.levels.config import CatConfig
 from trainers.exchange.levels.prices import LinkFit, LinkPrice
 from trainers.exchange.pacing import LinkPacer
-from trainers.exchange.wire import Wire
+from trainers.spec.config import EmulateLink
+from trainers.traffic import cost
 
 
 def test_on_an_emulated_link_a_message_costs_its_bytes_and_rounds():
     config, link = TopKConfig(density=0.1, levels=CatConfig(), aggregate="gather"), EmulateLink(mbps=8, latency_ms=2)
     d = 5 * 65_536
 
-    costs = LinkPrice(config).of(d, np.array([1.0, d]), Wire(3, LinkPacer(link), Ledger()))
+    costs = LinkPrice(config).of(d, np.array([1.0, d]), Connection(3, LinkPacer(link), Ledger()))
 
     exact = [cost.gather(d, room, "float16", 3).seconds(link) for room in (1, d)]
     np.testing.assert_allclose(costs, exact)

@@ -6,13 +6,13 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
-from trainers.exchange.compressors import sizes
 from trainers.exchange.compressors.onebit import OneBit
 from trainers.exchange.compressors.qsgd import Qsgd
 from trainers.exchange.compressors.quantizer import Quantizer, Segments
 from trainers.exchange.compressors.sign import MajoritySign, ScaledSign
 from trainers.exchange.compressors.terngrad import TernGrad
 from trainers.exchange.kernels.codes import pack, round_at_random, rounded_by_torch, unpack
+from trainers.traffic import sizes
 
 SEGMENTS = ((0, 300), (300, 301), (301, 1000))
 D = 1000

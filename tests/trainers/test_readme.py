@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
-from trainers.config import NoneConfig, OwnWorkload, ReplicaConfig, ScheduleFreeSgdConfig
-from trainers.replica import Replica
-from trainers.segment import Segment
+from trainers.spec.config import NoneConfig, OwnWorkload, ReplicaConfig, ScheduleFreeSgdConfig
+from trainers.training.replica import Replica
+from trainers.training.segment import Segment
 
 ROOT = Path(__file__).parents[2]
 

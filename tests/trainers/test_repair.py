@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from trainers.config import DigitsMlp, NoneConfig, ReplicaConfig, SgdConfig
-from trainers.group import Group, WorkerGroup
-from trainers.outcome import Outcome, WorkerFailed, WorkerLost
-from trainers.repair import MAX_REPAIRS, RepairingGroup
-from trainers.segment import Segment
+from trainers.spec.config import DigitsMlp, NoneConfig, ReplicaConfig, SgdConfig
+from trainers.training.call_results import Outcome, WorkerFailed, WorkerLost
+from trainers.training.group import Group, WorkerGroup
+from trainers.training.repair import MAX_REPAIRS, RepairingGroup
+from trainers.training.segment import Segment
 
 Losses = dict[int, tuple[int, ...]]  # by number of the call, the first is 0: the ranks that do not survive it
 

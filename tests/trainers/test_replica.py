@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, strategies as st
 from safetensors.torch import load_file
 
-from trainers.config import (
+from trainers.exchange.topology import Topology
+from trainers.spec.config import (
     AccordionConfig,
     DigitsMlp,
     NoneConfig,
@@ -18,9 +19,8 @@ from trainers.config import (
     ThresholdConfig,
     TopKConfig,
 )
-from trainers.exchange.topology import Topology
-from trainers.replica import Replica
-from trainers.segment import Segment
+from trainers.training.replica import Replica
+from trainers.training.segment import Segment
 
 MakeConfig = Callable[..., ReplicaConfig]
 SEGMENT = Segment(num_steps=6, learning_rate=0.1)

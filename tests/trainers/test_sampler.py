@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from trainers.sampler import Sampler
+from trainers.training.sampler import Sampler
 
 SAMPLER = Sampler(seed=1, num_samples=100, num_workers=3, batch_size=4, accumulate=2)
 STEPS_PER_EPOCH = 100 // 24

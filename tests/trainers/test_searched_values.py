@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from trainers.config import (
+from trainers.optimizers import build
+from trainers.spec.config import (
     AdamWConfig,
     DigitsMlp,
     NoneConfig,
@@ -16,9 +17,8 @@ from trainers.config import (
     ScheduleFreeSgdConfig,
     SgdConfig,
 )
-from trainers.optimizers import build
-from trainers.replica import Replica
-from trainers.segment import Segment
+from trainers.training.replica import Replica
+from trainers.training.segment import Segment
 from trainers.workload import WorkloadError
 from trainers.workloads.digits import Digits
 

@@ -3,23 +3,23 @@ import torch
 from hypothesis import example, given, settings, strategies as st
 from torch import Tensor
 
-from trainers import cost
 from trainers.exchange import exchange
-from trainers.exchange.buckets import split
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.compressors import adacomp
 from trainers.exchange.compressors.gtopk import merge, merge_rounds
 from trainers.exchange.compressors.randomk import random_block, random_entries
-from trainers.exchange.compressors.sizes import num_selected
 from trainers.exchange.compressors.topk import largest
 from trainers.exchange.config import AdaCompConfig, TopKConfig
+from trainers.exchange.connection import Connection
 from trainers.exchange.kernels.entries import Entries
 from trainers.exchange.kernels.scatter import scatter_add
 from trainers.exchange.ledger import Ledger
 from trainers.exchange.memory import Residual
 from trainers.exchange.pacing import Unpaced
 from trainers.exchange.selectors.by_bins import ByBins
-from trainers.exchange.wire import Wire
+from trainers.traffic import cost
+from trainers.traffic.buckets import split
+from trainers.traffic.sizes import num_selected
 
 FEW = st.lists(st.floats(-10, 10, width=32, allow_subnormal=False), min_size=1, max_size=60)
 
@@ -103,7 +103,7 @@ def sent_by_topk(gradient: Tensor, **knobs: object) -> Tensor:
     buffer = GradientBuffer([gradient.shape], config, torch.device("cpu"))
     buffer.gradient.copy_(gradient)
     buffer.finish()
-    exchange.build(config, buffer, Wire(1, Unpaced(), Ledger())).step(torch.zeros(()), config.density, 0.1)
+    exchange.build(config, buffer, Connection(1, Unpaced(), Ledger())).step(torch.zeros(()), config.density, 0.1)
     return buffer.gradient.clone()
 
 

@@ -7,12 +7,12 @@ import pytest
 import safetensors.torch
 import torch
 
-from trainers import model
-from trainers.config import ReplicaConfig, StdlibLm
-from trainers.replica import Replica
-from trainers.segment import Segment
+from trainers.spec.config import ReplicaConfig, StdlibLm
+from trainers.training import model
+from trainers.training.replica import Replica
+from trainers.training.segment import Segment
 from trainers.workload import WorkloadError
-from trainers.workloads import stdlib, table
+from trainers.workloads import registry, stdlib
 
 TEXT = StdlibLm(context=16, batch_size=4)
 
@@ -110,7 +110,7 @@ def test_the_embedding_is_exported_under_both_its_names(make_config: Callable[..
 
     replica.export(str(path))
 
-    fresh = table.build(TEXT).model()
+    fresh = registry.build(TEXT).model()
     fresh.load_state_dict(safetensors.torch.load_file(path), strict=True)
     assert torch.equal(fresh.head.weight, replica.model.get_parameter("embedding.weight"))
     assert model.fingerprint(fresh, replica.workload) == replica.fingerprint()

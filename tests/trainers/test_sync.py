@@ -6,12 +6,8 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from trainers import cost
-from trainers.config import EmulateLink, Mnist5kCnn, NoneConfig, ReplicaConfig, ScheduleFreeSgdConfig
 from trainers.exchange.config import TopKConfig
-from trainers.group import merge
-from trainers.replica import Replica
-from trainers.segment import Segment, SegmentResult
+from trainers.spec.config import EmulateLink, Mnist5kCnn, NoneConfig, ReplicaConfig, ScheduleFreeSgdConfig
 from trainers.sync.config import (
     CocodSgdConfig,
     EveryStepConfig,
@@ -20,6 +16,10 @@ from trainers.sync.config import (
     VrlSgdConfig,
 )
 from trainers.sync.stl_sgd import Stage, period_at, stage_at
+from trainers.traffic import cost
+from trainers.training.group import merge
+from trainers.training.replica import Replica
+from trainers.training.segment import Segment, SegmentResult
 
 SEGMENT = Segment(num_steps=6, learning_rate=0.1)
 SHAPES = ((100, 10), (24,))

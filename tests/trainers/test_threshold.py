@@ -3,9 +3,9 @@ from typing import Any
 import pytest
 import torch
 
-from trainers.config import ThresholdConfig
 from trainers.exchange.compressors.threshold import HardThreshold
 from trainers.exchange.config import ExchangeBase, PowerSgdConfig, TopKConfig
+from trainers.spec.config import ThresholdConfig
 
 D = 10_000
 

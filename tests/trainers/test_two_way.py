@@ -5,15 +5,14 @@ import torch
 from hypothesis import given, strategies as st
 from pydantic import ValidationError
 
-from trainers import cost, drifting_cost
-from trainers.config import LarsConfig, ScheduleFreeSgdConfig, SgdConfig
-from trainers.exchange.block_shards import BlockShards
-from trainers.exchange.compressors import sizes
 from trainers.exchange.compressors.sign import BlockSign
 from trainers.exchange.config import CserConfig, DistEfSgdConfig, DoubleSqueezeConfig, LiecSgdConfig
-from trainers.replica import Replica
-from trainers.segment import Segment
+from trainers.spec.config import LarsConfig, ScheduleFreeSgdConfig, SgdConfig
 from trainers.sync.config import LocalSgdConfig
+from trainers.traffic import cost, drifting_cost, sizes
+from trainers.traffic.block_shards import BlockShards
+from trainers.training.replica import Replica
+from trainers.training.segment import Segment
 
 #: A million parameters in two buckets.
 SHAPES = ((1000, 500), (500, 1000), (1000,))

@@ -8,8 +8,6 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from trainers import cost
-from trainers.config import ExchangeConfig, NoneConfig, ThresholdConfig, TopKConfig
 from trainers.exchange import exchange
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.config import (
@@ -28,11 +26,13 @@ from trainers.exchange.config import (
     SignSgdConfig,
     TernGradConfig,
 )
+from trainers.exchange.connection import Connection
 from trainers.exchange.kernels import operators
 from trainers.exchange.ledger import Ledger
 from trainers.exchange.levels.config import CatConfig
 from trainers.exchange.pacing import Unpaced
-from trainers.exchange.wire import Wire
+from trainers.spec.config import ExchangeConfig, NoneConfig, ThresholdConfig, TopKConfig
+from trainers.traffic import cost
 
 SHAPES = ((60, 200), (40, 200), (30, 200))
 NUM_BUCKETS = 3
@@ -111,7 +111,7 @@ def reads(config: ExchangeConfig, level: float | None = None, *, steps: int = 3)
     """Return how many tensors each of some steps read."""
     buffer = GradientBuffer(SHAPES, config.model_copy(update={"bucket_mib": 0.01}), torch.device("cpu"))
     assert len(buffer.buckets) == NUM_BUCKETS
-    each = exchange.build(config, buffer, Wire(1, Unpaced(), Ledger()))
+    each = exchange.build(config, buffer, Connection(1, Unpaced(), Ledger()))
     found = []
     for step in range(steps):
         generator = torch.Generator().manual_seed(step)

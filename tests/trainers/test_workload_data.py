@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainers.config import DiamondsMlp, FashionConv, Mnist5kCnn, WorkloadConfig
+from trainers.spec.config import DiamondsMlp, FashionConv, Mnist5kCnn, WorkloadConfig
 from trainers.workload import WorkloadError
-from trainers.workloads import conv, data, diamonds, idx, table
+from trainers.workloads import conv, data, diamonds, idx, registry
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_missing_data_are_named_with_the_place_and_both_ways_to_get_them(
     monkeypatch.setenv("WIRETUNE_DATA_DIR", str(tmp_path))
 
     with pytest.raises(WorkloadError) as error:
-        table.build(config)
+        registry.build(config)
 
     for part in (str(tmp_path / name), remedy, "WIRETUNE_DATA_DIR"):
         assert part in str(error.value)
@@ -123,14 +123,14 @@ def test_a_truncated_download_is_refused_with_its_name(fashion: Path):
     images.write_bytes(images.read_bytes()[:-100])
 
     with pytest.raises(WorkloadError, match=f"cannot read {images}"):
-        table.build(FashionConv())
+        registry.build(FashionConv())
 
 
 def test_images_without_labels_are_refused(fashion: Path):
     (fashion / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(as_idx(np.zeros(5, np.uint8))))
 
     with pytest.raises(WorkloadError, match=r"`train` has images \(80, 28, 28\) and labels \(5,\)"):
-        table.build(FashionConv())
+        registry.build(FashionConv())
 
 
 def test_a_label_beyond_the_ten_classes_is_refused():
@@ -145,7 +145,7 @@ def test_a_file_with_a_flipped_bit_is_refused_with_its_name(fashion: Path):
     images.write_bytes(content)
 
     with pytest.raises(WorkloadError, match=f"cannot read {images}"):
-        table.build(FashionConv())
+        registry.build(FashionConv())
 
 
 @pytest.mark.parametrize(

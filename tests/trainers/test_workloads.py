@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from trainers import cost, model, shapes
-from trainers.config import (
+from trainers.spec.config import (
     DiamondsMlp,
     DigitsMlp,
     FashionConv,
@@ -19,10 +18,12 @@ from trainers.config import (
     StdlibLm,
     WorkloadConfig,
 )
-from trainers.replica import Replica
-from trainers.segment import Segment
+from trainers.traffic import cost, shapes
+from trainers.training import model
+from trainers.training.replica import Replica
+from trainers.training.segment import Segment
 from trainers.workload import Workload, WorkloadError
-from trainers.workloads import table
+from trainers.workloads import registry
 from trainers.workloads.diamonds import read_table
 from trainers.workloads.perceptron import perceptron
 
@@ -41,18 +42,18 @@ SIZES: list[WorkloadConfig] = [
 
 
 def test_every_declared_workload_can_be_built():
-    assert set(table.BUILTIN) - {"own"} == set(SMALL)
+    assert set(registry.BUILTIN) - {"own"} == set(SMALL)
 
 
 @pytest.fixture(params=SMALL)
 def workload(request: pytest.FixtureRequest, small_data: Path) -> Workload:
-    return table.build(SMALL[request.param])
+    return registry.build(SMALL[request.param])
 
 
 @pytest.mark.parametrize("config", [*SMALL.values(), *SIZES], ids=str)
 def test_declared_shapes_are_the_models(config: WorkloadConfig, small_data: Path):
     with torch.device("meta"):
-        model = table.build(config).model()
+        model = registry.build(config).model()
 
     assert tuple(tuple(parameter.shape) for parameter in model.parameters()) == shapes.parameter_shapes(config)
 
@@ -60,7 +61,7 @@ def test_declared_shapes_are_the_models(config: WorkloadConfig, small_data: Path
 @pytest.mark.parametrize("config", SMALL.values(), ids=SMALL)
 def test_declared_samples_are_the_datas(config: WorkloadConfig):
     try:
-        workload = table.build(config)
+        workload = registry.build(config)
     except WorkloadError as error:
         pytest.skip(str(error))
 
@@ -112,7 +113,7 @@ def test_a_few_steps_lower_the_validation_loss(
 
 @pytest.mark.parametrize("kind", ["mnist5k-cnn", "fashion-conv", "diamonds-mlp"])
 def test_training_and_validation_share_no_sample(kind: str, small_data: Path):
-    workload = table.build(SMALL[kind])
+    workload = registry.build(SMALL[kind])
 
     rows = [part.tensors[0].flatten(1) for part in (workload.training, workload.validation)]
 
@@ -120,7 +121,7 @@ def test_training_and_validation_share_no_sample(kind: str, small_data: Path):
 
 
 def test_training_and_validation_digits_are_disjoint_and_complete():
-    digits = table.build(DigitsMlp())
+    digits = registry.build(DigitsMlp())
 
     rows = torch.cat([digits.training.tensors[0], digits.validation.tensors[0]])
 
@@ -129,7 +130,7 @@ def test_training_and_validation_digits_are_disjoint_and_complete():
 
 
 def test_every_class_is_split_in_the_same_ratio():
-    digits = table.build(DigitsMlp())
+    digits = registry.build(DigitsMlp())
 
     counts = torch.bincount(digits.validation.tensors[1]) / torch.bincount(digits.training.tensors[1])
 
@@ -137,7 +138,7 @@ def test_every_class_is_split_in_the_same_ratio():
 
 
 def test_pixels_are_scaled_to_the_unit_interval():
-    inputs, _ = table.build(DigitsMlp()).training[torch.arange(100)]
+    inputs, _ = registry.build(DigitsMlp()).training[torch.arange(100)]
 
     assert (inputs.dtype, inputs.min().item(), inputs.max().item()) == (torch.float32, 0.0, 1.0)
 
@@ -153,7 +154,7 @@ def test_a_conv_nets_statistics_follow_its_images(make_config: Callable[..., Rep
 
 
 def test_the_error_of_a_price_is_that_of_its_logarithm(small_data: Path):
-    diamonds = table.build(DiamondsMlp())
+    diamonds = registry.build(DiamondsMlp())
     features, _ = diamonds.validation.tensors
     one_deviation_off = perceptron((26, 1))
     with torch.no_grad():

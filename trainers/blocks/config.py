@@ -7,7 +7,7 @@ from pydantic import Field
 
 from trainers.exchange.config import NoneConfig
 from trainers.exchange.options import JobExchange
-from trainers.ranges import Config, Fault
+from trainers.spec.ranges import Config, Fault
 from trainers.sync.config import EveryStepConfig, SyncConfig
 
 Share = Annotated[float, Field(gt=0, le=1)]

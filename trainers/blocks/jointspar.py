@@ -18,14 +18,14 @@ from trainers.blocks import chances
 from trainers.blocks.config import JointSparConfig
 from trainers.blocks.packed import Packed
 from trainers.exchange import two_level
-from trainers.exchange.buckets import Layer
 from trainers.exchange.buffer import LEAD, GradientBuffer
 from trainers.exchange.config import ExchangeConfig
 from trainers.exchange.exchange import Exchange
-from trainers.exchange.outcome import Exchanged
-from trainers.exchange.wires import Wires
-from trainers.ranges import first
-from trainers.snapshot import Stateful, Stateless
+from trainers.exchange.node_links import NodeLinks
+from trainers.exchange.step_result import Exchanged
+from trainers.spec.ranges import first
+from trainers.traffic.buckets import Layer
+from trainers.training.snapshot import Stateful, Stateless
 
 #: Keeps what is drawn here apart from other draws of the same seed.
 _STREAM = 11
@@ -97,9 +97,9 @@ class JointSpar:
         norm: Tensor = torch.linalg.vector_norm(self._latest)
         return norm / math.sqrt(self.buffer.num_elements)
 
-    def exchange(self, wires: Wires) -> Exchange:
+    def exchange(self, node_links: NodeLinks) -> Exchange:
         """Return the exchange of what is drawn."""
-        return DrawnExchange(self._exchange, self, wires)
+        return DrawnExchange(self._exchange, self, node_links)
 
     def parts(self) -> dict[str, Stateful]:
         """Return the state, which is equal on all ranks."""
@@ -120,8 +120,8 @@ class DrawnExchange(Stateless):
 
     threshold = None
 
-    def __init__(self, config: ExchangeConfig, blocks: JointSpar, wires: Wires) -> None:
-        self._config, self._blocks, self._wires = config, blocks, wires
+    def __init__(self, config: ExchangeConfig, blocks: JointSpar, node_links: NodeLinks) -> None:
+        self._config, self._blocks, self._node_links = config, blocks, node_links
         self._words = torch.zeros(
             LEAD + blocks.num_blocks + blocks.buffer.num_elements, device=blocks.buffer.gradient.device
         )
@@ -130,7 +130,7 @@ class DrawnExchange(Stateless):
     def step(self, loss: Tensor, level: float | None, learning_rate: float) -> Exchanged:
         blocks = self._blocks
         packed = Packed(blocks.buffer, blocks.drawn, self._words, num_blocks=blocks.num_blocks, config=self._config)
-        outcome = two_level.build(self._config, packed, self._wires).step(loss, level, learning_rate)
+        outcome = two_level.build(self._config, packed, self._node_links).step(loss, level, learning_rate)
         if outcome.diverged:
             return outcome
         packed.give_back()

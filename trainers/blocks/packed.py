@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from trainers.exchange.buckets import Bucket, Layer
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.config import ExchangeBase
+from trainers.traffic.buckets import Bucket, Layer
 
 
 class Packed(GradientBuffer):

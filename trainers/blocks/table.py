@@ -9,13 +9,13 @@ from torch.nn import Parameter
 from trainers.blocks.config import AllBlocksConfig, JointSparConfig
 from trainers.blocks.division import divide
 from trainers.blocks.jointspar import JointSpar
-from trainers.config import AutoConfig, JobExchange, NoneConfig, ReplicaConfig
 from trainers.exchange import two_level
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.levels.steered import with_epoch
-from trainers.exchange.wires import Wires
-from trainers.snapshot import Stateful
+from trainers.exchange.node_links import NodeLinks
+from trainers.spec.config import AutoConfig, JobExchange, NoneConfig, ReplicaConfig
+from trainers.training.snapshot import Stateful
 
 
 class Blocks(Protocol):
@@ -30,7 +30,7 @@ class Blocks(Protocol):
     def gradient_scale(self) -> Tensor:
         """Return the root mean square of the gradient's entries after the exchange, a scalar."""
 
-    def exchange(self, wires: Wires) -> Exchange:
+    def exchange(self, node_links: NodeLinks) -> Exchange:
         """Return what gradients go through in every step."""
 
     def parts(self) -> dict[str, Stateful]:
@@ -52,9 +52,9 @@ class AllBlocks:
     def gradient_scale(self) -> Tensor:
         return self._buffer.root_mean_square()
 
-    def exchange(self, wires: Wires) -> Exchange:
+    def exchange(self, node_links: NodeLinks) -> Exchange:
         assert not isinstance(self._exchange, AutoConfig)  # whose policy builds what competes
-        return two_level.build(self._exchange, self._buffer, wires, seed=self._seed)
+        return two_level.build(self._exchange, self._buffer, node_links, seed=self._seed)
 
     def parts(self) -> dict[str, Stateful]:
         return {}

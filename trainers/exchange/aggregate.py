@@ -10,14 +10,14 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from trainers import cost
-from trainers.exchange.buckets import Bucket
 from trainers.exchange.config import SparseConfig
+from trainers.exchange.connection import Connection
 from trainers.exchange.kernels.entries import Entries
 from trainers.exchange.memory import Memory, Selection
 from trainers.exchange.payload import Header, Payload, header
-from trainers.exchange.wire import Wire
-from trainers.snapshot import Stateless
+from trainers.traffic import cost
+from trainers.traffic.buckets import Bucket
+from trainers.training.snapshot import Stateless
 
 
 @dataclass(frozen=True)
@@ -82,24 +82,24 @@ class Forgetful(Stateless):
 class Gather(Forgetful):
     """Every rank gets every payload: (N-1) payloads leave each rank."""
 
-    def __init__(self, config: SparseConfig, bucket: Bucket, wire: Wire) -> None:
-        self._bucket, self._wire, self._dtype = bucket, wire, config.values
+    def __init__(self, config: SparseConfig, bucket: Bucket, connection: Connection) -> None:
+        self._bucket, self._connection, self._dtype = bucket, connection, config.values
 
     def num_bytes(self, capacity: int) -> int:
-        return cost.gather(self._bucket.num_elements, capacity, self._dtype, self._wire.num_workers).bytes
+        return cost.gather(self._bucket.num_elements, capacity, self._dtype, self._connection.num_workers).bytes
 
     def reduce(self, selection: Selection, capacity: int, *, loss: Tensor, memory: Memory, out: Tensor) -> Unread:
         payload = Payload(self._bucket.num_elements, capacity, self._dtype)
         indices = selection.entries.indices
         mine, errors = payload.pack(header(selection, loss), selection.entries)
         memory.keep(self._bucket.span, Entries(indices, errors))
-        rows = self._wire.all_gather(mine, payload.parts())
+        rows = self._connection.all_gather(mine, payload.parts())
         payload.sum(rows, out, scale=1 / len(rows))
         words = [num_used(indices, len(out)), payload.headers(rows).flatten()]
         return Unread(torch.cat(words), partial(self._read, payload))
 
     def _read(self, payload: Payload, words: Tensor) -> Report:
-        self._wire.charge(payload.unused(int(words[0])), cost.all_gather)
+        self._connection.charge(payload.unused(int(words[0])), cost.all_gather)
         return report(read_headers(words[1:]), payload.layout.capacity)
 
 

@@ -9,10 +9,10 @@ from torch import Tensor
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.options import Option
-from trainers.exchange.outcome import Exchanged
 from trainers.exchange.powersgd import PowerSgdExchange
 from trainers.exchange.sparse import SparseExchange
-from trainers.snapshot import Kept, load_scalars, scalars_of, tensors_of
+from trainers.exchange.step_result import Exchanged
+from trainers.training.snapshot import Kept, load_scalars, scalars_of, tensors_of
 
 
 class AutoExchange:

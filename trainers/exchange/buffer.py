@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from trainers.exchange import buckets
-from trainers.exchange.buckets import Bucket, Layer
 from trainers.exchange.config import ExchangeBase
+from trainers.traffic import buckets
+from trainers.traffic.buckets import Bucket, Layer
 from trainers.workload import WorkloadError
 
 #: Entries before the gradient for numbers that are sent with it; 64 bytes, so that the gradient stays aligned.

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from trainers.exchange.config_base import Coefficient, CorrectedConfig, ExchangeBase, Period
-from trainers.ranges import Fault
+from trainers.spec.ranges import Fault
 
 
 class QuantizedBase(ExchangeBase):

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import torch
 
 from trainers.exchange.buffer import GradientBuffer
-from trainers.exchange.outcome import Exchanged
+from trainers.exchange.step_result import Exchanged
 
 
 class Communication:

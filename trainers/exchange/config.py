@@ -36,7 +36,7 @@ from trainers.exchange.levels.config import (
     CatConfig,
     LinkCost,
 )
-from trainers.ranges import Fault
+from trainers.spec.ranges import Fault
 
 
 class NoneConfig(ExchangeBase):

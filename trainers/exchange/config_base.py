@@ -13,7 +13,7 @@ from trainers.exchange.levels.config import (
     StaticConfig,
     WarmupConfig,
 )
-from trainers.ranges import Config, Fault, Range
+from trainers.spec.ranges import Config, Fault, Range
 
 Density = Annotated[float, Field(gt=0, le=1)]
 Threshold = Annotated[float, Field(ge=0, allow_inf_nan=False)]

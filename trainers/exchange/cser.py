@@ -7,15 +7,15 @@ compressors. With e a rank's error, x + rate x e is the same on all ranks at all
 import torch
 from torch import Tensor
 
-from trainers import cost
-from trainers.exchange.buckets import Bucket
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.compressors.sign import BlockSign
 from trainers.exchange.config import CserConfig
+from trainers.exchange.connection import Connection
 from trainers.exchange.memory import Residual
-from trainers.exchange.outcome import all_finite, loss_if
+from trainers.exchange.step_result import all_finite, loss_if
 from trainers.exchange.two_way import SignExchange
-from trainers.exchange.wire import Wire
+from trainers.traffic import cost
+from trainers.traffic.buckets import Bucket
 
 HEADER_BYTES = cost.WORD_BYTES
 
@@ -26,9 +26,9 @@ class CserExchange(SignExchange):
     The memory is what this rank has applied by itself and not taken back, in gradient units.
     """
 
-    def __init__(self, config: CserConfig, buffer: GradientBuffer, wire: Wire) -> None:
+    def __init__(self, config: CserConfig, buffer: GradientBuffer, connection: Connection) -> None:
         self._errors = Residual(buffer.gradient)
-        super().__init__(config, self._errors, buffer, wire)
+        super().__init__(config, self._errors, buffer, connection)
         self._period = config.period
         self._signs = [BlockSign(bucket.num_elements, config.block) for bucket in buffer.buckets]
 
@@ -39,7 +39,7 @@ class CserExchange(SignExchange):
         words = torch.zeros(HEADER_BYTES + num_bytes, dtype=torch.uint8, device=gradient.device)
         words[:HEADER_BYTES].view(torch.float32).copy_(loss)
         self._encode(bucket, gradient, words[HEADER_BYTES:].view(num_payloads, -1))
-        rows = self._wire.all_gather(words, {"control": HEADER_BYTES, "gradient": num_bytes})
+        rows = self._connection.all_gather(words, {"control": HEADER_BYTES, "gradient": num_bytes})
         mean = torch.zeros_like(gradient)
         # One rank after the other: the order of additions, and with it every bit, is the same everywhere.
         for payload in rows[:, HEADER_BYTES:].reshape(-1, signs.num_bytes):

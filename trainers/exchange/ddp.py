@@ -18,16 +18,16 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from trainers.exchange import two_level
-from trainers.exchange.buckets import Layer
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.communication import Communication
 from trainers.exchange.config import CorrectedConfig, ExchangeConfig, TwoWayConfig
 from trainers.exchange.levels.config import AccordionConfig
-from trainers.exchange.outcome import Exchanged
+from trainers.exchange.node_links import NodeLinks, found
 from trainers.exchange.pacing import Unpaced
+from trainers.exchange.step_result import Exchanged
 from trainers.exchange.topology import Topology
-from trainers.exchange.wires import Wires, found
-from trainers.segment import Purpose
+from trainers.traffic.buckets import Layer
+from trainers.training.segment import Purpose
 
 #: What a gradient may be of: float16 has not the range of the mean that comes back.
 TYPES = {torch.float32, torch.bfloat16}
@@ -66,9 +66,9 @@ def compress_gradients(
     if len(devices) != 1 or not types <= TYPES:
         got = sorted(map(str, types | devices))
         raise ValueError(f"parameters must be float32 or bfloat16, and on one device, got {', '.join(got)}")
-    wires = Wires(_topology(per_node, parameters[0].device), dist.get_rank(), Unpaced())
-    wires.join()
-    handle = CompressedGradients(model, config, wires, scale=scale, seed=seed)
+    node_links = NodeLinks(_topology(per_node, parameters[0].device), dist.get_rank(), Unpaced())
+    node_links.join()
+    handle = CompressedGradients(model, config, node_links, scale=scale, seed=seed)
     model.register_comm_hook(None, handle.on_bucket)
     return handle
 
@@ -94,7 +94,7 @@ class CompressedGradients:
         self,
         model: DistributedDataParallel,
         config: ExchangeConfig,
-        wires: Wires,
+        node_links: NodeLinks,
         *,
         scale: Callable[[], float],
         seed: int,
@@ -104,10 +104,10 @@ class CompressedGradients:
         self.last: Exchanged | None = None
         self._no_loss = torch.zeros((), device=device)  # the script has it
         self._scale = scale
-        self._wires = wires
+        self._node_links = node_links
         self._buffer = GradientBuffer([tuple(each.shape) for each in parameters], config, device)
         self._layers = {id(each): layer for each, layer in zip(parameters, self._buffer.layers, strict=True)}
-        self._exchange = two_level.build(config, self._buffer, wires, seed=seed)
+        self._exchange = two_level.build(config, self._buffer, node_links, seed=seed)
         self._communication = Communication(self._buffer, device, threads=torch.get_num_threads())
         self._waiting: list[tuple[list[tuple[Layer, Tensor]], Tensor, Future[Tensor]]] = []
 
@@ -150,7 +150,7 @@ class CompressedGradients:
 
     def take_bytes(self, *, within_node: bool = False) -> dict[Purpose, int]:
         """Return the bytes sent to other nodes since the last such call, by purpose, or within this rank's node."""
-        return (self._wires.within if within_node else self._wires.between).ledger.take()
+        return (self._node_links.within if within_node else self._node_links.between).ledger.take()
 
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's memories and what goes with them: tensors, and JSON-compatible scalars."""

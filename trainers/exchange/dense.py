@@ -3,12 +3,12 @@
 import torch
 from torch import Tensor
 
-from trainers import cost
-from trainers.exchange.buckets import Bucket
 from trainers.exchange.buffer import GradientBuffer
-from trainers.exchange.outcome import Exchanged, agreed, all_finite, loss_if
-from trainers.exchange.wire import Parts, Wire
-from trainers.snapshot import Stateless
+from trainers.exchange.connection import Connection, Parts
+from trainers.exchange.step_result import Exchanged, agreed, all_finite, loss_if
+from trainers.traffic import cost
+from trainers.traffic.buckets import Bucket
+from trainers.training.snapshot import Stateless
 
 
 class DenseExchange(Stateless):
@@ -19,55 +19,57 @@ class DenseExchange(Stateless):
 
     threshold = None
 
-    def __init__(self, buffer: GradientBuffer, wire: Wire, dtype: torch.dtype = torch.float32) -> None:
-        self._buffer, self._wire, self._dtype = buffer, wire, dtype
+    def __init__(self, buffer: GradientBuffer, connection: Connection, dtype: torch.dtype = torch.float32) -> None:
+        self._buffer, self._connection, self._dtype = buffer, connection, dtype
 
     @torch.no_grad()
     def step(self, loss: Tensor, level: float | None, learning_rate: float) -> Exchanged:
         *early, last = self._buffer.buckets
         for bucket in early:
-            all_reduce_mean(self._buffer.wait(bucket), self._wire, loss.new_empty(0), self._dtype)
+            all_reduce_mean(self._buffer.wait(bucket), self._connection, loss.new_empty(0), self._dtype)
         loss_sum = self._with_the_loss(last, loss.reshape(1))
         # What is not finite on one rank is not finite in the sum, whose bits are the same on all ranks.
-        return agreed([loss_if(all_finite(self._buffer.gradient), loss_sum)], self._wire.num_workers)
+        return agreed([loss_if(all_finite(self._buffer.gradient), loss_sum)], self._connection.num_workers)
 
     def _with_the_loss(self, bucket: Bucket, loss: Tensor) -> Tensor:
         """Average the last bucket; returns the sum of the losses `(1,)`, which need no copy of it to go along."""
         gradient = self._buffer.wait(bucket)
         if self._dtype != torch.float32:
-            return all_reduce_mean(gradient, self._wire, loss, self._dtype)
-        summed = _sum_behind(self._buffer.led_by(loss, bucket), 1, self._wire)
-        gradient.div_(self._wire.num_workers)
+            return all_reduce_mean(gradient, self._connection, loss, self._dtype)
+        summed = _sum_behind(self._buffer.led_by(loss, bucket), 1, self._connection)
+        gradient.div_(self._connection.num_workers)
         return summed
 
 
-def all_reduce_mean(values: Tensor, wire: Wire, control: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+def all_reduce_mean(
+    values: Tensor, connection: Connection, control: Tensor, dtype: torch.dtype = torch.float32
+) -> Tensor:
     """Average `values` `(n,)` over the ranks, in place, sent as `dtype`; returns float32 `control` `(c,)`, summed."""
     if dtype != torch.float32:
-        rounded = (values / wire.num_workers).to(dtype)
-        wire.all_reduce_sum(rounded, {"gradient": rounded.nbytes})
+        rounded = (values / connection.num_workers).to(dtype)
+        connection.all_reduce_sum(rounded, {"gradient": rounded.nbytes})
         values.copy_(rounded)
-        return sums(control, wire)  # in a collective of its own: 16 bits are too few for a loss
+        return sums(control, connection)  # in a collective of its own: 16 bits are too few for a loss
     if not len(control):
-        wire.all_reduce_sum(values, {"gradient": values.nbytes})
-        values.div_(wire.num_workers)
+        connection.all_reduce_sum(values, {"gradient": values.nbytes})
+        values.div_(connection.num_workers)
         return control
     words = torch.cat([control, values])
-    summed = _sum_behind(words, len(control), wire)
-    torch.div(words[len(control) :], wire.num_workers, out=values)
+    summed = _sum_behind(words, len(control), connection)
+    torch.div(words[len(control) :], connection.num_workers, out=values)
     return summed
 
 
-def _sum_behind(words: Tensor, num_control: int, wire: Wire) -> Tensor:
+def _sum_behind(words: Tensor, num_control: int, connection: Connection) -> Tensor:
     """Sum `words` over the ranks, in place; returns the first `num_control`, which are not of the gradient."""
     parts: Parts = {"control": cost.WORD_BYTES * num_control, "gradient": words[num_control:].nbytes}
-    wire.all_reduce_sum(words, parts)
+    connection.all_reduce_sum(words, parts)
     return words[:num_control]
 
 
-def sums(control: Tensor, wire: Wire) -> Tensor:
+def sums(control: Tensor, connection: Connection) -> Tensor:
     """Return the sums of `control` `(c,)` over the ranks."""
     words = control.clone()
     if len(control):
-        wire.all_reduce_sum(words, {"control": words.nbytes})
+        connection.all_reduce_sum(words, {"control": words.nbytes})
     return words

@@ -18,16 +18,16 @@ from trainers.exchange.config import (
     SparseConfig,
     TwoWayConfig,
 )
+from trainers.exchange.connection import Connection
 from trainers.exchange.cser import CserExchange
 from trainers.exchange.dense import DenseExchange
-from trainers.exchange.outcome import Exchanged
 from trainers.exchange.powersgd import PowerSgdExchange
 from trainers.exchange.quantized import QuantizedExchange
 from trainers.exchange.selectors import table as selectors
 from trainers.exchange.sparse import SparseExchange
+from trainers.exchange.step_result import Exchanged
 from trainers.exchange.two_way import LiecExchange, TwoWayExchange
-from trainers.exchange.wire import Wire
-from trainers.snapshot import Kept
+from trainers.training.snapshot import Kept
 
 
 class Exchange(Protocol):
@@ -62,24 +62,24 @@ class Exchange(Protocol):
         """
 
 
-def build(config: ExchangeConfig, buffer: GradientBuffer, wire: Wire, *, seed: int = 0) -> Exchange:
+def build(config: ExchangeConfig, buffer: GradientBuffer, connection: Connection, *, seed: int = 0) -> Exchange:
     """Return the exchange that `config` describes; what it draws at random follows from `seed`."""
     match config:
         case NoneConfig():
-            return DenseExchange(buffer, wire)
+            return DenseExchange(buffer, connection)
         case Fp16Config():
-            return DenseExchange(buffer, wire, torch.float16)
+            return DenseExchange(buffer, connection, torch.float16)
         case Bf16Config():
-            return DenseExchange(buffer, wire, torch.bfloat16)
+            return DenseExchange(buffer, connection, torch.bfloat16)
         case PowerSgdConfig():
-            return PowerSgdExchange(config, buffer, wire)
+            return PowerSgdExchange(config, buffer, connection)
         case SparseConfig():
-            return SparseExchange(config, selectors.build(config, buffer.buckets, seed=seed), buffer, wire)
+            return SparseExchange(config, selectors.build(config, buffer.buckets, seed=seed), buffer, connection)
         case QuantizedBase():
-            return QuantizedExchange(config, buffer, wire, seed=seed)
+            return QuantizedExchange(config, buffer, connection, seed=seed)
         case CserConfig():
-            return CserExchange(config, buffer, wire)
+            return CserExchange(config, buffer, connection)
         case LiecSgdConfig():
-            return LiecExchange(config, buffer, wire)
+            return LiecExchange(config, buffer, connection)
         case TwoWayConfig():
-            return TwoWayExchange(config, buffer, wire)
+            return TwoWayExchange(config, buffer, connection)

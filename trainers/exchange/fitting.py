@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainers.exchange.config import CserConfig, DriftingConfig
 from trainers.exchange.options import JobExchange
-from trainers.ranges import first
+from trainers.spec.ranges import first
 
 if TYPE_CHECKING:
     from trainers.optimizer_config import JobOptimizer, OptimizerConfig

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from trainers.segment import Purpose
+from trainers.training.segment import Purpose
 
 
 class Ledger:

@@ -5,13 +5,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from trainers import cost
+from trainers.exchange.connection import Parts
 from trainers.exchange.kernels.entries import Entries
 from trainers.exchange.kernels.pack import pack, sum_unpacked, unpack
 from trainers.exchange.kernels.scatter import scatter_add
-from trainers.exchange.layout import PayloadLayout, ValueFormat
 from trainers.exchange.memory import Selection
-from trainers.exchange.wire import Parts
+from trainers.traffic import cost
+from trainers.traffic.payload_layout import PayloadLayout, ValueFormat
 
 HEADER_BYTES = cost.HEADER_BYTES
 #: Of a header's words; the others are float32.

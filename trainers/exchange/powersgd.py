@@ -16,18 +16,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainers.exchange.buckets import Bucket, Layer
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.compressors.lowrank import starting_factor
-from trainers.exchange.compressors.sizes import WORD_BYTES, as_matrix, is_worth_factors
 from trainers.exchange.config import PowerSgdConfig
+from trainers.exchange.connection import Connection
 from trainers.exchange.kernels.lowrank import orthogonalize_, project, rebuild, take_out
 from trainers.exchange.levels.level import Level, level_of
 from trainers.exchange.memory import FollowedRate
-from trainers.exchange.outcome import Exchanged, agreed, has_length, loss_if
 from trainers.exchange.rounding import Rounded
-from trainers.exchange.wire import Wire
-from trainers.snapshot import Kept
+from trainers.exchange.step_result import Exchanged, agreed, has_length, loss_if
+from trainers.traffic.buckets import Bucket, Layer
+from trainers.traffic.sizes import WORD_BYTES, as_matrix, is_worth_factors
+from trainers.training.snapshot import Kept
 
 
 @dataclass
@@ -52,12 +52,12 @@ class PowerSgdExchange:
 
     threshold = None
 
-    def __init__(self, config: PowerSgdConfig, buffer: GradientBuffer, wire: Wire) -> None:
-        self._config, self._buffer, self._wire = config, buffer, wire
+    def __init__(self, config: PowerSgdConfig, buffer: GradientBuffer, connection: Connection) -> None:
+        self._config, self._buffer, self._connection = config, buffer, connection
         self._residual, self._next = torch.zeros_like(buffer.gradient), torch.zeros_like(buffer.gradient)
         layers = [layer for bucket in buffer.buckets for layer in bucket.layers if len(layer.shape) > 1]
         self._factors = {layer.start: self._starting_factor(layer) for layer in layers}
-        self._rounded = Rounded(wire, config.values)
+        self._rounded = Rounded(connection, config.values)
         self._rate, self._factor = FollowedRate(), 1.0  # of the residual, in the running step
 
     def _starting_factor(self, layer: Layer) -> Tensor:
@@ -81,7 +81,7 @@ class PowerSgdExchange:
         loss_sum = self._average(everything, loss)
         for each in everything:
             rebuild(each.p, each.q, self._buffer.gradient[each.span].view(each.shape))
-        outcome = agreed([loss_if(each, loss_sum) for each in finite], self._wire.num_workers)
+        outcome = agreed([loss_if(each, loss_sum) for each in finite], self._connection.num_workers)
         if not outcome.diverged:
             self._commit(everything)
             self._rate.commit(learning_rate)
@@ -126,8 +126,8 @@ class PowerSgdExchange:
     def _average(self, matrices: list[_Matrix], loss: Tensor) -> Tensor:
         """Average the Q of all matrices, in place; returns the sum of the losses `(1,)`, NaN if a Q is not finite."""
         words = torch.cat([loss.reshape(1), *(each.q.reshape(-1) for each in matrices)])
-        self._wire.all_reduce_sum(words, {"control": WORD_BYTES, "gradient": words[1:].nbytes})
-        means = words[1:] / self._wire.num_workers
+        self._connection.all_reduce_sum(words, {"control": WORD_BYTES, "gradient": words[1:].nbytes})
+        means = words[1:] / self._connection.num_workers
         for each, mean in zip(matrices, torch.split(means, [each.q.numel() for each in matrices]), strict=True):
             each.q = mean.view_as(each.q)
         # P is orthonormal, so no entry of a product is longer than Q.

@@ -6,8 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainers import cost
-from trainers.exchange.buckets import Bucket
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.compressors.onebit import OneBit
 from trainers.exchange.compressors.qsgd import Qsgd
@@ -22,10 +20,12 @@ from trainers.exchange.config import (
     SignSgdConfig,
     TernGradConfig,
 )
+from trainers.exchange.connection import Connection
 from trainers.exchange.memory import FollowedRate, Memory, Nothing, Residual
-from trainers.exchange.outcome import Exchanged, agreed, all_finite, loss_if
-from trainers.exchange.wire import Wire
-from trainers.snapshot import Kept
+from trainers.exchange.step_result import Exchanged, agreed, all_finite, loss_if
+from trainers.traffic import cost
+from trainers.traffic.buckets import Bucket
+from trainers.training.snapshot import Kept
 
 HEADER_BYTES = cost.WORD_BYTES
 
@@ -38,8 +38,8 @@ class QuantizedExchange:
 
     threshold = None
 
-    def __init__(self, config: QuantizedConfig, buffer: GradientBuffer, wire: Wire, *, seed: int) -> None:
-        self._buffer, self._wire, self._seed = buffer, wire, seed
+    def __init__(self, config: QuantizedConfig, buffer: GradientBuffer, connection: Connection, *, seed: int) -> None:
+        self._buffer, self._connection, self._seed = buffer, connection, seed
         self._quantizers = [_quantizer(config, bucket) for bucket in buffer.buckets]
         memory = Residual if config.memory == "residual" else Nothing
         self._memory: Memory = memory(buffer.gradient)
@@ -52,7 +52,9 @@ class QuantizedExchange:
         """Exchange the buffer's gradient, bucket by bucket; the memory changes only if all of it was finite."""
         if self._follows_rate:
             self._memory.rescale(self._rate.correction(learning_rate))
-        outcome = agreed([self._exchange(bucket, loss) for bucket in self._buffer.buckets], self._wire.num_workers)
+        outcome = agreed(
+            [self._exchange(bucket, loss) for bucket in self._buffer.buckets], self._connection.num_workers
+        )
         if not outcome.diverged:
             self._memory.commit()
             self._rate.commit(learning_rate)
@@ -63,12 +65,12 @@ class QuantizedExchange:
         """Replace the bucket's gradient by what the ranks' payloads make; returns their losses `(N,)`."""
         gradient, quantizer = self._buffer.wait(bucket), self._quantizers[bucket.index]
         words = self._encoded(bucket, gradient, loss)
-        rows = self._wire.all_gather(words, {"control": HEADER_BYTES, "gradient": quantizer.num_bytes})
+        rows = self._connection.all_gather(words, {"control": HEADER_BYTES, "gradient": quantizer.num_bytes})
         gradient.zero_()
         # One rank after the other: the order of additions, and with it every bit, is the same everywhere.
         for row in rows:
             quantizer.add_decoded(row[HEADER_BYTES:], gradient)
-        quantizer.combine(gradient, self._wire.num_workers)
+        quantizer.combine(gradient, self._connection.num_workers)
         losses = rows[:, :HEADER_BYTES].contiguous().view(torch.float32).flatten()
         # The decoded sum may overflow although no entry did; its bits are the same on all ranks.
         return loss_if(all_finite(gradient), losses)
@@ -87,7 +89,7 @@ class QuantizedExchange:
 
     def _generator(self, bucket: Bucket) -> torch.Generator:
         """Return what this rank draws the bucket's rounding from, in this step."""
-        place = np.random.SeedSequence((self._seed, self._taken, self._wire.rank, bucket.index))
+        place = np.random.SeedSequence((self._seed, self._taken, self._connection.rank, bucket.index))
         return torch.Generator().manual_seed(int(place.generate_state(1, np.uint64)[0] >> 1))
 
     def tensors(self) -> dict[str, Tensor]:

@@ -7,8 +7,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from trainers.exchange.outcome import all_finite
-from trainers.exchange.wire import Wire
+from trainers.exchange.connection import Connection
+from trainers.exchange.step_result import all_finite
 
 #: The largest sum of the step before is scaled to this. Float16 ends at 65,504: there is room for growth, and for ranks
 #: whose own values are far larger than their sum. At the other end it holds 2^-21 of this with full precision.
@@ -18,8 +18,8 @@ TARGET = 2.0**7
 class Rounded:
     """Mutable: a power of two for each group of tensors, known to all ranks since they have seen the same sums."""
 
-    def __init__(self, wire: Wire, values: Literal["float16", "float32"]) -> None:
-        self._wire, self._values = wire, values
+    def __init__(self, connection: Connection, values: Literal["float16", "float32"]) -> None:
+        self._connection, self._values = connection, values
         self._scales: dict[str, float] = {}
         self._next: dict[str, float] = {}
 
@@ -34,7 +34,7 @@ class Rounded:
         names = [f"{call}.{index}" for index, group in enumerate(groups) for _ in group]
         sums = self._full(tensors) if self._values == "float32" else self._scaled(tensors, names)
         for part, tensor in zip(_parts(sums, tensors), tensors, strict=True):
-            torch.mul(part.view_as(tensor), 1.0 / self._wire.num_workers, out=tensor)
+            torch.mul(part.view_as(tensor), 1.0 / self._connection.num_workers, out=tensor)
         return all_finite(sums)
 
     def _scaled(self, tensors: Sequence[Tensor], names: Sequence[str]) -> Tensor:
@@ -58,7 +58,7 @@ class Rounded:
 
     def _half(self, tensors: Sequence[Tensor], scales: Sequence[float]) -> Tensor:
         words = torch.cat([tensor.reshape(-1) * scale for tensor, scale in zip(tensors, scales, strict=True)]).half()
-        self._wire.all_reduce_sum(words, {"gradient": words.nbytes})
+        self._connection.all_reduce_sum(words, {"gradient": words.nbytes})
         sums = words.float()
         for part, scale in zip(_parts(sums, tensors), scales, strict=True):
             part.mul_(1.0 / scale)
@@ -66,7 +66,7 @@ class Rounded:
 
     def _full(self, tensors: Sequence[Tensor]) -> Tensor:
         words = torch.cat([tensor.reshape(-1) for tensor in tensors])
-        self._wire.all_reduce_sum(words, {"gradient": words.nbytes})
+        self._connection.all_reduce_sum(words, {"gradient": words.nbytes})
         return words
 
     def commit(self) -> None:

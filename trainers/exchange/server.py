@@ -7,13 +7,13 @@ get is what one server of the whole bucket would send them.
 import torch
 from torch import Tensor
 
-from trainers import cost
-from trainers.exchange.block_shards import BlockShards
-from trainers.exchange.buckets import Bucket
 from trainers.exchange.compressors.sign import BlockSign
 from trainers.exchange.config import TwoWayConfig
-from trainers.exchange.wire import Wire
-from trainers.snapshot import Kept
+from trainers.exchange.connection import Connection
+from trainers.traffic import cost
+from trainers.traffic.block_shards import BlockShards
+from trainers.traffic.buckets import Bucket
+from trainers.training.snapshot import Kept
 
 HEADER_BYTES = cost.WORD_BYTES
 
@@ -21,9 +21,12 @@ HEADER_BYTES = cost.WORD_BYTES
 class Server:
     """Of one bucket; this rank's part keeps what the signs of its sums get wrong, in units of the mean."""
 
-    def __init__(self, config: TwoWayConfig, bucket: Bucket, wire: Wire, device: torch.device) -> None:
-        self._wire, self._shards = wire, BlockShards(bucket.num_elements, wire.num_workers, config.block)
-        self._spans = [self._shards.span(owner) for owner in range(wire.num_workers)]
+    def __init__(self, config: TwoWayConfig, bucket: Bucket, connection: Connection, device: torch.device) -> None:
+        self._connection, self._shards = (
+            connection,
+            BlockShards(bucket.num_elements, connection.num_workers, config.block),
+        )
+        self._spans = [self._shards.span(owner) for owner in range(connection.num_workers)]
         self._signs = [BlockSign(span.stop - span.start, self._shards.block) for span in self._spans]
         self._useful_bytes = sum(signs.num_bytes for signs in self._signs)
         self._error, self._next_error = (torch.zeros(self._shards.size, device=device) for _ in range(2))
@@ -47,11 +50,11 @@ class Server:
         """Overwrite `out` `(d,)` by what the owners make of all ranks' payloads; returns their losses `(N,)`."""
         count, width = len(rows), self._shards.row_bytes
         padding = count * width - self._useful_bytes
-        received = self._wire.all_to_all(
+        received = self._connection.all_to_all(
             rows, {"control": count * HEADER_BYTES, "gradient": self._useful_bytes, "padding": padding}
         )
-        useful = self._signs[self._wire.rank].num_bytes
-        sums = self._wire.all_gather(self._sum(received), {"gradient": useful, "padding": width - useful})
+        useful = self._signs[self._connection.rank].num_bytes
+        sums = self._connection.all_gather(self._sum(received), {"gradient": useful, "padding": width - useful})
         out.zero_()
         for signs, span, row in zip(self._signs, self._spans, sums, strict=True):
             signs.add_decoded(row[: signs.num_bytes], out[span])
@@ -59,9 +62,9 @@ class Server:
 
     def _sum(self, received: Tensor) -> Tensor:
         """Return the payload of this rank's shard: of the mean of what was `received`, and of what was wrong before."""
-        signs = self._signs[self._wire.rank]
+        signs = self._signs[self._connection.rank]
         self._next_error.copy_(self._error).mul_(self._factor)
-        span = self._spans[self._wire.rank]
+        span = self._spans[self._connection.rank]
         mean = self._next_error[: span.stop - span.start]
         # One rank after the other: the order of additions, and with it every bit, follows from nothing else.
         for row in received[:, HEADER_BYTES:]:
@@ -73,7 +76,7 @@ class Server:
 
     def release(self, values: Tensor) -> None:
         """Add to `values` `(d,)`, which will be averaged densely, what this rank keeps for all."""
-        span = self._spans[self._wire.rank]
+        span = self._spans[self._connection.rank]
         values[span].add_(self._error[: span.stop - span.start], alpha=self._factor * len(self._spans))
         self._next_error.zero_()
 

@@ -12,31 +12,35 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainers import cost
 from trainers.exchange import memory
 from trainers.exchange.aggregate import Aggregator, Gather, Report, Unread, read
-from trainers.exchange.buckets import Bucket
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.config import GTopKConfig, RandomKConfig, SparseConfig
+from trainers.exchange.connection import Connection
 from trainers.exchange.dense import all_reduce_mean
 from trainers.exchange.levels.level import Level
-from trainers.exchange.outcome import DIVERGED, Exchanged, all_finite
 from trainers.exchange.selectors.selector import Selector
-from trainers.exchange.sharded import Sharded, owned
-from trainers.exchange.shared import Shared
+from trainers.exchange.step_result import DIVERGED, Exchanged, all_finite
+from trainers.exchange.sum_by_owner import Sharded, owned
+from trainers.exchange.sum_same_indices import Shared
 from trainers.exchange.tree import Tree
-from trainers.exchange.wire import Wire
-from trainers.snapshot import Kept
+from trainers.traffic import cost
+from trainers.traffic.buckets import Bucket
+from trainers.training.snapshot import Kept
 
 
 class SparseExchange:
     """Compressor, memory and aggregator, bucket by bucket; a bucket goes densely where that sends fewer bytes."""
 
-    def __init__(self, config: SparseConfig, selector: Selector, buffer: GradientBuffer, wire: Wire) -> None:
+    def __init__(
+        self, config: SparseConfig, selector: Selector, buffer: GradientBuffer, connection: Connection
+    ) -> None:
         self._config, self._selector = config, selector
-        self._buffer, self._wire = buffer, wire
+        self._buffer, self._connection = buffer, connection
         self._memory = memory.build(config, buffer.gradient)
-        self._aggregators = [_aggregator(config, bucket, wire, buffer.gradient.device) for bucket in buffer.buckets]
+        self._aggregators = [
+            _aggregator(config, bucket, connection, buffer.gradient.device) for bucket in buffer.buckets
+        ]
         self._rate = memory.FollowedRate()
 
     @property
@@ -48,7 +52,7 @@ class SparseExchange:
         """Exchange the buffer's gradient, bucket by bucket; the memory changes only if all of it was finite."""
         if self._config.lr_corrected:
             self._rescale(self._rate.correction(learning_rate))
-        if not self._selector.prepare(level, self._buffer, self._memory, self._wire):
+        if not self._selector.prepare(level, self._buffer, self._memory, self._connection):
             return DIVERGED
         reports = read([self._exchange(bucket, loss.float()) for bucket in self._buffer.buckets])
         if not all(report.is_finite for report in reports):
@@ -79,7 +83,7 @@ class SparseExchange:
         return report
 
     def _prefers_dense(self, num_bytes: int, d: int) -> bool:
-        return num_bytes > cost.dense_instead(d, self._wire.num_workers).bytes
+        return num_bytes > cost.dense_instead(d, self._connection.num_workers).bytes
 
     def _dense(self, bucket: Bucket, control: Sequence[Tensor]) -> Unread:
         """Average the whole bucket; `control` is what it sends beside it: loss, what this rank wanted, and its note."""
@@ -88,14 +92,14 @@ class SparseExchange:
         self._memory.take_all(bucket.span)
         self._aggregators[bucket.index].release(gradient)
         told = torch.stack([each.float() for each in control]) if control else gradient.new_empty(0)
-        sums = all_reduce_mean(gradient, self._wire, told)
+        sums = all_reduce_mean(gradient, self._connection, told)
         words = torch.cat([all_finite(gradient).float().reshape(1), sums]).view(torch.int32)
         return Unread(words, partial(self._read, float(len(gradient))))
 
     def _read(self, d: float, words: Tensor) -> Report:
         """Return the report of a bucket of `d` entries that was averaged densely."""
         numbers: list[float] = words.view(torch.float32).tolist()
-        means = [each / self._wire.num_workers for each in numbers[1:]]
+        means = [each / self._connection.num_workers for each in numbers[1:]]
         loss, wanted, note = (*means, *(math.nan, d, 0.0)[len(means) :])
         is_finite = bool(numbers[0]) and all(map(math.isfinite, means))
         return Report(loss, is_finite, most_wanted=wanted, sent=d, note=note)
@@ -146,12 +150,12 @@ class SparseExchange:
             self._rate.load(kept.scalars["learning_rate"])
 
 
-def _aggregator(config: SparseConfig, bucket: Bucket, wire: Wire, device: torch.device) -> Aggregator:
+def _aggregator(config: SparseConfig, bucket: Bucket, connection: Connection, device: torch.device) -> Aggregator:
     """Return what `config` asks for; `auto` is what sends fewer bytes, which does not depend on the level."""
     if isinstance(config, RandomKConfig):
-        return Shared(bucket, wire)
+        return Shared(bucket, connection)
     if isinstance(config, GTopKConfig):
-        return Tree(config, bucket, wire)
-    if cost.is_sharded(config, wire.num_workers):
-        return Sharded(config, bucket, wire, device)
-    return Gather(config, bucket, wire)
+        return Tree(config, bucket, connection)
+    if cost.is_sharded(config, connection.num_workers):
+        return Sharded(config, bucket, connection, device)
+    return Gather(config, bucket, connection)

@@ -14,9 +14,9 @@ from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.config import ExchangeConfig
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.levels import steered
-from trainers.exchange.outcome import DIVERGED, Exchanged
-from trainers.exchange.wires import LEADER, Wires
-from trainers.snapshot import Kept, Stateless
+from trainers.exchange.node_links import LEADER, NodeLinks
+from trainers.exchange.step_result import DIVERGED, Exchanged
+from trainers.training.snapshot import Kept, Stateless
 
 
 class Follower(Stateless):
@@ -34,8 +34,8 @@ class TwoLevelExchange:
     The state is that of `leading`. Where each rank is a node, nothing is added up and nobody is told.
     """
 
-    def __init__(self, leading: Exchange, buffer: GradientBuffer, wires: Wires) -> None:
-        self._leading, self._buffer, self._wires = leading, buffer, wires
+    def __init__(self, leading: Exchange, buffer: GradientBuffer, node_links: NodeLinks) -> None:
+        self._leading, self._buffer, self._node_links = leading, buffer, node_links
         buffer.pool = self._add_up
 
     @property
@@ -46,21 +46,21 @@ class TwoLevelExchange:
     @torch.no_grad()
     def step(self, loss: Tensor, level: float | None, learning_rate: float) -> Exchanged:
         """Exchange the buffer's gradient, as `Exchange` says."""
-        share = (self._wires.share * loss).reshape(1)
-        self._wires.within.reduce_sum(share, LEADER, {"control": share.nbytes})
+        share = (self._node_links.share * loss).reshape(1)
+        self._node_links.within.reduce_sum(share, LEADER, {"control": share.nbytes})
         outcome = self._leading.step(share[0], level, learning_rate)
         self._buffer.wait_for_all()  # a follower gives its buckets here, and a leader that stopped early takes the rest
         return self._told(outcome)
 
     def _add_up(self, gradient: Tensor) -> None:
         """Sum a bucket's gradient over the node's ranks; the leader has the sum."""
-        if self._wires.share != 1:  # else it would be a pass over the gradient for nothing
-            gradient.mul_(self._wires.share)
-        self._wires.within.reduce_sum(gradient, LEADER, {"gradient": gradient.nbytes})
+        if self._node_links.share != 1:  # else it would be a pass over the gradient for nothing
+            gradient.mul_(self._node_links.share)
+        self._node_links.within.reduce_sum(gradient, LEADER, {"gradient": gradient.nbytes})
 
     def _told(self, outcome: Exchanged) -> Exchanged:
         """Return the leader's `outcome`; unless it is that the step diverged, its gradient is in all buffers."""
-        within, gradient = self._wires.within, self._buffer.gradient
+        within, gradient = self._node_links.within, self._buffer.gradient
         density = math.nan if outcome.density is None else outcome.density
         # In 64 bits, so that all ranks return the same; in host memory, where a rank by itself waits for no GPU.
         words = torch.tensor([outcome.loss, outcome.diverged, density], dtype=torch.float64)
@@ -84,7 +84,7 @@ class TwoLevelExchange:
         self._leading.inherit(kept)
 
 
-def build(config: ExchangeConfig, buffer: GradientBuffer, wires: Wires, *, seed: int = 0) -> Exchange:
+def build(config: ExchangeConfig, buffer: GradientBuffer, node_links: NodeLinks, *, seed: int = 0) -> Exchange:
     """Return the exchange of `config` between nodes; what it draws at random follows from `seed`."""
-    leading = steered.build(config, buffer, wires.between, seed=seed) if wires.leads else Follower()
-    return TwoLevelExchange(leading, buffer, wires)
+    leading = steered.build(config, buffer, node_links.between, seed=seed) if node_links.leads else Follower()
+    return TwoLevelExchange(leading, buffer, node_links)

@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 from trainers.exchange import server, two_way_memory
-from trainers.exchange.buckets import Bucket
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.config import LiecSgdConfig, TwoWayConfig
+from trainers.exchange.connection import Connection
 from trainers.exchange.dense import DenseExchange
 from trainers.exchange.memory import FollowedRate, Memory
-from trainers.exchange.outcome import Exchanged, agreed, all_finite, loss_if
 from trainers.exchange.server import Server
-from trainers.exchange.wire import Wire
-from trainers.snapshot import Kept
+from trainers.exchange.step_result import Exchanged, agreed, all_finite, loss_if
+from trainers.traffic.buckets import Bucket
+from trainers.training.snapshot import Kept
 
 
 class SignExchange(ABC):
@@ -29,8 +29,13 @@ class SignExchange(ABC):
 
     threshold = None
 
-    def __init__(self, config: TwoWayConfig, memory: Memory, buffer: GradientBuffer, wire: Wire) -> None:
-        self._follows_rate, self._memory, self._buffer, self._wire = config.follows_rate, memory, buffer, wire
+    def __init__(self, config: TwoWayConfig, memory: Memory, buffer: GradientBuffer, connection: Connection) -> None:
+        self._follows_rate, self._memory, self._buffer, self._connection = (
+            config.follows_rate,
+            memory,
+            buffer,
+            connection,
+        )
         self._rate = FollowedRate()
         self._taken = 0  # steps
 
@@ -38,7 +43,9 @@ class SignExchange(ABC):
     def step(self, loss: Tensor, level: float | None, learning_rate: float) -> Exchanged:
         """Exchange the buffer's gradient, bucket by bucket; the memory changes only if all of it was finite."""
         self._follow(learning_rate)
-        outcome = agreed([self._exchange(bucket, loss) for bucket in self._buffer.buckets], self._wire.num_workers)
+        outcome = agreed(
+            [self._exchange(bucket, loss) for bucket in self._buffer.buckets], self._connection.num_workers
+        )
         if not outcome.diverged:
             self._commit(learning_rate)
         return outcome
@@ -81,10 +88,10 @@ class SignExchange(ABC):
 class TwoWayExchange(SignExchange):
     """A server for each bucket; the memory says what becomes of what does not reach it."""
 
-    def __init__(self, config: TwoWayConfig, buffer: GradientBuffer, wire: Wire) -> None:
-        super().__init__(config, two_way_memory.build(config, buffer.gradient), buffer, wire)
+    def __init__(self, config: TwoWayConfig, buffer: GradientBuffer, connection: Connection) -> None:
+        super().__init__(config, two_way_memory.build(config, buffer.gradient), buffer, connection)
         self._config = config
-        self._servers = [Server(config, bucket, wire, buffer.gradient.device) for bucket in buffer.buckets]
+        self._servers = [Server(config, bucket, connection, buffer.gradient.device) for bucket in buffer.buckets]
 
     def _rescale(self, factor: float) -> None:
         super()._rescale(factor)
@@ -116,9 +123,9 @@ class TwoWayExchange(SignExchange):
 class LiecExchange(TwoWayExchange):
     """In the last step of a period the servers give what they keep, and the gradient is averaged densely."""
 
-    def __init__(self, config: LiecSgdConfig, buffer: GradientBuffer, wire: Wire) -> None:
-        super().__init__(config, buffer, wire)
-        self._period, self._dense = config.period, DenseExchange(buffer, wire)
+    def __init__(self, config: LiecSgdConfig, buffer: GradientBuffer, connection: Connection) -> None:
+        super().__init__(config, buffer, connection)
+        self._period, self._dense = config.period, DenseExchange(buffer, connection)
 
     def step(self, loss: Tensor, level: float | None, learning_rate: float) -> Exchanged:
         if not self._meets(self._period):

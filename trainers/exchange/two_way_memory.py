@@ -5,7 +5,7 @@ from torch import Tensor
 
 from trainers.exchange.config import DistEfSgdConfig, DoubleSqueezeConfig, TwoWayConfig
 from trainers.exchange.memory import Memory, Nothing, Residual, StatePair
-from trainers.snapshot import Kept
+from trainers.training.snapshot import Kept
 
 
 class MomentumResidual(Residual):

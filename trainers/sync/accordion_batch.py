@@ -5,15 +5,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainers.exchange.buckets import Bucket
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.levels.regimes import Regimes
-from trainers.exchange.outcome import Exchanged
-from trainers.exchange.wires import Wires
-from trainers.snapshot import Stateless
+from trainers.exchange.node_links import NodeLinks
+from trainers.exchange.step_result import Exchanged
 from trainers.sync.config import AccordionBatchConfig
 from trainers.sync.policy import Parts, Update
+from trainers.traffic.buckets import Bucket
+from trainers.training.snapshot import Stateless
 
 
 class Holding(Stateless):
@@ -71,8 +71,10 @@ class AccordionBatch:
 
     is_apart = False
 
-    def __init__(self, config: AccordionBatchConfig, exchange: Exchange, buffer: GradientBuffer, wires: Wires) -> None:
-        self._config, self._wires = config, wires
+    def __init__(
+        self, config: AccordionBatchConfig, exchange: Exchange, buffer: GradientBuffer, node_links: NodeLinks
+    ) -> None:
+        self._config, self._node_links = config, node_links
         self.exchange = exchange
         self._holding = Holding(exchange, buffer)
         self._regimes = Regimes(config, [buffer.layers], buffer.gradient)
@@ -98,7 +100,7 @@ class AccordionBatch:
     def advance(self, outcome: Exchanged, update: Update) -> Exchanged:
         self._holding.commit()
         if self._holding.batch == 1:
-            self._regimes.commit(self._regimes.critical, self._wires.tell)
+            self._regimes.commit(self._regimes.critical, self._node_links.tell)
             if not any(self._regimes.critical):
                 self._holding.batch = self._config.factor
         return outcome

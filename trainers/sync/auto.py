@@ -12,20 +12,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainers.config import ReplicaConfig
 from trainers.exchange import exchange, two_level
 from trainers.exchange.auto import AutoExchange
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.exchange import Exchange
+from trainers.exchange.node_links import NodeLinks
 from trainers.exchange.options import LOCAL, AutoConfig, Option, by_kind, exchange_of
-from trainers.exchange.outcome import Exchanged
-from trainers.exchange.wires import Wires
+from trainers.exchange.step_result import Exchanged
 from trainers.optimizers import Optimizer
+from trainers.spec.config import ReplicaConfig
+from trainers.sync.averaging import Meeting
 from trainers.sync.config import LocalSgdConfig
 from trainers.sync.iterate import Iterate
 from trainers.sync.local import Alone
 from trainers.sync.local_sgd import LocalSgd
-from trainers.sync.meeting import Meeting
 from trainers.sync.policy import Parts, Update
 
 
@@ -39,14 +39,14 @@ class AutoSync:
         self,
         menu: Sequence[Option],
         optimizer: Optimizer,
-        wires: Wires,
+        node_links: NodeLinks,
         *,
         gradients: Exchange,
         leading: AutoExchange | None,
         local: LocalSgd | None,
     ) -> None:
         self._menu, self._option = {option.name: option for option in menu}, Option("")
-        self._optimizer, self._wires = optimizer, wires
+        self._optimizer, self._node_links = optimizer, node_links
         self.gradients = self.exchange = gradients
         self._leading, self._local = leading, local
 
@@ -61,7 +61,7 @@ class AutoSync:
             if chosen.kind == LOCAL:
                 self._local.begin()
         self._option = chosen
-        self._wires.between.ledger.payload = "parameters" if chosen.kind == LOCAL else "gradient"
+        self._node_links.between.ledger.payload = "parameters" if chosen.kind == LOCAL else "gradient"
         if self._leading is not None:
             self._leading.use(chosen)
 
@@ -70,8 +70,8 @@ class AutoSync:
         """Give all ranks the mean of their parameters and of what their optimizers hold."""
         held = [tensor for tensor in self._optimizer.tensors().values() if tensor.is_floating_point() and tensor.ndim]
         tensors = [parameter.detach() for parameter in self._optimizer.parameters.values()] + held
-        flat = torch.cat([tensor.flatten() for tensor in tensors]).div_(self._wires.topology.num_workers)
-        self._wires.all_reduce_sum(flat, {"parameters": flat.nbytes})
+        flat = torch.cat([tensor.flatten() for tensor in tensors]).div_(self._node_links.topology.num_workers)
+        self._node_links.all_reduce_sum(flat, {"parameters": flat.nbytes})
         parts = torch.split(flat, [tensor.numel() for tensor in tensors])
         torch._foreach_copy_(tensors, [part.view_as(each) for part, each in zip(parts, tensors, strict=True)])
 
@@ -109,12 +109,12 @@ class AutoSync:
 
 
 def build(
-    config: ReplicaConfig, auto: AutoConfig, optimizer: Optimizer, buffer: GradientBuffer, wires: Wires
+    config: ReplicaConfig, auto: AutoConfig, optimizer: Optimizer, buffer: GradientBuffer, node_links: NodeLinks
 ) -> AutoSync:
     """Return the policy of `config`, whose exchange is `auto`, as `trainers.sync.table.build` does of others."""
     kinds = by_kind(config.menu)
     exchanges = {
-        kind: exchange.build(exchange_of(options, like=auto), buffer, wires.between, seed=config.seed)
+        kind: exchange.build(exchange_of(options, like=auto), buffer, node_links.between, seed=config.seed)
         for kind, options in kinds.items()
         if kind != LOCAL
     }
@@ -122,8 +122,8 @@ def build(
     if LOCAL in kinds:
         exchanges[LOCAL] = alone = Alone(buffer)
         iterate = Iterate(optimizer.iterate(), num_parameters=buffer.num_elements)
-        meeting = Meeting(exchange_of(kinds[LOCAL], like=auto), iterate, wires, seed=config.seed)
+        meeting = Meeting(exchange_of(kinds[LOCAL], like=auto), iterate, node_links, seed=config.seed)
         local = LocalSgd(LocalSgdConfig(), iterate, meeting, gradients=alone)
-    leading = AutoExchange(exchanges, buffer) if wires.leads else None
-    gradients = two_level.TwoLevelExchange(leading or two_level.Follower(), buffer, wires)
-    return AutoSync(config.menu, optimizer, wires, gradients=gradients, leading=leading, local=local)
+    leading = AutoExchange(exchanges, buffer) if node_links.leads else None
+    gradients = two_level.TwoLevelExchange(leading or two_level.Follower(), buffer, node_links)
+    return AutoSync(config.menu, optimizer, node_links, gradients=gradients, leading=leading, local=local)

@@ -19,7 +19,7 @@ from trainers.exchange.config import (
 )
 from trainers.exchange.levels.config import RegimeConfig
 from trainers.exchange.options import AutoConfig, JobExchange
-from trainers.ranges import Config, Fault
+from trainers.spec.ranges import Config, Fault
 
 Coefficient = Annotated[float, Field(ge=0, lt=1)]
 

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from trainers.exchange.exchange import Exchange
-from trainers.exchange.outcome import Exchanged
+from trainers.exchange.step_result import Exchanged
 from trainers.sync.policy import Parts, Update
 
 

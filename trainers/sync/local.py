@@ -8,12 +8,12 @@ from torch import Tensor
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.config import DriftingConfig
 from trainers.exchange.exchange import Exchange
-from trainers.exchange.outcome import Exchanged
-from trainers.ranges import first
-from trainers.snapshot import Stateless
+from trainers.exchange.step_result import Exchanged
+from trainers.spec.ranges import first
 from trainers.sync.config import LocalConfig
 from trainers.sync.iterate import Iterate
 from trainers.sync.policy import Parts, Update
+from trainers.training.snapshot import Stateless
 
 
 class Alone(Stateless):

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from trainers.exchange.exchange import Exchange
-from trainers.exchange.outcome import Exchanged
+from trainers.exchange.step_result import Exchanged
+from trainers.sync.averaging import Meeting
 from trainers.sync.config import LocalSgdConfig, StlSgdConfig
 from trainers.sync.iterate import Iterate
 from trainers.sync.local import Local
-from trainers.sync.meeting import Meeting
 from trainers.sync.policy import Update
 
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from trainers.exchange.exchange import Exchange
 from trainers.sync.background import Background
-from trainers.sync.behind import Behind
 from trainers.sync.config import OverlapLocalSgdConfig
+from trainers.sync.delayed_average import Behind
 from trainers.sync.iterate import Iterate
 from trainers.sync.policy import Update
 

@@ -6,8 +6,8 @@ from typing import Protocol
 from torch import Tensor
 
 from trainers.exchange.exchange import Exchange
-from trainers.exchange.outcome import Exchanged
-from trainers.snapshot import Stateful
+from trainers.exchange.step_result import Exchanged
+from trainers.training.snapshot import Stateful
 
 Parts = dict[str, Stateful]
 

@@ -10,11 +10,11 @@ from typing import NamedTuple
 from torch import Tensor
 
 from trainers.exchange.exchange import Exchange
-from trainers.exchange.outcome import Exchanged
+from trainers.exchange.step_result import Exchanged
+from trainers.sync.averaging import Meeting
 from trainers.sync.config import StlSgdConfig
 from trainers.sync.iterate import Iterate
 from trainers.sync.local_sgd import LocalSgd
-from trainers.sync.meeting import Meeting
 from trainers.sync.policy import Update
 
 

@@ -1,14 +1,15 @@
 """Which class runs which policy."""
 
 from trainers.blocks.table import Blocks
-from trainers.config import IidPartition, ReplicaConfig
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.config import CserConfig, LiecSgdConfig
+from trainers.exchange.node_links import NodeLinks
 from trainers.exchange.options import AutoConfig
-from trainers.exchange.wires import Wires
 from trainers.optimizers import Optimizer
+from trainers.spec.config import IidPartition, ReplicaConfig
 from trainers.sync import auto
 from trainers.sync.accordion_batch import AccordionBatch
+from trainers.sync.averaging import Meeting
 from trainers.sync.background import Background
 from trainers.sync.cocod_sgd import CocodSgd
 from trainers.sync.config import (
@@ -20,12 +21,11 @@ from trainers.sync.config import (
     StlSgdConfig,
     VrlSgdConfig,
 )
-from trainers.sync.drifting import Drifting, LiecSgd
 from trainers.sync.every_step import EveryStep
 from trainers.sync.iterate import Iterate
 from trainers.sync.local import Alone
+from trainers.sync.local_error import Drifting, LiecSgd
 from trainers.sync.local_sgd import LocalSgd
-from trainers.sync.meeting import Meeting
 from trainers.sync.overlap_local_sgd import OverlapLocalSgd
 from trainers.sync.policy import SyncPolicy
 from trainers.sync.stl_sgd import StlSgd
@@ -36,7 +36,7 @@ def build(
     config: ReplicaConfig,
     optimizer: Optimizer,
     buffer: GradientBuffer,
-    wires: Wires,
+    node_links: NodeLinks,
     *,
     blocks: Blocks,
     epoch_steps: int | None = None,
@@ -47,25 +47,25 @@ def build(
     """
     sync = config.sync
     if isinstance(config.exchange, AutoConfig):
-        return auto.build(config, config.exchange, optimizer, buffer, wires)
+        return auto.build(config, config.exchange, optimizer, buffer, node_links)
     iterate = Iterate(optimizer.iterate(), num_parameters=buffer.num_elements)
     if isinstance(sync, EveryStepConfig):
-        exchange = blocks.exchange(wires)
+        exchange = blocks.exchange(node_links)
         match config.exchange:
             case CserConfig():
                 return Drifting(config.exchange, iterate, exchange=exchange)
             case LiecSgdConfig():
-                return LiecSgd(config.exchange, iterate, wires, exchange=exchange)
+                return LiecSgd(config.exchange, iterate, node_links, exchange=exchange)
         return EveryStep(exchange)
     if isinstance(sync, AccordionBatchConfig):
-        return AccordionBatch(sync.lasting(epoch_steps), blocks.exchange(wires), buffer, wires)
-    alone, background = Alone(buffer), Background(wires, buffer.gradient.device, threads=config.threads)
+        return AccordionBatch(sync.lasting(epoch_steps), blocks.exchange(node_links), buffer, node_links)
+    alone, background = Alone(buffer), Background(node_links, buffer.gradient.device, threads=config.threads)
     match sync:
         case CocodSgdConfig():
             return CocodSgd(sync, iterate, background, gradients=alone)
         case OverlapLocalSgdConfig():
             return OverlapLocalSgd(sync, iterate, background, gradients=alone)
-    meeting = Meeting(config.exchange, iterate, wires, seed=config.seed)
+    meeting = Meeting(config.exchange, iterate, node_links, seed=config.seed)
     match sync:
         case LocalSgdConfig():
             return LocalSgd(sync, iterate, meeting, gradients=alone)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from trainers.config import ConvNet, FashionConv, Mnist5kCnn
-from trainers.shapes import CONV_CHANNELS, NUM_CLASSES
+from trainers.spec.config import ConvNet, FashionConv, Mnist5kCnn
+from trainers.traffic.shapes import CONV_CHANNELS, NUM_CLASSES
 from trainers.workload import WorkloadError
 from trainers.workloads import data, idx
 from trainers.workloads.classification import Classification

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from trainers.config import DigitsMlp
-from trainers.shapes import DIGITS_WIDTHS
+from trainers.spec.config import DigitsMlp
+from trainers.traffic.shapes import DIGITS_WIDTHS
 from trainers.workloads.classification import Classification
 from trainers.workloads.perceptron import perceptron
 from trainers.workloads.split import stratified_split

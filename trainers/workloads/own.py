@@ -8,8 +8,8 @@ from collections.abc import Sized
 from functools import reduce
 from typing import Any
 
-from trainers import feed
-from trainers.config import OwnWorkload
+from trainers.spec.config import OwnWorkload
+from trainers.training import feed
 from trainers.workload import Workload, WorkloadError
 
 

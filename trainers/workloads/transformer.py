@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from trainers.shapes import NUM_BYTES, Transformer
+from trainers.traffic.shapes import NUM_BYTES, Transformer
 
 #: Standard deviation of the first weights, as in GPT-2 (Radford et al., 2019).
 INITIAL_STD = 0.02

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from trainers.exchange.compressors import sizes
 from trainers.exchange.compressors.quantizer import Averaging, CodedPayload, Segments, num_entries, sign_codes
 from trainers.exchange.kernels.codes import add_levels
+from trainers.traffic import sizes
 
 #: Entries that are summed up at a time, so that temporary tensors stay in the cache.
 BLOCK = 2**16

@@ -10,8 +10,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from trainers.exchange.compressors.sizes import CodedLayout
 from trainers.exchange.kernels.codes import pack, unpack
+from trainers.traffic.sizes import CodedLayout
 
 #: The layers' ranges (start, stop) in a flat vector, one behind the other from 0.
 Segments = Sequence[tuple[int, int]]

@@ -4,9 +4,9 @@
 import torch
 from torch import Tensor
 
-from trainers.exchange.compressors import sizes
 from trainers.exchange.compressors.quantizer import Averaging, CodedPayload, Segments, num_entries, sign_codes
 from trainers.exchange.kernels.codes import add_levels
+from trainers.traffic import sizes
 
 
 class MajoritySign:

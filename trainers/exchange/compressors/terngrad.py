@@ -5,9 +5,9 @@ import math
 import torch
 from torch import Tensor
 
-from trainers.exchange.compressors import sizes
 from trainers.exchange.compressors.quantizer import Averaging, CodedPayload, Segments, num_entries
 from trainers.exchange.kernels.codes import add_levels, round_at_random
+from trainers.traffic import sizes
 
 
 class TernGrad(Averaging):

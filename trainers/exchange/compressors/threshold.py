@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainers import cost
 from trainers.exchange.config import ThresholdConfig
 from trainers.exchange.kernels.quantile import reached_by
+from trainers.traffic import cost
 
 #: Lambda is for at most so many times the plan. While gradients become smaller, it must be for more than the plan: what
 #: the last lambda let through is gone, and less than half of the plan may reach the next.

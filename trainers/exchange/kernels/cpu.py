@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from trainers.exchange.kernels.compiled import compiled
-from trainers.exchange.layout import BLOCK
+from trainers.traffic.payload_layout import BLOCK
 
 LARGEST = np.finfo(np.float32).max
 ONE = np.uint64(1)

@@ -12,7 +12,7 @@ from torch import Tensor
 from trainers.exchange.kernels import operators
 from trainers.exchange.kernels.entries import Entries
 from trainers.exchange.kernels.scatter import scatter_add
-from trainers.exchange.layout import BLOCK, PayloadLayout
+from trainers.traffic.payload_layout import BLOCK, PayloadLayout
 
 #: The largest magnitude is scaled to [2^14, 2^15): below float16's 65,504 with all that rounding may add.
 TOP_EXPONENT = 15

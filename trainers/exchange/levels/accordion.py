@@ -5,12 +5,12 @@ from typing import Any
 
 from torch import Tensor
 
-from trainers.exchange.buckets import Bucket
+from trainers.exchange.connection import Connection
 from trainers.exchange.levels.config import AccordionConfig
 from trainers.exchange.levels.level import LayerLevels, Level
 from trainers.exchange.levels.regimes import DECIDER, Part, Regimes
-from trainers.exchange.wire import Wire
-from trainers.snapshot import Kept
+from trainers.traffic.buckets import Bucket
+from trainers.training.snapshot import Kept
 
 
 class Accordion:
@@ -37,9 +37,9 @@ class Accordion:
     def watch(self, bucket: Bucket, gradient: Tensor) -> None:
         self._regimes.watch(bucket, gradient)
 
-    def commit(self, wire: Wire) -> None:
+    def commit(self, connection: Connection) -> None:
         critical, self._learning_rate = self._coming
-        self._regimes.commit(critical, lambda told: wire.broadcast(told, DECIDER, {"control": told.nbytes}))
+        self._regimes.commit(critical, lambda told: connection.broadcast(told, DECIDER, {"control": told.nbytes}))
 
     def tensors(self) -> dict[str, Tensor]:
         return self._regimes.tensors()

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
-from trainers.ranges import Config
+from trainers.spec.ranges import Config
 
 
 class StaticConfig(Config):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trainers.exchange.buckets import Bucket, Layer
+from trainers.traffic.buckets import Bucket, Layer
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ from typing import Protocol
 
 from torch import Tensor
 
-from trainers.exchange.buckets import Bucket
+from trainers.exchange.connection import Connection
 from trainers.exchange.levels.level import Level
-from trainers.exchange.wire import Wire
-from trainers.snapshot import Inheriting
+from trainers.traffic.buckets import Bucket
+from trainers.training.snapshot import Inheriting
 
 
 class LevelPolicy(Inheriting, Protocol):
@@ -19,5 +19,5 @@ class LevelPolicy(Inheriting, Protocol):
     def watch(self, bucket: Bucket, gradient: Tensor) -> None:
         """See the bucket's gradient of this rank, or node, before anything is done to it."""
 
-    def commit(self, wire: Wire) -> None:
+    def commit(self, connection: Connection) -> None:
         """End a step that was finite on all ranks; collective."""

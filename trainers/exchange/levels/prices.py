@@ -4,12 +4,12 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from trainers import cost
 from trainers.exchange.config import TopKConfig
-from trainers.exchange.layout import INDEX_BYTES, UNIT_BYTES, VALUE_BITS, ValueFormat
+from trainers.exchange.connection import Connection
 from trainers.exchange.levels.cat import Numbers
 from trainers.exchange.levels.config import AffineCost, CatConfig, LinkCost, PacketCost, PayloadCost
-from trainers.exchange.wire import Wire
+from trainers.traffic import cost
+from trainers.traffic.payload_layout import INDEX_BYTES, UNIT_BYTES, VALUE_BITS, ValueFormat
 
 #: What a measurement counts for after one more.
 MEMORY = 0.98
@@ -42,7 +42,7 @@ def stated(config: StatedCost, bits: Numbers) -> Numbers:
 class Price(Protocol):
     """Costs of a bucket's messages."""
 
-    def of(self, d: int, num_entries: Numbers, wire: Wire) -> Numbers | None:
+    def of(self, d: int, num_entries: Numbers, connection: Connection) -> Numbers | None:
         """Return the cost of each number of entries `(n,)` of `d`, ascending; None: nobody knows yet."""
 
     def scalars(self) -> dict[str, Any]: ...
@@ -55,7 +55,7 @@ class StatedPrice:
     def __init__(self, config: StatedCost, values: ValueFormat) -> None:
         self._config, self._values = config, values
 
-    def of(self, d: int, num_entries: Numbers, wire: Wire) -> Numbers:
+    def of(self, d: int, num_entries: Numbers, connection: Connection) -> Numbers:
         return stated(self._config, payload_bits(num_entries, self._values))
 
     def scalars(self) -> dict[str, Any]:
@@ -100,23 +100,23 @@ class LinkPrice:
     def __init__(self, config: TopKConfig) -> None:
         self._config, self._fit = config, LinkFit()
 
-    def of(self, d: int, num_entries: Numbers, wire: Wire) -> Numbers | None:
-        rates = self._rates(wire)
+    def of(self, d: int, num_entries: Numbers, connection: Connection) -> Numbers | None:
+        rates = self._rates(connection)
         if rates is None:
             return None
         most = int(num_entries[-1])
-        few, many = (cost.selected(d, wire.num_workers, self._config, room) for room in (1, most))
+        few, many = (cost.selected(d, connection.num_workers, self._config, room) for room in (1, most))
         per_entry = (many.bytes - few.bytes) / max(1, most - 1)
         seconds: Numbers = few.rounds * rates.round_s + (few.bytes + per_entry * (num_entries - 1)) * rates.byte_s
         return seconds
 
-    def _rates(self, wire: Wire) -> Rates | None:
-        if wire.num_workers == 1:
+    def _rates(self, connection: Connection) -> Rates | None:
+        if connection.num_workers == 1:
             return Rates(0.0, 0.0)  # nothing leaves
-        if wire.link is None:
-            wire.timed = self._fit.add
+        if connection.link is None:
+            connection.timed = self._fit.add
             return self._fit.rates()
-        return Rates(round_s=wire.link.latency_ms / 1e3, byte_s=8 / (wire.link.mbps * 1e6))
+        return Rates(round_s=connection.link.latency_ms / 1e3, byte_s=8 / (connection.link.mbps * 1e6))
 
     def scalars(self) -> dict[str, Any]:
         return {"sums": self._fit.sums}

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainers.exchange.buckets import Bucket, Layer
 from trainers.exchange.levels.config import RegimeConfig
+from trainers.traffic.buckets import Bucket, Layer
 from trainers.workload import WorkloadError
 
 #: The rank whose gradients decide.

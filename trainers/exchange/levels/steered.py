@@ -14,17 +14,17 @@ from trainers.exchange.config import (
     SteeredKind,
     TopKConfig,
 )
+from trainers.exchange.connection import Connection
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.levels.accordion import Accordion
 from trainers.exchange.levels.config import AccordionConfig, WarmupConfig
 from trainers.exchange.levels.policy import LevelPolicy
 from trainers.exchange.levels.regimes import Part
 from trainers.exchange.levels.warmup import Warmup
-from trainers.exchange.outcome import Exchanged
 from trainers.exchange.powersgd import PowerSgdExchange
 from trainers.exchange.sparse import SparseExchange
-from trainers.exchange.wire import Wire
-from trainers.snapshot import Kept
+from trainers.exchange.step_result import Exchanged
+from trainers.training.snapshot import Kept
 
 #: Before the names of a policy's own tensors, among those of its exchange.
 PREFIX = "levels."
@@ -33,10 +33,10 @@ PREFIX = "levels."
 class SteeredExchange:
     """Asks the policy before each step, and tells it of each that was finite on all ranks."""
 
-    def __init__(self, config: SteeredKind, buffer: GradientBuffer, wire: Wire, *, seed: int) -> None:
-        inner = exchange.build(config, buffer, wire, seed=seed)
+    def __init__(self, config: SteeredKind, buffer: GradientBuffer, connection: Connection, *, seed: int) -> None:
+        inner = exchange.build(config, buffer, connection, seed=seed)
         assert isinstance(inner, SparseExchange | PowerSgdExchange)
-        self._config, self._inner, self._wire = config, inner, wire
+        self._config, self._inner, self._connection = config, inner, connection
         self._policy = _policy(config, buffer)
         buffer.watch = self._policy.watch
 
@@ -48,7 +48,7 @@ class SteeredExchange:
         chosen = self._policy.level(self._config.check_level(level), learning_rate)
         outcome = self._inner.step(loss, chosen, learning_rate)
         if not outcome.diverged:
-            self._policy.commit(self._wire)
+            self._policy.commit(self._connection)
         return outcome
 
     def tensors(self) -> dict[str, Tensor]:
@@ -92,8 +92,8 @@ def with_epoch(config: AnyExchange, epoch_steps: int | None) -> AnyExchange:
     return config.model_copy(update={"levels": config.levels.lasting(epoch_steps)})
 
 
-def build(config: ExchangeConfig, buffer: GradientBuffer, wire: Wire, *, seed: int = 0) -> Exchange:
+def build(config: ExchangeConfig, buffer: GradientBuffer, connection: Connection, *, seed: int = 0) -> Exchange:
     """Return the exchange that `config` describes, with what changes its level."""
     if isinstance(config, SteeredConfig) and isinstance(config.levels, WarmupConfig | AccordionConfig):
-        return SteeredExchange(config, buffer, wire, seed=seed)
-    return exchange.build(config, buffer, wire, seed=seed)  # whose level is chosen elsewhere
+        return SteeredExchange(config, buffer, connection, seed=seed)
+    return exchange.build(config, buffer, connection, seed=seed)  # whose level is chosen elsewhere

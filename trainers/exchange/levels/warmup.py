@@ -4,10 +4,10 @@ from typing import Any
 
 from torch import Tensor
 
-from trainers.exchange.buckets import Bucket
+from trainers.exchange.connection import Connection
 from trainers.exchange.levels.config import WarmupConfig
-from trainers.exchange.wire import Wire
-from trainers.snapshot import Kept
+from trainers.traffic.buckets import Bucket
+from trainers.training.snapshot import Kept
 
 
 def density_at(step: int, target: float, config: WarmupConfig) -> float:
@@ -36,7 +36,7 @@ class Warmup:
     def watch(self, bucket: Bucket, gradient: Tensor) -> None:
         return
 
-    def commit(self, wire: Wire) -> None:
+    def commit(self, connection: Connection) -> None:
         self._taken += 1
 
     def tensors(self) -> dict[str, Tensor]:

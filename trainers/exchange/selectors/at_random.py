@@ -6,12 +6,12 @@ from typing import Any
 from torch import Tensor
 
 from trainers.exchange.aggregate import Report
-from trainers.exchange.buckets import Bucket
 from trainers.exchange.compressors.randomk import random_block, random_entries
 from trainers.exchange.config import RandomKConfig
 from trainers.exchange.memory import Memory, Selection
-from trainers.exchange.outcome import all_finite
 from trainers.exchange.selectors.by_count import ByCount
+from trainers.exchange.step_result import all_finite
+from trainers.traffic.buckets import Bucket
 
 
 class AtRandom(ByCount):

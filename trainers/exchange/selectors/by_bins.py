@@ -6,19 +6,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainers import cost
 from trainers.exchange.aggregate import Report
-from trainers.exchange.buckets import Bucket
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.compressors import adacomp
 from trainers.exchange.config import AdaCompConfig
+from trainers.exchange.connection import Connection
 from trainers.exchange.kernels.entries import Entries
 from trainers.exchange.kernels.scatter import together
 from trainers.exchange.levels.level import Level
 from trainers.exchange.memory import Memory, Selection
-from trainers.exchange.outcome import all_finite
 from trainers.exchange.selectors.selector import Count
-from trainers.exchange.wire import Wire
+from trainers.exchange.step_result import all_finite
+from trainers.traffic import cost
+from trainers.traffic.buckets import Bucket
 
 
 class ByBins:
@@ -31,7 +31,7 @@ class ByBins:
         self._config, self._sizes = config, [bucket.num_elements for bucket in buckets]
         self._capacities = [cost.first_capacity(bucket, config) for bucket in buckets]
 
-    def prepare(self, level: Level, buffer: GradientBuffer, memory: Memory, wire: Wire) -> bool:
+    def prepare(self, level: Level, buffer: GradientBuffer, memory: Memory, connection: Connection) -> bool:
         return True
 
     def capacity(self, bucket: Bucket) -> int:

@@ -7,21 +7,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainers import cost
 from trainers.exchange.aggregate import Report
-from trainers.exchange.buckets import Bucket, Layer
 from trainers.exchange.buffer import GradientBuffer
-from trainers.exchange.compressors.sizes import num_selected
 from trainers.exchange.compressors.threshold import LEAST_THRESHOLD
 from trainers.exchange.compressors.topk import largest
 from trainers.exchange.config import ByDensity, DgcConfig
+from trainers.exchange.connection import Connection
 from trainers.exchange.kernels.quantile import reached_by
 from trainers.exchange.kernels.scatter import together
 from trainers.exchange.levels.level import LayerLevels, Level, level_of
 from trainers.exchange.memory import Memory, Selection
-from trainers.exchange.outcome import all_finite
 from trainers.exchange.selectors.selector import Count
-from trainers.exchange.wire import Wire
+from trainers.exchange.step_result import all_finite
+from trainers.traffic import cost
+from trainers.traffic.buckets import Bucket, Layer
+from trainers.traffic.sizes import num_selected
 
 
 class ByCount:
@@ -41,7 +41,7 @@ class ByCount:
     def sends_all(self) -> bool:
         return self._level == 1.0
 
-    def prepare(self, level: Level, buffer: GradientBuffer, memory: Memory, wire: Wire) -> bool:
+    def prepare(self, level: Level, buffer: GradientBuffer, memory: Memory, connection: Connection) -> bool:
         self._level = level if isinstance(level, LayerLevels) else self._config.check_level(level)
         return True
 
@@ -98,11 +98,11 @@ class Dgc(ByCount):
         super().__init__(config, exact=False, by_layer=False)
         self._clip = config.clip
 
-    def prepare(self, level: Level, buffer: GradientBuffer, memory: Memory, wire: Wire) -> bool:
+    def prepare(self, level: Level, buffer: GradientBuffer, memory: Memory, connection: Connection) -> bool:
         if self._clip is not None:
             buffer.wait_for_all()
-            buffer.clip(self._clip / math.sqrt(wire.num_workers))
-        return super().prepare(level, buffer, memory, wire)
+            buffer.clip(self._clip / math.sqrt(connection.num_workers))
+        return super().prepare(level, buffer, memory, connection)
 
 
 def take_largest(memory: Memory, gradient: Tensor, span: slice, count: int) -> Selection:

@@ -7,12 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainers import cost
 from trainers.exchange.aggregate import Report
-from trainers.exchange.buckets import Bucket
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.compressors.threshold import LEAST_THRESHOLD
 from trainers.exchange.config import TopKConfig
+from trainers.exchange.connection import Connection
 from trainers.exchange.kernels.entries import Entries
 from trainers.exchange.levels import prices
 from trainers.exchange.levels.cat import (
@@ -26,9 +25,10 @@ from trainers.exchange.levels.cat import (
 from trainers.exchange.levels.config import CatConfig
 from trainers.exchange.levels.level import Level, common
 from trainers.exchange.memory import Memory, Selection
-from trainers.exchange.outcome import all_finite
 from trainers.exchange.selectors.selector import Count
-from trainers.exchange.wire import Wire
+from trainers.exchange.step_result import all_finite
+from trainers.traffic import cost
+from trainers.traffic.buckets import Bucket
 
 
 class Choice(NamedTuple):
@@ -59,8 +59,8 @@ class ByEfficiency:
         self._capacities = list(self._sizes)
         self._density, self._taken = 1.0, 0
 
-    def prepare(self, level: Level, buffer: GradientBuffer, memory: Memory, wire: Wire) -> bool:
-        self._density, self._wire = self._config.check_level(common(level)), wire
+    def prepare(self, level: Level, buffer: GradientBuffer, memory: Memory, connection: Connection) -> bool:
+        self._density, self._connection = self._config.check_level(common(level)), connection
         return True
 
     def capacity(self, bucket: Bucket) -> int:
@@ -82,7 +82,7 @@ class ByEfficiency:
         magnitudes = np.sort(look(gradient, bucket.span).abs().double().cpu().numpy())[::-1]
         scale = len(gradient) / len(magnitudes)
         most = max(1, int(self._density * len(magnitudes)))
-        costs = self._price.of(len(gradient), scale * np.arange(1, most + 1, dtype=np.float64), self._wire)
+        costs = self._price.of(len(gradient), scale * np.arange(1, most + 1, dtype=np.float64), self._connection)
         if costs is not None:
             return Choice(magnitudes, best_count(self._gains(magnitudes)[:most], costs), scale)
         # Messages of another size will tell what size costs.
@@ -96,7 +96,7 @@ class ByEfficiency:
 
     def _drawn(self, bucket: Bucket, corrected: Tensor, choice: Choice, capacity: int) -> Selection:
         """Draw entries, divided by their probabilities; of too many some are left out, and the others count more."""
-        rng = np.random.default_rng((self._seed, self._taken, bucket.index, self._wire.rank))
+        rng = np.random.default_rng((self._seed, self._taken, bucket.index, self._connection.rank))
         chances = (corrected.abs() * scale_of_draws(choice.magnitudes, choice.best)).nan_to_num().clamp(max=1.0)
         lots = torch.from_numpy(rng.random(len(corrected), dtype=np.float32)).to(corrected.device)
         drawn = (lots < chances).nonzero().flatten()

@@ -8,17 +8,17 @@ import torch
 from torch import Tensor
 
 from trainers.exchange.aggregate import Report
-from trainers.exchange.buckets import Bucket
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.compressors.threshold import HardThreshold
 from trainers.exchange.config import ThresholdConfig
+from trainers.exchange.connection import Connection
 from trainers.exchange.kernels.quantile import reached_by
 from trainers.exchange.levels.calibrated import threshold_for
 from trainers.exchange.levels.config import CalibratedConfig
 from trainers.exchange.levels.level import Level, common
 from trainers.exchange.memory import Memory, Selection
 from trainers.exchange.selectors.selector import Count
-from trainers.exchange.wire import Wire
+from trainers.traffic.buckets import Bucket
 
 #: A sample says where a payload is full if it has so many entries of that payload.
 FEWEST_SAMPLES = 16
@@ -48,7 +48,7 @@ class ByThreshold:
     def sends_all(self) -> bool:
         return self._compressor.sends_all(self._level)
 
-    def prepare(self, level: Level, buffer: GradientBuffer, memory: Memory, wire: Wire) -> bool:
+    def prepare(self, level: Level, buffer: GradientBuffer, memory: Memory, connection: Connection) -> bool:
         compressor = self._compressor
         self._level, self._samples = compressor.config.check_level(common(level)), []
         if self.sends_all:
@@ -56,19 +56,19 @@ class ByThreshold:
         elif compressor.config.search == "absolute":
             compressor.use_absolute(self._level)
         elif compressor.needs_calibration(self._level):
-            return self._calibrate(buffer, memory, wire)
+            return self._calibrate(buffer, memory, connection)
         elif compressor.holds_density:
             compressor.follow()
         else:
             compressor.hold()
         return True
 
-    def _calibrate(self, buffer: GradientBuffer, memory: Memory, wire: Wire) -> bool:
+    def _calibrate(self, buffer: GradientBuffer, memory: Memory, connection: Connection) -> bool:
         """Agree on lambda; unless a formula has it, this waits for the whole gradient."""
         if isinstance(self._compressor.config.levels, CalibratedConfig):
             self._compressor.calibrate(self._level, threshold_for(self._level * self._num_elements))
             return True
-        agreed = wire.mean(float(reached_by(memory.sample(buffer.wait_for_all(), slice(None)), self._level)))
+        agreed = connection.mean(float(reached_by(memory.sample(buffer.wait_for_all(), slice(None)), self._level)))
         if not math.isfinite(agreed):
             return False
         self._compressor.calibrate(self._level, agreed)

@@ -6,18 +6,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainers import cost
 from trainers.exchange.aggregate import Report
-from trainers.exchange.buckets import Bucket
 from trainers.exchange.buffer import GradientBuffer
-from trainers.exchange.compressors.sizes import num_selected
 from trainers.exchange.compressors.threshold import LEAST_THRESHOLD
 from trainers.exchange.config import TopKConfig
+from trainers.exchange.connection import Connection
 from trainers.exchange.kernels.quantile import reached_by
 from trainers.exchange.levels.level import Level, common
 from trainers.exchange.memory import Memory, Selection
 from trainers.exchange.selectors.selector import Count
-from trainers.exchange.wire import Wire
+from trainers.traffic import cost
+from trainers.traffic.buckets import Bucket
+from trainers.traffic.sizes import num_selected
 
 
 class Globally:
@@ -35,7 +35,7 @@ class Globally:
     def sends_all(self) -> bool:
         return self._density == 1.0
 
-    def prepare(self, level: Level, buffer: GradientBuffer, memory: Memory, wire: Wire) -> bool:
+    def prepare(self, level: Level, buffer: GradientBuffer, memory: Memory, connection: Connection) -> bool:
         self._density = self._config.check_level(common(level))
         gradient = buffer.wait_for_all()
         if self._config.selection == "exact":

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from trainers.exchange.aggregate import Report
-from trainers.exchange.buckets import Bucket
 from trainers.exchange.buffer import GradientBuffer
+from trainers.exchange.connection import Connection
 from trainers.exchange.levels.level import Level
 from trainers.exchange.memory import Memory, Selection
-from trainers.exchange.wire import Wire
+from trainers.traffic.buckets import Bucket
 
 
 class Count(NamedTuple):
@@ -37,7 +37,7 @@ class Selector(Protocol):
     def sends_all(self) -> bool:
         """Whether the level asks for everything: dense training."""
 
-    def prepare(self, level: Level, buffer: GradientBuffer, memory: Memory, wire: Wire) -> bool:
+    def prepare(self, level: Level, buffer: GradientBuffer, memory: Memory, connection: Connection) -> bool:
         """Get ready for a step at `level`; collective. False: a gradient is not finite.
 
         Raises ValueError for a level that the configuration does not allow.

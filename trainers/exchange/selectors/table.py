@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from trainers.exchange.buckets import Bucket
 from trainers.exchange.config import (
     AdaCompConfig,
     DgcConfig,
@@ -20,6 +19,7 @@ from trainers.exchange.selectors.by_efficiency import ByEfficiency
 from trainers.exchange.selectors.by_threshold import ByThreshold
 from trainers.exchange.selectors.globally import Globally
 from trainers.exchange.selectors.selector import Selector
+from trainers.traffic.buckets import Bucket
 
 
 def build(config: SparseKind, buckets: Sequence[Bucket], *, seed: int) -> Selector:

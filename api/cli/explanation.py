@@ -1,0 +1,150 @@
+"""Why a job chose what it chose: each decision, what it knew, and what came true, from the public API alone."""
+
+from collections.abc import Iterator
+
+from pydantic import BaseModel
+from rich import box
+from rich.table import Table
+
+from api.cli import figures
+from api.cli.posterior_plot import plot
+from api.cli.watch import level_name, trial_name, values_text
+from api.client import Client
+from search.curves.calibration import Calibration
+from service.wire.views import JobView, ProbeView, StageView, TrialReport
+
+#: Of good forecasts so many lie within 1 and 2 standard deviations.
+EXPECTED = (0.68, 0.95)
+
+
+class TrialExplanation(BaseModel):
+    """A trial's decisions, oldest first."""
+
+    trial: TrialReport
+    stages: tuple[StageView, ...]
+
+
+class Explanation(BaseModel):
+    """A job's decisions, trial by trial; a script gets it as it is."""
+
+    job: JobView
+    trials: tuple[TrialExplanation, ...]
+
+
+def explanation(
+    client: Client, job_id: str, *, trial: str | None = None, arm: str | None = None, stage: int | None = None
+) -> Explanation:
+    """Return the decisions asked for, by default all. Raises `LookupError` naming what there is."""
+    report, job = client.report(job_id), client.job(job_id)
+    chosen = [each for each in report.trials if trial in (None, each.trial_id) and arm in (None, each.arm)]
+    if not chosen:
+        known = ", ".join(each.trial_id for each in report.trials)
+        raise LookupError(f"job {job_id} has no such trial; its trials: {known}")
+    found = [(each, client.stages(job_id, trial=each.trial_id, with_posterior=True)) for each in chosen]
+    trials = [
+        TrialExplanation(trial=each, stages=tuple(one for one in stages if stage in (None, one.stage)))
+        for each, stages in found
+    ]
+    if not any(each.stages for each in trials):
+        decided = sorted({one.stage for _, stages in found for one in stages})
+        raise LookupError(f"nothing is decided there yet; stages that are: {', '.join(map(str, decided)) or 'none'}")
+    return Explanation(job=job, trials=tuple(trials))
+
+
+def parts(found: Explanation) -> Iterator[str | Table]:
+    """Yield what a person reads, in order: lines, and tables of probes."""
+    spec = found.job.spec
+    for each in found.trials:
+        name, level = trial_name(each.trial, spec), level_name(spec, each.trial.arm)
+        for stage in each.stages:
+            yield from _decision(stage, name, level)
+        yield f"{name}: {calibration_line(each.trial.calibration)}"
+        yield ""
+
+
+def _decision(stage: StageView, name: str, level: str) -> Iterator[str | Table]:
+    yield f"{name}, stage {stage.stage}, from step {stage.first_step}"
+    yield f"  {stage.reason}"
+    yield f"  {search_line(stage)}"
+    if stage.probes:
+        yield _probe_table(stage, level)
+    for reason in dict.fromkeys(refusal.reason for refusal in stage.refused):
+        tried = [values_text(refusal.values, level) for refusal in stage.refused if refusal.reason == reason]
+        yield f"  not tried: {'; '.join(tried)}: {reason}"
+    if stage.posterior is not None:
+        yield from plot(stage, stage.posterior, level=level)
+    yield f"  {outcome_line(stage)}"
+    yield ""
+
+
+def search_line(stage: StageView) -> str:
+    """Return what was searched for the decision, and what searching has taken of the budget."""
+    if not stage.probes and not stage.tax.budget_share:
+        return "nothing was searched"
+    earlier = f" and {stage.num_earlier} of earlier stages" if stage.num_earlier else ""
+    cap = "" if stage.tax.cap_share is None else f", {figures.share(stage.tax.cap_share)} of what it may"
+    num_probes = len(stage.probes)
+    probes = f"{num_probes} probe{'s' if num_probes > 1 else ''}{earlier}" if num_probes else "no probe"
+    return f"{probes}; searching has taken {figures.share(stage.tax.budget_share)} of the budget{cap}"
+
+
+def outcome_line(stage: StageView) -> str:
+    """Return what the commit reached, beside what was forecast."""
+    weight = "" if stage.forecast_weight is None else f" (weight {figures.number(stage.forecast_weight, 2)})"
+    forecast = f"forecast {_forecast(stage)}{weight}"
+    if not stage.closed:
+        return f"{forecast}; the commit runs"
+    if stage.num_steps == 0:
+        return f"{forecast}; the commit kept no steps"
+    came = "" if stage.z_score is None else f", {stage.z_score:+.1f} standard deviations from the forecast"
+    return f"{forecast}; the training loss came to {figures.loss(stage.loss)}{came}"
+
+
+def calibration_line(found: Calibration) -> str:
+    """Return how the forecasts did that have come true, or not."""
+    if not found.num_outcomes or found.within_1_std is None or found.within_2_std is None:
+        return "no forecast has come to its end yet"
+    shares = " and ".join(
+        f"{share:.0%} within {num_stds} std (of good ones {expected:.0%})"
+        for num_stds, share, expected in zip((1, 2), (found.within_1_std, found.within_2_std), EXPECTED, strict=True)
+    )
+    return f"of {found.num_outcomes} forecasts {shares} came true; on average {found.mean_z:+.1f} std off"
+
+
+def _probe_table(stage: StageView, level: str) -> Table:
+    table, write = Table(box=box.SIMPLE), figures.share if level == "density" else figures.number
+    has_level, has_more = stage.level is not None, any(probe.values for probe in stage.probes)
+    settings = ["learning rate", *[level] * has_level, *["besides"] * has_more]
+    for heading in (*settings, "steps", "loss", "forecast", "status", "gain", "posterior"):
+        table.add_column(heading, justify="left" if heading in ("status", "besides") else "right", no_wrap=True)
+    origin = next((probe.reward for probe in stage.probes if probe.reward is not None), None)
+    for probe in stage.probes:
+        table.add_row(
+            figures.number(probe.learning_rate),
+            *[write(probe.level)] * has_level,
+            *[figures.settings(probe.values)] * has_more,
+            *_measured(probe, origin),
+        )
+    return table
+
+
+def _measured(probe: ProbeView, origin: float | None) -> list[str]:
+    """Return the probe's cells; its gain is the reward over that of the first one, as the posterior is."""
+    gain = None if probe.reward is None or origin is None else probe.reward - origin
+    posterior = "-"
+    if probe.posterior_mean is not None and probe.posterior_std is not None:
+        posterior = f"{probe.posterior_mean:+.3g} ± {probe.posterior_std:.2g}"
+    return [
+        str(probe.num_steps),
+        figures.loss(probe.loss),
+        _forecast(probe),
+        probe.status.replace("_", " "),
+        "-" if gain is None else f"{gain:+.3g}",
+        posterior,
+    ]
+
+
+def _forecast(of: ProbeView | StageView) -> str:
+    if of.forecast is None:
+        return "-"
+    return f"{figures.loss(of.forecast)} ± {figures.number(of.forecast_std, 2)}"

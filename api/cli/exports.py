@@ -1,0 +1,151 @@
+"""What `wiretune export` writes: schedules, metrics, weights, reports, as files that appear only when complete."""
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import typer
+
+from api.cli.terminal import STANDARD, fail
+from api.client import ApiError, Client
+from api.tables import write_parquet
+from service.control.storage import WEIGHTS
+
+
+class What(StrEnum):
+    SCHEDULE = "schedule"
+    METRICS = "metrics"
+    WEIGHTS = "weights"
+    REPORT = "report"
+    ALL = "all"
+
+
+#: Where each goes by default; everything goes to a folder of the job's name.
+DEFAULT_NAMES = {
+    What.SCHEDULE: "schedule.json",
+    What.METRICS: "metrics.csv",
+    What.WEIGHTS: WEIGHTS,
+    What.REPORT: "report.json",
+}
+
+
+class Selection(NamedTuple):
+    """Whose results: by default the first trial's, or for metrics every trial's."""
+
+    job_id: str
+    arm: str | None = None
+    seed: int | None = None
+
+
+class Written(NamedTuple):
+    """A file, and what is in it."""
+
+    path: Path
+    content: str
+
+    @property
+    def num_bytes(self) -> int:
+        return self.path.stat().st_size
+
+
+def write(client: Client, chosen: Selection, what: What, out: Path) -> Written:
+    """Write one thing to the file `out`; `-` is standard output."""
+    with _complete(out) as file:
+        content = _WRITERS[what](client, chosen, file, out)
+    return Written(out, content)
+
+
+def write_all(client: Client, chosen: Selection, folder: Path) -> Iterator[Written]:
+    """Write the report, every point, and of every chosen trial the schedule and the weights that there are."""
+    trials = [
+        trial
+        for trial in client.trials(chosen.job_id)
+        if chosen.arm in (None, trial.arm) and chosen.seed in (None, trial.seed)
+    ]
+    if not trials:
+        fail(f"no trial of job {chosen.job_id} is of {_whose(chosen)}; `wiretune show` lists its arms and seeds")
+    folder.mkdir(parents=True, exist_ok=True)
+    for what in (What.METRICS, What.REPORT):
+        yield write(client, chosen, what, folder / DEFAULT_NAMES[what])
+    for trial in trials:
+        own = Selection(chosen.job_id, trial.arm, trial.seed)
+        own_folder = folder / f"{trial.arm}-seed-{trial.seed}"
+        own_folder.mkdir(exist_ok=True)
+        for what in (What.SCHEDULE, What.WEIGHTS):
+            try:
+                yield write(client, own, what, own_folder / DEFAULT_NAMES[what])
+            except ApiError as error:
+                if error.status != 404:  # a trial that has not got so far leaves nothing here
+                    raise
+                typer.echo(f"left out the {what} of {trial.arm}, seed {trial.seed}: {error.detail}", err=True)
+
+
+@contextmanager
+def _complete(out: Path) -> Iterator[BinaryIO]:
+    """Give a file that becomes `out` once all of it is written."""
+    if out == STANDARD:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    if out.exists() and not out.is_file():  # a pipe or a device: never replaced
+        with out.open("wb") as file:
+            yield file
+        return
+    partial = out.with_name(f"{out.name}.partial")
+    try:
+        with partial.open("wb") as file:
+            yield file
+        os.replace(partial, out)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _write_schedule(client: Client, chosen: Selection, file: BinaryIO, out: Path) -> str:
+    schedule = client.schedule(chosen.job_id, arm=chosen.arm, seed=chosen.seed)
+    file.write(f"{schedule.model_dump_json(indent=2)}\n".encode())
+    unfinished = "" if schedule.complete else " (the job is not over: this is the schedule so far)"
+    return f"{schedule.num_steps} steps of arm {schedule.arm}, seed {schedule.seed}{unfinished}"
+
+
+def _write_metrics(client: Client, chosen: Selection, file: BinaryIO, out: Path) -> str:
+    if out.suffix != ".parquet":
+        client.save_metrics(chosen.job_id, file, arm=chosen.arm, seed=chosen.seed)
+        return "every point, as CSV"
+    with tempfile.TemporaryFile() as text:
+        client.save_metrics(chosen.job_id, text, arm=chosen.arm, seed=chosen.seed)
+        text.seek(0)
+        write_parquet(text, file)
+    return "every point, as Parquet"
+
+
+def _write_weights(client: Client, chosen: Selection, file: BinaryIO, out: Path) -> str:
+    client.save_weights(chosen.job_id, file, arm=chosen.arm, seed=chosen.seed)
+    return f"weights of {_whose(chosen)}"
+
+
+def _write_report(client: Client, chosen: Selection, file: BinaryIO, out: Path) -> str:
+    file.write(f"{client.report(chosen.job_id).model_dump_json(indent=2)}\n".encode())
+    return "every trial's result, and every arm's over its seeds"
+
+
+def _whose(chosen: Selection) -> str:
+    arm = "the first arm" if chosen.arm is None else f"arm {chosen.arm}"
+    return f"{arm}, {'first seed' if chosen.seed is None else f'seed {chosen.seed}'}"
+
+
+_WRITERS: dict[What, Callable[[Client, Selection, BinaryIO, Path], str]] = {
+    What.SCHEDULE: _write_schedule,
+    What.METRICS: _write_metrics,
+    What.WEIGHTS: _write_weights,
+    What.REPORT: _write_report,
+}
+
+
+def as_json(job_id: str, written: Written) -> dict[str, Any]:
+    """Return the confirmation for a script."""
+    return {"job": job_id, "path": str(written.path), "bytes": written.num_bytes, "content": written.content}

@@ -1,0 +1,224 @@
+"""`wiretune`'s commands about jobs: they speak to a service, wherever it runs."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.table import Table
+
+from api.cli import explanation, exports, figures, report
+from api.cli.exports import DEFAULT_NAMES, Selection, What, Written
+from api.cli.log_following import follow_log
+from api.cli.runs import follow, say
+from api.cli.terminal import (
+    FAILED,
+    STANDARD,
+    AsJson,
+    JobFile,
+    JobId,
+    Key,
+    Url,
+    console,
+    fail,
+    open_client,
+    print_advice,
+    print_json,
+    read_job,
+    require_writable,
+)
+from api.cli.watch import where_it_is
+from api.client import Client
+from service.job.advice import advice
+from service.job.states import JobState
+from service.wire.views import JobView, Validated
+
+app = typer.Typer()
+
+
+@app.command()
+def submit(job: JobFile, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+    """Queue a job and return at once; prints its id."""
+    spec = read_job(job)
+    with open_client(url, key) as client:
+        made = client.submit(spec)
+    print_advice(made.advice)
+    if as_json:
+        print_json(made)
+    else:
+        typer.echo(made.id)
+
+
+@app.command()
+def validate(job: JobFile, as_json: AsJson = False) -> None:
+    """Check a job's file, and print it with every default filled in."""
+    spec = read_job(job, as_json=as_json)
+    found = Validated(spec=spec, num_trials=len(list(spec.trials())), advice=advice(spec))
+    print_json(found if as_json else spec)
+    if not as_json:
+        print_advice(found.advice)
+
+
+@app.command("list")
+def list_jobs(
+    state: Annotated[JobState | None, typer.Option(help="only those in this state")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=500)] = 20,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """List jobs, newest first."""
+    with open_client(url, key) as client:
+        page = client.jobs(state=state, limit=limit)
+    if as_json:
+        print_json(page)
+        return
+    table = Table("job", "name", "state", "arms", "best loss", "created", box=box.SIMPLE)
+    for job in page.jobs:
+        best = figures.loss(job.best_validation_loss)
+        created = f"{job.created_at.astimezone():%Y-%m-%d %H:%M}"
+        table.add_row(job.id, job.name, job.state, ", ".join(job.arms), best, created)
+    console().print(table)
+    if page.next_cursor:
+        typer.echo(f"there are more; --limit shows up to 500 (now {limit})")
+
+
+@app.command()
+def show(job: JobId, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+    """Show a job: where it is and why, its schedules, its bill, its arms over the seeds."""
+    with open_client(url, key) as client:
+        view = client.job(job)
+        found = report.result(client, view)
+    if as_json:
+        print_json(found)
+        return
+    for line in where_it_is(view):
+        say(console(), line)
+    if view.started_at is not None:
+        console().print(report.trials_table(found))
+        print_result(found)
+
+
+@app.command()
+def explain(
+    job: JobId,
+    trial: Annotated[str | None, typer.Option(help="a trial's id; default: all")] = None,
+    arm: Annotated[str | None, typer.Option(help="default: all")] = None,
+    stage: Annotated[int | None, typer.Option(min=0, help="default: all")] = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Explain a job's decisions: why, from which probes, what was believed, and what came true."""
+    with open_client(url, key) as client:
+        try:
+            found = explanation.explanation(client, job, trial=trial, arm=arm, stage=stage)
+        except LookupError as error:
+            fail(str(error))
+    if as_json:
+        print_json(found)
+        return
+    for part in explanation.parts(found):
+        if isinstance(part, str):
+            say(console(), part)
+        else:
+            console().print(part)
+
+
+@app.command()
+def watch(job: JobId, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+    """Follow a job until it is over. Interrupting this leaves the job alone."""
+    with open_client(url, key) as client:
+        view = _follow_as_json(client, job) if as_json else follow(client, job, console())
+        require_success(view)
+        if not as_json:
+            print_result(report.result(client, view))
+
+
+def _follow_as_json(client: Client, job: str) -> JobView:
+    """Print a line whenever the job or one of its trials has changed; return the job's last view."""
+    last: dict[str, Any] = {}
+    for view in client.watch(job):
+        state = {"job": view.model_dump(mode="json", exclude={"spec"}), "trials": client.trials(job)}
+        if state != last:
+            print_json(state, indent=None)
+            last = state
+    return view
+
+
+@app.command()
+def logs(
+    job: JobId,
+    attempt: Annotated[int | None, typer.Option(min=1, help="default: the last")] = None,
+    is_followed: Annotated[
+        bool, typer.Option("--follow", "-f", help="print what comes, until the job is over")
+    ] = False,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print what an attempt's driver and workers have printed."""
+    with open_client(url, key) as client:
+        pieces = follow_log(client, job, attempt) if is_followed else [client.logs(job, attempt=attempt)]
+        for piece in pieces:
+            text = piece.decode(errors="replace")
+            if as_json:
+                print_json({"job": job, "text": text}, indent=None)
+            else:
+                typer.echo(text, nl=False)
+
+
+@app.command()
+def export(
+    job: JobId,
+    what: Annotated[What, typer.Option(help="what to write")] = What.SCHEDULE,
+    arm: Annotated[str | None, typer.Option(help="default: the first; of metrics and all: every one")] = None,
+    seed: Annotated[int | None, typer.Option(help="default: the first; of metrics and all: every one")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="where to write it; `-`: standard output; metrics to a name in .parquet are Parquet, else CSV"
+        ),
+    ] = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write results to files: the learned schedule, for any training script; every metric; weights; the report."""
+    if what is What.REPORT and (arm is not None or seed is not None):
+        fail("a report is of the whole job; leave out --arm and --seed, or export --what schedule, metrics or weights")
+    out = out or Path(DEFAULT_NAMES.get(what, job))
+    if what is not What.ALL:
+        require_writable(out)
+    elif out == STANDARD:
+        fail("--what all writes a folder; name it with --out")
+    with open_client(url, key) as client:
+        chosen = Selection(job, arm, seed)
+        written = (
+            exports.write_all(client, chosen, out) if what is What.ALL else [exports.write(client, chosen, what, out)]
+        )
+        for each in written:
+            _confirm(each, job, as_json=as_json)
+
+
+def _confirm(written: Written, job: str, *, as_json: bool) -> None:
+    if written.path == STANDARD:
+        return
+    if as_json:
+        print_json(exports.as_json(job, written), indent=None)
+    else:
+        typer.echo(f"wrote {written.path}: {written.content}")
+
+
+def require_success(view: JobView) -> None:
+    """Exit with 1 unless the job succeeded, and say why."""
+    if view.state is not JobState.SUCCEEDED:
+        fail(f"{view.id} {view.state}: {view.reason or 'no reason was given'}", code=FAILED)
+
+
+def print_result(found: report.Result) -> None:
+    """Print what a person reads at the end of a job."""
+    for table in report.tables(found):
+        console().print(table)
+    for line in report.crossing_lines(found):
+        say(console(), line)

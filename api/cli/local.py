@@ -1,0 +1,174 @@
+"""The server on this machine: find it, start it, stop it."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import httpx2
+
+from service.control import embedded, processes
+from service.control.database import prepare_state_dir
+from service.settings import Settings
+
+START_S = 60.0
+STOP_S = 90.0
+_POLL_S = 0.05
+_TAIL_BYTES = 2000
+#: Servers that this process started: a child's end is known by waiting for it, not by its id.
+_children: dict[int, "subprocess.Popen[bytes]"] = {}
+
+
+class Server(NamedTuple):
+    """Where a running server is, and a key to it."""
+
+    url: str
+    key: str
+
+
+class LocalServerError(Exception):
+    """The server on this machine did not do as asked; the message says where to look."""
+
+
+def running_server(settings: Settings) -> Server | None:
+    """Return the server that serves the state dir, if one is up and answers."""
+    found = _announced(settings.state_dir)
+    if found is None or not _answers(found.url):
+        return None
+    return Server(found.url, (settings.state_dir / "api_key").read_text().strip())
+
+
+def start_server(settings: Settings, *, linger_s: float | None = None) -> Server:
+    """Start a server of its own session and return once it answers. Raises `LocalServerError`, `Unavailable`.
+
+    Args:
+        settings: handed on; where no port was asked for and the usual one is taken, any free one is used.
+        linger_s: the server ends by itself after so long without a request and without an active job.
+    """
+    prepare_state_dir(settings)
+    log = settings.state_dir / "server.log"
+    with log.open("ab") as output:
+        # Not the caller's pipes: whoever reads them would wait for as long as the server lives.
+        process = subprocess.Popen(
+            _command(settings, linger_s),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            env=_environment(settings),
+        )
+    _children[process.pid] = process
+    server = None
+    try:
+        server = _await_answer(settings, process, log)
+    finally:
+        if server is None:  # it did not come up, or the caller was interrupted meanwhile
+            process.terminate()
+            process.wait(STOP_S)
+    return server
+
+
+def _await_answer(settings: Settings, process: "subprocess.Popen[bytes]", log: Path) -> Server:
+    found: list[Server] = []
+
+    def settled() -> bool:
+        found.extend(filter(None, [running_server(settings)]))
+        return bool(found) or process.poll() is not None
+
+    if not processes.wait_until(settled, timeout_s=START_S, every_s=_POLL_S):
+        raise LocalServerError(f"the server did not answer within {START_S:.0f} s; see {log}:\n{_tail(log)}")
+    if not found:
+        code = process.returncode
+        raise LocalServerError(f"the server ended at once (exit code {code}):\n{_tail(log)}")
+    return found[0]
+
+
+def stop_server(settings: Settings) -> str:
+    """End the state dir's server, busy or not, and with it its Ray and all workers; return what was ended.
+
+    Raises `LocalServerError` if no server runs.
+    """
+    found = _announced(settings.state_dir)
+    if found is None:
+        raise LocalServerError(f"no server of {settings.state_dir} is running")
+    processes.send(found.pid, signal.SIGTERM)
+    if _ends(found):
+        return f"stopped the service at {found.url} (process {found.pid}), its Ray and all workers"
+    processes.send(found.pid, signal.SIGKILL)
+    _ends(found)
+    embedded.stop_head(settings)
+    return f"the service at {found.url} (process {found.pid}) did not stop within {STOP_S:.0f} s and was killed"
+
+
+class _Announced(NamedTuple):
+    """What `server.json` says. After a crash, its pid may be a stranger's; the time of its start is not."""
+
+    url: str
+    pid: int
+    started_at: int  # ticks since the boot
+
+
+def _announced(state_dir: Path) -> _Announced | None:
+    """Return the server of the state dir, if its process lives; whether it answers is another question."""
+    path = state_dir / "server.json"
+    try:
+        found = _Announced(**json.loads(path.read_text()))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except PermissionError as error:
+        raise LocalServerError(f"cannot read {path}: {error.strerror}; check WIRETUNE_STATE_DIR") from error
+    return found if _is_alive(found) else None
+
+
+def _is_alive(server: _Announced) -> bool:
+    child = _children.get(server.pid)
+    if child is not None:
+        return child.poll() is None
+    return processes.is_running(server.pid, word="serve") and processes.started_at(server.pid) == server.started_at
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx2.get(f"{url}/healthz", timeout=2.0, trust_env=False).is_success
+    except httpx2.HTTPError:
+        return False
+
+
+def _ends(server: _Announced) -> bool:
+    """Whether the server ends in time; a child of ours is waited for."""
+    has_ended = processes.wait_until(lambda: not _is_alive(server), timeout_s=STOP_S, every_s=_POLL_S)
+    if has_ended:
+        _children.pop(server.pid, None)
+    return has_ended
+
+
+def _command(settings: Settings, linger_s: float | None) -> list[str]:
+    port = settings.port
+    if "port" not in settings.model_fields_set and not _is_free(settings.host, port):
+        port = 0
+    command = [sys.executable, "-m", "api.cli.main", "serve", "--host", settings.host, "--port", str(port)]
+    return command if linger_s is None else [*command, "--linger", str(linger_s)]
+
+
+def _environment(settings: Settings) -> dict[str, str]:
+    """Return this process's environment with what `settings` say, whatever they were made from."""
+    given = settings.model_dump(mode="json", exclude={"host", "port"}, exclude_none=True)
+    return os.environ | {f"WIRETUNE_{name.upper()}": str(value) for name, value in given.items()}
+
+
+def _is_free(host: str, port: int) -> bool:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def _tail(log: Path) -> str:
+    return log.read_bytes()[-_TAIL_BYTES:].decode(errors="replace")

@@ -1,0 +1,267 @@
+"""`wiretune`: the service and its jobs from a terminal. This page: what happens on this machine."""
+
+import json
+import logging
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from api.cli import job_commands, method_commands, report, verb_commands
+from api.cli.demo import DEFAULT_SECONDS, demo_job, introduction
+from api.cli.figures import size
+from api.cli.job_commands import print_result, require_success
+from api.cli.local import running_server, stop_server
+from api.cli.runs import Interrupted, Run, say
+from api.cli.terminal import (
+    FAILED,
+    INTERRUPTED,
+    STANDARD,
+    AsJson,
+    JobFile,
+    Key,
+    Url,
+    console,
+    fail,
+    print_advice,
+    print_json,
+    read_job,
+    read_settings,
+    refusals,
+    require_writable,
+)
+from api.client import Client
+from service.control import cleaning
+from service.control.database import is_there
+from service.control.store import Store
+from service.errors import NotFound, Unavailable
+from service.job.advice import advice
+from service.job.spec import JobSpec
+from service.settings import Settings
+from service.wire.views import JobView
+
+DEMO_LINGER_S = 600.0
+MAX_DAYS = 36_500
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Tunes learning rate and gradient sparsity while a model trains over a slow network.",
+)
+
+
+@app.command()
+def serve(
+    host: Annotated[str | None, typer.Option(help="address to bind (WIRETUNE_HOST)")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="port; 0: any free one (WIRETUNE_PORT)")] = None,
+    linger: Annotated[
+        float | None, typer.Option(help="end after so many seconds without a request or an active job")
+    ] = None,
+) -> None:
+    """Run the service: API, page, and the jobs' owner."""
+    from api.http.server import (
+        PortBusy,
+        serve as serve_until_told,  # the other commands need no web stack
+    )
+
+    configure_logging()
+    settings = read_settings(host=host, port=port)
+    with refusals():
+        try:
+            serve_until_told(settings, linger_s=linger)
+        except PortBusy as error:
+            fail(str(error))
+
+
+@app.command()
+def run(job: JobFile, as_json: AsJson = False) -> None:
+    """Run a job here, from start to bill; starts a service if none is up, and stops it again.
+
+    A `workload.factory` is imported from the working folder.
+    """
+    spec = read_job(job).resolved(str(Path.cwd()))
+    print_advice(advice(spec))
+    _run_here(spec, as_json=as_json)
+    if not as_json:
+        say(
+            console(),
+            f"Results are in {read_settings().state_dir}: `wiretune serve` brings page, `export`, `logs` back.",
+        )
+
+
+@app.command()
+def demo(
+    json_file: Annotated[
+        Path | None,
+        typer.Option("--json", help="write the result here; `-`: standard output", callback=require_writable),
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="training seconds per arm", min=1)] = DEFAULT_SECONDS,
+) -> None:
+    """Show a real job: tuned and dense arms on an emulated slow link."""
+    spec = demo_job(seconds)
+    out = console(as_json=json_file == STANDARD)
+    for line in introduction(spec):
+        say(out, line)
+    page = _run_here(spec, linger_s=DEMO_LINGER_S, json_file=json_file)
+    minutes = f"{DEMO_LINGER_S / 60:.0f} minutes"
+    say(out, f"page: {page}")
+    say(out, f"A service started here stays up for {minutes} after its last visitor; `wiretune stop` ends it.")
+
+
+app.add_typer(job_commands.app)
+app.add_typer(verb_commands.app)
+app.add_typer(method_commands.app)
+
+
+@app.command()
+def stop(
+    job: Annotated[str | None, typer.Argument(metavar="JOB", help="a job's id; default: the service")] = None,
+    if_version: verb_commands.IfVersion = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Finish JOB early and keep its result. Without one: stop the service of this machine, its Ray and all workers."""
+    if job is not None:
+        verb_commands.ask(job, partial(Client.stop, version=if_version), url=url, key=key, as_json=as_json)
+        return
+    if if_version is not None:
+        fail("--if-version is of a job; the service has no version to compare with: leave it out, or name the job")
+    with refusals():
+        message = stop_server(read_settings())
+    if as_json:
+        print_json({"stopped": message})
+    else:
+        typer.echo(message)
+
+
+@app.command()
+def clean(
+    older_than: Annotated[
+        float, typer.Option(metavar="DAYS", min=0, max=MAX_DAYS, help="only of jobs over for so many days")
+    ] = 0.0,
+    with_weights: Annotated[bool, typer.Option("--weights", help="trained weights, too")] = False,
+    is_dry: Annotated[bool, typer.Option("--dry-run", help="only say what would go")] = False,
+    is_agreed: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove what finished jobs left: checkpoints, logs, files of killed processes. Says how much, then asks.
+
+    Weights stay unless --weights is given; schedules and everything else in the database stay always.
+    """
+    settings = read_settings()
+    before = datetime.now(UTC) - timedelta(days=older_than)
+    failures: dict[str, str] = {}
+    with refusals():
+        found = _leftovers(settings, before, with_weights=with_weights)
+        if not as_json:
+            _tell(found)
+        if found and not is_dry:
+            _require_agreement(is_agreed, may_ask=not as_json)
+            over = {each.place for each in _leftovers(settings, before, with_weights=with_weights)}
+            found = [each for each in found if each.place in over]  # others have been told to go on meanwhile
+            failures = _remove(settings, found)
+            found = [each for each in found if each.place not in failures]
+    total = sum(each.num_bytes for each in found)
+    if as_json:
+        print_json({"removed": not is_dry, "bytes": total, "leftovers": [each.model_dump() for each in found]})
+    elif found and not is_dry:
+        typer.echo(f"removed {size(total)}")
+    if failures:
+        fail("\n".join(f"not removed: {place}: {reason}" for place, reason in failures.items()), code=FAILED)
+
+
+def _remove(settings: Settings, found: list[cleaning.Leftover]) -> dict[str, str]:
+    """Remove what can be removed; return why what stays does, by its place."""
+    failures: dict[str, str] = {}
+    for each in found:
+        try:
+            cleaning.remove(settings, each)
+        except (NotFound, Unavailable) as error:
+            failures[each.place] = str(error)
+    return failures
+
+
+def _leftovers(settings: Settings, before: datetime, *, with_weights: bool) -> list[cleaning.Leftover]:
+    """Ask the service that runs here which jobs are over, or the database where none does."""
+    server = running_server(settings)
+    if server is not None:
+        with Client(server.url, server.key) as client:
+            finished = list(cleaning.finished_jobs(client, before=before))
+    elif not is_there(settings.resolved_database_url):  # opening it would make it
+        finished = []
+    else:
+        store = Store.open(settings)
+        try:
+            finished = list(cleaning.finished_jobs(store, before=before))
+        finally:
+            store.close()
+    return cleaning.leftovers(settings, finished, with_weights=with_weights)
+
+
+def _tell(found: list[cleaning.Leftover]) -> None:
+    for each in found:
+        typer.echo(f"{size(each.num_bytes):>9}  {each.num_files} files  {each.what}  ({each.place})")
+    total = sum(each.num_bytes for each in found)
+    typer.echo(f"{size(total)} in {sum(each.num_files for each in found)} files" if found else "nothing is left over")
+
+
+def _require_agreement(is_agreed: bool, *, may_ask: bool) -> None:
+    may_ask = may_ask and typer.get_text_stream("stdin").isatty()
+    if not is_agreed and not may_ask:
+        fail("nobody is there to be asked: say --yes, or --dry-run to look")
+    if not is_agreed and not typer.confirm("remove them?"):
+        fail("nothing was removed")
+
+
+def _run_here(
+    spec: JobSpec, *, linger_s: float | None = None, json_file: Path | None = None, as_json: bool = False
+) -> str:
+    """Run `spec` on this machine's server and print its result; return the address of its page.
+
+    The result goes to standard output as JSON if `as_json`; the demonstration's goes to `json_file`.
+    """
+    out = console(as_json=as_json or json_file == STANDARD)
+
+    def at_end(client: Client, view: JobView) -> None:
+        found = report.result(client, view)
+        if as_json:
+            print_json(found)
+        require_success(view)
+        if not as_json and json_file != STANDARD:
+            print_result(found)
+        if json_file is not None:
+            _write_summary(found, json_file)
+
+    with refusals():
+        try:
+            here = Run(read_settings(), out, linger_s=linger_s)
+            here.run(spec, at_end=at_end)
+        except Interrupted as error:
+            fail(str(error), code=INTERRUPTED)
+    return here.page
+
+
+def _write_summary(found: report.Result, json_file: Path) -> None:
+    summary = report.summary(found)
+    if json_file == STANDARD:
+        print_json(summary)
+        return
+    json_file.write_text(json.dumps(summary, indent=2) + "\n")
+    say(console(), f"wrote {json_file}")
+
+
+def configure_logging() -> None:
+    """Log what the service does; of the requests it makes itself, only what goes wrong."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for name in ("wiretune", "service"):
+        logging.getLogger(name).setLevel(logging.INFO)
+    for name in ("httpx2", "httpcore2"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+if __name__ == "__main__":
+    app()

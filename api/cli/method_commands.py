@@ -1,0 +1,98 @@
+"""`wiretune methods`: what a job can choose, without a service."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.table import Table
+
+from api.cli import figures
+from api.cli.runs import say
+from api.cli.terminal import AsJson, console, fail, print_json
+from service.catalog import methods as catalogue
+from service.catalog.methods import DEFAULT_WORKLOAD, MethodsView, MethodView, NeedsView, PaperView
+from service.errors import NotFound
+
+app = typer.Typer()
+
+
+@app.command()
+def methods(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="default: all")] = None,
+    workload: Annotated[str, typer.Option(help="a built-in one, whose traffic is predicted")] = DEFAULT_WORKLOAD,
+    shapes: Annotated[
+        str | None, typer.Option(help="of a model's parameters, in place of a workload's: 512x64,512")
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, max=1024)] = 2,
+    as_json: AsJson = False,
+) -> None:
+    """List the methods that a job can choose; of one, its paper, knobs, and what it goes with."""
+    try:
+        found = catalogue.methods(name, workload=workload, shapes=shapes, workers=workers)
+    except (NotFound, ValueError) as error:
+        fail(str(error))
+    if as_json:
+        print_json(found)
+    elif name is None:
+        console().print(_table(found))
+    else:
+        for method in found.methods:
+            for line in _lines(method, found):
+                say(console(), line)
+
+
+def _table(found: MethodsView) -> Table:
+    title = f"A step of {found.workers} workers on {_model(found)}, sent by each"
+    table = Table("part", "method", "bytes", "paper", "what it does", title=title, title_justify="left", box=box.SIMPLE)
+    for method in found.methods:
+        sent = figures.size(method.traffic.bytes_per_step)
+        papers = "; ".join(f"{_short(paper)}" for paper in method.papers)
+        table.add_row(method.part, method.name, sent, papers, method.summary)
+    return table
+
+
+def _model(found: MethodsView) -> str:
+    size = f"{found.num_parameters:,} parameters"
+    return size if found.workload is None else f"{found.workload} ({size})"
+
+
+def _short(paper: PaperView) -> str:
+    first, *others = paper.authors.split(", ")
+    return f"{first} et al., {paper.year}" if len(others) > 1 else f"{paper.authors}, {paper.year}"
+
+
+def _lines(method: MethodView, found: MethodsView) -> Iterator[str]:
+    yield f"{method.part}: {method.name}"
+    yield f"  {method.summary}"
+    for paper in method.papers:
+        yield f"  {paper.authors}: {paper.title}. {paper.venue} {paper.year}"
+    yield f"  in a job: {json.dumps(method.job)}"
+    sent, rounds = figures.size(method.traffic.bytes_per_step), figures.number(method.traffic.rounds_per_step)
+    yield f"  each of {found.workers} workers sends {sent} in {rounds} rounds a step, on {_model(found)}"
+    for part, knobs in method.knobs.items():
+        for knob in knobs:
+            default = "required" if knob.is_required else f"default {json.dumps(knob.default)}"
+            told = f": {knob.description}" if knob.description else ""
+            yield f"  {part}.{knob.name}: {knob.allowed}; {default}{told}"
+    needs = {(each.part, each.kind): f" ({', '.join(_knobs(each))})" for each in method.needs}
+    for part, kinds in method.combines_with.items():
+        fitting = ", ".join(kind + needs.get((part, kind), "") for kind in kinds)
+        yield f"  goes with {part}: {fitting or 'none'}"
+    for each in method.refuses:
+        yield f"  refuses {each.part} {each.kind}: {each.reason}"
+
+
+def _knobs(needs: NeedsView) -> Iterator[str]:
+    """Yield `momentum: 0` for a knob of the kind itself, and `optimizer.momentum: 0` for one of another part."""
+    for path, value in _leaves(needs.knobs):
+        yield f"{path.removeprefix(f'{needs.part}.')}: {value if isinstance(value, str) else json.dumps(value)}"
+
+
+def _leaves(knobs: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in knobs.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", value

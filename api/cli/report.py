@@ -1,0 +1,233 @@
+"""A job's result for a terminal and for scripts: schedules, bill, arms over seeds; every figure is the API's."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+from pydantic import BaseModel
+from rich import box
+from rich.table import Table
+
+from api.cli import figures
+from api.cli.watch import level_names, trial_name
+from api.client import ApiError, Client
+from service.job.spec import JobSpec
+from service.job.states import TERMINAL, JobState
+from service.wire.records import Bill, ScheduleEntry
+from service.wire.views import Estimate, JobReport, JobView, ScheduleView, TrialReport, TrialView
+
+
+class Result(BaseModel):
+    """All that is told of a job; a script gets it as it is."""
+
+    job: JobView
+    trials: tuple[TrialView, ...]
+    schedules: tuple[ScheduleView, ...]  # of the trials that have decided something
+    report: JobReport
+
+    def name(self, trial: TrialView | TrialReport | ScheduleView) -> str:
+        """Return what the trial is called in this job."""
+        return trial_name(trial, self.job.spec)
+
+
+def result(client: Client, job: JobView) -> Result:
+    """Return the job's result, so far or final."""
+    trials = client.trials(job.id)
+    schedules = tuple(found for trial in trials if (found := _schedule(client, job.id, trial)) is not None)
+    return Result(job=job, trials=trials, schedules=schedules, report=client.report(job.id))
+
+
+def _schedule(client: Client, job_id: str, trial: TrialView) -> ScheduleView | None:
+    try:
+        return client.schedule(job_id, arm=trial.arm, seed=trial.seed)
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        return None  # nothing is decided yet, or it ended before that
+
+
+def summary(found: Result) -> dict[str, Any]:
+    """Return the demonstration's result: the first trial's at the top, then every trial's by name."""
+    entries = {schedule.trial_id: schedule.entries for schedule in found.schedules}
+    by_name = {
+        found.name(trial): _trial_summary(trial, entries.get(trial.trial_id, ())) for trial in found.report.trials
+    }
+    return next(iter(by_name.values())) | {"arms": by_name}
+
+
+def _trial_summary(trial: TrialReport, entries: Sequence[ScheduleEntry]) -> dict[str, Any]:
+    bill = trial.bill
+    return {
+        "controller": trial.controller,
+        "schedule": [entry.model_dump(mode="json") for entry in entries],
+        "bytes_sent": bill.bytes_sent,
+        "bytes_dense": bill.bytes_dense,
+        "seconds_search": bill.seconds_search,
+        "seconds_training": bill.seconds_training,
+        "steps": bill.steps,
+        "validation": {"loss": trial.validation_loss, **trial.validation_metrics},
+        "crossing": None if trial.crossing is None else trial.crossing.model_dump(),
+    }
+
+
+def tables(found: Result) -> Iterator[Table]:
+    """Yield what a person reads at the end of a job: schedules, the bill, and with several seeds every arm's means."""
+    for schedule in found.schedules:
+        yield schedule_table(found.name(schedule), schedule)
+    yield bill_table(found.report, found.job.spec)
+    if any(trial.bill.by_option for trial in found.report.trials):
+        yield options_table(found.report, found.job.spec)
+    if len(found.job.spec.seeds) > 1:
+        yield arms_table(found.report)
+
+
+def trials_table(found: Result) -> Table:
+    """Return where each trial is."""
+    table = _table(
+        "Trials", "trial", "state", "step", "training", "learning rate", level_names(found.job.spec), "val. loss"
+    )
+    for trial in found.trials:
+        table.add_row(
+            found.name(trial),
+            _trial_state(trial, found.job),
+            str(trial.step),
+            f"{trial.seconds:.1f} s",
+            figures.number(trial.learning_rate),
+            figures.number(trial.level),
+            figures.loss(trial.validation_loss),
+        )
+    return table
+
+
+def _trial_state(trial: TrialView, job: JobView) -> str:
+    if trial.outcome is None and job.state in TERMINAL:
+        return "not finished"
+    begun = "paused" if job.state is JobState.PAUSED else "training"
+    return trial.outcome or (begun if trial.backend else "waiting")
+
+
+def schedule_table(name: str, schedule: ScheduleView) -> Table:
+    """Return the learned schedule for a terminal; a stage's ramps are one row."""
+    title = f"Schedule of {name}" if schedule.complete else f"Schedule of {name}, so far"
+    if schedule.line == "insurance":
+        title += ": your own, which did better than the searched one"
+    has_more = any(entry.values for entry in schedule.entries)
+    table = _table(title, "steps", "learning rate", "density", "threshold", *["besides"] * has_more, "reason")
+    for _, group in groupby(schedule.entries, key=lambda entry: (entry.reason, entry.level, entry.values)):
+        entries = list(group)
+        first, last = entries[0], entries[-1]
+        final = last.learning_rate if last.final_learning_rate is None else last.final_learning_rate
+        rate = figures.number(first.learning_rate)
+        table.add_row(
+            f"{first.step}-{last.step + last.num_steps}",
+            rate if final == first.learning_rate else f"{rate} -> {figures.number(final)}",
+            figures.share(_mean_density(entries)),
+            figures.number(last.threshold),
+            *[figures.settings(first.values)] * has_more,
+            first.reason,
+        )
+    return table
+
+
+def _mean_density(entries: Sequence[ScheduleEntry]) -> float | None:
+    known = [(entry.density, entry.num_steps) for entry in entries if entry.density is not None]
+    total = sum(num_steps for _, num_steps in known)
+    return sum(density * num_steps for density, num_steps in known) / total if total else None
+
+
+def bill_table(report: JobReport, spec: JobSpec) -> Table:
+    """Return every trial's bill for a terminal; bytes are one worker's."""
+    link = f"emulated {spec.link.mbps:g} Mbit link" if spec.link.mode == "emulate" else "the network as it is"
+    metrics = sorted(report.metric_directions)
+    nodes = ["within nodes"] if any(trial.bill.bytes_within_nodes for trial in report.trials) else []
+    repairs = ["repairs"] if any(trial.bill.repairs for trial in report.trials) else []
+    insurance = ["insurance"] if any(trial.bill.steps_insurance for trial in report.trials) else []
+    kept = ["kept for backward"] if any(each.replica.activations.kind != "keep" for each in spec.trials()) else []
+    extras = [*nodes, "search", "training", *kept, *insurance, *repairs]
+    figure_names = ["sent", "dense", "ratio", *extras, "val. loss", *metrics]
+    table = _table(f"Bill ({link})", "trial", *figure_names)
+    for trial in report.trials:
+        bill = trial.bill
+        table.add_row(
+            trial_name(trial, spec),
+            figures.size(bill.bytes_sent),
+            figures.size(bill.bytes_dense),
+            _ratio(bill),
+            *(figures.size(bill.bytes_within_nodes) for _ in nodes),
+            f"{bill.seconds_search:.1f} s",
+            f"{bill.seconds_training:.1f} s",
+            *(figures.size(bill.saved_bytes) for _ in kept),
+            *(f"{bill.steps_insurance} steps, {figures.size(bill.bytes_insurance)}" for _ in insurance),
+            *(f"{bill.repairs} ({bill.seconds_recovery:.1f} s)" for _ in repairs),
+            figures.loss(trial.validation_loss),
+            *(figures.loss(trial.validation_metrics.get(name)) for name in metrics),
+        )
+    return table
+
+
+def options_table(report: JobReport, spec: JobSpec) -> Table:
+    """Return what the exchanges, or optimizers, that competed took, most steps first; bytes are one worker's."""
+    table = _table("Bill by option", "trial", "option", "steps", "of them probes", "sent", "in steps")
+    for trial in report.trials:
+        for option, took in sorted(trial.bill.by_option.items(), key=lambda each: -each[1].steps):
+            table.add_row(
+                trial_name(trial, spec),
+                option,
+                str(took.steps),
+                str(took.steps_search),
+                figures.size(took.bytes_sent),
+                f"{took.seconds:.1f} s",
+            )
+    return table
+
+
+def arms_table(report: JobReport) -> Table:
+    """Return every arm's means over its finished seeds, with their intervals; the best arm is marked."""
+    metrics = sorted(report.metric_directions)
+    title = f"Arms over seeds (mean ± {report.confidence:.0%} interval; * lowest loss)"
+    table = _table(title, "arm", "seeds", "val. loss", *metrics, "sent", "to the target", "diverged")
+    for arm in report.arms:
+        table.add_row(
+            f"{arm.arm} *" if arm.arm == report.best_arm else arm.arm,
+            f"{arm.num_finished} of {arm.num_trials}",
+            _interval(arm.validation_loss, figures.loss),
+            *(_interval(arm.validation_metrics.get(name), figures.loss) for name in metrics),
+            _interval(arm.bytes_sent, figures.size),
+            _interval(arm.seconds_to_target, figures.seconds),
+            str(arm.num_diverged),
+        )
+    return table
+
+
+def _interval(estimate: Estimate | None, write: Callable[[float], str]) -> str:
+    if estimate is None:
+        return "-"
+    mean = write(estimate.mean)
+    return mean if estimate.high is None else f"{mean} ± {write(estimate.high - estimate.mean)}"
+
+
+def crossing_lines(found: Result) -> Iterator[str]:
+    """Yield, per other arm, when the first got to where that one ended; of several seeds, the arms' table tells."""
+    first = found.report.trials[0].arm
+    for trial in found.report.trials:
+        crossing = trial.crossing
+        if crossing is None or len(found.job.spec.seeds) > 1:
+            continue
+        goal = f"the loss at which {found.name(trial)} ended ({figures.loss(crossing.loss)})"
+        if crossing.seconds is None:
+            yield f"{first} did not reach {goal}"
+        else:
+            seconds = f"{crossing.seconds:.1f} s instead of {crossing.other_seconds:.1f} s"
+            yield f"{first} reached {goal} after {seconds}"
+
+
+def _ratio(bill: Bill) -> str:
+    return "-" if not bill.bytes_sent else f"{bill.bytes_dense / bill.bytes_sent:.1f}x"
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE)
+    for column in columns:
+        is_text = column in ("trial", "arm", "state", "option", "reason")
+        table.add_column(column, justify="left" if is_text else "right", no_wrap=column != "reason")
+    return table

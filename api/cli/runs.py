@@ -1,0 +1,142 @@
+"""Runs one job from a terminal: a server if none is up, the job, its progress, a clean end."""
+
+import signal
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from rich.console import Console
+
+from api.cli.local import Server, running_server, start_server, stop_server
+from api.cli.watch import Progress
+from api.client import ApiError, Client, Unreachable
+from service.job.spec import JobSpec
+from service.settings import Settings
+from service.wire.views import JobView
+
+CANCEL_S = 60.0
+#: A server started for one job ends by itself if the command that started it was killed.
+ORPHAN_LINGER_S = 120.0
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+AtEnd = Callable[[Client, JobView], None]
+
+
+class Interrupted(Exception):
+    """The user ended the run; everything it had started is gone."""
+
+
+class Run:
+    """One job on this machine's server.
+
+    Args:
+        settings: of the server to use or to start.
+        console: where progress goes.
+        linger_s: how long a server started here stays up afterwards; None: it is stopped with the job.
+    """
+
+    def __init__(self, settings: Settings, console: Console, *, linger_s: float | None = None) -> None:
+        self._settings, self._console, self._linger_s = settings, console, linger_s
+        self._started = False
+        self.page = ""  # the job's, once it is queued
+        self._job: tuple[Server, str] | None = None
+
+    def run(self, spec: JobSpec, *, at_end: AtEnd) -> JobView:
+        """Run `spec` to its end and hand its last view to `at_end`.
+
+        Raises `Interrupted` after SIGINT or SIGTERM, once the job is cancelled and what was started is gone.
+        """
+        succeeded = False
+        with _interruptible():
+            try:
+                view = self._run(spec, at_end)
+                succeeded = True
+                return view
+            except KeyboardInterrupt as error:
+                _ignore_signals()
+                raise Interrupted(self._cancel()) from error
+            finally:
+                if self._started and not (succeeded and self._linger_s is not None):
+                    _ignore_signals()
+                    self._say(stop_server(self._settings))
+
+    def _run(self, spec: JobSpec, at_end: AtEnd) -> JobView:
+        server = running_server(self._settings)
+        if server is None:
+            self._say(f"starting a service (state in {self._settings.state_dir})")
+            server = start_server(self._own_settings(), linger_s=self._linger_s or ORPHAN_LINGER_S)
+            self._started = True
+        with Client(server.url, server.key) as client:
+            job = client.submit(spec, idempotency_key=str(uuid.uuid4()))
+            self._job = server, job.id
+            self.page = page_url(server, job.id)
+            self._say(f"page: {self.page}")
+            view = follow(client, job.id, self._console)
+            at_end(client, view)
+        return view
+
+    def _own_settings(self) -> Settings:
+        """Return the settings of a service for one job: it may bring code along, for nobody else has the key."""
+        is_for_others = self._linger_s is not None or not self._settings.is_private
+        if is_for_others or "user_code" in self._settings.model_fields_set:
+            return self._settings
+        return self._settings.model_copy(update={"user_code": True})
+
+    def _cancel(self) -> str:
+        if self._job is None:
+            return "interrupted before the job was queued"
+        server, job_id = self._job
+        self._say(f"interrupted: cancelling {job_id} ...")
+        try:
+            with Client(server.url, server.key) as client:
+                client.cancel(job_id)
+                state = client.wait(job_id, timeout_s=CANCEL_S).state
+        except ApiError as error:  # it was over already
+            return f"interrupted; {error.detail}"
+        except (TimeoutError, Unreachable) as error:
+            return f"interrupted; {job_id} was told to stop, but: {error}"
+        return f"interrupted; {job_id} is {state}"
+
+    def _say(self, line: str) -> None:
+        say(self._console, line)
+
+
+def follow(client: Client, job_id: str, console: Console) -> JobView:
+    """Print the job's progress until it is over; return its last view."""
+    progress = Progress(client, job_id)
+    with console.status("") as status:  # draws nothing where there is no terminal
+        for view in client.watch(job_id):
+            for line in progress.lines(view):
+                say(console, line)
+            status.update(progress.summary)
+    return view
+
+
+def say(console: Console, line: str) -> None:
+    """Print `line` as it is: neither wrapped nor coloured nor searched for markup."""
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def page_url(server: Server, job_id: str) -> str:
+    """Return the page's address; the key is behind the `#`, which browsers do not send."""
+    return f"{server.url}/?job={job_id}#key={server.key}"
+
+
+def _raise_interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Turn SIGINT and SIGTERM into KeyboardInterrupt, even in a background job, which ignores SIGINT."""
+    before = {number: signal.signal(number, _raise_interrupt) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _ignore_signals() -> None:
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)

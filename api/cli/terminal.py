@@ -1,0 +1,133 @@
+"""What every command shares: its options, the console, JSON on request, refusals, and a client of the service."""
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from pydantic import BaseModel, ValidationError
+from pydantic_core import to_jsonable_python
+from rich.console import Console
+
+from api.cli.job_files import with_schedules
+from api.cli.local import LocalServerError, running_server
+from api.client import ApiError, Client, Unreachable
+from api.documents import checked, parse_yaml
+from service.errors import InvalidJob, WiretuneError
+from service.job.spec import JobSpec
+from service.settings import Settings, refusals_of
+
+FAILED, REFUSED, INTERRUPTED = 1, 2, 130
+STANDARD = Path("-")  # standard input or output
+_HOW_TO_REACH_ONE = "start one with `wiretune serve`, or name another with --url and --key"
+
+JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="the job; `-` reads standard input")]
+JobId = Annotated[str, typer.Argument(metavar="JOB", help="a job's id")]
+Url = Annotated[str | None, typer.Option(envvar="WIRETUNE_URL", help="default: the service running here")]
+Key = Annotated[str | None, typer.Option(envvar="WIRETUNE_API_KEY", help="an API key", show_envvar=True)]
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON for a script; progress goes to standard error")]
+
+
+def fail(message: str, *, code: int = REFUSED) -> NoReturn:
+    """Print `message` to standard error and exit."""
+    typer.echo(message, err=True)
+    raise typer.Exit(code)
+
+
+def console(*, as_json: bool = False) -> Console:
+    """Return where text for people goes: standard output, unless that is for JSON."""
+    # A pipe has no width; tables are not folded there.
+    made = Console(stderr=as_json)
+    return made if made.is_terminal else Console(stderr=as_json, width=160)
+
+
+def print_json(content: BaseModel | dict[str, Any], *, indent: int | None = 2) -> None:
+    """Print one JSON document on standard output."""
+    typer.echo(json.dumps(to_jsonable_python(content), indent=indent))
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return what is in the file, or on standard input; exits with 2 where that cannot be read."""
+    try:
+        return typer.get_binary_stream("stdin").read() if path == STANDARD else path.read_bytes()
+    except OSError as error:
+        fail(f"cannot read {path}: {error.strerror}")
+
+
+def read_document(path: Path) -> Any:
+    """Return what the YAML or JSON file says, with the schedules that it names; exits with 2 if it is neither."""
+    try:
+        return with_schedules(parse_yaml(read_bytes(path)), str(Path.cwd()))
+    except InvalidJob as error:
+        fail(f"{path}: {error}")
+
+
+def read_job(path: Path, *, as_json: bool = False) -> JobSpec:
+    """Return the job in the file, with the schedules that it names; prints every problem of it and exits with 2."""
+    text = read_bytes(path)
+    try:
+        return checked(JobSpec, with_schedules(parse_yaml(text), str(Path.cwd())))
+    except InvalidJob as error:
+        if as_json:
+            print_json({"valid": False, "errors": [problem.model_dump(mode="json") for problem in error.problems]})
+        lines = [
+            f"{path} is not a valid job:",
+            *(f"  {p.pointer or '/'}: {p.message}" for p in error.problems),
+        ]
+        fail("\n".join(lines))
+
+
+def print_advice(advice: Iterable[str]) -> None:
+    """Print what of a job is unwise, to standard error: a script's output stays as it is."""
+    for sentence in advice:
+        typer.echo(f"advice: {sentence}", err=True)
+
+
+def require_writable(path: Path | None) -> Path | None:
+    """Exit with 2 where no file can be written at `path`: before a job has run for it, not after."""
+    if path is None or path == STANDARD:
+        return path
+    if path.is_dir():
+        fail(f"cannot write {path}: it is a folder")
+    if not path.parent.is_dir():
+        fail(f"cannot write {path}: there is no folder {path.parent}")
+    if not all(os.access(place, os.W_OK) for place in (path.parent, path) if place.exists()):
+        fail(f"cannot write {path}: permission denied")
+    return path
+
+
+def read_settings(**given: str | int | None) -> Settings:
+    """Return the settings of the environment and of options; prints every problem of them and exits with 2."""
+    try:
+        return Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+    except ValidationError as error:
+        fail("\n".join(refusals_of(error)))
+
+
+@contextmanager
+def open_client(url: str | None, key: str | None) -> Iterator[Client]:
+    """Give a client of the service asked for, or of the one running here."""
+    with refusals():
+        if url is None:
+            server = running_server(read_settings())
+            if server is None:
+                fail(f"no service is running here; {_HOW_TO_REACH_ONE}", code=FAILED)
+            url, key = server.url, key or server.key
+        with Client(url, key or "") as client:
+            yield client
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Print what went wrong instead of a traceback."""
+    try:
+        yield
+    except ApiError as error:
+        fail(str(error), code=REFUSED if error.status < 500 else FAILED)
+    except Unreachable as error:
+        fail(f"{error}\n{_HOW_TO_REACH_ONE}", code=FAILED)
+    except (LocalServerError, WiretuneError) as error:
+        fail(str(error), code=FAILED)

@@ -1,0 +1,141 @@
+"""`wiretune`'s commands that ask something of a job that is there."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from api.cli.terminal import AsJson, JobId, Key, Url, fail, open_client, print_json, read_document
+from api.client import Client
+from api.documents import parse_yaml
+from service.errors import InvalidJob
+from service.wire.views import Cloned, JobView
+
+app = typer.Typer()
+
+Workers = Annotated[int | None, typer.Option(min=1, max=1024, help="workers per training run from now on")]
+IfVersion = Annotated[
+    int | None,
+    typer.Option(min=0, metavar="N", help="only if the job is at this version, as `show --json` says; else refused"),
+]
+
+
+def ask(job: str, verb: Callable[[Client, str], JobView], *, url: str | None, key: str | None, as_json: bool) -> None:
+    """Ask for `verb` and print where the job is then."""
+    with open_client(url, key) as client:
+        view = verb(client, job)
+    if as_json:
+        print_json(view)
+    else:
+        typer.echo(f"{view.id} is {view.state}: {view.reason}")
+
+
+@app.command()
+def pause(job: JobId, if_version: IfVersion = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+    """Have a job checkpoint and give its resources back; it keeps its place in the queue."""
+    ask(job, partial(Client.pause, version=if_version), url=url, key=key, as_json=as_json)
+
+
+@app.command()
+def resume(
+    job: JobId,
+    workers: Workers = None,
+    if_version: IfVersion = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Have a paused job go on."""
+    ask(job, partial(Client.resume, workers=workers, version=if_version), url=url, key=key, as_json=as_json)
+
+
+@app.command()
+def cancel(job: JobId, if_version: IfVersion = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+    """End a job without a result."""
+    ask(job, partial(Client.cancel, version=if_version), url=url, key=key, as_json=as_json)
+
+
+@app.command()
+def retry(
+    job: JobId,
+    workers: Workers = None,
+    if_version: IfVersion = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Have a failed or cancelled job go on from its last checkpoint."""
+    ask(job, partial(Client.retry, workers=workers, version=if_version), url=url, key=key, as_json=as_json)
+
+
+@app.command()
+def extend(
+    job: JobId,
+    seconds: Annotated[float | None, typer.Option(help="the whole training clock")] = None,
+    steps: Annotated[int | None, typer.Option(help="all steps")] = None,
+    num_bytes: Annotated[int | None, typer.Option("--bytes", help="all that one worker sends")] = None,
+    workers: Workers = None,
+    if_version: IfVersion = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give a job that succeeded a larger budget; says where each trial goes on from."""
+    caps = partial(Client.extend, seconds=seconds, steps=steps, bytes=num_bytes)
+    ask(job, partial(caps, workers=workers, version=if_version), url=url, key=key, as_json=as_json)
+
+
+@app.command()
+def clone(
+    job: JobId,
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="e.g. budget.seconds=80; repeatable")
+    ] = None,
+    changes: Annotated[
+        Path | None, typer.Option(help="YAML with the fields that change; `-` reads standard input")
+    ] = None,
+    is_dry: Annotated[bool, typer.Option("--dry-run", help="only show what would differ")] = False,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Queue a new job that is JOB with changes; shows every field that differs, and prints its id."""
+    patch = read_document(changes) if changes else {}
+    if not isinstance(patch, dict):
+        fail(f"{changes} must hold named fields, as a job does, got a {type(patch).__name__}")
+    for text in sets or []:
+        _assign(patch, text)
+    with open_client(url, key) as client:
+        made = client.clone(job, patch, dry_run=is_dry)
+    if as_json:
+        print_json(made)
+        return
+    _show(made)
+    if made.job is not None:
+        typer.echo(made.job.id)
+
+
+def _assign(patch: dict[str, Any], text: str) -> None:
+    """Put `budget.seconds=80` into `patch`."""
+    path, found, value = text.partition("=")
+    *above, last = path.split(".")
+    if not found or not all([*above, last]):
+        fail(f"--set takes FIELD=VALUE, e.g. budget.seconds=80, got {text!r}")
+    for name in above:
+        if not isinstance(patch.get(name), dict):
+            patch[name] = {}
+        patch = patch[name]
+    try:
+        patch[last] = parse_yaml(value.encode())
+    except InvalidJob as error:
+        fail(f"--set {text}: {error}")
+
+
+def _show(made: Cloned) -> None:
+    """Print what differs to standard error: a script reads the id."""
+    if not made.changes:
+        typer.echo(f"nothing differs from {made.source}", err=True)
+    for change in made.changes:
+        typer.echo(f"  {change.pointer}: {change.before} -> {change.after}", err=True)

@@ -1,0 +1,177 @@
+"""A job's progress as lines of text, from the public API alone."""
+
+from collections.abc import Iterator
+
+from api.cli import figures
+from api.client import Client
+from search.config import Budget
+from search.types import Values
+from service.job.spec import JobSpec
+from service.job.states import TERMINAL, JobState
+from service.wire.records import Bill
+from service.wire.views import JobView, ProbeView, ScheduleView, StageView, TrialReport, TrialView
+
+#: Training seconds between two lines about a trial that decides nothing.
+QUIET_S = 5.0
+
+
+class Progress:
+    """What of a job was already told; each call of `lines` tells the rest."""
+
+    def __init__(self, client: Client, job_id: str) -> None:
+        self._client, self._job_id = client, job_id
+        self._told: set[tuple[str, ...]] = set()
+        self._next_line_s: dict[str, float] = {}
+        self.summary = "queued"
+
+    def lines(self, job: JobView) -> Iterator[str]:
+        """Yield what is new about `job` since the last call."""
+        state = [_state_line(job)] if self._is_new("state", job.state, job.reason, str(job.attempt)) else []
+        if job.state not in TERMINAL:  # what the trials did comes before the end of all
+            yield from state
+        if job.state in (JobState.QUEUED, JobState.STARTING) and job.attempt <= 1:
+            self.summary = job.state
+            return
+        trials = self._client.trials(self._job_id)
+        stages = self._client.stages(self._job_id)
+        for trial in trials:
+            own = [stage for stage in stages if stage.trial_id == trial.trial_id]
+            yield from self._trial_lines(trial, own, job.spec)
+        self.summary = _summary(trials) or job.state
+        if job.state in TERMINAL:
+            yield from state
+
+    def _is_new(self, *what: str) -> bool:
+        is_new = what not in self._told
+        self._told.add(what)
+        return is_new
+
+    def _trial_lines(self, trial: TrialView, stages: list[StageView], spec: JobSpec) -> Iterator[str]:
+        name = trial_name(trial, spec)
+        if trial.backend and self._is_new("started", trial.trial_id):
+            yield f"{name}: training on {trial.device} over {trial.backend}"
+        for stage in stages:
+            if self._is_new("decided", trial.trial_id, str(stage.stage), stage.reason):
+                yield from _decision_lines(name, stage, level_name(spec, trial.arm))
+            if stage.closed and self._is_new("closed", trial.trial_id, str(stage.stage)):
+                yield _closed_line(name, stage)
+        if trial.outcome is not None:
+            if self._is_new("finished", trial.trial_id):
+                yield _finished_line(name, trial)
+        elif trial.seconds >= self._next_line_s.setdefault(trial.trial_id, QUIET_S):
+            self._next_line_s[trial.trial_id] = trial.seconds + QUIET_S
+            yield f"{name}: {_where(trial)}"
+
+
+def trial_name(trial: TrialView | TrialReport | ScheduleView, spec: JobSpec) -> str:
+    """Return the arm's name, with the seed where there are several."""
+    return trial.arm if len(spec.seeds) == 1 else f"{trial.arm} seed {trial.seed}"
+
+
+def level_name(spec: JobSpec, arm: str) -> str:
+    """Return what the arm's level is: `density` or `threshold`."""
+    found = next(each for each in spec.arms if each.name == arm)
+    return (found.exchange or spec.exchange).level_name
+
+
+def level_names(spec: JobSpec) -> str:
+    """Return what levels are called in the job, for a column of all arms' levels."""
+    return " or ".join(sorted({level_name(spec, arm.name) for arm in spec.arms}))
+
+
+def where_it_is(job: JobView) -> Iterator[str]:
+    """Yield where the job is and why, and what it was asked for."""
+    yield f"{job.id}  {job.name}"
+    attempt = f", attempt {job.attempt}" if job.attempt > 1 else ""
+    yield f"{job.state}{_since(job)}{attempt}{f': {job.reason}' if job.reason else ''}"
+    spec = job.spec
+    arms, seeds = ", ".join(arm.name for arm in spec.arms), ", ".join(map(str, spec.seeds))
+    lanes = f"{spec.lanes.count} lanes of " if spec.lanes.count > 1 else ""
+    cost = f"{lanes}{spec.workers.count} workers, {_budget(spec.budget)} a trial"
+    workload = getattr(spec.workload, "factory", spec.workload.kind)
+    yield f"{workload}, {cost}; arms: {arms}; seeds: {seeds}"
+
+
+def _budget(budget: Budget) -> str:
+    limits = {
+        "{:g} s": budget.seconds,
+        "{} steps": budget.steps,
+        "{} sent": None if budget.bytes is None else figures.size(budget.bytes),
+    }
+    return " or ".join(text.format(limit) for text, limit in limits.items() if limit is not None)
+
+
+def _since(job: JobView) -> str:
+    if job.started_at is not None and job.finished_at is not None:
+        return f" after {(job.finished_at - job.started_at).total_seconds():.0f} s"
+    moment = job.finished_at or job.started_at or job.created_at
+    return f" since {moment.astimezone():%Y-%m-%d %H:%M}"
+
+
+def _state_line(job: JobView) -> str:
+    attempt = f", attempt {job.attempt}" if job.attempt > 1 else ""
+    reason = f": {job.reason}" if job.reason else ""
+    return f"{job.id} is {job.state}{attempt}{reason}"
+
+
+def _decision_lines(name: str, stage: StageView, level: str) -> Iterator[str]:
+    if stage.probes:
+        yield (
+            f"{name}: stage {stage.stage} searched {stage.search_seconds:.1f} s, {stage.search_steps} steps, "
+            f"{figures.size(stage.search_bytes)}"
+        )
+    for probe in stage.probes:
+        yield f"    probe {_probe(probe, level)}"
+    verb = "takes" if stage.switched or not stage.probes else "keeps"
+    values = values_text(stage, level)
+    yield f"{name}: stage {stage.stage} {verb} {values}: {stage.reason}"
+
+
+def _probe(probe: ProbeView, level: str) -> str:
+    text = values_text(probe, level)
+    if probe.loss is None or probe.status == "diverged":
+        return f"{text}, loss - ({probe.status})"
+    text += f", loss {figures.loss(probe.loss)}"
+    if probe.forecast is not None:
+        text += f", forecast {figures.loss(probe.forecast)}"
+        text += f" ± {figures.number(probe.forecast_std, 2)}" if probe.forecast_std is not None else ""
+    return text if probe.status == "ok" else f"{text} ({probe.status.replace('_', ' ')})"
+
+
+def values_text(given: StageView | ProbeView | Values, name: str) -> str:
+    """Return what was used or tried, in words; `name` is what the level is called."""
+    further = given.further if isinstance(given, Values) else given.values
+    texts = [f"lr {figures.number(given.learning_rate)}"]
+    if given.level is not None:
+        texts.append(f"{name} {figures.share(given.level) if name == 'density' else figures.number(given.level)}")
+    return ", ".join([*texts, *([figures.settings(further)] if further else [])])
+
+
+def _closed_line(name: str, stage: StageView) -> str:
+    if stage.num_steps == 0:
+        return f"{name}: stage {stage.stage} kept no steps: they were taken back, or its share was under a step"
+    density = "" if stage.density is None else f" at density {figures.share(stage.density)}"
+    so_far = "" if stage.bill is None else f"; so far {_sent(stage.bill)}"
+    return f"{name}: stage {stage.stage} committed {stage.num_steps} steps{density}{so_far}"
+
+
+def _finished_line(name: str, trial: TrialView) -> str:
+    own = "; your own schedule did better than the searched one, and is kept" if trial.line == "insurance" else ""
+    return f"{name}: {trial.outcome} after {_where(trial)}; {_sent(trial.bill)}{own}"
+
+
+def _sent(bill: Bill) -> str:
+    """Return a worker's traffic, and what that saves against dense gradients."""
+    sent = f"sent {figures.size(bill.bytes_sent)}"
+    saved = bill.bytes_dense - bill.bytes_sent
+    return sent if saved <= 0 else f"{sent}, saved {figures.size(saved)} ({figures.share(saved / bill.bytes_dense)})"
+
+
+def _where(trial: TrialView) -> str:
+    text = f"{trial.step} steps, {trial.seconds:.1f} s, validation loss {figures.loss(trial.validation_loss)}"
+    return ", ".join([text, *(f"{name} {figures.loss(value)}" for name, value in trial.validation_metrics.items())])
+
+
+def _summary(trials: tuple[TrialView, ...]) -> str:
+    live = next((trial for trial in trials if trial.backend and trial.outcome is None), None)
+    return "" if live is None else f"{live.arm}: {_where(live)}"

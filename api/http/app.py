@@ -1,0 +1,85 @@
+"""The HTTP application: routes over a store, with one shape of errors and strict headers."""
+
+import os
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from api.http import openapi, problems
+from api.http.routes import attempts, health, jobs, methods, page, results, verbs
+from service.control.logs import Logs
+from service.control.store import Store
+from service.job.problems import Problem
+from service.job.spec import JobSpec
+
+#: plotly.js sets styles inline; nothing else is let in, and nothing from elsewhere.
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+SECURITY_HEADERS = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+_NO_TELEMETRY: Any = {"tracing": False, "metrics": False, "logs": False, "operation_spans": False}
+
+
+class SecurityHeaders:
+    """Adds the security headers to every answer; personal answers are not cached."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(SECURITY_HEADERS)
+                headers.setdefault("Cache-Control", "no-store" if "etag" not in headers else "no-cache")
+            await send(message)
+
+        await self.app(scope, receive, send_with_headers)
+
+
+def _no_misfits(spec: JobSpec) -> list[Problem]:
+    return []
+
+
+def create_app(
+    store: Store, *, misfits: jobs.Misfits = _no_misfits, user_code: bool = False, logs: Logs | None = None
+) -> FastAPI:
+    """Return the application on an open `store`, which stays the caller's to close.
+
+    Args:
+        store: every route's only source; its calls run in the thread pool.
+        misfits: what of a job the cluster can never place; by default every job is let in.
+        user_code: whether jobs may name code and files of their own.
+        logs: of the attempts; by default those on storage alone, without Ray.
+    """
+    asked = os.environ.get("FASTAPI_OTEL_AUTO_CONFIGURE")
+    app = FastAPI(
+        title="Wiretune",
+        version=version("wiretune"),
+        description="Tunes learning rate and gradient sparsity while a model trains over a slow network.",
+        docs_url=None,  # FastAPI's own page loads scripts from elsewhere; `page` has one that does not
+        redoc_url=None,
+        redirect_slashes=False,
+        telemetry=None if asked else _NO_TELEMETRY,
+    )
+    app.state.store, app.state.misfits, app.state.user_code = store, misfits, user_code
+    app.state.logs = logs or Logs(store, ray=lambda: None)
+    problems.install(app)
+    for routes in (jobs, verbs, results, methods, attempts, health, page):
+        app.include_router(routes.router)
+    app.mount("/static", page.static_files)
+    app.add_middleware(SecurityHeaders)
+    app.openapi = lambda: openapi.document(app)  # type: ignore[method-assign]
+    return app

@@ -1,0 +1,92 @@
+"""Completes the OpenAPI document with what the routes read and refuse by themselves."""
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic.json_schema import models_json_schema
+
+from api.http.problems import MEDIA_TYPE
+from search.config import Budget
+from service.errors import (
+    CheckpointGone,
+    DoesNotFit,
+    Fenced,
+    IllegalTransition,
+    InvalidJob,
+    KeyReused,
+    NotFound,
+    OutOfSequence,
+    PreconditionFailed,
+    Unauthorized,
+    Unavailable,
+    WiretuneError,
+)
+from service.job.spec import JobSpec
+from service.wire.records import Batch, Lease
+from service.wire.views import Changes, ProblemDocument
+
+EXAMPLE_JOB: dict[str, Any] = {
+    "name": "digits over a slow link",
+    "workload": {"kind": "digits-mlp"},
+    "workers": {"count": 2},
+    "optimizer": {"kind": "schedulefree_sgd", "learning_rate": 0.1},
+    "exchange": {"kind": "threshold", "density": [0.003, 0.1]},
+    "controller": {"kind": "bo", "revisit": "events"},
+    "arms": [
+        {"name": "tuned"},
+        {"name": "dense", "controller": {"kind": "fixed"}, "exchange": {"kind": "none"}},
+    ],
+    "budget": {"seconds": 40},
+    "link": {"mode": "emulate", "mbps": 100, "latency_ms": 1},
+}
+#: Bodies that the routes parse themselves, so that a refusal can point at every field at fault.
+_PARSED = (JobSpec, Budget, Changes, Batch, Lease, ProblemDocument)
+
+READING = (Unauthorized, NotFound, InvalidJob, Unavailable)
+CREATING = (Unauthorized, InvalidJob, KeyReused, DoesNotFit, Unavailable)
+CHANGING = (Unauthorized, NotFound, PreconditionFailed, IllegalTransition, CheckpointGone, Unavailable)
+EXTENDING = (*CHANGING, InvalidJob)
+CLONING = (*CREATING, NotFound)
+REPORTING = (Unauthorized, NotFound, Fenced, OutOfSequence, InvalidJob, Unavailable)
+
+
+def refusals(*errors: type[WiretuneError]) -> dict[int | str, dict[str, Any]]:
+    """Return the `responses` of a route that may answer with `errors`."""
+    titles: dict[int | str, list[str]] = {}
+    for error in errors:
+        titles.setdefault(error.status, []).append(f"{error.title} (`{error.slug}`)")
+    schema = {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}
+    return {
+        status: {"description": "; ".join(found), "content": {MEDIA_TYPE: schema}} for status, found in titles.items()
+    }
+
+
+def body(model: str, *, example: Any, media_types: tuple[str, ...] = ("application/json",)) -> dict[str, Any]:
+    """Return the `openapi_extra` of a route that reads a `model` out of its body."""
+    content = {"schema": {"$ref": f"#/components/schemas/{model}"}, "example": example}
+    return {"requestBody": {"required": True, "content": dict.fromkeys(media_types, content)}}
+
+
+def file(media_type: str, what: str) -> dict[int | str, dict[str, Any]]:
+    """Return the `responses` of a route that answers with a file."""
+    return {200: {"description": what, "content": {media_type: {"schema": {"type": "string"}}}}}
+
+
+def document(app: FastAPI) -> dict[str, Any]:
+    """Return the app's OpenAPI 3.1 document; made once."""
+    if app.openapi_schema is None:
+        made = get_openapi(
+            title=app.title,
+            version=app.version,
+            description=app.description,
+            routes=app.routes,
+            separate_input_output_schemas=False,
+        )
+        _, parsed = models_json_schema(
+            [(model, "validation") for model in _PARSED], ref_template="#/components/schemas/{model}"
+        )
+        schemas = made.setdefault("components", {}).setdefault("schemas", {})
+        made["components"]["schemas"] = parsed["$defs"] | schemas
+        app.openapi_schema = made
+    return app.openapi_schema

@@ -1,0 +1,90 @@
+"""Errors as `application/problem+json` (RFC 9457): one shape for everything that goes wrong."""
+
+import json
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+
+from service.errors import Unauthorized, Unavailable, WiretuneError
+from service.job.problems import Problem
+from service.wire.views import ProblemDocument
+
+MEDIA_TYPE = "application/problem+json"
+#: How long a caller should leave a part of the service that does not answer alone, seconds.
+RETRY_AFTER_S = 2
+#: Names that differ between versions of Python; a problem's type must not.
+_PHRASES = {413: "Content Too Large"}
+
+log = logging.getLogger(__name__)
+
+
+def problem(
+    document: ProblemDocument, *, errors: Sequence[Problem] = (), headers: Mapping[str, str] | None = None
+) -> Response:
+    """Return `document` with `errors` as a response."""
+    shown = [{"pointer": e.pointer, "message": e.message, "value": _shown(e.value)} for e in errors]
+    # In ASCII: a refused value may hold what UTF-8 cannot, such as half a surrogate pair.
+    body = json.dumps(document.model_dump() | {"errors": shown}, ensure_ascii=True)
+    return Response(body, document.status, headers=dict(headers or {}), media_type=MEDIA_TYPE)
+
+
+def _shown(value: Any) -> Any:
+    is_plain = value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
+    return value if is_plain else str(value)
+
+
+def install(app: FastAPI) -> None:
+    """Make `app` answer every error as a problem document."""
+    app.add_exception_handler(WiretuneError, _answer_domain_error)
+    app.add_exception_handler(RequestValidationError, _answer_bad_parameters)
+    app.add_exception_handler(HTTPException, _answer_http_error)
+    app.add_exception_handler(Exception, _answer_unexpected)
+
+
+async def _answer_domain_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, WiretuneError)
+    headers = {}
+    if isinstance(error, Unauthorized):
+        headers["WWW-Authenticate"] = 'Bearer realm="wiretune"'
+    if isinstance(error, Unavailable):
+        headers["Retry-After"] = str(RETRY_AFTER_S)
+    document = _document(error.slug, error.title, error.status, str(error))
+    return problem(document, errors=getattr(error, "problems", ()), headers=headers)
+
+
+async def _answer_bad_parameters(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    errors = [_parameter_problem(detail) for detail in error.errors()]
+    detail = "; ".join(f"{each.pointer}: {each.message}" for each in errors)
+    return problem(_document("invalid-request", "The request is not valid", 422, detail), errors=errors)
+
+
+async def _answer_http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    phrase = _PHRASES.get(error.status_code) or HTTPStatus(error.status_code).phrase
+    slug = phrase.lower().replace(" ", "-")
+    detail = error.detail if error.detail != phrase else f"{request.method} {request.url.path}: {phrase.lower()}"
+    return problem(_document(slug, phrase, error.status_code, detail), headers=error.headers)
+
+
+async def _answer_unexpected(request: Request, error: Exception) -> Response:
+    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    detail = "something went wrong inside the service; its log has the details"
+    return problem(_document("internal", "Internal error", 500, detail))
+
+
+def _document(slug: str, title: str, status: int, detail: str) -> ProblemDocument:
+    return ProblemDocument(type=f"/problems/{slug}", title=title, status=status, detail=detail)
+
+
+def _parameter_problem(detail: Mapping[str, Any]) -> Problem:
+    pointer = "".join(f"/{part}" for part in detail["loc"][1:])  # loc[0] says query, path or header
+    value = detail["input"] if isinstance(detail["input"], str | int | float) else None
+    return Problem(pointer=pointer, message=detail["msg"], value=value)

@@ -1,0 +1,48 @@
+"""`/v1/attempts/...`: the one door of the cluster, open to a running attempt's own token."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+
+from api.http import bodies
+from api.http.auth import StoreOf, require_token
+from api.http.openapi import REPORTING, body, refusals
+from service.wire.records import Acknowledgement, AttemptBrief, Batch
+
+router = APIRouter(
+    prefix="/v1/attempts/{job}/{number}",
+    tags=["attempts"],
+    dependencies=[Depends(require_token)],
+    responses=refusals(*REPORTING),
+)
+
+
+# HTTP clients with a base URL ask for its root with a slash.
+@router.get("/", include_in_schema=False)
+@router.get("", operation_id="getAttempt")
+def get_attempt(job: str, number: int, store: StoreOf) -> AttemptBrief:
+    """Return what a fresh attempt needs: the job, where to write, and where earlier attempts got to."""
+    return store.brief(job, number)
+
+
+@router.post(
+    "/records",
+    operation_id="addRecords",
+    openapi_extra=body("Batch", example={"stream": "driver", "sequence": 1, "records": []}),
+)
+def add_records(
+    job: str, number: int, batch: Annotated[Batch, Depends(bodies.batch)], store: StoreOf
+) -> Acknowledgement:
+    """Store a batch of records; a batch that comes twice counts once."""
+    return store.ingest(job, number, batch)
+
+
+@router.post(
+    "/lease",
+    operation_id="renewLease",
+    openapi_extra=body("Lease", example={"schema_version": 1}),
+    dependencies=[Depends(bodies.lease)],
+)
+def renew_lease(job: str, number: int, store: StoreOf) -> Acknowledgement:
+    """Keep the attempt's lease; the answer says whether to go on."""
+    return store.renew(job, number)

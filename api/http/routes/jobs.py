@@ -1,0 +1,118 @@
+"""`/v1/jobs`: submit, look."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+
+from api.http import bodies
+from api.http.auth import StoreOf, require_key
+from api.http.etags import UNCHANGED, IfNoneMatch, of_version, unchanged
+from api.http.openapi import CREATING, EXAMPLE_JOB, READING, body, refusals
+from service.control import permissions
+from service.errors import DoesNotFit, InvalidJob
+from service.job.advice import advice
+from service.job.problems import Problem
+from service.job.spec import JobSpec
+from service.job.states import JobState
+from service.wire.views import JobPage, JobView, Validated
+
+router = APIRouter(prefix="/v1", tags=["jobs"], dependencies=[Depends(require_key)])
+
+#: What of a job the cluster can never place; nothing where that is not known.
+Misfits = Callable[[JobSpec], list[Problem]]
+JobBody = Annotated[JobSpec, Depends(bodies.job_spec)]
+_JOB_BODY = body("JobSpec", example=EXAMPLE_JOB, media_types=("application/json", "application/yaml"))
+
+
+def get_misfits(request: Request) -> Misfits:
+    """Return the capacity check that the app was created with."""
+    misfits: Misfits = request.app.state.misfits
+    return misfits
+
+
+MisfitsOf = Annotated[Misfits, Depends(get_misfits)]
+
+
+def get_user_code(request: Request) -> bool:
+    """Return whether jobs may name code and files of their own."""
+    allowed: bool = request.app.state.user_code
+    return allowed
+
+
+UserCode = Annotated[bool, Depends(get_user_code)]
+IdempotencyKey = Annotated[str | None, Header(min_length=1, max_length=200)]
+
+
+@router.post("/jobs", status_code=202, operation_id="createJob", responses=refusals(*CREATING), openapi_extra=_JOB_BODY)
+def create_job(
+    spec: JobBody,
+    store: StoreOf,
+    misfits: MisfitsOf,
+    user_code: UserCode,
+    response: Response,
+    idempotency_key: IdempotencyKey = None,
+) -> JobView:
+    """Queue a job. The same `Idempotency-Key` with the same job gives the first job again."""
+    check(spec, misfits, user_code)
+    view, _ = store.add_job(spec, idempotency_key=idempotency_key)
+    response.headers["Location"] = f"/v1/jobs/{view.id}"
+    return view
+
+
+@router.post("/jobs:validate", operation_id="validateJob", responses=refusals(*CREATING), openapi_extra=_JOB_BODY)
+def validate_job(spec: JobBody, store: StoreOf, misfits: MisfitsOf, user_code: UserCode) -> Validated:
+    """Check a job without queueing it; the answer has every default filled in."""
+    check(spec, misfits, user_code)
+    num_trials = len(spec.arms) * len(spec.seeds)
+    notes = (*_notes(spec, num_trials), *_notes_on_priors(store.prior_jobs(spec)))
+    return Validated(spec=spec, num_trials=num_trials, notes=notes, advice=advice(spec))
+
+
+@router.get("/jobs", operation_id="listJobs", responses=refusals(*READING))
+def list_jobs(
+    store: StoreOf,
+    state: JobState | None = None,
+    label: Annotated[str | None, Query(pattern=r"^[^=]+=.*$", description="name=value")] = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+    cursor: Annotated[str | None, Query(max_length=200, description="`next_cursor` of the page before")] = None,
+) -> JobPage:
+    """Return jobs, newest first."""
+    name, _, value = (label or "").partition("=")
+    return store.jobs(state=state, label=(name, value) if label else None, limit=limit, cursor=cursor)
+
+
+@router.get(
+    "/jobs/{job}",
+    operation_id="getJob",
+    response_model=JobView,
+    responses=UNCHANGED | refusals(*READING),
+)
+def get_job(job: str, store: StoreOf, response: Response, if_none_match: IfNoneMatch = None) -> JobView | Response:
+    """Return one job. Its `ETag` changes with every change of its state or reason; verbs take it as `If-Match`."""
+    view = store.job(job)
+    etag = of_version(view.version)
+    response.headers["ETag"] = etag
+    return unchanged(etag, if_none_match) or view
+
+
+def check(spec: JobSpec, misfits: Misfits, user_code: bool) -> None:
+    """Raise InvalidJob or DoesNotFit where this service cannot take the job."""
+    if refused := permissions.refusals(spec, user_code=user_code):
+        raise InvalidJob(refused)
+    problems = misfits(spec)
+    if problems:
+        raise DoesNotFit("; ".join(problem.message for problem in problems), problems)
+
+
+def _notes(spec: JobSpec, num_trials: int) -> tuple[str, ...]:
+    if num_trials == 1:
+        return ()
+    count = f"{num_trials} trials ({len(spec.arms)} arms x {len(spec.seeds)} seeds)"
+    return (f"{count}, each with the whole budget",)
+
+
+def _notes_on_priors(jobs: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
+    for arm, found in jobs.items():
+        learns = f"learns from {', '.join(found)}" if found else "has no past job to learn from, and starts without"
+        yield f"arm `{arm}` {learns}"

@@ -1,0 +1,64 @@
+"""The page: static files, and plotly.js as the installed `plotly` package carries it."""
+
+import gzip
+import hashlib
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse, Response
+from fastapi.staticfiles import StaticFiles
+
+DASHBOARD = Path(__file__).parents[2] / "dashboard"
+#: Where index.html names the chart library.
+_PLACEHOLDER = "{{plotly}}"
+
+router = APIRouter(include_in_schema=False)
+static_files = StaticFiles(directory=DASHBOARD)
+
+
+@cache
+def plotly_source() -> bytes:
+    """Return plotly.js. The package is not imported: that would cost a second and is of no use here."""
+    spec = find_spec("plotly")
+    if spec is None or spec.origin is None:
+        raise RuntimeError("the package `plotly`, which carries plotly.js, is not installed")
+    return (Path(spec.origin).parent / "package_data" / "plotly.min.js").read_bytes()
+
+
+@cache
+def plotly_path() -> str:
+    """Return the URL path of plotly.js, which changes with its content."""
+    return f"/vendor/plotly-{hashlib.sha256(plotly_source()).hexdigest()[:16]}.js"
+
+
+@cache
+def _plotly_gzipped() -> bytes:
+    return gzip.compress(plotly_source(), compresslevel=6, mtime=0)
+
+
+@router.get("/")
+def index() -> HTMLResponse:
+    """Return the page."""
+    html = (DASHBOARD / "index.html").read_text("utf-8").replace(_PLACEHOLDER, plotly_path())
+    return HTMLResponse(html, headers={"Cache-Control": "no-cache"})
+
+
+@router.get("/docs")
+def reference() -> HTMLResponse:
+    """Return the API's reference, drawn from /openapi.json."""
+    html = (DASHBOARD / "reference.html").read_text("utf-8")
+    return HTMLResponse(html, headers={"Cache-Control": "no-cache"})
+
+
+@router.get("/vendor/{name}")
+def vendor(name: str, request: Request) -> Response:
+    """Return plotly.js; a name with another content's hash is not found."""
+    if f"/vendor/{name}" != plotly_path():
+        return Response(status_code=404)
+    headers = {"Cache-Control": "public, max-age=31536000, immutable", "Vary": "Accept-Encoding"}
+    content = plotly_source()
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        headers["Content-Encoding"], content = "gzip", _plotly_gzipped()
+    return Response(content, media_type="text/javascript", headers=headers)

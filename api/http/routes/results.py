@@ -1,0 +1,148 @@
+"""`/v1/jobs/{job}/...`: what the job's trials measured, decided, learned and printed."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi.responses import PlainTextResponse, Response, StreamingResponse
+
+from api.http.auth import StoreOf, require_key
+from api.http.etags import UNCHANGED, IfNoneMatch, unchanged
+from api.http.openapi import READING, file, refusals
+from api.tables import csv_chunks
+from service.control.logs import Logs
+from service.control.storage import WEIGHTS, Storage
+from service.errors import NotFound
+from service.job.states import TERMINAL
+from service.wire.views import JobReport, ScheduleView, Series, StageView, TrialView
+
+router = APIRouter(
+    prefix="/v1/jobs/{job}",
+    tags=["results"],
+    dependencies=[Depends(require_key)],
+    responses=refusals(*READING),
+)
+
+Arm = Annotated[str | None, Query(description="an arm's name")]
+Seed = Annotated[int | None, Query(description="one of the job's seeds")]
+
+
+def chosen_trial(job: str, store: StoreOf, arm: Arm = None, seed: Seed = None) -> TrialView:
+    """Return the trial asked for, by default that of the first arm and the first seed. Raises `NotFound`."""
+    return chosen_trials(job, store, arm, seed)[0]
+
+
+def chosen_trials(job: str, store: StoreOf, arm: Arm = None, seed: Seed = None) -> list[TrialView]:
+    """Return the trials asked for, by default all, in the job's order. Raises `NotFound`."""
+    trials = store.trials(job)
+    found = [trial for trial in trials if arm in (None, trial.arm) and seed in (None, trial.seed)]
+    if not found:
+        asked = " and ".join(
+            text for text, value in ((f"arm `{arm}`", arm), (f"seed {seed}", seed)) if value is not None
+        )
+        arms, seeds = ", ".join({trial.arm: None for trial in trials}), sorted({trial.seed for trial in trials})
+        raise NotFound(f"job `{job}` has no trial of {asked}; arms: {arms}; seeds: {seeds}")
+    return found
+
+
+def get_logs_reader(request: Request) -> Logs:
+    """Return the reader of logs that the app was created with."""
+    logs: Logs = request.app.state.logs
+    return logs
+
+
+TrialOf = Annotated[TrialView, Depends(chosen_trial)]
+TrialsOf = Annotated[list[TrialView], Depends(chosen_trials)]
+LogsOf = Annotated[Logs, Depends(get_logs_reader)]
+
+
+@router.get("/trials", operation_id="listTrials")
+def list_trials(job: str, store: StoreOf) -> tuple[TrialView, ...]:
+    """Return the job's trials: every arm x every seed."""
+    return store.trials(job)
+
+
+@router.get("/stages", operation_id="listStages")
+def list_stages(
+    job: str,
+    store: StoreOf,
+    trial: str | None = None,
+    posterior: Annotated[bool, Query(description="with each decision's posterior on a grid, up to 20 kB")] = False,
+) -> tuple[StageView, ...]:
+    """Return every decided stage: its probes, the choice, its reason and grounds, and what the commit did."""
+    return store.stages(job, trial_id=trial, with_posterior=posterior)
+
+
+@router.get("/metrics/{name}", operation_id="getMetric")
+def get_metric(
+    job: str,
+    name: str,
+    store: StoreOf,
+    trial: str | None = None,
+    max_points: Annotated[int, Query(ge=2, le=10_000)] = 2000,
+) -> tuple[Series, ...]:
+    """Return one series per trial, thinned to `max_points` with its extremes kept."""
+    return store.series(job, name, trial_id=trial, max_points=max_points)
+
+
+@router.get(
+    "/metrics.csv", operation_id="exportMetrics", response_class=Response, responses=file("text/csv", "every point")
+)
+def export_metrics(job: str, store: StoreOf, trials: TrialsOf) -> StreamingResponse:
+    """Return every point of every series as rows `job, arm, seed, step, seconds, name, value`; none is thinned out."""
+    chunks = csv_chunks(job, ((trial, store.points(trial.trial_id)) for trial in trials))
+    return StreamingResponse(chunks, media_type="text/csv", headers=_attachment(f"{job}-metrics.csv"))
+
+
+@router.get("/schedule", operation_id="getSchedule")
+def get_schedule(job: str, store: StoreOf, trial: TrialOf) -> ScheduleView:
+    """Return a learned schedule: by default that of the first arm and seed."""
+    (found,) = store.schedules(job, arm=trial.arm, seed=trial.seed)
+    if not found.entries:
+        raise NotFound(f"job `{job}` has no schedule of arm `{trial.arm}` yet: no stage is decided")
+    return found
+
+
+@router.get(
+    "/weights",
+    operation_id="getWeights",
+    response_class=Response,
+    responses=UNCHANGED | file("application/octet-stream", "a safetensors file"),
+)
+def get_weights(job: str, store: StoreOf, trial: TrialOf, if_none_match: IfNoneMatch = None) -> Response:
+    """Return trained weights as a safetensors file: by default those of the first arm and seed."""
+    if trial.weights_url is None:
+        why = "the job ended before it had" if store.job(job).state in TERMINAL else "it has not finished"
+        raise NotFound(f"trial `{trial.trial_id}` has no weights: {why}")
+    found = Storage(store.settings.resolved_storage_url).open(job, trial.weights_url)
+    if (short := unchanged(found.etag, if_none_match)) is not None:
+        found.content.close()
+        return short
+    headers = _attachment(f"{trial.trial_id}.{WEIGHTS}") | {
+        "Content-Length": str(found.num_bytes),
+        "ETag": found.etag,
+    }
+    return StreamingResponse(found.chunks(), media_type="application/octet-stream", headers=headers)
+
+
+@router.get("/report", operation_id="getReport")
+def get_report(job: str, store: StoreOf) -> JobReport:
+    """Return the result: every trial with its bill, every arm's mean over its seeds with a 95 % interval."""
+    return store.report(job)
+
+
+@router.get(
+    "/logs", operation_id="getLogs", response_class=PlainTextResponse, responses=file("text/plain", "what was printed")
+)
+def get_logs(
+    job: str,
+    logs: LogsOf,
+    attempt: Annotated[int | None, Query(ge=1, description="default: the last")] = None,
+    offset: Annotated[int, Query(ge=0, description="leave out so many bytes: those already read")] = 0,
+) -> PlainTextResponse:
+    """Return what an attempt's driver and its workers have printed; while it lives, so far."""
+    text = logs.read(job, number=attempt, offset=offset)
+    return PlainTextResponse(text, headers={"Content-Type": "text/plain; charset=utf-8"})
+
+
+def _attachment(name: str) -> dict[str, str]:
+    return {"Content-Disposition": f'attachment; filename="{name}"'}

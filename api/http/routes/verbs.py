@@ -1,0 +1,111 @@
+"""`/v1/jobs/{job}:VERB`: what a user may ask of a job that is there."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Response
+
+from api.documents import checked
+from api.http import bodies
+from api.http.auth import StoreOf, require_key
+from api.http.changes import differences, merged
+from api.http.etags import SeenVersions
+from api.http.openapi import CHANGING, CLONING, EXTENDING, body, refusals
+from api.http.routes.jobs import IdempotencyKey, MisfitsOf, UserCode, check
+from search.config import Budget
+from service.errors import DoesNotFit
+from service.job.spec import JobSpec
+from service.wire.views import Cloned, JobView
+
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"], dependencies=[Depends(require_key)])
+
+_ANSWERS, _GOING_ON = refusals(*CHANGING), refusals(*EXTENDING, DoesNotFit)
+
+
+def require_room(
+    job: str,
+    store: StoreOf,
+    misfits: MisfitsOf,
+    user_code: UserCode,
+    workers: Annotated[int | None, Query(ge=1, le=1024, description="per training run, from now on")] = None,
+) -> int | None:
+    """Return the number of workers that the job is to go on with; raises DoesNotFit if the cluster cannot hold them."""
+    if workers is not None:
+        changed = merged(store.job(job).spec.model_dump(mode="json"), {"workers": {"count": workers}})
+        check(checked(JobSpec, changed), misfits, user_code)
+    return workers
+
+
+Workers = Annotated[int | None, Depends(require_room)]
+
+
+@router.post("/{job}:pause", status_code=202, operation_id="pauseJob", responses=_ANSWERS)
+def pause_job(job: str, store: StoreOf, versions: SeenVersions) -> JobView:
+    """Have a job checkpoint and give its resources back; a queued one waits, and keeps its place."""
+    return store.pause(job, versions=versions)
+
+
+@router.post("/{job}:resume", status_code=202, operation_id="resumeJob", responses=_GOING_ON)
+def resume_job(job: str, store: StoreOf, workers: Workers, versions: SeenVersions) -> JobView:
+    """Queue a paused job again, at its old place; it goes on from its checkpoint."""
+    return store.resume(job, workers=workers, versions=versions)
+
+
+@router.post("/{job}:stop", status_code=202, operation_id="stopJob", responses=_ANSWERS)
+def stop_job(job: str, store: StoreOf, versions: SeenVersions) -> JobView:
+    """End a running job as if its budget were spent, with the result that it has by then."""
+    return store.stop(job, versions=versions)
+
+
+@router.post("/{job}:cancel", status_code=202, operation_id="cancelJob", responses=_ANSWERS)
+def cancel_job(job: str, store: StoreOf, versions: SeenVersions) -> JobView:
+    """End a job: one that waits at once, a live one as soon as its driver has heard of it."""
+    return store.cancel(job, versions=versions)
+
+
+@router.post("/{job}:retry", status_code=202, operation_id="retryJob", responses=_GOING_ON)
+def retry_job(job: str, store: StoreOf, workers: Workers, versions: SeenVersions) -> JobView:
+    """Queue a failed or cancelled job again; it goes on from its last checkpoint, with all its attempts."""
+    return store.retry(job, workers=workers, versions=versions)
+
+
+@router.post(
+    "/{job}:extend",
+    status_code=202,
+    operation_id="extendJob",
+    responses=_GOING_ON,
+    openapi_extra=body("Budget", example={"seconds": 80}),
+)
+def extend_job(
+    job: str, caps: Annotated[Budget, Depends(bodies.budget)], store: StoreOf, workers: Workers, versions: SeenVersions
+) -> JobView:
+    """Give a job that succeeded a larger budget; `reason` says where each trial goes on from."""
+    return store.extend(job, caps, workers=workers, versions=versions)
+
+
+@router.post(
+    "/{job}:clone",
+    status_code=202,
+    operation_id="cloneJob",
+    responses=refusals(*CLONING),
+    openapi_extra=body("Changes", example={"budget": {"seconds": 80}}, media_types=bodies.CHANGES_TYPES),
+)
+def clone_job(
+    job: str,
+    changes: Annotated[dict[str, Any], Depends(bodies.changes)],
+    store: StoreOf,
+    misfits: MisfitsOf,
+    user_code: UserCode,
+    response: Response,
+    dry_run: Annotated[bool, Query(description="only show what would differ")] = False,
+    idempotency_key: IdempotencyKey = None,
+) -> Cloned:
+    """Queue a new job that is this one with changes, a JSON merge patch; pointers lead into the changed job."""
+    source = store.job(job).spec
+    spec = checked(JobSpec, merged(source.model_dump(mode="json"), changes))
+    check(spec, misfits, user_code)
+    made = None if dry_run else store.add_job(spec, idempotency_key=idempotency_key)[0]
+    if made is None:
+        response.status_code = 200
+    else:
+        response.headers["Location"] = f"/v1/jobs/{made.id}"
+    return Cloned(source=job, changes=differences(source, spec), spec=spec, job=made)

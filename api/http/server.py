@@ -1,0 +1,156 @@
+"""One process of the service: the HTTP API, the store and the reconciler, from bind to clean exit."""
+
+import json
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from api.http.app import create_app
+from service.control import processes
+from service.control.keys import write_private
+from service.control.reconciler import Reconciler
+from service.control.store import Store
+from service.settings import Settings
+
+GRACEFUL_S = 5
+_WILDCARDS = ("0.0.0.0", "::", "")
+
+log = logging.getLogger("wiretune")
+
+
+class PortBusy(Exception):
+    """The port to serve on cannot be had."""
+
+
+class Linger:
+    """Decides when a server that nobody needs may end.
+
+    Args:
+        store: to ask for jobs that are not over.
+        linger_s: seconds without a request, and without such a job.
+    """
+
+    def __init__(self, store: Store, *, linger_s: float, now: float) -> None:
+        self._store, self._linger_s = store, linger_s
+        self._requests, self._since = 0, now
+
+    def is_over(self, num_requests: int, now: float) -> bool:
+        """Whether to end, given the requests served so far and the present time in seconds."""
+        if num_requests != self._requests:
+            self._requests, self._since = num_requests, now
+        if now - self._since < self._linger_s:
+            return False
+        if self._store.work():
+            self._since = now
+            return False
+        return True
+
+
+class _Server(uvicorn.Server):
+    linger: Linger | None = None
+
+    async def on_tick(self, counter: int) -> bool:
+        if await super().on_tick(counter):
+            return True
+        if self.linger is None or counter % 10:
+            return False
+        return self.linger.is_over(self.server_state.total_requests, time.monotonic())
+
+
+def serve(settings: Settings, *, linger_s: float | None = None) -> None:
+    """Serve until SIGTERM or SIGINT, or until nobody has needed the service for `linger_s` seconds.
+
+    Writes `server.json` and, the first time, `api_key` into the state dir. Raises `PortBusy`, and
+    `service.errors.Unavailable` where another process serves the same database.
+    """
+    with ExitStack() as stack:
+        store = Store.open(settings)
+        stack.callback(store.close)
+        bound = stack.enter_context(bind(settings.host, settings.port))
+        url = _url(settings.host, bound.getsockname()[1])
+        ensure_key(store, settings.state_dir)
+        reconciler = Reconciler(store, settings, api_url=settings.api_url or url)
+        server = _Server(
+            uvicorn.Config(
+                create_app(store, misfits=reconciler.misfits, user_code=settings.user_code, logs=reconciler.logs),
+                log_level="warning",
+                access_log=False,
+                timeout_graceful_shutdown=GRACEFUL_S,
+                lifespan="off",
+                server_header=False,
+            )
+        )
+        if linger_s is not None:
+            server.linger = Linger(store, linger_s=linger_s, now=time.monotonic())
+        _exit_on_signals(server)
+        reconciler.start()
+        stack.callback(reconciler.stop)
+        stack.enter_context(_announced(settings.state_dir, url))
+        server.run(sockets=[bound])
+
+
+@contextmanager
+def bind(host: str, port: int) -> Iterator[socket.socket]:
+    """Give a socket bound to `host`:`port`. Raises `PortBusy`."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as bound:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            bound.bind((host, port))
+        except OSError as error:
+            raise PortBusy(
+                f"cannot listen on {host} port {port}: {error.strerror}; "
+                "choose another with --port or WIRETUNE_PORT (0: any free port)"
+            ) from error
+        yield bound
+
+
+def ensure_key(store: Store, state_dir: Path) -> str:
+    """Return the key in the state dir's `api_key`, made if there is none that this database knows."""
+    path = state_dir / "api_key"
+    if path.exists() and store.check_key(path.read_text().strip()):
+        return path.read_text().strip()
+    key = store.add_key("first")
+    write_private(path, f"{key}\n")
+    return key
+
+
+@contextmanager
+def _announced(state_dir: Path, url: str) -> Iterator[None]:
+    """Let others find this server by `server.json` while it runs."""
+    path = state_dir / "server.json"
+    write_private(path, json.dumps({"url": url, "pid": os.getpid(), "started_at": processes.started_at(os.getpid())}))
+    log.info("Wiretune is at %s; the first API key is in %s; stop with `wiretune stop`", url, state_dir / "api_key")
+    try:
+        yield
+    finally:
+        with suppress(FileNotFoundError):
+            path.unlink()
+
+
+def _url(host: str, port: int) -> str:
+    shown = "127.0.0.1" if host in _WILDCARDS else host
+    return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
+
+
+def _exit_on_signals(server: uvicorn.Server) -> None:
+    """Make SIGTERM and SIGINT end the server at any time.
+
+    Uvicorn raises the signals it got once more when it is done; this handler keeps them from ending the
+    process before Ray is stopped and the database closed.
+    """
+
+    def ask(number: int, frame: FrameType | None) -> Any:
+        server.should_exit = True
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, ask)

@@ -1,0 +1,261 @@
+"""AutoLRS (Jin et al., ICLR 2021) as published: at every stage a serial search over the learning rate alone.
+
+A stage of tau steps is preceded by `num_probes` probes of tau / 10 steps, each from the same state; the smallest
+forecast of the loss after tau steps wins, and the next stage knows nothing of it. Kept: all that is the method.
+Mended: what made it fail. A probe that blew up is told as somewhat worse than the others, not as a million; a
+forecast always comes out; every step of a probe has the probe's rate, and all probes the same batches; a budget
+that ends inside a search leaves the committed line.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from search.baselines.autolrs_rules import (
+    probe_amounts,
+    published_forecast,
+    rate_range,
+    stage_amounts,
+    stage_share,
+    told_losses,
+)
+from search.baselines.confidence_bound import lowest_bound
+from search.baselines.extrapolation import MIN_LOSSES
+from search.budget import spending
+from search.budget.spending import Amounts
+from search.config import AutoLrsConfig, Budget
+from search.space import Axis, SearchSpace
+from search.types import (
+    Allowance,
+    Candidate,
+    Course,
+    Decision,
+    Forecast,
+    Observation,
+    ProbeReport,
+    Spent,
+    Tax,
+    Value,
+    Values,
+)
+
+#: What the lowest rate is multiplied by when every probe diverged.
+ALL_DIVERGED_FACTOR = 0.5
+
+
+class Tried(Value):
+    """A finished probe."""
+
+    candidate: Candidate
+    forecast: Forecast
+
+    @property
+    def has_diverged(self) -> bool:
+        return self.forecast.status == "diverged"
+
+
+class Round(BaseModel):
+    """The open stage: all that a later life of the strategy must know. Nothing else is carried over."""
+
+    model_config = ConfigDict(frozen=True)
+
+    index: int = 0
+    rate: float  # of the stage before
+    opened: Spent = Spent()
+    spent: Spent = Spent()
+    searched: Spent = Spent()  # by the probes of the stages before
+    tried: tuple[Tried, ...] = ()
+    running: Candidate | None = None
+    decision: Decision | None = None
+
+
+class AutoLrs:
+    """A `search.protocol.Strategy`. One candidate at a time: while it runs there is no other."""
+
+    kind: ClassVar[str] = "autolrs"
+
+    def __init__(self, space: SearchSpace, config: AutoLrsConfig, seed: int, *, budget: Budget) -> None:
+        """Begin a run at its first step.
+
+        Raises:
+            ValueError: the space has an axis besides the rate, which this procedure does not know.
+        """
+        if space.axes:
+            names = [axis.name for axis in space.axes]
+            raise ValueError(f"`axes` must be (): only the learning rate is searched, got {names}.")
+        self._space, self._config, self._seed, self._budget = space, config, seed, budget
+        self._range = rate_range(config, space)
+        self._round = Round(rate=space.guess.learning_rate)
+
+    def ask(self) -> Candidate | None:
+        """Return the next probe, or None when the stage has seen enough, or while another one runs.
+
+        Raises:
+            ValueError: the stage is decided and its commit is not told yet.
+        """
+        now = self._round
+        if now.decision is not None:
+            raise ValueError(f"stage {now.index} is decided: `tell` its commit before the next `ask`.")
+        if now.running is not None or len(now.tried) >= self._config.num_probes or not self._has_room():
+            return None
+        candidate = Candidate(
+            id=f"{now.index}-{len(now.tried)}",
+            stage=now.index,
+            values=self._with_rate(self._next_rate()),
+            allowance=spending.allowance(self._probe_amounts(), min_steps=MIN_LOSSES),
+            origin="acquisition" if now.tried else "random",
+        )
+        self._round = now.model_copy(update={"running": candidate})
+        return candidate
+
+    def tell(self, observation: Observation) -> None:
+        """Record what the probe, or the commit, measured; a commit closes the stage.
+
+        Raises:
+            ValueError: no such probe is running, or no commit is.
+        """
+        now = self._round
+        if observation.candidate_id is None:
+            if now.decision is None:
+                raise ValueError(f"stage {now.index} has no commit yet: `decide` first.")
+            rate = now.decision.values.learning_rate * (ALL_DIVERGED_FACTOR if observation.diverged else 1.0)
+            spent = observation.spent
+            self._round = Round(index=now.index + 1, rate=rate, opened=spent, spent=spent, searched=self._searched())
+            return
+        if now.running is None or now.running.id != observation.candidate_id:
+            running = now.running and now.running.id
+            raise ValueError(
+                f"`candidate_id` must be that of the probe, {running!r}, got {observation.candidate_id!r}."
+            )
+        tried = Tried(candidate=now.running, forecast=published_forecast(self._config, observation))
+        update = {"tried": (*now.tried, tried), "running": None, "spent": observation.spent}
+        self._round = now.model_copy(update=update)
+
+    def watch(self, observation: Observation) -> Course:
+        """Return `go_on`: every probe and commit runs to its end."""
+        return "go_on"
+
+    def leading(self) -> str | None:
+        """Return None: every search is rewound."""
+        return None
+
+    def decide(self, held: Collection[str] = ()) -> Decision:
+        """Choose the rate of the smallest forecast; asked again, the answer is the same."""
+        if self._round.decision is None:
+            self._round = self._round.model_copy(update={"decision": self._decide()})
+        assert self._round.decision is not None
+        return self._round.decision
+
+    def values(self, spent: Spent) -> Values:
+        """Return the stage's values: they do not decay."""
+        decision = self._round.decision
+        return self._with_rate(self._round.rate) if decision is None else decision.values
+
+    def anneals(self, spent: Spent) -> bool:
+        """Return False: rates do not decay."""
+        return False
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Return the state as JSON-compatible data."""
+        parts = {"space": self._space, "budget": self._budget, "config": self._config, "round": self._round}
+        dumped = {name: part.model_dump(mode="json") for name, part in parts.items()}
+        return {"kind": self.kind, "seed": self._seed, **dumped}
+
+    @classmethod
+    def from_state_dict(cls, state: Mapping[str, Any]) -> Self:
+        """Restore from `state_dict`'s answer."""
+        space, budget = SearchSpace.model_validate(state["space"]), Budget.model_validate(state["budget"])
+        restored = cls(space, AutoLrsConfig.model_validate(state["config"]), state["seed"], budget=budget)
+        restored._round = Round.model_validate(state["round"])
+        return restored
+
+    # -- the stage -----------------------------------------------------------------------------------
+
+    def _searched(self) -> Spent:
+        """Return what all probes of the run have spent."""
+        now = self._round
+        return spending.plus(now.searched, spending.minus(now.spent, now.opened))
+
+    def _with_rate(self, rate: float) -> Values:
+        return self._space.guess.model_copy(update={"learning_rate": rate})
+
+    def _stage_amounts(self) -> Amounts:
+        return stage_amounts(self._config, self._budget, self._round.index)
+
+    def _probe_amounts(self) -> Amounts:
+        return probe_amounts(self._config, self._budget, self._round.index)
+
+    def _has_room(self) -> bool:
+        """Whether the budget lasts for the whole search and some of the commit; once begun, for any step at all."""
+        now = self._round
+        left = spending.remaining(self._budget, now.spent)
+        if now.tried:
+            return all(amount > 0 for amount in left.values())
+        search = spending.scale(self._probe_amounts(), self._config.num_probes)
+        return all(search[unit] < left[unit] for unit in search.keys() & left.keys())
+
+    def _next_rate(self) -> float:
+        now, (low, high) = self._round, self._range
+        axis = Axis(name="learning_rate", low=low, high=high)
+        if not now.tried:
+            return axis.from_unit(float(np.random.default_rng((self._seed, now.index)).random()))
+        points = np.array([axis.to_unit(each.candidate.values.learning_rate) for each in now.tried])
+        losses = told_losses([each.forecast for each in now.tried])
+        return axis.from_unit(float(lowest_bound(points, np.array(losses), kappa=self._config.kappa)))
+
+    def _decide(self) -> Decision:
+        now = self._round
+        values, reason, forecast = self._choose()
+        return Decision(
+            stage=now.index,
+            values=values,
+            reason=reason,
+            switched=values.learning_rate != now.rate,
+            forecast=forecast,
+            commit_until=self._commit_end(),
+            probes=tuple(_report(each) for each in now.tried),
+            search_seconds=now.spent.seconds - now.opened.seconds,
+            search_steps=now.spent.steps - now.opened.steps,
+            tax=Tax(budget_share=spending.fraction_spent(self._budget, self._searched()), cap_share=None),
+        )
+
+    def _choose(self) -> tuple[Values, str, Forecast | None]:
+        now, tau = self._round, self._described()
+        if not now.tried:
+            reason = f"{now.rate:.3g} stays: what is left of the budget is shorter than the search of a stage of {tau}"
+            return self._with_rate(now.rate), reason, None
+        finite = [each for each in now.tried if not each.has_diverged]
+        if not finite:
+            return self._after_divergence()
+        best = min(finite, key=lambda each: each.forecast.mean)
+        values, forecast = best.candidate.values, best.forecast
+        reason = (
+            f"{values.learning_rate:.3g} has the smallest forecast, {forecast.mean:.3g}, of {len(now.tried)} probes "
+            f"for a stage of {tau}"
+        )
+        return values, reason, forecast
+
+    def _after_divergence(self) -> tuple[Values, str, None]:
+        now = self._round
+        lowest = min(now.rate, *(each.candidate.values.learning_rate for each in now.tried))
+        rate = max(self._space.min_learning_rate, lowest * ALL_DIVERGED_FACTOR)
+        return self._with_rate(rate), f"{rate:.3g}, half of {lowest:.3g}: all {len(now.tried)} probes diverged", None
+
+    def _described(self) -> str:
+        """Return tau in words: it is a share of the budget unless it was given."""
+        parts = [f"{amount:.3g} {unit}" for unit, amount in self._stage_amounts().items()]
+        share = 100 * stage_share(self._config, self._round.index)
+        return " or ".join(parts) + ("" if self._config.first_stage else f" ({share:.2g} % of the budget)")
+
+    def _commit_end(self) -> Allowance:
+        spent = self._round.spent
+        ends = {unit: getattr(spent, unit) + amount for unit, amount in self._stage_amounts().items()}
+        whole = {unit: round(ends[unit]) for unit in ("steps", "bytes") if unit in ends}
+        return Allowance(**whole, seconds=ends.get("seconds"))
+
+
+def _report(tried: Tried) -> ProbeReport:
+    reward = None if tried.has_diverged else -tried.forecast.mean
+    return ProbeReport(candidate=tried.candidate, forecast=tried.forecast, reward=reward)

@@ -1,0 +1,114 @@
+"""The strategy that replays a learned schedule: the same values at the same steps, whatever the run measures."""
+
+from collections.abc import Collection, Mapping
+from itertools import pairwise
+from typing import Any, ClassVar, Self
+
+from search.baselines.guess import Fixed
+from search.config import Budget, ScheduleConfig
+from search.schedule_file import Entry, ScheduleFile
+from search.space import SearchSpace
+from search.types import Allowance, Decision, Observation, Spent, Values
+
+#: A rate that changes by no more than so many steps of a decay goes on with it.
+LARGEST_JUMP = 2.0
+
+
+class Scheduled(Fixed):
+    """A `search.protocol.Strategy`: a stage for each piece of the schedule, and one that holds its last values."""
+
+    kind: ClassVar[str] = "schedule"
+
+    def __init__(self, space: SearchSpace, budget: Budget, config: ScheduleConfig) -> None:
+        """Begin a run at its first step.
+
+        Raises:
+            ValueError: the schedule was learned by another optimizer: its rates mean nothing to this one.
+        """
+        learned_by, kinds = config.schedule.optimizer, [each.optimizer for each in space.optimizers]
+        if learned_by not in (kinds or [space.optimizer]):
+            wanted = " or ".join(map(repr, kinds or [space.optimizer]))
+            raise ValueError(f"`schedule.optimizer` must be {wanted}, got {learned_by!r}.")
+        super().__init__(space, budget)
+        self._config, self._num_kept = config, 0
+        self._starts = (*stage_starts(config.schedule), config.schedule.num_steps)
+
+    def tell(self, observation: Observation) -> None:
+        """Close the stage; if it diverged the next one is the same again, for the schedule has nothing else to offer.
+
+        Raises:
+            ValueError: `observation` is a probe's.
+        """
+        super().tell(observation)
+        self._num_kept += not observation.diverged
+
+    def decide(self, held: Collection[str] = ()) -> Decision:
+        """Return the values of the schedule's next piece, until its end; of the last, until the budget's."""
+        budget, index = self._budget, min(self._num_kept, len(self._starts) - 1)
+        step, ends = self._starts[index], self._starts[index + 1 :]
+        return Decision(
+            stage=self._num_closed,
+            values=self._values_at(step),
+            reason=self._reason(step),
+            switched=index > 0,
+            commit_until=Allowance(steps=ends[0] if ends else budget.steps, bytes=budget.bytes, seconds=budget.seconds),
+        )
+
+    def values(self, spent: Spent) -> Values:
+        """Return the values of the next step: without probes, as many were committed as were trained."""
+        return self._values_at(spent.steps)
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Return the state as JSON-compatible data."""
+        own = {"config": self._config.model_dump(mode="json"), "num_kept": self._num_kept}
+        return {**super().state_dict(), **own}
+
+    @classmethod
+    def from_state_dict(cls, state: Mapping[str, Any]) -> Self:
+        """Restore from `state_dict`'s answer."""
+        restored = cls(
+            SearchSpace.model_validate(state["space"]),
+            Budget.model_validate(state["budget"]),
+            ScheduleConfig.model_validate(state["config"]),
+        )
+        restored._num_closed, restored._num_kept = state["num_closed"], state["num_kept"]
+        return restored
+
+    def _values_at(self, step: int) -> Values:
+        """Return the schedule's values. Its level needs an exchange that has one, whose own holds if it has none."""
+        schedule, guess = self._config.schedule, self._space.guess
+        scheduled = None if guess.level is None else schedule.level_at(step)
+        level = guess.level if scheduled is None else scheduled
+        further = dict(schedule.entry_at(step).values)
+        if self._space.optimizers:
+            further["optimizer"] = schedule.optimizer
+        return guess.model_copy(update={"learning_rate": schedule.learning_rate_at(step), "level": level, **further})
+
+    def _reason(self, step: int) -> str:
+        schedule = self._config.schedule
+        if step >= schedule.num_steps:
+            return f"the schedule given ends at step {schedule.num_steps}: its last values stay"
+        return f"the schedule given, from its step {step} on"
+
+
+def stage_starts(schedule: ScheduleFile) -> tuple[int, ...]:
+    """Return the steps at which the values of `schedule` jump, or turn from held to decayed; the first is 0.
+
+    A decay is stored in pieces of some steps each; it is one stage all the same.
+    """
+    return (0, *(second.step for first, second in pairwise(schedule.entries) if not _goes_on(first, second)))
+
+
+def _goes_on(first: Entry, second: Entry) -> bool:
+    slopes = (_slope(first), _slope(second))
+    is_one_kind = 1 in (first.num_steps, second.num_steps) or (slopes[0] == 0) == (slopes[1] == 0)
+    jump = abs(second.learning_rate - first.learning_rate_at(first.step + first.num_steps - 1))
+    is_held = (first.level, first.values) == (second.level, second.values)
+    return is_held and is_one_kind and jump <= LARGEST_JUMP * max(slopes)
+
+
+def _slope(entry: Entry) -> float:
+    """Return by how much the rate changes per step."""
+    if entry.final_learning_rate is None or entry.num_steps == 1:
+        return 0.0
+    return abs(entry.final_learning_rate - entry.learning_rate) / (entry.num_steps - 1)

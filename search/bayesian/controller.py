@@ -1,0 +1,329 @@
+"""The controller: one wide search, then a trust region around the incumbent, on events or at every stage.
+
+It is a fold over its journal: what was asked, told and decided. What the journal holds is applied as it stands
+and never computed again, so a restored controller stands by what was acted upon, whatever the machine. Of what it
+is told it keeps a reading, in the journal and in memory alike: both decide from the same numbers.
+"""
+
+import json
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from pydantic import BaseModel, TypeAdapter
+
+from search.bayesian import promotion
+from search.bayesian.contest import entry_of
+from search.bayesian.decision import choose
+from search.bayesian.early_stopping import course_of, events_of, signs_of
+from search.bayesian.exchange_shortlist import listed
+from search.bayesian.link_rule import follow_link
+from search.bayesian.next_stage import next_stage
+from search.bayesian.proposals import propose
+from search.bayesian.refusals import too_expensive, too_slow
+from search.bayesian.reports import forecast_of, line_forecast, probe_reports, tax
+from search.bayesian.stage import SearchSetup, Stage
+from search.budget import spending
+from search.budget.probe_costs import (
+    StepCosts,
+    cooldown_factor,
+    has_room_for_wide,
+    is_in_cooldown,
+    is_too_slow,
+    probe_allowance,
+    probe_decay,
+    trains_alone,
+)
+from search.config import OPTIMIZER_TRAITS, Budget, SearchConfig, WideConfig
+from search.curves.calibration import learned_weight
+from search.curves.curve_summary import Ending, Reading
+from search.past_jobs.prior import NO_PRIOR, Prior
+from search.space import Contender, SearchSpace
+from search.surrogate.posterior import on_grid
+from search.types import Candidate, Course, Decision, Observation, Refusal, Spent, Values
+
+FORMAT = "wiretune.controller/3"
+
+
+class Controller:
+    """A `search.protocol.Strategy`. Several candidates may be asked for before the first is told."""
+
+    def __init__(
+        self, space: SearchSpace, config: SearchConfig, seed: int, *, budget: Budget, prior: Prior = NO_PRIOR
+    ) -> None:
+        """Begin a run at its first step.
+
+        Raises:
+            ValueError: `space` names an unknown optimizer, or a guess outside its range, or outside that of `config`.
+        """
+        space = _narrowed(space, config)
+        _check(space)
+        self._space = space  # as it was given; that of the problem follows the link
+        self._setup = SearchSetup(space=space, config=config, budget=budget, seed=seed)
+        self._prior = prior
+        self._stage = Stage(
+            index=0,
+            incumbent=self._setup.opening,
+            has_incumbent=not isinstance(config, WideConfig),
+            prior=prior,
+            link=space.link,
+        )
+        self._costs = StepCosts(self._setup)
+        self._spent, self._search = Spent(), Spent()
+        self._journal: list[dict[str, Any]] = []
+
+    # -- the protocol ------------------------------------------------------------------------------
+
+    def ask(self) -> Candidate | None:
+        """Return the next probe of the open stage, or None when the stage has seen enough.
+
+        Raises:
+            ValueError: the stage is decided and its commit is not told yet.
+        """
+        stage = self._stage
+        if stage.decision is not None:
+            raise ValueError(f"stage {stage.index} is decided: `tell` its commit before the next `ask`.")
+        candidate = None if stage.is_complete else self._next_candidate()
+        if candidate is not None:
+            self._write("ask", candidate)
+            self._apply_ask(candidate)
+        elif not stage.pending:  # a probe that still runs may yet open another one
+            stage.is_complete = True
+        return candidate
+
+    def tell(self, observation: Observation) -> None:
+        """Record what a probe, or the commit, measured; a commit closes the stage.
+
+        Raises:
+            ValueError: no such probe is running, or no commit is.
+        """
+        if observation.candidate_id is None:
+            self._check_committing()
+            signs = signs_of(self._setup, self._stage, observation)
+            ending = Ending.of(observation, signs, events_of(self._setup, observation, signs))
+            self._write("close", ending)
+            self._apply_close(ending)
+            return
+        self._running(observation.candidate_id)
+        reading = Reading.of(observation)
+        self._write("tell", reading)
+        self._apply_tell(reading)
+
+    def watch(self, observation: Observation) -> Course:
+        """Return `end` for a probe that is not worth its rest, and for a commit in which something happened.
+
+        `roll_back` for a commit that does worse than it would have without its switch, or diverges.
+
+        Raises:
+            ValueError: no such probe is running, or no commit is.
+        """
+        if observation.candidate_id is None:
+            self._check_committing()
+        else:
+            self._running(observation.candidate_id)
+        return course_of(self._setup, self._stage, observation, costs=self._costs, search=self._search)
+
+    def leading(self) -> str | None:
+        """Return the id of the probe that would be promoted if the stage were decided now, or None."""
+        return promotion.leading(self._setup, self._stage)
+
+    def decide(self, held: Collection[str] = ()) -> Decision:
+        """Choose the open stage's values; asked again, the answer is the same.
+
+        `held`: the probes whose end the caller can go on from. The winner's steps stay if it is one of them.
+        """
+        if self._stage.decision is None:
+            decision = self._decide(held)
+            self._write("decide", decision)
+            self._apply_decide(decision)
+        assert self._stage.decision is not None
+        return self._stage.decision
+
+    def values(self, spent: Spent) -> Values:
+        """Return what the committed line uses at these totals: a plain optimizer's rate ends at 0."""
+        decision = self._stage.decision
+        chosen = self._stage.incumbent if decision is None else decision.values
+        factor = cooldown_factor(self._setup, spent)
+        return chosen.model_copy(update={"learning_rate": chosen.learning_rate * factor})
+
+    def anneals(self, spent: Spent) -> bool:
+        """Whether the rate at these totals depends on where the budget ends."""
+        return is_in_cooldown(self._setup, spent)
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Return the journal as JSON-compatible data."""
+        setup = self._setup
+        return {
+            "format": FORMAT,
+            "kind": setup.config.kind,
+            "config": _to_json(setup.config),
+            "space": _to_json(self._space),
+            "budget": _to_json(setup.budget),
+            "seed": setup.seed,
+            "prior": _to_json(self._prior),
+            "events": list(self._journal),
+        }
+
+    @classmethod
+    def from_state_dict(cls, state: Mapping[str, Any]) -> "Controller":
+        """Restore a controller from `state_dict`'s answer.
+
+        Raises:
+            ValueError: `state` has another format.
+        """
+        if state.get("format") != FORMAT:
+            raise ValueError(f"`format` must be {FORMAT!r}, got {state.get('format')!r}.")
+        controller = cls(
+            SearchSpace.model_validate(state["space"]),
+            TypeAdapter(SearchConfig).validate_python(state["config"]),
+            state["seed"],
+            budget=Budget.model_validate(state["budget"]),
+            prior=Prior.model_validate(state["prior"]),
+        )
+        for event in state["events"]:
+            controller._replay(event)
+        return controller
+
+    # -- the fold ----------------------------------------------------------------------------------
+
+    def _write(self, what: str, value: BaseModel) -> None:
+        self._journal.append({what: _to_json(value)})
+
+    def _replay(self, event: dict[str, Any]) -> None:
+        self._journal.append(event)
+        if "ask" in event:
+            self._apply_ask(Candidate.model_validate(event["ask"]))
+        elif "tell" in event:
+            self._apply_tell(Reading.model_validate(event["tell"]))
+        elif "close" in event:
+            self._apply_close(Ending.model_validate(event["close"]))
+        elif "refuse" in event:
+            self._stage.refused.append(Refusal.model_validate(event["refuse"]))
+        else:
+            self._apply_decide(Decision.model_validate(event["decide"]))
+
+    def _apply_ask(self, candidate: Candidate) -> None:
+        self._stage.candidates.append(candidate)
+
+    def _apply_tell(self, reading: Reading) -> None:
+        took, self._spent = spending.minus(reading.spent, self._spent), reading.spent
+        self._search = spending.plus(self._search, took)
+        self._stage.readings[reading.candidate_id] = reading
+        candidate = next(each for each in self._stage.candidates if each.id == reading.candidate_id)
+        if candidate.origin == "wide":
+            self._stage.search_coarse = spending.plus(self._stage.search_coarse, took)
+        if not candidate.alone:  # else its steps cost less than those of all workers
+            self._costs.record(self._setup, candidate.values, reading)
+        if is_too_slow(self._setup, self._stage, reading):
+            self._stage.too_slow[candidate.id] = too_slow(self._setup, self._stage, candidate, reading)
+
+    def _apply_decide(self, decision: Decision) -> None:
+        kept = promotion.cost(None if decision.promoted is None else self._stage.readings[decision.promoted])
+        self._search = spending.minus(self._search, kept)
+        self._stage.decision, self._stage.decided = decision, spending.minus(self._spent, kept)
+        self._setup = self._setup.of(decision.values.optimizer)  # from now on no other one is searched
+
+    def _apply_close(self, ending: Ending) -> None:
+        self._spent = ending.spent
+        self._stage = next_stage(self._setup, self._stage, ending, search=self._search)
+        self._setup = listed(self._setup, self._stage)
+
+    # -- what is new -------------------------------------------------------------------------------
+
+    def _next_candidate(self) -> Candidate | None:
+        """Return the next probe that fits; what does not is refused, unless nothing fits any more."""
+        setup, stage = self._setup, self._stage
+        if is_in_cooldown(setup, self._spent) or (not stage.has_incumbent and not has_room_for_wide(setup, stage)):
+            return None
+        while not stage.is_full and (proposal := propose(setup, stage)) is not None:
+            allowance = probe_allowance(
+                setup, stage, self._costs, proposal=proposal, search=self._search, spent=self._spent
+            )
+            if allowance is not None:
+                return Candidate(
+                    id=f"{stage.index}-{len(stage.candidates)}",
+                    stage=stage.index,
+                    values=proposal.values,
+                    allowance=allowance,
+                    origin=proposal.origin,
+                    rung=proposal.rung,
+                    decay=probe_decay(setup, proposal),
+                    alone=trains_alone(setup, proposal),
+                )
+            if stage.pending:  # what still runs may leave room
+                return None
+            refusal = too_expensive(setup, stage, self._costs, proposal)
+            self._write("refuse", refusal)
+            stage.refused.append(refusal)
+        return None
+
+    def _decide(self, held: Collection[str]) -> Decision:
+        setup, stage = self._setup, self._stage
+        choice = choose(setup, stage)
+        choice = follow_link(*entry_of(setup, stage, choice.values.optimizer), choice)
+        winner = promotion.winner(setup, stage, choice.values)
+        promoted = winner if winner and winner.candidate.id in held else None
+        kept = promotion.cost(promoted.reading if promoted else None)
+        start = spending.minus(self._spent, kept)
+        shares = setup.shares(stage.index)
+        part = shares[0] / sum(shares)
+        commit = spending.scale(spending.remaining(setup.budget, start), part)
+        reports = probe_reports(setup, stage, commit=commit, choice=choice)
+        searched = spending.minus(self._search, kept)
+        search = spending.minus(searched, stage.search_before)
+        return Decision(
+            stage=stage.index,
+            values=choice.values,
+            reason=choice.reason,
+            switched=choice.values != stage.incumbent,
+            probability=choice.probability,
+            forecast=forecast_of(choice.values, reports) or line_forecast(setup, stage, commit),
+            promoted=promoted.candidate.id if promoted else None,
+            commit_until=spending.commit_end(setup.budget, start, shares),
+            probes=reports,
+            refused=(*stage.too_slow.values(), *stage.refused),
+            search_seconds=search.seconds,
+            search_steps=search.steps,
+            tax=tax(setup, searched),
+            forecast_weight=learned_weight(stage.outcomes),
+            num_earlier=sum(len(earlier) for earlier in stage.history),
+            posterior=None if choice.fit is None else on_grid(choice.fit, choice.values),
+        )
+
+    # -- the open stage ----------------------------------------------------------------------------
+
+    def _running(self, candidate_id: str) -> Candidate:
+        running = {candidate.id: candidate for candidate in self._stage.pending}
+        if candidate_id not in running:
+            raise ValueError(f"`candidate_id` must be one of {list(running)}, got {candidate_id!r}.")
+        return running[candidate_id]
+
+    def _check_committing(self) -> None:
+        if self._stage.decision is None:
+            raise ValueError(f"stage {self._stage.index} has no commit yet: `decide` first.")
+
+
+def _to_json(value: BaseModel) -> Any:
+    # by way of text: NaN and infinity become strings, as strict JSON wants
+    return json.loads(value.model_dump_json())
+
+
+def _narrowed(space: SearchSpace, config: SearchConfig) -> SearchSpace:
+    if config.stated_rates is None:
+        return space
+    low, high = config.stated_rates
+    return space.model_copy(
+        update={
+            "min_learning_rate": max(low, space.min_learning_rate),
+            "max_learning_rate": min(high, space.max_learning_rate),
+        }
+    )
+
+
+def _check(space: SearchSpace) -> None:
+    known, (low, high) = sorted(OPTIMIZER_TRAITS), (space.min_learning_rate, space.max_learning_rate)
+    own = Contender(optimizer=space.optimizer, learning_rate=space.guess.learning_rate)
+    for optimizer, rate in ((each.optimizer, each.learning_rate) for each in (own, *space.optimizers)):
+        if optimizer not in known:
+            raise ValueError(f"`optimizer` must be one of {known}, got {optimizer!r}.")
+        if not low <= rate <= high:
+            raise ValueError(f"`guess.learning_rate` must be in [{low:g}, {high:g}], got {rate:g}.")

@@ -1,0 +1,393 @@
+"""What a stage's probes decide, and why: pure functions."""
+
+import math
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search.bayesian.contest import leader, told
+from search.bayesian.exchange_shortlist import promising
+from search.bayesian.rewards import (
+    Evidence,
+    diverged_values,
+    evidence,
+    makes_progress,
+    scores,
+    stage_level,
+    surrogate_of,
+)
+from search.bayesian.stage import FINAL_RUNG, Score, SearchSetup, Stage, is_barred
+from search.bayesian.wide_optimum import (
+    at_best_option,
+    coarse_pick,
+    harmless_rate,
+    interpolated_peak,
+    parabola_peak,
+    plateau_of,
+    shows_progress,
+    steady_scores,
+)
+from search.budget.probe_costs import has_room_for_wide, is_in_cooldown, least_search, search_cap
+from search.config import SearchConfig
+from search.curves import events
+from search.space import Axis, Box
+from search.surrogate.gaussian_process import NOISE_FLOOR
+from search.surrogate.posterior import Fit
+from search.types import Values
+
+Array = NDArray[np.float64]
+
+#: What an incumbent that diverged on the committed line is multiplied by.
+DIVERGED_FACTOR = 0.25
+#: Fewer coarse probes than this do not bracket a rate.
+MIN_COARSE = 3
+#: What the incumbent is multiplied by when every probe diverged.
+ALL_DIVERGED_FACTOR = 0.5
+
+
+class Choice(NamedTuple):
+    """A stage's outcome; the posterior of each finite probe by its candidate's id."""
+
+    values: Values
+    reason: str
+    probability: float | None = None
+    posterior: dict[str, tuple[float, float]] = {}  # noqa: RUF012  (never mutated)
+    fit: Fit | None = None  # None: there was too little for a surrogate
+
+
+class Verdict(NamedTuple):
+    """Which of the compared values wins, and by how much over the incumbent (index 0)."""
+
+    winner: int
+    probability: float
+    gain: float
+
+
+def trust_region(setup: SearchSetup, incumbent: Values, *, may_rise: bool, width: float = 1.0) -> Box:
+    """Return where a later stage looks: limits ** `width` around `incumbent`, within the space."""
+    config, space = setup.config, setup.space
+    rate = incumbent.learning_rate
+    high = min(space.max_learning_rate, rate * (config.max_up**width if may_rise else 1.0))
+    low = max(space.min_learning_rate, rate * config.max_down**width)
+    rates = Axis(name="learning_rate", low=min(low, high), high=high)
+    move = config.max_level_move**width
+    others = (axis.around(getattr(incumbent, axis.name), move) for axis in space.axes)
+    return Box(axes=(rates, *others))
+
+
+def bounding_box(setup: SearchSetup, values: Sequence[Values], region: Box | None = None) -> Box:
+    """Return the smallest box of learning rates around `values` and `region`, over the whole range of other axes."""
+    rates = [value.learning_rate for value in values] + list(region.learning_rate if region else ())
+    low, high = min(rates), max(rates)
+    if high < 1.01 * low:
+        low, high = low / 2, high * 2  # a cube needs a width
+    return Box(axes=(Axis(name="learning_rate", low=low, high=high), *setup.space.axes))
+
+
+def compare(means: Array, covariance: Array) -> Verdict:
+    """Judge the values with the largest of the posterior `means` `(m,)` against those at index 0."""
+    winner = int(np.argmax(means))
+    if winner == 0:
+        return Verdict(winner=0, probability=0.5, gain=0.0)
+    gain = float(means[winner] - means[0])
+    variance = float(covariance[winner, winner] + covariance[0, 0] - 2 * covariance[winner, 0])
+    probability = 0.5 * math.erfc(-gain / math.sqrt(2 * max(variance, 1e-18)))
+    return Verdict(winner=winner, probability=probability, gain=gain)
+
+
+def may_switch(verdict: Verdict, config: SearchConfig, *, is_trusted: bool = True) -> bool:
+    """Whether the winner is surely enough, and enough, better than an incumbent that `is_trusted`; else at all."""
+    if verdict.winner == 0 or not is_trusted:
+        return verdict.winner != 0 and verdict.gain > 0
+    return verdict.probability >= config.switch_probability and verdict.gain >= config.min_gain
+
+
+def choose(setup: SearchSetup, stage: Stage) -> Choice:
+    """Choose the open stage's values from its finished probes, and the optimizer if several compete in it."""
+    choice = _choose(*leader(setup, stage))
+    remarks = [
+        told(setup, stage, choice.values.optimizer),
+        stage.note,
+        _happened(setup, stage),
+        _prior_note(stage, choice.fit),
+    ]
+    failure = choice.fit.surrogate.note if choice.fit else ""
+    reason = "; ".join(filter(None, [choice.reason, *remarks, failure]))
+    return choice._replace(reason=for_a_person(reason, setup.space.level_name))
+
+
+def _choose(setup: SearchSetup, stage: Stage) -> Choice:
+    if not stage.has_incumbent:
+        return _choose_opening(setup, stage)
+    if stage.lacks_control:
+        return _choose_without_control(setup, stage)
+    if not stage.probes:
+        return Choice(stage.incumbent, f"{_name(stage.incumbent)} stays: {_why_unsearched(setup, stage)}")
+    if all(score.reward is None for score in scores(stage)):
+        return _choose_after_divergence(setup, stage)
+    return _choose_local(setup, stage)
+
+
+def _choose_opening(setup: SearchSetup, stage: Stage) -> Choice:
+    """Choose a run's first values: by the wide search if its probes show progress, else the guess stays."""
+    if len(stage.probes) < MIN_COARSE:
+        return _keep_guess(setup, stage, _why_too_few(setup, stage))
+    if all(score.reward is None for score in scores(stage)):
+        return _choose_after_divergence(setup, stage)
+    if not _any_sound(stage.decisive):
+        return _choose_after_divergence(setup, stage.decisive)
+    if not (shows_progress(stage.at(0)) or shows_progress(stage.decisive)):
+        return _keep_guess(setup, stage, "no probe trained better than that of the lowest rate")
+    finalists = stage.at(FINAL_RUNG).probes  # of a single one nothing follows for the rate
+    return _choose_wide(setup, stage) if len(finalists) > 1 else _choose_by_coarse_probes(setup, stage.at(0))
+
+
+def _any_sound(stage: Stage) -> bool:
+    return any(score.reward is not None for score in scores(stage))
+
+
+def _choose_without_control(setup: SearchSetup, stage: Stage) -> Choice:
+    """Go where the link leads if that was seen to train: what has become so slow is no measure."""
+    option = promising(setup, stage)
+    sound = [score.values for score in scores(stage) if score.reward is not None and score.values.option == option]
+    if option is None or not sound:
+        return Choice(stage.incumbent, f"{_name(stage.incumbent)} stays: its own probe took too long to compare with")
+    reason = f"{_name(sound[0])} suits the link as it has become: a probe of {_name(stage.incumbent)} took too long"
+    return Choice(sound[0], reason)
+
+
+def _keep_guess(setup: SearchSetup, stage: Stage, why: str) -> Choice:
+    """Keep the guess, unless it was seen to diverge: what probes do not tell apart they do not replace."""
+    opening, diverged = setup.opening, diverged_values(stage)
+    if is_barred(opening, diverged):
+        finite = [score for score in scores(stage) if score.reward is not None]
+        if not finite:
+            return _choose_after_divergence(setup, stage)
+        best = max(finite, key=lambda score: score.reward or -math.inf)
+        return Choice(best.values, f"{_name(best.values)}, the best probe's: the guess {_name(opening)} diverged")
+    is_searched = len(stage.probes) >= MIN_COARSE and _any_sound(stage.at(0))
+    harmless = harmless_rate(stage.at(0)) if is_searched else opening.learning_rate
+    if opening.learning_rate > harmless:
+        values = opening.model_copy(update={"learning_rate": harmless})
+        return Choice(values, f"{_name(values)}, the highest rate that did no harm: {why}")
+    return Choice(opening, f"the guess {_name(opening)} stays: {why}")
+
+
+def _why_too_few(setup: SearchSetup, stage: Stage) -> str:
+    if has_room_for_wide(setup, stage):
+        return f"{len(stage.probes)} probes came to an end, a search needs {MIN_COARSE}"
+    needed, cap = least_search(setup, stage), search_cap(setup)
+    short = [unit for unit, quantity in needed.items() if quantity > cap[unit]]
+    most = " and ".join(f"{cap[unit]:.4g} {unit}" for unit in short)
+    least = " and ".join(f"{needed[unit]:.4g} {unit}" for unit in short)
+    enough = " and ".join(f"{needed[unit] / setup.search_fraction:.4g} {unit}" for unit in short)
+    return (
+        f"a search needs {least}, and probes may spend {most} "
+        f"(give a budget of {enough}, or raise `max_search_fraction`)"
+    )
+
+
+def _why_unsearched(setup: SearchSetup, stage: Stage) -> str:
+    """Return why a later stage has no probes."""
+    if is_in_cooldown(setup, stage.opened):
+        return "while the rate decays nothing is searched"
+    if setup.config.revisit == "stages" or stage.events:
+        return "there is no room for probes"
+    if stage.before is None:
+        return "nothing has happened yet"
+    is_timed = setup.budget.seconds is not None
+    return f"nothing happened ({events.describe(stage.before.signs, is_timed=is_timed)})"
+
+
+def _happened(setup: SearchSetup, stage: Stage) -> str:
+    """Return why a search opened, where that takes a reason."""
+    if setup.config.revisit == "stages" or stage.before is None or stage.before.diverged:
+        return ""  # a note says what diverged
+    return " and ".join(events.tell(event, stage.before.signs) for event in stage.events)
+
+
+def _choose_after_divergence(setup: SearchSetup, stage: Stage) -> Choice:
+    tried = [probe.candidate.values.learning_rate for probe in stage.probes]
+    incumbent = stage.incumbent.learning_rate
+    start = incumbent if stage.has_incumbent else min(incumbent, *tried)
+    rate = max(setup.space.min_learning_rate, start * ALL_DIVERGED_FACTOR)
+    values = stage.incumbent.model_copy(update={"learning_rate": rate})
+    reason = f"{_name(values)}, half of {_number(start)}: all {len(tried)} probes diverged"
+    return Choice(values, reason)
+
+
+# -- a later stage ---------------------------------------------------------------------------------
+
+
+def _choose_local(setup: SearchSetup, stage: Stage) -> Choice:
+    found = scores(stage)
+    order = [index for index, score in enumerate(found) if score.reward is not None]
+    fit = _fit(setup, stage)
+    means, covariance = _believe(fit, evidence(stage), [found[index] for index in order])
+    ids = [probe.candidate.id for probe in stage.probes]
+    posterior = _posterior([ids[index] for index in order], means, covariance)
+    verdict = compare(means, covariance)
+    winner = order[verdict.winner]
+    if found[0].reward is None:
+        values = found[order[int(np.argmax(means))]].values
+        reason = f"{_name(values)} replaces the incumbent {_name(stage.incumbent)}, whose probe diverged"
+        return Choice(values, reason, None, posterior, fit)
+    is_trusted = not stage.is_after_failure
+    has_reason = _has_signal(stage) or not is_trusted
+    if has_reason and may_switch(verdict, setup.config, is_trusted=is_trusted):
+        reason = _switch_reason(stage, winner, verdict)
+        return Choice(found[winner].values, reason, verdict.probability, posterior, fit)
+    reason = _keep_reason(setup, stage, winner, verdict)
+    return Choice(stage.incumbent, reason, verdict.probability, posterior, fit)
+
+
+def _has_signal(stage: Stage) -> bool:
+    """Whether a probe got below the loss that it started from; of those that did not, noise alone is the best."""
+    level, judged = stage_level(stage), zip(stage.probes, scores(stage), strict=True)
+    sound = [probe.reading for probe, score in judged if score.reward is not None]
+    return level is None or any(makes_progress(reading, level=level) for reading in sound)
+
+
+def _posterior(ids: Sequence[str], means: Array, covariance: Array) -> dict[str, tuple[float, float]]:
+    stds = np.sqrt(np.maximum(0.0, np.diag(covariance)))
+    return {each: (float(means[row]), float(stds[row])) for row, each in enumerate(ids)}
+
+
+def _fit(setup: SearchSetup, stage: Stage) -> Fit | None:
+    known = evidence(stage).values
+    if not known:
+        return None
+    box = bounding_box(setup, known)
+    surrogate = surrogate_of(setup, stage, box)
+    return None if surrogate is None else Fit(surrogate, box)
+
+
+def _believe(fit: Fit | None, known: Evidence, finite: Sequence[Score]) -> tuple[Array, Array]:
+    """Return mean `(m,)` and covariance `(m, m)` of the rewards of the `finite` scores, by GP if there is one."""
+    if fit is not None:
+        return fit.surrogate.joint(np.array([fit.box.to_unit(score.values) for score in finite]))
+    rewards, variances = (np.array(part[: len(finite)]) for part in (known.rewards, known.variances))  # own come first
+    floor = (NOISE_FLOOR * float(np.std(rewards))) ** 2
+    return rewards, np.diag(np.maximum(variances, floor))
+
+
+def _switch_reason(stage: Stage, winner: int, verdict: Verdict) -> str:
+    name = _name(stage.probes[winner].candidate.values)
+    losses = f"loss {_tail(stage, winner)} against {_tail(stage, 0)} after the probe"
+    return f"{name} beats the incumbent {_name(stage.incumbent)} with P={verdict.probability:.2f} ({losses})"
+
+
+def _keep_reason(setup: SearchSetup, stage: Stage, winner: int, verdict: Verdict) -> str:
+    name, config = _name(stage.incumbent), setup.config
+    if verdict.winner == 0:
+        rivals = len(stage.probes) - 1
+        if not rivals:
+            return f"{name} stays: there was no room for a rival's probe"
+        return f"{name} stays: none of {rivals} others did better (loss {_tail(stage, 0)} after the probe)"
+    rival = _name(stage.probes[winner].candidate.values)
+    if not _has_signal(stage):
+        return f"{name} stays: no probe got below the loss that it started from"
+    if verdict.probability < config.switch_probability:
+        sure = f"P={verdict.probability:.3f}, less than {config.switch_probability:g}"
+        return f"{name} stays: {rival} is better only with {sure}"
+    gain = f"{100 * verdict.gain:.2g} %, less than {100 * config.min_gain:g} %"
+    return f"{name} stays: {rival} gains only {gain}"
+
+
+# -- the wide search -------------------------------------------------------------------------------
+
+
+def _choose_by_coarse_probes(setup: SearchSetup, stage: Stage) -> Choice:
+    """Choose the learning rate, and nothing else."""
+    values = setup.opening.model_copy(update={"learning_rate": coarse_pick(setup, stage)})
+    if not shows_progress(stage):
+        return Choice(values, f"{_name(values)}, by the highest rate that did no harm, {_from_probes(stage)}")
+    low, high = plateau_of(stage)
+    factor = values.learning_rate / math.sqrt(low * high)
+    source = f"{factor:.2g} x the middle of the plateau from {_number(low)} to {_number(high)}"
+    return Choice(values, f"{_name(values)}: {source}, {_from_probes(stage)}")
+
+
+def _choose_wide(setup: SearchSetup, stage: Stage) -> Choice:
+    """Choose by the finalists; the rate lies half-way between theirs and that of the coarse probes.
+
+    Where finalists differ in the level too, they cannot tell both: then the rate is that of the coarse probes.
+    """
+    finalists, pick = stage.decisive, coarse_pick(setup, stage.at(0))
+    fit = _fit(setup, finalists)
+    best, how, posterior = wide_best(setup, finalists, fit)
+    is_told = setup.space.axis("level") is None
+    rate = setup.clip_rate(math.sqrt(best.learning_rate * pick) if is_told else pick)
+    between = best.model_copy(update={"learning_rate": rate})
+    values = best if is_barred(between, diverged_values(finalists)) else between
+    origin = f"{how} {_number(best.learning_rate)} {_from_probes(finalists)}"
+    how_far = "half-way to" if is_told else "with the rate"
+    half_way = f", {how_far} {_number(pick)} of the coarse ones" if values is between else ""
+    return Choice(values, f"{_name(values)}: {origin}{half_way}", None, posterior, fit)
+
+
+def _from_probes(stage: Stage) -> str:
+    rates = [probe.candidate.values.learning_rate for probe in stage.probes]
+    return f"from {len(rates)} probes between {_number(min(rates))} and {_number(max(rates))}"
+
+
+def wide_best(setup: SearchSetup, stage: Stage, fit: Fit | None) -> tuple[Values, str, dict[str, tuple[float, float]]]:
+    """Return the values where the highest reward is expected inside the probed range, how, and the probes' posterior.
+
+    Interpolated: the grid's best probe would jump by a cell between seeds. Rewards rise slowly with the rate and fall
+    steeply, which no one length scale of a posterior follows: where the rate alone is searched, and no past jobs speak,
+    the best three probes say more. Without a surrogate and a vertex it is the best probe.
+    """
+    judged = zip(stage.probes, scores(stage), strict=True)
+    finite = [(probe.candidate.id, score) for probe, score in judged if score.reward is not None]
+    tried = [score.values for _, score in finite]
+    barred, peak = diverged_values(stage), parabola_peak(setup, stage)
+    if fit is None:
+        best = max(steady_scores(stage), key=lambda score: -math.inf if score.reward is None else score.reward).values
+        if peak is None:
+            return best, "the best probe's", {}
+        return peak.model_copy(update={"option": best.option}), "the interpolated minimum", {}
+    surrogate, box = fit
+    at, covariance = surrogate.joint(np.array([box.to_unit(score.values) for _, score in finite]))
+    posterior = _posterior([each for each, _ in finite], at, covariance)
+    if peak is None:
+        peak = interpolated_peak(surrogate, box, tried, barred=barred)
+    else:
+        peak = at_best_option(surrogate, box, peak, tried, barred=barred)
+    if peak is None:
+        return tried[int(np.argmax(at))], "the best probe's", posterior
+    return peak, "the interpolated minimum", posterior
+
+
+# -- words -----------------------------------------------------------------------------------------
+
+
+def for_a_person(reason: str, level_name: str) -> str:
+    """Return `reason` with a level called what the job calls it."""
+    return re.sub(r"\blevel\b", level_name, reason)
+
+
+def _number(value: float | str) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value).lower()  # whole, false and true, an option
+
+
+def _name(values: Values) -> str:
+    level = [] if values.level is None else [f"level {_number(values.level)}"]
+    further = [f"{name.replace('_', ' ')} {_number(value)}" for name, value in values.further.items()]
+    others = ", ".join(level + further)
+    return f"{_number(values.learning_rate)}{others and f' at {others}'}"
+
+
+def _prior_note(stage: Stage, fit: Fit | None) -> str:
+    num_jobs = len(stage.prior.searches)
+    weight = "" if fit is None else f", weight {fit.surrogate.expected.weight:.2f}"
+    return f"prior from {num_jobs} job{'s' * (num_jobs > 1)}{weight}" if num_jobs else ""
+
+
+def _tail(stage: Stage, index: int) -> str:
+    losses = stage.probes[index].reading.losses
+    half = losses[len(losses) // 2 :]
+    return _number(sum(half) / len(half))

@@ -1,0 +1,53 @@
+"""Which exchanges compete after the link has changed: the short list of the job's, by what they cost there now."""
+
+from dataclasses import replace
+
+from search.bayesian.stage import SearchSetup, Stage
+from search.budget.link import Link, short_list
+from search.curves.curve_summary import Ending
+from search.space import OptionAxis
+
+
+def changed_link(setup: SearchSetup, stage: Stage, ending: Ending, known: Link | None) -> Link | None:
+    """Return the link after the commit of `stage`: what its steps came to take more, or less, is put down to it.
+
+    `known` is the link before. Where it is the machine that has changed, probes will show it.
+    """
+    assert stage.decision is not None
+    sent = {each.option: each.bytes for each in setup.space.exchanges}.get(stage.decision.values.option or "", 0.0)
+    now, before = ending.signs.step_seconds, ending.signs.reference_seconds
+    if known is None or "step_time" not in ending.events or not sent or now is None or before is None:
+        return known
+    per_byte = max(0.0, known.seconds_per_byte + (now - before) / sent)
+    return known.model_copy(update={"seconds_per_byte": per_byte})
+
+
+def listed(setup: SearchSetup, stage: Stage) -> SearchSetup:
+    """Return `problem` with the exchanges that compete from `stage` on, which is about to open.
+
+    They change after steps came to take another time. What was tried lately stays among them.
+    """
+    found = _short_list(setup, stage)
+    if found is None:
+        return setup
+    tried = {score.values.option for scores in stage.history for score in scores}
+    wanted = {*found[0], stage.incumbent.option, *tried}
+    dense_first = sorted(setup.space.exchanges, key=lambda each: -each.bytes)
+    options = tuple(each.option for each in dense_first if each.option in wanted)
+    competing = [OptionAxis(options=options)] if len(options) > 1 else []
+    axes = (*setup.space.ranges, *competing)
+    return replace(setup, space=setup.space.model_copy(update={"axes": axes}))
+
+
+def promising(setup: SearchSetup, stage: Stage) -> str | None:
+    """Return the exchange that a run would open with on the link as it has become; None: it has not changed."""
+    found = _short_list(setup, stage)
+    return None if found is None else found[1]
+
+
+def _short_list(setup: SearchSetup, stage: Stage) -> tuple[tuple[str, ...], str] | None:
+    link, exchanges = stage.link, setup.space.exchanges
+    if link is None or not exchanges or "step_time" not in stage.events:
+        return None
+    costs = [each.model_copy(update={"cost": link.step_s(each.bytes) - each.spared}) for each in exchanges]
+    return short_list(costs, link.compute_s)

@@ -1,0 +1,118 @@
+"""What a closed stage hands to the next one."""
+
+from typing import NamedTuple
+
+from search.bayesian.decision import DIVERGED_FACTOR
+from search.bayesian.exchange_shortlist import changed_link
+from search.bayesian.history import extended, learned_drift
+from search.bayesian.link_rule import measured_link
+from search.bayesian.region import WIDEST, next_width
+from search.bayesian.rewards import scores, stage_level, usable_control
+from search.bayesian.stage import SearchSetup, Stage
+from search.curves import faults
+from search.curves.calibration import with_outcome
+from search.curves.curve_summary import OPENING_LOSSES, Ending, usable_median
+from search.curves.faults import Level
+from search.types import Forecast, Spent, Values
+
+#: A commit that ended within so many standard deviations of its forecast, or below it, has met it.
+MET_STDS = 2.0
+#: A commit that was taken back without a blow-up was too high by less.
+ROLLED_BACK_FACTOR = 0.5
+
+
+def has_met(forecast: Forecast | None, ending: Ending) -> bool:
+    """Whether a commit did as its decision had forecast; one without a forecast shows nothing."""
+    if forecast is None or ending.level is None:
+        return False
+    return ending.level <= forecast.mean + MET_STDS * forecast.std
+
+
+def next_stage(setup: SearchSetup, stage: Stage, ending: Ending, *, search: Spent) -> Stage:
+    """Return the stage after the decided `stage`, whose commit ended as `ending`; `search`: all probes so far.
+
+    A switch that was rolled back leaves the incumbent, which its probe shows to train, as it was. Any other commit
+    that failed cuts the rate and bars what it used. After either, and after any event but a change of the step time,
+    rates stay down until a commit meets its forecast.
+    """
+    assert stage.decision is not None
+    start = stage_level(stage)
+    begin = _after_failure(setup, stage, ending) if ending.has_failed else _after_success(setup, stage)
+    own = stage.of(begin.incumbent.optimizer).decisive
+    history = extended(stage.history, scores(own), incumbent=begin.incumbent)
+    return Stage(
+        index=stage.index + 1,
+        incumbent=begin.incumbent,
+        opened=ending.spent,
+        search_before=search,
+        level=ending.level if ending.level is not None else start,
+        initial=_first_known(stage.initial, start, usable_median(ending.losses[:OPENING_LOSSES])),
+        best=_best(stage, ending),
+        gradient_scale=_first_known(stage.gradient_scale, ending.signs.gradient_start),
+        history=history,
+        drift=learned_drift(history),
+        width=begin.width,
+        barred=begin.barred,
+        rejected=begin.rejected,
+        may_rise=_is_quiet(ending) and (stage.may_rise or has_met(stage.decision.forecast, ending)),
+        before=ending,
+        before_level=start,
+        events=ending.events,
+        reference_seconds=ending.signs.reference_seconds if ending.is_kept and not ending.events else None,
+        link=changed_link(setup, stage, ending, measured_link(setup, stage, begin.incumbent.batch_size)),
+        note=begin.note,
+        outcomes=with_outcome(stage.outcomes, stage.decision.forecast, None if ending.events else ending.level),
+    )
+
+
+def _first_known(*numbers: float | None) -> float | None:
+    return next((number for number in numbers if number is not None), None)
+
+
+def _best(stage: Stage, ending: Ending) -> Level | None:
+    """Return the lowest level of the committed line; steps that were taken back are none of it."""
+    reached = faults.reached(ending.losses) if ending.is_kept else None
+    return stage.best if reached is None else faults.lower(stage.best, reached)
+
+
+def _is_quiet(ending: Ending) -> bool:
+    return not ending.has_failed and set(ending.events) <= {"step_time"}
+
+
+class _Begin(NamedTuple):
+    """Where the next stage's search begins, and what it may not try."""
+
+    incumbent: Values
+    width: float
+    barred: tuple[Values, ...]
+    rejected: tuple[Values, ...] = ()
+    note: str = ""
+
+
+def _after_success(setup: SearchSetup, stage: Stage) -> _Begin:
+    assert stage.decision is not None
+    return _Begin(stage.decision.values, next_width(setup, stage, has_lasted=True), stage.barred)
+
+
+def _after_failure(setup: SearchSetup, stage: Stage, ending: Ending) -> _Begin:
+    assert stage.decision is not None
+    used = stage.decision.values
+    is_taken_back = ending.rolled_back and not ending.diverged
+    if stage.decision.switched and usable_control(stage) is not None and is_taken_back:
+        note = f"the switch to {used.learning_rate:.3g} was rolled back"
+        width = next_width(setup, stage, has_lasted=False)
+        return _Begin(stage.incumbent, width, stage.barred, rejected=(used,), note=note)
+    factor, what = _cut(ending)
+    rate = max(setup.space.min_learning_rate, used.learning_rate * factor)
+    note = f"the stage before {what} at {used.learning_rate:.3g}, so this one starts from {rate:.3g}"
+    incumbent = used.model_copy(update={"learning_rate": rate})
+    return _Begin(incumbent, WIDEST, (*stage.barred, used), note=note)
+
+
+def _cut(ending: Ending) -> tuple[float, str]:
+    """Return what the rate of a commit that failed is multiplied by, and how it failed."""
+    if ending.diverged:
+        return DIVERGED_FACTOR, "diverged"
+    if ending.signs.is_dead:
+        return DIVERGED_FACTOR, "was taken back" if ending.rolled_back else "ended dead"
+    return ROLLED_BACK_FACTOR, "was taken back" if ending.rolled_back else "rose above the best loss of the run"

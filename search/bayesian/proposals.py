@@ -1,0 +1,403 @@
+"""What a stage tries next: pure functions of the problem and the open stage."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search.bayesian.contest import best_rewards, entries, leader
+from search.bayesian.decision import bounding_box, trust_region
+from search.bayesian.exchange_shortlist import promising
+from search.bayesian.rewards import diverged_values, evidence, scores, surrogate_of
+from search.bayesian.stage import FINAL_RUNG, MAX_EXTENSIONS, Proposal, Score, SearchSetup, Stage, is_barred
+from search.bayesian.wide_optimum import (
+    LEAST_PROGRESS,
+    coarse_pick,
+    lowest_peak,
+    parabola_peak,
+    plateau_of,
+    shows_progress,
+    steady_scores,
+)
+from search.budget.link import MIN_CONTRAST
+from search.budget.spending import fraction_spent
+from search.config import FINALISTS
+from search.past_jobs.prior import Prior
+from search.past_jobs.transfer import best_rate
+from search.space import Box, OptionAxis, are_within, distance
+from search.surrogate.acquisition import next_point, sobol_points
+from search.surrogate.model import MIN_POINTS, NUMERICAL_FAILURES, described
+from search.types import Candidate, Origin, Refusal, Values
+
+Array = NDArray[np.float64]
+#: Skip an extension that is clipped below this factor.
+LEAST_EXTENSION = 1.5
+#: An end of the finalists' range that turns out best is extended once: they share what there is with one more.
+MAX_FINALIST_EXTENSIONS = 1
+#: Neighbouring finalists differ by this factor of the learning rate.
+FINALIST_STEP = 2.0
+#: From this share of the budget on, a learning rate no longer rises: a probe does not see slow divergence.
+LAST_RISE = 0.5
+#: Values closer than this were tried already.
+SAME_VALUES = 1.02
+#: ... and with less than this between two rates, a probe between them would tell little.
+SAME_RATE = 1.15
+
+
+def propose(setup: SearchSetup, stage: Stage) -> Proposal | None:
+    """Return what to try next in `stage`, or None if it has tried enough, or has no reason to search."""
+    if not stage.has_incumbent:
+        return _propose_wide(setup, stage)
+    return _propose_local(setup, stage) if setup.config.revisit == "stages" or stage.events else None
+
+
+# -- the wide search -------------------------------------------------------------------------------
+
+
+def _propose_wide(setup: SearchSetup, stage: Stage) -> Proposal | None:
+    """Tell decades apart by coarse probes, then train finalists about their pick for longer, where any are wanted."""
+    if setup.contenders:
+        return _propose_contest(setup, stage)
+    is_coarse = _is_coarse(stage)
+    proposal = _propose_coarse(setup, stage) if is_coarse else None
+    if proposal is not None or (is_coarse and (stage.pending or not _are_sound(stage))):
+        return proposal
+    return _propose_finalist(setup, stage)
+
+
+def _propose_contest(setup: SearchSetup, stage: Stage) -> Proposal | None:
+    """Tell each optimizer's decades apart, train a finalist of each, and then the other finalists of the best."""
+    if _is_coarse(stage):
+        planned = (_planned_coarse(*entry) for entry in entries(setup, stage))
+        proposal = next(filter(None, planned), None) or _contest_extension(setup, stage)
+        if proposal is not None or stage.pending:
+            return proposal
+    sound = [entry for entry in entries(setup, stage) if _are_sound(entry.stage)]
+    first = next(filter(None, (_first_finalist(*entry) for entry in sound if _is_coarse(entry.stage))), None)
+    if first is not None or stage.pending:
+        return first
+    best = leader(setup, stage)
+    wants_more = setup.rate_probes > 1 and _are_sound(best.stage)  # the rate alone is told by its plateau
+    return _propose_finalist(*best) if wants_more else None
+
+
+def _is_coarse(stage: Stage) -> bool:
+    return all(each.origin == "wide" for each in stage.tried)
+
+
+def _contest_extension(setup: SearchSetup, stage: Stage) -> Proposal | None:
+    """Return a rate beyond the range of an optimizer whose end did best; that of the best optimizer comes first."""
+    if stage.pending or len(stage.tried) >= setup.most_coarse:
+        return None
+    best = best_rewards(stage)
+    in_order = sorted(
+        entries(setup, stage), key=lambda entry: best.get(entry.setup.space.optimizer, -math.inf), reverse=True
+    )
+    return next(filter(None, (_coarse_extension(*entry) for entry in in_order)), None)
+
+
+def _first_finalist(setup: SearchSetup, stage: Stage) -> Proposal | None:
+    """Return an optimizer's own finalist, at the rate with which it learns fastest: the plateau's middle."""
+    rate = setup.clip_rate(math.sqrt(math.prod(plateau_of(stage.at(0)))))
+    values = finalist_plan(setup, stage)[0].model_copy(update={"learning_rate": rate})
+    return None if is_barred(values, diverged_values(stage)) else Proposal(values, "finalist", FINAL_RUNG)
+
+
+def _are_sound(stage: Stage) -> bool:
+    return any(score.reward is not None for score in scores(stage))
+
+
+def _propose_coarse(setup: SearchSetup, stage: Stage) -> Proposal | None:
+    """Return a rate in a decade that was not tried; then one beyond the end that did best."""
+    return _planned_coarse(setup, stage) or _coarse_extension(setup, stage)
+
+
+def _planned_coarse(setup: SearchSetup, stage: Stage) -> Proposal | None:
+    diverged, tried = diverged_values(stage), [each.values for each in stage.tried]
+    left = [values for values in _coarse_plan(setup, stage) if values not in tried and not is_barred(values, diverged)]
+    return Proposal(left[0], "wide") if left else None
+
+
+def _coarse_extension(setup: SearchSetup, stage: Stage) -> Proposal | None:
+    if stage.pending or len(stage.tried) >= len(_coarse_plan(setup, stage)) + MAX_EXTENSIONS:
+        return None
+    extension = _extension(setup, stage, 10.0)
+    return None if extension is None else Proposal(extension, "wide")
+
+
+def _coarse_plan(setup: SearchSetup, stage: Stage) -> list[Values]:
+    rates = _most_central_first(_coarse_rates(setup, stage.prior))
+    return [setup.opening.model_copy(update={"learning_rate": rate}) for rate in rates]
+
+
+def _coarse_rates(setup: SearchSetup, prior: Prior) -> list[float]:
+    """Return the decades to look at: three about the rate that past runs found best, where they say which it is."""
+    past = _past_rate(setup, prior)
+    return setup.coarse_rates if past is None else [setup.clip_rate(past * factor) for factor in (0.1, 1.0, 10.0)]
+
+
+def _most_central_first(rates: list[float]) -> list[float]:
+    middle = (len(rates) - 1) / 2
+    return [rates[index] for index in sorted(range(len(rates)), key=lambda index: abs(2 * (index - middle) + 0.1))]
+
+
+def _past_rate(setup: SearchSetup, prior: Prior) -> float | None:
+    """Return the rate that past runs found best; None: they say nothing, or it lies beyond the rates to look at."""
+    probed = [probe.values for search in prior.searches for probe in search.probes if probe.reward is not None]
+    if not probed:
+        return None
+    box = bounding_box(setup, probed)
+    past, rates = best_rate(prior, box, box.to_unit(setup.opening)), setup.coarse_rates
+    return past if past is not None and rates[0] <= past <= rates[-1] else None
+
+
+def _propose_finalist(setup: SearchSetup, stage: Stage) -> Proposal | None:
+    rung = FINAL_RUNG
+    plan, finalists, diverged = finalist_plan(setup, stage), stage.at(rung), diverged_values(stage)
+    refused = [each for each in stage.refused if each.origin != "wide"]
+    asked: list[Candidate | Refusal] = [*finalists.candidates, *refused]
+    own = [each for each in asked if each.values.option == setup.opening.option]
+    tried = [each.values for each in own]
+    left = [values for values in plan if values not in tried and not is_barred(values, diverged)]
+    extensions = [each for each in own if each.origin == "finalist" and each.values not in plan]
+    num_refused = len(refused) + sum(each.origin != "wide" for each in stage.too_slow.values())
+    first = setup.rate_probes or (0 if shows_progress(stage.at(0)) else FINALISTS)
+    wanted = first + min(first, num_refused)  # others are tried for what was refused
+    if left and len(own) < wanted:
+        return Proposal(left[0], "finalist", rung)
+    if not stage.pending and len(extensions) < MAX_FINALIST_EXTENSIONS:
+        extension = _extension(setup, finalists, FINALIST_STEP)
+        if extension is not None:
+            return Proposal(extension, "finalist", rung)
+    if len(own) - len(extensions) < wanted:
+        found = _at_the_vertex(setup, finalists) or (
+            _acquire(setup, finalists, _around_finalists(setup, tried)) if own else None
+        )
+        return found and found._replace(rung=rung)
+    option = _untried_option(setup, finalists)
+    return option and option._replace(rung=rung)
+
+
+def finalist_plan(setup: SearchSetup, stage: Stage) -> list[Values]:
+    """Return the finalists of a wide search whose coarse probes are told: their pick, one above and one below.
+
+    A searched level opens at the best rate, and is tried lower above and higher below it: further finalists must tell
+    rate and level apart. Further axes start from where the run opens, and are then spread over their ranges (Sobol).
+    """
+    centre = coarse_pick(setup, stage.at(0))
+    rates = [setup.clip_rate(centre * FINALIST_STEP**step) for step in (0, 1, -1)]
+    levels = _alternating_levels(setup, [0, 1, 2])
+    return [
+        spread.model_copy(update={"learning_rate": rate, "level": level})
+        for rate, level, spread in zip(rates, levels, _spread(setup, len(rates)), strict=True)
+    ]
+
+
+def _around_finalists(setup: SearchSetup, tried: list[Values]) -> Box:
+    """Return the box around what was `tried`, at the exchange that the run opens with."""
+    axes = bounding_box(setup, tried).axes
+    opening = [setup.opening.option or ""]
+    return Box(axes=tuple(axis.among(opening) if isinstance(axis, OptionAxis) else axis for axis in axes))
+
+
+def _spread(setup: SearchSetup, num_points: int) -> list[Values]:
+    """Return the opening values, and then some that fill the ranges of the further axes."""
+    opening, axes = setup.opening, setup.space.further
+    if not axes:
+        return [opening] * num_points
+    box = Box(axes=axes)
+    unit_cube = np.array([[0.0] * len(axes), [1.0] * len(axes)])
+    points = sobol_points(num_points - 1, unit_cube, seed=setup.seed)
+    return [opening, *(box.from_unit(point.tolist(), opening) for point in points)]
+
+
+def _alternating_levels(setup: SearchSetup, distances: list[int]) -> list[float | None]:
+    level, axis = setup.opening.level, setup.space.axis("level")
+    if level is None or axis is None:
+        return [level] * len(distances)
+    reach = axis.around(level, setup.config.max_level_move)
+    low, high = math.sqrt(level * reach.low), math.sqrt(level * reach.high)
+    return [level if distance == 0 else (low, high)[(distance + 1) % 2] for distance in distances]
+
+
+def _untried_option(setup: SearchSetup, stage: Stage) -> Proposal | None:
+    """Return the best rate so far at an exchange that was not tried; those most like the opening one come first."""
+    options, tried = setup.space.options, [each.values.option for each in stage.tried if each.origin != "wide"]
+    left = [option for option in options if option not in tried]
+    finite = [score for score in scores(stage) if score.reward is not None] if left else []
+    if not finite:
+        return None
+    opening = options.index(setup.opening.option or "")
+    option = min(left, key=lambda each: abs(options.index(each) - opening))
+    best = parabola_peak(setup, stage) or max(finite, key=lambda score: score.reward or -math.inf).values
+    return Proposal(best.model_copy(update={"option": option}), "option")
+
+
+def _at_the_vertex(setup: SearchSetup, stage: Stage) -> Proposal | None:
+    """Return where the best three probes expect the peak, unless it is known or another probe is on its way there."""
+    if stage.pending or not setup.config.has_surrogate:
+        return None
+    peak = parabola_peak(setup, stage)
+    is_known = peak is not None and any(are_within(peak, each.values, SAME_RATE) for each in stage.tried)
+    return None if peak is None or is_known else Proposal(peak, "vertex")
+
+
+def _extension(setup: SearchSetup, stage: Stage, factor: float) -> Values | None:
+    """Return a point `factor` beyond the end of the range that did best; below it if everything diverged.
+
+    It is about the exchange that the run opens with: of the others there is a probe each. None if it is not the end
+    that did best, if what is beyond was refused or diverged, or if the lowest rate only seems best because none trains.
+    """
+    own = [score for score in steady_scores(stage) if score.values.option == setup.opening.option]
+    if not own:
+        return None
+    tried = sorted(own, key=lambda score: score.values.learning_rate)
+    best = tried[lowest_peak(np.array([-math.inf if score.reward is None else score.reward for score in tried]))]
+    if best is not tried[0] and best is not tried[-1]:
+        return None
+    if best is tried[0] and best.reward is not None and not (len(tried) > 1 and _is_worse(tried[1], best)):
+        return None
+    step = 1 / factor if best is tried[0] else factor
+    values = best.values.model_copy(update={"learning_rate": setup.clip_rate(best.values.learning_rate * step)})
+    is_known = _within(values.learning_rate, best.values.learning_rate, LEAST_EXTENSION) or _was_tried(stage, values)
+    return None if is_known or is_barred(values, diverged_values(stage)) else values
+
+
+def _is_worse(score: Score, best: Score) -> bool:
+    """Whether a higher rate did clearly worse than the best one, which lies at the lower end."""
+    return score.reward is None or best.reward is None or best.reward - score.reward > LEAST_PROGRESS
+
+
+# -- a later stage ---------------------------------------------------------------------------------
+
+
+def _propose_local(setup: SearchSetup, stage: Stage) -> Proposal | None:
+    asked = len(stage.tried)
+    if asked == 0:
+        return Proposal(stage.incumbent, "incumbent")
+    if asked >= setup.config.probes or not stage.candidates:  # without its control it decides nothing
+        return None
+    may_rise = stage.may_rise and fraction_spent(setup.budget, stage.opened) < LAST_RISE
+    region = trust_region(setup, stage.incumbent, may_rise=may_rise, width=stage.width)
+    if asked == 1 and "step_time" in stage.events and (other := _other_exchange(setup, stage, region)):
+        return other
+    if stage.lacks_control:
+        return None
+    return _RIVALS[setup.config.kind](setup, stage, region)
+
+
+def _promising(setup: SearchSetup, stage: Stage, region: Box) -> Proposal | None:
+    if evidence(stage).num_finite < MIN_POINTS:
+        return _move(setup, stage, region)
+    return _acquire(setup, stage, region)
+
+
+def _other_exchange(setup: SearchSetup, stage: Stage, region: Box) -> Proposal | None:
+    """Return the incumbent at another level, or another exchange, since the contrast tells compute from transfer.
+
+    At a lower one, or a sparser, if steps take longer than they did: it is cheaper, and where the link would lead.
+    Where the link is known, the exchange that a run would open with now. None: neither is searched.
+    """
+    start, is_slower = stage.incumbent, _is_slower(stage)
+    for axis, _ in region.spans():
+        if axis.name == "level":
+            ends = [axis.low, axis.high] if is_slower else [axis.high, axis.low]
+            level = ends[1] if _within(ends[0], start.level or 1.0, MIN_CONTRAST) else ends[0]
+            return Proposal(start.model_copy(update={"level": level}), "move")
+        if axis.name == "option":
+            neighbour = axis.moves(start.option)[-1 if is_slower else 0]  # from dense to sparse
+            option = promising(setup, stage)
+            chosen = neighbour if option in (None, start.option) else option
+            return Proposal(start.model_copy(update={"option": chosen}), "move")
+    return None
+
+
+def _is_slower(stage: Stage) -> bool:
+    """Whether steps take longer than they did."""
+    assert stage.before is not None  # it is its signs that showed an event
+    signs = stage.before.signs
+    return (signs.step_seconds or 0.0) > (signs.reference_seconds or 0.0)
+
+
+def _move(setup: SearchSetup, stage: Stage, region: Box) -> Proposal | None:
+    """Return the first of up, down (and the same for other axes) that is new; the others go first every other stage.
+
+    Up and down are the region's ends; half-way down, in logarithms, comes before all the way, and so do the others.
+    """
+    config, start = setup.config, stage.incumbent
+    up, down = config.max_up**stage.width, config.max_down**stage.width
+    half = config.max_level_move ** (stage.width / 2)
+    rates = [start.model_copy(update={"learning_rate": start.learning_rate * x}) for x in (up, down**0.5, down)]
+    others = [
+        start.model_copy(update={axis.name: value})
+        for axis, _ in [*region.spans()][1:]
+        for value in axis.moves(getattr(start, axis.name), half)
+    ]
+    moves = [*others, *rates] if stage.index % 2 == 0 else [*rates[:2], *others, rates[2]]
+    diverged = diverged_values(stage)
+    allowed = (region.clip(values) for values in moves)
+    values = next((values for values in allowed if _is_open(stage, values, diverged)), None)
+    return None if values is None else Proposal(values, "move")
+
+
+# -- common ----------------------------------------------------------------------------------------
+
+
+def _acquire(setup: SearchSetup, stage: Stage, region: Box) -> Proposal | None:
+    """Return the most promising point of `region` by the surrogate, or a space-filling one without it."""
+    outer, like = _outer(setup, stage, region), stage.incumbent
+    bounds = outer.bounds(region)
+    diverged = diverged_values(stage)
+
+    def is_legal(point: Array) -> bool:
+        return _is_open(stage, outer.from_unit(point.tolist(), like), diverged)
+
+    # functions of where the run stands, not of how it got there: a restored controller asks the same
+    stage_seed = (setup.seed * 1_000_003 + stage.index * 1_009) % 2**31
+    surrogate = surrogate_of(setup, stage, outer)
+    if surrogate is None:
+        # one sequence for the stage: its points keep their distance
+        cloud = outer.snap(sobol_points(32, bounds, seed=stage_seed))
+        free = next(filter(is_legal, cloud), None)
+        return None if free is None else Proposal(outer.from_unit(free.tolist(), like), "sobol")
+    seed = (stage_seed + len(stage.tried)) % 2**31
+    pending = np.array([outer.to_unit(candidate.values) for candidate in stage.pending])
+    ask = partial(next_point, bounds=bounds, pending=pending, snap=outer.snap, is_legal=is_legal, seed=seed)
+    try:
+        point = ask(surrogate)
+    except NUMERICAL_FAILURES as error:
+        surrogate = surrogate.plain(described(error))
+        point = ask(surrogate)
+    origin: Origin = "fallback" if surrogate.note else "acquisition"
+    return None if point is None else Proposal(outer.from_unit(point.tolist(), like), origin)
+
+
+def _outer(setup: SearchSetup, stage: Stage, region: Box) -> Box:
+    """Return the box whose unit cube the surrogate works in: all that is known, and all that may be asked."""
+    known = [*evidence(stage).values, *(candidate.values for candidate in stage.pending)]
+    return bounding_box(setup, known, region)
+
+
+def _is_open(stage: Stage, values: Values, diverged: tuple[Values, ...]) -> bool:
+    """Whether `values` are new, unlike what diverged, and nearer to the incumbent than to what was rolled back."""
+    own = distance(values, stage.incumbent)
+    is_rejected = any(distance(values, other) < own for other in stage.rejected)
+    return not (is_rejected or is_barred(values, diverged) or _was_tried(stage, values))
+
+
+def _was_tried(stage: Stage, values: Values) -> bool:
+    return any(are_within(values, each.values, SAME_VALUES) for each in stage.tried)
+
+
+def _within(first: float, second: float, factor: float) -> bool:
+    return max(first, second) <= factor * min(first, second)
+
+
+#: What a later stage tries beside the incumbent.
+_RIVALS: dict[str, Callable[[SearchSetup, Stage, Box], Proposal | None]] = {
+    "bo": _promising,
+    "sobol": _acquire,  # without a surrogate its points fill the region
+    "local": _move,
+}

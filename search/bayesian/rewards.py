@@ -1,0 +1,293 @@
+"""From losses to what a surrogate can learn from: rewards, their variances, and a place for what diverged."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search.bayesian.history import discounted
+from search.bayesian.stage import Probe, Score, SearchSetup, Stage
+from search.budget import spending
+from search.budget.probe_costs import costly
+from search.curves.curve_summary import Reading, side_by_side, usable_median
+from search.curves.forecast import has_diverged, standard_error
+from search.past_jobs.prior import NO_PRIOR, Prior
+from search.past_jobs.transfer import expectation, worth_of_divergence
+from search.space import Box
+from search.surrogate.gaussian_process import Expectation, Function
+from search.surrogate.model import LEAST_POINTS, MIN_POINTS, AnySurrogate, fit
+from search.types import Values
+
+Array = NDArray[np.float64]
+_Kind = tuple[float | str | None, ...]  # what decides what a step costs
+
+#: Below this share of the run's first loss a rise is never called a divergence.
+TOLERANCE = 0.7
+#: What a level a decade away from the opening one is expected to cost, in standard deviations of the rewards.
+STDS_PER_DECADE = 0.5
+#: Probes whose shares of their allowances differ by no more than this factor have spent the same.
+SAME_SHARE = 1.25
+#: A step that costs at least this share of another's, or at most the inverse, is compared with the same step of it.
+SAME_COST = 0.9
+#: Fewer steps than this have no last half to speak of.
+FEWEST_STEPS = 4
+#: A probe of fewer steps is short.
+SHORT = 12
+#: No reward, and no error of one, is more than so many times the loss that it is relative to, which may be almost 0.
+LARGEST_RATIO = 1e3
+
+
+def opening_level(readings: Sequence[Reading]) -> float | None:
+    """Return the level of a stage whose probes are all that is known: the median of their first losses."""
+    return usable_median([loss for reading in readings for loss in reading.opening])
+
+
+def stage_level(stage: Stage) -> float | None:
+    """Return the loss at which `stage` started."""
+    return stage.level if stage.level is not None else opening_level([probe.reading for probe in stage.probes])
+
+
+@lru_cache(maxsize=64)  # each look at a commit asks for its stage's probes
+def is_diverged(reading: Reading, *, level: float | None, initial: float | None) -> bool:
+    """Whether a probe blew up, by its trainer's word or by its curve."""
+    tolerance = TOLERANCE * abs(initial if initial is not None else level or 0.0)
+    return reading.diverged or has_diverged(reading.losses, level=level, tolerance=tolerance)
+
+
+def scores(stage: Stage) -> tuple[Score, ...]:
+    """Return what each finished probe of `stage` is worth, in their order, beside the probes of its own rung."""
+    rungs = {rung: iter(_scores(stage.at(rung))) for rung in {probe.candidate.rung for probe in stage.probes}}
+    return tuple(next(rungs[probe.candidate.rung]) for probe in stage.probes)
+
+
+def _scores(stage: Stage) -> tuple[Score, ...]:
+    """Return the scores of a stage whose probes are all of one rung.
+
+    The reward is ln L0 - ln(mean loss of the probe's last half), L0 the stage's starting level: comparable
+    between stages. Where a loss is not positive, (L0 - tail) / |L0| stands in for it. The variance is that of the
+    difference to the first probe, paired on the steps that are in both last halves, as far as they saw the same
+    batches. One that was cut short is behind the first by as much as it was when it ended, with a variance that grows
+    with what it missed, compared where both had spent as much; of one that cost more than
+    others, what they could have afforded counts.
+    """
+    level = stage_level(stage)
+    sound = [
+        probe
+        for probe in stage.probes
+        if level is not None and not is_diverged(probe.reading, level=level, initial=stage.initial)
+    ]
+    usable = {probe.candidate.id: probe for probe in at_equal_cost(sound)}
+    control = next((probe for probe in usable.values() if not probe.reading.is_cut), next(iter(usable.values()), None))
+    if level is None or control is None:
+        return tuple(Score(probe.candidate.values, None, 0.0) for probe in stage.probes)
+    tails = {number: _tail(probe, control) for number, probe in usable.items()}
+    losses = [tail.loss for tail in tails.values()]
+    is_positive = level > 0 and min(losses) > 0
+    unit = None if is_positive else max(abs(level), max(map(abs, losses)) / LARGEST_RATIO) or 1.0
+    return tuple(
+        _score(probe.candidate.values, tails.get(probe.candidate.id), level=level, unit=unit) for probe in stage.probes
+    )
+
+
+def at_equal_cost(probes: Sequence[Probe]) -> list[Probe]:
+    """Return `probes` of one stage, of costly steps those alone for which the cheapest probes had the time, too.
+
+    No probe is shorter than a few steps, so costly ones take more than their allowance, and have more time to learn.
+    What a step costs is told by all probes of its kind: the machine may have delayed one of them.
+    """
+    whole = dict[_Kind, list[Reading]]()
+    shares = dict[_Kind, list[float]]()
+    for candidate, reading in probes:
+        if not reading.is_cut:
+            whole.setdefault(costly(candidate.values), []).append(reading)
+            share = spending.num_allowances(candidate.allowance, reading)
+            shares.setdefault(costly(candidate.values), []).append(share)
+    spent = {kind: statistics.median(each) for kind, each in shares.items()}
+    least = min(spent.values(), default=0.0)
+    affordable = {
+        kind: max(FEWEST_STEPS, statistics.median(reading.num_steps for reading in whole[kind]) * least / share)
+        for kind, share in spent.items()
+        if share > SAME_SHARE * least > 0
+    }
+    return [_within(probe, affordable.get(costly(probe.candidate.values), math.inf)) for probe in probes]
+
+
+def _within(probe: Probe, num_steps: float) -> Probe:
+    is_longer = probe.reading.num_steps > num_steps
+    return probe._replace(reading=probe.reading.begun(num_steps)) if is_longer else probe
+
+
+def steps_at_equal_cost(probe: Probe, other: Probe) -> tuple[float, float]:
+    """Return how many first steps of `probe` and of `other`, which have some, cost as much: as many as both have.
+
+    Of one kind, that is equally many: what they seem to cost differs by what delayed the machine.
+    """
+    ratio = 1.0
+    if costly(probe.candidate.values) != costly(other.candidate.values):
+        allowance, readings = probe.candidate.allowance, (probe.reading, other.reading)
+        own, others = (spending.num_allowances(allowance, each) / each.num_steps for each in readings)
+        ratio = own / others if own > 0 and others > 0 else 1.0
+    if SAME_COST <= ratio <= 1 / SAME_COST:
+        ratio = 1.0
+    num_steps = min(float(probe.reading.num_steps), other.reading.num_steps / ratio)
+    return num_steps, num_steps * ratio
+
+
+def lowest_probed(stage: Stage) -> float | None:
+    """Return the lowest loss that a probe of `stage` ended at: the mean of its last half; None: none went well."""
+    level = stage_level(stage)
+    sound = (each for _, each in stage.probes if not is_diverged(each, level=level, initial=stage.initial))
+    return min((float(_tail_losses(reading).mean()) for reading in sound), default=None)
+
+
+def makes_progress(reading: Reading, *, level: float) -> bool:
+    """Whether a probe got below the `level` that it started from by more than noise, over its last half."""
+    half = _tail_losses(reading)
+    return bool(half.mean() < level - 2 * standard_error(half))
+
+
+def usable_control(stage: Stage) -> Reading | None:
+    """Return the incumbent's finished probe if it went well, or None; the wide search has none."""
+    first = stage.probes[0] if stage.has_incumbent and stage.probes else None
+    if first is None or first.candidate.values != stage.incumbent or first.reading.is_cut:
+        return None
+    diverged = is_diverged(first.reading, level=stage_level(stage), initial=stage.initial)
+    return None if diverged else first.reading
+
+
+class _Tail(NamedTuple):
+    loss: float
+    error: float  # its standard error; that of the difference to the control, whose own is 0
+
+
+@lru_cache(maxsize=64)  # each ask reads all finished probes again, some of them three times
+def _tail(probe: Probe, control: Probe) -> _Tail:
+    """Return the mean loss of the probe's last half; of one that was cut, as it would be beside the whole control."""
+    half, others = _tail_losses(probe.reading), _tail_losses(control.reading)
+    if probe is control:
+        return _Tail(float(half.mean()), 0.0)
+    saw_the_same = probe.candidate.values.batch_size == control.candidate.values.batch_size
+    if not probe.reading.is_cut:
+        return _Tail(float(half.mean()), _error(probe.reading, control.reading, saw_the_same=saw_the_same))
+    num_steps, same_steps = steps_at_equal_cost(probe, control)
+    both = side_by_side(probe.reading, control.reading, num_steps, same_steps)
+    seen, same = (series[len(series) // 2 :] for series in both)
+    is_paired = saw_the_same and num_steps == same_steps
+    paired = standard_error(seen - same) if is_paired else math.hypot(standard_error(seen), standard_error(same))
+    error = paired * math.sqrt(control.reading.num_steps / same_steps)
+    if min(seen.mean(), same.mean(), others.mean()) > 0 and seen.mean() <= LARGEST_RATIO * same.mean():
+        return _Tail(float(others.mean() * seen.mean() / same.mean()), error)
+    return _Tail(float(others.mean() + seen.mean() - same.mean()), error)
+
+
+def _error(reading: Reading, control: Reading, *, saw_the_same: bool) -> float:
+    """Return the standard error e of the difference between the mean losses of two last halves.
+
+    Both hold the same steps as far as a share p of the one and q of the other. With e1 and e2 the errors of the two
+    means, and e3 that of the mean difference on those steps, e^2 = (1 - q) e1^2 + (1 - p) e2^2 + p q e3^2: exact where
+    losses are independent from step to step and vary alike.
+    """
+    shorter, longer = sorted((reading.num_steps, control.num_steps))
+    shared = max(0.0, shorter - longer / 2) if saw_the_same else 0.0
+    p, q = 2 * shared / reading.num_steps, 2 * shared / control.num_steps
+    own, others = standard_error(_tail_losses(reading)), standard_error(_tail_losses(control))
+    seen, same = side_by_side(reading, control, shorter, shorter)
+    first = min(int(len(seen) * longer / (2 * shorter)), len(seen) - 1)
+    paired = standard_error((seen - same)[first:])
+    return math.sqrt((1 - q) * own**2 + (1 - p) * others**2 + p * q * paired**2)
+
+
+def _score(values: Values, tail: _Tail | None, *, level: float, unit: float | None) -> Score:
+    """Return the score of a probe; `unit` stands in where a logarithm has none."""
+    if tail is None:
+        return Score(values, None, 0.0)
+    reward = math.log(level) - math.log(tail.loss) if unit is None else (level - tail.loss) / unit
+    relative = min(tail.error / (unit or tail.loss), LARGEST_RATIO)
+    return Score(values, reward, relative**2)
+
+
+def _tail_losses(reading: Reading) -> Array:
+    """Return the losses that judge a probe: its last half, or the last third of a short one."""
+    losses = np.asarray(reading.losses, dtype=np.float64)
+    return losses[-max(1, round(len(losses) / 3)) :] if len(losses) < SHORT else losses[len(losses) // 2 :]
+
+
+class Evidence(NamedTuple):
+    """Data for a surrogate: n values, their rewards and variances; what diverged is in with a low reward."""
+
+    values: tuple[Values, ...]
+    rewards: tuple[float, ...]
+    variances: tuple[float, ...]
+    num_finite: int
+    prior: Prior = NO_PRIOR
+
+    def surrogate(self, setup: SearchSetup, box: Box) -> AnySurrogate | None:
+        """Return a surrogate over `box`, or None if there is too little to learn from, or the controller uses none."""
+        is_enough = len(self.values) >= LEAST_POINTS if self.prior.searches else self.num_finite >= MIN_POINTS
+        if not setup.config.has_surrogate or not is_enough:
+            return None
+        expected = self.expectation(box, setup.opening)
+        return fit(self._points(box), np.array(self.rewards), np.array(self.variances), expected=expected)
+
+    def expectation(self, box: Box, opening: Values) -> Expectation:
+        """Return what past runs, as far as they explain the probes, and the link's rule lead to expect."""
+        rewards, variances = np.array(self.rewards), np.array(self.variances)
+        belief = level_belief(box, opening)
+        return expectation(self.prior, box, self._points(box), rewards, variances, otherwise=belief)
+
+    def _points(self, box: Box) -> Array:
+        return np.array([box.to_unit(values) for values in self.values])
+
+
+def level_belief(box: Box, opening: Values) -> Function:
+    """Return what is expected of the level before any probe: that the one the run opens with is best.
+
+    It opens with what the link suggests. A level 10 times as high, or as low, costs half of a standard deviation of
+    the rewards: probes that tell levels apart outvote it.
+    """
+    num_coordinates = sum(axis.num_coordinates for axis in box.axes)
+    peak, weight = np.zeros(num_coordinates), np.zeros(num_coordinates)
+    for axis, span in box.spans():
+        if axis.name == "level" and opening.level is not None:
+            peak[span] = axis.to_unit(opening.level)
+            weight[span] = STDS_PER_DECADE * math.log10(axis.high / axis.low) ** 2
+    return lambda points: -np.asarray((points - peak) ** 2 @ weight)
+
+
+def evidence(stage: Stage) -> Evidence:
+    """Return what the probes of this stage and of earlier ones say, relative to this stage's first finite reward."""
+    decisive = stage.decisive
+    current = scores(decisive)
+    origin = next((score.reward for score in current if score.reward is not None), 0.0)
+    rows = [(score.values, score.reward - origin, score.variance) for score in current if score.reward is not None]
+    earlier = discounted(stage.history, stage.drift)
+    rows += [(score.values, score.reward, score.variance) for score in earlier if score.reward is not None]
+    num_finite = len(rows)
+    diverged = [score.values for score in current if score.reward is None]
+    if rows:
+        reward, variance = worth_of_divergence([reward for _, reward, _ in rows])
+        rows += [(values, reward, variance) for values in diverged]
+    return Evidence(
+        values=tuple(values for values, _, _ in rows),
+        rewards=tuple(reward for _, reward, _ in rows),
+        variances=tuple(variance for _, _, variance in rows),
+        num_finite=num_finite,
+        prior=stage.prior,
+    )
+
+
+def surrogate_of(setup: SearchSetup, stage: Stage, box: Box) -> AnySurrogate | None:
+    """Return what `Evidence.surrogate` makes of `stage`; fitted once, however often it is asked for."""
+    known = evidence(stage)
+    if (known, box) not in stage.surrogates:
+        stage.surrogates[known, box] = known.surrogate(setup, box)
+    return stage.surrogates[known, box]
+
+
+def diverged_values(stage: Stage) -> tuple[Values, ...]:
+    """Return all values that may not be tried again in `stage`."""
+    return stage.barred + tuple(score.values for score in scores(stage) if score.reward is None)

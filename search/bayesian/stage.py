@@ -1,0 +1,296 @@
+"""The open stage: what was asked in it and what came back. The one mutable value that a controller holds."""
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from search.budget import spending
+from search.budget.link import Link
+from search.config import (
+    CONTEST_RATES,
+    FINALISTS,
+    OPTIMIZER_TRAITS,
+    Budget,
+    OptimizerTraits,
+    SearchConfig,
+    contest_steps,
+    num_coarse,
+)
+from search.curves.calibration import Outcome
+from search.curves.curve_summary import Ending, Reading
+from search.curves.events import Event
+from search.curves.faults import Level
+from search.past_jobs.prior import NO_PRIOR, Prior
+from search.space import Box, SearchSpace, ValueName, are_within
+from search.types import Candidate, Decision, Origin, Refusal, Spent, Values
+
+if TYPE_CHECKING:  # `search.bayesian.rewards` reads stages
+    from search.bayesian.rewards import Evidence
+    from search.surrogate.model import AnySurrogate
+
+#: A rate that diverged bars those at or above this share of it ...
+BARRED_SHARE = 0.7
+#: ... at values within this factor of what also decides whether a rate diverges (momentum: of 1 - momentum).
+BARRED_FACTOR = 3.0
+#: Finalists more where the level is searched: a surrogate needs four.
+LEVEL_PROBES = 2
+#: Rung 0 are the probes that tell decades apart.
+FINAL_RUNG = 1
+BARRED_AXES: tuple[ValueName, ...] = ("level", "batch_size", "momentum", "option", "optimizer")
+#: Where optimizers compete, the coarse probes of each span these decades about its own guess.
+CONTEST_DECADES = 2.0
+#: An end of the coarse probes' range that turns out best is extended, at most this often.
+MAX_EXTENSIONS = 2
+
+
+@dataclass(frozen=True)
+class SearchSetup:
+    """What does not change during a run."""
+
+    space: SearchSpace
+    config: SearchConfig
+    budget: Budget
+    seed: int
+
+    @property
+    def traits(self) -> OptimizerTraits:
+        return OPTIMIZER_TRAITS[self.space.optimizer]
+
+    @property
+    def opening(self) -> Values:
+        """What the run opens with: the guess, inside the space."""
+        return self.space.opening
+
+    def of(self, optimizer: str | None) -> "SearchSetup":
+        """Return the problem as this optimizer has it: its traits, its guess. None: no optimizers compete."""
+        if optimizer in (None, self.space.optimizer):
+            return self
+        [rate] = [each.learning_rate for each in self.space.optimizers if each.optimizer == optimizer]
+        guess = self.space.guess.model_copy(update={"learning_rate": rate, "optimizer": optimizer})
+        return replace(self, space=self.space.model_copy(update={"optimizer": optimizer, "guess": guess}))
+
+    @property
+    def contenders(self) -> tuple[str, ...]:
+        """The optimizers that the wide search compares: the first of the job's, as many as its cap has room for.
+
+        None where no optimizers compete, or the cap has room for one alone.
+        """
+        names = tuple(each.optimizer for each in self.space.optimizers)
+        cap = self._cap_steps
+        return names[
+            : max((number for number in range(2, len(names) + 1) if self.contest_steps(number) <= cap), default=0)
+        ]
+
+    def contest_steps(self, num_optimizers: int) -> int:
+        """Return the fewest steps that compare so many."""
+        return contest_steps(self.config, num_optimizers=num_optimizers, num_finalists=self.rate_probes)
+
+    @property
+    def most_coarse(self) -> int:
+        """Coarse probes that a contest has room for, extensions included."""
+        number = len(self.contenders)
+        spare = (self._cap_steps - self.contest_steps(number)) / self.config.coarse_probe_steps
+        return number * CONTEST_RATES + math.floor(min(spare, number * MAX_EXTENSIONS))
+
+    @property
+    def _cap_steps(self) -> float:
+        return math.inf if self.num_steps is None else self.search_fraction * self.num_steps
+
+    @property
+    def num_steps(self) -> float | None:
+        """Steps that the budget holds, by what one cost before the clock started; None: nothing tells."""
+        counts = [cap / self.step_cost[unit] for unit, cap in self._caps.items() if self.step_cost.get(unit)]
+        return min(counts, default=None)
+
+    @property
+    def step_cost(self) -> spending.Amounts:
+        """What a step of all workers cost before the clock started, in the budget's units; a step, where none was."""
+        step = self.space.step
+        cost = {"steps": 1.0} | ({} if step is None else {"bytes": step.bytes, "seconds": step.seconds})
+        return {unit: cost[unit] for unit in self._caps if unit in cost}
+
+    @property
+    def _caps(self) -> spending.Amounts:
+        return spending.caps(self.budget)
+
+    @property
+    def search_fraction(self) -> float:
+        """Most of the budget that probes may spend."""
+        return self.config.search_fraction(self.num_steps)
+
+    @property
+    def wide_probes(self) -> int:
+        """Probes of the wide search's last rung, extensions of its range apart; 0: the coarse ones decide."""
+        return self.rate_probes + max(0, len(self.space.options) - 1) + max(0, len(self.contenders) - 1)
+
+    @property
+    def rate_probes(self) -> int:
+        """Those of them with the exchange and the optimizer that do best; each that competes with it has one more."""
+        return self._first_finalists + LEVEL_PROBES * bool(self.space.axis("level")) + self._finalists_of_axes
+
+    @property
+    def _first_finalists(self) -> int:
+        if self.config.wide_probes is not None:
+            return self.config.wide_probes
+        return FINALISTS if self.space.ranges else min(1, len(self.space.options) + len(self.space.optimizers))
+
+    @property
+    def _finalists_of_axes(self) -> int:
+        return self.config.wide_probes_per_axis * len(self.space.further)
+
+    @property
+    def coarse_rates(self) -> list[float]:
+        """Learning rates a decade apart, by which the wide search begins: in the stated range, or about the guess."""
+        low, high = self.config.stated_rates or self._rates_around_guess()
+        return [float(rate) for rate in np.geomspace(low, high, num_coarse(math.log10(high / low)))]
+
+    def _rates_around_guess(self) -> tuple[float, float]:
+        centre, decades = self.opening.learning_rate * self.traits.centre, self.config.wide_decades
+        if self.contenders:  # a narrow range has to lie about what is best in so few steps
+            centre /= self.traits.pick
+            decades = min(decades, CONTEST_DECADES)
+        centre, half = self.clip_rate(centre), decades / 2
+        return self.clip_rate(centre / 10**half), self.clip_rate(centre * 10**half)
+
+    def clip_rate(self, rate: float) -> float:
+        """Move a learning rate into the space."""
+        return min(self.space.max_learning_rate, max(self.space.min_learning_rate, rate))
+
+    def shares(self, stage: int) -> list[int]:
+        """Return the weights 1 : 2 : 4 : ... of the commits from `stage` on; past the last stage, all is one."""
+        return [2**index for index in range(stage, self.config.num_stages)] or [1]
+
+
+class Proposal(NamedTuple):
+    """What to try next; `rung` is as in `search.types.Candidate`."""
+
+    values: Values
+    origin: Origin
+    rung: int = 0
+
+
+class Probe(NamedTuple):
+    candidate: Candidate
+    reading: Reading
+
+
+class Score(NamedTuple):
+    """What a probe is worth: the fall of the log loss, and its variance. None: it diverged."""
+
+    values: Values
+    reward: float | None
+    variance: float
+
+
+#: Scores of the last stages: see `search.bayesian.history`.
+History = tuple[tuple[Score, ...], ...]
+
+
+@dataclass
+class Stage:
+    """Mutable. `level` and `initial` are losses: where the stage starts, and where the run started."""
+
+    index: int
+    incumbent: Values
+    has_incumbent: bool = True  # False: the wide search, which compares with nothing
+    opened: Spent = field(default_factory=Spent)
+    search_before: Spent = field(default_factory=Spent)
+    search_coarse: Spent = field(default_factory=Spent)  # by the probes that tell decades apart
+    level: float | None = None
+    initial: float | None = None
+    best: Level | None = None  # the lowest that the committed line has reached
+    gradient_scale: float | None = None  # in the run's beginning
+    history: History = ()
+    drift: float = 0.0  # of rewards from stage to stage, as far as `history` shows it
+    prior: Prior = NO_PRIOR  # of the wide search; later stages have a `history`
+    width: float = 1.0  # of the trust region: the exponent of its limits
+    barred: tuple[Values, ...] = ()  # diverged on the committed line
+    rejected: tuple[Values, ...] = ()  # rolled back, from where this stage starts again
+    may_rise: bool = True  # False: something happened on the line, and no commit has met its forecast since
+    before: Ending | None = None  # how the stage before ended
+    before_level: float | None = None  # the loss at which that stage started
+    events: tuple[Event, ...] = ()  # what happened in it
+    reference_seconds: float | None = None  # of a step after the last search; None: this commit will show it
+    link: Link | None = None  # as the stages before have shown it
+    candidates: list[Candidate] = field(default_factory=list)
+    readings: dict[str, Reading] = field(default_factory=dict)
+    outcomes: tuple[Outcome, ...] = ()  # of the last stages that had a forecast
+    refused: list[Refusal] = field(default_factory=list)  # without a step
+    too_slow: dict[str, Refusal] = field(default_factory=dict)  # by candidate, after a few steps
+    decided: Spent = field(default_factory=Spent)  # the run's totals when its commit began
+    note: str = ""  # why the incumbent is not what the stage before used
+    is_complete: bool = False
+    decision: Decision | None = None
+    surrogates: "dict[tuple[Evidence, Box], AnySurrogate | None]" = field(default_factory=dict, compare=False)  # fitted
+
+    @property
+    def probes(self) -> list[Probe]:
+        """The finished probes, without those that were too slow, in the order in which they were asked for."""
+        done = [each for each in self.candidates if each.id in self.readings and each.id not in self.too_slow]
+        return [Probe(candidate, self.readings[candidate.id]) for candidate in done]
+
+    @property
+    def rung(self) -> int:
+        """The rung that the search has reached: the one of its last candidate."""
+        return self.candidates[-1].rung if self.candidates else 0
+
+    def at(self, rung: int) -> "Stage":
+        """Return the stage as if its candidates of `rung` were all: probes are compared with those of their rung."""
+        if all(candidate.rung == rung for candidate in self.candidates):
+            return self
+        return replace(self, candidates=[candidate for candidate in self.candidates if candidate.rung == rung])
+
+    def of(self, optimizer: str | None) -> "Stage":
+        """Return the stage as if its candidates with this optimizer were all; None: no optimizers compete."""
+        if all(each.values.optimizer == optimizer for each in self.tried):
+            return self
+        own = [candidate for candidate in self.candidates if candidate.values.optimizer == optimizer]
+        ids = {candidate.id for candidate in own}
+        return replace(
+            self,
+            candidates=own,
+            readings={name: reading for name, reading in self.readings.items() if name in ids},
+            refused=[each for each in self.refused if each.values.optimizer == optimizer],
+            too_slow={name: each for name, each in self.too_slow.items() if name in ids},
+        )
+
+    @property
+    def decisive(self) -> "Stage":
+        """The stage as if those probes were all that decide it: of the last rung that has some."""
+        last = self.at(self.rung)
+        return last if last.probes else self.at(0)
+
+    @property
+    def pending(self) -> list[Candidate]:
+        return [candidate for candidate in self.candidates if candidate.id not in self.readings]
+
+    @property
+    def lacks_control(self) -> bool:
+        """Whether the incumbent's probe took too long, so that there is nothing to compare others with."""
+        return self.has_incumbent and bool(self.candidates) and self.candidates[0].id in self.too_slow
+
+    @property
+    def is_after_failure(self) -> bool:
+        """Whether the incumbent is what was left after a commit that failed."""
+        return self.before is not None and self.before.has_failed
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further probe fits."""
+        return any(refusal.kind == "no_room" for refusal in self.refused)
+
+    @property
+    def tried(self) -> list[Candidate | Refusal]:
+        """All that was proposed, whether or not it was probed."""
+        return [*self.candidates, *self.refused]
+
+
+def is_barred(values: Values, diverged: tuple[Values, ...]) -> bool:
+    """Whether `values` are as likely to diverge as any of those that did."""
+    return any(
+        values.learning_rate >= BARRED_SHARE * other.learning_rate
+        and are_within(values, other, BARRED_FACTOR, BARRED_AXES)
+        for other in diverged
+    )

@@ -1,0 +1,281 @@
+"""Where a wide search expects the best rate of a run.
+
+By coarse probes: a place on the plateau of rates that train. By finalists along one axis: the vertex of a parabola
+through the best one and its neighbours; on several: where the posterior mean is highest, on a lattice of legal
+values, then along one axis at a time.
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search.bayesian.rewards import diverged_values, scores, stage_level
+from search.bayesian.stage import Probe, Score, SearchSetup, Stage, is_barred
+from search.past_jobs.transfer import worth_of_divergence
+from search.space import AnyAxis, Axis, Box
+from search.surrogate.model import AnySurrogate
+from search.types import Values
+
+#: Losses on the same batch that differ by a smaller share do not tell two probes apart.
+LEAST_PROGRESS = 0.001
+#: The plateau holds the rates that gain at least this share of what the best one gains.
+PLATEAU = 0.7
+#: A batch W times as large, as a run has whose coarse probes were trained by single workers, wants a rate higher by
+#: this power of W (docs/decisions/0013).
+BATCH_POWER = 1 / 3
+#: A second peak at a higher rate must be better by this share of its gain.
+TWIN_SHARE = 0.15
+#: A loss jumps that lies above that of a lower rate on the same batch by this share of the loss at the start.
+JUMP = 0.08
+#: A rise of the log loss that does no harm.
+HARM = 0.005
+#: The fall of the log loss from other batches that is no noise.
+LEAST_GAIN = 0.05
+#: Points on a line of learning rates (4 decades / 200: steps of about 5 %), and on one of another axis.
+NUM_RATES, NUM_OTHERS = 201, 17
+#: More rounds of line searches than a posterior of a dozen probes needs.
+MAX_ROUNDS = 8
+
+
+def vertex(rates: Sequence[float], rewards: Sequence[float]) -> float | None:
+    """Return the rate at the vertex of the parabola, in log rate, through the best probe and its two neighbours.
+
+    None where the best of them is the lowest or the highest rate, or no better than its neighbours.
+    """
+    if len(rates) < 3:
+        return None
+    order = np.argsort(rates)
+    x, y = np.log(np.asarray(rates)[order]), np.asarray(rewards)[order]
+    best = lowest_peak(y)
+    if not 0 < best < len(y) - 1:
+        return None
+    left, right = (x[best - 1], x[best + 1])
+    rise = (y[best] - y[best - 1]) / (x[best] - left)
+    fall = (y[best] - y[best + 1]) / (right - x[best])
+    if not rise + fall > 0:
+        return None
+    # Slopes are those of the parabola half-way between two probes.
+    middle = (left + x[best]) / 2
+    peak = middle + (right - left) / 2 * rise / (rise + fall)
+    return float(np.exp(np.clip(peak, left, right)))
+
+
+def lowest_peak(rewards: NDArray[np.float64]) -> int:
+    """Return the index of the best reward, in order of the rates; of two peaks, that of the lower rate.
+
+    It must be clearly worse to be passed over: near the highest rate that trains at all, luck makes peaks.
+    """
+    best = int(np.argmax(rewards))
+    clearly = TWIN_SHARE * abs(float(rewards[best]))
+    peaks = (
+        index
+        for index in range(best)
+        if rewards[index] > rewards[index + 1] and rewards[index] >= rewards[best] - clearly
+    )
+    return next(peaks, best)
+
+
+def plateau(rates: Sequence[float], gains: Sequence[float | None]) -> tuple[float, float]:
+    """Return the lowest and the highest rate between which the gain reaches `PLATEAU` of the best one.
+
+    Gains are relative to the lowest rate's, of those that did not diverge, and interpolated in log rate. A rate that
+    diverged lost as much as the best one gained, and none lost more. Where the gain does not fall, the edge is the
+    last rate.
+    """
+    order = np.argsort(rates)
+    finite = [gain for gain in (gains[index] for index in order) if gain is not None]
+    top = max(finite) - finite[0]
+    relative = [-top if gain is None else max(gain - finite[0], -top) for gain in (gains[index] for index in order)]
+    x, y = np.log(np.asarray(rates)[order]), np.array(relative)
+    best = int(np.argmax(y))
+    down, up = slice(best, None, -1), slice(best, None)
+    return _edge(x[down], y[down], PLATEAU * top), _edge(x[up], y[up], PLATEAU * top)
+
+
+def _edge(x: NDArray[np.float64], y: NDArray[np.float64], target: float) -> float:
+    """Return the rate at which `y` first falls to `target`, going along `x`."""
+    below = np.flatnonzero(y < target)
+    if not len(below):
+        return float(np.exp(x[-1]))
+    last = int(below[0])
+    return float(np.exp(np.interp(target, y[[last, last - 1]], x[[last, last - 1]])))
+
+
+def coarse_pick(setup: SearchSetup, stage: Stage) -> float:
+    """Return the rate that a run should use, by coarse probes of which some did not diverge.
+
+    Where so few steps do not train yet, it follows from the highest rate that does no harm. Where a stated range ends
+    on the plateau, nobody knows its edge, and its middle within the range is used.
+    """
+    pick = setup.traits.pick * setup.space.num_alone**BATCH_POWER
+    if not shows_progress(stage):
+        return setup.clip_rate(harmless_rate(stage) * min(1.0, pick))
+    low, high = plateau_of(stage)
+    is_open = setup.config.stated_rates is not None and high >= max(each.values.learning_rate for each in scores(stage))
+    return setup.clip_rate(math.sqrt(low * high) * (1.0 if is_open else pick))
+
+
+def plateau_of(stage: Stage) -> tuple[float, float]:
+    """Return the edges of the plateau that coarse probes found."""
+    judged = scores(stage)
+    return plateau([score.values.learning_rate for score in judged], [score.reward for score in judged])
+
+
+def harmless_rate(stage: Stage) -> float:
+    """Return the highest rate that does no harm, by probes that do not train yet."""
+    finite = [(score.values.learning_rate, score.reward) for score in scores(stage) if score.reward is not None]
+    _, least = min(finite)
+    return max(rate for rate, reward in finite if reward >= least - HARM)
+
+
+def shows_progress(stage: Stage) -> bool:
+    """Whether a rate trains better than the lowest one, over the last half and at its end: else no rate is best.
+
+    Probes of one rung see the same batches, so that what is left of their differences is the rate's.
+    """
+    sound = [probe for probe, score in zip(stage.probes, scores(stage), strict=True) if score.reward is not None]
+    if not sound:
+        return False
+    lowest = _lowest(sound)
+    return any(_is_below(probe, lowest) for probe in sound) or max(_rewards(stage)) > LEAST_GAIN
+
+
+def _rewards(stage: Stage) -> list[float]:
+    return [score.reward for score in scores(stage) if score.reward is not None]
+
+
+def _lowest(probes: Sequence[Probe]) -> Probe:
+    return min(probes, key=lambda probe: probe.candidate.values.learning_rate)
+
+
+def _is_below(probe: Probe, other: Probe) -> bool:
+    gaps = _gaps(probe, other)
+    half = gaps[len(gaps) // 2 :]
+    return bool(len(half) and half.mean() > LEAST_PROGRESS and half[-1] > LEAST_PROGRESS)
+
+
+def _gaps(probe: Probe, other: Probe) -> NDArray[np.float64]:
+    """Return by what share the probe's losses lie below the other's, batch by batch, as far as both go."""
+    pairs = zip(probe.reading.losses, other.reading.losses, strict=False)
+    return np.array([(other_loss - loss) / (abs(other_loss) or 1.0) for loss, other_loss in pairs])
+
+
+def is_along_the_rate(setup: SearchSetup, stage: Stage) -> bool:
+    """Whether the probes at the opening exchange say by themselves which rate is best."""
+    return not (setup.space.ranges or stage.prior.searches)
+
+
+def _of_the_opening(setup: SearchSetup, stage: Stage) -> list[Score]:
+    """Return what did not diverge, at the exchange that the run opens with; of the others there is a probe each."""
+    opening = setup.opening.option
+    return [score for score in scores(stage) if score.reward is not None and score.values.option == opening]
+
+
+def parabola_peak(setup: SearchSetup, stage: Stage) -> Values | None:
+    """Return the values at the vertex of the stage's probes.
+
+    None where more than the rate and the exchange is searched or past jobs speak: then the posterior knows more. None
+    too where there is no vertex, or it is barred. It is that of the exchange that the run opens with.
+    """
+    if not is_along_the_rate(setup, stage):
+        return None
+    judged = [score for score in steady_scores(stage) if score.values.option == setup.opening.option]
+    finite = [score for score in judged if score.reward is not None]
+    if not finite:
+        return None
+    low, _ = worth_of_divergence([score.reward or 0.0 for score in finite])
+    rewards = [low if score.reward is None else score.reward for score in judged]
+    rate = vertex([score.values.learning_rate for score in judged], rewards)
+    values = None if rate is None else finite[0].values.model_copy(update={"learning_rate": rate})
+    return None if values is None or is_barred(values, diverged_values(stage)) else values
+
+
+def steady_scores(stage: Stage) -> list[Score]:
+    """Return the scores of `stage`, without a reward where a finalist jumps.
+
+    It jumps if its loss rises clearly above that of the next lower rate on the same batch, all other values equal. Its
+    rate is at the edge of what trains at all, and a longer run at it goes over the edge.
+    """
+    found, level = scores(stage), stage_level(stage)
+    by_rate = sorted(range(len(found)), key=lambda index: found[index].values.learning_rate)
+    steady, below = list(found), None
+    for index in by_rate:
+        probe = stage.probes[index]
+        if found[index].reward is None or not probe.candidate.rung:
+            continue
+        if below is not None and _differ_in_rate(probe, below) and _jumps(probe, below, level=level or 0.0):
+            steady[index] = found[index]._replace(reward=None)
+        else:
+            below = probe
+    return steady
+
+
+def _differ_in_rate(probe: Probe, other: Probe) -> bool:
+    """Whether the two trained with the same values but for the rate: else a jump may be another value's."""
+    values, others = probe.candidate.values, other.candidate.values
+    return values.model_copy(update={"learning_rate": others.learning_rate}) == others
+
+
+def _jumps(probe: Probe, below: Probe, *, level: float) -> bool:
+    losses, others = (np.asarray(each.reading.losses) for each in (probe, below))
+    num_points = min(len(losses), len(others))
+    return bool(np.any(losses[:num_points] - others[:num_points] > JUMP * abs(level)))
+
+
+def interpolated_peak(
+    surrogate: AnySurrogate, box: Box, tried: Sequence[Values], *, barred: tuple[Values, ...]
+) -> Values | None:
+    """Return the values with the highest posterior mean inside the range of `tried`; None: all of it is barred."""
+    axes = [_tried_range(axis, tried) for axis in box.axes]
+
+    def best(cells: Sequence[Values]) -> Values | None:
+        free = [values for values in cells if not is_barred(values, barred)]
+        means = surrogate.mean(np.array([box.to_unit(values) for values in free])) if free else np.zeros(0)
+        return free[int(np.argmax(means))] if free else None
+
+    peak = best([_with(start, axes[0], rate) for rate in _line(axes[0]) for start in _settings(axes[1:], tried)])
+    for _ in range(MAX_ROUNDS):
+        before = peak
+        for axis in axes:
+            peak = peak and best([peak, *(_with(peak, axis, value) for value in _line(axis))])
+        if peak == before:
+            break
+    return peak
+
+
+def at_best_option(
+    surrogate: AnySurrogate, box: Box, peak: Values, tried: Sequence[Values], *, barred: tuple[Values, ...]
+) -> Values:
+    """Return `peak` with the exchange, of those in `tried`, that has the highest posterior mean there."""
+    options = dict.fromkeys(values.option for values in tried)
+    cells = [peak.model_copy(update={"option": option}) for option in options]
+    free = [values for values in cells if not is_barred(values, barred)] or [peak]
+    return free[int(np.argmax(surrogate.mean(np.array([box.to_unit(values) for values in free]))))]
+
+
+def _tried_range(axis: Any, tried: Sequence[Values]) -> Any:
+    return axis.among([getattr(each, axis.name) for each in tried])
+
+
+def _line(axis: AnyAxis) -> list[Any]:
+    if isinstance(axis, Axis) and axis.name == "learning_rate":
+        return [float(rate) for rate in np.geomspace(axis.low, axis.high, NUM_RATES)]
+    return list(axis.grid(NUM_OTHERS))
+
+
+def _settings(axes: Sequence[AnyAxis], tried: Sequence[Values]) -> list[Values]:
+    """Return a lattice over `axes`, about as many cells as one line has points, and what was tried."""
+    num_points = max(3, math.floor(NUM_OTHERS ** (1 / len(axes)))) if axes else 1
+    cells = product(*(axis.grid(num_points) for axis in axes))
+    lattice = [
+        tried[0].model_copy(update={axis.name: value for axis, value in zip(axes, cell, strict=True)}) for cell in cells
+    ]
+    return lattice + (list(tried) if len(axes) > 1 else [])
+
+
+def _with(values: Values, axis: AnyAxis, value: object) -> Values:
+    return values.model_copy(update={axis.name: value})

@@ -1,0 +1,188 @@
+"""What probing may cost: shares of the budget by stage, and whether one more probe fits."""
+
+import math
+
+from search.bayesian.stage import Proposal, SearchSetup, Stage
+from search.budget import spending
+from search.budget.spending import Amounts
+from search.config import FINALISTS
+from search.curves.curve_summary import Reading
+from search.space import ValueName, distance
+from search.types import Allowance, Spent, Values
+
+#: Of what searching may spend, the part that the wide search keeps for later ones; its shortest probes may use it too.
+KEPT_PART = {"events": 0.25, "stages": 0.6}
+#: Finalists of which one probe may take the place: a costly one leaves room for as many.
+MIN_FINALISTS = 2
+#: A later search compares at least the incumbent and one rival.
+MIN_PROBES = 2
+#: From this share of the budget on nothing is searched: what is left is too short to gain from it.
+LAST_SEARCH = 0.9
+#: Where searches are rare, one may take this part of what searching may still spend.
+EVENT_PART = 0.5
+#: What the cost of a step depends on.
+COSTLY: tuple[ValueName, ...] = ("level", "batch_size", "period", "share", "option", "optimizer")
+
+
+def costly(values: Values) -> tuple[float | str | None, ...]:
+    """Return what of `values` decides what a step costs."""
+    return tuple(getattr(values, name) for name in COSTLY)
+
+
+class StepCosts:
+    """Mutable: the latest cost of a step with each combination that was trained with of what it depends on.
+
+    Where coarse probes train alone, a step of all workers begins with what the warm-up showed.
+    """
+
+    def __init__(self, setup: SearchSetup) -> None:
+        self._known: dict[tuple[float | str | None, ...], tuple[Values, Amounts]] = {}
+        if setup.space.num_alone > 1 and setup.space.step is not None:
+            self._known[costly(setup.opening)] = setup.opening, setup.step_cost
+
+    def record(self, setup: SearchSetup, values: Values, reading: Reading) -> None:
+        if reading.num_steps:
+            cost = spending.step_cost(setup.budget, reading)
+            self._known[costly(values)] = values, cost
+
+    def of(self, values: Values) -> Amounts | None:
+        """Return the cost of a step with `values`, that of the nearest known ones; None: their exchange is new."""
+        known = [each for each in self._known.values() if each[0].option == values.option]
+        if not known:
+            return None
+        return min(known, key=lambda each: distance(each[0], values, COSTLY))[1]
+
+
+def search_cap(setup: SearchSetup) -> Amounts:
+    """Return what all probes of a run may spend together."""
+    return spending.scale(spending.caps(setup.budget), setup.search_fraction)
+
+
+def room(setup: SearchSetup, search: Spent, spent: Spent) -> Amounts:
+    """Return what all probes to come may still spend together."""
+    left = spending.subtract(search_cap(setup), spending.amounts(setup.budget, search))
+    return spending.least(left, spending.remaining(setup.budget, spent))
+
+
+def probe_amounts(setup: SearchSetup, stage: Stage) -> Amounts:
+    """Return what each probe of `stage` should spend: the same for all of them, fixed when the stage opened.
+
+    Finalists of the wide search share what the probes before them left of the cap; one more may extend their range. A
+    later probe gets `probe_fraction` of its stage's commit, but no more than an equal part of what searching may still
+    spend: of the stage's share of it where every stage searches, else of half.
+    """
+    config, budget = setup.config, setup.budget
+    if not stage.has_incumbent:
+        share = spending.scale(search_cap(setup), 1 - KEPT_PART[config.revisit])
+        left = spending.subtract(share, spending.amounts(budget, stage.search_coarse))
+        return spending.scale(left, 1 / (max(setup.wide_probes, FINALISTS) + 1))
+    shares = setup.shares(stage.index)
+    part = shares[0] / sum(shares)
+    of_commit = spending.scale(spending.remaining(budget, stage.opened), part * config.probe_fraction)
+    free = room(setup, stage.search_before, stage.opened)
+    of_room = part if config.revisit == "stages" else EVENT_PART
+    return spending.least(of_commit, spending.scale(free, of_room / config.probes))
+
+
+def most_amounts(setup: SearchSetup, stage: Stage) -> Amounts:
+    """Return what a probe of `stage` may cost at most: so much that the least useful number of them fits."""
+    if not stage.has_incumbent:
+        return spending.scale(search_cap(setup), 1 / MIN_FINALISTS)
+    return spending.scale(room(setup, stage.search_before, stage.opened), 1 / MIN_PROBES)
+
+
+def probe_allowance(
+    setup: SearchSetup, stage: Stage, costs: StepCosts, *, proposal: Proposal, search: Spent, spent: Spent
+) -> Allowance | None:
+    """Return what a probe of the `proposal` may spend, or None if that is too much.
+
+    A probe that tells decades apart has a length of its own. Any other is at least `min_probe_steps` long; what still
+    runs is reserved. A later stage opens only if its control and one rival fit: alone, a control decides nothing.
+    """
+    if proposal.origin == "wide":
+        num_steps = setup.config.coarse_probe_steps
+        has_room = spending.fits(coarse_cost(setup, stage, 1 + len(stage.pending)), room(setup, search, spent))
+        return Allowance(steps=num_steps, min_steps=num_steps) if has_room else None
+    cost = costs.of(proposal.values)
+    wanted, shortest = probe_amounts(setup, stage), shortest_probe(setup, cost)
+    needed = spending.most(wanted, shortest)
+    is_opening = stage.has_incumbent and not stage.candidates
+    num_reserved = len(stage.pending) + (MIN_PROBES if is_opening else 1)
+    has_room = spending.fits(spending.scale(needed, num_reserved), room(setup, search, spent))
+    if not has_room or not spending.fits(shortest, most_amounts(setup, stage)):
+        return None
+    return spending.allowance(wanted, min_steps=setup.config.min_probe_steps)
+
+
+def steps_cost(setup: SearchSetup, step_cost: Amounts | None) -> Amounts:
+    """Return what a step costs, in units that are known: before the first step, steps alone are."""
+    known = {**dict.fromkeys(spending.caps(setup.budget), 0.0), **(step_cost or {})}
+    return known | ({"steps": 1.0} if "steps" in known else {})
+
+
+def shortest_probe(setup: SearchSetup, step_cost: Amounts | None) -> Amounts:
+    """Return what `min_probe_steps` cost, in units that are known."""
+    return spending.scale(steps_cost(setup, step_cost), setup.config.min_probe_steps)
+
+
+def is_too_slow(setup: SearchSetup, stage: Stage, reading: Reading) -> bool:
+    """Whether a probe that is shorter than any should be costs too much to go on."""
+    candidate = next(each for each in stage.candidates if each.id == reading.candidate_id)
+    least = candidate.allowance.min_steps
+    if reading.diverged or not 0 < reading.num_steps < least:
+        return False
+    shortest = spending.scale(spending.step_cost(setup.budget, reading), least)
+    return not spending.fits(shortest, most_amounts(setup, stage))
+
+
+def coarse_cost(setup: SearchSetup, stage: Stage, num_probes: int) -> Amounts:
+    """Return what `num_probes` coarse probes cost, by the first that was told; those of one round cost as one."""
+    timed = (reading for reading in stage.readings.values() if reading.num_steps)
+    first = next(timed, None)
+    cost = steps_cost(setup, None if first is None else spending.step_cost(setup.budget, first))
+    num_rounds = math.ceil(num_probes / setup.space.num_alone)
+    return spending.scale(cost, setup.config.coarse_probe_steps * num_rounds)
+
+
+def least_search(setup: SearchSetup, stage: Stage) -> Amounts:
+    """Return what the shortest wide search costs: a probe in every decade."""
+    return coarse_cost(setup, stage, len(setup.coarse_rates))
+
+
+def has_room_for_wide(setup: SearchSetup, stage: Stage) -> bool:
+    """Whether the shortest wide search fits under the cap."""
+    return spending.fits(least_search(setup, stage), search_cap(setup))
+
+
+def has_room_for_search(setup: SearchSetup, costs: StepCosts, *, values: Values, search: Spent, spent: Spent) -> bool:
+    """Whether a later search could open now, and would leave some of the budget to gain from."""
+    if is_in_cooldown(setup, spent) or spending.fraction_spent(setup.budget, spent) >= LAST_SEARCH:
+        return False
+    needed = spending.scale(shortest_probe(setup, costs.of(values)), MIN_PROBES)
+    return spending.fits(needed, room(setup, search, spent))
+
+
+def cooldown_share(setup: SearchSetup) -> float:
+    """Return the last share of the budget in which the rate goes to 0."""
+    return setup.config.cooldown if setup.traits.cools_down else 0.0
+
+
+def probe_decay(setup: SearchSetup, proposal: Proposal) -> float:
+    """Return the last share of a probe in which its rate goes to 0: a finalist is the run in small."""
+    own = setup.of(proposal.values.optimizer)
+    return cooldown_share(own) if proposal.rung > 0 and proposal.origin != "wide" else 0.0
+
+
+def trains_alone(setup: SearchSetup, proposal: Proposal) -> bool:
+    """Whether one worker trains a probe by itself: decades show without the exchange, and on a smaller batch."""
+    return proposal.origin == "wide" and setup.space.num_alone > 1
+
+
+def is_in_cooldown(setup: SearchSetup, spent: Spent) -> bool:
+    """Whether the rate is being decayed: nothing is searched then."""
+    return cooldown_factor(setup, spent) < 1
+
+
+def cooldown_factor(setup: SearchSetup, spent: Spent) -> float:
+    """Return what the rate is multiplied by: 1, and linearly to 0 over the budget's last `cooldown` share."""
+    return spending.cooldown_factor(spending.fraction_spent(setup.budget, spent), share=cooldown_share(setup))

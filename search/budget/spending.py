@@ -1,0 +1,131 @@
+"""What a run may spend and has spent: all arithmetic on budgets. Only units that the budget caps are ever read.
+
+*Amounts* map such a unit to a quantity, so a budget in steps or bytes cannot reach a clock.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from search.config import Budget
+from search.curves.curve_summary import Reading
+from search.types import Allowance, Spent
+
+UNITS = ("seconds", "steps", "bytes")
+Amounts = Mapping[str, float]
+
+
+def caps(budget: Budget) -> Amounts:
+    """Return the budget's caps."""
+    given = {unit: getattr(budget, unit) for unit in UNITS}
+    return {unit: float(cap) for unit, cap in given.items() if cap is not None}
+
+
+def amounts(budget: Budget, spent: Spent) -> Amounts:
+    """Return `spent` in the units that `budget` caps."""
+    return {unit: float(getattr(spent, unit)) for unit in caps(budget)}
+
+
+def fraction_spent(budget: Budget, spent: Spent) -> float:
+    """Return the largest share of a cap that is spent, in [0, 1]."""
+    used = amounts(budget, spent)
+    return min(1.0, max(used[unit] / cap for unit, cap in caps(budget).items()))
+
+
+def cooldown_factor(fraction: float, *, share: float) -> float:
+    """Return what the rate is multiplied by: 1, and linearly to 0 over the last `share` of the budget."""
+    return min(1.0, (1 - fraction) / share) if share else 1.0
+
+
+def remaining(budget: Budget, spent: Spent) -> Amounts:
+    """Return what is left under every cap, at least 0."""
+    used = amounts(budget, spent)
+    return {unit: max(0.0, cap - used[unit]) for unit, cap in caps(budget).items()}
+
+
+def scale(quantities: Amounts, factor: float) -> Amounts:
+    return {unit: factor * quantity for unit, quantity in quantities.items()}
+
+
+def least(first: Amounts, second: Amounts) -> Amounts:
+    """Return the smaller quantity in each unit of `first`."""
+    return {unit: min(quantity, second[unit]) for unit, quantity in first.items()}
+
+
+def most(first: Amounts, second: Amounts) -> Amounts:
+    """Return the larger quantity in each unit of `first`."""
+    return {unit: max(quantity, second[unit]) for unit, quantity in first.items()}
+
+
+def subtract(first: Amounts, second: Amounts) -> Amounts:
+    """Return `first` - `second` in each unit of `first`, at least 0."""
+    return {unit: max(0.0, quantity - second[unit]) for unit, quantity in first.items()}
+
+
+def fits(needed: Amounts, room: Amounts) -> bool:
+    return all(quantity <= room[unit] for unit, quantity in needed.items())
+
+
+def minus(after: Spent, before: Spent) -> Spent:
+    """Return what was spent between two totals."""
+    return Spent(
+        steps=after.steps - before.steps,
+        bytes=after.bytes - before.bytes,
+        seconds=after.seconds - before.seconds,
+    )
+
+
+def plus(first: Spent, second: Spent) -> Spent:
+    return Spent(
+        steps=first.steps + second.steps,
+        bytes=first.bytes + second.bytes,
+        seconds=first.seconds + second.seconds,
+    )
+
+
+def given(allowance: Allowance) -> Amounts:
+    """Return the caps of `allowance`."""
+    caps_of = {unit: getattr(allowance, unit) for unit in UNITS}
+    return {unit: float(cap) for unit, cap in caps_of.items() if cap is not None}
+
+
+def step_cost(budget: Budget, reading: Reading) -> Amounts:
+    """Return what a step of `reading`, which has some, cost on average."""
+    return _costs(reading, caps(budget))
+
+
+def _costs(reading: Reading, units: Iterable[str]) -> Amounts:
+    cost = {
+        "steps": 1.0,
+        "bytes": reading.bytes_sent / reading.num_steps,
+        "seconds": reading.step_seconds or 0.0,
+    }
+    return {unit: cost[unit] for unit in units}
+
+
+def num_allowances(allowance: Allowance, reading: Reading) -> float:
+    """Return how many times what it was allowed a probe has spent; 0 without a step, and where nothing is capped."""
+    if not reading.num_steps:
+        return 0.0
+    allowed = given(allowance)
+    fitting = num_steps(allowed, _costs(reading, allowed))
+    return reading.num_steps / fitting
+
+
+def num_steps(available: Amounts, cost: Amounts) -> float:
+    """Return how many steps of `cost` fit into `available`; infinite if a step costs nothing."""
+    return min((available[unit] / cost[unit] for unit in cost if cost[unit] > 0), default=float("inf"))
+
+
+def allowance(quantities: Amounts, *, min_steps: int) -> Allowance:
+    """Return a probe's allowance; a cap of less than one step or byte is one."""
+    whole = {unit: max(1, round(quantities[unit])) for unit in ("steps", "bytes") if unit in quantities}
+    return Allowance(**whole, seconds=quantities.get("seconds"), min_steps=min_steps)
+
+
+def commit_end(budget: Budget, spent: Spent, shares: Sequence[float]) -> Allowance:
+    """Return the totals at which a commit ends that takes `shares[0]` of what `shares` divide; the last: the budget."""
+    if len(shares) == 1:
+        return Allowance(steps=budget.steps, bytes=budget.bytes, seconds=budget.seconds)
+    part, used = shares[0] / sum(shares), amounts(budget, spent)
+    ends = {unit: used[unit] + part * left for unit, left in remaining(budget, spent).items()}
+    whole = {unit: round(ends[unit]) for unit in ("steps", "bytes") if unit in ends}
+    return Allowance(**whole, seconds=ends.get("seconds"))

@@ -1,0 +1,173 @@
+"""What a controller keeps of an observation: all that any decision reads, and no more. So a journal stays small."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search.curves.events import Event, Signs
+from search.curves.forecast import LARGEST
+from search.curves.trace import Trace
+from search.types import Observation, Spent, Value
+
+Array = NDArray[np.float64]
+
+#: Longer curves are kept as means of blocks: as many points as a forecast tells apart.
+MAX_POINTS = 400
+#: Losses of a fresh run that tell where it starts: they are the same in all probes, up to the first updates.
+OPENING_LOSSES = 5
+#: Committed losses whose median is the level that a commit ended at.
+MIN_LEVEL_LOSSES, MAX_LEVEL_LOSSES = 20, 200
+
+
+class Reading(Value):
+    """A finished probe, as its controller remembers it. A loss that is not usable is NaN."""
+
+    candidate_id: str
+    num_steps: int
+    opening: tuple[float, ...]  # its first losses, as they were
+    losses: tuple[float, ...]  # the whole curve: at most `MAX_POINTS` means of equally many steps
+    step_seconds: float | None  # a step's mean; None: nothing was timed
+    bytes_sent: int
+    diverged: bool
+    is_cut: bool = False  # ended before its allowance was spent
+    spent: Spent
+
+    @classmethod
+    def of(cls, observation: Observation) -> "Reading":
+        """Read the probe that `observation` measured."""
+        assert observation.candidate_id is not None
+        timed = _calibrated(observation.step_seconds)
+        return cls(
+            candidate_id=observation.candidate_id,
+            num_steps=len(observation.losses),
+            opening=observation.losses[:OPENING_LOSSES],
+            losses=thinned(observation.losses),
+            step_seconds=sum(timed) / len(timed) if timed else None,
+            bytes_sent=observation.bytes_sent,
+            diverged=observation.diverged,
+            is_cut=observation.is_cut,
+            spent=observation.spent,
+        )
+
+    @property
+    def steps_per_point(self) -> float:
+        """How many steps an entry of `losses`, which has some, stands for."""
+        return self.num_steps / len(self.losses)
+
+    def begun(self, num_steps: float) -> "Reading":
+        """Return what was read of the first `num_steps` steps, at least one point of the curve, as a whole probe."""
+        num_points = max(1, round(num_steps / self.steps_per_point))
+        part = {
+            "losses": self.losses[:num_points],
+            "num_steps": round(num_points * self.steps_per_point),
+            "bytes_sent": round(self.bytes_sent * num_points / len(self.losses)),
+        }
+        return self.model_copy(update={**part, "is_cut": False})
+
+    def means(self, num_steps: float, num_points: int) -> Array:
+        """Return the first `num_steps` steps' losses `(num_points,)` as means of equally many steps."""
+        starts = block_starts(self.num_steps)
+        counts = np.diff(starts, append=self.num_steps)
+        totals = np.concatenate([[0.0], np.cumsum(counts * np.asarray(self.losses))])
+        grid = np.linspace(0.0, num_steps, num_points + 1)
+        sums: Array = np.diff(np.interp(grid, [*starts, self.num_steps], totals))
+        return sums * (num_points / num_steps)
+
+
+def side_by_side(reading: Reading, other: Reading, num_steps: float, other_steps: float) -> tuple[Array, Array]:
+    """Return the first `num_steps` and `other_steps` steps of two curves as equally many means `(m,)`, `(m,)`."""
+    num_points = min(num_steps / reading.steps_per_point, other_steps / other.steps_per_point)
+    whole = max(1, int(num_points))
+    return reading.means(num_steps, whole), other.means(other_steps, whole)
+
+
+class Ending(Value):
+    """A finished commit, as its controller remembers it."""
+
+    level: float | None  # the loss that it ended at; None: it was not kept, or no loss of its end is usable
+    diverged: bool
+    rolled_back: bool
+    num_steps: int
+    bytes_sent: int
+    losses: tuple[float, ...]  # the whole curve: means of equally many steps
+    signs: Signs
+    events: tuple[Event, ...]  # what of them is a reason to search again
+    spent: Spent
+
+    @classmethod
+    def of(cls, observation: Observation, signs: Signs, events: tuple[Event, ...]) -> "Ending":
+        """Read the commit that `observation` measured."""
+        trace = trace_of(observation)
+        return cls(
+            level=end_level(observation),
+            diverged=observation.diverged,
+            rolled_back=observation.rolled_back,
+            num_steps=trace.num_steps,
+            bytes_sent=observation.bytes_sent,
+            losses=trace.losses,
+            signs=signs,
+            events=events,
+            spent=observation.spent,
+        )
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the run went on from where the commit ended."""
+        return not self.diverged and not self.rolled_back
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it was taken back, or should have been: nobody trusts its values any more."""
+        return not self.is_kept or self.signs.has_worsened or self.signs.is_dead
+
+
+def last_losses(losses: Sequence[float]) -> Sequence[float]:
+    """Return the end of a commit's `losses`, whose median is its level: a fifth, 20 to 200 of them."""
+    return losses[-min(MAX_LEVEL_LOSSES, max(MIN_LEVEL_LOSSES, len(losses) // 5)) :]
+
+
+def end_level(observation: Observation) -> float | None:
+    """Return where a commit that was kept ended: the median of its last losses."""
+    is_kept = not observation.diverged and not observation.rolled_back
+    return usable_median(last_losses(observation.losses)) if is_kept else None
+
+
+def trace_of(observation: Observation) -> Trace:
+    """Return the whole course of what `observation` measured."""
+    if observation.trace is not None:
+        return observation.trace
+    return Trace().extended(observation.losses, observation.step_seconds, observation.gradient_scales)
+
+
+def _calibrated(seconds: Sequence[float]) -> Sequence[float]:
+    # the first tenth may calibrate, the first step most of all
+    return seconds[max(1, len(seconds) // 10) :] or seconds
+
+
+def thinned(losses: Sequence[float]) -> tuple[float, ...]:
+    """Return `losses` as at most `MAX_POINTS` means of equally many steps; a remainder joins the first of them.
+
+    A block with a loss that is not usable is NaN, so that no divergence is averaged away.
+    """
+    values = np.asarray(losses, dtype=np.float64)
+    if len(values) == 0:
+        return ()
+    starts = block_starts(len(values))
+    counts = np.diff(starts, append=len(values))
+    usable = np.where(np.abs(values) < LARGEST, values, np.nan)
+    return tuple((np.add.reduceat(usable, starts) / counts).tolist())
+
+
+def block_starts(num_losses: int) -> NDArray[np.int64]:
+    """Return where the blocks begin that `thinned` averages, of a curve of `num_losses` > 0 losses."""
+    size = -(-num_losses // MAX_POINTS)
+    starts = np.arange(num_losses % size, num_losses, size)
+    starts[0] = 0
+    return starts
+
+
+def usable_median(losses: Sequence[float]) -> float | None:
+    """Return the median of the losses that are finite and not absurd, or None if none is."""
+    usable = [loss for loss in losses if abs(loss) < LARGEST]
+    return float(np.median(usable)) if usable else None

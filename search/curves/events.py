@@ -1,0 +1,220 @@
+"""What may have happened on a committed line: its steps, its gradients or its loss left the course they were on."""
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search.config import SearchConfig
+from search.curves import faults
+from search.curves.faults import Known
+from search.curves.forecast import LARGEST, standard_error
+from search.curves.trace import Trace
+from search.types import Forecast, Value
+
+Array = NDArray[np.float64]
+Event = Literal["step_time", "gradient_scale", "plateau", "divergence"]
+
+#: A trace of fewer points shows nothing.
+MIN_POINTS = 40
+#: Points of the shortest window that a median is taken of: step times and a sparse gradient's scale are noisy.
+MIN_WINDOW = 10
+#: Without progress for this share of the commit, a loss above its forecast is a plateau.
+PLATEAU_SHARE = 0.2
+#: A divergence raises the loss by so many standard errors, and by this share of the run's first loss.
+DIVERGENCE_ERRORS, DIVERGENCE_SHARE = 3.0, 0.05
+
+
+class Signs(Value):
+    """What a commit shows, against what was measured after the last search. None: it cannot be told."""
+
+    num_steps: int = 0
+    step_seconds: float | None = None  # of its latest steps
+    reference_seconds: float | None = None
+    gradient_jump: float | None = None  # the largest factor between two neighbouring windows
+    gradient_drift: float | None = None  # its end over its beginning: scales fall as a run converges
+    loss: float | None = None  # of its last fifth
+    start: float | None = None  # the loss that it started from
+    forecast: Forecast | None = None
+    has_progressed: bool | None = None
+    has_diverged: bool = False
+    has_worsened: bool = False  # above the best of the run, and not coming back
+    is_dead: bool = False
+    is_lost: bool = False  # the commit's start is worth more than where it is
+    best: float | None = None  # the lowest loss that the committed line has reached
+    gradient_start: float | None = None  # the gradient's scale at its beginning
+
+
+def read(
+    trace: Trace,
+    *,
+    part: float,
+    reference_seconds: float | None,
+    forecast: Forecast | None,
+    known: Known,
+) -> Signs:
+    """Read the signs of a commit of which `part` (0 to 1) is done.
+
+    `reference_seconds`: of a step after the last search, None for this commit's own beginning. `forecast`: of the
+    commit's end. `known`: what else it is held against.
+    """
+    start = known.start
+    if len(trace.points) < MIN_POINTS:
+        return Signs(num_steps=trace.num_steps, reference_seconds=reference_seconds, start=start, forecast=forecast)
+    seconds, losses, scales = trace.step_seconds, _usable(trace.losses), trace.gradient_scales
+    wrong = faults.NO_FAULT if losses is None else faults.fault(losses, scales, known, is_over=part >= 1)
+    return Signs(
+        num_steps=trace.num_steps,
+        step_seconds=_end(seconds),
+        reference_seconds=reference_seconds or _beginning(seconds),
+        gradient_jump=jump(scales),
+        gradient_drift=_ratio(_end(scales), _beginning(scales)),
+        loss=None if losses is None else _level(losses[-len(losses) // 5 :]),
+        start=start,
+        forecast=forecast,
+        has_progressed=None if losses is None else has_progressed(losses, part=part),
+        has_diverged=losses is not None and _has_diverged(losses, start=start, initial=known.initial),
+        gradient_start=faults.gradient_start(scales),
+        **wrong._asdict(),
+    )
+
+
+def found(signs: Signs, config: SearchConfig, *, is_timed: bool) -> tuple[Event, ...]:
+    """Return what happened, judged by the thresholds of `config`; `is_timed`: the budget caps seconds."""
+    events = list[Event]()
+    slower = _ratio(signs.step_seconds, signs.reference_seconds) if is_timed else None
+    if _is_beyond(slower, config.event_step_time):
+        events.append("step_time")
+    if _is_beyond(signs.gradient_jump, config.event_gradient_scale):
+        events.append("gradient_scale")
+    if signs.has_progressed is False and _is_above(signs.loss, signs.forecast, config.event_loss_stds):
+        events.append("plateau")
+    if signs.has_diverged or signs.has_worsened or signs.is_dead:
+        events.append("divergence")
+    return tuple(events)
+
+
+def _is_above(loss: float | None, forecast: Forecast | None, num_stds: float) -> bool:
+    return loss is not None and forecast is not None and loss > forecast.mean + num_stds * forecast.std
+
+
+def jump(series: Sequence[float]) -> float | None:
+    """Return the largest factor, up or down, between the medians of two neighbouring windows of a positive series.
+
+    A scale that falls slowly shows a factor near 1, however far it falls. The series' first tenth is left out.
+    """
+    values = np.asarray(series, dtype=np.float64)
+    window = max(MIN_WINDOW, len(values) // 10)
+    values = values[len(values) // 10 :]
+    if len(values) < 2 * window or not bool(np.all(np.isfinite(values) & (values > 0))):
+        return None
+    medians = np.median(np.lib.stride_tricks.sliding_window_view(np.log(values), window), axis=1)
+    changes = medians[window:] - medians[:-window]
+    return math.exp(float(changes[np.argmax(np.abs(changes))]))
+
+
+def has_progressed(losses: Array, *, part: float) -> bool | None:
+    """Whether the last fifth of a commit, of which `part` is done, is better than the fifth before by more than noise.
+
+    None: less than two fifths are done.
+    """
+    window = round(len(losses) * PLATEAU_SHARE / part) if part > 0 else len(losses)
+    if window < MIN_WINDOW or 2 * window > len(losses):
+        return None
+    last, before = losses[-window:], losses[-2 * window : -window]
+    return _level(before) - _level(last) > _error(last, before)
+
+
+def _has_diverged(losses: Array, *, start: float | None, initial: float | None) -> bool:
+    """Whether the loss has risen through the last two fifths, and clearly above where the commit started."""
+    if start is None:
+        return False
+    window = len(losses) // 5
+    last, before = losses[-window:], losses[-2 * window : -window]
+    margin = DIVERGENCE_ERRORS * _error(last, before)
+    share = DIVERGENCE_SHARE * abs(start if initial is None else initial)
+    return _level(last) > _level(before) + margin and _level(last) > start + max(margin, share)
+
+
+def _usable(series: Sequence[float]) -> Array | None:
+    values = np.asarray(series, dtype=np.float64)
+    return values if bool(np.all(np.abs(values) < LARGEST)) else None
+
+
+def _level(values: Array) -> float:
+    return float(np.median(values))
+
+
+def _error(first: Array, second: Array) -> float:
+    return 1.25 * math.hypot(standard_error(first), standard_error(second))  # of medians, under normal noise
+
+
+def _beginning(series: Sequence[float]) -> float | None:
+    """Return the median of a series' second tenth and what follows, a fifth in all; its first tenth may calibrate."""
+    skip = len(series) // 10
+    return _finite_median(series[skip : skip + max(MIN_WINDOW, len(series) // 5)])
+
+
+def _end(series: Sequence[float]) -> float | None:
+    return _finite_median(series[-max(MIN_WINDOW, len(series) // 10) :])
+
+
+def _finite_median(series: Sequence[float]) -> float | None:
+    median = float(np.median(series))
+    return median if math.isfinite(median) else None
+
+
+def _ratio(value: float | None, reference: float | None) -> float | None:
+    return None if value is None or not reference else value / reference
+
+
+def _is_beyond(factor: float | None, threshold: float) -> bool:
+    return factor is not None and factor > 0 and max(factor, 1 / factor) >= threshold
+
+
+# -- words -----------------------------------------------------------------------------------------
+
+
+def describe(signs: Signs, *, is_timed: bool) -> str:
+    """Return what was looked at, with numbers."""
+    parts = [_step_words(signs)] if is_timed and signs.step_seconds is not None else []
+    if signs.gradient_drift is not None:
+        parts.append(f"gradient scale {signs.gradient_drift:.2g}x")
+    if signs.loss is not None:
+        parts.append(f"loss {signs.loss:.3g}")
+    if signs.forecast is not None:
+        parts.append(_forecast_words(signs.forecast))
+    return ", ".join(parts) or f"{signs.num_steps} steps are too few to tell"
+
+
+def tell(event: Event, signs: Signs) -> str:
+    """Return what `event` was, with numbers."""
+    match event:
+        case "step_time":
+            return f"the step time changed ({_step_words(signs)})"
+        case "gradient_scale":
+            return f"the gradient's scale jumped {signs.gradient_jump:.2g}x"
+        case "plateau":
+            assert signs.forecast is not None
+            return f"no progress at loss {signs.loss:.3g}, {_forecast_words(signs.forecast)}"
+        case "divergence":
+            return _divergence_words(signs)
+
+
+def _divergence_words(signs: Signs) -> str:
+    if signs.is_dead:
+        return f"the net is dead at loss {signs.loss:.3g}: gradient scale {signs.gradient_drift or 0.0:.2g}x"
+    origin = signs.start if signs.has_diverged else signs.best
+    return f"the loss rose to {signs.loss:.3g} from {origin:.3g}" + (", the best of the run" * (origin == signs.best))
+
+
+def _step_words(signs: Signs) -> str:
+    assert signs.step_seconds is not None
+    reference = "" if signs.reference_seconds is None else f" against {1e3 * signs.reference_seconds:.3g}"
+    return f"step {1e3 * signs.step_seconds:.3g} ms{reference}"
+
+
+def _forecast_words(forecast: Forecast) -> str:
+    return f"forecast {forecast.mean:.3g} +- {forecast.std:.2g}"

@@ -1,0 +1,154 @@
+"""What a committed line has lost: a loss above the best that it had, or a net that died. Pure functions of its course.
+
+All is judged on windows of `WINDOW` points of a trace, counted from its end, by their medians.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search.curves.forecast import LARGEST, noise, standard_error
+
+Array = NDArray[np.float64]
+
+#: Points of a window, each a mean of equally many steps.
+WINDOW = 20
+#: A loss is clearly above another by so many standard errors of both medians, and by this share of the run's first.
+CLEAR_ERRORS, CLEAR_SHARE = 4.0, 0.05
+#: Within this share of the run's first loss nothing was learned: a net that knows nothing is seldom exactly there.
+IGNORANCE_SHARE = 0.05
+#: Between two windows a loss that is not noisy at all may fall by this share of the run's first, and still be flat.
+FLAT_SHARE = 0.002
+#: A gradient that fell to this share of what it was in the run's beginning is gone.
+VANISHED = 1e-3
+#: A commit that lost this share of what it had gained is taken back; one that lost less goes on from where it is.
+LOST_SHARE = 0.5
+
+
+class Level(NamedTuple):
+    """A median loss, its standard error, and the lower quartile of what it is the median of."""
+
+    loss: float
+    error: float
+    low: float = -math.inf  # not known
+
+
+class Known(NamedTuple):
+    """What a commit is held against. None: not known."""
+
+    start: float | None = None  # the loss that it started from
+    initial: float | None = None  # and the run
+    best: Level | None = None  # the lowest that the committed line had reached before
+    probed: float | None = None  # the lowest that a probe from the same start ended at
+    gradient_scale: float | None = None  # in the run's beginning
+
+
+class Fault(NamedTuple):
+    """What is wrong with a commit."""
+
+    has_worsened: bool = False  # the loss rose clearly above the best of the run, and does not come back
+    is_dead: bool = False  # the net does not learn any more
+    is_lost: bool = False  # its start is worth more than where it is
+    best: float | None = None  # the lowest loss that the line has reached
+
+
+NO_FAULT = Fault()
+
+
+def fault(losses: Array, scales: Sequence[float], known: Known, *, is_over: bool) -> Fault:
+    """Judge a commit by the usable `losses` `(n,)` of its trace and its gradient scales `(n,)`, NaN if unknown.
+
+    `is_over`: it ends here. Until then a loss that falls again is given time.
+    """
+    if len(losses) < 2 * WINDOW:
+        return NO_FAULT
+    known = _completed(known, opening=float(np.median(losses[: WINDOW // 4])))
+    start, unit = known.start or 0.0, abs(known.initial or 0.0)
+    levels = _Levels(losses)
+    last, before, lowest = levels.at(-1), levels.at(-2), levels.lowest(but=1)
+    best = lower(known.best, lower(Level(start, 0.0), lowest))
+    rose = _is_above(last, lower(Level(start, last.error), lowest), least=0.0)
+    is_falling = _is_above(before, last, least=0.0)
+    is_clear = all(_is_above(level, best, least=CLEAR_SHARE * unit) for level in (before, last))  # no passing spike
+    is_worse = rose and is_clear and (is_over or not is_falling)
+    return Fault(
+        has_worsened=is_worse,
+        is_dead=_is_dead(last, before, best, known, is_gone=has_vanished(scales, known.gradient_scale)),
+        is_lost=last.loss >= start - (1 - LOST_SHARE) * max(0.0, start - lowest.loss),
+        best=best.loss,
+    )
+
+
+def _completed(known: Known, *, opening: float) -> Known:
+    """Return what is known, with the commit's `opening` loss where nothing else tells of a start."""
+    start = opening if known.start is None else known.start
+    return known._replace(start=start, initial=start if known.initial is None else known.initial)
+
+
+def _is_dead(last: Level, before: Level, best: Level, known: Known, *, is_gone: bool) -> bool:
+    """Whether a loss that stands still shows two of three: ignorance, no gradient, a better level that was known.
+
+    A net that has converged shows one at most: its gradient is gone, at the best loss that it had.
+    """
+    initial = known.initial or 0.0
+    flat = FLAT_SHARE * abs(initial)
+    if _is_above(before, last, least=flat) or _is_above(last, before, least=flat):
+        return False
+    reachable = best if known.probed is None else lower(best, Level(known.probed, last.error))
+    is_ignorant = last.loss >= initial - IGNORANCE_SHARE * abs(initial)
+    is_above = _is_above(last, reachable, least=CLEAR_SHARE * abs(initial))
+    return sum(map(bool, (is_ignorant, is_above, is_gone))) >= 2
+
+
+def has_vanished(scales: Sequence[float], reference: float | None) -> bool:
+    """Whether the gradient scales `(n,)` of a commit end at next to nothing of the `reference`; None: of its own."""
+    first = reference if reference is not None else gradient_start(scales)
+    last = float(np.median(scales[-WINDOW:])) if len(scales) else math.nan
+    return first is not None and last <= VANISHED * first
+
+
+def gradient_start(scales: Sequence[float]) -> float | None:
+    """Return the gradient's scale where a commit began, or None if there was none or it is not known."""
+    first = float(np.median(scales[: WINDOW // 2])) if len(scales) else math.nan
+    return first if 0 < first < math.inf else None
+
+
+def reached(losses: Sequence[float]) -> Level | None:
+    """Return the lowest level of a commit with these `losses` of its trace; None: too few, or not all are usable."""
+    values = np.asarray(losses, dtype=np.float64)
+    is_usable = len(values) >= WINDOW and bool(np.all(np.abs(values) < LARGEST))
+    return _Levels(values).lowest() if is_usable else None
+
+
+def lower(first: Level | None, second: Level) -> Level:
+    """Return the lower of two levels."""
+    return second if first is None or second.loss < first.loss else first
+
+
+class _Levels:
+    """The levels of a trace's windows, oldest first. What a window's noise is, those before it show too."""
+
+    def __init__(self, losses: Array) -> None:
+        self._windows = losses[len(losses) % WINDOW :].reshape(-1, WINDOW)
+        self._medians = np.median(self._windows, axis=1)
+
+    def at(self, index: int) -> Level:
+        index %= len(self._windows)
+        near = self._windows[max(0, index - 2) : index + 1].ravel()
+        error = max(standard_error(self._windows[index]), noise(near) / math.sqrt(WINDOW))
+        low = float(np.sort(self._windows[index])[WINDOW // 4])
+        return Level(float(self._medians[index]), 1.25 * error, low)  # of a median, under normal noise
+
+    def lowest(self, *, but: int = 0) -> Level:
+        """Return the lowest of all levels but the last few."""
+        return self.at(int(np.argmin(self._medians[: len(self._medians) - but])))
+
+
+def _is_above(level: Level, other: Level, *, least: float) -> bool:
+    """Whether a level is above another by more than noise; one that blew up may be noisier than it is high."""
+    noise_of_both = CLEAR_ERRORS * math.hypot(level.error, other.error)
+    is_clear = level.loss > other.loss + max(noise_of_both, least)
+    return is_clear or level.low > other.loss + CLEAR_ERRORS * other.error + least

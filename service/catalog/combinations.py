@@ -1,0 +1,126 @@
+"""Which kinds of a job's other parts go with a method, and with which knobs: asked of the job itself."""
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, NamedTuple, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from search.config import ControllerConfig
+from service.catalog.papers import NOTES, Composed, Note
+from service.job.problems import problems_of
+from service.job.spec import JobSpec
+from trainers.spec.config import (
+    ActivationsConfig,
+    BlocksConfig,
+    JobExchange,
+    JobOptimizer,
+    PartitionConfig,
+    SyncConfig,
+)
+
+Parts = Mapping[str, Any]
+
+#: The parts of a job that offer kinds, in the order that they are listed.
+PARTS: dict[str, Any] = {
+    "exchange": JobExchange,
+    "sync": SyncConfig,
+    "blocks": BlocksConfig,
+    "activations": ActivationsConfig,
+    "optimizer": JobOptimizer,
+    "partition": PartitionConfig,
+    "controller": ControllerConfig,
+}
+#: The least that a job says; everything else has a default.
+MINIMAL: Parts = {"workload": {"kind": "digits-mlp"}, "budget": {"steps": 100}}
+
+
+class Combination(NamedTuple):
+    """A kind of another part, beside a method."""
+
+    part: str
+    kind: str
+    needs: Parts  # knobs by part, besides those that the method and the kind need by themselves
+    reason: str  # why a job refuses both; empty: it does not
+
+
+def job(parts: Parts) -> JobSpec:
+    """Return the minimal job with these parts in it; raises pydantic.ValidationError where they do not go together."""
+    return JobSpec.model_validate({**MINIMAL, **parts})
+
+
+def kinds_of(union: Any) -> dict[str, type[BaseModel]]:
+    """Return the configurations of a union, which may hold others, by kind."""
+    found: dict[str, type[BaseModel]] = {}
+    for each in get_args(get_args(union)[0]):
+        found |= kinds_of(each) if get_origin(each) is Annotated else {each.model_fields["kind"].default: each}
+    return found
+
+
+def note_of(part: str, kind: str) -> Note:
+    """Return what is noted of a kind."""
+    return NOTES.get(part, {}).get(kind, Note())
+
+
+def choosing(part: str, kind: str) -> dict[str, Any]:
+    """Return the parts of a job that choose a kind, with the least that it needs."""
+    note = note_of(part, kind)
+    return {part: {"kind": kind, **note.knobs}, **note.beside}
+
+
+def combinations(method: Composed) -> Iterator[Combination]:
+    """Yield every kind of every part that is not the method's own, in place of what its job has there."""
+    for part, union in PARTS.items():
+        if part != method.part:
+            for kind in kinds_of(union):
+                yield _combination(method, part, kind)
+
+
+def _together(method: Composed, part: str, kind: str) -> dict[str, Any]:
+    """Return the parts of a job that choose both; of a part that both have something in, the method's is taken."""
+    other = choosing(part, kind)
+    inside = {name: value for name, value in method.job.get(part, {}).items() if name == method.part}  # `levels`
+    return {**other, **method.job, part: other[part] | inside}
+
+
+def merged(parts: Parts, knobs: Parts) -> dict[str, Any]:
+    """Return `parts` with these knobs in them."""
+    inner = {name: merged(parts.get(name, {}), each) for name, each in knobs.items() if isinstance(each, Mapping)}
+    return {**parts, **knobs, **inner}
+
+
+def _combination(method: Composed, part: str, kind: str) -> Combination:
+    both = _together(method, part, kind)
+    for needs in _to_try(method, part, kind):
+        if not any(_refusals(merged(both, needs))):
+            return Combination(part, kind, needs, "")
+    return Combination(part, kind, {}, "; ".join(_refusals(both)))
+
+
+def _to_try(method: Composed, part: str, kind: str) -> Iterator[Parts]:
+    """Yield knobs with which both may go together.
+
+    Those that the method's own job has in this part come first: they may be its point, as `values: sign` is.
+    """
+    note = note_of(part, kind)
+    yield _asked(method.job, part, besides=method.part)
+    yield {}
+    yield from (_asked(note.beside, each) for each in note.beside if each in method.job)
+    yield from (*method.otherwise, *note.otherwise)
+
+
+def _asked(parts: Parts, part: str, *, besides: str = "") -> Parts:
+    """Return the knobs that `parts` asks of what it chooses at `part`, but for those that this kind always needs."""
+    chosen: Parts = parts.get(part, {})
+    known = {"kind", besides, *note_of(part, chosen.get("kind", "")).knobs}
+    knobs = {name: value for name, value in chosen.items() if name not in known}
+    return {part: knobs} if knobs else {}
+
+
+def _refusals(parts: Parts) -> Iterator[str]:
+    """Yield what the job refuses these parts for, without the name of its only arm."""
+    body = {**MINIMAL, **parts}
+    try:
+        JobSpec.model_validate(body)
+    except ValidationError as error:
+        [arm] = job({}).arms
+        yield from (each.message.removeprefix(f"arm `{arm.name}`: ") for each in problems_of(error, body, JobSpec))

@@ -1,0 +1,235 @@
+"""Every method that a job can choose: its papers, its knobs, what it goes with, and what it sends.
+
+All of it is taken from where it is declared: the configurations, their checks, `trainers.traffic.cost`,
+`service.catalog.papers`.
+"""
+
+import difflib
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from service.catalog.combinations import PARTS, Combination, choosing, combinations, job, kinds_of, note_of
+from service.catalog.knobs import Knob, knobs_of
+from service.catalog.papers import COMPOSED, Composed, Paper
+from service.errors import NotFound
+from service.job.spec import JobSpec
+from trainers.spec.config import (
+    AutoConfig,
+    DriftingConfig,
+    JointSparConfig,
+    LocalConfig,
+    NoneConfig,
+    WorkloadConfig,
+)
+from trainers.spec.ranges import first
+from trainers.traffic import cost, drifting_cost
+from trainers.traffic.option_cost import mean_traffic
+from trainers.traffic.shapes import Shape, parameter_shapes
+
+#: Shapes as text: `512x64,512` is a matrix and a vector.
+SHAPES = r"^[1-9]\d{0,8}(x[1-9]\d{0,8})*(,[1-9]\d{0,8}(x[1-9]\d{0,8})*)*$"
+MAX_SHAPES = 20_000  # characters
+DEFAULT_WORKLOAD = "digits-mlp"
+#: Whose traffic is told where a method says nothing of an optimizer: Schedule-Free ones average two vectors.
+_ONE_ITERATE = {"optimizer": {"kind": "sgd", "momentum": 0}}
+
+
+class _View(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PaperView(_View):
+    """Where a method was published."""
+
+    authors: str = Field(description="family names, in the paper's order")
+    title: str
+    venue: str
+    year: int
+
+    @classmethod
+    def of(cls, paper: Paper) -> "PaperView":
+        """Return `paper` as it is shown."""
+        return cls(**paper._asdict())
+
+
+class RefusedView(_View):
+    """A choice that a job cannot make beside the method."""
+
+    part: str
+    kind: str
+    reason: str = Field(description="with the nearest choice that is possible")
+
+
+class NeedsView(_View):
+    """A kind that goes with the method by certain knobs alone, of either."""
+
+    part: str
+    kind: str
+    knobs: dict[str, dict[str, Any]] = Field(description="by part of the job, besides those of both")
+
+
+class TrafficView(_View):
+    """What one worker sends in a step, as predicted: the mean over a period, or over draws, at the job's level."""
+
+    bytes_per_step: float
+    rounds_per_step: float = Field(description="times that a step waits for the link's latency")
+
+
+class MethodView(_View):
+    """One method, as a job may choose it."""
+
+    name: str
+    part: str = Field(description="of the job that it belongs to")
+    summary: str
+    papers: tuple[PaperView, ...] = Field(description="none: common practice, or our own")
+    job: dict[str, Any] = Field(
+        description="the parts of a job that choose it, and what they need: a whole job with a workload and a budget"
+    )
+    knobs: dict[str, tuple[Knob, ...]] = Field(description="by part of the job, as `exchange` or `exchange.levels`")
+    combines_with: dict[str, tuple[str, ...]] = Field(
+        description="kinds of the other parts, each by itself with its own `job`, in place of what `job` has there"
+    )
+    needs: tuple[NeedsView, ...] = Field(description="those of `combines_with` that go with it by certain knobs alone")
+    refuses: tuple[RefusedView, ...] = Field(description="kinds of the other parts, with the knobs of `job`")
+    traffic: TrafficView = Field(
+        description="for the shapes and workers asked for, under `sgd` unless `job` says else; of `auto`, the least"
+    )
+
+
+class MethodsView(_View):
+    """The methods, and what their traffic was predicted for."""
+
+    workload: str | None = Field(description="null: shapes were given")
+    num_parameters: int
+    workers: int
+    methods: tuple[MethodView, ...]
+
+
+def methods(
+    name: str | None = None, *, workload: str = DEFAULT_WORKLOAD, shapes: str | None = None, workers: int = 2
+) -> MethodsView:
+    """Return the methods called `name`, by default all, with what `workers` send in a step that trains `shapes`.
+
+    `shapes` (`512x64,512`) take the place of those of a built-in workload. Raises `NotFound` for a name or a workload
+    that is not there, and ValueError for shapes that are none.
+    """
+    wanted = _shapes_of(workload) if shapes is None else parsed(shapes)
+    found = [each for each in _all() if name in (None, each.name)]
+    if not found:
+        raise NotFound(_unknown("method", name or "", {each.name for each in _all()}))
+    return MethodsView(
+        workload=workload if shapes is None else None,
+        num_parameters=cost.num_elements(wanted),
+        workers=workers,
+        methods=tuple(_view(each, wanted, workers) for each in found),
+    )
+
+
+def parsed(shapes: str) -> tuple[Shape, ...]:
+    """Return what `512x64,512` says; raises ValueError."""
+    if len(shapes) > MAX_SHAPES or not re.fullmatch(SHAPES, shapes):
+        raise ValueError(f"`shapes` must be sizes joined by x, shapes joined by commas, as 512x64,512; got {shapes!r}")
+    return tuple(tuple(map(int, shape.split("x"))) for shape in shapes.split(","))
+
+
+def _shapes_of(workload: str) -> tuple[Shape, ...]:
+    kinds = [get_args(each)[1].tag for each in get_args(get_args(WorkloadConfig)[0])]
+    built_in = [kind for kind in kinds if kind != "own"]
+    if workload not in built_in:
+        raise NotFound(f"{_unknown('built-in workload', workload, built_in)}; of your own model give the shapes")
+    shapes = parameter_shapes(TypeAdapter(WorkloadConfig).validate_python({"kind": workload}))
+    assert shapes is not None
+    return shapes
+
+
+def _unknown(what: str, name: str, known: Any) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"there is no {what} `{name}`" + (f"; do you mean `{near[0]}`?" if near else f"; there are {sorted(known)}")
+
+
+@cache
+def _all() -> tuple[Composed, ...]:
+    """Return every method as what a job says to choose it, those that are kinds first within each part."""
+    return tuple(_of_kinds()) + COMPOSED
+
+
+def _of_kinds() -> Iterator[Composed]:
+    for part, union in PARTS.items():
+        for kind, config in kinds_of(union).items():
+            summary = " ".join((config.__doc__ or "").partition("\n\n")[0].split())
+            note = note_of(part, kind)
+            yield Composed(kind, part, summary, note.papers, choosing(part, kind), note.otherwise)
+
+
+@cache
+def _combinations(name: str, part: str) -> tuple[Combination, ...]:
+    """Return what goes with a method and what does not; asked once, as a job is checked for every kind."""
+    [method] = [each for each in _all() if (each.name, each.part) == (name, part)]
+    return tuple(combinations(method))
+
+
+def _view(method: Composed, shapes: tuple[Shape, ...], workers: int) -> MethodView:
+    found = _combinations(method.name, method.part)
+    possible = [each for each in found if not each.reason]
+    chosen = {part: each for part, each in method.job.items() if part in PARTS}
+    return MethodView(
+        name=method.name,
+        part=method.part,
+        summary=method.summary,
+        papers=tuple(map(PaperView.of, method.papers)),
+        job=method.job,
+        knobs={path: knobs for part, each in chosen.items() for path, knobs in _knobs(part, each)},
+        combines_with={
+            part: tuple(each.kind for each in possible if each.part == part)
+            for part in dict.fromkeys(each.part for each in found)
+        },
+        needs=tuple(NeedsView(part=each.part, kind=each.kind, knobs=each.needs) for each in possible if each.needs),
+        refuses=tuple(RefusedView(part=each.part, kind=each.kind, reason=each.reason) for each in found if each.reason),
+        traffic=traffic(job(_ONE_ITERATE | method.job), shapes, workers),
+    )
+
+
+def _knobs(part: str, chosen: dict[str, Any]) -> Iterator[tuple[str, tuple[Knob, ...]]]:
+    """Yield the knobs of a part, then those of what is chosen inside of it: `exchange`, `exchange.levels`."""
+    yield from _nested(part, TypeAdapter(PARTS[part]).validate_python(chosen), chosen)
+
+
+def _nested(path: str, config: BaseModel, chosen: dict[str, Any]) -> Iterator[tuple[str, tuple[Knob, ...]]]:
+    yield path, knobs_of(type(config))
+    for name, inner in chosen.items():
+        if isinstance(inner, dict):
+            yield from _nested(f"{path}.{name}", getattr(config, name), inner)
+
+
+def traffic(spec: JobSpec, shapes: tuple[Shape, ...], workers: int) -> TrafficView:
+    """Return what a worker of the job's first trial sends in a step, on average, at the levels that it states."""
+    replica = next(spec.trials()).replica
+    exchange, level = replica.exchange, replica.exchange.level
+    num_iterates = 2 if replica.optimizer.kind.startswith("schedulefree") else 1
+    if isinstance(exchange, AutoConfig):
+        likely = [
+            mean_traffic(option, shapes, num_workers=workers, like=exchange, num_iterates=num_iterates)
+            for option in replica.menu
+        ]
+        least = min(likely, key=lambda each: each.bytes)
+        return TrafficView(bytes_per_step=least.bytes, rounds_per_step=least.rounds)
+    if isinstance(exchange, DriftingConfig):
+        mean = drifting_cost.mean_traffic(shapes, num_workers=workers, exchange=exchange, num_iterates=num_iterates)
+        return TrafficView(bytes_per_step=mean.bytes, rounds_per_step=mean.rounds)
+    if isinstance(replica.blocks, JointSparConfig) and isinstance(exchange, NoneConfig):
+        sent = cost.drawn_step(shapes, num_workers=workers, exchange=exchange, share=first(replica.blocks.share))
+        return TrafficView(bytes_per_step=sent.bytes, rounds_per_step=sent.rounds)
+    period = first(replica.sync.period) if isinstance(replica.sync, LocalConfig) else 1
+    sent = cost.meeting_traffic(
+        shapes,
+        num_workers=workers,
+        sync=replica.sync,
+        exchange=exchange,
+        level=None if level is None else first(level),
+        num_iterates=num_iterates,
+    )
+    return TrafficView(bytes_per_step=sent.bytes / period, rounds_per_step=sent.rounds / period)

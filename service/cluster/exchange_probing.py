@@ -1,0 +1,156 @@
+"""Which exchanges compete in a run under `exchange: {kind: auto}`: those worth a probe on its link, as predicted.
+
+Their bytes follow from the model's shapes. Seconds take what a step computes, which the warm-up shows, and the link: as
+it is stated, or as the warm-up measures it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from search.budget import link as link_rule
+from search.budget.link import OptionCost, StepCost
+from search.space import OptionAxis, SearchSpace
+from search.types import Values
+from service.cluster.trial_ledger import bytes_per_worker
+from service.job.spec import TrialSpec
+from trainers.exchange.options import LOCAL
+from trainers.spec.config import EmulateLink, LinkConfig, Option
+from trainers.traffic.option_cost import MeanTraffic, mean_traffic
+from trainers.training.group import Group
+from trainers.training.segment import SegmentResult
+
+#: Discarded steps with these values.
+WarmUp = Callable[[Group, Values], SegmentResult]
+#: On a link that is measured, options are tried from sparse to dense until a step takes so many times as long.
+VISIBLE = 1.5
+
+
+def opened(
+    spec: TrialSpec, space: SearchSpace, groups: Sequence[Group], warm_up: WarmUp
+) -> tuple[SearchSpace, list[SegmentResult]]:
+    """Return `space` with the exchanges that compete in a fresh run, and the warm-ups of all of them on all lanes."""
+    traffic = predicted(spec, groups[0])
+    measuring = _Measuring(traffic, lambda option: warm_up(groups[0], _at(space.opening, option.name)))
+    priced = measuring.in_seconds(spec.replica.link) if spec.budget.seconds is not None else None
+    costs, compute = priced or _without_a_clock(spec, traffic)
+    options, opening = link_rule.short_list(costs, compute)
+    if measuring.link is not None:
+        space = space.model_copy(update={"exchanges": tuple(costs), "link": measuring.link})
+    cold = [(name, group) for name in options for group in groups if group != groups[0] or name not in measuring.warmed]
+    warm_ups = [warm_up(group, _at(space.opening, option)) for option, group in cold]
+    axes = (*space.axes, OptionAxis(options=options)) if len(options) > 1 else space.axes
+    space = space.model_copy(update={"axes": axes, "guess": _at(space.guess, opening)})
+    return space, [*measuring.warm_ups, *warm_ups]
+
+
+def predicted(spec: TrialSpec, group: Group) -> dict[Option, MeanTraffic]:
+    """Return what a step sends between the nodes of `group` under each option of the job."""
+    num_iterates = 2 if spec.replica.optimizer.kind.startswith("schedulefree") else 1
+    return {
+        option: mean_traffic(
+            option,
+            group.shapes,
+            num_workers=len(group.nodes),
+            like=spec.replica.exchange,
+            num_iterates=num_iterates,
+        )
+        for option in spec.replica.menu
+    }
+
+
+def _at(values: Values, option: str) -> Values:
+    return values.model_copy(update={"option": option})
+
+
+def _without_a_clock(spec: TrialSpec, traffic: Mapping[Option, MeanTraffic]) -> tuple[list[OptionCost], float]:
+    """Return the options' costs where a budget counts bytes, or steps alone: then they all cost the same."""
+    counts_bytes = spec.budget.bytes is not None or spec.budget.seconds is not None
+    costs = [_cost(option, each, each.bytes if counts_bytes else 1.0) for option, each in traffic.items()]
+    return costs, 0.0
+
+
+def _cost(option: Option, traffic: MeanTraffic, cost: float, spared: float = 0.0) -> OptionCost:
+    family = link_rule.DENSE if option.level is None else option.kind  # without a level nothing is left out
+    return OptionCost(option=option.name, bytes=traffic.bytes, cost=cost, family=family, spared=spared)
+
+
+class _Measuring:
+    """Takes the steps that show what a step computes, and the link if it is measured; `warm_ups` are their results.
+
+    No option has them twice; those with the names `warmed` have loaded and opened by then what they need.
+    """
+
+    def __init__(self, traffic: Mapping[Option, MeanTraffic], warm_up: Callable[[Option], SegmentResult]) -> None:
+        self._traffic, self._warm_up = traffic, warm_up
+        self._sparse_first = sorted(
+            (option for option in traffic if option.kind != LOCAL), key=lambda option: traffic[option].bytes
+        )
+        self.warm_ups: list[SegmentResult] = []
+        self._steps: dict[Option, StepCost | None] = {}
+        self.link: link_rule.Link | None = None
+
+    @property
+    def warmed(self) -> set[str]:
+        return {option.name for option in self._steps}
+
+    def in_seconds(self, link: LinkConfig) -> tuple[list[OptionCost], float] | None:
+        """Return what a step costs under each option, and without sending; None: the link does not show."""
+        if isinstance(link, EmulateLink):
+            seconds = {option: each.seconds(link) for option, each in self._traffic.items()}
+            computes = self._computes(seconds)
+            if computes is None:
+                return None
+            compute = computes
+        else:
+            self.link = found = self._measured()
+            if found is None:
+                return None
+            seconds = {option: each.bytes * found.seconds_per_byte for option, each in self._traffic.items()}
+            compute = found.compute_s
+        exchanging = self._exchanging(compute)
+        costs = []
+        for option, each in self._traffic.items():
+            # local updates compute it once a period
+            spared = exchanging * (1 - 1 / (option.level or 1)) if option.kind == LOCAL else 0.0
+            costs.append(_cost(option, each, compute + seconds[option] - spared, spared))
+        return costs, compute
+
+    def _computes(self, seconds: Mapping[Option, float]) -> float | None:
+        """Return what a step takes beside sending, by steps that send little, or nothing; None: they diverged."""
+        option = next(iter(self._sparse_first or self._traffic))
+        step = self._step(option)
+        if step is None:
+            return None
+        return max(0.0, step.seconds - (seconds[option] if option.kind != LOCAL else 0.0))
+
+    def _exchanging(self, compute: float) -> float:
+        """Return how much of the seconds `compute` goes into exchanging: a step by itself takes less."""
+        local = next((option for option in self._traffic if option.kind == LOCAL), None)
+        step = None if local is None else self._step(local)  # the shortest of the warm-up: one that averages nothing
+        return 0.0 if step is None else max(0.0, compute - step.seconds)
+
+    def _measured(self) -> link_rule.Link | None:
+        """Return the link, told by steps that send more and more until that is felt."""
+        steps: list[StepCost] = []
+        for option in self._sparse_first:
+            step = self._step(option)
+            if step is None:
+                break
+            steps.append(step)
+            if step.seconds > VISIBLE * steps[0].seconds:
+                break
+        return link_rule.fit(steps)
+
+    def _step(self, option: Option) -> StepCost | None:
+        """Return what a step took, or None if the first one diverged."""
+        if option not in self._steps:
+            result = self._warm_up(option)
+            self.warm_ups.append(result)
+            self._steps[option] = _step_cost(result)
+        return self._steps[option]
+
+
+def _step_cost(result: SegmentResult) -> StepCost | None:
+    if not result.step_seconds:
+        return None
+    sent = bytes_per_worker(result.bytes_sent) / len(result.step_seconds)
+    return StepCost(bytes=sent, seconds=min(result.step_seconds))  # the step that least else delayed

@@ -1,0 +1,128 @@
+"""Which probes a stage can go on from: the last one, whose end is live, and the one that was put aside."""
+
+from pydantic import BaseModel, ConfigDict
+
+from search.types import Candidate
+from service.cluster import segment_length
+from service.cluster.reports import Probe, Pushed
+from service.cluster.warm_up import STAGE
+from trainers.training.group import Group
+
+#: The second and last slot of the ranks' memory.
+BEST = "best"
+
+
+class Push(BaseModel):
+    """A segment of a probe, as a later attempt trains it again."""
+
+    model_config = ConfigDict(frozen=True)
+
+    num_steps: int
+    started_s: float
+    bytes_sent: int
+    learning_rate: float | None = None  # None: the candidate's own, from the first step to the last
+    final_learning_rate: float | None = None
+
+
+class End(BaseModel):
+    """The end of a probe, and the way there from the stage's start."""
+
+    model_config = ConfigDict(frozen=True)
+
+    candidate: Candidate
+    seconds: float
+    pushes: tuple[Push, ...]
+
+    @classmethod
+    def of(cls, probe: Probe) -> "End":
+        """Return the end of `probe`."""
+        pushes = (
+            Push(
+                num_steps=each.segment.num_steps,
+                started_s=each.started_s,
+                bytes_sent=each.bytes_sent,
+                learning_rate=each.segment.learning_rate,
+                final_learning_rate=each.segment.final_learning_rate,
+            )
+            for each in probe.pushed
+        )
+        return cls(candidate=probe.candidate, seconds=probe.seconds, pushes=tuple(pushes))
+
+
+class Held(BaseModel):
+    """The ends that a stage could go on from; None: the live state is the stage's start, nothing is put aside."""
+
+    model_config = ConfigDict(frozen=True)
+
+    live: End | None = None
+    aside: End | None = None
+
+
+class Ends:
+    """Mutable: the ends of a stage's probes that `group` holds; it begins with the stage's snapshot.
+
+    Of a search that an earlier attempt began it holds what that one held, but not in memory: such an end is `lost`
+    until it is trained again, from the same state and so to the same bits.
+    """
+
+    def __init__(self, group: Group, held: Held | None = None) -> None:
+        self._group = group
+        group.snapshot(STAGE)
+        self.held = held or Held()
+        self._pushed: dict[str, list[Pushed]] = {}  # of the probes whose ends are in memory
+
+    @property
+    def ids(self) -> list[str]:
+        """Ids of the probes whose ends are held."""
+        return [end.candidate.id for end in (self.held.live, self.held.aside) if end is not None]
+
+    def rewind(self, *, leading: str | None) -> None:
+        """Go back to the stage's start; the live end is put aside first if its probe is `leading`."""
+        live, aside = self.held.live, self.held.aside
+        is_in_memory = live is not None and not self._is_lost(live)
+        if live is not None and live.candidate.id == leading:
+            aside = live
+            if is_in_memory:
+                self._group.snapshot(BEST)
+        if is_in_memory:
+            self._group.restore(STAGE)
+        self.held = Held(aside=aside)
+
+    def ended(self, probe: Probe) -> None:
+        """Note that the live state is the end of `probe`."""
+        self.held = Held(live=End.of(probe), aside=self.held.aside)
+        self._pushed = {name: pushed for name, pushed in self._pushed.items() if name in self.ids}
+        self._pushed[probe.candidate.id] = list(probe.pushed)
+
+    def lost(self, promoted: str | None) -> End | None:
+        """Return the end of the probe `promoted` if it has to be trained again."""
+        found = (end for end in (self.held.live, self.held.aside) if end is not None and end.candidate.id == promoted)
+        return next((end for end in found if self._is_lost(end)), None)
+
+    def regain(self, end: End) -> list[Pushed]:
+        """Train the probe again, from the stage's start; returns its segments, with what came of them this time."""
+        self._group.restore(STAGE)
+        values, pushed = end.candidate.values, []
+        for push in end.pushes:
+            segment = segment_length.segment(values, values, push.num_steps)
+            if push.learning_rate is not None:
+                rates = {"learning_rate": push.learning_rate, "final_learning_rate": push.final_learning_rate}
+                segment = segment.model_copy(update=rates)
+            pushed.append(Pushed(segment, self._group.run(segment), push.started_s, push.bytes_sent))
+        self.held = Held(live=end)
+        self._pushed[end.candidate.id] = pushed
+        return pushed
+
+    def go_to(self, promoted: str | None) -> tuple[End, list[Pushed]] | None:
+        """Go to the end of the probe with this id, one in memory, and return it; None: to the stage's start."""
+        live, aside = self.held.live, self.held.aside
+        if live is not None and live.candidate.id == promoted:
+            return live, self._pushed[live.candidate.id]
+        if aside is not None and aside.candidate.id == promoted:
+            self._group.restore(BEST)
+            return aside, self._pushed[aside.candidate.id]
+        self.rewind(leading=None)
+        return None
+
+    def _is_lost(self, end: End) -> bool:
+        return end.candidate.id not in self._pushed

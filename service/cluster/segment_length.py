@@ -1,0 +1,150 @@
+"""How many steps to push at once: pure functions of the budget, so that a budget without seconds reads no clock."""
+
+import math
+
+from pydantic import BaseModel, ConfigDict
+
+from search.config import Budget
+from search.types import Allowance, Spent, Values
+from service.cluster.trial_ledger import bytes_per_worker
+from trainers.training.segment import Segment, SegmentResult
+
+#: Steps of a first push, when nothing is known about the cost of a step with these values.
+FIRST_CHUNK = 4
+#: Steps of a push under a budget in steps or bytes: a constant, because there no decision may read a clock.
+CLOCKLESS_CHUNK = 10
+#: The committed line is looked at after this share of a commit, but not before so many steps.
+LOOK_SHARE, LEAST_LOOK_STEPS = 0.02, 10
+#: Longest push under a budget in seconds; a cancel is heard between two pushes.
+MAX_CHUNK_S = 0.5
+NO_LIMIT = 10**9
+
+
+class StepCost(BaseModel):
+    """What one step costs with the values in force."""
+
+    model_config = ConfigDict(frozen=True)
+
+    bytes: float
+    seconds: float
+
+
+def cost_of(result: SegmentResult) -> StepCost | None:
+    """Return what a step of `result` cost, its first apart (it may calibrate); None if it is too short to tell."""
+    seconds = result.step_seconds[1:]
+    if not seconds:
+        return None
+    sent = bytes_per_worker(result.bytes_sent) / len(result.step_seconds)
+    return StepCost(bytes=sent, seconds=sum(seconds) / len(seconds))
+
+
+def segment(start: Values, end: Values, num_steps: int) -> Segment:
+    """Return `num_steps` with `start`, whose rate goes linearly to that of `end`."""
+    ramps = end.learning_rate != start.learning_rate
+    return Segment(
+        num_steps=num_steps,
+        learning_rate=start.learning_rate,
+        final_learning_rate=end.learning_rate if ramps else None,
+        level=start.level,
+        **start.further,
+    )
+
+
+def until_totals(spent: Spent, allowance: Allowance) -> Allowance:
+    """Turn what a probe may spend into the totals at which it ends."""
+    return Allowance(
+        steps=_add(spent.steps, allowance.steps),
+        bytes=_add(spent.bytes, allowance.bytes),
+        seconds=_add(spent.seconds, allowance.seconds),
+    )
+
+
+def part_spent(allowance: Allowance, own: Spent) -> float:
+    """Return which part, in [0, 1], of its `allowance` a probe has spent that took `own` so far.
+
+    Until it has trained its least number of steps, what is left of them counts too.
+    """
+    caps = [(allowance.steps, own.steps), (allowance.bytes, own.bytes), (allowance.seconds, own.seconds)]
+    part = max((spent / cap for cap, spent in caps if cap), default=0.0)
+    return min(1.0, part, own.steps / allowance.min_steps)
+
+
+def part_of(allowance: Allowance, part: float) -> Allowance:
+    """Return `part`, in (0, 1], of what a probe may spend, in whole steps and bytes."""
+    return Allowance(
+        steps=None if allowance.steps is None else math.ceil(part * allowance.steps),
+        bytes=None if allowance.bytes is None else math.ceil(part * allowance.bytes),
+        seconds=None if allowance.seconds is None else part * allowance.seconds,
+        min_steps=math.ceil(part * allowance.min_steps),
+    )
+
+
+def _add(total: float, more: float | None) -> float | None:
+    return None if more is None else total + more
+
+
+def within(until: Allowance, budget: Budget) -> Allowance:
+    """Cap `until` by the run's whole budget."""
+    return Allowance(
+        steps=_least(until.steps, budget.steps),
+        bytes=_least(until.bytes, budget.bytes),
+        seconds=_least(until.seconds, budget.seconds),
+    )
+
+
+def _least(*caps: float | None) -> float | None:
+    given = [cap for cap in caps if cap is not None]
+    return min(given) if given else None
+
+
+def is_reached(until: Allowance, spent: Spent, cost: StepCost | None) -> bool:
+    """Whether a further step would pass a cap: by more than half of itself, or at all where steps are counted."""
+    cost = cost or StepCost(bytes=0, seconds=0)
+    return (
+        (until.steps is not None and spent.steps >= until.steps)
+        or (until.bytes is not None and spent.bytes + cost.bytes > until.bytes)
+        or (until.seconds is not None and spent.seconds + cost.seconds / 2 >= until.seconds)
+    )
+
+
+def after(num_steps: int, spent: Spent, cost: StepCost | None) -> Spent:
+    """Return the totals `num_steps` further on, as far as the cost of a step is known."""
+    cost = cost or StepCost(bytes=0, seconds=0)
+    return Spent(
+        steps=spent.steps + num_steps,
+        bytes=spent.bytes + int(num_steps * cost.bytes),
+        seconds=spent.seconds + num_steps * cost.seconds,
+    )
+
+
+def next_chunk(until: Allowance, spent: Spent, cost: StepCost | None, *, most: int) -> int:
+    """Return how many steps to push next, in [1, `most`], so that no cap of `until` is passed."""
+    limits: list[float] = [most]
+    if until.steps is not None:
+        limits.append(until.steps - spent.steps)
+    if cost is None:
+        return max(1, int(min(*limits, FIRST_CHUNK)))
+    if until.bytes is not None and cost.bytes > 0:
+        limits.append((until.bytes - spent.bytes) / cost.bytes)
+    if until.seconds is None:
+        limits.append(CLOCKLESS_CHUNK)
+    elif cost.seconds > 0:
+        left = min(MAX_CHUNK_S, until.seconds - spent.seconds)
+        limits.append(math.ceil(left / cost.seconds - 0.5))
+    return max(1, int(min(limits)))
+
+
+def look_steps(until: Allowance, spent: Spent, cost: StepCost | None, *, num_done: int) -> int:
+    """Return how many steps of a commit, of which `num_done` are trained, lie between two looks at it."""
+    cost = cost or StepCost(bytes=0, seconds=0)
+    left = [
+        (end - now) / each
+        for end, now, each in (
+            (until.steps, spent.steps, 1.0),
+            (until.bytes, spent.bytes, cost.bytes),
+            (until.seconds, spent.seconds, cost.seconds),
+        )
+        if end is not None and each > 0
+    ]
+    whole = num_done + max(0.0, min(left, default=0.0))
+    return max(LEAST_LOOK_STEPS, math.ceil(LOOK_SHARE * whole))

@@ -1,0 +1,274 @@
+"""What a training run has done so far: totals, bill, schedule. One mutable object, saved with every checkpoint."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from search.config import Budget
+from search.curves.trace import Trace
+from search.types import Decision, Observation, Spent
+from service.wire.records import Bill, OptionBill, ScheduleEntry
+from trainers.training.group import Recovery
+from trainers.training.segment import Evaluation, Purpose, Segment, SegmentResult
+
+
+class Measured(BaseModel):
+    """Consecutive segments as one series: a probe, or a commit so far. The series end with the last `limit` steps."""
+
+    model_config = ConfigDict(ser_json_inf_nan="strings")
+
+    limit: int | None = None
+    num_steps: int = 0
+    losses: list[float] = Field(default_factory=list)
+    step_seconds: list[float] = Field(default_factory=list)
+    trace: Trace = Field(default_factory=Trace, description="of all steps, whatever the limit")
+    bytes_sent: int = 0
+    density_sum: float | None = None
+    threshold: float | None = None
+    diverged: bool = False
+
+    @classmethod
+    def of(cls, result: SegmentResult) -> "Measured":
+        """Return what one segment measured."""
+        measured = cls()
+        measured.add(result)
+        return measured
+
+    def add(self, result: SegmentResult) -> None:
+        """Append a segment."""
+        self.num_steps += len(result.losses)
+        self.losses = [*self.losses, *result.losses][-(self.limit or 0) :]
+        self.step_seconds = [*self.step_seconds, *result.step_seconds][-(self.limit or 0) :]
+        self.trace = self.trace.extended(result.losses, result.step_seconds, result.gradient_scales)
+        self.bytes_sent += bytes_per_worker(result.bytes_sent)
+        self.threshold = result.threshold
+        self.diverged = self.diverged or result.diverged
+        if result.density is not None:
+            self.density_sum = (self.density_sum or 0.0) + result.density * len(result.losses)
+
+    @property
+    def density(self) -> float | None:
+        """Mean share of entries sent; None for a dense exchange."""
+        return None if self.density_sum is None else self.density_sum / max(1, self.num_steps)
+
+    def observation(self, candidate_id: str | None, spent: Spent, *, is_cut: bool = False) -> Observation:
+        """Return it as the strategy is told; None: the committed line. `spent` are the run's totals."""
+        return Observation(
+            candidate_id=candidate_id,
+            losses=tuple(self.losses),
+            step_seconds=tuple(self.step_seconds),
+            trace=self.trace,
+            bytes_sent=self.bytes_sent,
+            density=self.density,
+            diverged=self.diverged,
+            is_cut=is_cut,
+            spent=spent,
+        )
+
+
+#: Losses of a commit that are kept: its end is all that a strategy reads, and a commit can be long.
+COMMIT_LOSSES = 200
+
+
+class OpenCommit(BaseModel):
+    """A commit under way."""
+
+    decision: Decision
+    measured: Measured = Field(default_factory=lambda: Measured(limit=COMMIT_LOSSES))
+    looked: int = Field(0, description="its steps when the strategy last looked at it")
+
+    def stretched(self, before: Budget, budget: Budget) -> "OpenCommit":
+        """Return the commit with every end that was the budget's moved to the end of the larger `budget`."""
+        until = self.decision.commit_until
+        ends = {unit: cap for unit, cap in budget if cap is not None and getattr(until, unit) == getattr(before, unit)}
+        moved = until.model_copy(update=ends)
+        return self.model_copy(update={"decision": self.decision.model_copy(update={"commit_until": moved})})
+
+
+class Best(BaseModel):
+    """The checkpoint behind the evaluation with the lowest validation loss."""
+
+    model_config = ConfigDict(frozen=True)
+
+    checkpoint: str
+    loss: float
+    step: int | None = Field(None, description="committed steps behind it; None: an earlier release has not said")
+    schedule: tuple[ScheduleEntry, ...] | None = Field(
+        None, description="that led there, where its steps were taken back; None: the beginning of the run's"
+    )
+
+
+#: A loss that is lower than the best one by less than this share is not worth a checkpoint of its own ...
+BEST_GAIN = 0.002
+#: ... nor is one before this share of the budget was spent since the last of them ...
+BEST_SHARE = 0.05
+#: ... or, where seconds are counted, before training took so many times as long as a checkpoint does.
+BEST_SPACING = 50.0
+
+
+class Progress(BaseModel):
+    """Where a run is. JSON both ways."""
+
+    model_config = ConfigDict(ser_json_inf_nan="strings")
+
+    step: int = Field(0, description="committed steps")
+    steps: int = Field(0, description="all steps, probes included")
+    bytes: int = Field(0, description="sent by one worker, probes included")
+    seconds: float = Field(0.0, description="training clock when this was last written down")
+    bill: Bill = Bill()
+    schedule: list[ScheduleEntry] = Field(default_factory=list)
+    validation_loss: float | None = Field(None, description="of the last evaluation; None: it was not finite")
+    evaluated_step: int | None = Field(None, description="committed steps behind that evaluation")
+    best: Best | None = None
+    best_at: float = Field(0.0, description="share of the budget that was spent when a new best was last written")
+    steady: tuple[str, ...] = Field(
+        (), description="checkpoints that a larger budget goes on from: of the last state that none has told on"
+    )
+
+    def charge(self, result: SegmentResult, *, is_probe: bool, option: str | None = None) -> None:
+        """Put a segment on the bill; `option`: the exchange or optimizer it was by, where several compete."""
+        num_steps, sent = len(result.losses), bytes_per_worker(result.bytes_sent)
+        self.steps += num_steps
+        self.charge_bytes(result)
+        self._bill(
+            bytes_search=self.bill.bytes_search + sent * is_probe,
+            bytes_dense=self.bill.bytes_dense + result.bytes_dense,
+            steps_search=self.bill.steps_search + num_steps * is_probe,
+            saved_bytes=max(self.bill.saved_bytes, result.saved_bytes),
+        )
+        took = sum(result.step_seconds)
+        self._bill_option(option, steps=num_steps, steps_search=num_steps * is_probe, bytes_sent=sent, seconds=took)
+
+    def promote(self, results: Iterable[SegmentResult], *, seconds: float, option: str | None = None) -> None:
+        """Turn a probe's segments on the bill, and the `seconds` it took, into committed ones."""
+        self.charge_seconds(seconds_search=-seconds)
+        for result in results:
+            self._bill(
+                bytes_search=self.bill.bytes_search - bytes_per_worker(result.bytes_sent),
+                steps_search=self.bill.steps_search - len(result.losses),
+            )
+            self._bill_option(option, steps_search=-len(result.losses))
+
+    def charge_bytes(self, result: SegmentResult | Evaluation) -> None:
+        """Add what the busiest rank sent."""
+        self.bytes += bytes_per_worker(result.bytes_sent)
+        purposes = dict(self.bill.bytes_by_purpose)
+        for purpose, count in max(result.bytes_sent, key=lambda rank: sum(rank.values())).items():
+            purposes[purpose] = purposes.get(purpose, 0) + count
+        within = self.bill.bytes_within_nodes + bytes_per_worker(result.bytes_within)
+        self._bill(bytes_sent=self.bytes, bytes_by_purpose=purposes, bytes_within_nodes=within)
+
+    def charge_seconds(self, **seconds: float) -> None:
+        """Add elapsed seconds to lines of the bill, e.g. `charge_seconds(seconds_search=0.4)`."""
+        self._bill(**{line: getattr(self.bill, line) + value for line, value in seconds.items()})
+
+    def charge_warm_up(self, result: SegmentResult) -> None:
+        """Charge the bytes of the discarded steps before the clock; they are neither steps nor seconds."""
+        self.charge(result, is_probe=False)
+        self.steps -= len(result.losses)
+
+    def charge_recovery(self, before: Recovery, now: Recovery) -> None:
+        """Add what the group has spent on lost workers between `before` and `now`; no budget counts it."""
+        self._bill(
+            repairs=self.bill.repairs + now.repairs - before.repairs,
+            seconds_recovery=self.bill.seconds_recovery + now.seconds - before.seconds,
+            bytes_recovery=self.bill.bytes_recovery + now.bytes - before.bytes,
+        )
+
+    def note_evaluation(self, loss: float | None) -> None:
+        """Remember the validation loss of the present state."""
+        self.validation_loss, self.evaluated_step = loss, self.step
+
+    def note_checkpoint(self, url: str) -> None:
+        """Remember the checkpoint at `url` if its state was evaluated, with a lower loss than any before."""
+        loss = self.validation_loss
+        if loss is None or self.evaluated_step != self.step:
+            return
+        if self.best is None or loss < self.best.loss:
+            self.best = Best(checkpoint=url, loss=loss, step=self.step)
+
+    def is_new_best(self, fraction: float) -> bool:
+        """Whether the state that was just evaluated is worth a checkpoint, `fraction` of the budget being spent."""
+        loss = self.validation_loss
+        if loss is None or fraction - self.best_at < BEST_SHARE:
+            return False
+        return self.best is None or loss < self.best.loss - BEST_GAIN * abs(self.best.loss)
+
+    def schedule_to(self, best: Best) -> tuple[ScheduleEntry, ...]:
+        """Return the schedule that led to the checkpoint `best`, whose step is known."""
+        assert best.step is not None
+        if best.schedule is not None:
+            return best.schedule
+        begun = (entry for entry in self.schedule if entry.step < best.step)
+        return tuple(
+            entry.model_copy(update={"num_steps": min(entry.num_steps, best.step - entry.step)}) for entry in begun
+        )
+
+    def note_insurance(self, line: "Progress") -> None:
+        """Write down what the line beside this one has spent so far; no budget of this one counts it."""
+        self._bill(steps_insurance=line.steps, bytes_insurance=line.bytes)
+
+    def rewind_to(self, earlier: "Progress", *, num_steps: int) -> None:
+        """Forget the `num_steps` that were trained since `earlier`; what they cost stays on the bill.
+
+        The best checkpoint stays the best, with the schedule that led to it.
+        """
+        if self.best is not None and self.best.step is not None and self.best.step > earlier.step:
+            self.best = self.best.model_copy(update={"schedule": self.schedule_to(self.best)})
+        self.step, self.schedule, self.steady = earlier.step, list(earlier.schedule), earlier.steady
+        self.validation_loss, self.evaluated_step = earlier.validation_loss, earlier.evaluated_step
+        self._bill(steps_taken_back=self.bill.steps_taken_back + num_steps)
+
+    def stop_clock(self, seconds: float) -> None:
+        """Write the training clock down."""
+        self.seconds = seconds
+        self._bill(seconds_training=seconds, steps=self.step)
+
+    def _bill(self, **lines: Any) -> None:
+        self.bill = self.bill.model_copy(update=lines)
+
+    def _bill_option(self, option: str | None, **added: float) -> None:
+        if option is None:
+            return
+        known = self.bill.by_option.get(option, OptionBill())
+        total = known.model_copy(update={line: getattr(known, line) + value for line, value in added.items()})
+        self._bill(by_option=self.bill.by_option | {option: total})
+
+    def schedule_segment(self, segment: Segment, result: SegmentResult, reason: str) -> None:
+        """Append the committed `segment` to the schedule, joined with the entry before where nothing changed."""
+        last = self.schedule[-1] if self.schedule else None
+        entry = ScheduleEntry(
+            step=result.first_step,
+            num_steps=len(result.losses),
+            learning_rate=segment.learning_rate,
+            final_learning_rate=segment.final_learning_rate,
+            level=segment.level,
+            values=segment.options,
+            density=result.density,
+            threshold=result.threshold,
+            reason=reason,
+        )
+        if last is not None and _continues(last, entry):
+            self.schedule[-1] = _joined(last, entry)
+        else:
+            self.schedule.append(entry)
+
+
+def _continues(last: ScheduleEntry, entry: ScheduleEntry) -> bool:
+    fields = ("learning_rate", "level", "values", "reason")
+    constant = last.final_learning_rate is None and entry.final_learning_rate is None
+    return constant and all(getattr(last, field) == getattr(entry, field) for field in fields)
+
+
+def _joined(last: ScheduleEntry, entry: ScheduleEntry) -> ScheduleEntry:
+    num_steps = last.num_steps + entry.num_steps
+    density = None
+    if last.density is not None and entry.density is not None and num_steps:
+        density = (last.density * last.num_steps + entry.density * entry.num_steps) / num_steps
+    return last.model_copy(update={"num_steps": num_steps, "density": density, "threshold": entry.threshold})
+
+
+def bytes_per_worker(bytes_sent: Sequence[Mapping[Purpose, int]]) -> int:
+    """Return what the busiest rank sent, all purposes together."""
+    return max((sum(rank.values()) for rank in bytes_sent), default=0)

@@ -1,0 +1,134 @@
+"""What a run knows before its first step: the search space, with the level that the link suggests."""
+
+import statistics
+from collections.abc import Sequence
+
+from search.budget import link as link_rule
+from search.budget.link import StepCost
+from search.space import Axis, Contender, SearchSpace
+from search.types import Values
+from service.cluster import exchange_probing
+from service.cluster.trial_ledger import bytes_per_worker
+from service.job.spec import TrialSpec
+from trainers.exchange.levels.config import StaticConfig
+from trainers.spec.config import AutoConfig, EmulateLink, NoneConfig, ReplicaConfig, contenders
+from trainers.traffic import cost
+from trainers.training.group import Group
+from trainers.training.segment import Segment, SegmentResult
+from trainers.workload import WorkloadError
+
+#: Discarded steps before the clock starts: libraries load and connections open in them.
+WARM_UP_STEPS = 3
+#: The slot that the warm-up, and later every stage, starts from: one copy of the state in memory.
+STAGE = "stage"
+
+
+def opening_space(spec: TrialSpec, groups: Sequence[Group]) -> tuple[SearchSpace, list[SegmentResult]]:
+    """Return the search space of a fresh run, and the warm-ups of its lanes; the first measured the machine for it.
+
+    Raises WorkloadError for a budget that would never be spent.
+    """
+    _check_budget(spec, groups[0])
+    space, warm_ups = _measured_space(spec, groups)
+    known = {"step": _step_cost(warm_ups), "num_alone": spec.replica.num_alone(groups[0].num_workers)}
+    return space.model_copy(update=known), warm_ups
+
+
+def _measured_space(spec: TrialSpec, groups: Sequence[Group]) -> tuple[SearchSpace, list[SegmentResult]]:
+    space = _stated_space(spec.replica)
+    if spec.replica.menu:
+        return exchange_probing.opened(spec, space, groups, _warm_up)
+    space = space.model_copy(update={"dense_bytes": dense_bytes(spec, groups[0])})
+    axis, opening = space.axis("level"), space.opening
+    lowest = opening if axis is None else opening.model_copy(update={"level": axis.low})
+    warm_ups = [_warm_up(group, lowest) for group in groups]
+    rule = None if axis is None else _link_rule(spec, axis, warm_ups[0], groups[0])
+    if rule is None:
+        return space, warm_ups
+    return space.model_copy(update={"guess": space.guess.model_copy(update={"level": rule})}), warm_ups
+
+
+def _step_cost(warm_ups: Sequence[SegmentResult]) -> StepCost | None:
+    """Return what a step costs, by the warm-up with the fastest steps; None: no warm-up took one."""
+    timed = [warm_up for warm_up in warm_ups if warm_up.step_seconds]
+    if not timed:
+        return None
+    fastest = min(timed, key=lambda warm_up: min(warm_up.step_seconds))
+    sent = bytes_per_worker(fastest.bytes_sent) / len(fastest.step_seconds)
+    return StepCost(bytes=sent, seconds=min(fastest.step_seconds))
+
+
+def dense_bytes(spec: TrialSpec, group: Group) -> int | None:
+    """Return what a worker sends in a step without compression; None where the link has no say in the level."""
+    return _transfer(spec, group, None).bytes if _follows_link(spec.replica) else None
+
+
+def _check_budget(spec: TrialSpec, group: Group) -> None:
+    if spec.budget.counts_bytes_alone and len(group.nodes) == 1:
+        raise WorkloadError(
+            f"all {group.num_workers} workers were found on one machine, which sends nothing, so `budget.bytes` alone "
+            "would never end the job: add `budget.seconds` or `steps`, or give `workers.per_node` a number"
+        )
+
+
+def _stated_space(replica: ReplicaConfig) -> SearchSpace:
+    """Return the space that the job itself states; what it searches opens in the middle, or with the first choice."""
+    exchange, ranges = replica.exchange, list(replica.ranges())
+    level = exchange.level
+    choices = {each.name: each.pair[0] for each in ranges if isinstance(each.pair[0], bool)}
+    first, *others = contenders(replica.optimizer)
+    competing = (first, *others) if others else ()
+    return SearchSpace(
+        optimizer=first.kind,
+        optimizers=tuple(Contender(optimizer=each.kind, learning_rate=each.learning_rate) for each in competing),
+        guess=Values(
+            learning_rate=first.learning_rate,
+            level=None if isinstance(level, tuple) else level,
+            nesterov=choices.get("nesterov"),
+            optimizer=first.kind if others else None,
+        ),
+        level_name=exchange.level_name,
+        axes=tuple(Axis.model_validate({"name": each.name, "low": each.low, "high": each.high}) for each in ranges),
+    )
+
+
+def _warm_up(group: Group, values: Values) -> SegmentResult:
+    group.snapshot(STAGE)
+    segment = Segment(num_steps=WARM_UP_STEPS, learning_rate=values.learning_rate, level=values.level, **values.further)
+    result = group.run(segment)
+    group.restore(STAGE)
+    return result
+
+
+def _link_rule(spec: TrialSpec, axis: Axis, warm_up: SegmentResult, group: Group) -> float | None:
+    """Return the density that the link's rule suggests, where the link is stated; `group` ran `warm_up` at the lowest.
+
+    The rule reads a clock, so a budget without seconds has none, and neither has a run whose first step diverged.
+    """
+    link = spec.replica.link
+    if spec.budget.seconds is None or not _follows_link(spec.replica) or not isinstance(link, EmulateLink):
+        return None
+    if not warm_up.step_seconds:
+        return None
+    dense_s = _transfer(spec, group, None).seconds(link)
+    sparse_s = _transfer(spec, group, axis.low).seconds(link)
+    compute_s = max(0.0, statistics.median(warm_up.step_seconds) - sparse_s)
+    return link_rule.rule(compute_s, dense_s, (axis.low, axis.high))
+
+
+def _follows_link(replica: ReplicaConfig) -> bool:
+    """Whether the link's rule applies: it is about gradients exchanged in every step, at the density asked for."""
+    levels = getattr(replica.exchange, "levels", None)
+    as_asked = levels is None or isinstance(levels, StaticConfig)
+    return replica.exchange.is_by_density and as_asked and replica.sync.kind == "every_step"
+
+
+def _transfer(spec: TrialSpec, group: Group, density: float | None) -> cost.Traffic:
+    """Return the traffic between the nodes of `group` in a step that exchanges at `density`; None: dense."""
+    exchange = spec.replica.exchange
+    return cost.step_traffic(
+        [(group.num_elements,)],
+        num_workers=len(group.nodes),
+        exchange=NoneConfig() if density is None or isinstance(exchange, AutoConfig) else exchange,
+        level=density,
+    )

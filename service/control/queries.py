@@ -1,0 +1,249 @@
+"""Rows to the public views. Functions of one open session; they write nothing."""
+
+import base64
+import binascii
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from service.control import points, stage_views
+from service.control.models import ChunkRow, JobRow, LabelRow, PointRow, ProbeRow, StageRow, TrialRow
+from service.errors import InvalidJob, NotFound
+from service.job.advice import advice
+from service.job.problems import Problem
+from service.job.spec import JobSpec
+from service.job.states import TERMINAL, JobState, verbs_in
+from service.wire.records import Bill, Line, ScheduleEntry
+from service.wire.views import JobPage, JobSummary, JobView, ScheduleView, Series, StageView, TrialView
+
+MAX_PAGE = 500
+#: What every trial reports, besides the losses and metrics of its evaluations.
+_SERIES = ("loss", "learning_rate", "density", "bytes_sent", "validation_loss")
+
+
+class Point(NamedTuple):
+    """A measured value of the committed line; seconds on the training clock."""
+
+    name: str
+    step: int
+    seconds: float
+    value: float | None
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def _moment_or_none(seconds: float | None) -> datetime | None:
+    return None if seconds is None else _moment(seconds)
+
+
+def require(session: Session, job_id: str) -> JobRow:
+    """Return the job's row; raises NotFound."""
+    job = session.get(JobRow, job_id)
+    if job is None:
+        raise NotFound(f"there is no job `{job_id}`")
+    return job
+
+
+def job_view(job: JobRow) -> JobView:
+    """Return the job as users see it."""
+    spec = JobSpec.model_validate(job.spec)
+    return JobView(
+        id=job.id,
+        name=job.name,
+        state=job.job_state,
+        reason=job.reason,
+        attempt=job.attempt,
+        created_at=_moment(job.created_at),
+        started_at=_moment_or_none(job.started_at),
+        finished_at=_moment_or_none(job.finished_at),
+        version=job.version,
+        verbs=verbs_in(job.job_state),
+        labels=spec.labels,
+        advice=advice(spec),
+        spec=spec,
+    )
+
+
+def page(
+    session: Session, *, state: JobState | None, label: tuple[str, str] | None, limit: int, cursor: str | None
+) -> JobPage:
+    """Return up to `limit` jobs, newest first, from behind `cursor`; raises InvalidJob for bad ones."""
+    if not 1 <= limit <= MAX_PAGE:
+        raise InvalidJob([Problem(pointer="/limit", message=f"`limit` is from 1 to {MAX_PAGE}", value=limit)])
+    final = select(func.min(TrialRow.validation_loss)).where(TrialRow.job_id == JobRow.id)
+    reported = [
+        select(func.min(least))
+        .join(TrialRow, TrialRow.id == table.trial_id)
+        .where(TrialRow.job_id == JobRow.id, table.name == "validation_loss")
+        for table, least in ((PointRow, PointRow.value), (ChunkRow, ChunkRow.least))
+    ]
+    losses = [each.scalar_subquery() for each in (final, *reported)]
+    query = select(JobRow, *losses).order_by(JobRow.id.desc()).limit(limit + 1)
+    if state is not None:
+        query = query.where(JobRow.state == state.value)
+    if label is not None:
+        name, value = label
+        query = query.join(LabelRow).where(LabelRow.name == name, LabelRow.value == value)
+    if cursor is not None:
+        query = query.where(JobRow.id < _decode(cursor))
+    rows = session.execute(query).all()
+    shown = rows[:limit]
+    following = _encode(shown[-1][0].id) if len(rows) > limit else None
+    return JobPage(jobs=tuple(_summary(job, losses) for job, *losses in shown), next_cursor=following)
+
+
+def _summary(job: JobRow, losses: Iterable[float | None]) -> JobSummary:
+    return JobSummary(
+        id=job.id,
+        name=job.name,
+        state=job.job_state,
+        reason=job.reason,
+        created_at=_moment(job.created_at),
+        finished_at=_moment_or_none(job.finished_at),
+        arms=tuple(arm["name"] for arm in job.spec["arms"]),
+        best_validation_loss=min((loss for loss in losses if loss is not None), default=None),
+        labels=job.spec["labels"],
+    )
+
+
+def _encode(job_id: str) -> str:
+    return base64.urlsafe_b64encode(job_id.encode()).decode().rstrip("=")
+
+
+def _decode(cursor: str) -> str:
+    try:
+        job_id = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode("ascii")
+    except (binascii.Error, ValueError):
+        job_id = ""
+    if not job_id.startswith("job-"):
+        message = "`cursor` is not one that this service gave out; start again without it"
+        raise InvalidJob([Problem(pointer="/cursor", message=message, value=cursor)])
+    return job_id
+
+
+def trials(session: Session, job_id: str, *, trial_id: str | None = None) -> Sequence[TrialRow]:
+    """Return the job's trials, or the one named, in the job's order; raises NotFound."""
+    require(session, job_id)
+    query = select(TrialRow).where(TrialRow.job_id == job_id).order_by(TrialRow.position)
+    if trial_id is None:
+        return session.scalars(query).all()
+    found = session.scalars(query.where(TrialRow.id == trial_id)).all()
+    if not found:
+        raise NotFound(f"job `{job_id}` has no trial `{trial_id}`")
+    return found
+
+
+def trial_view(trial: TrialRow) -> TrialView:
+    """Return the trial as users see it."""
+    return TrialView(
+        trial_id=trial.id,
+        bill=Bill.model_validate(trial.bill),
+        line=_line(trial),
+        **_columns(trial, TrialView.model_fields.keys() - {"trial_id", "bill", "line"}),
+    )
+
+
+def _line(trial: TrialRow) -> Line:
+    # trials that ended before there were two lines say nothing of it
+    kept: Line = "main" if trial.schedule is None else trial.schedule.get("line", "main")
+    return kept
+
+
+def decided_stages(
+    session: Session, trials: Iterable[TrialRow], *, with_posterior: bool = False
+) -> tuple[StageView, ...]:
+    """Return the decided stages of `trials`, each with its probes; the posteriors are large."""
+    return tuple(
+        stage_views.stage_view(trial, stage, probes.get(stage.stage, []), with_posterior=with_posterior)
+        for trial in trials
+        for probes in [_probes(session, trial.id)]
+        for stage in _decided(session, trial.id)
+    )
+
+
+def _probes(session: Session, trial_id: str) -> dict[int, list[ProbeRow]]:
+    """Return the trial's probes by stage, in the order in which they arrived."""
+    found: dict[int, list[ProbeRow]] = {}
+    for row in session.scalars(select(ProbeRow).where(ProbeRow.trial_id == trial_id).order_by(ProbeRow.id)):
+        found.setdefault(row.stage, []).append(row)
+    return found
+
+
+def z_scores(session: Session, trial_id: str) -> list[float]:
+    """Return how far each closed stage of the trial ended from its forecast, where it had one."""
+    return [score for stage in _decided(session, trial_id) if (score := stage_views.z_score_of(stage)) is not None]
+
+
+def _decided(session: Session, trial_id: str) -> Iterable[StageRow]:
+    return session.scalars(select(StageRow).where(StageRow.trial_id == trial_id).order_by(StageRow.stage))
+
+
+def _columns(row: object, names: Iterable[str]) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in names}
+
+
+def series(session: Session, trial: TrialRow, name: str, *, max_points: int) -> Series:
+    """Return the trial's series `name`, thinned to `max_points`; empty where nothing was reported."""
+    kept, num_points = points.read(session, points.Key(trial.id, name), max_points=max_points)
+    return Series(
+        trial_id=trial.id,
+        arm=trial.arm,
+        seed=trial.seed,
+        name=name,
+        steps=tuple(sample.step for sample in kept),
+        seconds=tuple(sample.seconds for sample in kept),
+        values=tuple(sample.value for sample in kept),
+        num_points=num_points,
+    )
+
+
+def require_series(session: Session, trials: Sequence[TrialRow], name: str) -> None:
+    """Raise NotFound for a name that no trial of the job reports. One without points yet is known all the same."""
+    declared = {f"validation_{metric}" for trial in trials for metric in trial.metric_directions}
+    may_be_declared = name.startswith("validation_") and any(trial.backend is None for trial in trials)
+    is_declared_later = may_be_declared and require(session, trials[0].job_id).job_state not in TERMINAL
+    if name in _SERIES or name in declared or is_declared_later:
+        return
+    trial_ids = [trial.id for trial in trials]
+    if not points.is_known(session, trial_ids, name):
+        known = {*_SERIES, *declared, *points.names(session, trial_ids)}
+        raise NotFound(f"there is no metric `{name}`; there are {', '.join(sorted(known))}")
+
+
+def every_point(session: Session, trial_id: str) -> Iterator[Point]:
+    """Yield every point of the trial, by name and step, some thousand in memory at a time."""
+    for name in sorted(points.names(session, [trial_id])):
+        for sample in points.every(session, points.Key(trial_id, name)):
+            yield Point(name, *sample)
+
+
+def schedule_view(session: Session, trial: TrialRow, *, optimizer: str) -> ScheduleView:
+    """Return the trial's schedule: as it finished, or else as its stages were decided so far.
+
+    `optimizer` is the job's kind, or that of the schedule's own where several competed.
+    """
+    if trial.schedule is not None:
+        entries = [ScheduleEntry.model_validate(entry) for entry in trial.schedule["entries"]]
+    else:
+        entries = [_entry(stage, trial) for stage in _decided(session, trial.id) if stage.num_steps != 0]
+    return ScheduleView(
+        trial_id=trial.id,
+        arm=trial.arm,
+        seed=trial.seed,
+        optimizer=str(entries[0].values.get("optimizer", optimizer)) if entries else optimizer,
+        complete=trial.schedule is not None,
+        line=_line(trial),
+        num_steps=sum(entry.num_steps for entry in entries),
+        entries=tuple(entries),
+    )
+
+
+def _entry(stage: StageRow, trial: TrialRow) -> ScheduleEntry:
+    so_far = max(0, trial.step - stage.first_step) if stage.num_steps is None else stage.num_steps
+    fields = _columns(stage, ("learning_rate", "level", "values", "density", "threshold", "reason"))
+    return ScheduleEntry(step=stage.first_step, num_steps=so_far, **fields)

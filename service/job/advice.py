@@ -1,0 +1,221 @@
+"""What of a legal job is unwise, in sentences for whoever submits it. Nothing here refuses."""
+
+import math
+from collections.abc import Iterator
+
+from search.config import (
+    FINALISTS,
+    OPTIMIZER_TRAITS,
+    AutoLrsConfig,
+    BoConfig,
+    Budget,
+    CosineConfig,
+    LinearConfig,
+    OffConfig,
+    PolynomialConfig,
+    SobolConfig,
+    StagedConfig,
+    WideConfig,
+    contest_steps,
+    num_coarse,
+)
+from service.job.spec import JobSpec, TrialSpec
+from trainers.spec.config import (
+    AccordionBatchConfig,
+    AccordionConfig,
+    DropItConfig,
+    EveryStepConfig,
+    IidPartition,
+    NoneConfig,
+    ReplicaConfig,
+    contenders,
+)
+from trainers.sync.config import StlSgdConfig
+
+#: A shorter probe says little of where its loss leads.
+MIN_PROBE_STEPS = StagedConfig.model_fields["min_probe_steps"].default
+
+#: Up to this share, entries of 4 bytes that are kept take, with 2 bytes each for their places, as much as all entries.
+NOTHING_SAVED = 1 / 3
+
+
+def advice(spec: JobSpec) -> tuple[str, ...]:
+    """Return a sentence for each unwise choice, with what to give instead; most jobs get none."""
+    arms = spec.model_copy(update={"seeds": spec.seeds[:1]}).trials()
+    return (*_on_the_job(spec), *(f"arm `{trial.arm}`: {sentence}" for trial in arms for sentence in _on_an_arm(trial)))
+
+
+def _on_the_job(spec: JobSpec) -> Iterator[str]:
+    every, steps = spec.objective.every, spec.budget.steps
+    if steps is not None and every > steps:
+        yield (
+            f"`objective.every` is {every} and `budget.steps` {steps}, so a trial is evaluated at its start and end "
+            f"alone: give `every` {max(1, steps // 10)} for a curve"
+        )
+
+
+def _on_an_arm(trial: TrialSpec) -> Iterator[str]:
+    exchange, controller = trial.replica.exchange, trial.controller
+    if isinstance(controller, StagedConfig):
+        yield from _on_a_search(trial, controller)
+        yield from _on_a_level(trial)
+        yield from _on_a_period(trial)
+        yield from _on_options(trial)
+    if isinstance(controller, BoConfig | SobolConfig):
+        yield from _on_contenders(trial, controller)
+    if isinstance(controller, AutoLrsConfig):
+        yield from _on_autolrs(trial.budget, controller)
+    if fall := _fall(trial):
+        yield from _on_a_decay(controller.kind, fall, trial.replica)
+    if isinstance(trial.replica.activations, DropItConfig):
+        yield from _on_dropping(trial.replica.activations)
+    if trial.workers.count == trial.workers.placed_together:
+        one = "one worker" if trial.workers.count == 1 else "one node"
+        if not isinstance(exchange, NoneConfig):
+            yield f"{one} exchanges nothing: compression costs time and saves no bytes; give `exchange: {{kind: none}}`"
+        if not isinstance(trial.replica.sync, EveryStepConfig | AccordionBatchConfig):
+            yield f"{one} has nobody far away to train apart from; give `sync: {{kind: every_step}}`"
+
+
+def _on_a_search(trial: TrialSpec, config: StagedConfig) -> Iterator[str]:
+    steps = trial.budget.steps
+    if steps is None:
+        return
+    probing, fraction = _fewest_steps(trial, config), config.search_fraction(steps)
+    if fraction * steps < probing:
+        yield (
+            f"a search takes {probing} steps, and `max_search_fraction` {fraction:g} of `budget.steps` {steps} is "
+            f"{math.floor(fraction * steps)}: give {config.least_budget(probing)} steps, a higher fraction, "
+            "or `controller: {kind: off}` to keep the guess"
+        )
+
+
+def _fewest_steps(trial: TrialSpec, config: StagedConfig) -> int:
+    """Return the steps of the shortest search that tells what it is to tell: with two finalists where it wants any."""
+    if not isinstance(config, WideConfig):
+        return config.probes * config.min_probe_steps
+    ranges = list(trial.replica.ranges())
+    num_further = sum(each.name != "level" for each in ranges)
+    first = config.wide_probes if config.wide_probes is not None else FINALISTS * bool(ranges)
+    finalists = first + config.wide_probes_per_axis * num_further
+    decades = (
+        config.wide_decades
+        if config.stated_rates is None
+        else math.log10(config.stated_rates[1] / config.stated_rates[0])
+    )
+    rounds = math.ceil(num_coarse(decades) / trial.replica.num_alone(trial.workers.count))
+    return rounds * config.coarse_probe_steps + min(2, finalists) * config.min_probe_steps
+
+
+def _on_a_level(trial: TrialSpec) -> Iterator[str]:
+    exchange, budget = trial.replica.exchange, trial.budget
+    if isinstance(exchange.level, tuple) and budget.seconds is None:
+        unit, ignored = ("steps", "what a step sends") if budget.bytes is None else ("bytes", "how fast the link is")
+        name = exchange.level_name
+        yield (
+            f"a budget in {unit} does not count {ignored}, so it says little of the {name}: give `budget.seconds`, "
+            f"or one {name}"
+        )
+
+
+def _fall(trial: TrialSpec) -> str | None:
+    """Return when the controller lowers the learning rate, with no schedule from elsewhere; None: it holds it."""
+    controller = trial.controller
+    cools_down = any(OPTIMIZER_TRAITS[each.kind].cools_down for each in contenders(trial.replica.optimizer))
+    falls = []
+    if isinstance(controller, CosineConfig | LinearConfig | PolynomialConfig):
+        falls.append("in every step")
+    if isinstance(controller, StagedConfig | AutoLrsConfig):
+        falls.append("in some of its probes")
+    if isinstance(controller, StagedConfig | OffConfig) and cools_down and controller.cooldown:
+        falls.append(f"in each of the last {controller.cooldown:.0%} of the steps")
+    return " and ".join(falls) or None
+
+
+def _on_a_decay(controller: str, fall: str, replica: ReplicaConfig) -> Iterator[str]:
+    exchange = replica.exchange
+    levels = getattr(exchange, "levels", None)
+    if isinstance(replica.sync, StlSgdConfig):
+        yield (
+            f"`stl_sgd` lowers the learning rate from stage to stage, and `{controller}` lowers it {fall}: "
+            "give `controller: {kind: fixed}`"
+        )
+    if not isinstance(levels, AccordionConfig):
+        return
+    if levels.follow_decay:
+        yield (
+            f"`accordion` takes each fall of the learning rate for a critical regime, and `{controller}` lowers it "
+            f"{fall}, in which all would be sent at `critical`: give `follow_decay: false`"
+        )
+    if isinstance(exchange.level, tuple):
+        yield (
+            f"`accordion` sends all at `critical` in its first {levels.interval + 1} epochs, and probes in them say "
+            f"nothing of the {exchange.level_name}: give one {exchange.level_name}"
+        )
+
+
+def _on_dropping(config: DropItConfig) -> Iterator[str]:
+    most = max(config.gamma) if isinstance(config.gamma, tuple) else config.gamma
+    if 0 < most <= NOTHING_SAVED:
+        yield (
+            f"`dropit` with `gamma` {most:g} saves nothing: what it keeps of float32, and where that belongs, takes as "
+            f"much as everything; give a `gamma` above {NOTHING_SAVED:.2f}"
+        )
+
+
+def _on_a_period(trial: TrialSpec) -> Iterator[str]:
+    replica, budget = trial.replica, trial.budget
+    if not any(each.name == "period" for each in replica.ranges()):
+        return
+    if budget.seconds is None and budget.bytes is None:
+        yield "a budget in steps does not count what averages take, so it is for short periods: give `budget.seconds`"
+    if not isinstance(replica.partition, IidPartition):
+        yield (
+            "probes are compared by training losses, and workers with data of their own lower theirs fastest while "
+            "they train apart, which flatters long periods: give one `sync.period`"
+        )
+
+
+def _on_options(trial: TrialSpec) -> Iterator[str]:
+    budget, menu = trial.budget, [option.name for option in trial.replica.menu]
+    if menu and budget.seconds is None and budget.bytes is None:
+        yield (
+            f"a budget in steps does not count what a step sends, so of the exchanges that compete the densest of "
+            f"{', '.join(f'`{name}`' for name in menu)} is used alone: give `budget.seconds`"
+        )
+
+
+def _on_contenders(trial: TrialSpec, config: BoConfig | SobolConfig) -> Iterator[str]:
+    steps, (first, *others) = trial.budget.steps, contenders(trial.replica.optimizer)
+    if steps is None or not others:
+        return
+    needed = contest_steps(
+        config, num_optimizers=2, num_finalists=1 if config.wide_probes is None else config.wide_probes
+    )
+    if config.search_fraction(steps) * steps < needed:
+        yield (
+            f"optimizers compete in at least {needed} steps of a search, for which `budget.steps` {steps} leaves no "
+            f"room, so `{first.kind}` is trained alone: give {config.least_budget(needed)} steps, or a higher "
+            "`max_search_fraction`"
+        )
+
+
+def _on_autolrs(budget: Budget, config: AutoLrsConfig) -> Iterator[str]:
+    """Look at the first stage, tau, and its search; only a budget in steps tells beforehand how long they are."""
+    if budget.steps is None:
+        return
+    searched = config.num_probes * config.probe_fraction  # as a multiple of the stage
+    lengths = sum(min(config.growth**stage, config.max_growth) for stage in range(config.num_stages))
+    tau = config.first_stage or budget.steps / (lengths * (1 + searched))
+    enough = MIN_PROBE_STEPS / config.probe_fraction
+    if tau * searched >= budget.steps:
+        yield (
+            f"the first search takes {math.ceil(tau * searched)} steps and `budget.steps` is {budget.steps}, so none "
+            f"opens: give {math.ceil(tau * (1 + searched))} steps, or a shorter `first_stage`"
+        )
+    elif tau < enough:
+        remedy = f"`budget.steps` {math.ceil(enough * lengths * (1 + searched))}, fewer `num_stages`"
+        yield (
+            f"its first probes have {round(tau * config.probe_fraction)} steps, too few to forecast a stage of "
+            f"{tau:.0f}: give {remedy if config.first_stage is None else f'`first_stage` {enough:.0f}'}, or use `bo`"
+        )

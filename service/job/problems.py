@@ -1,0 +1,142 @@
+"""Turns a refused job into problems a person can act on: where, what was given, what is allowed."""
+
+import difflib
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from service.job.wrong_kind_fields import why_misplaced
+from trainers.spec.ranges import Fault
+
+
+class Problem(BaseModel):
+    """One thing wrong with a request."""
+
+    pointer: str  # RFC 6901, into the request's body
+    message: str
+    value: Any = None
+
+
+def problems_of(error: ValidationError, body: Any, model: type[BaseModel]) -> list[Problem]:
+    """Return every problem of `body`, which is no `model`, each with the JSON pointer of the field at fault."""
+    details = error.errors(include_url=False)
+    found = [(detail, problem) for detail in details for problem in _problems(detail, body, model)]
+    return [
+        problem
+        for number, (detail, problem) in enumerate(found)
+        if not (_is_an_echo(detail) and _is_told_better(found, number))
+    ]
+
+
+def _is_an_echo(detail: ErrorDetails) -> bool:
+    """Whether the problem may only follow from another one: in `number or pair` the form that was not meant
+    complains about the type, and a list whose items are refused is too short."""
+    return detail["type"].endswith("_type") or detail["type"] == "too_short"
+
+
+def _is_told_better(found: Sequence[tuple[ErrorDetails, Problem]], number: int) -> bool:
+    """Whether what an echo complains about is told further inside, or at its own place by no echo or an earlier one."""
+    place = found[number][1].pointer
+    return any(
+        problem.pointer.startswith(f"{place}/")
+        or (problem.pointer == place and (each < number or not _is_an_echo(detail)))
+        for each, (detail, problem) in enumerate(found)
+    )
+
+
+def _problems(detail: ErrorDetails, body: Any, model: type[BaseModel]) -> list[Problem]:
+    if detail["type"] != "faults":
+        return [_problem(detail, body, model)]
+    place = _pointer(_path(detail["loc"], body, keep_last=False))
+    faults: list[Fault] = detail["ctx"]["faults"]  # of a check across fields, which knows the fields at fault
+    return [Problem(pointer=place + fault.pointer, message=fault.message, value=fault.value) for fault in faults]
+
+
+def _problem(detail: ErrorDetails, body: Any, model: type[BaseModel]) -> Problem:
+    given = detail["input"]
+    missing = detail["type"] == "missing"
+    shown = None if missing or isinstance(given, dict | list | tuple) else given
+    path = _path(detail["loc"], body, keep_last=missing)
+    if detail["type"] == "union_tag_invalid":
+        path.append("kind" if "kind" in detail["ctx"]["discriminator"] else "mode")
+        shown = detail["ctx"]["tag"]
+    if detail["type"] == "union_tag_not_found":
+        path.append(_discriminator(detail["ctx"]["discriminator"]))
+    message = _misplaced(detail, path, body, model) or _message(detail, path, shown)
+    return Problem(pointer=_pointer(path), message=message, value=shown)
+
+
+def _misplaced(detail: ErrorDetails, path: list[str | int], body: Any, model: type[BaseModel]) -> str | None:
+    """Return what to say of a field, or a value of it, that only other kinds of its object take; None: no kind does."""
+    if not path or not (detail["type"] == "extra_forbidden" or detail["type"].endswith("_type")):
+        return None
+    return why_misplaced(model, body, path, detail["input"])
+
+
+def _discriminator(described: str) -> str:
+    """Return the field that tells the members apart; pydantic describes a function of it as `_kind_of()`."""
+    return "kind" if described.endswith("()") else described.strip("'")
+
+
+def _pointer(path: Sequence[str | int]) -> str:
+    return "".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in path)
+
+
+def _path(loc: Sequence[str | int], body: Any, *, keep_last: bool) -> list[str | int]:
+    """Drop from `loc` what names a member of a union and not a place in `body`."""
+    path: list[str | int] = []
+    is_member_named = False  # by its tag, once: a field of the member may have the same name
+    for index, part in enumerate(loc):
+        if not is_member_named and _is_tag(body, part):
+            is_member_named = True
+        elif _holds(body, part):
+            body, is_member_named = body[part], False
+            path.append(part)
+        elif keep_last and index == len(loc) - 1:
+            path.append(part)
+    return path
+
+
+def _is_tag(body: Any, part: str | int) -> bool:
+    return isinstance(body, dict) and part in (body.get("kind"), body.get("mode"))
+
+
+def _holds(body: Any, part: str | int) -> bool:
+    if isinstance(body, dict):
+        return part in body
+    return isinstance(body, list | tuple) and isinstance(part, int) and part < len(body)
+
+
+def _message(detail: ErrorDetails, path: list[str | int], shown: Any) -> str:
+    kind, field, context = detail["type"], _name(path), detail.get("ctx", {})
+    if kind == "union_tag_invalid":
+        return _unknown_word(shown, context["expected_tags"])
+    if kind == "literal_error":
+        return _unknown_word(shown, context["expected"])
+    if kind == "extra_forbidden":
+        return f"there is no field `{field}`"
+    if kind in ("missing", "union_tag_not_found"):
+        return f"`{field}` is required"
+    if kind == "too_short":
+        return f"`{field}` needs at least {context['min_length']} items, got {context['actual_length']}"
+    if kind in ("model_type", "model_attributes_type", "dict_type"):
+        return f"`{field}` must be an object with named fields"
+    text = detail["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    if text.startswith("should"):
+        text = f"`{field}` {text}"
+    return text if shown is None or "got " in text else f"{text}, got {shown!r}"
+
+
+def _name(path: list[str | int]) -> str:
+    if not path:
+        return "job"
+    return f"{path[-2]}[{path[-1]}]" if isinstance(path[-1], int) and len(path) > 1 else str(path[-1])
+
+
+def _unknown_word(word: Any, expected: str) -> str:
+    known = [w.strip().strip("'") for w in expected.replace(" or ", ", ").split(",") if w.strip()]
+    close = difflib.get_close_matches(str(word), known, n=1)
+    hint = f"; did you mean `{close[0]}`?" if close else ""
+    return f"unknown: `{word}`; available: {', '.join(known)}{hint}"

@@ -1,0 +1,106 @@
+"""Which kinds have a field that the chosen one has not: read from the JSON schema of the models."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel
+
+from service.catalog.knobs import Schema, allowed
+
+#: Fields by which a job tells the members of a union apart.
+WORDS = ("kind", "mode")
+
+
+class Choice(NamedTuple):
+    """An object that is one of several kinds, and the fields that each can be given."""
+
+    word: str  # that names the kind
+    kind: str
+    fields: Mapping[str, Mapping[str, Schema]]  # by kind, by name
+    definitions: Mapping[str, Schema]
+
+    def taking(self, name: str, given: Any) -> list[str]:
+        """Return the kinds whose field of this name takes an object, as `given` is one, or something else."""
+        is_object = isinstance(given, dict)
+        return [
+            kind
+            for kind, fields in self.fields.items()
+            if name in fields and is_object in map(_is_object, _alternatives(fields[name], self.definitions))
+        ]
+
+
+def why_misplaced(model: type[BaseModel], body: Any, path: Sequence[str | int], given: Any) -> str | None:
+    """Return why the field at `path` cannot be what is `given` there, and which other kinds of its object take it.
+
+    None: the kind that `body` has there takes such a value too, or no kind does.
+    """
+    *place, name = path
+    choice = _choice(model, body, place)
+    if choice is None or not isinstance(name, str):
+        return None
+    kinds = choice.taking(name, given)
+    if not kinds or choice.kind in kinds:
+        return None
+    chosen = f"`{next(part for part in reversed(place) if isinstance(part, str))}.{choice.word}: {choice.kind}`"
+    listed = ", ".join(f"`{kind}`" for kind in kinds)
+    own = choice.fields[choice.kind].get(name)
+    if own is None:
+        return f"{chosen} has no `{name}`; {choice.word}s that have it: {listed}"
+    told = f" ({own['description']})" if "description" in own else ""
+    is_object = "is an object" if isinstance(given, dict) else "is no object"
+    return (
+        f"`{name}` of {chosen} must be {allowed(own, choice.definitions)}{told}; "
+        f"{choice.word}s whose `{name}` {is_object}: {listed}"
+    )
+
+
+@cache
+def _schema(model: type[BaseModel]) -> Schema:
+    return model.model_json_schema()
+
+
+def _choice(model: type[BaseModel], body: Any, place: Sequence[str | int]) -> Choice | None:
+    """Return what the object at `place` was chosen among; None: there is nothing to choose."""
+    schema = _schema(model)
+    definitions: Mapping[str, Schema] = schema.get("$defs", {})
+    offered = [schema]
+    for part in place:
+        inner = [found for each in offered if _suits(each, body) and (found := _inside(each, part))]
+        offered = [each for found in inner for each in _alternatives(found, definitions)]
+        body = body[part]
+    for word in WORDS:
+        fields = {_names(each)[word]: each["properties"] for each in offered if word in _names(each)}
+        for kind in fields:
+            if isinstance(body, dict) and body.get(word) == kind:
+                return Choice(word, kind, fields, definitions)
+    return None
+
+
+def _alternatives(schema: Schema, definitions: Mapping[str, Schema]) -> Iterator[Schema]:
+    """Yield the schemas of which a value may fit any, with references followed."""
+    if "$ref" in schema:
+        yield from _alternatives(definitions[schema["$ref"].rpartition("/")[2]], definitions)
+    elif alternatives := schema.get("anyOf") or schema.get("oneOf"):
+        for each in alternatives:
+            yield from _alternatives(each, definitions)
+    else:
+        yield schema
+
+
+def _inside(schema: Schema, part: str | int) -> Schema | None:
+    found: Schema | None = schema.get("items") if isinstance(part, int) else schema.get("properties", {}).get(part)
+    return found
+
+
+def _names(schema: Schema) -> dict[str, str]:
+    """Return the fields that have but one value, which names the kind."""
+    return {name: each["const"] for name, each in schema.get("properties", {}).items() if "const" in each}
+
+
+def _suits(schema: Schema, body: Any) -> bool:
+    return all(isinstance(body, dict) and body.get(word) == kind for word, kind in _names(schema).items())
+
+
+def _is_object(schema: Schema) -> bool:
+    return schema.get("type") == "object"

@@ -1,0 +1,282 @@
+"""What a running attempt reports, and what it is told: the wire format between cluster and API.
+
+Batches are keyed (attempt, stream, sequence), where a stream is `driver` or a trial's id; a batch that comes
+twice counts once. Every answer carries `control`.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from search.past_jobs.prior import NO_PRIOR, Prior
+from service.job.spec import JobSpec
+
+SCHEMA_VERSION: Literal[1] = 1
+Direction = Literal["min", "max"]
+DRIVER_STREAM = "driver"
+
+
+#: The searched line, or that of the user's own schedule, which is trained beside it.
+Line = Literal["main", "insurance"]
+#: Series of the line beside the main one begin so; their steps are its own.
+INSURANCE_PREFIX = "insurance_"
+#: What a run uses besides a learning rate and a level, by name: `batch_size`, `momentum`, `weight_decay`, `nesterov`,
+#: `period`, `gamma`, `share`, `option`.
+FurtherValues = dict[str, bool | int | float | str]
+
+
+class Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Control(StrEnum):
+    """What the API tells whoever reports."""
+
+    RUN = "run"
+    PAUSE = "pause"  # keep a checkpoint, then give everything back
+    STOP = "stop"  # end as if the budget were spent, and keep the result
+    CANCEL = "cancel"
+    FENCED = "fenced"  # a later attempt owns the job: stop at once, report nothing more
+
+
+class TrialStarted(Record):
+    kind: Literal["trial_started"] = "trial_started"
+    trial_id: str
+    arm: str
+    seed: int
+    backend: str = Field(description="gloo or nccl")
+    device: str
+    metrics: dict[str, Direction] = Field(
+        default_factory=dict, description="the workload's own, and which way is better"
+    )
+
+
+class MetricPoints(Record):
+    """Points of one series of the committed line. A diverged value is null."""
+
+    kind: Literal["metrics"] = "metrics"
+    trial_id: str
+    name: str = Field(description="loss, validation_loss, validation_<metric>, learning_rate, density, bytes_sent, ...")
+    steps: tuple[int, ...] = Field(description="committed steps")
+    seconds: tuple[float, ...] = Field(description="training clock")
+    values: tuple[float | None, ...]
+
+
+class ProbeDone(Record):
+    """A probe; reported when it ends, and again with its forecast when the stage is decided."""
+
+    kind: Literal["probe"] = "probe"
+    trial_id: str
+    stage: int
+    probe_id: str
+    learning_rate: float
+    level: float | None
+    values: FurtherValues = Field(default_factory=dict, description="what else is searched")
+    origin: str
+    num_steps: int
+    seconds: float
+    bytes_sent: int
+    density: float | None
+    loss: float | None = Field(description="mean training loss of the last half; null: diverged")
+    forecast: float | None = None
+    forecast_std: float | None = None
+    status: str = "ok"
+
+
+class StageDecided(Record):
+    kind: Literal["stage_decided"] = "stage_decided"
+    trial_id: str
+    stage: int
+    first_step: int = Field(description="committed steps when the stage opened")
+    learning_rate: float
+    level: float | None
+    values: FurtherValues = Field(default_factory=dict, description="what else is searched")
+    reason: str
+    switched: bool
+    probability: float | None
+    forecast: float | None
+    forecast_std: float | None
+    search_seconds: float
+    search_steps: int
+    search_bytes: int
+    decision: dict[str, Any] = Field(description="the whole decision, as the controller gave it")
+
+
+class ScheduleEntry(Record):
+    """Values of the committed line from `step` on; the rate goes linearly to `final_learning_rate` if given."""
+
+    step: int
+    num_steps: int
+    learning_rate: float
+    final_learning_rate: float | None = None
+    level: float | None = None
+    values: FurtherValues = Field(default_factory=dict, description="what else was searched")
+    density: float | None = Field(None, description="measured mean")
+    threshold: float | None = Field(None, description="in force at the end")
+    reason: str = ""
+
+
+class OptionBill(Record):
+    """What the steps on the clock by one option of `exchange: {kind: auto}` took, in all lanes together."""
+
+    steps: int = Field(0, description="probes', and of commits that were taken back, among them")
+    steps_search: int = Field(0, description="of probes that did not stay")
+    bytes_sent: int = Field(0, description="by the steps themselves; evaluations and discarded first steps send too")
+    seconds: float = Field(0.0, description="of the steps themselves")
+
+
+class Bill(Record):
+    """What a trial cost. Bytes are those of one worker unless said otherwise."""
+
+    bytes_sent: int = Field(0, description="search included; between nodes where workers share one: their leader's")
+    bytes_search: int = 0
+    bytes_by_purpose: dict[str, int] = Field(default_factory=dict)
+    bytes_within_nodes: int = Field(0, description="to workers of the same node; not in `bytes_sent` or the budget")
+    bytes_dense: int = Field(0, description="what the same steps would have sent without compression")
+    saved_bytes: int = Field(0, description="most that a worker kept for backward in a step, parameters apart")
+    seconds_search: float = 0.0
+    seconds_training: float = Field(0.0, description="the whole training clock, search included")
+    seconds_evaluation: float = 0.0
+    seconds_checkpoint: float = 0.0
+    steps: int = Field(0, description="committed")
+    steps_search: int = 0
+    steps_taken_back: int = Field(0, description="of commits that diverged or were rolled back")
+    steps_insurance: int = Field(0, description="of the line that trained the user's own schedule beside the main one")
+    bytes_insurance: int = Field(0, description="sent by it; not in `bytes_sent` or the budget, which it has again")
+    repairs: int = Field(0, description="times that lost workers, or their connection, were replaced")
+    seconds_recovery: float = Field(0.0, description="spent on that, lost work included; not on the training clock")
+    bytes_recovery: int = Field(0, description="sent in lost and in replayed steps; not in `bytes_sent` or the budget")
+    by_option: dict[str, OptionBill] = Field(
+        default_factory=dict, description="where exchanges or optimizers compete: each one's"
+    )
+
+
+class Billed(Record):
+    """What a trial has cost up to now; the next one replaces it."""
+
+    kind: Literal["billed"] = "billed"
+    trial_id: str
+    bill: Bill
+
+
+class StageClosed(Record):
+    """The one report that is waited for: from here on a later attempt can go on."""
+
+    kind: Literal["stage_closed"] = "stage_closed"
+    trial_id: str
+    stage: int
+    step: int = Field(description="committed steps after it")
+    num_steps: int = Field(description="committed in this stage; 0: it was taken back")
+    density: float | None
+    threshold: float | None
+    loss: float | None = Field(
+        None, description="median training loss of its end, which was forecast; null: it diverged"
+    )
+    bill: Bill = Field(description="so far, search included")
+    resume: dict[str, Any] = Field(description="what `trial.resume` needs: checkpoint, journal, schedule, bill")
+
+
+class Checkpointed(Record):
+    """A checkpoint inside a commit: a later attempt goes on from here, and with a larger budget if it is `steady`."""
+
+    kind: Literal["checkpoint"] = "checkpoint"
+    trial_id: str
+    stage: int = Field(description="the open stage")
+    step: int = Field(description="committed steps it holds")
+    bill: Bill = Field(description="so far, search included")
+    resume: dict[str, Any]
+    steady: bool = Field(False, description="nothing up to here depends on where the budget ends; what follows does")
+
+
+class Searched(Record):
+    """A search as far as its probes have ended; a later attempt makes none of them again."""
+
+    kind: Literal["searched"] = "searched"
+    trial_id: str
+    stage: int = Field(description="the open stage, which is not decided yet")
+    step: int = Field(description="committed steps at its start")
+    probes: tuple[str, ...] = Field(description="ids of those that have ended")
+    bill: Bill = Field(description="so far, these probes included")
+    resume: dict[str, Any]
+
+
+class TrialFinished(Record):
+    kind: Literal["trial_finished"] = "trial_finished"
+    trial_id: str
+    outcome: Literal["completed", "diverged"]
+    line: Line = Field("main", description="whose weights, schedule and losses these are")
+    validation_loss: float | None
+    validation_metrics: dict[str, float | None] = Field(default_factory=dict)
+    exported_step: int | None = Field(None, description="committed steps behind the weights; null: all of them")
+    end_validation_loss: float | None = Field(
+        None, description="of the run's end, where an earlier checkpoint had a lower loss and gave the weights"
+    )
+    schedule: tuple[ScheduleEntry, ...] = Field(description="that led to the weights")
+    bill: Bill
+    weights_url: str | None
+
+
+class AttemptFinished(Record):
+    kind: Literal["attempt_finished"] = "attempt_finished"
+    outcome: Literal["succeeded", "failed", "cancelled", "paused"]
+    reason: str = ""
+    retry: bool = Field(True, description="of a failed one: whether another attempt may do better")
+
+
+AnyRecord = Annotated[
+    TrialStarted
+    | MetricPoints
+    | ProbeDone
+    | StageDecided
+    | Billed
+    | StageClosed
+    | Checkpointed
+    | Searched
+    | TrialFinished
+    | AttemptFinished,
+    Field(discriminator="kind"),
+]
+
+
+class Batch(Record):
+    """`sequence` counts from 1 within its stream. An empty batch of the driver renews the lease."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    stream: str
+    sequence: int = Field(ge=1)
+    records: tuple[AnyRecord, ...] = ()
+
+
+class Lease(Record):
+    """The driver's heartbeat, with or without records."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+
+
+class Acknowledgement(Record):
+    sequence: int = Field(description="last batch of the stream that is stored")
+    control: Control
+
+
+class ResumePoint(Record):
+    """What a trial goes on from: where an earlier attempt got to, and what past jobs know."""
+
+    trial_id: str
+    finished: bool
+    resume: dict[str, Any] | None
+    prior: Prior = Field(NO_PRIOR, description="the past searches that its controller may learn from")
+
+
+class AttemptBrief(Record):
+    """What a fresh attempt asks the API for."""
+
+    job_id: str
+    number: int
+    spec: JobSpec
+    storage_url: str = Field(description="this attempt writes below it, reads anywhere in the job's folder")
+    lease_s: float
+    renew_s: float
+    max_silence_s: float
+    control: Control
+    trials: tuple[ResumePoint, ...] = ()

@@ -1,0 +1,270 @@
+"""What the API answers: the public shape of jobs, trials, stages and series. Client, page and CLI read nothing else."""
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from search.curves.calibration import Calibration
+from search.types import Posterior, Refusal, Tax
+from service.job.spec import JobSpec
+from service.job.states import JobState, Verb
+from service.wire.records import Bill, Direction, FurtherValues, Line, ScheduleEntry
+
+
+class View(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ProbeView(View):
+    """A candidate of a stage's search, and what it measured."""
+
+    probe_id: str
+    learning_rate: float
+    level: float | None
+    values: FurtherValues = Field(description="what else is searched")
+    origin: str
+    num_steps: int
+    seconds: float
+    bytes_sent: int
+    density: float | None
+    loss: float | None = Field(description="mean training loss of the last half; null: diverged")
+    forecast: float | None
+    forecast_std: float | None
+    status: str
+    reward: float | None = Field(
+        description="fall of the log loss that it is judged by; null: diverged, too short, undecided"
+    )
+    posterior_mean: float | None = Field(description="of the reward, relative to the first finite probe's")
+    posterior_std: float | None
+
+
+class StageView(View):
+    """A stage: its probes, what was decided, why and from what, and what the commit did (null while it runs)."""
+
+    trial_id: str
+    arm: str
+    seed: int
+    stage: int
+    first_step: int
+    num_steps: int | None
+    learning_rate: float
+    level: float | None
+    values: FurtherValues = Field(description="what else is searched")
+    density: float | None
+    threshold: float | None
+    reason: str
+    switched: bool
+    probability: float | None
+    forecast: float | None
+    forecast_std: float | None
+    search_seconds: float
+    search_steps: int
+    search_bytes: int
+    tax: Tax = Field(description="what searching had taken of the trial's budget")
+    forecast_weight: float | None = Field(description="how far forecasts followed fitted curves; null: none was made")
+    num_earlier: int = Field(description="probes of earlier stages that informed the decision")
+    refused: tuple[Refusal, ...] = Field(description="what was not probed, or not to the end, since it costs too much")
+    posterior: Posterior | None = Field(description="null: there was none, or it was not asked for")
+    closed: bool
+    loss: float | None = Field(description="the training loss that was forecast, as it came; null: diverged")
+    z_score: float | None = Field(description="(loss - forecast) / forecast_std")
+    bill: Bill | None = Field(description="the trial's, when the stage closed; null: not kept yet")
+    probes: tuple[ProbeView, ...]
+
+
+class TrialView(View):
+    """One training run: one arm x one seed."""
+
+    trial_id: str
+    arm: str
+    seed: int
+    outcome: str | None = Field(description="completed, diverged; null: not finished")
+    line: Line = Field(description="whose losses and weights these are at the end; `main` until then")
+    backend: str | None
+    device: str | None
+    step: int = Field(description="committed steps so far")
+    seconds: float = Field(description="training clock so far")
+    learning_rate: float | None
+    level: float | None
+    validation_loss: float | None
+    validation_metrics: dict[str, float | None] = Field(description="the workload's own, on the validation set")
+    metric_directions: dict[str, Direction] = Field(description="which way each of them is better")
+    bill: Bill
+    weights_url: str | None
+
+
+class JobView(View):
+    """A job and where it is."""
+
+    id: str
+    name: str
+    state: JobState
+    reason: str = Field("", description="why it is in this state, for a person")
+    attempt: int = Field(0, description="lives on the cluster so far")
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    version: int = Field(description="grows with every change of state or reason; in quotes it is the job's `ETag`")
+    verbs: tuple[Verb, ...] = Field(description="what may be asked of it in this state")
+    labels: dict[str, str]
+    advice: tuple[str, ...] = Field((), description="sentences on what of the job is legal, but unwise")
+    spec: JobSpec
+
+
+class JobSummary(View):
+    """A row of the job list."""
+
+    id: str
+    name: str
+    state: JobState
+    reason: str
+    created_at: datetime
+    finished_at: datetime | None
+    arms: tuple[str, ...]
+    best_validation_loss: float | None = Field(description="the lowest that any of its trials reported")
+    labels: dict[str, str]
+
+
+class JobPage(View):
+    jobs: tuple[JobSummary, ...]
+    next_cursor: str | None = None
+
+
+class Series(View):
+    """Points of one metric of one trial's committed line, thinned to the number asked for."""
+
+    trial_id: str
+    arm: str
+    seed: int
+    name: str
+    steps: tuple[int, ...]
+    seconds: tuple[float, ...]
+    values: tuple[float | None, ...]
+    num_points: int = Field(description="stored, before thinning")
+
+
+class ScheduleView(View):
+    """The learned schedule of one trial; `format` is that of `search.schedule_file.ScheduleFile`."""
+
+    format: str = "wiretune.schedule/1"
+    trial_id: str
+    arm: str
+    seed: int
+    optimizer: str
+    complete: bool
+    line: Line = Field(description="of two lines the one that was kept; `main` until then")
+    num_steps: int
+    entries: tuple[ScheduleEntry, ...]
+
+
+class Crossing(View):
+    """When the first arm reached the validation loss another ended at; seconds on each training clock."""
+
+    loss: float
+    seconds: float | None = Field(description="null: never")
+    other_seconds: float = Field(description="when the other first got there itself")
+
+
+class TrialReport(View):
+    """One trial's result."""
+
+    trial_id: str
+    arm: str
+    seed: int
+    controller: str
+    outcome: str | None = Field(description="completed, diverged; null: not finished")
+    line: Line = Field(description="whose losses these are at the end; `main` until then")
+    steps: int = Field(description="committed")
+    seconds: float = Field(description="training clock")
+    validation_loss: float | None
+    validation_metrics: dict[str, float | None]
+    bill: Bill
+    target_loss: float | None = Field(description="the worst loss at which an arm ended with this seed")
+    seconds_to_target: float | None = Field(description="until this trial was first there; null: never")
+    calibration: Calibration = Field(description="its forecasts against what came")
+    level_name: str = Field(description="what its level is: density, threshold")
+    crossing: Crossing | None = Field(description="the first arm against this trial; null in the first arm")
+
+
+class Estimate(View):
+    """A mean over seeds with Student's 95 % interval."""
+
+    num_seeds: int
+    mean: float
+    low: float | None = Field(description="null with one seed: nothing is known of the spread")
+    high: float | None
+
+
+class ArmReport(View):
+    """What an arm's finished trials came to."""
+
+    arm: str
+    controller: str
+    num_trials: int
+    num_finished: int
+    num_diverged: int
+    validation_loss: Estimate | None = Field(description="null: no finished trial has one")
+    validation_metrics: dict[str, Estimate]
+    bytes_sent: Estimate | None = Field(description="by one worker")
+    seconds_training: Estimate | None
+    seconds_to_target: Estimate | None = Field(description="to each seed's `target_loss`; of the seeds that got there")
+
+
+class JobReport(View):
+    """A job's result: every trial, and every arm over its seeds."""
+
+    job_id: str
+    name: str
+    state: JobState
+    complete: bool = Field(description="false while the job is not over: of what has finished so far")
+    confidence: float = Field(description="of the intervals")
+    best_arm: str | None = Field(
+        description="the lowest mean loss among the arms that diverged least; null: not all finished"
+    )
+    metric_directions: dict[str, Direction]
+    arms: tuple[ArmReport, ...]
+    trials: tuple[TrialReport, ...]
+
+
+class Validated(View):
+    """A dry run's answer: the job with every default filled in."""
+
+    valid: bool = True
+    spec: JobSpec
+    num_trials: int
+    notes: tuple[str, ...] = ()
+    advice: tuple[str, ...] = Field((), description="sentences on what of the job is legal, but unwise")
+
+
+class Changes(BaseModel):
+    """A JSON merge patch on a job: any of its fields; null gives a field its default."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class Change(View):
+    """A field in which two jobs differ, defaults filled in; null: it is not there, or has no value."""
+
+    pointer: str = Field(description="RFC 6901, into the job")
+    before: Any
+    after: Any
+
+
+class Cloned(View):
+    """What a clone differs in, and what was made of it."""
+
+    source: str = Field(description="the job it was made from")
+    changes: tuple[Change, ...]
+    spec: JobSpec
+    job: JobView | None = Field(description="null: a dry run")
+
+
+class ProblemDocument(BaseModel):
+    """RFC 9457 problem details."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    errors: list[dict[str, Any]] = Field(default_factory=list)

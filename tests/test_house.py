@@ -1,0 +1,79 @@
+"""The house rules that a script can hold: no import circles, short sentences, docstrings that say what is done."""
+
+import ast
+import re
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("search", "trainers", "service", "api")
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for package in PACKAGES
+    for path in sorted((ROOT / package).rglob("*.py"))
+}
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+#: A longer sentence is read twice; a page may have a few.
+LONG_WORDS, LONG_SHARE = 30, 0.05
+#: First words of a docstring that says what a thing is about, and not what it does.
+NOT_A_SENTENCE = ("What", "Which", "Whether", "How", "Where")
+
+
+def test_no_module_imports_itself_in_a_circle() -> None:
+    """Imports for type checkers alone count too: a reader follows them."""
+    graph = {name: set(_imported(path)) & MODULES.keys() - {name} for name, path in MODULES.items()}
+
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"these modules import each other: {' -> '.join(error.args[1])}")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_has_few_long_sentences(page: Path) -> None:
+    sentences = list(_sentences(page.read_text()))
+    long = [each for each in sentences if len(each.split()) > LONG_WORDS]
+
+    assert len(long) <= max(1, LONG_SHARE * len(sentences)), "\n".join(long)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_docstring_begins_with_a_sentence_or_a_noun(package: str) -> None:
+    vague = [
+        f"{path.relative_to(ROOT)}:{line}: {first}"
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for line, first in _first_lines(path)
+        if first.split()[0] in NOT_A_SENTENCE
+    ]
+
+    assert not vague, "\n".join(vague)
+
+
+def _imported(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                yield name if (name := f"{node.module}.{alias.name}") in MODULES else node.module
+
+
+def _first_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the first line of each docstring, with the line where what it describes begins."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        if documented and (text := ast.get_docstring(node)):
+            yield getattr(node, "lineno", 1), text.splitlines()[0]
+
+
+def _sentences(markdown: str) -> Iterator[str]:
+    """Yield the sentences of a page's prose; code and tables have none."""
+    prose = re.sub(r"```.*?```", "", markdown, flags=re.DOTALL)
+    prose = re.sub(r"`[^`]*`", "code", prose)
+    prose = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", prose)
+    lines = [line for line in prose.splitlines() if not line.lstrip().startswith(("|", "#"))]
+    for paragraph in re.split(r"\n\s*\n|\n\s*(?=[-*] |\d+\. )", "\n".join(lines)):
+        yield from (each for each in re.split(r"(?<=[.!?])\s+", " ".join(paragraph.split())) if each)

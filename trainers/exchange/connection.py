@@ -1,0 +1,178 @@
+"""The collectives, each one ordered call: paced as the link asks, counted in the ledger."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import copy
+from typing import Self
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from trainers.exchange.ledger import Ledger
+from trainers.exchange.pacing import Pacer
+from trainers.spec.config import EmulateLink
+from trainers.traffic import cost
+from trainers.training.segment import Purpose
+
+#: The bytes of a rank's tensor, by purpose.
+Parts = Mapping[Purpose, int]
+
+
+class PeerLost(Exception):
+    """This rank and its peers could not do something together: one of them is gone or silent, or the network is."""
+
+
+@contextmanager
+def among_peers() -> Iterator[None]:
+    """Raise PeerLost for what torch.distributed raises inside."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise PeerLost(str(error)) from error
+
+
+class Connection:
+    """What connects this rank with its peers. A single worker has no peers, and sends nothing.
+
+    `group` is the process group of its own that it uses, None the default one. Tensors that lie where the backend does
+    not reach them, on a GPU or in host memory, are copied. All collectives raise PeerLost.
+    """
+
+    def __init__(self, num_workers: int, pacer: Pacer, ledger: Ledger) -> None:
+        self.num_workers = num_workers
+        self.ledger = ledger
+        self.group: dist.ProcessGroup | None = None
+        #: Told what each gather, and all-to-all, sent, and its seconds.
+        self.timed: Callable[[cost.Traffic, float], None] = _untold
+        self._pacer = pacer
+
+    def apart(self) -> Self:
+        """Return this wire with a ledger of its own, for another thread; not both may be used at a time."""
+        twin = copy(self)
+        twin.ledger = Ledger()
+        return twin
+
+    @property
+    def link(self) -> EmulateLink | None:
+        """The link that is emulated, if one is."""
+        return self._pacer.link
+
+    @property
+    def rank(self) -> int:
+        """This rank, among those that it exchanges with."""
+        return dist.get_rank(self.group) if self.num_workers > 1 else 0
+
+    def all_reduce_sum(self, tensor: Tensor, parts: Parts) -> None:
+        """Sum `tensor` over the ranks, in place, with equal bits on all; `parts` are its bytes by purpose."""
+        started = self._now(tensor)
+        if self.num_workers > 1:
+            staged = self._staged(tensor)
+            with among_peers():
+                dist.all_reduce(staged, group=self.group)
+            if staged is not tensor:
+                tensor.copy_(staged)
+        self._account(started, parts, cost.all_reduce)
+
+    def reduce_sum(self, tensor: Tensor, to: int, parts: Parts) -> None:
+        """Sum `tensor` over the ranks, in place at rank `to`; on the others it is of no use any more."""
+        started = self._now(tensor)
+        if self.num_workers > 1:
+            staged = self._staged(tensor)
+            with among_peers():
+                dist.reduce(staged, group=self.group, group_dst=to)
+            if staged is not tensor:
+                tensor.copy_(staged)
+        self._account(started, parts, cost.reduce)
+
+    def all_gather(self, tensor: Tensor, parts: Parts) -> Tensor:
+        """Return the ranks' tensors `(n,)` as rows `(N, n)`; `parts` are the bytes of one by purpose."""
+        started = self._now(tensor)
+        rows = tensor.unsqueeze(0)
+        if self.num_workers > 1:
+            staged = self._staged(tensor)
+            flat = staged.new_empty(self.num_workers * len(staged))  # gloo wants one dimension
+            with among_peers():
+                dist.all_gather_single(flat, staged, group=self.group)
+            rows = flat.view(self.num_workers, -1)
+        self._account(started, parts, cost.all_gather)
+        self.timed(cost.all_gather(sum(parts.values()), self.num_workers), time.monotonic() - started)
+        return rows.to(tensor.device)
+
+    def all_to_all(self, rows: Tensor, parts: Parts) -> Tensor:
+        """Send row i of `rows` `(N, n)` to rank i; returns what the ranks sent here, as rows `(N, n)`.
+
+        `parts` are the bytes of all rows by purpose; the row to oneself is not charged.
+        """
+        started = self._now(rows)
+        received = rows
+        if self.num_workers > 1:
+            staged = self._staged(rows.reshape(-1))
+            flat = torch.empty_like(staged)
+            with among_peers():
+                dist.all_to_all_single(flat, staged, group=self.group)
+            received = flat.view_as(rows)
+        self._account(started, parts, cost.all_to_all)
+        self.timed(cost.all_to_all(sum(parts.values()), self.num_workers), time.monotonic() - started)
+        return received.to(rows.device)
+
+    def send(self, tensor: Tensor, to: int, parts: Parts) -> None:
+        """Send `tensor` to rank `to`, which receives one of the same shape."""
+        # Paced before it leaves: the receiver may have waited for long, and is not to have it sooner.
+        self._pace(self._now(tensor), parts, cost.point_to_point)
+        with among_peers():
+            dist.send(self._staged(tensor), group=self.group, group_dst=to)
+        self.charge(parts, cost.point_to_point)
+
+    def receive(self, like: Tensor, source: int) -> Tensor:
+        """Return the tensor that rank `source` sends, of the shape of `like`."""
+        staged = torch.empty_like(self._staged(like))
+        with among_peers():
+            dist.recv(staged, group=self.group, group_src=source)
+        return staged.to(like.device)
+
+    def broadcast(self, tensor: Tensor, source: int, parts: Parts) -> None:
+        """Overwrite `tensor` by that of rank `source`."""
+        if self.rank == source:
+            self._pace(self._now(tensor), parts, cost.broadcast)  # before it leaves, as in `send`
+        if self.num_workers > 1:
+            staged = self._staged(tensor)
+            with among_peers():
+                dist.broadcast(staged, group=self.group, group_src=source)
+            if staged is not tensor:
+                tensor.copy_(staged)
+        self.charge(parts, cost.broadcast)
+
+    def mean(self, number: float, purpose: Purpose = "control") -> float:
+        """Return the mean of one float32 over the ranks, with equal bits on all."""
+        word = torch.tensor([number])
+        self.all_reduce_sum(word, {purpose: cost.WORD_BYTES})
+        return word.item() / self.num_workers
+
+    def _now(self, tensor: Tensor) -> float:
+        """Return the time; if a link is emulated, when a GPU has computed `tensor`: before that, nothing can leave."""
+        if tensor.is_cuda and self.link is not None:
+            torch.cuda.current_stream(tensor.device).synchronize()
+        return time.monotonic()
+
+    def _staged(self, tensor: Tensor) -> Tensor:
+        """Return `tensor` where the backend reaches it: NCCL on the GPU of this thread, gloo in host memory."""
+        if dist.get_backend(self.group) != "nccl":
+            return tensor.cpu()
+        return tensor if tensor.is_cuda else tensor.cuda()
+
+    def _account(self, started: float, parts: Parts, traffic: "cost.Collective") -> None:
+        self.charge(parts, traffic)
+        self._pace(started, parts, traffic)
+
+    def charge(self, parts: Parts, traffic: "cost.Collective") -> None:
+        """Bill a tensor of `parts`, by purpose, that a collective of such `traffic` sends."""
+        self.ledger.charge(parts, lambda num_bytes: traffic(num_bytes, self.num_workers).bytes)
+
+    def _pace(self, started: float, parts: Parts, traffic: "cost.Collective") -> None:
+        self._pacer.finish(started, traffic(sum(parts.values()), self.num_workers))
+
+
+def _untold(sent: cost.Traffic, seconds: float) -> None:
+    return

@@ -1,0 +1,103 @@
+"""The two levels of a rank's connections: to the ranks of its node, and from node to node."""
+
+import hashlib
+import socket
+from collections.abc import Sequence
+from copy import copy
+from datetime import timedelta
+from pathlib import Path
+from typing import Self
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from trainers.exchange.connection import Connection, Parts, among_peers
+from trainers.exchange.ledger import Ledger
+from trainers.exchange.pacing import Pacer, Unpaced
+from trainers.exchange.topology import Topology
+from trainers.traffic import cost
+from trainers.training.segment import Purpose
+
+#: A node's leader, among the ranks of the node.
+LEADER = 0
+#: Changes whenever a machine starts (Linux).
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class NodeLinks:
+    """`within` connects the ranks of a node; `between` the nodes' leaders, and is a single worker's on other ranks.
+
+    Where each rank is a node of its own, all is between nodes. The pacer is that of the link between nodes; `payload`
+    is what goes through an exchange on these wires.
+    """
+
+    def __init__(self, topology: Topology, rank: int, pacer: Pacer, *, payload: Purpose = "gradient") -> None:
+        node = topology.node_of(rank)
+        self.topology, self.share = topology, topology.share
+        self.leads = rank == node[LEADER]
+        self.within = Connection(len(node), Unpaced(), Ledger(payload))
+        self.between = Connection(len(topology.nodes) if self.leads else 1, pacer, Ledger(payload))
+        self._rank = rank
+
+    def join(self, *, timeout_s: float | None = None) -> None:
+        """Make the process groups; collective over the default group. None: torch's timeout. Raises PeerLost."""
+        for node in self.topology.nodes:
+            group = _group(node, timeout_s)
+            if self._rank in node:
+                self.within.group = group
+        self.between.group = _group(self.topology.leaders, timeout_s)
+
+    def apart(self) -> Self:
+        """Return these wires with ledgers of their own, for another thread; not both may be used at a time."""
+        twin = copy(self)
+        twin.within, twin.between = self.within.apart(), self.between.apart()
+        return twin
+
+    @property
+    def copies(self) -> int:
+        """What this rank's part of a sum over all ranks is divided by for a mean over nodes, whose ranks are equal."""
+        return len(self.topology.nodes) * self.within.num_workers
+
+    def all_reduce_sum(self, tensor: Tensor, parts: Parts) -> None:
+        """Sum `tensor` over all ranks, in place, with equal bits on all; `parts` are its bytes by purpose."""
+        self.within.reduce_sum(tensor, LEADER, parts)
+        self.between.all_reduce_sum(tensor, parts)
+        self.within.broadcast(tensor, LEADER, parts)
+
+    def tell(self, tensor: Tensor) -> None:
+        """Overwrite `tensor` by that of the first rank, on all."""
+        for connection in (self.between, self.within):
+            connection.broadcast(tensor, LEADER, {"control": tensor.nbytes})
+
+    def charge_sum(self, parts: Parts) -> None:
+        """Bill what `all_reduce_sum` sends of a tensor of `parts`."""
+        self.within.charge(parts, cost.reduce)
+        self.between.charge(parts, cost.all_reduce)
+        self.within.charge(parts, cost.broadcast)
+
+
+def _group(ranks: Sequence[int], timeout_s: float | None) -> dist.ProcessGroup | None:
+    """Return a process group of `ranks`, of which all ranks have heard; one rank needs none."""
+    if len(ranks) == 1:
+        return None
+    with among_peers():
+        # Without a timeout torch takes its own half an hour, not the default group's.
+        group: dist.ProcessGroup = dist.new_group(
+            list(ranks), timeout=None if timeout_s is None else timedelta(seconds=timeout_s)
+        )
+    return group
+
+
+def found(num_workers: int, device: torch.device) -> Topology:
+    """Return which ranks of the default group share a machine; collective. Raises PeerLost."""
+    host = torch.tensor([_host()], device=device)
+    rows = Connection(num_workers, Unpaced(), Ledger()).all_gather(host, {"control": host.nbytes})
+    return Topology.by_host(rows.flatten().tolist())
+
+
+def _host() -> int:
+    """Return what tells this machine from others in 64 bits: its name and its boot id, as NCCL does."""
+    boot_id = _BOOT_ID.read_text() if _BOOT_ID.exists() else ""
+    digest = hashlib.sha256(f"{socket.gethostname()} {boot_id}".encode()).digest()
+    return int.from_bytes(digest[:8], signed=True)

@@ -1,0 +1,136 @@
+"""Sums by owners: each rank adds up one shard of a bucket for all, and sends the largest sums around.
+
+A gather costs a rank N-1 payloads; here it is 2(N-1)/N of one, whatever N. The sum of all selections has more entries
+than one of them: what an owner does not send around it keeps, and adds to its later sums, so that nothing is lost.
+"""
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainers.exchange.aggregate import Report, Unread, num_used, read_headers, report
+from trainers.exchange.compressors.topk import largest
+from trainers.exchange.config import SparseConfig
+from trainers.exchange.connection import Connection
+from trainers.exchange.kernels.entries import Entries
+from trainers.exchange.kernels.scatter import clear, scatter_add, take
+from trainers.exchange.memory import Memory, Selection
+from trainers.exchange.ownership import Shards
+from trainers.exchange.payload import Header, Payload, header
+from trainers.traffic import cost
+from trainers.traffic.buckets import Bucket
+from trainers.training.snapshot import Kept
+
+
+class Sharded:
+    """Two collectives: payloads to the owners, and the owners' means to all."""
+
+    def __init__(self, config: SparseConfig, bucket: Bucket, connection: Connection, device: torch.device) -> None:
+        self._bucket, self._connection, self._dtype = bucket, connection, config.values
+        self._shards = Shards(bucket.num_elements, connection.num_workers)
+        self._room = 0  # entries of a payload for one owner; 0: not yet known
+        self._next_room = 0
+        self._factor = 1.0
+        self._nothing = torch.zeros(len(Header._fields), dtype=torch.int32, device=device)  # to tell beside means
+        # Of this rank's shard: means that were not sent around.
+        self._kept, self._next_kept = (torch.zeros(self._shards.size, device=device) for _ in range(2))
+
+    def num_bytes(self, capacity: int) -> int:
+        room, kept = self._to_owner(capacity).layout.capacity, self._to_all(capacity).layout.capacity
+        return cost.sharded(self._shards.size, room, kept, self._dtype, self._connection.num_workers).bytes
+
+    def reduce(self, selection: Selection, capacity: int, *, loss: Tensor, memory: Memory, out: Tensor) -> Unread:
+        rows, to_owners = self._to_owners(selection, capacity, loss, memory)
+        self._sum(rows, capacity)
+        to_all = self._to_everybody(capacity, out)
+        words = [to_owners, to_all, Payload.headers(rows).flatten()]
+        return Unread(torch.cat(words), partial(self._read, capacity))
+
+    def _to_owners(self, selection: Selection, capacity: int, loss: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
+        """Send each owner its entries; returns what this one got, and how many it sent `(1,)`."""
+        payload = self._to_owner(capacity)
+        (indices, values), room = selection.entries, payload.layout.capacity
+        pieces = self._shards.split(indices, room)
+        told = header(selection, loss, most=torch.stack([piece.wanted for piece in pieces]).amax())
+        rows, errors = [], torch.cat([values, values.new_zeros(1)])  # beyond the room, an entry's error is all of it
+        for piece in pieces:
+            words, rounded_off = payload.pack(told, Entries(piece.indices, errors[piece.places]))
+            errors[piece.places] = rounded_off
+            rows.append(words)
+        memory.keep(self._bucket.span, Entries(indices, errors[:-1]))
+        received = self._connection.all_to_all(torch.stack(rows), payload.parts(copies=len(rows)))
+        return received, torch.stack([piece.wanted.clamp(max=room) for piece in pieces]).sum(0, True, dtype=torch.int32)
+
+    def _sum(self, rows: Tensor, capacity: int) -> None:
+        """Add the mean of the ranks' entries in this rank's shard to what it had kept."""
+        payload = self._to_owner(capacity)
+        mean = torch.mul(self._kept, self._factor, out=self._next_kept)
+        for row in rows:
+            payload.add_to(mean, row, scale=1 / len(rows))
+
+    def _to_everybody(self, capacity: int, out: Tensor) -> Tensor:
+        """Send the largest means around, keep the others, and overwrite `out` by what all owners sent.
+
+        Returns how many this one sent `(1,)`.
+        """
+        payload, mean = self._to_all(capacity), self._next_kept
+        chosen = take(mean, largest(mean, payload.layout.capacity))
+        words, errors = payload.pack(self._nothing, chosen)
+        clear(mean, chosen.indices)
+        scatter_add(mean, Entries(chosen.indices, errors))
+        rows = self._connection.all_gather(words, payload.parts())
+        out.zero_()
+        for owner, row in enumerate(rows):
+            indices, values = payload.entries(row)
+            scatter_add(out, Entries(self._shards.join(indices, owner), values))
+        return num_used(chosen.indices, len(mean))
+
+    def _read(self, capacity: int, words: Tensor) -> Report:
+        to_owners, to_all = words[:2].tolist()
+        copies = self._connection.num_workers
+        self._connection.charge(self._to_owner(capacity).unused(to_owners, copies), cost.all_to_all)
+        self._connection.charge(self._to_all(capacity).unused(to_all), cost.all_gather)
+        headers = read_headers(words[2:])
+        self._next_room = cost.capacity_for(max(each.most for each in headers), self._shards.size)
+        return report(headers, capacity)
+
+    def _to_owner(self, capacity: int) -> Payload:
+        room = self._room or cost.capacity_for(capacity / self._connection.num_workers, self._shards.size)
+        return Payload(self._shards.size, room, self._dtype)
+
+    def _to_all(self, capacity: int) -> Payload:
+        return Payload(
+            self._shards.size, min(self._shards.size, -(-capacity // self._connection.num_workers)), self._dtype
+        )
+
+    def release(self, values: Tensor) -> None:
+        self._shards.add(values, self._connection.rank, self._kept * (self._factor * self._connection.num_workers))
+        self._next_kept.zero_()
+        self._next_room = self._room
+
+    def rescale(self, factor: float) -> None:
+        self._factor = factor
+
+    def commit(self) -> None:
+        self._kept, self._next_kept = self._next_kept, self._kept
+        self._room = self._next_room
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"kept": self._kept}
+
+    def scalars(self) -> dict[str, Any]:
+        return {"room": self._room}
+
+    def load_scalars(self, scalars: dict[str, Any]) -> None:
+        self._room = scalars["room"]
+
+
+def owned(kept: Kept, bucket: Bucket) -> Tensor:
+    """Return the means `(bucket.num_elements,)` that an old rank held as an owner; zeros if there were no owners."""
+    means = torch.zeros(bucket.num_elements)
+    shard = kept.tensors.get(f"aggregate.{bucket.index}.kept")
+    if shard is not None:
+        Shards(bucket.num_elements, kept.of).add(means, kept.index, shard)
+    return means

@@ -1,0 +1,48 @@
+"""Which rank sums up which blocks of a bucket: a run of whole blocks each. Pure Python, as costs need it."""
+
+import math
+from dataclasses import dataclass
+
+from trainers.traffic import sizes
+from trainers.traffic.sizes import CodedLayout
+
+
+@dataclass(frozen=True)
+class BlockShards:
+    """`d` entries in `num_owners` shards, one behind the other; the last ones may be shorter than others, or empty.
+
+    No block straddles two shards, so that owners together send what one server of all entries would.
+    """
+
+    d: int
+    num_owners: int
+    most: int  # entries of a block
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of the first shard."""
+        return math.ceil(self.d / (self.num_owners * self.most))
+
+    @property
+    def block(self) -> int:
+        """Entries that share a magnitude: as even as the shards, so that little room is unused."""
+        return math.ceil(self.d / (self.num_owners * self.num_blocks))
+
+    @property
+    def size(self) -> int:
+        """Entries of the first shard, the largest."""
+        return self.num_blocks * self.block
+
+    def span(self, owner: int) -> slice:
+        """Return an owner's entries of the bucket."""
+        return slice(min(self.d, owner * self.size), min(self.d, (owner + 1) * self.size))
+
+    def layout(self, owner: int) -> CodedLayout:
+        """Return what is sent of an owner's shard."""
+        span = self.span(owner)
+        return sizes.block_sign(span.stop - span.start, self.block)
+
+    @property
+    def row_bytes(self) -> int:
+        """The bytes in which what is sent of any shard fits."""
+        return self.layout(0).num_bytes

@@ -1,0 +1,201 @@
+"""Checkpoints on any storage that fsspec reaches: safetensors files, then a manifest of their checksums.
+
+A checkpoint is a folder: `shared.safetensors` (equal on all ranks, written by rank 0),
+`rank-<i>.safetensors` (each rank's own state), `manifest.json`, without which there is no checkpoint.
+Scalars are JSON in a file's metadata.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import fsspec
+from pydantic import BaseModel, ConfigDict, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors, save as save_tensors
+from torch import Tensor
+
+from trainers.exchange.topology import Nodes, Topology
+from trainers.training.snapshot import Inheriting, Kept, State, Stateful, fit, load_scalars, scalars_of, tensors_of
+
+MANIFEST = "manifest.json"
+SHARED = "shared.safetensors"
+FORMAT = 5
+#: Tensors by `part.name`, and scalars by part.
+Read = tuple[dict[str, Tensor], dict[str, Any]]
+
+
+class CheckpointError(Exception):
+    """A checkpoint is missing, damaged or of another training run; the message names the file."""
+
+
+class Shard(BaseModel):
+    """A written file and its checksum."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    sha256: str
+    num_bytes: int
+
+
+class Manifest(BaseModel):
+    """The files of a complete checkpoint."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: int
+    num_workers: int  # that wrote it
+    nodes: Nodes  # that the workers were on
+    shards: tuple[Shard, ...]
+
+    def shard(self, name: str) -> Shard:
+        """Return the file of this name."""
+        return next(shard for shard in self.shards if shard.name == name)
+
+
+def own_name(rank: int) -> str:
+    """Return the name of a rank's own file."""
+    return f"rank-{rank}.safetensors"
+
+
+def save(url: str, state: State, *, rank: int) -> list[Shard]:
+    """Write what `rank` writes of a checkpoint at the folder `url`; `commit_manifest` completes it."""
+    shards = [_write(url, own_name(rank), state.own)]
+    if rank == 0:
+        shards.append(_write(url, SHARED, state.shared))
+    return shards
+
+
+def commit_manifest(url: str, shards: Iterable[Shard], nodes: Nodes | None = None) -> None:
+    """Make the checkpoint at `url` valid: all `shards` of all ranks have been written. None: each rank is a node."""
+    shards = tuple(shards)
+    num_workers = len(shards) - 1
+    nodes = nodes or Topology.stated(num_workers, 1).nodes
+    manifest = Manifest(format=FORMAT, num_workers=num_workers, nodes=nodes, shards=shards)
+    write_bytes(f"{url}/{MANIFEST}", manifest.model_dump_json(indent=1).encode())
+
+
+def load(url: str, state: State, manifest: Manifest, *, rank: int) -> None:
+    """Copy the checkpoint at `url`, which `manifest` lists, into the live state of `rank`, of as many ranks.
+
+    Raises CheckpointError, before any value has changed, if a file is missing, damaged or does not fit.
+    """
+    files = [(state.shared, SHARED), (state.own, own_name(rank))]
+    read = [(parts, *_read_for(parts, url, manifest.shard(name))) for parts, name in files]
+    for parts, tensors, scalars in read:
+        _take(parts, tensors, scalars)
+
+
+def inherit(
+    url: str,
+    shared: Mapping[str, Stateful],
+    manifest: Manifest,
+    *,
+    of_ranks: Mapping[str, Inheriting],
+    of_nodes: Mapping[str, Inheriting],
+) -> None:
+    """Take over a checkpoint of other ranks, or nodes: `shared` parts as they were, of the others a share.
+
+    `of_nodes` are what leaders have for their nodes. Raises CheckpointError as `load` does, but of a file that is found
+    damaged only when others were taken over: they are read one after the other, for memory's sake.
+    """
+    _take(shared, *_read_for(shared, url, manifest.shard(SHARED)))
+    leaders = Topology.of(manifest.nodes).leaders
+    for rank in range(manifest.num_workers):
+        tensors, scalars = _read(url, manifest.shard(own_name(rank)))
+        for parts, ranks in ((of_ranks, range(manifest.num_workers)), (of_nodes, leaders)):
+            for name, part in parts.items() if rank in ranks else ():
+                kept = Kept(_part_of(tensors, name), scalars[name], index=ranks.index(rank), of=len(ranks))
+                try:
+                    part.inherit(kept)
+                except KeyError as missing:
+                    raise CheckpointError(f"{url}/{own_name(rank)} has no {missing} for `{name}`") from missing
+
+
+def write_bytes(url: str, content: bytes) -> None:
+    """Write a file in one piece, and the folders above it."""
+    fs, path = fsspec.url_to_fs(url)
+    fs.makedirs(fs._parent(path), exist_ok=True)
+    with fs.transaction:  # local files appear under their name only when complete, as on object stores
+        fs.pipe_file(path, content)
+
+
+def read_tensors(url: str) -> dict[str, Tensor]:
+    """Return the tensors of the safetensors file `url`; raises CheckpointError if it is missing or is none."""
+    try:
+        tensors: dict[str, Tensor] = load_tensors(_read_bytes(url))
+    except SafetensorError as error:
+        raise CheckpointError(f"{url} is not a safetensors file: {error}") from error
+    return tensors
+
+
+def weights(tensors: Mapping[str, Tensor]) -> bytes:
+    """Return `tensors` as a safetensors file."""
+    return save_tensors(_on_host(tensors))
+
+
+def _write(url: str, name: str, parts: Mapping[str, Stateful]) -> Shard:
+    content = save_tensors(_on_host(tensors_of(parts)), metadata={"scalars": json.dumps(scalars_of(parts))})
+    write_bytes(f"{url}/{name}", content)
+    return Shard(name=name, sha256=hashlib.sha256(content).hexdigest(), num_bytes=len(content))
+
+
+def _on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+
+
+def read_manifest(url: str) -> Manifest:
+    """Return what the checkpoint at `url` consists of; raises CheckpointError if there is none of this format."""
+    try:
+        manifest = Manifest.model_validate_json(_read_bytes(f"{url}/{MANIFEST}"))
+    except ValidationError as error:
+        raise CheckpointError(f"{url}/{MANIFEST} is damaged: {error}") from error
+    if manifest.format != FORMAT:
+        raise CheckpointError(f"{url}/{MANIFEST} is of format {manifest.format}; needed is format {FORMAT}")
+    return manifest
+
+
+def _read(url: str, shard: Shard) -> Read:
+    content = _read_bytes(f"{url}/{shard.name}")
+    if hashlib.sha256(content).hexdigest() != shard.sha256:
+        raise CheckpointError(f"{url}/{shard.name} is damaged: its SHA-256 is not the manifest's {shard.sha256}")
+    return load_tensors(content), json.loads(_metadata(content)["scalars"])
+
+
+def _read_for(parts: Mapping[str, Stateful], url: str, shard: Shard) -> Read:
+    """Return what `parts` can take as it is; their set of tensors is fitted to it."""
+    tensors, scalars = _read(url, shard)
+    fit(parts, tensors)
+    live = {name: tensor.shape for name, tensor in tensors_of(parts).items()}
+    if live != {name: tensor.shape for name, tensor in tensors.items()}:
+        raise CheckpointError(f"{url}/{shard.name} holds the state of another model, optimizer or exchange")
+    return tensors, scalars
+
+
+def _take(parts: Mapping[str, Stateful], tensors: Mapping[str, Tensor], scalars: Mapping[str, Any]) -> None:
+    for name, live in tensors_of(parts).items():
+        live.copy_(tensors[name])
+    load_scalars(parts, scalars)
+
+
+def _part_of(tensors: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
+    prefix = f"{part}."
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _read_bytes(url: str) -> bytes:
+    fs, path = fsspec.url_to_fs(url)
+    try:
+        content: bytes = fs.cat_file(path)
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise CheckpointError(f"{url} is missing") from error
+    return content
+
+
+def _metadata(content: bytes) -> dict[str, str]:
+    """Return a safetensors file's metadata: the header is JSON after its length, 8 bytes little-endian."""
+    length = int.from_bytes(content[:8], "little")
+    metadata: dict[str, str] = json.loads(content[8 : 8 + length])["__metadata__"]
+    return metadata

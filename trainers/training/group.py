@@ -1,0 +1,394 @@
+"""All ranks of a training run as one object; `ProcessGroup` runs them as processes of this machine.
+
+What crosses to the ranks and back is JSON-compatible.
+"""
+
+import itertools
+import math
+import multiprocessing
+import os
+import statistics
+import tempfile
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from trainers.exchange.topology import Nodes
+from trainers.spec.config import ReplicaConfig
+from trainers.training.call_results import Outcome, WorkerFailed, WorkerLost, judge, patience_s
+from trainers.training.checkpoint import Shard, commit_manifest
+from trainers.training.rank import Rank
+from trainers.training.replica import Backend
+from trainers.training.segment import Direction, Evaluation, Segment, SegmentResult
+from trainers.workload import WorkloadError
+
+_HOW_TO_WAIT_LONGER = " (`workers.reply_timeout_s` allows more, in an exchange `workers.timeout_s`)"
+#: Longest that a worker may take to leave by itself.
+LEAVE_S = 2.0
+#: Workers are forked from a process that has done nothing but import torch and what else all of them need.
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["trainers.training.rank", "numba"])
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """What a group has spent on lost workers so far."""
+
+    repairs: int = 0
+    seconds: float = 0.0  # from the start of a call that was lost to the start of its repetition
+    bytes: int = 0  # sent by the busiest worker in calls that were lost, and in those replayed
+
+
+class Group(ABC):
+    """The ranks of one training run. Subclasses implement `call` and `close`, and set the attributes."""
+
+    config: ReplicaConfig
+    num_workers: int
+    backend: str  # gloo | nccl
+    device: str  # of rank 0: cpu | cuda:0 | ...
+    shapes: Sequence[tuple[int, ...]]  # of the trained parameters
+    nodes: Nodes  # the ranks on each
+    metrics: Mapping[str, Direction] = {}  # the workload's own
+    fingerprint: str = ""  # tells the training task from others
+    recovery = Recovery()  # a group that repairs nothing has spent nothing
+
+    @property
+    def num_elements(self) -> int:
+        """Entries of the gradient."""
+        return sum(map(math.prod, self.shapes))
+
+    @abstractmethod
+    def call(self, method: str, *args: Any, timeout_s: float | None = None) -> list[Any]:
+        """Have every rank answer the call (see `Rank`), and return the answers by rank.
+
+        `timeout_s` is the configuration's `reply_timeout_s` unless given.
+
+        Raises WorkerLost if a rank dies, loses its peers, or needs more than `timeout_s`; WorkloadError or WorkerFailed
+        if its own code raises. After either the ranks' states are undefined.
+        """
+
+    @abstractmethod
+    def absorb(self, others: Sequence["Group"]) -> None:
+        """Take over the ranks of `others`, groups of this kind and configuration, as further ranks of this one.
+
+        All are then in the state before the first step, and `others` are empty. Slots are lost. Raises WorkerLost if a
+        rank is lost meanwhile: no group is of use then.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """End all workers. May be called twice."""
+
+    def run(self, segment: Segment) -> SegmentResult:
+        """Take the segment's steps on all ranks."""
+        timeout_s = self.config.reply_timeout_s + segment.num_steps * self.config.collective_timeout_s
+        answers = self.call("run", segment.model_dump(mode="json"), timeout_s=timeout_s)
+        return merge([SegmentResult.model_validate(answer) for answer in answers])
+
+    def run_alone(self, segments: Sequence[Segment]) -> list[SegmentResult]:
+        """Have each of the first ranks take the steps of one of `segments` by itself; returns their results in order.
+
+        See `Replica.run_alone`: the ranks' states differ afterwards. Raises ValueError for more segments than ranks.
+        """
+        if len(segments) > self.num_workers:
+            raise ValueError(f"`segments` must be at most {self.num_workers}, one for each rank, got {len(segments)}")
+        longest = max(segment.num_steps for segment in segments)
+        timeout_s = self.config.reply_timeout_s + longest * self.config.collective_timeout_s
+        told = [segment.model_dump(mode="json") for segment in segments]
+        answers = self.call("run_alone", told, timeout_s=timeout_s)
+        return [SegmentResult.model_validate(answer) for answer in answers[: len(segments)]]
+
+    def snapshot(self, slot: str) -> None:
+        """Keep a copy of the whole state in the ranks' memory under the name `slot`."""
+        self.call("snapshot", slot)
+
+    def restore(self, slot: str) -> None:
+        """Go back to the copy in `slot`."""
+        self.call("restore", slot)
+
+    def evaluate(self) -> Evaluation:
+        """Evaluate on the validation set."""
+        answers = [Evaluation.model_validate(answer) for answer in self.call("evaluate")]
+        return answers[0].model_copy(update=_bytes(answers))
+
+    def save(self, url: str) -> None:
+        """Write a checkpoint to the folder `url`; it is complete when this returns."""
+        answers = self.call("save", url)
+        commit_manifest(url, [Shard.model_validate(shard) for answer in answers for shard in answer], self.nodes)
+
+    def load(self, url: str) -> None:
+        """Go back to the checkpoint in the folder `url`."""
+        self.call("load", url)
+
+    def export(self, url: str) -> str:
+        """Write the evaluated weights as the safetensors file `url`, and return it."""
+        self.call("export", url)
+        return url
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def merge(results: list[SegmentResult]) -> SegmentResult:
+    """Return the ranks' views of one segment as one: a step lasts as long as its slowest rank.
+
+    Ranks that train by themselves report what is their own. One whose loss is not finite ends the segment for all.
+    """
+    losses = _means([result.losses for result in results])
+    num_finite = sum(1 for _ in itertools.takewhile(math.isfinite, losses))
+    seconds = tuple(map(max, zip(*(result.step_seconds for result in results), strict=True)))
+    return results[0].model_copy(
+        update={
+            "losses": losses[:num_finite],
+            "step_seconds": seconds[:num_finite],
+            "gradient_scales": _means([result.gradient_scales for result in results])[:num_finite],
+            "diverged": num_finite < len(losses) or any(result.diverged for result in results),
+            "saved_bytes": max(result.saved_bytes for result in results),
+        }
+        | _bytes(results)
+    )
+
+
+def _means(series: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    """Return the mean of each step over the ranks; exact, so that the mean of equal numbers is that number."""
+    return tuple(map(statistics.mean, zip(*series, strict=True)))
+
+
+def _bytes(answers: Sequence[SegmentResult] | Sequence[Evaluation]) -> dict[str, Any]:
+    """Return the bytes of all ranks as fields of what they answered together."""
+    fields = ("bytes_sent", "bytes_within")
+    return {field: tuple(rank for answer in answers for rank in getattr(answer, field)) for field in fields}
+
+
+class WorkerGroup(Group):
+    """Ranks that are workers: asks all, judges what comes back, replaces those that are lost.
+
+    Subclasses say how to start, ask, hear and kill a worker, and call `_open` when they are ready to.
+    """
+
+    def call(self, method: str, *args: Any, timeout_s: float | None = None) -> list[Any]:
+        return self._call(range(self.num_workers), method, args, timeout_s=timeout_s)
+
+    def replace(self, ranks: Collection[int]) -> None:
+        """Put fresh workers, in the state before the first step, in place of `ranks`, and connect all anew.
+
+        The others keep their processes and what is in their memory. Raises WorkerLost if a worker is lost meanwhile.
+        """
+        for rank in ranks:
+            self._kill(rank)
+        self._start_and_connect(ranks)
+
+    def absorb(self, others: Sequence[Group]) -> None:
+        groups: list[Group] = [self, *others]
+        total, first = sum(group.num_workers for group in groups), 0
+        for group in groups:
+            assert isinstance(group, WorkerGroup)
+            group.call("move", first, total)
+            self._adopt(group, first)
+            first += group.num_workers
+        self.num_workers = total
+        self._connect(range(total))
+
+    def _open(self) -> None:
+        """Start and connect all ranks; end them if that fails."""
+        try:
+            self._start_and_connect(range(self.num_workers))
+        except (WorkerLost, WorkerFailed, WorkloadError):
+            self.close()
+            raise
+
+    def _start_and_connect(self, ranks: Collection[int]) -> None:
+        for rank in ranks:
+            self._start(rank)
+        self._connect(ranks)
+
+    def _connect(self, ranks: Collection[int]) -> None:
+        """Have `ranks` build their replicas, and then all ranks meet."""
+        # All are ready before any waits for its peers, which it does no longer than for a collective.
+        self._agree(self._call(ranks, "build", ()))
+        self.backend, self.device, shapes, nodes = self.call("connect", self._rendezvous())[0]
+        self.shapes = tuple(map(tuple, shapes))
+        self.nodes = tuple(map(tuple, nodes))
+
+    def _agree(self, built: Sequence[dict[str, Any]]) -> None:
+        """Note what the ranks have built; raises WorkloadError unless it is the same on all, also on later ones."""
+        if not self.fingerprint:
+            self.fingerprint, self.metrics = built[0]["fingerprint"], built[0]["metrics"]
+        if any(each["fingerprint"] != self.fingerprint for each in built):
+            raise WorkloadError(
+                "the workers built different models or data from one seed: draw random numbers from the global "
+                "generators of torch, NumPy and Python only, and read the same files everywhere"
+            )
+
+    def _call(
+        self, ranks: Collection[int], method: str, args: Sequence[Any], *, timeout_s: float | None = None
+    ) -> list[Any]:
+        timeout_s = self.config.reply_timeout_s if timeout_s is None else timeout_s
+        for rank in ranks:
+            self._ask(rank, method, args)
+        started = time.monotonic()
+        deadline, failed_at, outcomes = started + timeout_s, math.inf, dict[int, Outcome]()
+        while missing := [rank for rank in ranks if rank not in outcomes]:
+            heard = self._hear(missing, max(0.0, deadline - time.monotonic()))
+            if not heard:
+                waited_s = time.monotonic() - started
+                silence = Outcome("silence", f"no answer to `{method}` within {waited_s:.3g} s{_HOW_TO_WAIT_LONGER}")
+                heard = dict.fromkeys(missing, silence)
+            outcomes |= heard
+            patience = patience_s(outcomes.values(), collective_timeout_s=self.config.collective_timeout_s)
+            if patience is not None:
+                failed_at = min(failed_at, time.monotonic())
+                deadline = min(started + timeout_s, failed_at + patience)
+        return judge(outcomes)
+
+    @abstractmethod
+    def _adopt(self, other: "WorkerGroup", first: int) -> None:
+        """Take the workers of `other`, which may be this group, as ranks from `first` on; `num_workers` follows."""
+
+    @abstractmethod
+    def _start(self, rank: int) -> None:
+        """Start a worker for `rank`; returns before it is ready."""
+
+    @abstractmethod
+    def _ask(self, rank: int, method: str, args: Sequence[Any]) -> None:
+        """Pass a call on; that the worker is dead is heard, not raised."""
+
+    @abstractmethod
+    def _hear(self, ranks: Collection[int], timeout_s: float) -> dict[int, Outcome]:
+        """Return what came of the call on those of `ranks` that are first to say so; none within `timeout_s`: {}."""
+
+    @abstractmethod
+    def _kill(self, rank: int) -> None:
+        """End a worker that is dead or does not listen any more, for good."""
+
+    @abstractmethod
+    def _rendezvous(self) -> str:
+        """Return an address (a torch URL) where nobody has met yet."""
+
+
+class ProcessGroup(WorkerGroup):
+    """Starts `num_workers` processes, and ends them when it is closed, or with the process that made it.
+
+    Raises WorkerLost if one of them does not start, WorkloadError or WorkerFailed if one cannot build its replica.
+    """
+
+    def __init__(
+        self, config: ReplicaConfig, num_workers: int, *, device: str = "auto", backend: Backend = "auto"
+    ) -> None:
+        self.config, self.num_workers = config, num_workers
+        self._launch = (config.model_dump_json(), device, backend)
+        # The ranks find each other in a file: no port that somebody else could take first.
+        self._folder = tempfile.TemporaryDirectory(prefix="wiretune-")
+        self._meetings = itertools.count()
+        self._workers: dict[int, _Worker] = {}
+        self._open()
+
+    @property
+    def pids(self) -> list[int]:
+        """The workers' process ids, by rank."""
+        return [self._workers[rank].pid for rank in range(self.num_workers)]
+
+    def close(self) -> None:
+        for worker in self._workers.values():
+            worker.connection.close()  # which tells it to leave
+        for worker in self._workers.values():
+            worker.end()
+        self._workers = {}
+        self._folder.cleanup()
+
+    def _adopt(self, other: WorkerGroup, first: int) -> None:
+        assert isinstance(other, ProcessGroup)
+        workers, other._workers = other._workers, {}
+        for rank, worker in workers.items():
+            worker.rank = first + rank
+        self._workers |= {worker.rank: worker for worker in workers.values()}
+
+    def _start(self, rank: int) -> None:
+        self._workers[rank] = _Worker(rank, self.num_workers, self._launch)
+
+    def _ask(self, rank: int, method: str, args: Sequence[Any]) -> None:
+        with suppress(OSError):  # it is dead, as its end of the connection will say
+            self._workers[rank].connection.send((method, args))
+
+    def _hear(self, ranks: Collection[int], timeout_s: float) -> dict[int, Outcome]:
+        workers = [self._workers[rank] for rank in ranks]
+        ready = wait([worker.connection for worker in workers], timeout_s)
+        return {worker.rank: worker.receive() for worker in workers if worker.connection in ready}
+
+    def _kill(self, rank: int) -> None:
+        self._workers[rank].kill()
+
+    def _rendezvous(self) -> str:
+        return f"file://{Path(self._folder.name) / f'rendezvous-{next(self._meetings)}'}"
+
+
+class _Worker:
+    """The parent's end of one process."""
+
+    def __init__(self, rank: int, num_workers: int, launch: tuple[str, str, Backend]) -> None:
+        self.rank = rank
+        self.connection, theirs = _CONTEXT.Pipe()
+        self._process = _CONTEXT.Process(
+            target=_serve,
+            args=(theirs, rank, num_workers, launch, dict(os.environ)),
+            daemon=True,
+            name=f"wiretune-rank-{rank}",
+        )
+        self._process.start()
+        theirs.close()  # so that its death ends our receive
+        self.pid = self._process.pid or 0
+
+    def receive(self) -> Outcome:
+        """Return what came of the last call."""
+        try:
+            return Outcome(*self.connection.recv())
+        except (EOFError, OSError):
+            self._process.join(LEAVE_S)
+            return Outcome("death", f"its process {self.pid} ended with exit code {self._process.exitcode}")
+
+    def end(self) -> None:
+        """Wait a moment for it to leave, then kill it."""
+        self._process.join(LEAVE_S)
+        self.kill()
+
+    def kill(self) -> None:
+        self.connection.close()
+        self._process.kill()  # ends a stopped process too
+        self._process.join()
+        self._process.close()
+
+
+def _serve(
+    calls: Connection, rank: int, num_workers: int, launch: tuple[str, str, Backend], environment: dict[str, str]
+) -> None:
+    """Be one rank: answer calls until the other end closes."""
+    os.environ.clear()  # it is that of the first group's start
+    os.environ.update(environment)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    # A daemon may have no children, and the loaders of a user's data are: they end with us by themselves.
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
+    config, device, backend = launch
+    ours = Rank(ReplicaConfig.model_validate_json(config), rank, num_workers, device=device, backend=backend)
+    with suppress(EOFError, OSError):  # the group was closed
+        while True:
+            calls.send(tuple(ours.answer(*calls.recv())))
+
+
+def _end_with_parent() -> None:
+    """End this process, whatever it is doing, when the one that started it has ended."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)

@@ -1,0 +1,149 @@
+"""The model of a rank: built from a seed, checked, loaded with starting weights, and lent other weights to evaluate."""
+
+import hashlib
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sized
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
+
+from trainers.training import checkpoint, feed
+from trainers.training.checkpoint import CheckpointError
+from trainers.workload import Workload, WorkloadError
+
+#: Wrappers that bring a gradient exchange of their own, by class name.
+_WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "DataParallel", "DeepSpeedEngine")
+#: Where torch keeps what makes such wrappers.
+_DISTRIBUTED = ("torch/distributed/", "torch/nn/parallel/")
+#: Names listed in a message before it says how many more there are.
+_NAMED = 5
+
+
+def build(workload: Workload, seed: int, *, weights_url: str | None = None) -> nn.Module:
+    """Return the model of `seed`, the same on every rank, with the weights at `weights_url` if one is given.
+
+    The global generators are left as they were. Raises WorkloadError for a model that cannot be trained here.
+    """
+    with feed.seeded(seed):
+        model = _bare(workload)
+    _check(model)
+    if not model.training:  # as pretrained ones come; a part that is in evaluation mode alone stays so
+        model.train()
+    if weights_url is not None:
+        load_weights(model, weights_url)
+    return model
+
+
+def _bare(workload: Workload) -> nn.Module:
+    """Return the workload's model; raises WorkloadError if it tries to distribute itself, which fails in torch."""
+    try:
+        return workload.model()
+    except (RuntimeError, ValueError) as error:
+        places = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+        if any(word in place for place in places for word in _DISTRIBUTED):
+            raise WorkloadError(
+                f"`model` wraps or shards the model for an exchange of its own ({type(error).__name__}: {error}): "
+                "return the bare model, which every worker holds whole"
+            ) from error
+        raise
+
+
+def _check(model: nn.Module) -> None:
+    if not isinstance(model, nn.Module):
+        raise WorkloadError(f"`model` must return a torch.nn.Module, got {type(model).__name__}")
+    for name, module in model.named_modules():
+        kind = type(module).__name__
+        if kind in _WRAPPERS or kind.startswith("FSDP"):
+            raise WorkloadError(
+                f"module `{name or 'model'}` is a {kind}: a model that is sharded, or wrapped for another exchange, "
+                "cannot be trained here; return the bare model, which every worker holds whole"
+            )
+    for name, parameter in model.named_parameters():
+        _check_parameter(name, parameter)
+
+
+def _check_parameter(name: str, parameter: nn.Parameter) -> None:
+    if "DTensor" in (type(parameter).__name__, type(parameter.data).__name__):  # its import takes half a second
+        raise WorkloadError(
+            f"parameter `{name}` is sharded (DTensor, as FSDP and tensor parallelism make them); "
+            "return the bare model, which every worker holds whole"
+        )
+    if isinstance(parameter, UninitializedParameter) or parameter.is_meta:
+        raise WorkloadError(f"parameter `{name}` has no values yet; initialise it in `model`")
+    if parameter.requires_grad and parameter.dtype != torch.float32:
+        raise WorkloadError(
+            f"parameter `{name}` is {parameter.dtype}; trained parameters must be torch.float32 "
+            "(`precision: bf16` computes in bfloat16), others must be frozen"
+        )
+
+
+def load_weights(model: nn.Module, url: str) -> None:
+    """Copy the safetensors file `url` into `model`; raises WorkloadError unless every name and shape fits.
+
+    A tensor that the model uses under several names (tied) may be given under one of them.
+    """
+    try:
+        given = checkpoint.read_tensors(url)
+    except CheckpointError as error:
+        raise WorkloadError(f"`workload.weights`: {error}") from error
+    wanted = {name: tensor for name, tensor in model.state_dict().items() if isinstance(tensor, Tensor)}
+    covered = {wanted[name].data_ptr() for name in given.keys() & wanted.keys()}
+    missing = [name for name in wanted if name not in given and wanted[name].data_ptr() not in covered]
+    shapes = [name for name in given.keys() & wanted.keys() if given[name].shape != wanted[name].shape]
+    faults = {"lacks": missing, "has no place for": [*(given.keys() - wanted.keys())], "has other shapes of": shapes}
+    told = [f"{fault} {_listed(names)}" for fault, names in faults.items() if names]
+    if told:
+        raise WorkloadError(f"`workload.weights`: {url} does not fit the model: it {'; it '.join(told)}")
+    with torch.no_grad():
+        for name, tensor in given.items():
+            wanted[name].copy_(tensor)
+
+
+def _listed(names: Iterable[str]) -> str:
+    ordered = sorted(names)
+    more = f" and {len(ordered) - _NAMED} more" if len(ordered) > _NAMED else ""
+    return ", ".join(f"`{name}`" for name in ordered[:_NAMED]) + more
+
+
+def fingerprint(model: nn.Module, workload: Workload) -> str:
+    """Return a hash of starting weights and what is known of the data: equal on all ranks, and after a resume."""
+    sizes = [len(data) for data in (workload.training, workload.validation) if isinstance(data, Sized)]
+    digest = hashlib.sha256(repr((sizes, workload.data_version)).encode())
+    for name, parameter in model.named_parameters():
+        digest.update(name.encode())
+        digest.update(parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put all of `model` in evaluation mode for a while, and then each part back into its own."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, is_training in modes.items():
+            module.training = is_training
+
+
+@contextmanager
+def lent(model: nn.Module, weights: Mapping[str, Tensor]) -> Iterator[None]:
+    """Have `model` compute with `weights` (parameters and buffers by name) for a while, without a copy."""
+    live: dict[str, Tensor] = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    kept = {name: live[name].data for name in weights}
+    for name, tensor in weights.items():
+        live[name].data = tensor
+    try:
+        yield
+    finally:
+        for name, tensor in kept.items():
+            live[name].data = tensor
+
+
+def state_of(model: nn.Module) -> dict[str, Any]:
+    """Return copies of all that the model saves, by every name it has: `load_state_dict(strict=True)` takes them."""
+    return {name: value.clone() for name, value in model.state_dict().items() if isinstance(value, Tensor)}

@@ -1,0 +1,95 @@
+"""A rank's end of its group: answers calls, whatever they raise."""
+
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+from trainers.exchange.connection import PeerLost
+from trainers.spec.config import ReplicaConfig
+from trainers.training.call_results import Outcome
+from trainers.training.replica import Backend, Replica
+from trainers.training.segment import Segment
+from trainers.workload import Workload, WorkloadError
+
+#: Errors of the operating system that are a person's to mend.
+_LASTING = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
+#: How torch begins to say that a loader process was killed, or hangs; an error inside of one begins otherwise.
+_LOADER_LOST = ("DataLoader worker (pid", "DataLoader timed out")
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether it was the machine that failed, which it may not do again."""
+    if isinstance(error, OSError):
+        return not isinstance(error, _LASTING)
+    return isinstance(error, RuntimeError) and str(error).startswith(_LOADER_LOST)
+
+
+class Rank:
+    """Builds its replica when told to, and has it answer: JSON-compatible in and out."""
+
+    def __init__(self, config: ReplicaConfig, rank: int, num_workers: int, *, device: str, backend: Backend) -> None:
+        self._launch = (config, rank, num_workers)
+        self._device, self._backend = device, backend
+        self._replica: Replica | None = None
+        self._workload: Workload | None = None  # of a replica that was built before: its data are loaded
+
+    def answer(self, method: str, args: Sequence[Any]) -> Outcome:
+        """Return what came of the call; after a failure this rank has left its peers, until told to connect."""
+        outcome = self._attempt(method, args)
+        if outcome.kind != "answer" and self._replica is not None:
+            # Peers in a collective hear of it at once. Not while an exception's traceback still holds the connection.
+            self._replica.close()
+        return outcome
+
+    def _attempt(self, method: str, args: Sequence[Any]) -> Outcome:
+        try:
+            return Outcome("answer", self._call(method, args))
+        except PeerLost as lost:
+            return Outcome("peer_lost", str(lost))
+        except WorkloadError as refused:
+            return Outcome("refused", str(refused))
+        except Exception as error:  # the border of the process: the other end judges it
+            return Outcome("machine_error" if _may_pass(error) else "error", traceback.format_exc())
+
+    def _call(self, method: str, args: Sequence[Any]) -> Any:
+        if method == "move":
+            self._move(*args)
+            return None
+        if method == "build":
+            config, rank, num_workers = self._launch
+            self._replica = Replica(config, rank, num_workers, device=self._device, workload=self._workload)
+            self._workload = self._replica.workload
+            return {"fingerprint": self._replica.fingerprint(), "metrics": dict(self._replica.workload.metrics)}
+        if self._replica is None:
+            raise ValueError(f"a rank must be told to `build` first, got {method!r}")
+        if method == "connect":
+            self._replica.connect(*args, backend=self._backend)
+            replica = self._replica
+            return replica.backend, str(replica.device), replica.shapes, replica.nodes
+        return answer(self._replica, method, args)
+
+    def _move(self, first: int, num_workers: int) -> None:
+        """Become a rank of a larger group, `first` ranks further on; it is to be built and connected anew."""
+        config, rank, _ = self._launch
+        self._launch = (config, first + rank, num_workers)
+        if self._replica is not None:
+            self._replica.close()
+        self._replica = None
+
+
+def answer(replica: Replica, method: str, args: Sequence[Any]) -> Any:
+    """Answer what `Group.call` asked of a replica."""
+    match method:
+        case "run":
+            return replica.run(Segment.model_validate(args[0])).model_dump(mode="json")
+        case "run_alone":
+            own = dict(enumerate(args[0])).get(replica.rank)
+            return own and replica.run_alone(Segment.model_validate(own)).model_dump(mode="json")
+        case "evaluate":
+            return replica.evaluate().model_dump(mode="json")
+        case "save":
+            return [shard.model_dump() for shard in replica.save(args[0])]
+        case "snapshot" | "restore" | "load" | "export" | "reset" | "take_bytes":
+            return getattr(replica, method)(*args)
+        case _:
+            raise ValueError(f"`method` must be one that a group asks for, got {method!r}")

@@ -1,0 +1,149 @@
+"""A group that outlives its workers: replaces the lost ones, brings all back to where they were, repeats the call.
+
+The result is the undisturbed one bit for bit, since a segment follows from the state it starts from. While nothing
+fails this costs a list of calls.
+"""
+
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from trainers.training.call_results import WorkerLost
+from trainers.training.group import Group, Recovery, WorkerGroup
+
+#: Repairs in a row, without a call completed in between, before the loss is the caller's.
+MAX_REPAIRS = 3
+
+log = logging.getLogger("wiretune.repair")
+
+
+@dataclass(frozen=True)
+class Call:
+    """What all ranks are asked, as in `Group.call`."""
+
+    method: str
+    args: tuple[Any, ...] = ()
+    timeout_s: float | None = None
+
+
+#: Calls that lead to a state from any other one.
+Trail = tuple[Call, ...]
+
+
+class History:
+    """How the ranks' state, and each slot of it, came about."""
+
+    def __init__(self) -> None:
+        self._now: Trail = (Call("reset"),)
+        self._slots: dict[str, Trail] = {}
+
+    def record(self, call: Call) -> None:
+        """Note a call that all ranks have completed; one that changes no state leaves no trace."""
+        match call.method:
+            case "run" | "run_alone":
+                self._now += (call,)
+            case "load":
+                self._now = (call,)
+            case "snapshot":
+                self._slots[call.args[0]] = self._now
+            case "restore":
+                self._now = self._slots[call.args[0]]
+
+    def needs(self, url: str) -> bool:
+        """Whether the checkpoint at `url` is part of the way here."""
+        return any(Call("load", (url,)) in trail for trail in (self._now, *self._slots.values()))
+
+    def way_here(self) -> Iterable[Call]:
+        """Yield the calls that rebuild every slot and then the present state, on ranks in any state."""
+        here: Trail = ()
+        snapshots = [(trail, Call("snapshot", (slot,))) for slot, trail in self._slots.items()]
+        for trail, snapshot in [*snapshots, (self._now, None)]:
+            is_on_the_way = trail[: len(here)] == here
+            yield from trail[len(here) :] if is_on_the_way else trail
+            if snapshot:
+                yield snapshot
+            here = trail
+
+
+class RepairingGroup(Group):
+    """Wraps `group`, and owns it. Raises WorkerLost only if all workers are lost at once, or again and again."""
+
+    def __init__(self, group: WorkerGroup) -> None:
+        self._group = group
+        self.config, self.shapes = group.config, group.shapes
+        self.backend, self.device = group.backend, group.device
+        self.metrics, self.fingerprint = group.metrics, group.fingerprint
+        self.recovery = Recovery()
+        self._history = History()
+        self._count()
+
+    def _count(self) -> None:
+        """Note which workers there are, and where."""
+        self.num_workers, self.nodes = self._group.num_workers, self._group.nodes
+
+    def call(self, method: str, *args: Any, timeout_s: float | None = None) -> list[Any]:
+        wanted, started = Call(method, args, timeout_s), time.monotonic()
+        try:
+            answers = self._ask(wanted)
+        except WorkerLost as lost:
+            answers = self._repeat(wanted, lost, started)
+        self._history.record(wanted)
+        return answers
+
+    def save(self, url: str) -> None:
+        if self._history.needs(url):
+            raise ValueError(f"`url` must be a new folder, got {url}: lost workers would be rebuilt from what it holds")
+        super().save(url)
+        self._history.record(Call("load", (url,)))  # the checkpoint is complete now, and is the present state
+
+    def absorb(self, others: Sequence[Group]) -> None:
+        self._group.absorb([other._group if isinstance(other, RepairingGroup) else other for other in others])
+        self._count()
+        self._history = History()
+
+    def close(self) -> None:
+        self._group.close()
+
+    def _ask(self, call: Call) -> list[Any]:
+        return self._group.call(call.method, *call.args, timeout_s=call.timeout_s)
+
+    def _repeat(self, wanted: Call, lost: WorkerLost, started: float) -> list[Any]:
+        """Repair the group and complete `wanted`, which was lost; it had `started` on the monotonic clock."""
+        for _ in range(MAX_REPAIRS):
+            if len(lost.ranks) == self.num_workers:
+                break  # nobody is left to repair the group around
+            try:
+                self._repair(wanted, lost)
+                repeated = time.monotonic()
+                answers = self._ask(wanted)
+            except WorkerLost as again:
+                lost = again
+                continue
+            self._charge(seconds=repeated - started)
+            return answers
+        raise lost
+
+    def _repair(self, wanted: Call, lost: WorkerLost) -> None:
+        """Replace the lost ranks, and bring all to the state that `wanted` started from."""
+        log.warning("%s; in `%s`, which will be repeated", lost, wanted.method)
+        self._charge(repairs=1)
+        self._group.replace(lost.ranks)
+        self._count()
+        unreported = self._group.call("take_bytes")
+        self._charge(num_bytes=_most_bytes([*lost.answers, *({"bytes_sent": [rank]} for rank in unreported)]))
+        for call in self._history.way_here():
+            self._charge(num_bytes=_most_bytes(self._ask(call)))
+
+    def _charge(self, *, repairs: int = 0, seconds: float = 0.0, num_bytes: int = 0) -> None:
+        spent = self.recovery
+        self.recovery = replace(
+            spent, repairs=spent.repairs + repairs, seconds=spent.seconds + seconds, bytes=spent.bytes + num_bytes
+        )
+
+
+def _most_bytes(answers: Iterable[Any]) -> int:
+    """Return what the rank that sent most has sent, by its answer; most answers know of no bytes."""
+    reports = [answer for answer in answers if isinstance(answer, dict) and "bytes_sent" in answer]
+    return max((sum(report["bytes_sent"][0].values()) for report in reports), default=0)

@@ -1,0 +1,447 @@
+"""One rank of a data-parallel training run: state, segments, evaluation. Runs under any launcher."""
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from datetime import timedelta
+from functools import partial
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from trainers import auto_optimizer
+from trainers.blocks import table as block_table
+from trainers.dropit import Activations, SavedTensors
+from trainers.exchange import pacing
+from trainers.exchange.buffer import GradientBuffer
+from trainers.exchange.communication import Communication
+from trainers.exchange.config import DriftingConfig
+from trainers.exchange.connection import Connection, PeerLost, among_peers
+from trainers.exchange.dense import DenseExchange
+from trainers.exchange.fitting import unfit_groups
+from trainers.exchange.ledger import Ledger
+from trainers.exchange.node_links import NodeLinks, found
+from trainers.exchange.step_result import Exchanged, mean_density
+from trainers.exchange.topology import Nodes, Topology
+from trainers.spec.config import ReplicaConfig
+from trainers.sync import table as sync_table
+from trainers.sync.config import LocalConfig
+from trainers.sync.every_step import EveryStep
+from trainers.sync.policy import Parts, Update
+from trainers.traffic import cost
+from trainers.training import checkpoint, feed, model, normalization
+from trainers.training.checkpoint import CheckpointError, Shard
+from trainers.training.segment import Evaluation, Purpose, Segment, SegmentResult
+from trainers.training.snapshot import Buffers, RandomState, State, Steps, Tensors
+from trainers.workload import Workload, WorkloadError
+from trainers.workloads import registry
+
+Backend = Literal["auto", "gloo", "nccl"]
+
+log = logging.getLogger("wiretune.replica")
+
+
+class Replica:
+    """Rank `rank` of `num_workers`. All ranks must be told the same things in the same order.
+
+    `device` is a torch device, or `auto`: this rank's GPU where there is one, else the CPU. `workload` saves building
+    the one that `config` describes.
+    """
+
+    def __init__(
+        self,
+        config: ReplicaConfig,
+        rank: int,
+        num_workers: int,
+        *,
+        device: str = "auto",
+        workload: Workload | None = None,
+    ) -> None:
+        self.config, self.rank, self.num_workers = config, rank, num_workers
+        self.device = torch.device(_default_device(rank) if device == "auto" else device)
+        self.workload = workload or registry.build(config.workload)
+        self.model = model.build(self.workload, config.seed, weights_url=config.workload.weights).to(self.device)
+        draws = config.blocks.kind != "all"
+        self._optimizer = auto_optimizer.build(config.optimizer, self.workload, self.model, apart=draws)
+        if message := unfit_groups(config.exchange, self._optimizer.config, self._optimizer.brought):
+            raise WorkloadError(message)
+        self._buffer = GradientBuffer.behind(list(self._optimizer.parameters.values()), config.exchange)
+        self._buffers = Buffers(dict(self.model.named_buffers()))
+        self._communication = Communication(self._buffer, self.device, threads=config.threads)
+        self._activations, self._saved = Activations(config.activations, self.model), SavedTensors(self.model)
+        self._feed = feed.build(self.workload, config, num_workers)
+        self._blocks = block_table.build(config, self.model, self._buffer, epoch_steps=self._feed.epoch_steps)
+        self._single = EveryStep(DenseExchange(self._buffer, Connection(1, pacing.Unpaced(), Ledger())))
+        self._steps = Steps()
+        # Distinct per rank and job, so that e.g. dropout masks differ; torch mixes the bits.
+        self._random = RandomState(config.seed * 65_536 + rank, self.device)
+        self.backend = "none"  # until connected
+        self._arrange(Topology.stated(num_workers, config.workers_per_node))
+
+    def _settle(self, topology: Topology) -> None:
+        """Have the ranks on these nodes; memories begin anew, and slots are lost, where that changes anything."""
+        if topology != self._topology:
+            self._arrange(topology)
+
+    def _arrange(self, topology: Topology) -> None:
+        """Build what depends on which ranks share a node: connections, exchange, and the state that it is part of."""
+        self._topology = topology
+        self._buffer.part()
+        payload: Purpose = "parameters" if isinstance(self.config.sync, LocalConfig) else "gradient"
+        self._node_links = NodeLinks(topology, self.rank, pacing.build(self.config.link), payload=payload)
+        self._sync = sync_table.build(
+            self.config,
+            self._optimizer,
+            self._buffer,
+            self._node_links,
+            blocks=self._blocks,
+            epoch_steps=self._feed.epoch_steps,
+        )
+        self._exchange = self._sync.exchange
+        trained: Parts = {"parameters": Tensors(dict(self.model.named_parameters())), "optimizer": self._optimizer}
+        shared, own = self._sync.divide(trained)
+        own |= {"buffers": self._buffers, "exchange": self._exchange, "random": self._random}
+        self._state = State(shared=shared | self._blocks.parts() | {"steps": self._steps}, own=own)
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps taken."""
+        return self._steps.taken
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Of the trained parameters, in the order in which their gradients lie side by side."""
+        return [tuple(parameter.shape) for parameter in self._optimizer.parameters.values()]
+
+    @property
+    def nodes(self) -> Nodes:
+        """The ranks of each node."""
+        return self._topology.nodes
+
+    def fingerprint(self) -> str:
+        """Return a hash that tells this training task from others; to be asked for before the first step."""
+        return model.fingerprint(self.model, self.workload)
+
+    def connect(self, init_method: str, *, backend: Backend = "auto") -> None:
+        """Set the process up for training, and join the other ranks at `init_method` (a torch URL).
+
+        `auto` is NCCL when each rank has its own GPU of this machine, else gloo. Leaves the ranks joined before;
+        raises PeerLost if the others do not come. Where nodes are to be found, and are others than before, memories
+        begin anew and slots are lost.
+        """
+        self.close()
+        torch.set_num_threads(self.config.threads)
+        if backend == "auto":
+            has_own_gpu = self.device.type == "cuda" and torch.cuda.device_count() >= self.num_workers
+            backend = "nccl" if has_own_gpu else "gloo"
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)  # where NCCL looks for tensors that lie in host memory
+        with among_peers():
+            dist.init_process_group(
+                backend,
+                init_method=init_method,
+                rank=self.rank,
+                world_size=self.num_workers,
+                timeout=timedelta(seconds=self.config.collective_timeout_s),
+            )
+        self.backend = backend
+        if self.config.workers_per_node == "auto":
+            self._settle(found(self.num_workers, self.device))
+        self._node_links.join(timeout_s=self.config.collective_timeout_s)
+
+    def close(self) -> None:
+        """Leave the other ranks, if this one has joined any."""
+        with suppress(PeerLost):  # whose loss may be why
+            self._sync.settle()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    def take_bytes(self) -> dict[Purpose, int]:
+        """Return the bytes by purpose that no result has reported: those of calls that failed. Counts from 0 again."""
+        self._node_links.within.ledger.take()
+        return self._node_links.between.ledger.take()
+
+    # -- state ----------------------------------------------------------------------------------------------
+
+    def snapshot(self, slot: str) -> None:
+        """Keep a copy of the whole state in memory under the name `slot`."""
+        self._state.snapshot(slot)
+
+    def restore(self, slot: str) -> None:
+        """Go back to the copy in `slot`; KeyError if there is none."""
+        self._state.restore(slot)
+
+    def reset(self) -> None:
+        """Go back to the state before the first step, which follows from the configuration; slots stay."""
+        fresh = Replica(self.config, self.rank, self.num_workers, device=str(self.device), workload=self.workload)
+        fresh._settle(self._topology)
+        self._state.copy_from(fresh._state)
+
+    def save(self, url: str) -> list[Shard]:
+        """Write this rank's part of a checkpoint at the folder `url`; `commit_manifest` completes it."""
+        return checkpoint.save(url, self._state, rank=self.rank)
+
+    def load(self, url: str) -> None:
+        """Go back to the checkpoint at the folder `url`; raises CheckpointError if it is damaged.
+
+        One of other nodes, or of another number of workers, is shared out (`Exchange.inherit`, `Buffers.inherit`); what
+        is drawn at random then follows from the step.
+        """
+        manifest = checkpoint.read_manifest(url)
+        if manifest.nodes == self.nodes:
+            with torch.no_grad():
+                checkpoint.load(url, self._state, manifest, rank=self.rank)
+            return
+        if "sync" in self._state.own:
+            raise CheckpointError(f"{url} goes on with nodes {manifest.nodes} alone: each has what others cannot take")
+        log.warning("%s was saved on nodes %s, now %s: what they kept is shared out", url, manifest.nodes, self.nodes)
+        self.reset()
+        with torch.no_grad():
+            checkpoint.inherit(
+                url,
+                self._state.shared,
+                manifest,
+                of_ranks={"buffers": self._buffers},
+                of_nodes={"exchange": self._exchange},
+            )
+        self._random.begin(self._fresh_seed())
+
+    def export(self, url: str) -> None:
+        """Write the evaluated iterate as the safetensors file `url` (rank 0), under the model's own names."""
+        with model.lent(self.model, self._evaluated()):
+            if self.rank == 0:
+                checkpoint.write_bytes(url, checkpoint.weights(model.state_of(self.model)))
+
+    # -- training -------------------------------------------------------------------------------------------
+
+    def run(self, segment: Segment) -> SegmentResult:
+        """Take the segment's steps; returns this rank's view of them. Losses are means over all ranks."""
+        first_step = self.step
+        sent: list[Exchanged] = []
+        scales: list[Tensor] = []
+        seconds: list[float] = []
+        diverged = False
+        self._check_searched(segment)
+        self._optimizer.use(segment.optimizer)
+        self._optimizer.set_options(segment)
+        self._activations.use(segment.gamma)
+        self._blocks.use(segment.share)
+        self._sync.use(segment.option)
+        with self._random.scope():
+            for index in range(segment.num_steps):
+                started = time.monotonic()
+                outcome, scale = self._train_step(segment, index)
+                diverged = outcome.diverged
+                if diverged:
+                    break
+                if not sent:
+                    self._check_buffers()
+                sent.append(outcome)
+                scales.append(scale)
+                seconds.append(time.monotonic() - started)
+        return SegmentResult(
+            first_step=first_step,
+            losses=tuple(outcome.loss for outcome in sent),
+            step_seconds=tuple(seconds),
+            gradient_scales=tuple(torch.stack(scales).tolist()) if scales else (),
+            bytes_sent=(self._node_links.between.ledger.take(),),
+            bytes_within=(self._node_links.within.ledger.take(),),
+            bytes_dense=(len(sent) + diverged) * self._dense_bytes(),
+            density=mean_density(sent),
+            threshold=self._exchange.threshold,
+            saved_bytes=self._saved.num_bytes,
+            diverged=diverged,
+        )
+
+    def run_alone(self, segment: Segment) -> SegmentResult:
+        """Take the segment's steps as a single worker, which exchanges nothing; returns what came of them.
+
+        Samples and random numbers are those of rank 0, so that from one state the result is the same on every rank.
+        Parameters differ between ranks afterwards, until all of them go back to a slot or a checkpoint.
+        """
+        with self._as_single_worker():
+            self._random.begin(self._fresh_seed())
+            return self.run(segment).model_copy(update={"bytes_dense": 0})
+
+    @contextmanager
+    def _as_single_worker(self) -> Iterator[None]:
+        rank, sync = self.rank, self._sync
+        self.rank, self._sync = 0, self._single
+        try:
+            with self._buffer.apart():
+                yield
+        finally:
+            self.rank, self._sync = rank, sync
+
+    def _fresh_seed(self) -> int:
+        """Return the seed of what this rank draws from here on, where that is to follow from the step alone."""
+        return feed.seed_of((self.config.seed, self.step, self.rank, self.num_workers, 0))
+
+    def _check_searched(self, segment: Segment) -> None:
+        for each in self.config.ranges():
+            if getattr(segment, each.name) is None:
+                raise ValueError(f"`{each.name}` must be given where it is searched, got None for {list(each.pair)}")
+
+    def _check_buffers(self) -> None:
+        """Raise WorkloadError if the model put another tensor in a buffer's place: the state holds the first one."""
+        for name, buffer in self.model.named_buffers():
+            if name not in (known := self._buffers.tensors()) or buffer.data_ptr() != known[name].data_ptr():
+                raise WorkloadError(
+                    f"the model replaced its buffer `{name}`: change it in place (`copy_`, `mul_`, ...)"
+                )
+
+    def _dense_bytes(self) -> int:
+        return cost.dense_step(self._buffer.num_elements, len(self.nodes)).bytes
+
+    def _train_step(self, segment: Segment, index: int) -> tuple[Exchanged, Tensor]:
+        """Take a step; returns what the exchange knows, and the scale of the gradient that it left."""
+        asked = self._sync.learning_rate(segment.learning_rate_at(index), self.step)
+        learning_rate = self._optimizer.set_learning_rate(asked, self.step, self._blocks.draw(self.step))
+        outcome = self._exchanged(segment, learning_rate, is_first=index == 0)
+        scale = self._blocks.gradient_scale()
+        if not outcome.diverged:
+            if not outcome.is_held:
+                self._update()
+            self._steps.taken += 1
+            outcome = self._sync.advance(outcome, Update(self.step, learning_rate, segment.level, segment.period))
+        return outcome, scale
+
+    def _update(self) -> None:
+        """Step with the gradient in the buffer."""
+        self._sync.amend(self._buffer.gradient)
+        if self.config.clip is not None:
+            self._buffer.clip(self.config.clip)
+        self._optimizer.step()
+
+    def _exchanged(self, segment: Segment, learning_rate: float, *, is_first: bool) -> Exchanged:
+        """Fill the gradient buffer by this rank's micro-batches, and replace it by what the policy steps with.
+
+        What the `is_first` step keeps for backward is counted.
+        """
+        self._buffer.clear()
+        total = torch.zeros((), device=self.device)
+        for micro in range(self.config.accumulate):
+            with self._buffer.untouched(), self._saved.counted() if is_first else nullcontext():
+                loss = self._loss(self.step, micro, segment.batch_size) / self.config.accumulate
+            total += loss.detach()
+            if micro < self.config.accumulate - 1:
+                self._backward(loss)
+        # Of the last micro-batch, whose gradients are sent while they are computed.
+        with self._communication.beside(
+            partial(self._sync.gradients.step, total, segment.level, learning_rate)
+        ) as pending:
+            self._backward(loss)
+        return self._communication.outcome(pending)
+
+    def _backward(self, loss: Tensor) -> None:
+        if loss.requires_grad or self.config.blocks.kind == "all":  # else it may depend on no block that was drawn
+            torch.autograd.backward(loss)
+
+    def _loss(self, step: int, micro: int, batch_size: int | None = None) -> Tensor:
+        place = feed.Place(step, self.rank, micro)
+        batch = feed.to_device(self._feed.batch(place, batch_size), self.device)
+        with feed.host_seeded(feed.seed_of((self.config.seed, *place))), self._autocast():
+            loss = self.workload.loss(self.model, batch)
+        if not isinstance(loss, Tensor) or loss.ndim:
+            found = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+            raise WorkloadError(f"`loss` must return a scalar tensor, the mean over the batch; got {found}")
+        return loss
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.config.precision == "bf16")
+
+    # -- evaluation -----------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def evaluate(self) -> Evaluation:
+        """Evaluate on the validation set, shared out among the ranks; does not disturb training."""
+        names = ("loss", *self.workload.metrics)
+        num_samples = len(self.workload.validation)
+        sums = torch.zeros(len(names), dtype=torch.float64)
+        evaluated = self._evaluated()
+        with model.evaluating(self.model), model.lent(self.model, evaluated), feed.seeded(0):
+            share = torch.arange(self.rank, num_samples, self.num_workers)
+            for indices in torch.split(share, self.workload.evaluation_batch_size):
+                if len(indices):  # a set smaller than the ranks leaves some without a share
+                    sums += len(indices) * self._evaluate_batch(indices, names)
+        self._node_links.all_reduce_sum(sums, {"control": sums.nbytes})
+        means = dict(zip(names, (sums / num_samples).tolist(), strict=True))
+        return Evaluation(
+            loss=means.pop("loss"),
+            metrics=means,
+            num_samples=num_samples,
+            bytes_sent=(self._node_links.between.ledger.take(),),
+            bytes_within=(self._node_links.within.ledger.take(),),
+        )
+
+    def _evaluate_batch(self, indices: Tensor, names: Sequence[str]) -> Tensor:
+        """Return the batch's means `(len(names),)` in float64."""
+        batch = feed.to_device(feed.fetch(self.workload, self.workload.validation, indices), self.device)
+        with self._autocast():
+            measured = self.workload.evaluate(self.model, batch)
+        if measured.keys() != set(names):
+            raise WorkloadError(f"`evaluate` must return {sorted(names)}, as `metrics` says; got {sorted(measured)}")
+        for name in names:
+            if torch.as_tensor(measured[name]).ndim:
+                raise WorkloadError(f"`evaluate` must return scalars, means over the batch; `{name}` is none")
+        return torch.tensor([float(measured[name]) for name in names], dtype=torch.float64)
+
+    def _evaluated(self) -> dict[str, Tensor]:
+        """Return what is evaluated and exported: parameters and buffers by name."""
+        self._sync.settle()
+        parameters = self._together(self._optimizer.evaluated())
+        return parameters | self._averaged(self._saved_buffers() | self._statistics(parameters))
+
+    def _together(self, parameters: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return `parameters`, or, where those of the ranks may differ, copies of their mean."""
+        if not self._sync.is_apart:
+            return parameters
+        tensors = list(parameters.values())
+        # Ranks train apart under local updates, and nodes under an exchange that lets them drift.
+        drift = isinstance(self.config.exchange, DriftingConfig)
+        flat = torch.cat([tensor.flatten() for tensor in tensors]).div_(
+            self._node_links.copies if drift else self.num_workers
+        )
+        self._node_links.all_reduce_sum(flat, {"state": flat.nbytes})
+        parts = torch.split(flat, [tensor.numel() for tensor in tensors])
+        return {name: part.view_as(parameters[name]) for name, part in zip(parameters, parts, strict=True)}
+
+    def _saved_buffers(self) -> dict[str, Tensor]:
+        """Return copies of the buffers that the model saves; the others (masks, tables) are constants."""
+        saved = self.model.state_dict().keys()
+        return {name: buffer.clone() for name, buffer in self.model.named_buffers() if name in saved}
+
+    @torch.no_grad()
+    def _statistics(self, parameters: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return BatchNorm's statistics of the evaluated `parameters`; none if these are the trained ones.
+
+        They are taken from the batches that training sees next, a pure function of (seed, step, rank), and the
+        model's own stay as they are.
+        """
+        are_others = self._optimizer.averages or self._sync.is_apart
+        layers = normalization.tracking(self.model) if are_others else []
+        if not layers:
+            return {}
+        scratch = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+        random = RandomState(feed.seed_of((self.config.seed, self.step, self.rank)), self.device)
+        lent = model.lent(self.model, parameters | scratch)
+        with lent, normalization.counting_anew(layers), random.scope():
+            for index in range(normalization.NUM_BATCHES):
+                ahead, micro = divmod(index, self.config.accumulate)
+                self._loss(self.step + ahead, micro)
+        return {name: scratch[name] for name in normalization.statistics(self.model, layers)}
+
+    def _averaged(self, buffers: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Average `buffers` over the ranks, in place, where they are floating-point; returns them."""
+        for buffer in buffers.values():
+            if buffer.is_floating_point():
+                buffer.div_(self.num_workers)  # before the sum, which could overflow
+                self._node_links.all_reduce_sum(buffer, {"state": buffer.nbytes})
+        return buffers
+
+
+def _default_device(rank: int) -> str:
+    return f"cuda:{rank % torch.cuda.device_count()}" if torch.cuda.is_available() else "cpu"

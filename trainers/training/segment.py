@@ -1,0 +1,81 @@
+"""What a group of workers is told to train, and what it reports back."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from trainers.spec.ranges import SEARCHABLE
+
+Purpose = Literal["gradient", "parameters", "state", "control", "padding"]
+Direction = Literal["min", "max"]
+
+
+class Value(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
+
+
+class Segment(Value):
+    """`num_steps` optimizer steps with a learning rate that goes linearly from one value to another."""
+
+    num_steps: int
+    learning_rate: float
+    final_learning_rate: float | None = None  # of the last step; None: constant
+    level: float | None = None  # density or absolute threshold; None: the exchange has no level
+    # None from here on: the configuration's own
+    batch_size: int | None = None  # samples per rank and micro-batch
+    momentum: float | None = None  # of Adam kinds: the first beta
+    weight_decay: float | None = None
+    nesterov: bool | None = None
+    period: int | None = None  # steps from one averaging of the parameters to the next
+    gamma: float | None = None  # share of the activations that is dropped
+    share: float | None = None  # of the blocks, those that a step trains
+    option: str | None = None  # of `exchange: {kind: auto}`, whose segments always name one
+    optimizer: str | None = None  # of `optimizer: {kind: auto}`, whose segments always name one
+
+    def learning_rate_at(self, index: int) -> float:
+        """Return the rate of step `index` (from 0): linear from the first to the final value."""
+        final = self.final_learning_rate
+        if final is None or self.num_steps == 1:
+            return self.learning_rate
+        if index == self.num_steps - 1:
+            return final  # which the sum below may miss, by so little that a final 0 would become negative
+        return self.learning_rate + (final - self.learning_rate) * index / (self.num_steps - 1)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What is set besides rate and level, by name."""
+        given = {name: getattr(self, name) for name in (*SEARCHABLE, "option", "optimizer")}
+        return {name: value for name, value in given.items() if value is not None}
+
+    @property
+    def contender(self) -> str | None:
+        """The exchange or the optimizer in force, where several compete; both never do."""
+        return self.option or self.optimizer
+
+
+class SegmentResult(Value):
+    """One entry per finished step in each series; it ends early, on all ranks at once, when it diverges."""
+
+    first_step: int
+    losses: tuple[float, ...]  # mean over the ranks' mini-batches, before the step's update; of a rank alone its own
+    step_seconds: tuple[float, ...]  # slowest rank
+    bytes_sent: tuple[dict[Purpose, int], ...]  # per rank, over the whole segment
+    bytes_within: tuple[dict[Purpose, int], ...] = ()  # the same, sent to ranks of the same node: not in `bytes_sent`
+    gradient_scales: tuple[
+        float, ...
+    ] = ()  # root mean square of the mean gradient, before clipping; of a rank alone its own
+    bytes_dense: int  # what a rank, or the leader of a node, would have sent without compression
+    density: float | None = None  # measured mean share of entries sent; None: dense exchange
+    threshold: float | None = None  # in force at the segment's end
+    saved_bytes: int = 0  # kept for backward in the first step, by the rank that kept most; parameters apart
+    diverged: bool = False  # the mean loss or a gradient was not finite; what was averaged in every step is unchanged
+
+
+class Evaluation(Value):
+    """The evaluated (for Schedule-Free: averaged) iterate on one data set, in the workload's units."""
+
+    loss: float
+    metrics: dict[str, float] = Field(default_factory=dict)  # the workload's own, each a mean over the samples
+    num_samples: int
+    bytes_sent: tuple[dict[Purpose, int], ...] = ()  # per rank
+    bytes_within: tuple[dict[Purpose, int], ...] = ()  # the same, sent to ranks of the same node
