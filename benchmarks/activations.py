@@ -15,7 +15,7 @@ from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
-from trainers.spec.config import ReplicaConfig
+from trainers.spec.replica import ReplicaConfig
 from trainers.training.replica import Replica
 from trainers.training.segment import Segment
 

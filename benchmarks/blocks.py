@@ -17,7 +17,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 from torch.utils.flop_counter import FlopCounterMode
 
-from trainers.spec.config import ReplicaConfig
+from trainers.spec.replica import ReplicaConfig
 from trainers.training.replica import Replica
 from trainers.training.segment import Segment
 

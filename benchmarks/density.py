@@ -21,7 +21,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 from contest import ours, tasks
 from contest.table import AS_PLANNED, share_as_planned
 
-from trainers.spec.config import ReplicaConfig
+from trainers.spec.replica import ReplicaConfig
 from trainers.training.group import ProcessGroup
 from trainers.training.segment import Segment, SegmentResult
 

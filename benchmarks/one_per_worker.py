@@ -14,7 +14,7 @@ from suite.tasks import TASKS
 from service.cluster import trial
 from service.job.spec import JobSpec, TrialSpec
 from service.wire.records import AnyRecord, Control, ProbeDone, TrialFinished
-from trainers.spec.config import ReplicaConfig
+from trainers.spec.replica import ReplicaConfig
 from trainers.training.group import ProcessGroup
 
 NUM_WORKERS, STEPS, SEEDS = 2, 300, range(3)

@@ -24,7 +24,10 @@ from api.client import Client
 from service.cluster.group import RayGroup
 from service.job.spec import JobSpec, Workers
 from service.settings import Settings
-from trainers.spec.config import ReplicaConfig, SgdConfig, StdlibLm, ThresholdConfig
+from trainers.methods.exchange.threshold.spec import ThresholdConfig
+from trainers.optimizer_config import SgdConfig
+from trainers.spec.replica import ReplicaConfig
+from trainers.spec.workloads import StdlibLm
 from trainers.training.segment import Segment
 
 RUNS = 20

@@ -7,7 +7,7 @@ from prodigyopt import Prodigy
 from pydantic import TypeAdapter
 from torch import nn
 
-from trainers.spec.config import WorkloadConfig
+from trainers.spec.workloads import WorkloadConfig
 from trainers.workload import Workload
 from trainers.workloads import registry
 

@@ -18,17 +18,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trainers.spec.config import (
-    AdamWConfig,
-    DigitsMlp,
-    FashionConv,
-    OptimizerConfig,
-    ReplicaConfig,
-    SgdConfig,
-    StdlibLm,
-    ThresholdConfig,
-    WorkloadConfig,
-)
+from trainers.methods.exchange.threshold.spec import ThresholdConfig
+from trainers.optimizer_config import AdamWConfig, OptimizerConfig, SgdConfig
+from trainers.spec.replica import ReplicaConfig
+from trainers.spec.workloads import DigitsMlp, FashionConv, StdlibLm, WorkloadConfig
 from trainers.training.group import Group, ProcessGroup
 from trainers.training.segment import Segment
 

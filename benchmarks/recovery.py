@@ -14,7 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from trainers.spec.config import AdamWConfig, DigitsMlp, OwnWorkload, ReplicaConfig, ThresholdConfig, WorkloadConfig
+from trainers.methods.exchange.threshold.spec import ThresholdConfig
+from trainers.optimizer_config import AdamWConfig
+from trainers.spec.replica import ReplicaConfig
+from trainers.spec.workloads import DigitsMlp, OwnWorkload, WorkloadConfig
 from trainers.training.group import ProcessGroup
 from trainers.training.repair import RepairingGroup
 from trainers.training.segment import Segment

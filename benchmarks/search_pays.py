@@ -31,7 +31,10 @@ from search.config import Budget, ControllerConfig
 from service.cluster.trial import train
 from service.job.spec import Checkpointing, Objective, TrialSpec, Workers
 from service.wire.records import AnyRecord, Control, MetricPoints, StageDecided, TrialFinished
-from trainers.spec.config import OptimizerConfig, ReplicaConfig, ThresholdConfig, WorkloadConfig
+from trainers.methods.exchange.threshold.spec import ThresholdConfig
+from trainers.optimizer_config import OptimizerConfig
+from trainers.spec.replica import ReplicaConfig
+from trainers.spec.workloads import WorkloadConfig
 from trainers.training.group import ProcessGroup
 
 HERE = Path(__file__).parent

@@ -9,22 +9,13 @@ import os
 import sys
 import time
 
-from trainers.spec.config import (
-    DiamondsMlp,
-    DigitsMlp,
-    EmulateLink,
-    ExchangeConfig,
-    FashionConv,
-    Mnist5kCnn,
-    NoneConfig,
-    OptimizerConfig,
-    ReplicaConfig,
-    ScheduleFreeAdamWConfig,
-    ScheduleFreeSgdConfig,
-    StdlibLm,
-    ThresholdConfig,
-    WorkloadConfig,
-)
+from trainers.methods.exchange.auto.spec import ExchangeConfig
+from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.methods.exchange.threshold.spec import ThresholdConfig
+from trainers.optimizer_config import OptimizerConfig, ScheduleFreeAdamWConfig, ScheduleFreeSgdConfig
+from trainers.spec.link import EmulateLink
+from trainers.spec.replica import ReplicaConfig
+from trainers.spec.workloads import DiamondsMlp, DigitsMlp, FashionConv, Mnist5kCnn, StdlibLm, WorkloadConfig
 from trainers.training.group import Group, ProcessGroup
 from trainers.training.segment import Segment
 from trainers.workload import WorkloadError

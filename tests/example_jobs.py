@@ -8,7 +8,8 @@ import pytest
 from api.documents import checked, parse_yaml
 from search.config import WideConfig
 from service.job.spec import JobSpec, TrialSpec
-from trainers.spec.config import AutoConfig, AutoOptimizerConfig
+from trainers.methods.exchange.auto.spec import AutoConfig
+from trainers.optimizer_config import AutoOptimizerConfig
 from trainers.workload import WorkloadError
 from trainers.workloads import registry
 

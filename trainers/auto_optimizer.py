@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 
 from trainers import optimizers
+from trainers.optimizer_config import AutoOptimizerConfig, JobOptimizer
 from trainers.optimizers import NO_FACTORS, Optimizer
-from trainers.spec.config import AutoOptimizerConfig, JobOptimizer
 from trainers.training.segment import Segment
 from trainers.training.snapshot import load_scalars, scalars_of, tensors_of
 from trainers.workload import Workload

@@ -15,7 +15,7 @@ from torch.autograd.function import Function, once_differentiable
 from torch.nn import functional
 
 from trainers.exchange.kernels.quantile import reached_by, strided
-from trainers.spec.config import ActivationsConfig, DropItConfig
+from trainers.spec.activations import ActivationsConfig, DropItConfig
 from trainers.spec.ranges import first
 
 #: Entries whose place fits 16 bits.

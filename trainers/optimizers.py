@@ -10,7 +10,7 @@ from torch.nn import Parameter
 
 from trainers.lars import Lars
 from trainers.muon import MuonWithAdamW, embeddings
-from trainers.spec.config import (
+from trainers.optimizer_config import (
     AdamWConfig,
     LarsConfig,
     MuonConfig,

@@ -10,8 +10,8 @@ from contest.race import Validation, crossing
 
 from service.job.spec import JobSpec, TrialSpec
 from service.wire.records import AnyRecord, Billed, Control, MetricPoints, StageDecided, TrialFinished, TrialStarted
-from trainers.exchange.options import DEFAULT, LOCAL, Option, exchange_of
-from trainers.spec.config import NoneConfig
+from trainers.methods.exchange.auto.spec import DEFAULT, LOCAL, Option, exchange_of
+from trainers.methods.exchange.dense.spec import NoneConfig
 
 Json = dict[str, Any]
 #: 0.2 million parameters, so that a dense step sends 0.8 MB. Its loss falls smoothly: two runs at rates 5 % apart

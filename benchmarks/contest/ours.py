@@ -5,7 +5,7 @@ from typing import Any
 
 from contest import tasks
 
-from trainers.spec.config import ReplicaConfig
+from trainers.spec.replica import ReplicaConfig
 from trainers.training.replica import Replica
 from trainers.training.segment import Segment
 from trainers.workload import Workload

@@ -11,7 +11,7 @@ from contest import models
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from trainers.spec.config import FashionConv, StdlibLm
+from trainers.spec.workloads import FashionConv, StdlibLm
 from trainers.traffic.shapes import NUM_BYTES
 from trainers.workload import Batch, Workload
 from trainers.workloads.conv import FashionMnist

@@ -27,7 +27,7 @@ from suite.controlled import train
 from suite.tasks import TASKS
 from suite.training import Line
 from trainers import auto_optimizer
-from trainers.spec.config import AutoOptimizerConfig, OptimizerConfig
+from trainers.optimizer_config import AutoOptimizerConfig, OptimizerConfig
 
 ROWS = Path(__file__).parent / "optimizers.jsonl"
 #: Muon's constants were chosen on the first five; the last three are held out.

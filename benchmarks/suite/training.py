@@ -11,7 +11,7 @@ from torch.func import functional_call
 
 from suite.tasks import SuiteWorkload, Task
 from trainers import optimizers
-from trainers.spec.config import OptimizerConfig
+from trainers.optimizer_config import OptimizerConfig
 from trainers.training.sampler import Sampler
 
 #: A rate at a step, and the part of the budget that is spent, in [0, 1).

@@ -9,14 +9,15 @@ from search.config import ControllerConfig
 from service.catalog.papers import NOTES, Composed, Note
 from service.job.problems import problems_of
 from service.job.spec import JobSpec
-from trainers.spec.config import (
-    ActivationsConfig,
-    BlocksConfig,
-    JobExchange,
-    JobOptimizer,
-    PartitionConfig,
-    SyncConfig,
-)
+from trainers.blocks.config import BlocksConfig
+from trainers.methods import registry
+from trainers.methods.exchange.auto import spec as auto
+from trainers.methods.exchange.auto.spec import JobExchange
+from trainers.optimizer_config import JobOptimizer
+from trainers.spec.activations import ActivationsConfig
+from trainers.spec.method import Method
+from trainers.spec.partition import PartitionConfig
+from trainers.sync.config import SyncConfig
 
 Parts = Mapping[str, Any]
 
@@ -56,15 +57,16 @@ def kinds_of(union: Any) -> dict[str, type[BaseModel]]:
     return found
 
 
-def note_of(part: str, kind: str) -> Note:
-    """Return what is noted of a kind."""
-    return NOTES.get(part, {}).get(kind, Note())
+def note_of(part: str, kind: str) -> Method | Note:
+    """Return what is known of a kind: a method says it of itself."""
+    methods = {(each.part, each.kind): each for each in (*registry.METHODS, auto.METHOD)}
+    return methods.get((part, kind)) or NOTES.get(part, {}).get(kind, Note())  # type: ignore[call-overload]
 
 
 def choosing(part: str, kind: str) -> dict[str, Any]:
     """Return the parts of a job that choose a kind, with the least that it needs."""
     note = note_of(part, kind)
-    return {part: {"kind": kind, **note.knobs}, **note.beside}
+    return {part: {"kind": kind, **note.least}, **note.beside}
 
 
 def combinations(method: Composed) -> Iterator[Combination]:
@@ -111,7 +113,7 @@ def _to_try(method: Composed, part: str, kind: str) -> Iterator[Parts]:
 def _asked(parts: Parts, part: str, *, besides: str = "") -> Parts:
     """Return the knobs that `parts` asks of what it chooses at `part`, but for those that this kind always needs."""
     chosen: Parts = parts.get(part, {})
-    known = {"kind", besides, *note_of(part, chosen.get("kind", "")).knobs}
+    known = {"kind", besides, *note_of(part, chosen.get("kind", "")).least}
     knobs = {name: value for name, value in chosen.items() if name not in known}
     return {part: knobs} if knobs else {}
 

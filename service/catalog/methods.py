@@ -17,17 +17,14 @@ from service.catalog.knobs import Knob, knobs_of
 from service.catalog.papers import COMPOSED, Composed, Paper
 from service.errors import NotFound
 from service.job.spec import JobSpec
-from trainers.spec.config import (
-    AutoConfig,
-    DriftingConfig,
-    JointSparConfig,
-    LocalConfig,
-    NoneConfig,
-    WorkloadConfig,
-)
+from trainers.blocks.config import JointSparConfig
+from trainers.methods.exchange.auto.spec import AutoConfig, mean_traffic
+from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.spec.ranges import first
-from trainers.traffic import cost, drifting_cost
-from trainers.traffic.option_cost import mean_traffic
+from trainers.spec.two_way import DriftingConfig
+from trainers.spec.workloads import WorkloadConfig
+from trainers.sync.config import LocalConfig
+from trainers.traffic import collectives, cost
 from trainers.traffic.shapes import Shape, parameter_shapes
 
 #: Shapes as text: `512x64,512` is a matrix and a vector.
@@ -123,7 +120,7 @@ def methods(
         raise NotFound(_unknown("method", name or "", {each.name for each in _all()}))
     return MethodsView(
         workload=workload if shapes is None else None,
-        num_parameters=cost.num_elements(wanted),
+        num_parameters=collectives.num_elements(wanted),
         workers=workers,
         methods=tuple(_view(each, wanted, workers) for each in found),
     )
@@ -218,7 +215,7 @@ def traffic(spec: JobSpec, shapes: tuple[Shape, ...], workers: int) -> TrafficVi
         least = min(likely, key=lambda each: each.bytes)
         return TrafficView(bytes_per_step=least.bytes, rounds_per_step=least.rounds)
     if isinstance(exchange, DriftingConfig):
-        mean = drifting_cost.mean_traffic(shapes, num_workers=workers, exchange=exchange, num_iterates=num_iterates)
+        mean = exchange.mean_traffic(shapes, num_workers=workers, num_iterates=num_iterates)
         return TrafficView(bytes_per_step=mean.bytes, rounds_per_step=mean.rounds)
     if isinstance(replica.blocks, JointSparConfig) and isinstance(exchange, NoneConfig):
         sent = cost.drawn_step(shapes, num_workers=workers, exchange=exchange, share=first(replica.blocks.share))

@@ -7,21 +7,18 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-
-class Paper(NamedTuple):
-    """Authors by family name, in the paper's order."""
-
-    authors: str
-    title: str
-    venue: str
-    year: int
+from trainers.methods.exchange.dgc import spec as dgc
+from trainers.methods.exchange.signsgd import spec as signsgd
+from trainers.methods.exchange.threshold import spec as threshold
+from trainers.methods.exchange.topk import spec as topk
+from trainers.spec.method import Paper
 
 
 class Note(NamedTuple):
     """Where a kind comes from, and the least that a job has to say to use it, besides the kind."""
 
     papers: tuple[Paper, ...] = ()  # none: common practice, or our own
-    knobs: Mapping[str, Any] = MappingProxyType({})
+    least: Mapping[str, Any] = MappingProxyType({})
     beside: Mapping[str, Any] = MappingProxyType({})  # other parts of the job that it needs
     otherwise: tuple[Mapping[str, Any], ...] = ()  # knobs, by part, for where these do not go with another choice
 
@@ -37,169 +34,20 @@ class Composed(NamedTuple):
     otherwise: tuple[Mapping[str, Any], ...] = ()  # as of a note
 
 
-_QSGD = Paper(
-    "Alistarh, Grubic, Li, Tomioka, Vojnovic",
-    "QSGD: communication-efficient SGD via gradient quantization and encoding",
-    "NeurIPS",
-    2017,
-)
 _ACCORDION = Paper(
     "Agarwal, Wang, Lee, Venkataraman, Papailiopoulos",
     "Adaptive gradient communication via critical learning regime identification",
     "MLSys",
     2021,
 )
-_ERROR_FEEDBACK = Paper(
-    "Karimireddy, Rebjock, Stich, Jaggi",
-    "Error feedback fixes SignSGD and other gradient compression schemes",
-    "ICML",
-    2019,
-)
 _JOINTSPAR = Paper(
     "Liu, Mozafari", "Communication-efficient distributed learning for large batch optimization", "ICML", 2022
 )
 _LARS = Paper("You, Gitman, Ginsburg", "Large batch training of convolutional networks", "arXiv:1708.03888", 2017)
 _SCHEDULE_FREE = Paper("Defazio, Yang, Mehta, Mishchenko, Khaled, Cutkosky", "The road less scheduled", "NeurIPS", 2024)
-_SPARSIFIED = Paper(
-    "Alistarh, Hoefler, Johansson, Khirirat, Konstantinov, Renggli",
-    "The convergence of sparsified gradient methods",
-    "NeurIPS",
-    2018,
-)
 
 #: Optimizers for methods that do not go with the job's own default, `schedulefree_sgd`.
 _SGD = {"optimizer": {"kind": "sgd"}}
-_WITHOUT_MOMENTUM = {"optimizer": {"kind": "sgd", "momentum": 0}}
-
-_EXCHANGES = {
-    "none": Note(),
-    "auto": Note(beside={"controller": {"kind": "bo"}}),
-    "fp16": Note(),
-    "bf16": Note(),
-    "threshold": Note(
-        (
-            Paper(
-                "Sahu, Dutta, Abdelmoniem, Banerjee, Canini, Kalnis",
-                "Rethinking gradient sparsification as total error minimization",
-                "NeurIPS",
-                2021,
-            ),
-        ),
-        {"density": 0.01},
-    ),
-    "topk": Note((_SPARSIFIED,), {"density": 0.01}),
-    "randomk": Note(
-        (Paper("Stich, Cordonnier, Jaggi", "Sparsified SGD with memory", "NeurIPS", 2018),), {"density": 0.01}
-    ),
-    "dgc": Note(
-        (
-            Paper(
-                "Lin, Han, Mao, Wang, Dally",
-                "Deep gradient compression: reducing the communication bandwidth for distributed training",
-                "ICLR",
-                2018,
-            ),
-        ),
-        beside=_WITHOUT_MOMENTUM,
-        otherwise=({"exchange": {"momentum_correction": None}},),
-    ),
-    "gtopk": Note(
-        (
-            Paper(
-                "Shi, Wang, Zhao, Tang, Wang, Tang, Chu",
-                "A distributed synchronous SGD algorithm with global top-k sparsification for low bandwidth networks",
-                "ICDCS",
-                2019,
-            ),
-        ),
-        {"density": 0.01},
-    ),
-    "adacomp": Note(
-        (
-            Paper(
-                "Chen, Choi, Brand, Agrawal, Zhang, Gopalakrishnan",
-                "AdaComp: adaptive residual gradient compression for data-parallel distributed training",
-                "AAAI",
-                2018,
-            ),
-        )
-    ),
-    "powersgd": Note(
-        (
-            Paper(
-                "Vogels, Karimireddy, Jaggi",
-                "PowerSGD: practical low-rank gradient compression for distributed optimization",
-                "NeurIPS",
-                2019,
-            ),
-        )
-    ),
-    "qsgd": Note((_QSGD,)),
-    "terngrad": Note(
-        (
-            Paper(
-                "Wen, Xu, Yan, Wu, Wang, Chen, Li",
-                "TernGrad: ternary gradients to reduce communication in distributed deep learning",
-                "NeurIPS",
-                2017,
-            ),
-        )
-    ),
-    "signsgd": Note((_ERROR_FEEDBACK,)),
-    "onebit": Note(
-        (
-            Paper(
-                "Seide, Fu, Droppo, Li, Yu",
-                "1-bit stochastic gradient descent and its application to data-parallel distributed training of speech "
-                "DNNs",
-                "Interspeech",
-                2014,
-            ),
-        )
-    ),
-    "doublesqueeze": Note(
-        (
-            Paper(
-                "Tang, Yu, Lian, Zhang, Liu",
-                "DoubleSqueeze: parallel stochastic gradient descent with double-pass error-compensated compression",
-                "ICML",
-                2019,
-            ),
-        )
-    ),
-    "dist_ef_sgd": Note(
-        (
-            Paper(
-                "Zheng, Huang, Kwok",
-                "Communication-efficient distributed blockwise momentum SGD with error-feedback",
-                "NeurIPS",
-                2019,
-            ),
-        )
-    ),
-    "cser": Note(
-        (
-            Paper(
-                "Xie, Zheng, Koyejo, Gupta, Li, Lin",
-                "CSER: communication-efficient SGD with error reset",
-                "NeurIPS",
-                2020,
-            ),
-        ),
-        beside=_WITHOUT_MOMENTUM,
-    ),
-    "liec_sgd": Note(
-        (
-            Paper(
-                "Cheng, Shen, Xu, Qian, Wu, Zhou, Zhang, Tao, Chen",
-                "Communication-efficient distributed learning with local immediate error compensation",
-                "arXiv:2402.11857",
-                2024,
-            ),
-        ),
-        otherwise=({"optimizer": {"momentum": 0}},),
-    ),
-}
 
 _SYNCS = {
     "every_step": Note(),
@@ -308,7 +156,7 @@ _CONTROLLERS = {
     "polynomial": Note((_LARS,)),
     "off": Note(),
     "schedule": Note(
-        knobs={
+        least={
             "schedule": {
                 "optimizer": "sgd",
                 "num_steps": 100,
@@ -321,7 +169,6 @@ _CONTROLLERS = {
 }
 
 NOTES: dict[str, dict[str, Note]] = {
-    "exchange": _EXCHANGES,
     "sync": _SYNCS,
     "blocks": {"all": Note(), "jointspar": Note((_JOINTSPAR,), beside=_SGD)},
     "activations": {
@@ -365,14 +212,14 @@ _LEVELS = (
         "warmup",
         "levels",
         "The density falls to its level over the first steps: `levels: {kind: warmup}` of an exchange with a density.",
-        _EXCHANGES["dgc"].papers,
+        dgc.METHOD.papers,
         {"exchange": {"kind": "topk", "density": 0.01, "levels": {"kind": "warmup", "steps": 50}}},
     ),
     Composed(
         "calibrated",
         "levels",
         "A hard threshold of 1 / (2 sqrt(k)) for k expected entries: `levels: {kind: calibrated}` of `threshold`.",
-        _EXCHANGES["threshold"].papers,
+        threshold.METHOD.papers,
         {"exchange": {"kind": "threshold", "density": 0.01, "hold": "run", "levels": {"kind": "calibrated"}}},
     ),
     Composed(
@@ -402,7 +249,7 @@ COMPOSED = (
         "error_feedback",
         "memory",
         "What is not sent is added to the next gradient: `memory: residual` of a sparse exchange.",
-        (_ERROR_FEEDBACK, _SPARSIFIED),
+        (signsgd.ERROR_FEEDBACK, *topk.METHOD.papers),
         {"exchange": {"kind": "topk", "density": 0.01, "memory": "residual"}},
     ),
     Composed(

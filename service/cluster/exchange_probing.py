@@ -12,9 +12,9 @@ from search.space import OptionAxis, SearchSpace
 from search.types import Values
 from service.cluster.trial_ledger import bytes_per_worker
 from service.job.spec import TrialSpec
-from trainers.exchange.options import LOCAL
-from trainers.spec.config import EmulateLink, LinkConfig, Option
-from trainers.traffic.option_cost import MeanTraffic, mean_traffic
+from trainers.methods.exchange.auto.spec import LOCAL, Option, mean_traffic
+from trainers.spec.link import EmulateLink, LinkConfig
+from trainers.traffic.collectives import MeanTraffic
 from trainers.training.group import Group
 from trainers.training.segment import SegmentResult
 

@@ -11,8 +11,12 @@ from service.cluster import exchange_probing
 from service.cluster.trial_ledger import bytes_per_worker
 from service.job.spec import TrialSpec
 from trainers.exchange.levels.config import StaticConfig
-from trainers.spec.config import AutoConfig, EmulateLink, NoneConfig, ReplicaConfig, contenders
-from trainers.traffic import cost
+from trainers.methods.exchange.auto.spec import AutoConfig
+from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.optimizer_config import contenders
+from trainers.spec.link import EmulateLink
+from trainers.spec.replica import ReplicaConfig
+from trainers.traffic import collectives, cost
 from trainers.training.group import Group
 from trainers.training.segment import Segment, SegmentResult
 from trainers.workload import WorkloadError
@@ -123,7 +127,7 @@ def _follows_link(replica: ReplicaConfig) -> bool:
     return replica.exchange.is_by_density and as_asked and replica.sync.kind == "every_step"
 
 
-def _transfer(spec: TrialSpec, group: Group, density: float | None) -> cost.Traffic:
+def _transfer(spec: TrialSpec, group: Group, density: float | None) -> collectives.Traffic:
     """Return the traffic between the nodes of `group` in a step that exchanges at `density`; None: dense."""
     exchange = spec.replica.exchange
     return cost.step_traffic(

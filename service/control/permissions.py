@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from service.job.problems import Problem
 from service.job.spec import JobSpec
-from trainers.spec.config import OwnWorkload
+from trainers.spec.workloads import OwnWorkload
 
 _REMEDY = (
     "start the service with WIRETUNE_USER_CODE=true if you trust all who have a key; `wiretune run` allows it in a "

@@ -16,7 +16,7 @@ from service.errors import InvalidJob
 from service.job.problems import Problem
 from service.job.spec import JobSpec, TrialSpec
 from service.job.states import JobState
-from trainers.spec.config import OwnWorkload, WorkloadConfig
+from trainers.spec.workloads import OwnWorkload, WorkloadConfig
 
 #: `auto` takes at most so many jobs ...
 MAX_JOBS = 5

@@ -20,17 +20,13 @@ from search.config import (
     num_coarse,
 )
 from service.job.spec import JobSpec, TrialSpec
-from trainers.spec.config import (
-    AccordionBatchConfig,
-    AccordionConfig,
-    DropItConfig,
-    EveryStepConfig,
-    IidPartition,
-    NoneConfig,
-    ReplicaConfig,
-    contenders,
-)
-from trainers.sync.config import StlSgdConfig
+from trainers.exchange.levels.config import AccordionConfig
+from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.optimizer_config import contenders
+from trainers.spec.activations import DropItConfig
+from trainers.spec.partition import IidPartition
+from trainers.spec.replica import ReplicaConfig
+from trainers.sync.config import AccordionBatchConfig, EveryStepConfig, StlSgdConfig
 
 #: A shorter probe says little of where its loss leads.
 MIN_PROBE_STEPS = StagedConfig.model_fields["min_probe_steps"].default

@@ -10,33 +10,18 @@ from search.config import MAX_DIMENSIONS, BoConfig, Budget, ControllerConfig, Lo
 from service.job.checks.auto import contender_faults, option_faults
 from service.job.checks.rates import rate_faults
 from service.job.checks.schedules import schedule_faults
-from trainers.exchange.fitting import unfit
-from trainers.spec.config import (
-    ActivationsConfig,
-    AllBlocksConfig,
-    BlocksConfig,
-    EveryStepConfig,
-    IidPartition,
-    JobExchange,
-    JobOptimizer,
-    KeepConfig,
-    LarsConfig,
-    LinkConfig,
-    MeasureLink,
-    NoneConfig,
-    OwnWorkload,
-    PartitionConfig,
-    PerNode,
-    ReplicaConfig,
-    ScheduleFreeSgdConfig,
-    SgdConfig,
-    SyncConfig,
-    WorkloadConfig,
-    blocks_misfit,
-    misfit,
-    reads_clock,
-)
+from trainers.blocks.config import AllBlocksConfig, BlocksConfig, blocks_misfit
+from trainers.methods.exchange.auto.spec import JobExchange
+from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.optimizer_config import JobOptimizer, LarsConfig, ScheduleFreeSgdConfig, SgdConfig
+from trainers.spec.activations import ActivationsConfig, KeepConfig
+from trainers.spec.link import LinkConfig, MeasureLink
+from trainers.spec.partition import IidPartition, PartitionConfig
 from trainers.spec.ranges import Fault, Range, refusal
+from trainers.spec.replica import PerNode, ReplicaConfig
+from trainers.spec.two_way import optimizer_conflict
+from trainers.spec.workloads import OwnWorkload, WorkloadConfig
+from trainers.sync.config import EveryStepConfig, SyncConfig, misfit
 from trainers.traffic.shapes import has_labels, num_samples
 
 Name = Annotated[str, Field(min_length=1, max_length=100)]
@@ -288,7 +273,7 @@ class JobSpec(Config):
             return
         for index, arm in enumerate(self.arms):
             exchange = arm.exchange or self.exchange
-            if reads_clock(exchange):
+            if exchange.reads_clock:
                 yield Fault(
                     f"/arms/{index}/exchange/levels/cost" if arm.exchange else "/exchange/levels/cost",
                     "link",
@@ -300,7 +285,7 @@ class JobSpec(Config):
     def _exchanges_that_do_not_fit(self) -> Iterator[Fault]:
         for index, arm in enumerate(self.arms):
             exchange = arm.exchange or self.exchange
-            if message := unfit(exchange, arm.optimizer or self.optimizer, clip=self.clip):
+            if message := optimizer_conflict(exchange, arm.optimizer or self.optimizer, clip=self.clip):
                 place = f"/arms/{index}/exchange" if arm.exchange else "/exchange"
                 yield Fault(place, exchange.kind, f"arm `{arm.name}`: {message}")
 

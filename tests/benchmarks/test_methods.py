@@ -14,8 +14,11 @@ from contest import methods_table, ours, rates
 from contest.book import Book
 from contest.methods import METHODS
 
+from trainers.blocks.config import BlocksConfig
 from trainers.exchange.levels.config import CostConfig, LevelsConfig
-from trainers.spec.config import ActivationsConfig, BlocksConfig, ExchangeConfig, SyncConfig
+from trainers.methods.exchange.auto.spec import ExchangeConfig
+from trainers.spec.activations import ActivationsConfig
+from trainers.sync.config import SyncConfig
 
 
 def kinds_of(union: object) -> set[str]:

@@ -8,7 +8,10 @@ from typing import Any
 import fsspec
 import pytest
 
-from trainers.spec.config import DigitsMlp, NoneConfig, ReplicaConfig, SgdConfig
+from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.optimizer_config import SgdConfig
+from trainers.spec.replica import ReplicaConfig
+from trainers.spec.workloads import DigitsMlp
 from trainers.training.group import Group
 from trainers.training.segment import Evaluation, Segment, SegmentResult
 

@@ -11,24 +11,15 @@ from exchange_kinds import UNEVEN
 from sync_bench import SHAPES, D, Problem, SyncBench
 from sync_scenarios import write_checkpoint
 
-from trainers.exchange.options import Option
 from trainers.exchange.step_result import Exchanged
-from trainers.spec.config import (
-    AutoConfig,
-    DigitsMlp,
-    EveryStepConfig,
-    Fp16Config,
-    JobExchange,
-    NoneConfig,
-    PowerSgdConfig,
-    ReplicaConfig,
-    ScheduleFreeSgdConfig,
-    SgdConfig,
-    SyncConfig,
-    ThresholdConfig,
-)
-from trainers.sync.config import LocalSgdConfig
-from trainers.traffic.option_cost import mean_traffic
+from trainers.methods.exchange.auto.spec import AutoConfig, JobExchange, Option, mean_traffic
+from trainers.methods.exchange.dense.spec import Fp16Config, NoneConfig
+from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
+from trainers.methods.exchange.threshold.spec import ThresholdConfig
+from trainers.optimizer_config import ScheduleFreeSgdConfig, SgdConfig
+from trainers.spec.replica import ReplicaConfig
+from trainers.spec.workloads import DigitsMlp
+from trainers.sync.config import EveryStepConfig, LocalSgdConfig, SyncConfig
 from trainers.training.replica import Replica
 from trainers.training.segment import Segment
 

@@ -6,17 +6,13 @@ from typing import Any
 from exchange_bench import digest
 from sync_scenarios import write_checkpoint
 
+from trainers.blocks.config import AllBlocksConfig, BlocksConfig, JointSparConfig
 from trainers.blocks.jointspar import JointSpar
-from trainers.spec.config import (
-    AllBlocksConfig,
-    BlocksConfig,
-    ByLabelPartition,
-    DigitsMlp,
-    JointSparConfig,
-    LarsConfig,
-    NoneConfig,
-    ReplicaConfig,
-)
+from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.optimizer_config import LarsConfig
+from trainers.spec.partition import ByLabelPartition
+from trainers.spec.replica import ReplicaConfig
+from trainers.spec.workloads import DigitsMlp
 from trainers.traffic import cost
 from trainers.training.replica import Replica
 from trainers.training.segment import Segment

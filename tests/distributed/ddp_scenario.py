@@ -8,8 +8,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
-from trainers.exchange.ddp import CompressedGradients, compress_gradients
-from trainers.spec.config import CompressionConfig
+from trainers.exchange.ddp import CompressedGradients, CompressionConfig, compress_gradients
 
 KINDS: dict[str, dict[str, Any]] = {
     "none": {"kind": "none"},

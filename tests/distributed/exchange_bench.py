@@ -12,7 +12,6 @@ from torch.nn import Parameter
 
 from trainers.exchange import two_level
 from trainers.exchange.buffer import GradientBuffer
-from trainers.exchange.config import SparseConfig
 from trainers.exchange.connection import Connection, Parts
 from trainers.exchange.ledger import Ledger
 from trainers.exchange.node_links import NodeLinks
@@ -20,14 +19,15 @@ from trainers.exchange.ownership import Shards
 from trainers.exchange.pacing import Unpaced
 from trainers.exchange.step_result import Exchanged
 from trainers.exchange.topology import Nodes, Topology
-from trainers.spec.config import ExchangeConfig
-from trainers.traffic import cost
+from trainers.methods.exchange.auto.spec import ExchangeConfig
+from trainers.spec.sparse import SparseConfig
+from trainers.traffic import collectives
 from trainers.traffic.block_shards import BlockShards
 
 #: Of a model's parameters; in the order of the exchange its buckets are a convolution, a layer with bias, a matrix.
 SHAPES = ((20, 20), (40, 30), (30,), (5, 8, 3, 3))
 BUCKET_MIB = 0.001
-D = cost.num_elements(SHAPES)
+D = collectives.num_elements(SHAPES)
 LOSS = torch.tensor(1.5)
 
 

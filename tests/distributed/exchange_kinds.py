@@ -10,25 +10,22 @@ import torch.distributed as dist
 from exchange_bench import LOSS, SHAPES, Bench, D, Place, digest, gradients
 from torch import Tensor
 
-from trainers.exchange.config import (
-    AdaCompConfig,
-    Bf16Config,
-    DgcConfig,
-    DistEfSgdConfig,
-    DoubleSqueezeConfig,
-    Fp16Config,
-    GTopKConfig,
-    NoneConfig,
-    OneBitConfig,
-    PowerSgdConfig,
-    QsgdConfig,
-    RandomKConfig,
-    SignSgdConfig,
-    TernGradConfig,
-    TopKConfig,
-)
 from trainers.exchange.kernels import operators
-from trainers.spec.config import ExchangeConfig, ThresholdConfig
+from trainers.methods.exchange.adacomp.spec import AdaCompConfig
+from trainers.methods.exchange.auto.spec import ExchangeConfig
+from trainers.methods.exchange.dense.spec import Bf16Config, Fp16Config, NoneConfig
+from trainers.methods.exchange.dgc.spec import DgcConfig
+from trainers.methods.exchange.dist_ef_sgd.spec import DistEfSgdConfig
+from trainers.methods.exchange.doublesqueeze.spec import DoubleSqueezeConfig
+from trainers.methods.exchange.gtopk.spec import GTopKConfig
+from trainers.methods.exchange.onebit.spec import OneBitConfig
+from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
+from trainers.methods.exchange.qsgd.spec import QsgdConfig
+from trainers.methods.exchange.randomk.spec import RandomKConfig
+from trainers.methods.exchange.signsgd.spec import SignSgdConfig
+from trainers.methods.exchange.terngrad.spec import TernGradConfig
+from trainers.methods.exchange.threshold.spec import ThresholdConfig
+from trainers.methods.exchange.topk.spec import TopKConfig
 from trainers.traffic import cost
 
 Kinds = dict[str, tuple[ExchangeConfig, float | None]]  # with the level to use

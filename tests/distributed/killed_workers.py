@@ -4,7 +4,7 @@ import os
 import signal
 from typing import Any
 
-from trainers.spec.config import ReplicaConfig
+from trainers.spec.replica import ReplicaConfig
 from trainers.training.group import ProcessGroup
 from trainers.training.repair import RepairingGroup
 from trainers.training.segment import Segment

@@ -9,7 +9,6 @@ from exchange_kinds import UNEVEN
 from sync_bench import SyncBench
 from sync_scenarios import write_checkpoint
 
-from trainers.exchange.config import DgcConfig, PowerSgdConfig, ThresholdConfig, TopKConfig
 from trainers.exchange.levels.config import (
     AccordionConfig,
     AffineCost,
@@ -18,7 +17,15 @@ from trainers.exchange.levels.config import (
     PacketCost,
     WarmupConfig,
 )
-from trainers.spec.config import DigitsMlp, EmulateLink, ExchangeConfig, ReplicaConfig, SgdConfig
+from trainers.methods.exchange.auto.spec import ExchangeConfig
+from trainers.methods.exchange.dgc.spec import DgcConfig
+from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
+from trainers.methods.exchange.threshold.spec import ThresholdConfig
+from trainers.methods.exchange.topk.spec import TopKConfig
+from trainers.optimizer_config import SgdConfig
+from trainers.spec.link import EmulateLink
+from trainers.spec.replica import ReplicaConfig
+from trainers.spec.workloads import DigitsMlp
 from trainers.sync.config import AccordionBatchConfig
 from trainers.training.replica import Replica
 from trainers.training.segment import Segment

@@ -11,9 +11,14 @@ from typing import Any
 import torch.distributed as dist
 from exchange_bench import Bench, Place, digest, gradients
 
-from trainers.exchange.config import GTopKConfig, PowerSgdConfig, QsgdConfig, RandomKConfig, TopKConfig
 from trainers.exchange.connection import PeerLost
-from trainers.spec.config import ExchangeConfig, NoneConfig
+from trainers.methods.exchange.auto.spec import ExchangeConfig
+from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.methods.exchange.gtopk.spec import GTopKConfig
+from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
+from trainers.methods.exchange.qsgd.spec import QsgdConfig
+from trainers.methods.exchange.randomk.spec import RandomKConfig
+from trainers.methods.exchange.topk.spec import TopKConfig
 
 #: Kinds that use every collective there is, and in every order, with the level to use.
 PATTERNS: dict[str, tuple[ExchangeConfig, float | None]] = {

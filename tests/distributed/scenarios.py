@@ -38,17 +38,14 @@ from trainers.exchange.connection import Connection
 from trainers.exchange.ledger import Ledger
 from trainers.exchange.node_links import found
 from trainers.exchange.pacing import LinkPacer
-from trainers.spec.config import (
-    DigitsMlp,
-    EmulateLink,
-    ExchangeConfig,
-    NoneConfig,
-    ReplicaConfig,
-    ScheduleFreeSgdConfig,
-    SgdConfig,
-    ThresholdConfig,
-)
-from trainers.traffic import cost
+from trainers.methods.exchange.auto.spec import ExchangeConfig
+from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.methods.exchange.threshold.spec import ThresholdConfig
+from trainers.optimizer_config import ScheduleFreeSgdConfig, SgdConfig
+from trainers.spec.link import EmulateLink
+from trainers.spec.replica import ReplicaConfig
+from trainers.spec.workloads import DigitsMlp
+from trainers.traffic import collectives
 from trainers.training.replica import Replica
 from trainers.training.segment import Segment
 
@@ -124,8 +121,8 @@ def paced_messages(rank: int, num_workers: int) -> dict[str, Any]:
     times.append(time.monotonic())
     return {
         "times": times,
-        "send": cost.point_to_point(message.nbytes, num_workers).seconds(link),
-        "broadcast": cost.broadcast(message.nbytes, num_workers).seconds(link),
+        "send": collectives.point_to_point(message.nbytes, num_workers).seconds(link),
+        "broadcast": collectives.broadcast(message.nbytes, num_workers).seconds(link),
     }
 
 
@@ -171,7 +168,7 @@ def replicas_on_nodes(rank: int, num_workers: int) -> dict[str, Any]:
         "losses": [each.losses for each in reports],
         "sent": sum(reports[-1].bytes_sent[0].values()),
         "dense": reports[-1].bytes_dense,
-        "entries": cost.num_elements(dense.shapes),
+        "entries": collectives.num_elements(dense.shapes),
         "bits": [digest(list(replica.model.parameters())) for replica in (first, second, moved)],
         "kept": bool(mean.any()) and torch.allclose(begun, mean / 2),
         "found": found(num_workers, torch.device("cpu")).nodes,

@@ -15,7 +15,11 @@ from trainers import optimizers
 from trainers.blocks.table import AllBlocks
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.step_result import Exchanged
-from trainers.spec.config import DigitsMlp, ExchangeConfig, NoneConfig, OptimizerConfig, ReplicaConfig, SgdConfig
+from trainers.methods.exchange.auto.spec import ExchangeConfig
+from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.optimizer_config import OptimizerConfig, SgdConfig
+from trainers.spec.replica import ReplicaConfig
+from trainers.spec.workloads import DigitsMlp
 from trainers.sync import table
 from trainers.sync.config import SyncConfig
 from trainers.sync.policy import Update

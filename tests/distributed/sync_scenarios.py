@@ -12,32 +12,30 @@ from exchange_bench import Place, digest
 from exchange_kinds import UNEVEN
 from sync_bench import D, Problem, SyncBench
 
-from trainers.exchange.config import Bf16Config, Fp16Config, PowerSgdConfig, SignSgdConfig, TopKConfig
 from trainers.exchange.node_links import NodeLinks
 from trainers.exchange.pacing import LinkPacer
 from trainers.exchange.topology import Nodes, Topology
-from trainers.spec.config import (
-    ByLabelPartition,
-    DigitsMlp,
-    EmulateLink,
-    EveryStepConfig,
-    ExchangeConfig,
-    NoneConfig,
-    OptimizerConfig,
-    ReplicaConfig,
-    ScheduleFreeSgdConfig,
-    SgdConfig,
-    SyncConfig,
-)
+from trainers.methods.exchange.auto.spec import ExchangeConfig
+from trainers.methods.exchange.dense.spec import Bf16Config, Fp16Config, NoneConfig
+from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
+from trainers.methods.exchange.signsgd.spec import SignSgdConfig
+from trainers.methods.exchange.topk.spec import TopKConfig
+from trainers.optimizer_config import OptimizerConfig, ScheduleFreeSgdConfig, SgdConfig
+from trainers.spec.link import EmulateLink
+from trainers.spec.partition import ByLabelPartition
+from trainers.spec.replica import ReplicaConfig
+from trainers.spec.workloads import DigitsMlp
 from trainers.sync.background import Background
 from trainers.sync.config import (
     CocodSgdConfig,
+    EveryStepConfig,
     LocalSgdConfig,
     OverlapLocalSgdConfig,
     StlSgdConfig,
+    SyncConfig,
     VrlSgdConfig,
 )
-from trainers.traffic import cost
+from trainers.traffic import collectives, cost
 from trainers.training.checkpoint import Shard, commit_manifest
 from trainers.training.replica import Replica
 from trainers.training.segment import Segment
@@ -212,7 +210,7 @@ def paced_average(rank: int, num_workers: int) -> dict[str, float]:
     seconds = time.monotonic() - started
     return {
         "seconds": seconds,
-        "least": cost.all_reduce(vector.nbytes, num_workers).seconds(link),
+        "least": collectives.all_reduce(vector.nbytes, num_workers).seconds(link),
     }
 
 

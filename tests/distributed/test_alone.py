@@ -9,7 +9,11 @@ from typing import Any
 
 import pytest
 
-from trainers.spec.config import DigitsMlp, NoneConfig, ReplicaConfig, ScheduleFreeSgdConfig, SgdConfig, ThresholdConfig
+from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.methods.exchange.threshold.spec import ThresholdConfig
+from trainers.optimizer_config import ScheduleFreeSgdConfig, SgdConfig
+from trainers.spec.replica import ReplicaConfig
+from trainers.spec.workloads import DigitsMlp
 from trainers.training.call_results import WorkerFailed
 from trainers.training.group import Group, ProcessGroup
 from trainers.training.repair import RepairingGroup

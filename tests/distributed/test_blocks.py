@@ -6,7 +6,11 @@ import pytest
 from killed_workers import outcome
 from scenarios import Reports
 
-from trainers.spec.config import DigitsMlp, JointSparConfig, LarsConfig, NoneConfig, ReplicaConfig
+from trainers.blocks.config import JointSparConfig
+from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.optimizer_config import LarsConfig
+from trainers.spec.replica import ReplicaConfig
+from trainers.spec.workloads import DigitsMlp
 
 ON_TWO_RANKS = ["jointspar"]
 ON_THREE_RANKS = ["jointspar"]

@@ -23,7 +23,7 @@ from exchange_kinds import (
 )
 from scenarios import Reports, run_ranks
 
-from trainers.traffic import cost
+from trainers.traffic import collectives
 
 ON_THREE_RANKS = [
     "kinds", "kinds_by_operators", "dense_limits", "near_limits", "averages", "changing_levels", "changing_rates",
@@ -124,7 +124,9 @@ def test_the_ledger_counts_what_was_predicted(trials: Trials, kind: str, steps: 
     for group in trials.of(kind):
         leaders = [rank["bytes"][:steps] for rank in group if rank["leads"]]
         # a calibration agrees on one number in the first step, which is in no prediction of a step
-        predicted = group[0]["predicted"] + (cost.all_reduce(4, len(leaders)).bytes if kind == "threshold" else 0)
+        predicted = group[0]["predicted"] + (
+            collectives.all_reduce(4, len(leaders)).bytes if kind == "threshold" else 0
+        )
         atol = ROUNDING if kind == "gtopk" else 0
         np.testing.assert_allclose(np.mean(leaders, axis=0), predicted, rtol=0, atol=atol)
 

@@ -6,8 +6,8 @@ from exchange_bench import SHAPES
 from lost_ranks import PATTERNS, TIMEOUT_S
 from scenarios import DEADLY, Reports
 
-from trainers.spec.config import ThresholdConfig
-from trainers.traffic import cost
+from trainers.methods.exchange.threshold.spec import ThresholdConfig
+from trainers.traffic import collectives, cost
 
 ON_THREE_RANKS = ["conservation", "overflow", "bad_gradient", "early_stop"]
 ON_FOUR_RANKS = ["equal_parameters", "early_stop", "replicas_on_nodes", "paced_messages", "silent_rank", DEADLY]
@@ -98,7 +98,7 @@ def test_all_ranks_on_one_machine_are_found_to_share_a_node(four_ranks: Reports)
 def test_dense_training_on_two_nodes_sends_what_two_workers_would_between_them(four_ranks: Reports):
     ranks = four_ranks["replicas_on_nodes"]
 
-    dense = len(ranks[0]["losses"][-1]) * cost.dense_step(ranks[0]["entries"], 2).bytes
+    dense = len(ranks[0]["losses"][-1]) * collectives.dense_step(ranks[0]["entries"], 2).bytes
 
     assert [(rank["sent"], rank["dense"]) for rank in ranks] == [(dense, dense), (0, dense)] * 2
 
@@ -127,5 +127,5 @@ def test_a_sparse_step_of_this_size_pays_off():
 
     assert (
         cost.step_traffic(SHAPES, num_workers=3, exchange=exchange, level=0.1).bytes
-        < cost.dense_step(cost.num_elements(SHAPES), 3).bytes
+        < collectives.dense_step(collectives.num_elements(SHAPES), 3).bytes
     )

@@ -6,8 +6,18 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from trainers.exchange.config import AdaCompConfig, DgcConfig, GTopKConfig, PowerSgdConfig, RandomKConfig, TopKConfig
-from trainers.spec.config import DigitsMlp, ExchangeConfig, NoneConfig, ReplicaConfig, SgdConfig, ThresholdConfig
+from trainers.methods.exchange.adacomp.spec import AdaCompConfig
+from trainers.methods.exchange.auto.spec import ExchangeConfig
+from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.methods.exchange.dgc.spec import DgcConfig
+from trainers.methods.exchange.gtopk.spec import GTopKConfig
+from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
+from trainers.methods.exchange.randomk.spec import RandomKConfig
+from trainers.methods.exchange.threshold.spec import ThresholdConfig
+from trainers.methods.exchange.topk.spec import TopKConfig
+from trainers.optimizer_config import SgdConfig
+from trainers.spec.replica import ReplicaConfig
+from trainers.spec.workloads import DigitsMlp
 from trainers.training.group import ProcessGroup
 from trainers.training.replica import Replica
 from trainers.training.segment import Segment

@@ -12,18 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from trainers.exchange.config import PowerSgdConfig
-from trainers.spec.config import (
-    DigitsMlp,
-    ExchangeConfig,
-    Mnist5kCnn,
-    NoneConfig,
-    ReplicaConfig,
-    ScheduleFreeSgdConfig,
-    StdlibLm,
-    ThresholdConfig,
-    WorkloadConfig,
-)
+from trainers.methods.exchange.auto.spec import ExchangeConfig
+from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
+from trainers.methods.exchange.threshold.spec import ThresholdConfig
+from trainers.optimizer_config import ScheduleFreeSgdConfig
+from trainers.spec.replica import ReplicaConfig
+from trainers.spec.workloads import DigitsMlp, Mnist5kCnn, StdlibLm, WorkloadConfig
 from trainers.training.call_results import WorkerLost
 from trainers.training.checkpoint import MANIFEST
 from trainers.training.group import ProcessGroup

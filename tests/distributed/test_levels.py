@@ -11,10 +11,14 @@ from local_definitions import accordion_batch
 from scenarios import Reports
 from sync_bench import Problem
 
-from trainers.exchange.config import PowerSgdConfig, TopKConfig
 from trainers.exchange.levels.config import AccordionConfig, CatConfig
-from trainers.spec.config import DigitsMlp, EmulateLink, ReplicaConfig, SgdConfig
-from trainers.traffic import cost
+from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
+from trainers.methods.exchange.topk.spec import TopKConfig
+from trainers.optimizer_config import SgdConfig
+from trainers.spec.link import EmulateLink
+from trainers.spec.replica import ReplicaConfig
+from trainers.spec.workloads import DigitsMlp
+from trainers.traffic import collectives, cost
 
 ON_THREE_RANKS = ["levels", "batches"]
 ON_FOUR_RANKS = ["batches", "batches_in_pairs", "batches_on_nodes", "levels_in_pairs"]
@@ -84,7 +88,7 @@ def test_fewer_bytes_are_sent_outside_of_critical_regimes(ranks):
 
 @accordion
 def test_what_the_first_rank_decides_is_billed_as_control(ranks):
-    told = cost.broadcast(len(ranks[0]["critical"][0]), len(ranks)).bytes
+    told = collectives.broadcast(len(ranks[0]["critical"][0]), len(ranks)).bytes
 
     for rank in ranks:
         # in the steps before they are compared, levels are the same

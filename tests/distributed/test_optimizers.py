@@ -4,15 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from trainers.spec.config import (
-    AutoOptimizerConfig,
-    DigitsMlp,
-    JobOptimizer,
-    MuonConfig,
-    ReplicaConfig,
-    ScheduleFreeSgdConfig,
-    ThresholdConfig,
-)
+from trainers.methods.exchange.threshold.spec import ThresholdConfig
+from trainers.optimizer_config import AutoOptimizerConfig, JobOptimizer, MuonConfig, ScheduleFreeSgdConfig
+from trainers.spec.replica import ReplicaConfig
+from trainers.spec.workloads import DigitsMlp
 from trainers.training.group import Group, ProcessGroup
 from trainers.training.segment import Segment
 

@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
-from trainers.spec.config import NoneConfig, OwnWorkload, ReplicaConfig, SgdConfig
+from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.optimizer_config import SgdConfig
+from trainers.spec.replica import ReplicaConfig
+from trainers.spec.workloads import OwnWorkload
 from trainers.training.call_results import WorkerFailed
 from trainers.training.group import ProcessGroup
 from trainers.training.segment import Segment

@@ -11,17 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from trainers.spec.config import (
-    DigitsMlp,
-    EmulateLink,
-    NoneConfig,
-    OptimizerConfig,
-    ReplicaConfig,
-    ScheduleFreeSgdConfig,
-    SgdConfig,
-    ThresholdConfig,
-)
-from trainers.traffic import cost
+from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.methods.exchange.threshold.spec import ThresholdConfig
+from trainers.optimizer_config import OptimizerConfig, ScheduleFreeSgdConfig, SgdConfig
+from trainers.spec.link import EmulateLink
+from trainers.spec.replica import ReplicaConfig
+from trainers.spec.workloads import DigitsMlp
+from trainers.traffic import collectives, cost
 from trainers.traffic.payload_layout import PayloadLayout
 from trainers.training.call_results import WorkerFailed, WorkerLost
 from trainers.training.group import Group, ProcessGroup
@@ -120,7 +116,7 @@ def test_a_dense_step_sends_what_was_predicted(dense_sgd: Group):
 
     totals = [sum(rank.values()) for rank in result.bytes_sent]
 
-    assert totals == [4 * cost.dense_step(D, 2).bytes] * 2 == [result.bytes_dense] * 2
+    assert totals == [4 * collectives.dense_step(D, 2).bytes] * 2 == [result.bytes_dense] * 2
 
 
 def test_workers_of_one_machine_are_found_to_share_it_and_send_nothing_beyond(dense_schedule_free: Group):
@@ -142,7 +138,7 @@ def test_a_sparse_segment_is_billed_for_entries_padding_and_control(sparse_sgd: 
     fixed = PayloadLayout(D, 0, "float16").num_bytes  # the values' unit, and the entries in each block
     entries = [(rank["gradient"] / 10 - fixed) / entry_bytes for rank in result.bytes_sent]
     assert result.density == pytest.approx(statistics.fmean(entries) / D)
-    assert all(rank["control"] >= 10 * cost.HEADER_BYTES for rank in result.bytes_sent)  # and calibrations
+    assert all(rank["control"] >= 10 * collectives.HEADER_BYTES for rank in result.bytes_sent)  # and calibrations
     assert all(rank["padding"] % entry_bytes == 0 for rank in result.bytes_sent)
     assert sum(result.bytes_sent[0].values()) < 0.2 * result.bytes_dense
 
@@ -163,7 +159,7 @@ def test_an_emulated_link_is_felt_in_real_time():
     with ProcessGroup(config(SGD, DENSE, link=link), 2, device="cpu") as group:
         seconds = train(group, 10).step_seconds
 
-    assert min(seconds) >= cost.dense_step(D, 2).seconds(link) > 0.013
+    assert min(seconds) >= collectives.dense_step(D, 2).seconds(link) > 0.013
 
 
 def test_a_worker_killed_while_idle_is_named():

@@ -12,7 +12,10 @@ from typing import Any
 
 import pytest
 
-from trainers.spec.config import DigitsMlp, ReplicaConfig, ScheduleFreeSgdConfig, ThresholdConfig
+from trainers.methods.exchange.threshold.spec import ThresholdConfig
+from trainers.optimizer_config import ScheduleFreeSgdConfig
+from trainers.spec.replica import ReplicaConfig
+from trainers.spec.workloads import DigitsMlp
 from trainers.training.group import Group, ProcessGroup
 from trainers.training.repair import RepairingGroup
 from trainers.training.segment import Segment

@@ -23,7 +23,10 @@ from scenarios import Reports
 from sync_bench import Problem, SyncBench, solution
 from sync_scenarios import LINEAR, LOCAL, RATES, SYNCHRONOUS
 
-from trainers.spec.config import DigitsMlp, NoneConfig, ReplicaConfig, SgdConfig
+from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.optimizer_config import SgdConfig
+from trainers.spec.replica import ReplicaConfig
+from trainers.spec.workloads import DigitsMlp
 
 DEFINITIONS: dict[str, Definition] = {
     "local_sgd": partial(local_sgd, period=4),

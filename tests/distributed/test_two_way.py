@@ -26,7 +26,9 @@ from two_way_scenarios import (
     trials,
 )
 
-from trainers.spec.config import DigitsMlp, ReplicaConfig, SgdConfig
+from trainers.optimizer_config import SgdConfig
+from trainers.spec.replica import ReplicaConfig
+from trainers.spec.workloads import DigitsMlp
 from trainers.traffic.block_shards import BlockShards
 
 ON_THREE_RANKS = ["two_way", "two_way_replicas"]

@@ -11,23 +11,16 @@ from sync_bench import SHAPES, SyncBench
 from sync_scenarios import RATES, SEGMENT, joined_replica, loss_of_the_mean, replicas_apart
 from torch import Tensor
 
-from trainers.exchange.config import (
-    CserConfig,
-    DistEfSgdConfig,
-    DoubleSqueezeConfig,
-    DriftingConfig,
-    LiecSgdConfig,
-    TwoWayConfig,
-)
-from trainers.spec.config import (
-    EveryStepConfig,
-    ExchangeConfig,
-    NoneConfig,
-    OptimizerConfig,
-    ScheduleFreeSgdConfig,
-    SgdConfig,
-)
-from trainers.traffic import cost, drifting_cost
+from trainers.methods.exchange.auto.spec import ExchangeConfig
+from trainers.methods.exchange.cser.spec import CserConfig
+from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.methods.exchange.dist_ef_sgd.spec import DistEfSgdConfig
+from trainers.methods.exchange.doublesqueeze.spec import DoubleSqueezeConfig
+from trainers.methods.exchange.liec_sgd.spec import LiecSgdConfig
+from trainers.optimizer_config import OptimizerConfig, ScheduleFreeSgdConfig, SgdConfig
+from trainers.spec.two_way import DriftingConfig, TwoWayConfig
+from trainers.sync.config import EveryStepConfig
+from trainers.traffic import cost
 
 #: Entries that share a magnitude, at most: two to four ranks have several blocks each, and the last one is shorter.
 BLOCK = 32
@@ -127,7 +120,7 @@ def _steps(place: Place, config: TwoWayConfig) -> list[dict[str, Any]]:
 def _foreseen(config: TwoWayConfig, number: int, num_nodes: int) -> int:
     """Return the bytes of step `number`, from 1."""
     if isinstance(config, CserConfig | LiecSgdConfig) and number % config.period == 0:
-        return drifting_cost.meeting_traffic(SHAPES, num_workers=num_nodes, exchange=config).bytes
+        return config.meeting_traffic(SHAPES, num_workers=num_nodes).bytes
     return cost.step_traffic(SHAPES, num_workers=num_nodes, exchange=config).bytes
 
 

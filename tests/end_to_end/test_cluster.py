@@ -19,7 +19,7 @@ from api.client import ApiError
 from search.schedule import Schedule
 from service.job.states import JobState
 from service.wire.views import JobView
-from trainers.spec.config import DigitsMlp
+from trainers.spec.workloads import DigitsMlp
 from trainers.training import model as models
 from trainers.workloads import registry
 

@@ -16,10 +16,9 @@ from search.schedule import Schedule
 from search.schedule_file import Entry, ScheduleFile
 from search.space import Axis, Box, OptionAxis, SearchSpace, are_within, distance
 from search.types import Spent, Values
-from trainers.exchange.config import NoneConfig
-from trainers.exchange.options import DEFAULT
-from trainers.spec.config import EmulateLink
-from trainers.traffic.option_cost import mean_traffic
+from trainers.methods.exchange.auto.spec import DEFAULT, mean_traffic
+from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.spec.link import EmulateLink
 
 OPTIONS = ("none", "threshold 0.01", "powersgd 1")
 AXIS = OptionAxis(options=OPTIONS)

@@ -11,7 +11,7 @@ from service.job.advice import advice
 from service.job.problems import Problem
 from service.job.spec import JobSpec, TrialSpec
 from tests.service.refusals import problems_in
-from trainers.exchange.options import DEFAULT, Option
+from trainers.methods.exchange.auto.spec import DEFAULT, Option
 from trainers.traffic.shapes import parameter_shapes
 from trainers.training.group import Group
 from trainers.training.segment import Segment, SegmentResult

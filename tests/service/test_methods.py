@@ -15,7 +15,9 @@ from service.catalog.papers import NOTES
 from service.errors import NotFound
 from service.job.spec import JobSpec
 from tests.example_jobs import EXAMPLES
-from trainers.spec.config import DigitsMlp, NoneConfig, SparseConfig, WorkloadConfig
+from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.spec.sparse import SparseConfig
+from trainers.spec.workloads import DigitsMlp, WorkloadConfig
 from trainers.traffic import cost
 from trainers.traffic.shapes import parameter_shapes
 

@@ -11,7 +11,7 @@ from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.job.wrong_kind_fields import why_misplaced
 from tests.service.refusals import problems_in
-from trainers.exchange.config import SteeredConfig
+from trainers.spec.exchange import SteeredConfig
 
 JOB: dict[str, Any] = {"workload": {"kind": "digits-mlp"}, "budget": {"steps": 100}}
 TOPK = {"kind": "topk", "density": 0.1}

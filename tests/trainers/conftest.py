@@ -12,18 +12,18 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from trainers.spec.config import (
+from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.methods.exchange.threshold.spec import ThresholdConfig
+from trainers.optimizer_config import (
     AdamWConfig,
-    DigitsMlp,
     MuonConfig,
-    NoneConfig,
     OptimizerConfig,
-    ReplicaConfig,
     ScheduleFreeAdamWConfig,
     ScheduleFreeSgdConfig,
     SgdConfig,
-    ThresholdConfig,
 )
+from trainers.spec.replica import ReplicaConfig
+from trainers.spec.workloads import DigitsMlp
 
 OPTIMIZERS: dict[str, OptimizerConfig] = {
     "sgd": SgdConfig(learning_rate=0.1, weight_decay=1e-4, warmup_steps=5),

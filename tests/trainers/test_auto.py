@@ -4,14 +4,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainers.exchange import exchange
-from trainers.exchange.auto import AutoExchange
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
 from trainers.exchange.ledger import Ledger
-from trainers.exchange.options import Option, by_kind, exchange_of
 from trainers.exchange.pacing import Unpaced
-from trainers.spec.config import AutoConfig
+from trainers.methods import build
+from trainers.methods.exchange.auto.exchange import AutoExchange
+from trainers.methods.exchange.auto.spec import AutoConfig, Option, by_kind, exchange_of
 from trainers.training.replica import Replica
 from trainers.training.segment import Segment
 from trainers.training.snapshot import Kept
@@ -24,7 +23,7 @@ D = 420
 def _exchange() -> tuple[AutoExchange, GradientBuffer]:
     buffer, connection = GradientBuffer(SHAPES, AUTO, torch.device("cpu")), Connection(1, Unpaced(), Ledger())
     options = by_kind([Option.parse(name) for name in AUTO.options or ()])
-    kinds = {kind: exchange.build(exchange_of(each, like=AUTO), buffer, connection) for kind, each in options.items()}
+    kinds = {kind: build.exchange(exchange_of(each, like=AUTO), buffer, connection) for kind, each in options.items()}
     return AutoExchange(kinds, buffer), buffer
 
 

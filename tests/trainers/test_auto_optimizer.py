@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainers.spec.config import AutoOptimizerConfig, JobOptimizer, ReplicaConfig, ThresholdConfig
+from trainers.methods.exchange.threshold.spec import ThresholdConfig
+from trainers.optimizer_config import AutoOptimizerConfig, JobOptimizer
+from trainers.spec.replica import ReplicaConfig
 from trainers.training.checkpoint import commit_manifest
 from trainers.training.replica import Replica
 from trainers.training.segment import Segment, SegmentResult

@@ -13,22 +13,16 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from trainers import optimizers
 from trainers.blocks import chances
+from trainers.blocks.config import AllBlocksConfig, BlocksConfig, JointSparConfig
 from trainers.blocks.division import divide
 from trainers.blocks.jointspar import JointSpar
 from trainers.blocks.table import build
 from trainers.exchange.buffer import GradientBuffer
-from trainers.spec.config import (
-    AllBlocksConfig,
-    BlocksConfig,
-    JointSparConfig,
-    LarsConfig,
-    NoneConfig,
-    OptimizerConfig,
-    ReplicaConfig,
-    SgdConfig,
-    StdlibLm,
-)
-from trainers.traffic import cost
+from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.optimizer_config import LarsConfig, OptimizerConfig, SgdConfig
+from trainers.spec.replica import ReplicaConfig
+from trainers.spec.workloads import StdlibLm
+from trainers.traffic import collectives, cost
 from trainers.traffic.shapes import parameter_shapes
 from trainers.training.checkpoint import commit_manifest
 from trainers.training.replica import Replica
@@ -305,6 +299,6 @@ def test_of_all_blocks_the_cost_is_that_of_dense_training_and_a_norm_for_each():
     shapes = ((30, 20), (20,), (40, 30))
 
     foreseen = cost.drawn_step(shapes, num_workers=2, exchange=NoneConfig(), share=1.0)
-    dense = cost.dense_step(1820, 2)
+    dense = collectives.dense_step(1820, 2)
 
-    assert foreseen == cost.Traffic(dense.bytes + 4 * 2, dense.rounds)
+    assert foreseen == collectives.Traffic(dense.bytes + 4 * 2, dense.rounds)

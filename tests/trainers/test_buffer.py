@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import Parameter
 
 from trainers.exchange.buffer import GradientBuffer
-from trainers.spec.config import NoneConfig
+from trainers.methods.exchange.dense.spec import NoneConfig
 
 
 @pytest.mark.parametrize("overlap", [True, False])

@@ -4,7 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from trainers.spec.config import NoneConfig, OptimizerConfig, ReplicaConfig, SgdConfig, ThresholdConfig
+from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.methods.exchange.threshold.spec import ThresholdConfig
+from trainers.optimizer_config import OptimizerConfig, SgdConfig
+from trainers.spec.replica import ReplicaConfig
 from trainers.training.checkpoint import CheckpointError, commit_manifest
 from trainers.training.replica import Replica
 from trainers.training.segment import Segment

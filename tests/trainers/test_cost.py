@@ -1,7 +1,9 @@
 import pytest
 
-from trainers.spec.config import EmulateLink, NoneConfig, ThresholdConfig
-from trainers.traffic import cost
+from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.methods.exchange.threshold.spec import ThresholdConfig
+from trainers.spec.link import EmulateLink
+from trainers.traffic import collectives, cost
 
 SHAPES = ((100, 10), (24,))  # d = 1024
 
@@ -9,7 +11,7 @@ SHAPES = ((100, 10), (24,))  # d = 1024
 def test_dense_ring_sends_each_byte_less_than_twice():
     traffic = cost.step_traffic(SHAPES, num_workers=4, exchange=NoneConfig())
 
-    assert traffic == cost.Traffic(bytes=2 * 3 * 4 * (1024 + 1) // 4, rounds=6)
+    assert traffic == collectives.Traffic(bytes=2 * 3 * 4 * (1024 + 1) // 4, rounds=6)
 
 
 def test_sparse_gather_sends_header_and_padded_entries_to_every_peer():
@@ -18,12 +20,12 @@ def test_sparse_gather_sends_header_and_padded_entries_to_every_peer():
     traffic = cost.step_traffic(SHAPES, num_workers=3, exchange=exchange, level=0.03125)
 
     # A header of 20 bytes, the values' unit, the count of the one block; an index and a value of 16 bits each.
-    assert traffic == cost.Traffic(bytes=2 * (20 + 4 + 4 + 40 * 4), rounds=2)
+    assert traffic == collectives.Traffic(bytes=2 * (20 + 4 + 4 + 40 * 4), rounds=2)
 
 
 @pytest.mark.parametrize("num_workers", [2, 3, 8])
 def test_a_step_never_costs_more_than_a_dense_one(num_workers: int):
-    exchange, dense = ThresholdConfig(density=0.5, hold="run"), cost.dense_instead(1024, num_workers)
+    exchange, dense = ThresholdConfig(density=0.5, hold="run"), collectives.dense_instead(1024, num_workers)
 
     *costs, full = [
         cost.step_traffic(SHAPES, num_workers=num_workers, exchange=exchange, level=k / 64).bytes for k in range(1, 65)
@@ -31,7 +33,7 @@ def test_a_step_never_costs_more_than_a_dense_one(num_workers: int):
 
     assert max(costs) == dense.bytes
     assert costs == sorted(costs)
-    assert full == cost.dense_step(1024, num_workers).bytes
+    assert full == collectives.dense_step(1024, num_workers).bytes
 
 
 @pytest.mark.parametrize("level", [0.1, 1.0])
@@ -43,18 +45,18 @@ def test_to_hold_a_density_takes_no_round_and_no_byte_more(level: float):
 
 
 def test_one_worker_sends_nothing():
-    assert cost.step_traffic(SHAPES, num_workers=1, exchange=NoneConfig()) == cost.Traffic(bytes=0, rounds=0)
+    assert cost.step_traffic(SHAPES, num_workers=1, exchange=NoneConfig()) == collectives.Traffic(bytes=0, rounds=0)
 
 
 def test_within_a_node_all_but_one_send_the_gradient_up_and_receive_the_mean():
     traffic = cost.within_node(SHAPES, num_workers=4, exchange=NoneConfig())
 
     assert traffic.bytes == 2 * 3 * 4 * 1024 // 4 + 3 * (4 + 24) // 4
-    assert cost.within_node(SHAPES, num_workers=1, exchange=NoneConfig()) == cost.NOTHING
+    assert cost.within_node(SHAPES, num_workers=1, exchange=NoneConfig()) == collectives.NOTHING
 
 
 def test_seconds_add_transfer_and_latency():
-    traffic = cost.Traffic(bytes=1_250_000, rounds=4)
+    traffic = collectives.Traffic(bytes=1_250_000, rounds=4)
 
     assert traffic.seconds(EmulateLink(mbps=100, latency_ms=5)) == pytest.approx(0.1 + 0.02)
 

@@ -7,7 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from trainers.dropit import Activations, SavedTensors
-from trainers.spec.config import DigitsMlp, DropItConfig, KeepConfig, NoneConfig, ReplicaConfig, SgdConfig
+from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.optimizer_config import SgdConfig
+from trainers.spec.activations import DropItConfig, KeepConfig
+from trainers.spec.replica import ReplicaConfig
+from trainers.spec.workloads import DigitsMlp
 from trainers.training.replica import Replica
 from trainers.training.segment import Segment
 

@@ -4,14 +4,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainers.exchange.compressors import adacomp
-from trainers.exchange.compressors.onebit import OneBit
-from trainers.exchange.compressors.qsgd import Qsgd
-from trainers.exchange.compressors.quantizer import Quantizer
-from trainers.exchange.compressors.sign import MajoritySign, ScaledSign
-from trainers.exchange.compressors.terngrad import TernGrad
-from trainers.exchange.compressors.topk import largest
+from trainers.exchange.kernels.largest import largest
 from trainers.exchange.kernels.lowrank import orthogonalize_, project, rebuild, take_out
+from trainers.exchange.quantizer import Quantizer
+from trainers.methods.exchange.adacomp import exchange as adacomp
+from trainers.methods.exchange.onebit.exchange import OneBit
+from trainers.methods.exchange.qsgd.exchange import Qsgd
+from trainers.methods.exchange.signsgd.exchange import MajoritySign, ScaledSign
+from trainers.methods.exchange.terngrad.exchange import TernGrad
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="NO GPU ON THIS MACHINE: the operators' CUDA paths were not tested"

@@ -5,13 +5,13 @@ from collections.abc import Iterable
 import pytest
 import torch
 
-from trainers.exchange import exchange
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
 from trainers.exchange.ledger import Ledger
 from trainers.exchange.pacing import Unpaced
-from trainers.spec.config import ThresholdConfig
-from trainers.traffic import cost
+from trainers.methods import build
+from trainers.methods.exchange.threshold.spec import ThresholdConfig
+from trainers.traffic import collectives
 
 SHAPES = ((60, 200), (40, 200))  # d = 20,000 in two buckets
 PLAN = 0.01
@@ -28,14 +28,14 @@ SCALES = {
 class Worker:
     def __init__(self, config: ThresholdConfig) -> None:
         self._buffer = GradientBuffer(SHAPES, config.model_copy(update={"bucket_mib": 0.01}), torch.device("cpu"))
-        self._exchange = exchange.build(config, self._buffer, Connection(1, Unpaced(), Ledger()))
+        self._exchange = build.exchange(config, self._buffer, Connection(1, Unpaced(), Ledger()))
 
     def step(
         self, step: int, scale: float, level: float | None = None, *, is_void: bool = False
     ) -> tuple[float | None, float]:
         """Take a step; returns the density and lambda. Ten entries in a hundred have ten times as large gradients."""
         generator = torch.Generator().manual_seed(step)
-        gradient = scale * torch.randn(cost.num_elements(SHAPES), generator=generator)
+        gradient = scale * torch.randn(collectives.num_elements(SHAPES), generator=generator)
         gradient.view(-1, 100)[:, :10] *= 10
         gradient[7] = torch.inf if is_void else gradient[7]
         self._buffer.gradient.copy_(gradient)

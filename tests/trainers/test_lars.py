@@ -5,7 +5,10 @@ import torch
 from torch.nn import Parameter
 
 from trainers.lars import Lars
-from trainers.spec.config import DigitsMlp, LarsConfig, NoneConfig, ReplicaConfig
+from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.optimizer_config import LarsConfig
+from trainers.spec.replica import ReplicaConfig
+from trainers.spec.workloads import DigitsMlp
 from trainers.training.replica import Replica
 from trainers.training.segment import Segment
 

@@ -10,13 +10,11 @@ import torch
 from exchange_bench import SHAPES, Bench, D, Place, gradients
 from hypothesis import given, strategies as st
 
-from trainers.exchange.config import DgcConfig, NoneConfig, PowerSgdConfig, ThresholdConfig, TopKConfig
 from trainers.exchange.connection import Connection
 from trainers.exchange.kernels.entries import Entries
 from trainers.exchange.kernels.pack import pack, unpack
 from trainers.exchange.ledger import Ledger
 from trainers.exchange.levels.accordion import Accordion
-from trainers.exchange.levels.calibrated import threshold_for
 from trainers.exchange.levels.cat import (
     Numbers,
     best_count,
@@ -39,7 +37,13 @@ from trainers.exchange.levels.regimes import is_critical
 from trainers.exchange.levels.steered import with_epoch
 from trainers.exchange.levels.warmup import density_at
 from trainers.exchange.pacing import Unpaced
-from trainers.spec.config import ExchangeConfig
+from trainers.methods.exchange.auto.spec import ExchangeConfig
+from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.methods.exchange.dgc.spec import DgcConfig
+from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
+from trainers.methods.exchange.threshold.exchange import threshold_for
+from trainers.methods.exchange.threshold.spec import ThresholdConfig
+from trainers.methods.exchange.topk.spec import TopKConfig
 from trainers.sync.config import AccordionBatchConfig
 from trainers.traffic import cost
 from trainers.traffic.payload_layout import PayloadLayout

@@ -8,10 +8,10 @@ from hypothesis import given, strategies as st
 from torch import Tensor
 
 from trainers.exchange import memory
+from trainers.exchange.by_count import take_largest
 from trainers.exchange.kernels.scatter import scatter_add
 from trainers.exchange.memory import MOST_RISE, FollowedRate, Memory
-from trainers.exchange.selectors.by_count import take_largest
-from trainers.spec.config import ThresholdConfig
+from trainers.methods.exchange.threshold.spec import ThresholdConfig
 
 D = 500
 ALL = slice(0, D)

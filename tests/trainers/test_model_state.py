@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from trainers.spec.config import ReplicaConfig, ScheduleFreeSgdConfig
+from trainers.optimizer_config import ScheduleFreeSgdConfig
+from trainers.spec.replica import ReplicaConfig
 from trainers.training import feed
 from trainers.training.checkpoint import commit_manifest, read_tensors
 from trainers.training.normalization import NUM_BATCHES

@@ -6,8 +6,9 @@ from torch import Tensor, nn
 
 from trainers import optimizers
 from trainers.muon import MuonWithAdamW
+from trainers.optimizer_config import MuonConfig
 from trainers.optimizers import Optimizer
-from trainers.spec.config import DigitsMlp, MuonConfig
+from trainers.spec.workloads import DigitsMlp
 from trainers.workload import WorkloadError
 from trainers.workloads.digits import Digits
 

@@ -7,14 +7,9 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 
 from trainers import optimizers
+from trainers.optimizer_config import AdamWConfig, OptimizerConfig, ScheduleFreeSgdConfig, SgdConfig
 from trainers.optimizers import Optimizer
-from trainers.spec.config import (
-    AdamWConfig,
-    DigitsMlp,
-    OptimizerConfig,
-    ScheduleFreeSgdConfig,
-    SgdConfig,
-)
+from trainers.spec.workloads import DigitsMlp
 from trainers.workloads.digits import Digits
 
 START = torch.randn(5, generator=torch.Generator().manual_seed(0))

@@ -12,20 +12,21 @@ from torch.nn import Parameter
 
 from trainers.exchange import two_level
 from trainers.exchange.buffer import GradientBuffer
-from trainers.exchange.config import (
-    DgcConfig,
-    DistEfSgdConfig,
-    DoubleSqueezeConfig,
-    OneBitConfig,
-    PowerSgdConfig,
-    TopKConfig,
-)
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.node_links import NodeLinks
 from trainers.exchange.ownership import Shards
 from trainers.exchange.pacing import Unpaced
 from trainers.exchange.topology import Topology
-from trainers.spec.config import ExchangeConfig, NoneConfig, ReplicaConfig, ThresholdConfig
+from trainers.methods.exchange.auto.spec import ExchangeConfig
+from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.methods.exchange.dgc.spec import DgcConfig
+from trainers.methods.exchange.dist_ef_sgd.spec import DistEfSgdConfig
+from trainers.methods.exchange.doublesqueeze.spec import DoubleSqueezeConfig
+from trainers.methods.exchange.onebit.spec import OneBitConfig
+from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
+from trainers.methods.exchange.threshold.spec import ThresholdConfig
+from trainers.methods.exchange.topk.spec import TopKConfig
+from trainers.spec.replica import ReplicaConfig
 from trainers.traffic.block_shards import BlockShards
 from trainers.training.checkpoint import CheckpointError, commit_manifest
 from trainers.training.replica import Replica

@@ -12,17 +12,14 @@ from torch import distributed as dist, nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from trainers.exchange.config import CserConfig, LiecSgdConfig
-from trainers.spec.config import (
-    NoneConfig,
-    OwnOptimizerConfig,
-    OwnWorkload,
-    ReplicaConfig,
-    ScheduleFreeSgdConfig,
-    SgdConfig,
-    ThresholdConfig,
-)
-from trainers.traffic import cost
+from trainers.methods.exchange.cser.spec import CserConfig
+from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.methods.exchange.liec_sgd.spec import LiecSgdConfig
+from trainers.methods.exchange.threshold.spec import ThresholdConfig
+from trainers.optimizer_config import OwnOptimizerConfig, ScheduleFreeSgdConfig, SgdConfig
+from trainers.spec.replica import ReplicaConfig
+from trainers.spec.workloads import OwnWorkload
+from trainers.traffic import collectives
 from trainers.training import model as models
 from trainers.training.checkpoint import commit_manifest
 from trainers.training.replica import Replica
@@ -142,7 +139,7 @@ def test_frozen_parameters_stay_and_are_not_exchanged(replica: Train, tmp_path: 
 
     assert torch.equal(after["0.weight"], before["0.weight"])
     assert not torch.equal(after["2.weight"], before["2.weight"])
-    assert cost.num_elements(ours.shapes) == 9  # the last layer's 8 weights and its bias
+    assert collectives.num_elements(ours.shapes) == 9  # the last layer's 8 weights and its bias
 
 
 def test_tied_parameters_are_one_and_export_under_both_names(replica: Train, tmp_path: Path):
@@ -154,7 +151,7 @@ def test_tied_parameters_are_one_and_export_under_both_names(replica: Train, tmp
     again = own_models.TiedNet()
     again.load_state_dict(weights)
 
-    assert cost.num_elements(ours.shapes) == sum(parameter.numel() for parameter in again.parameters())
+    assert collectives.num_elements(ours.shapes) == sum(parameter.numel() for parameter in again.parameters())
     assert torch.equal(weights["first.weight"], weights["second.weight"])
     batch = own_models.Tied().validation[torch.arange(50)]
     assert own_models.Tied().loss(again, batch).item() == pytest.approx(loss, rel=1e-6)

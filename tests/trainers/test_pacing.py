@@ -4,8 +4,8 @@ import pytest
 
 from trainers.exchange import pacing
 from trainers.exchange.ledger import Ledger
-from trainers.spec.config import EmulateLink, MeasureLink
-from trainers.traffic.cost import Traffic
+from trainers.spec.link import EmulateLink, MeasureLink
+from trainers.traffic.collectives import Traffic
 
 
 def seconds_of(pacer: pacing.Pacer, traffic: Traffic) -> float:

@@ -5,13 +5,15 @@ from collections import Counter
 import pytest
 import torch
 
-from trainers.exchange import exchange
 from trainers.exchange.buffer import GradientBuffer
-from trainers.exchange.config import GTopKConfig, SparseConfig, TopKConfig
 from trainers.exchange.connection import Connection, Parts
 from trainers.exchange.ledger import Ledger
 from trainers.exchange.pacing import Unpaced
-from trainers.traffic import cost
+from trainers.methods import build
+from trainers.methods.exchange.gtopk.spec import GTopKConfig
+from trainers.methods.exchange.topk.spec import TopKConfig
+from trainers.spec.sparse import SparseConfig
+from trainers.traffic import collectives
 from trainers.traffic.payload_layout import PayloadLayout
 from trainers.traffic.sizes import num_selected
 
@@ -21,7 +23,7 @@ EXACT = {"density": DENSITY, "values": "float32", "selection": "exact"}
 #: By the room in the payloads of a single rank.
 AGGREGATES: dict[str, tuple[SparseConfig, list[int]]] = {
     "gather": (TopKConfig(**EXACT, aggregate="gather"), [COUNT]),
-    "sharded": (TopKConfig(**EXACT, aggregate="sharded"), [cost.capacity_for(COUNT, D), COUNT]),
+    "sharded": (TopKConfig(**EXACT, aggregate="sharded"), [collectives.capacity_for(COUNT, D), COUNT]),
     "tree": (GTopKConfig(density=DENSITY, values="float32"), [COUNT]),
 }
 
@@ -33,7 +35,7 @@ class Billed(Connection):
         super().__init__(1, Unpaced(), Ledger())
         self.bytes: Counter[str] = Counter()
 
-    def charge(self, parts: Parts, traffic: cost.Collective) -> None:
+    def charge(self, parts: Parts, traffic: collectives.Collective) -> None:
         self.bytes.update(parts)
 
 
@@ -45,10 +47,10 @@ def test_padding_is_the_room_that_entries_leave(aggregate: str, used: int):
     buffer.gradient[:used] = 1.0
     buffer.finish()
 
-    outcome = exchange.build(config, buffer, connection).step(torch.zeros(()), DENSITY, 0.1)
+    outcome = build.exchange(config, buffer, connection).step(torch.zeros(()), DENSITY, 0.1)
 
     layouts = [PayloadLayout(D, room, "float32") for room in rooms]
     assert outcome.density == used / D
     assert connection.bytes["padding"] == sum(layout.unused_bytes(layout.capacity - used) for layout in layouts)
     assert connection.bytes["gradient"] == sum(layout.num_bytes for layout in layouts) - connection.bytes["padding"]
-    assert connection.bytes["control"] == cost.HEADER_BYTES * len(rooms)
+    assert connection.bytes["control"] == collectives.HEADER_BYTES * len(rooms)

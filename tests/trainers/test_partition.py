@@ -8,15 +8,9 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from trainers.spec.config import (
-    ByLabelPartition,
-    DiamondsMlp,
-    DigitsMlp,
-    DirichletPartition,
-    OwnWorkload,
-    ReplicaConfig,
-    StdlibLm,
-)
+from trainers.spec.partition import ByLabelPartition, DirichletPartition
+from trainers.spec.replica import ReplicaConfig
+from trainers.spec.workloads import DiamondsMlp, DigitsMlp, OwnWorkload, StdlibLm
 from trainers.traffic.shapes import has_labels
 from trainers.training import feed
 from trainers.training.partition import shares

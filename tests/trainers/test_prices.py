@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from trainers.exchange.config import TopKConfig
 from trainers.exchange.connection import Connection
 from trainers.exchange.ledger import Ledger
 from trainers.exchange.levels.config import CatConfig
 from trainers.exchange.levels.prices import LinkFit, LinkPrice
 from trainers.exchange.pacing import LinkPacer
-from trainers.spec.config import EmulateLink
-from trainers.traffic import cost
+from trainers.methods.exchange.topk.spec import TopKConfig
+from trainers.spec.link import EmulateLink
+from trainers.traffic import collectives
 
 
 def test_on_an_emulated_link_a_message_costs_its_bytes_and_rounds():
@@ -20,7 +20,7 @@ def test_on_an_emulated_link_a_message_costs_its_bytes_and_rounds():
 
     costs = LinkPrice(config).of(d, np.array([1.0, d]), Connection(3, LinkPacer(link), Ledger()))
 
-    exact = [cost.gather(d, room, "float16", 3).seconds(link) for room in (1, d)]
+    exact = [collectives.gather(d, room, "float16", 3).seconds(link) for room in (1, d)]
     np.testing.assert_allclose(costs, exact)
 
 
@@ -29,12 +29,12 @@ def test_on_an_emulated_link_a_message_costs_its_bytes_and_rounds():
 def test_a_link_is_fitted_to_what_it_took(round_s: float, byte_s: float, seed: int):
     fit, sizes = LinkFit(), np.random.default_rng(seed).integers(1000, 100_000, 30)
 
-    fit.add(cost.Traffic(500, 3), 1e-3)
+    fit.add(collectives.Traffic(500, 3), 1e-3)
     assert fit.rates() is None  # what a round takes, and what a byte, cannot be told from one message
     for size in sizes:
-        fit.add(cost.Traffic(int(size), 3), 3 * round_s + int(size) * byte_s)
+        fit.add(collectives.Traffic(int(size), 3), 3 * round_s + int(size) * byte_s)
     for size in [*sizes] * 20:
-        fit.add(cost.Traffic(int(size), 3), 3 * round_s + int(size) * byte_s)
+        fit.add(collectives.Traffic(int(size), 3), 3 * round_s + int(size) * byte_s)
 
     assert fit.rates() == pytest.approx((round_s, byte_s), rel=0.05, abs=1e-9)
 
@@ -45,7 +45,9 @@ def test_times_that_vary_more_than_sizes_say_nothing_of_a_link(spread: float, se
     fit, draws = LinkFit(), np.random.default_rng(seed)
 
     for _ in range(200):
-        fit.add(cost.Traffic(int(50_000 * draws.uniform(1 - spread, 1 + spread)), 3), 1e-3 * draws.uniform(0.5, 1.5))
+        fit.add(
+            collectives.Traffic(int(50_000 * draws.uniform(1 - spread, 1 + spread)), 3), 1e-3 * draws.uniform(0.5, 1.5)
+        )
 
     assert fit.rates() is None
 
@@ -55,7 +57,7 @@ def test_now_and_then_a_message_of_half_the_size_tells_a_noisy_link():
 
     for number in range(400):
         size = 50_000 if number % 10 else 25_000
-        fit.add(cost.Traffic(size, 3), (3e-4 + size * 2e-8) * draws.uniform(0.95, 1.05))
+        fit.add(collectives.Traffic(size, 3), (3e-4 + size * 2e-8) * draws.uniform(0.95, 1.05))
 
     assert fit.rates() == pytest.approx((1e-4, 2e-8), rel=0.35)
 
@@ -64,6 +66,6 @@ def test_a_fitted_link_is_never_negative():
     for seconds in ((1e-3, 5e-4), (1e-3, 1.0)):
         fit = LinkFit()
         for size, took in zip((1000, 100_000), seconds, strict=True):
-            fit.add(cost.Traffic(size, 3), took)
+            fit.add(collectives.Traffic(size, 3), took)
         rates = fit.rates()
         assert rates is not None and min(rates) >= 0 and max(rates) > 0

@@ -6,12 +6,16 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
-from trainers.exchange.compressors.onebit import OneBit
-from trainers.exchange.compressors.qsgd import Qsgd
-from trainers.exchange.compressors.quantizer import Quantizer, Segments
-from trainers.exchange.compressors.sign import MajoritySign, ScaledSign
-from trainers.exchange.compressors.terngrad import TernGrad
 from trainers.exchange.kernels.codes import pack, round_at_random, rounded_by_torch, unpack
+from trainers.exchange.quantizer import Quantizer, Segments
+from trainers.methods.exchange.onebit.exchange import OneBit
+from trainers.methods.exchange.onebit.spec import onebit_layout
+from trainers.methods.exchange.qsgd.exchange import Qsgd
+from trainers.methods.exchange.qsgd.spec import qsgd_layout
+from trainers.methods.exchange.signsgd.exchange import MajoritySign, ScaledSign
+from trainers.methods.exchange.signsgd.spec import majority_layout, scaled_layout
+from trainers.methods.exchange.terngrad.exchange import TernGrad
+from trainers.methods.exchange.terngrad.spec import terngrad_layout
 from trainers.traffic import sizes
 
 SEGMENTS = ((0, 300), (300, 301), (301, 1000))
@@ -246,12 +250,12 @@ def test_others_are_averaged(kind: str):
 @pytest.mark.parametrize(
     ("layout", "num_bytes"),
     [
-        (sizes.majority_sign(1001), 128),  # 125.125, in whole words
-        (sizes.scaled_sign(1000, 3), 128 + 12),
-        (sizes.onebit(1000, 3), 128 + 24),
-        (sizes.terngrad(1000, 3), 252 + 12),
-        (sizes.qsgd(1000, levels=127, bucket=128), 1000 + 32),
-        (sizes.qsgd(1000, levels=7, bucket=64), 500 + 64),
+        (majority_layout(1001), 128),  # 125.125, in whole words
+        (scaled_layout(1000, 3), 128 + 12),
+        (onebit_layout(1000, 3), 128 + 24),
+        (terngrad_layout(1000, 3), 252 + 12),
+        (qsgd_layout(1000, levels=127, bucket=128), 1000 + 32),
+        (qsgd_layout(1000, levels=7, bucket=64), 500 + 64),
     ],
 )
 def test_a_payload_takes_as_many_bits_as_its_codes(layout: sizes.CodedLayout, num_bytes: int):

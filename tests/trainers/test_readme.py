@@ -3,7 +3,10 @@
 import re
 from pathlib import Path
 
-from trainers.spec.config import NoneConfig, OwnWorkload, ReplicaConfig, ScheduleFreeSgdConfig
+from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.optimizer_config import ScheduleFreeSgdConfig
+from trainers.spec.replica import ReplicaConfig
+from trainers.spec.workloads import OwnWorkload
 from trainers.training.replica import Replica
 from trainers.training.segment import Segment
 

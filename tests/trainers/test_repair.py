@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from trainers.spec.config import DigitsMlp, NoneConfig, ReplicaConfig, SgdConfig
+from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.optimizer_config import SgdConfig
+from trainers.spec.replica import ReplicaConfig
+from trainers.spec.workloads import DigitsMlp
 from trainers.training.call_results import Outcome, WorkerFailed, WorkerLost
 from trainers.training.group import Group, WorkerGroup
 from trainers.training.repair import MAX_REPAIRS, RepairingGroup

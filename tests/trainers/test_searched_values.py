@@ -7,16 +7,11 @@ import pytest
 import torch
 from torch import nn
 
+from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.optimizer_config import AdamWConfig, ScheduleFreeSgdConfig, SgdConfig
 from trainers.optimizers import build
-from trainers.spec.config import (
-    AdamWConfig,
-    DigitsMlp,
-    NoneConfig,
-    OwnWorkload,
-    ReplicaConfig,
-    ScheduleFreeSgdConfig,
-    SgdConfig,
-)
+from trainers.spec.replica import ReplicaConfig
+from trainers.spec.workloads import DigitsMlp, OwnWorkload
 from trainers.training.replica import Replica
 from trainers.training.segment import Segment
 from trainers.workload import WorkloadError

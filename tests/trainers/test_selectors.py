@@ -3,21 +3,22 @@ import torch
 from hypothesis import example, given, settings, strategies as st
 from torch import Tensor
 
-from trainers.exchange import exchange
 from trainers.exchange.buffer import GradientBuffer
-from trainers.exchange.compressors import adacomp
-from trainers.exchange.compressors.gtopk import merge, merge_rounds
-from trainers.exchange.compressors.randomk import random_block, random_entries
-from trainers.exchange.compressors.topk import largest
-from trainers.exchange.config import AdaCompConfig, TopKConfig
 from trainers.exchange.connection import Connection
 from trainers.exchange.kernels.entries import Entries
+from trainers.exchange.kernels.largest import largest
 from trainers.exchange.kernels.scatter import scatter_add
 from trainers.exchange.ledger import Ledger
 from trainers.exchange.memory import Residual
 from trainers.exchange.pacing import Unpaced
-from trainers.exchange.selectors.by_bins import ByBins
-from trainers.traffic import cost
+from trainers.methods import build
+from trainers.methods.exchange.adacomp import exchange as adacomp
+from trainers.methods.exchange.adacomp.exchange import ByBins
+from trainers.methods.exchange.adacomp.spec import AdaCompConfig
+from trainers.methods.exchange.gtopk.exchange import merge, merge_rounds
+from trainers.methods.exchange.randomk.exchange import random_block, random_entries
+from trainers.methods.exchange.topk.spec import TopKConfig
+from trainers.traffic import collectives, cost
 from trainers.traffic.buckets import split
 from trainers.traffic.sizes import num_selected
 
@@ -103,7 +104,7 @@ def sent_by_topk(gradient: Tensor, **knobs: object) -> Tensor:
     buffer = GradientBuffer([gradient.shape], config, torch.device("cpu"))
     buffer.gradient.copy_(gradient)
     buffer.finish()
-    exchange.build(config, buffer, Connection(1, Unpaced(), Ledger())).step(torch.zeros(()), config.density, 0.1)
+    build.exchange(config, buffer, Connection(1, Unpaced(), Ledger())).step(torch.zeros(()), config.density, 0.1)
     return buffer.gradient.clone()
 
 
@@ -180,9 +181,9 @@ def test_adacomp_has_small_bins_in_convolutions_along_any_axes_where_it_sends_an
     sent = ByBins(config, [bucket]).select(bucket, gradient, Residual(gradient), capacity=2000)
 
     assert sent.entries.indices.tolist() == sent_by_adacomp(gradient, gradient, bin_size)[0]
-    room = cost.capacity_for(cost.ENTRIES_PER_BIN * 2000 / bin_size, 2000)
+    room = collectives.capacity_for(cost.ENTRIES_PER_BIN * 2000 / bin_size, 2000)
     foreseen = cost.step_traffic([shape], num_workers=2, exchange=config)
-    assert foreseen == cost.gather(2000, room, config.values, 2)
+    assert foreseen == collectives.gather(2000, room, config.values, 2)
 
 
 def test_adacomp_sends_nothing_of_nothing():

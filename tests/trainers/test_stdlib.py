@@ -7,7 +7,8 @@ import pytest
 import safetensors.torch
 import torch
 
-from trainers.spec.config import ReplicaConfig, StdlibLm
+from trainers.spec.replica import ReplicaConfig
+from trainers.spec.workloads import StdlibLm
 from trainers.training import model
 from trainers.training.replica import Replica
 from trainers.training.segment import Segment

@@ -6,8 +6,12 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from trainers.exchange.config import TopKConfig
-from trainers.spec.config import EmulateLink, Mnist5kCnn, NoneConfig, ReplicaConfig, ScheduleFreeSgdConfig
+from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.methods.exchange.topk.spec import TopKConfig
+from trainers.optimizer_config import ScheduleFreeSgdConfig
+from trainers.spec.link import EmulateLink
+from trainers.spec.replica import ReplicaConfig
+from trainers.spec.workloads import Mnist5kCnn
 from trainers.sync.config import (
     CocodSgdConfig,
     EveryStepConfig,
@@ -16,7 +20,7 @@ from trainers.sync.config import (
     VrlSgdConfig,
 )
 from trainers.sync.stl_sgd import Stage, period_at, stage_at
-from trainers.traffic import cost
+from trainers.traffic import collectives, cost
 from trainers.training.group import merge
 from trainers.training.replica import Replica
 from trainers.training.segment import Segment, SegmentResult
@@ -86,7 +90,7 @@ def test_apart_with_schedule_free_both_iterates_are_averaged(make_config):
     anchor = replica._sync.divide({})[1]["sync"].tensors()["anchor"]
     live = torch.cat([tensor.detach().flatten() for tensor in replica._optimizer.iterate()])
 
-    assert len(anchor) == 2 * cost.num_elements(replica.shapes)
+    assert len(anchor) == 2 * collectives.num_elements(replica.shapes)
     assert torch.equal(anchor, live)
 
 
@@ -146,10 +150,10 @@ def test_an_average_costs_what_an_exchange_of_its_kind_does_and_schedule_free_tw
         for num_iterates in (1, 2)
     }
 
-    dense = cost.dense_step(1024, 4).bytes
+    dense = collectives.dense_step(1024, 4).bytes
     assert foreseen["every_step", 1] == foreseen["every_step", 2] == foreseen["vrl_sgd", 1] == dense
-    assert foreseen["vrl_sgd", 2] == cost.dense_step(2048, 4).bytes
-    assert foreseen["cocod_sgd", 2] == 2 * foreseen["cocod_sgd", 1] == cost.all_reduce(8192, 4).bytes
+    assert foreseen["vrl_sgd", 2] == collectives.dense_step(2048, 4).bytes
+    assert foreseen["cocod_sgd", 2] == 2 * foreseen["cocod_sgd", 1] == collectives.all_reduce(8192, 4).bytes
 
 
 def test_compressed_averages_cost_what_the_exchange_makes_of_them():
@@ -163,7 +167,7 @@ def test_compressed_averages_cost_what_the_exchange_makes_of_them():
 
 
 def test_a_step_takes_its_share_of_an_average_unless_that_is_hidden_behind_training():
-    link, meeting = EmulateLink(mbps=8, latency_ms=5), cost.Traffic(bytes=100_000, rounds=2)  # 0.11 s
+    link, meeting = EmulateLink(mbps=8, latency_ms=5), collectives.Traffic(bytes=100_000, rounds=2)  # 0.11 s
     steps = {
         sync.kind: cost.mean_step(meeting, sync=sync, period=10, link=link, compute_s=0.02)
         for sync in (LocalSgdConfig(), CocodSgdConfig())

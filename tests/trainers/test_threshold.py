@@ -3,9 +3,11 @@ from typing import Any
 import pytest
 import torch
 
-from trainers.exchange.compressors.threshold import HardThreshold
-from trainers.exchange.config import ExchangeBase, PowerSgdConfig, TopKConfig
-from trainers.spec.config import ThresholdConfig
+from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
+from trainers.methods.exchange.threshold.exchange import HardThreshold
+from trainers.methods.exchange.threshold.spec import ThresholdConfig
+from trainers.methods.exchange.topk.spec import TopKConfig
+from trainers.spec.exchange import ExchangeBase
 
 D = 10_000
 

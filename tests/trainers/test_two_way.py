@@ -5,11 +5,14 @@ import torch
 from hypothesis import given, strategies as st
 from pydantic import ValidationError
 
-from trainers.exchange.compressors.sign import BlockSign
-from trainers.exchange.config import CserConfig, DistEfSgdConfig, DoubleSqueezeConfig, LiecSgdConfig
-from trainers.spec.config import LarsConfig, ScheduleFreeSgdConfig, SgdConfig
+from trainers.methods.exchange.cser.spec import CserConfig
+from trainers.methods.exchange.dist_ef_sgd.spec import DistEfSgdConfig
+from trainers.methods.exchange.doublesqueeze.spec import DoubleSqueezeConfig
+from trainers.methods.exchange.liec_sgd.spec import LiecSgdConfig
+from trainers.exchange.block_sign import BlockSign
+from trainers.optimizer_config import LarsConfig, ScheduleFreeSgdConfig, SgdConfig
 from trainers.sync.config import LocalSgdConfig
-from trainers.traffic import cost, drifting_cost, sizes
+from trainers.traffic import collectives, cost, sizes
 from trainers.traffic.block_shards import BlockShards
 from trainers.training.replica import Replica
 from trainers.training.segment import Segment
@@ -61,40 +64,35 @@ def test_a_step_of_two_way_compression_sends_a_bit_each_way(num_workers: int):
     share = (num_workers - 1) / num_workers
     for exchange in (DoubleSqueezeConfig(), DistEfSgdConfig(), LiecSgdConfig()):
         sent = cost.step_traffic(SHAPES, num_workers=num_workers, exchange=exchange).bytes
-        assert 8 * sent / cost.num_elements(SHAPES) == pytest.approx(2 * share, rel=0.01)
+        assert 8 * sent / collectives.num_elements(SHAPES) == pytest.approx(2 * share, rel=0.01)
 
 
 @pytest.mark.parametrize(("period", "bits"), [(100, 3.26), (32, 5.94), (1, 64.0)])
 def test_liec_sends_the_published_bits_a_parameter(period: int, bits: float):
     num_workers = 8
-    sent = drifting_cost.mean_traffic(SHAPES, num_workers=num_workers, exchange=LiecSgdConfig(period=period)).bytes
+    sent = LiecSgdConfig(period=period).mean_traffic(SHAPES, num_workers=num_workers).bytes
 
-    both_ways = 8 * sent / cost.num_elements(SHAPES) * num_workers / (num_workers - 1)
+    both_ways = 8 * sent / collectives.num_elements(SHAPES) * num_workers / (num_workers - 1)
     assert both_ways == pytest.approx(bits, rel=0.01)
 
 
 def test_liec_that_averages_in_every_step_costs_what_dense_training_does():
-    meeting = drifting_cost.meeting_traffic(SHAPES, num_workers=4, exchange=LiecSgdConfig(period=1))
+    meeting = LiecSgdConfig(period=1).meeting_traffic(SHAPES, num_workers=4)
 
     assert meeting == cost.step_traffic(SHAPES, num_workers=4, exchange=cost.NoneConfig())
 
 
 def test_with_schedule_free_two_iterates_are_averaged():
-    plain, two = (
-        drifting_cost.meeting_traffic(SHAPES, num_workers=4, exchange=LiecSgdConfig(), num_iterates=count).bytes
-        for count in (1, 2)
-    )
+    plain, two = (LiecSgdConfig().meeting_traffic(SHAPES, num_workers=4, num_iterates=count).bytes for count in (1, 2))
 
-    assert two - plain == cost.all_reduce(4 * cost.num_elements(SHAPES), 4).bytes
+    assert two - plain == collectives.all_reduce(4 * collectives.num_elements(SHAPES), 4).bytes
 
 
 def test_cser_sends_its_errors_once_a_period():
     exchange = CserConfig(period=8)
     step = cost.step_traffic(SHAPES, num_workers=4, exchange=exchange).bytes
 
-    assert drifting_cost.mean_traffic(SHAPES, num_workers=4, exchange=exchange).bytes == pytest.approx(
-        step * 9 / 8, rel=1e-4
-    )
+    assert exchange.mean_traffic(SHAPES, num_workers=4).bytes == pytest.approx(step * 9 / 8, rel=1e-4)
 
 
 def test_workers_of_drifting_exchanges_have_parameters_of_their_own(make_config):

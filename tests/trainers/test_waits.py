@@ -8,31 +8,30 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from trainers.exchange import exchange
 from trainers.exchange.buffer import GradientBuffer
-from trainers.exchange.config import (
-    AdaCompConfig,
-    Bf16Config,
-    CserConfig,
-    DgcConfig,
-    DistEfSgdConfig,
-    DoubleSqueezeConfig,
-    Fp16Config,
-    GTopKConfig,
-    OneBitConfig,
-    PowerSgdConfig,
-    QsgdConfig,
-    RandomKConfig,
-    SignSgdConfig,
-    TernGradConfig,
-)
 from trainers.exchange.connection import Connection
 from trainers.exchange.kernels import operators
 from trainers.exchange.ledger import Ledger
 from trainers.exchange.levels.config import CatConfig
 from trainers.exchange.pacing import Unpaced
-from trainers.spec.config import ExchangeConfig, NoneConfig, ThresholdConfig, TopKConfig
-from trainers.traffic import cost
+from trainers.methods import build
+from trainers.methods.exchange.adacomp.spec import AdaCompConfig
+from trainers.methods.exchange.auto.spec import ExchangeConfig
+from trainers.methods.exchange.cser.spec import CserConfig
+from trainers.methods.exchange.dense.spec import Bf16Config, Fp16Config, NoneConfig
+from trainers.methods.exchange.dgc.spec import DgcConfig
+from trainers.methods.exchange.dist_ef_sgd.spec import DistEfSgdConfig
+from trainers.methods.exchange.doublesqueeze.spec import DoubleSqueezeConfig
+from trainers.methods.exchange.gtopk.spec import GTopKConfig
+from trainers.methods.exchange.onebit.spec import OneBitConfig
+from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
+from trainers.methods.exchange.qsgd.spec import QsgdConfig
+from trainers.methods.exchange.randomk.spec import RandomKConfig
+from trainers.methods.exchange.signsgd.spec import SignSgdConfig
+from trainers.methods.exchange.terngrad.spec import TernGradConfig
+from trainers.methods.exchange.threshold.spec import ThresholdConfig
+from trainers.methods.exchange.topk.spec import TopKConfig
+from trainers.traffic import collectives
 
 SHAPES = ((60, 200), (40, 200), (30, 200))
 NUM_BUCKETS = 3
@@ -111,11 +110,11 @@ def reads(config: ExchangeConfig, level: float | None = None, *, steps: int = 3)
     """Return how many tensors each of some steps read."""
     buffer = GradientBuffer(SHAPES, config.model_copy(update={"bucket_mib": 0.01}), torch.device("cpu"))
     assert len(buffer.buckets) == NUM_BUCKETS
-    each = exchange.build(config, buffer, Connection(1, Unpaced(), Ledger()))
+    each = build.exchange(config, buffer, Connection(1, Unpaced(), Ledger()))
     found = []
     for step in range(steps):
         generator = torch.Generator().manual_seed(step)
-        buffer.gradient.copy_(torch.randn(cost.num_elements(SHAPES), generator=generator))
+        buffer.gradient.copy_(torch.randn(collectives.num_elements(SHAPES), generator=generator))
         buffer.finish()
         with Reads() as counted:
             outcome = each.step(torch.ones(()), level, 0.1)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainers.spec.config import DiamondsMlp, FashionConv, Mnist5kCnn, WorkloadConfig
+from trainers.spec.workloads import DiamondsMlp, FashionConv, Mnist5kCnn, WorkloadConfig
 from trainers.workload import WorkloadError
 from trainers.workloads import conv, data, diamonds, idx, registry
 

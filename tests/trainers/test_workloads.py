@@ -8,17 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from trainers.spec.config import (
-    DiamondsMlp,
-    DigitsMlp,
-    FashionConv,
-    Mnist5kCnn,
-    ReplicaConfig,
-    ScheduleFreeAdamWConfig,
-    StdlibLm,
-    WorkloadConfig,
-)
-from trainers.traffic import cost, shapes
+from trainers.optimizer_config import ScheduleFreeAdamWConfig
+from trainers.spec.replica import ReplicaConfig
+from trainers.spec.workloads import DiamondsMlp, DigitsMlp, FashionConv, Mnist5kCnn, StdlibLm, WorkloadConfig
+from trainers.traffic import collectives, shapes
 from trainers.training import model
 from trainers.training.replica import Replica
 from trainers.training.segment import Segment
@@ -85,7 +78,7 @@ def test_a_size_is_within_five_percent_of_its_name(config: WorkloadConfig, num_p
     declared = shapes.parameter_shapes(config)
 
     assert declared is not None
-    assert cost.num_elements(declared) == pytest.approx(num_parameters, rel=0.05)
+    assert collectives.num_elements(declared) == pytest.approx(num_parameters, rel=0.05)
 
 
 def test_a_seed_stands_for_one_model_and_leaves_the_global_generator_alone(workload: Workload):

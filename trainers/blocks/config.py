@@ -5,8 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainers.exchange.config import NoneConfig
-from trainers.exchange.options import JobExchange
+from trainers.methods.exchange.auto.spec import JobExchange
 from trainers.spec.ranges import Config, Fault
 from trainers.sync.config import EveryStepConfig, SyncConfig
 
@@ -46,7 +45,7 @@ def blocks_misfit(blocks: BlocksConfig, exchange: JobExchange, sync: SyncConfig,
     """Return why `blocks` do not go with the exchange, the policy, or an optimizer of this kind; None: they do."""
     if isinstance(blocks, AllBlocksConfig):
         return None
-    if not isinstance(exchange, NoneConfig):
+    if not exchange.is_exact:
         return (
             f"`{blocks.kind}` sends the gradients of the drawn blocks densely, and `{exchange.kind}` would compress "
             "them: give `exchange: {kind: none}`, or `blocks: {kind: all}`"

@@ -19,10 +19,10 @@ from trainers.blocks.config import JointSparConfig
 from trainers.blocks.packed import Packed
 from trainers.exchange import two_level
 from trainers.exchange.buffer import LEAD, GradientBuffer
-from trainers.exchange.config import ExchangeConfig
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.node_links import NodeLinks
 from trainers.exchange.step_result import Exchanged
+from trainers.methods.exchange.auto.spec import ExchangeConfig
 from trainers.spec.ranges import first
 from trainers.traffic.buckets import Layer
 from trainers.training.snapshot import Stateful, Stateless

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from trainers.exchange.buffer import GradientBuffer
-from trainers.exchange.config import ExchangeBase
+from trainers.spec.exchange import ExchangeBase
 from trainers.traffic.buckets import Bucket, Layer
 
 

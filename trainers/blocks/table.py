@@ -14,7 +14,9 @@ from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.levels.steered import with_epoch
 from trainers.exchange.node_links import NodeLinks
-from trainers.spec.config import AutoConfig, JobExchange, NoneConfig, ReplicaConfig
+from trainers.methods.exchange.auto.spec import AutoConfig, JobExchange
+from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.spec.replica import ReplicaConfig
 from trainers.training.snapshot import Stateful
 
 

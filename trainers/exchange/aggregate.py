@@ -10,12 +10,12 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from trainers.exchange.config import SparseConfig
 from trainers.exchange.connection import Connection
 from trainers.exchange.kernels.entries import Entries
 from trainers.exchange.memory import Memory, Selection
 from trainers.exchange.payload import Header, Payload, header
-from trainers.traffic import cost
+from trainers.spec.sparse import SparseConfig
+from trainers.traffic import collectives
 from trainers.traffic.buckets import Bucket
 from trainers.training.snapshot import Stateless
 
@@ -86,7 +86,7 @@ class Gather(Forgetful):
         self._bucket, self._connection, self._dtype = bucket, connection, config.values
 
     def num_bytes(self, capacity: int) -> int:
-        return cost.gather(self._bucket.num_elements, capacity, self._dtype, self._connection.num_workers).bytes
+        return collectives.gather(self._bucket.num_elements, capacity, self._dtype, self._connection.num_workers).bytes
 
     def reduce(self, selection: Selection, capacity: int, *, loss: Tensor, memory: Memory, out: Tensor) -> Unread:
         payload = Payload(self._bucket.num_elements, capacity, self._dtype)
@@ -99,7 +99,7 @@ class Gather(Forgetful):
         return Unread(torch.cat(words), partial(self._read, payload))
 
     def _read(self, payload: Payload, words: Tensor) -> Report:
-        self._connection.charge(payload.unused(int(words[0])), cost.all_gather)
+        self._connection.charge(payload.unused(int(words[0])), collectives.all_gather)
         return report(read_headers(words[1:]), payload.layout.capacity)
 
 

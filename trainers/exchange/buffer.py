@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from trainers.exchange.config import ExchangeBase
+from trainers.spec.exchange import ExchangeBase
 from trainers.traffic import buckets
 from trainers.traffic.buckets import Bucket, Layer
 from trainers.workload import WorkloadError

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from trainers.exchange.ledger import Ledger
 from trainers.exchange.pacing import Pacer
-from trainers.spec.config import EmulateLink
-from trainers.traffic import cost
+from trainers.spec.link import EmulateLink
+from trainers.traffic import collectives
 from trainers.training.segment import Purpose
 
 #: The bytes of a rank's tensor, by purpose.
@@ -45,7 +45,7 @@ class Connection:
         self.ledger = ledger
         self.group: dist.ProcessGroup | None = None
         #: Told what each gather, and all-to-all, sent, and its seconds.
-        self.timed: Callable[[cost.Traffic, float], None] = _untold
+        self.timed: Callable[[collectives.Traffic, float], None] = _untold
         self._pacer = pacer
 
     def apart(self) -> Self:
@@ -73,7 +73,7 @@ class Connection:
                 dist.all_reduce(staged, group=self.group)
             if staged is not tensor:
                 tensor.copy_(staged)
-        self._account(started, parts, cost.all_reduce)
+        self._account(started, parts, collectives.all_reduce)
 
     def reduce_sum(self, tensor: Tensor, to: int, parts: Parts) -> None:
         """Sum `tensor` over the ranks, in place at rank `to`; on the others it is of no use any more."""
@@ -84,7 +84,7 @@ class Connection:
                 dist.reduce(staged, group=self.group, group_dst=to)
             if staged is not tensor:
                 tensor.copy_(staged)
-        self._account(started, parts, cost.reduce)
+        self._account(started, parts, collectives.reduce)
 
     def all_gather(self, tensor: Tensor, parts: Parts) -> Tensor:
         """Return the ranks' tensors `(n,)` as rows `(N, n)`; `parts` are the bytes of one by purpose."""
@@ -96,8 +96,8 @@ class Connection:
             with among_peers():
                 dist.all_gather_single(flat, staged, group=self.group)
             rows = flat.view(self.num_workers, -1)
-        self._account(started, parts, cost.all_gather)
-        self.timed(cost.all_gather(sum(parts.values()), self.num_workers), time.monotonic() - started)
+        self._account(started, parts, collectives.all_gather)
+        self.timed(collectives.all_gather(sum(parts.values()), self.num_workers), time.monotonic() - started)
         return rows.to(tensor.device)
 
     def all_to_all(self, rows: Tensor, parts: Parts) -> Tensor:
@@ -113,17 +113,17 @@ class Connection:
             with among_peers():
                 dist.all_to_all_single(flat, staged, group=self.group)
             received = flat.view_as(rows)
-        self._account(started, parts, cost.all_to_all)
-        self.timed(cost.all_to_all(sum(parts.values()), self.num_workers), time.monotonic() - started)
+        self._account(started, parts, collectives.all_to_all)
+        self.timed(collectives.all_to_all(sum(parts.values()), self.num_workers), time.monotonic() - started)
         return received.to(rows.device)
 
     def send(self, tensor: Tensor, to: int, parts: Parts) -> None:
         """Send `tensor` to rank `to`, which receives one of the same shape."""
         # Paced before it leaves: the receiver may have waited for long, and is not to have it sooner.
-        self._pace(self._now(tensor), parts, cost.point_to_point)
+        self._pace(self._now(tensor), parts, collectives.point_to_point)
         with among_peers():
             dist.send(self._staged(tensor), group=self.group, group_dst=to)
-        self.charge(parts, cost.point_to_point)
+        self.charge(parts, collectives.point_to_point)
 
     def receive(self, like: Tensor, source: int) -> Tensor:
         """Return the tensor that rank `source` sends, of the shape of `like`."""
@@ -135,19 +135,19 @@ class Connection:
     def broadcast(self, tensor: Tensor, source: int, parts: Parts) -> None:
         """Overwrite `tensor` by that of rank `source`."""
         if self.rank == source:
-            self._pace(self._now(tensor), parts, cost.broadcast)  # before it leaves, as in `send`
+            self._pace(self._now(tensor), parts, collectives.broadcast)  # before it leaves, as in `send`
         if self.num_workers > 1:
             staged = self._staged(tensor)
             with among_peers():
                 dist.broadcast(staged, group=self.group, group_src=source)
             if staged is not tensor:
                 tensor.copy_(staged)
-        self.charge(parts, cost.broadcast)
+        self.charge(parts, collectives.broadcast)
 
     def mean(self, number: float, purpose: Purpose = "control") -> float:
         """Return the mean of one float32 over the ranks, with equal bits on all."""
         word = torch.tensor([number])
-        self.all_reduce_sum(word, {purpose: cost.WORD_BYTES})
+        self.all_reduce_sum(word, {purpose: collectives.WORD_BYTES})
         return word.item() / self.num_workers
 
     def _now(self, tensor: Tensor) -> float:
@@ -162,17 +162,17 @@ class Connection:
             return tensor.cpu()
         return tensor if tensor.is_cuda else tensor.cuda()
 
-    def _account(self, started: float, parts: Parts, traffic: "cost.Collective") -> None:
+    def _account(self, started: float, parts: Parts, traffic: "collectives.Collective") -> None:
         self.charge(parts, traffic)
         self._pace(started, parts, traffic)
 
-    def charge(self, parts: Parts, traffic: "cost.Collective") -> None:
+    def charge(self, parts: Parts, traffic: "collectives.Collective") -> None:
         """Bill a tensor of `parts`, by purpose, that a collective of such `traffic` sends."""
         self.ledger.charge(parts, lambda num_bytes: traffic(num_bytes, self.num_workers).bytes)
 
-    def _pace(self, started: float, parts: Parts, traffic: "cost.Collective") -> None:
+    def _pace(self, started: float, parts: Parts, traffic: "collectives.Collective") -> None:
         self._pacer.finish(started, traffic(sum(parts.values()), self.num_workers))
 
 
-def _untold(sent: cost.Traffic, seconds: float) -> None:
+def _untold(sent: collectives.Traffic, seconds: float) -> None:
     return

@@ -6,7 +6,7 @@ from torch import Tensor
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection, Parts
 from trainers.exchange.step_result import Exchanged, agreed, all_finite, loss_if
-from trainers.traffic import cost
+from trainers.traffic import collectives
 from trainers.traffic.buckets import Bucket
 from trainers.training.snapshot import Stateless
 
@@ -62,7 +62,7 @@ def all_reduce_mean(
 
 def _sum_behind(words: Tensor, num_control: int, connection: Connection) -> Tensor:
     """Sum `words` over the ranks, in place; returns the first `num_control`, which are not of the gradient."""
-    parts: Parts = {"control": cost.WORD_BYTES * num_control, "gradient": words[num_control:].nbytes}
+    parts: Parts = {"control": collectives.WORD_BYTES * num_control, "gradient": words[num_control:].nbytes}
     connection.all_reduce_sum(words, parts)
     return words[:num_control]
 

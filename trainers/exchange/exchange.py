@@ -1,39 +1,17 @@
-"""One step's gradient exchange: what all kinds have in common, and which class runs which kind."""
+"""One step's gradient exchange: what all kinds have in common."""
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
-import torch
 from torch import Tensor
 
-from trainers.exchange.buffer import GradientBuffer
-from trainers.exchange.config import (
-    Bf16Config,
-    CserConfig,
-    ExchangeConfig,
-    Fp16Config,
-    LiecSgdConfig,
-    NoneConfig,
-    PowerSgdConfig,
-    QuantizedBase,
-    SparseConfig,
-    TwoWayConfig,
-)
-from trainers.exchange.connection import Connection
-from trainers.exchange.cser import CserExchange
-from trainers.exchange.dense import DenseExchange
-from trainers.exchange.powersgd import PowerSgdExchange
-from trainers.exchange.quantized import QuantizedExchange
-from trainers.exchange.selectors import table as selectors
-from trainers.exchange.sparse import SparseExchange
 from trainers.exchange.step_result import Exchanged
-from trainers.exchange.two_way import LiecExchange, TwoWayExchange
 from trainers.training.snapshot import Kept
 
 
 class Exchange(Protocol):
     """Replaces the local gradient in the buffer by the mean over the ranks.
 
-    Of kinds whose ranks drift apart (`DriftingConfig`), by what this rank is to step by.
+    Of kinds whose ranks drift apart (`trainers.spec.two_way.DriftingConfig`), by what this rank is to step by.
     """
 
     def step(self, loss: Tensor, level: float | None, learning_rate: float) -> Exchanged:
@@ -62,24 +40,9 @@ class Exchange(Protocol):
         """
 
 
-def build(config: ExchangeConfig, buffer: GradientBuffer, connection: Connection, *, seed: int = 0) -> Exchange:
-    """Return the exchange that `config` describes; what it draws at random follows from `seed`."""
-    match config:
-        case NoneConfig():
-            return DenseExchange(buffer, connection)
-        case Fp16Config():
-            return DenseExchange(buffer, connection, torch.float16)
-        case Bf16Config():
-            return DenseExchange(buffer, connection, torch.bfloat16)
-        case PowerSgdConfig():
-            return PowerSgdExchange(config, buffer, connection)
-        case SparseConfig():
-            return SparseExchange(config, selectors.build(config, buffer.buckets, seed=seed), buffer, connection)
-        case QuantizedBase():
-            return QuantizedExchange(config, buffer, connection, seed=seed)
-        case CserConfig():
-            return CserExchange(config, buffer, connection)
-        case LiecSgdConfig():
-            return LiecExchange(config, buffer, connection)
-        case TwoWayConfig():
-            return TwoWayExchange(config, buffer, connection)
+@runtime_checkable
+class Keeping(Protocol):
+    """An exchange that keeps what it does not send, and can give it back."""
+
+    def release(self, values: Tensor) -> None:
+        """Add to `values` `(d,)` what was not sent yet, and keep nothing of it any more."""

@@ -9,12 +9,12 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from trainers.exchange.config import SparseConfig
 from trainers.exchange.kernels.entries import Entries, Velocity
 from trainers.exchange.kernels.operators import compact
 from trainers.exchange.kernels.quantile import strided
 from trainers.exchange.kernels.scatter import clear, scatter_add, take
 from trainers.exchange.kernels.select import MomentumCorrection, select
+from trainers.spec.sparse import SparseConfig
 from trainers.training.snapshot import Kept
 
 #: What a memory may be multiplied by at once: float32 still holds the squares of what comes out.

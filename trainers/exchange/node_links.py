@@ -16,7 +16,7 @@ from trainers.exchange.connection import Connection, Parts, among_peers
 from trainers.exchange.ledger import Ledger
 from trainers.exchange.pacing import Pacer, Unpaced
 from trainers.exchange.topology import Topology
-from trainers.traffic import cost
+from trainers.traffic import collectives
 from trainers.training.segment import Purpose
 
 #: A node's leader, among the ranks of the node.
@@ -72,9 +72,9 @@ class NodeLinks:
 
     def charge_sum(self, parts: Parts) -> None:
         """Bill what `all_reduce_sum` sends of a tensor of `parts`."""
-        self.within.charge(parts, cost.reduce)
-        self.between.charge(parts, cost.all_reduce)
-        self.within.charge(parts, cost.broadcast)
+        self.within.charge(parts, collectives.reduce)
+        self.between.charge(parts, collectives.all_reduce)
+        self.within.charge(parts, collectives.broadcast)
 
 
 def _group(ranks: Sequence[int], timeout_s: float | None) -> dist.ProcessGroup | None:

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from trainers.exchange.kernels.scatter import places
-from trainers.traffic import cost
+from trainers.traffic import collectives
 
-BLOCK = cost.SHARD_BLOCK
+BLOCK = collectives.SHARD_BLOCK
 #: Shifts and masks take a tenth of the time of a division of integers, and of its remainder.
 BLOCK_BITS = BLOCK.bit_length() - 1
 assert BLOCK == 1 << BLOCK_BITS
@@ -27,7 +27,7 @@ class Shards:
 
     def __init__(self, d: int, num_owners: int) -> None:
         self._d, self._num_owners = d, num_owners
-        self.size = cost.shard_size(d, num_owners)
+        self.size = collectives.shard_size(d, num_owners)
 
     def split(self, indices: Tensor, room: int) -> list[Piece]:
         """Return the pieces of `indices` `(k,)`, by owner, each in at most `room` slots."""

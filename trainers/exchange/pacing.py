@@ -3,8 +3,8 @@
 import time
 from typing import Protocol
 
-from trainers.spec.config import EmulateLink, LinkConfig
-from trainers.traffic.cost import Traffic
+from trainers.spec.link import EmulateLink, LinkConfig
+from trainers.traffic.collectives import Traffic
 
 #: A sleep wakes up late by about this much on Linux; the rest is spent spinning.
 SPIN_S = 0.0001

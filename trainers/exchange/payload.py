@@ -10,10 +10,10 @@ from trainers.exchange.kernels.entries import Entries
 from trainers.exchange.kernels.pack import pack, sum_unpacked, unpack
 from trainers.exchange.kernels.scatter import scatter_add
 from trainers.exchange.memory import Selection
-from trainers.traffic import cost
+from trainers.traffic import collectives
 from trainers.traffic.payload_layout import PayloadLayout, ValueFormat
 
-HEADER_BYTES = cost.HEADER_BYTES
+HEADER_BYTES = collectives.HEADER_BYTES
 #: Of a header's words; the others are float32.
 NUM_COUNTS = 3
 

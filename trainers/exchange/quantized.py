@@ -1,5 +1,6 @@
 """Exchanges that send every entry with few bits: one all-gather of payloads a bucket."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -7,40 +8,38 @@ import torch
 from torch import Tensor
 
 from trainers.exchange.buffer import GradientBuffer
-from trainers.exchange.compressors.onebit import OneBit
-from trainers.exchange.compressors.qsgd import Qsgd
-from trainers.exchange.compressors.quantizer import Quantizer
-from trainers.exchange.compressors.sign import MajoritySign, ScaledSign
-from trainers.exchange.compressors.terngrad import TernGrad
-from trainers.exchange.config import (
-    CorrectedConfig,
-    OneBitConfig,
-    QsgdConfig,
-    QuantizedConfig,
-    SignSgdConfig,
-    TernGradConfig,
-)
 from trainers.exchange.connection import Connection
 from trainers.exchange.memory import FollowedRate, Memory, Nothing, Residual
+from trainers.exchange.quantizer import Quantizer, Segments
 from trainers.exchange.step_result import Exchanged, agreed, all_finite, loss_if
-from trainers.traffic import cost
+from trainers.spec.exchange import CorrectedConfig
+from trainers.spec.quantized import QuantizedBase
+from trainers.traffic import collectives
 from trainers.traffic.buckets import Bucket
 from trainers.training.snapshot import Kept
 
-HEADER_BYTES = cost.WORD_BYTES
+HEADER_BYTES = collectives.WORD_BYTES
 
 
 class QuantizedExchange:
     """A payload is one word, the loss, and what the quantizer makes of the gradient plus what was wrong before.
 
-    A rank whose gradient is not finite says NaN instead of the loss.
+    A rank whose gradient is not finite says NaN instead of the loss. `quantizer` makes the one of a bucket's layers.
     """
 
     threshold = None
 
-    def __init__(self, config: QuantizedConfig, buffer: GradientBuffer, connection: Connection, *, seed: int) -> None:
+    def __init__(
+        self,
+        config: QuantizedBase,
+        quantizer: Callable[[Segments], Quantizer],
+        buffer: GradientBuffer,
+        connection: Connection,
+        *,
+        seed: int,
+    ) -> None:
         self._buffer, self._connection, self._seed = buffer, connection, seed
-        self._quantizers = [_quantizer(config, bucket) for bucket in buffer.buckets]
+        self._quantizers = [quantizer(_segments(bucket)) for bucket in buffer.buckets]
         memory = Residual if config.memory == "residual" else Nothing
         self._memory: Memory = memory(buffer.gradient)
         self._follows_rate = isinstance(config, CorrectedConfig) and config.lr_corrected
@@ -107,14 +106,6 @@ class QuantizedExchange:
         self.load_scalars(dict(kept.scalars))  # all ranks had the same
 
 
-def _quantizer(config: QuantizedConfig, bucket: Bucket) -> Quantizer:
-    segments = [(layer.start - bucket.start, layer.stop - bucket.start) for layer in bucket.layers]
-    match config:
-        case QsgdConfig():
-            return Qsgd(segments, levels=config.levels, bucket=config.bucket, norm=config.norm)
-        case TernGradConfig():
-            return TernGrad(segments, clip=config.clip)
-        case SignSgdConfig():
-            return ScaledSign(segments) if config.feedback else MajoritySign(segments)
-        case OneBitConfig():
-            return OneBit(segments)
+def _segments(bucket: Bucket) -> Segments:
+    """Return where the bucket's layers lie in it."""
+    return [(layer.start - bucket.start, layer.stop - bucket.start) for layer in bucket.layers]

@@ -7,15 +7,15 @@ get is what one server of the whole bucket would send them.
 import torch
 from torch import Tensor
 
-from trainers.exchange.compressors.sign import BlockSign
-from trainers.exchange.config import TwoWayConfig
+from trainers.exchange.block_sign import BlockSign
 from trainers.exchange.connection import Connection
-from trainers.traffic import cost
+from trainers.spec.two_way import TwoWayConfig
+from trainers.traffic import collectives
 from trainers.traffic.block_shards import BlockShards
 from trainers.traffic.buckets import Bucket
 from trainers.training.snapshot import Kept
 
-HEADER_BYTES = cost.WORD_BYTES
+HEADER_BYTES = collectives.WORD_BYTES
 
 
 class Server:

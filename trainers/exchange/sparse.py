@@ -5,7 +5,7 @@ in them, so that all ranks agree on the next capacity, and stop at the same step
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,31 +15,40 @@ from torch import Tensor
 from trainers.exchange import memory
 from trainers.exchange.aggregate import Aggregator, Gather, Report, Unread, read
 from trainers.exchange.buffer import GradientBuffer
-from trainers.exchange.config import GTopKConfig, RandomKConfig, SparseConfig
 from trainers.exchange.connection import Connection
 from trainers.exchange.dense import all_reduce_mean
 from trainers.exchange.levels.level import Level
-from trainers.exchange.selectors.selector import Selector
+from trainers.exchange.selector import Selector
 from trainers.exchange.step_result import DIVERGED, Exchanged, all_finite
 from trainers.exchange.sum_by_owner import Sharded, owned
-from trainers.exchange.sum_same_indices import Shared
-from trainers.exchange.tree import Tree
-from trainers.traffic import cost
+from trainers.spec.sparse import SparseConfig
+from trainers.traffic import collectives
 from trainers.traffic.buckets import Bucket
 from trainers.training.snapshot import Kept
 
 
 class SparseExchange:
-    """Compressor, memory and aggregator, bucket by bucket; a bucket goes densely where that sends fewer bytes."""
+    """Selector, memory and aggregator, bucket by bucket; a bucket goes densely where that sends fewer bytes.
+
+    `aggregator` makes the one of a bucket; None: payloads go to all ranks or to owners, as `config.aggregate` says.
+    """
 
     def __init__(
-        self, config: SparseConfig, selector: Selector, buffer: GradientBuffer, connection: Connection
+        self,
+        config: SparseConfig,
+        selector: Selector,
+        buffer: GradientBuffer,
+        connection: Connection,
+        *,
+        aggregator: Callable[[Bucket], Aggregator] | None = None,
     ) -> None:
         self._config, self._selector = config, selector
         self._buffer, self._connection = buffer, connection
         self._memory = memory.build(config, buffer.gradient)
+        device = buffer.gradient.device
         self._aggregators = [
-            _aggregator(config, bucket, connection, buffer.gradient.device) for bucket in buffer.buckets
+            aggregator(bucket) if aggregator else _fewest_bytes(config, bucket, connection, device)
+            for bucket in buffer.buckets
         ]
         self._rate = memory.FollowedRate()
 
@@ -83,7 +92,7 @@ class SparseExchange:
         return report
 
     def _prefers_dense(self, num_bytes: int, d: int) -> bool:
-        return num_bytes > cost.dense_instead(d, self._connection.num_workers).bytes
+        return num_bytes > collectives.dense_instead(d, self._connection.num_workers).bytes
 
     def _dense(self, bucket: Bucket, control: Sequence[Tensor]) -> Unread:
         """Average the whole bucket; `control` is what it sends beside it: loss, what this rank wanted, and its note."""
@@ -150,12 +159,8 @@ class SparseExchange:
             self._rate.load(kept.scalars["learning_rate"])
 
 
-def _aggregator(config: SparseConfig, bucket: Bucket, connection: Connection, device: torch.device) -> Aggregator:
+def _fewest_bytes(config: SparseConfig, bucket: Bucket, connection: Connection, device: torch.device) -> Aggregator:
     """Return what `config` asks for; `auto` is what sends fewer bytes, which does not depend on the level."""
-    if isinstance(config, RandomKConfig):
-        return Shared(bucket, connection)
-    if isinstance(config, GTopKConfig):
-        return Tree(config, bucket, connection)
-    if cost.is_sharded(config, connection.num_workers):
+    if config.is_sharded(connection.num_workers):
         return Sharded(config, bucket, connection, device)
     return Gather(config, bucket, connection)

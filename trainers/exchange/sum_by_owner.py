@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 from trainers.exchange.aggregate import Report, Unread, num_used, read_headers, report
-from trainers.exchange.compressors.topk import largest
-from trainers.exchange.config import SparseConfig
 from trainers.exchange.connection import Connection
 from trainers.exchange.kernels.entries import Entries
+from trainers.exchange.kernels.largest import largest
 from trainers.exchange.kernels.scatter import clear, scatter_add, take
 from trainers.exchange.memory import Memory, Selection
 from trainers.exchange.ownership import Shards
 from trainers.exchange.payload import Header, Payload, header
-from trainers.traffic import cost
+from trainers.spec.sparse import SparseConfig
+from trainers.traffic import collectives
 from trainers.traffic.buckets import Bucket
 from trainers.training.snapshot import Kept
 
@@ -39,7 +39,7 @@ class Sharded:
 
     def num_bytes(self, capacity: int) -> int:
         room, kept = self._to_owner(capacity).layout.capacity, self._to_all(capacity).layout.capacity
-        return cost.sharded(self._shards.size, room, kept, self._dtype, self._connection.num_workers).bytes
+        return collectives.sharded(self._shards.size, room, kept, self._dtype, self._connection.num_workers).bytes
 
     def reduce(self, selection: Selection, capacity: int, *, loss: Tensor, memory: Memory, out: Tensor) -> Unread:
         rows, to_owners = self._to_owners(selection, capacity, loss, memory)
@@ -90,14 +90,14 @@ class Sharded:
     def _read(self, capacity: int, words: Tensor) -> Report:
         to_owners, to_all = words[:2].tolist()
         copies = self._connection.num_workers
-        self._connection.charge(self._to_owner(capacity).unused(to_owners, copies), cost.all_to_all)
-        self._connection.charge(self._to_all(capacity).unused(to_all), cost.all_gather)
+        self._connection.charge(self._to_owner(capacity).unused(to_owners, copies), collectives.all_to_all)
+        self._connection.charge(self._to_all(capacity).unused(to_all), collectives.all_gather)
         headers = read_headers(words[2:])
-        self._next_room = cost.capacity_for(max(each.most for each in headers), self._shards.size)
+        self._next_room = collectives.capacity_for(max(each.most for each in headers), self._shards.size)
         return report(headers, capacity)
 
     def _to_owner(self, capacity: int) -> Payload:
-        room = self._room or cost.capacity_for(capacity / self._connection.num_workers, self._shards.size)
+        room = self._room or collectives.capacity_for(capacity / self._connection.num_workers, self._shards.size)
         return Payload(self._shards.size, room, self._dtype)
 
     def _to_all(self, capacity: int) -> Payload:

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from trainers.exchange.buffer import GradientBuffer
-from trainers.exchange.config import ExchangeConfig
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.levels import steered
 from trainers.exchange.node_links import LEADER, NodeLinks
 from trainers.exchange.step_result import DIVERGED, Exchanged
+from trainers.methods.exchange.auto.spec import ExchangeConfig
 from trainers.training.snapshot import Kept, Stateless
 
 

@@ -1,10 +1,4 @@
-"""Signs on the way to a server, and on the way back: DoubleSqueeze, dist-EF-SGD and LIEC-SGD.
-
-Tang, Yu, Lian, Zhang and Liu (2019), "DoubleSqueeze: parallel stochastic gradient descent with double-pass
-error-compensated compression", Algorithm 1; Zheng, Huang and Kwok (2019), "Communication-efficient distributed
-blockwise momentum SGD with error-feedback", Algorithms 1 and 2; Cheng et al. (2024), "Communication-efficient
-distributed learning with local immediate error compensation", whose server error follows the learning rate here.
-"""
+"""What exchanges share that compress both ways: a memory, and signs to owners of entries and back."""
 
 from abc import ABC, abstractmethod
 from typing import Any
@@ -12,14 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainers.exchange import server, two_way_memory
+from trainers.exchange import server
 from trainers.exchange.buffer import GradientBuffer
-from trainers.exchange.config import LiecSgdConfig, TwoWayConfig
 from trainers.exchange.connection import Connection
-from trainers.exchange.dense import DenseExchange
 from trainers.exchange.memory import FollowedRate, Memory
 from trainers.exchange.server import Server
 from trainers.exchange.step_result import Exchanged, agreed, all_finite, loss_if
+from trainers.spec.two_way import TwoWayConfig
 from trainers.traffic.buckets import Bucket
 from trainers.training.snapshot import Kept
 
@@ -88,8 +81,8 @@ class SignExchange(ABC):
 class TwoWayExchange(SignExchange):
     """A server for each bucket; the memory says what becomes of what does not reach it."""
 
-    def __init__(self, config: TwoWayConfig, buffer: GradientBuffer, connection: Connection) -> None:
-        super().__init__(config, two_way_memory.build(config, buffer.gradient), buffer, connection)
+    def __init__(self, config: TwoWayConfig, memory: Memory, buffer: GradientBuffer, connection: Connection) -> None:
+        super().__init__(config, memory, buffer, connection)
         self._config = config
         self._servers = [Server(config, bucket, connection, buffer.gradient.device) for bucket in buffer.buckets]
 
@@ -118,26 +111,3 @@ class TwoWayExchange(SignExchange):
         super().inherit(kept)
         for bucket in self._buffer.buckets:
             self._memory.add_owned(server.kept_for_all(kept, bucket, self._config), bucket.span)
-
-
-class LiecExchange(TwoWayExchange):
-    """In the last step of a period the servers give what they keep, and the gradient is averaged densely."""
-
-    def __init__(self, config: LiecSgdConfig, buffer: GradientBuffer, connection: Connection) -> None:
-        super().__init__(config, buffer, connection)
-        self._period, self._dense = config.period, DenseExchange(buffer, connection)
-
-    def step(self, loss: Tensor, level: float | None, learning_rate: float) -> Exchanged:
-        if not self._meets(self._period):
-            return super().step(loss, level, learning_rate)
-        self._follow(learning_rate)
-        self._release()
-        outcome = self._dense.step(loss, level, learning_rate)
-        if not outcome.diverged:
-            self._commit(learning_rate)
-        return outcome
-
-    @torch.no_grad()
-    def _release(self) -> None:
-        for bucket, of_bucket in zip(self._buffer.buckets, self._servers, strict=True):
-            of_bucket.release(self._buffer.wait(bucket))

@@ -12,15 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainers.exchange import exchange, two_level
-from trainers.exchange.auto import AutoExchange
+from trainers.exchange import two_level
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.node_links import NodeLinks
-from trainers.exchange.options import LOCAL, AutoConfig, Option, by_kind, exchange_of
 from trainers.exchange.step_result import Exchanged
+from trainers.methods import build as methods
+from trainers.methods.exchange.auto.exchange import AutoExchange
+from trainers.methods.exchange.auto.spec import LOCAL, AutoConfig, Option, by_kind, exchange_of
 from trainers.optimizers import Optimizer
-from trainers.spec.config import ReplicaConfig
+from trainers.spec.replica import ReplicaConfig
 from trainers.sync.averaging import Meeting
 from trainers.sync.config import LocalSgdConfig
 from trainers.sync.iterate import Iterate
@@ -114,7 +115,7 @@ def build(
     """Return the policy of `config`, whose exchange is `auto`, as `trainers.sync.table.build` does of others."""
     kinds = by_kind(config.menu)
     exchanges = {
-        kind: exchange.build(exchange_of(options, like=auto), buffer, node_links.between, seed=config.seed)
+        kind: methods.exchange(exchange_of(options, like=auto), buffer, node_links.between, seed=config.seed)
         for kind, options in kinds.items()
         if kind != LOCAL
     }

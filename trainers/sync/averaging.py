@@ -5,9 +5,9 @@ from torch import Tensor
 
 from trainers.exchange import two_level
 from trainers.exchange.buffer import GradientBuffer
-from trainers.exchange.config import ExchangeConfig
 from trainers.exchange.node_links import NodeLinks
 from trainers.exchange.step_result import Exchanged
+from trainers.methods.exchange.auto.spec import ExchangeConfig
 from trainers.sync.iterate import Iterate
 from trainers.sync.policy import Update
 

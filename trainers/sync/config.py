@@ -5,21 +5,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainers.exchange.config import (
-    CorrectedConfig,
-    DgcConfig,
-    DriftingConfig,
-    ExchangeConfig,
-    NoneConfig,
-    Period,
-    QuantizedBase,
-    SparseConfig,
-    SteeredConfig,
-    TwoWayConfig,
-)
 from trainers.exchange.levels.config import RegimeConfig
-from trainers.exchange.options import AutoConfig, JobExchange
+from trainers.methods.exchange.auto.spec import AutoConfig, JobExchange
+from trainers.spec.exchange import Period
 from trainers.spec.ranges import Config, Fault
+from trainers.spec.two_way import DriftingConfig
 
 Coefficient = Annotated[float, Field(ge=0, lt=1)]
 
@@ -133,7 +123,7 @@ def misfit(sync: SyncConfig, exchange: JobExchange, optimizer: str) -> str | Non
         return _changes_more_than_the_batch(exchange)
     if isinstance(sync, LocalSgdConfig | StlSgdConfig):
         return _does_not_compress(sync.kind, exchange)
-    if not isinstance(exchange, NoneConfig):
+    if not exchange.is_exact:
         return (
             f"`{sync.kind}` averages exactly, and `{exchange.kind}` does not: give `exchange: {{kind: none}}`, or "
             "`sync: {kind: local_sgd}`, which compresses"
@@ -146,36 +136,28 @@ def misfit(sync: SyncConfig, exchange: JobExchange, optimizer: str) -> str | Non
     return None
 
 
-def _changes_more_than_the_batch(exchange: ExchangeConfig) -> str | None:
+def _changes_more_than_the_batch(exchange: JobExchange) -> str | None:
     """Return why the batch cannot change as well."""
     if isinstance(exchange, DriftingConfig):
         return (
             f"`accordion_batch` holds gradients, and `{exchange.kind}` applies them on each worker: give "
             "`exchange: {kind: doublesqueeze}`, or `sync: {kind: every_step}`"
         )
-    if not isinstance(exchange, SteeredConfig) or exchange.levels.kind == "static":
+    if exchange.level_policy == "static":
         return None
     return (
-        f"`accordion_batch` changes the batch, and `levels: {{kind: {exchange.levels.kind}}}` the level: give "
+        f"`accordion_batch` changes the batch, and `levels: {{kind: {exchange.level_policy}}}` the level: give "
         "`levels: {kind: static}`, or `sync: {kind: every_step}`"
     )
 
 
-def _does_not_compress(kind: str, exchange: ExchangeConfig) -> str | None:
+def _does_not_compress(kind: str, exchange: JobExchange) -> str | None:
     """Return why `exchange` cannot compress differences of parameters, none of which may be left out for good."""
-    if isinstance(exchange, SteeredConfig) and exchange.levels.kind != "static":
-        reason = f"`levels: {{kind: {exchange.levels.kind}}}` is about gradients of every step"
-    elif isinstance(exchange, DgcConfig) or (isinstance(exchange, SparseConfig) and exchange.momentum_correction):
-        reason = f"`{exchange.kind}` here accumulates the momentum of gradients"
-    elif (isinstance(exchange, SparseConfig) and not exchange.has_error_memory) or (
-        isinstance(exchange, CorrectedConfig) and exchange.lr_corrected
-    ):
-        reason = f"`{exchange.kind}` here has no plain residual"
-    elif isinstance(exchange, QuantizedBase) and exchange.memory == "none":
-        reason = f"`{exchange.kind}` here keeps no error"
-    elif isinstance(exchange, TwoWayConfig) and exchange.follows_rate:
-        reason = f"the errors of `{exchange.kind}` follow the learning rate of gradients"
+    if exchange.level_policy != "static":
+        reason: str | None = f"`levels: {{kind: {exchange.level_policy}}}` is about gradients of every step"
     else:
+        reason = exchange.difference_conflict()
+    if reason is None:
         return None
     return (
         f"`{kind}` compresses differences of parameters, and {reason}: give `exchange: {{kind: topk, density: 0.01}}` "

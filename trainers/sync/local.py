@@ -6,10 +6,10 @@ from typing import Any
 from torch import Tensor
 
 from trainers.exchange.buffer import GradientBuffer
-from trainers.exchange.config import DriftingConfig
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.step_result import Exchanged
 from trainers.spec.ranges import first
+from trainers.spec.two_way import DriftingConfig
 from trainers.sync.config import LocalConfig
 from trainers.sync.iterate import Iterate
 from trainers.sync.policy import Parts, Update

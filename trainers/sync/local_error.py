@@ -1,15 +1,16 @@
 """Ranks that exchange gradients in every step and yet drift apart, as each applies what it does not send.
 
-What goes on the wire is the matter of their exchanges (`trainers.exchange.cser`, `trainers.exchange.two_way`); here is
-what becomes of the parameters. They meet in the last step of a period, which both sides count.
+Their exchanges (`trainers.methods.exchange`: `cser`, `liec_sgd`) say what goes on the wire; this module says what
+becomes of the parameters. Ranks meet in the last step of a period, which both sides count.
 """
 
 from torch import Tensor
 
-from trainers.exchange.config import DriftingConfig, LiecSgdConfig
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.node_links import NodeLinks
 from trainers.exchange.step_result import DIVERGED, Exchanged, is_finite
+from trainers.methods.exchange.liec_sgd.spec import LiecSgdConfig
+from trainers.spec.two_way import DriftingConfig
 from trainers.sync.iterate import Iterate
 from trainers.sync.local import Local
 from trainers.sync.policy import Update

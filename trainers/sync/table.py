@@ -2,11 +2,13 @@
 
 from trainers.blocks.table import Blocks
 from trainers.exchange.buffer import GradientBuffer
-from trainers.exchange.config import CserConfig, LiecSgdConfig
 from trainers.exchange.node_links import NodeLinks
-from trainers.exchange.options import AutoConfig
+from trainers.methods.exchange.auto.spec import AutoConfig
+from trainers.methods.exchange.cser.spec import CserConfig
+from trainers.methods.exchange.liec_sgd.spec import LiecSgdConfig
 from trainers.optimizers import Optimizer
-from trainers.spec.config import IidPartition, ReplicaConfig
+from trainers.spec.partition import IidPartition
+from trainers.spec.replica import ReplicaConfig
 from trainers.sync import auto
 from trainers.sync.accordion_batch import AccordionBatch
 from trainers.sync.averaging import Meeting

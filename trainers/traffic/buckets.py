@@ -4,14 +4,20 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-
-from trainers.exchange.config import ExchangeBase
+from typing import Protocol
 
 Shape = Sequence[int]
 
 #: More buckets than this cost latency and gain little overlap.
 MAX_BUCKETS = 8
 BYTES_PER_MIB = 2**20
+
+
+class Bucketed(Protocol):
+    """A configuration that says how much is sent together."""
+
+    @property
+    def bucket_mib(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -58,7 +64,7 @@ class Bucket:
         return slice(part.start - self.start, part.stop - self.start)
 
 
-def split(shapes: Sequence[Shape], config: ExchangeBase) -> tuple[Bucket, ...]:
+def split(shapes: Sequence[Shape], config: Bucketed) -> tuple[Bucket, ...]:
     """Cut parameters of these shapes, in the model's order, into buckets in the order that backward fills them.
 
     Backward comes to the last layers first. A layer is never cut. The last bucket starts at the gradient's entry 0.

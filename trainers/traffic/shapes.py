@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trainers.spec.config import ConvNet, DiamondsMlp, DigitsMlp, OwnWorkload, StdlibLm, WorkloadConfig
+from trainers.spec.workloads import ConvNet, DiamondsMlp, DigitsMlp, OwnWorkload, StdlibLm, WorkloadConfig
 
 Shape = tuple[int, ...]
 

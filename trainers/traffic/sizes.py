@@ -1,23 +1,9 @@
-"""What each compressor sends, from the shapes alone. Pure Python: costs are predicted with it."""
+"""Sizes of what compressors send, from the shapes alone. Pure Python: costs are predicted with it."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 WORD_BYTES = 4
-
-
-def as_matrix(shape: Sequence[int]) -> tuple[int, int]:
-    """Return the rows and columns of a parameter seen as a matrix: the first dimension x all others."""
-    return shape[0], math.prod(shape[1:])
-
-
-def is_worth_factors(shape: Sequence[int], *, rank: int, min_rate: float = 2.0) -> bool:
-    """Whether two factors of `rank` take less than 1 / `min_rate` of a parameter's entries (Vogels et al., 2019)."""
-    if len(shape) < 2:
-        return False
-    num_rows, num_columns = as_matrix(shape)
-    return num_rows * num_columns > min_rate * (num_rows + num_columns) * rank
 
 
 def num_selected(num_entries: int, ratio: float) -> int:
@@ -48,31 +34,6 @@ class CodedLayout:
         return self.scale_bytes + WORD_BYTES * math.ceil(self.num_entries * self.bits / (8 * WORD_BYTES))
 
 
-def majority_sign(num_entries: int) -> CodedLayout:
-    """Signs alone."""
-    return CodedLayout(num_entries, bits=1)
-
-
-def scaled_sign(num_entries: int, num_layers: int) -> CodedLayout:
-    """Signs, and one magnitude per layer."""
-    return CodedLayout(num_entries, bits=1, num_scales=num_layers)
-
-
 def block_sign(num_entries: int, block: int) -> CodedLayout:
     """Signs, and one magnitude for each `block` entries, the last of which may be fewer."""
     return CodedLayout(num_entries, bits=1, num_scales=math.ceil(num_entries / block))
-
-
-def onebit(num_entries: int, num_layers: int) -> CodedLayout:
-    """Signs, and two means per layer."""
-    return CodedLayout(num_entries, bits=1, num_scales=2 * num_layers)
-
-
-def terngrad(num_entries: int, num_layers: int) -> CodedLayout:
-    """One of three values, and one scale per layer."""
-    return CodedLayout(num_entries, bits=2, num_scales=num_layers)
-
-
-def qsgd(num_entries: int, *, levels: int, bucket: int) -> CodedLayout:
-    """One of 2 `levels` + 1 values, and one norm for each `bucket` entries, the last of which may be fewer."""
-    return CodedLayout(num_entries, bits=code_bits(levels), num_scales=math.ceil(num_entries / bucket))

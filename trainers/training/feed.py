@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset
 
-from trainers.spec.config import IidPartition, ReplicaConfig
+from trainers.spec.partition import IidPartition
+from trainers.spec.replica import ReplicaConfig
 from trainers.training import partition
 from trainers.training.sampler import PartitionedSampler, Sampler as StatelessSampler
 from trainers.workload import Batch, Samples, Stream, Workload, WorkloadError

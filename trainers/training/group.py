@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from trainers.exchange.topology import Nodes
-from trainers.spec.config import ReplicaConfig
+from trainers.spec.replica import ReplicaConfig
 from trainers.training.call_results import Outcome, WorkerFailed, WorkerLost, judge, patience_s
 from trainers.training.checkpoint import Shard, commit_manifest
 from trainers.training.rank import Rank

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainers.spec.config import ByLabelPartition, DirichletPartition
+from trainers.spec.partition import ByLabelPartition, DirichletPartition
 
 Labels = NDArray[np.int64]
 Indices = NDArray[np.int64]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainers.exchange.connection import PeerLost
-from trainers.spec.config import ReplicaConfig
+from trainers.spec.replica import ReplicaConfig
 from trainers.training.call_results import Outcome
 from trainers.training.replica import Backend, Replica
 from trainers.training.segment import Segment

@@ -18,20 +18,19 @@ from trainers.dropit import Activations, SavedTensors
 from trainers.exchange import pacing
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.communication import Communication
-from trainers.exchange.config import DriftingConfig
 from trainers.exchange.connection import Connection, PeerLost, among_peers
 from trainers.exchange.dense import DenseExchange
-from trainers.exchange.fitting import unfit_groups
 from trainers.exchange.ledger import Ledger
 from trainers.exchange.node_links import NodeLinks, found
 from trainers.exchange.step_result import Exchanged, mean_density
 from trainers.exchange.topology import Nodes, Topology
-from trainers.spec.config import ReplicaConfig
+from trainers.spec.replica import ReplicaConfig
+from trainers.spec.two_way import DriftingConfig, group_conflict
 from trainers.sync import table as sync_table
 from trainers.sync.config import LocalConfig
 from trainers.sync.every_step import EveryStep
 from trainers.sync.policy import Parts, Update
-from trainers.traffic import cost
+from trainers.traffic import collectives
 from trainers.training import checkpoint, feed, model, normalization
 from trainers.training.checkpoint import CheckpointError, Shard
 from trainers.training.segment import Evaluation, Purpose, Segment, SegmentResult
@@ -66,7 +65,7 @@ class Replica:
         self.model = model.build(self.workload, config.seed, weights_url=config.workload.weights).to(self.device)
         draws = config.blocks.kind != "all"
         self._optimizer = auto_optimizer.build(config.optimizer, self.workload, self.model, apart=draws)
-        if message := unfit_groups(config.exchange, self._optimizer.config, self._optimizer.brought):
+        if message := group_conflict(config.exchange, self._optimizer.config, self._optimizer.brought):
             raise WorkloadError(message)
         self._buffer = GradientBuffer.behind(list(self._optimizer.parameters.values()), config.exchange)
         self._buffers = Buffers(dict(self.model.named_buffers()))
@@ -294,7 +293,7 @@ class Replica:
                 )
 
     def _dense_bytes(self) -> int:
-        return cost.dense_step(self._buffer.num_elements, len(self.nodes)).bytes
+        return collectives.dense_step(self._buffer.num_elements, len(self.nodes)).bytes
 
     def _train_step(self, segment: Segment, index: int) -> tuple[Exchanged, Tensor]:
         """Take a step; returns what the exchange knows, and the scale of the gradient that it left."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from trainers.spec.config import ConvNet, FashionConv, Mnist5kCnn
+from trainers.spec.workloads import ConvNet, FashionConv, Mnist5kCnn
 from trainers.traffic.shapes import CONV_CHANNELS, NUM_CLASSES
 from trainers.workload import WorkloadError
 from trainers.workloads import data, idx

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from trainers.spec.config import DiamondsMlp
+from trainers.spec.workloads import DiamondsMlp
 from trainers.traffic.shapes import DIAMONDS_WIDTHS
 from trainers.training.segment import Direction
 from trainers.workload import Batch, Workload, WorkloadError

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from trainers.spec.config import DigitsMlp
+from trainers.spec.workloads import DigitsMlp
 from trainers.traffic.shapes import DIGITS_WIDTHS
 from trainers.workloads.classification import Classification
 from trainers.workloads.perceptron import perceptron

@@ -8,7 +8,7 @@ from collections.abc import Sized
 from functools import reduce
 from typing import Any
 
-from trainers.spec.config import OwnWorkload
+from trainers.spec.workloads import OwnWorkload
 from trainers.training import feed
 from trainers.workload import Workload, WorkloadError
 

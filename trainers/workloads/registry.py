@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from trainers.spec.config import WorkloadConfig
+from trainers.spec.workloads import WorkloadConfig
 from trainers.workload import Workload
 from trainers.workloads import own
 from trainers.workloads.conv import FashionMnist, Mnist5k

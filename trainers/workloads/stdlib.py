@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from trainers.spec.config import StdlibLm
+from trainers.spec.workloads import StdlibLm
 from trainers.traffic.shapes import TRANSFORMERS
 from trainers.training.segment import Direction
 from trainers.workload import Batch, Workload, WorkloadError

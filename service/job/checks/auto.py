@@ -11,8 +11,8 @@ from search.config import (
     SobolConfig,
     StagedConfig,
 )
-from trainers.exchange.options import Beside, options_misfit
-from trainers.spec.config import AutoConfig, AutoOptimizerConfig, exchange_conflict
+from trainers.methods.exchange.auto.spec import AutoConfig, Beside, options_misfit
+from trainers.optimizer_config import AutoOptimizerConfig, exchange_conflict
 from trainers.spec.ranges import Fault
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from search.config import ScheduleConfig
 from search.schedule_file import ScheduleFile
 from service.job.checks.auto import beside
-from trainers.exchange.options import Option, menu
-from trainers.spec.config import JobExchange, contenders
+from trainers.methods.exchange.auto.spec import JobExchange, Option, menu
+from trainers.optimizer_config import contenders
 from trainers.spec.ranges import Fault
 
 if TYPE_CHECKING:

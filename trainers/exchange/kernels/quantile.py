@@ -6,6 +6,8 @@ from torch import Tensor
 
 from trainers.exchange.kernels import operators
 
+#: The smallest normal float32: zeros, and what float32 hardly tells from them, are never sent.
+LEAST_THRESHOLD = torch.finfo(torch.float32).tiny
 #: Entries sampled: 65 of them are beyond a density of 0.1 %.
 SAMPLES = 65_536
 

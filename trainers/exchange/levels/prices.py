@@ -4,11 +4,11 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from trainers.exchange.config import TopKConfig
 from trainers.exchange.connection import Connection
 from trainers.exchange.levels.cat import Numbers
 from trainers.exchange.levels.config import AffineCost, CatConfig, LinkCost, PacketCost, PayloadCost
-from trainers.traffic import cost
+from trainers.methods.exchange.topk.spec import TopKConfig
+from trainers.traffic import collectives
 from trainers.traffic.payload_layout import INDEX_BYTES, UNIT_BYTES, VALUE_BITS, ValueFormat
 
 #: What a measurement counts for after one more.
@@ -78,7 +78,7 @@ class LinkFit:
     def __init__(self) -> None:
         self.sums = [0.0] * 5  # of rounds^2, rounds x bytes, bytes^2, rounds x seconds, bytes x seconds
 
-    def add(self, sent: cost.Traffic, seconds: float) -> None:
+    def add(self, sent: collectives.Traffic, seconds: float) -> None:
         new = (sent.rounds**2, sent.rounds * sent.bytes, sent.bytes**2, sent.rounds * seconds, sent.bytes * seconds)
         self.sums = [MEMORY * old + each for old, each in zip(self.sums, new, strict=True)]
 
@@ -105,7 +105,7 @@ class LinkPrice:
         if rates is None:
             return None
         most = int(num_entries[-1])
-        few, many = (cost.selected(d, connection.num_workers, self._config, room) for room in (1, most))
+        few, many = (self._config.selected_traffic(d, connection.num_workers, room) for room in (1, most))
         per_entry = (many.bytes - few.bytes) / max(1, most - 1)
         seconds: Numbers = few.rounds * rates.round_s + (few.bytes + per_entry * (num_entries - 1)) * rates.byte_s
         return seconds

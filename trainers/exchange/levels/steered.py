@@ -1,42 +1,39 @@
 """Runs an exchange at levels that a policy sets step by step."""
 
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from torch import Tensor
 
-from trainers.exchange import exchange
 from trainers.exchange.buffer import GradientBuffer
-from trainers.exchange.config import (
-    ExchangeBase,
-    ExchangeConfig,
-    PowerSgdConfig,
-    SteeredConfig,
-    SteeredKind,
-    TopKConfig,
-)
 from trainers.exchange.connection import Connection
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.levels.accordion import Accordion
 from trainers.exchange.levels.config import AccordionConfig, WarmupConfig
+from trainers.exchange.levels.level import Level
 from trainers.exchange.levels.policy import LevelPolicy
 from trainers.exchange.levels.regimes import Part
 from trainers.exchange.levels.warmup import Warmup
-from trainers.exchange.powersgd import PowerSgdExchange
-from trainers.exchange.sparse import SparseExchange
 from trainers.exchange.step_result import Exchanged
+from trainers.methods import build as methods
+from trainers.spec.exchange import ExchangeBase, SteeredConfig
 from trainers.training.snapshot import Kept
 
 #: Before the names of a policy's own tensors, among those of its exchange.
 PREFIX = "levels."
 
 
+class LayerExchange(Exchange, Protocol):
+    """An exchange that can be told a level for each layer."""
+
+    def step(self, loss: Tensor, level: Level | None, learning_rate: float) -> Exchanged: ...
+
+
 class SteeredExchange:
     """Asks the policy before each step, and tells it of each that was finite on all ranks."""
 
-    def __init__(self, config: SteeredKind, buffer: GradientBuffer, connection: Connection, *, seed: int) -> None:
-        inner = exchange.build(config, buffer, connection, seed=seed)
-        assert isinstance(inner, SparseExchange | PowerSgdExchange)
-        self._config, self._inner, self._connection = config, inner, connection
+    def __init__(self, config: SteeredConfig, buffer: GradientBuffer, connection: Connection, *, seed: int) -> None:
+        self._inner = cast(LayerExchange, methods.exchange(config, buffer, connection, seed=seed))
+        self._config, self._connection = config, connection
         self._policy = _policy(config, buffer)
         buffer.watch = self._policy.watch
 
@@ -67,7 +64,7 @@ class SteeredExchange:
         self._policy.inherit(Kept(own, kept.scalars["levels"], index=kept.index, of=kept.of))
 
 
-def _policy(config: SteeredKind, buffer: GradientBuffer) -> LevelPolicy:
+def _policy(config: SteeredConfig, buffer: GradientBuffer) -> LevelPolicy:
     match config.levels:
         case WarmupConfig():
             return Warmup(config.levels)
@@ -76,10 +73,9 @@ def _policy(config: SteeredKind, buffer: GradientBuffer) -> LevelPolicy:
     raise AssertionError(f"`{config.levels.kind}` changes no level")
 
 
-def _parts(config: SteeredKind, buffer: GradientBuffer) -> list[Part]:
+def _parts(config: SteeredConfig, buffer: GradientBuffer) -> list[Part]:
     """Return the layers that have a common level: each by itself where the exchange has levels of layers."""
-    is_by_layer = isinstance(config, PowerSgdConfig) or (isinstance(config, TopKConfig) and config.scope == "layer")
-    return [[layer] for layer in buffer.layers] if is_by_layer else [buffer.layers]
+    return [[layer] for layer in buffer.layers] if config.has_layer_levels else [buffer.layers]
 
 
 AnyExchange = TypeVar("AnyExchange", bound=ExchangeBase)
@@ -92,8 +88,8 @@ def with_epoch(config: AnyExchange, epoch_steps: int | None) -> AnyExchange:
     return config.model_copy(update={"levels": config.levels.lasting(epoch_steps)})
 
 
-def build(config: ExchangeConfig, buffer: GradientBuffer, connection: Connection, *, seed: int = 0) -> Exchange:
+def build(config: ExchangeBase, buffer: GradientBuffer, connection: Connection, *, seed: int = 0) -> Exchange:
     """Return the exchange that `config` describes, with what changes its level."""
     if isinstance(config, SteeredConfig) and isinstance(config.levels, WarmupConfig | AccordionConfig):
         return SteeredExchange(config, buffer, connection, seed=seed)
-    return exchange.build(config, buffer, connection, seed=seed)  # whose level is chosen elsewhere
+    return methods.exchange(config, buffer, connection, seed=seed)  # whose level is chosen elsewhere

@@ -1,0 +1,67 @@
+"""CSER: ranks apply what their signs get wrong by themselves, and now and then take back what they can tell the others.
+
+Xie, Zheng, Koyejo, Gupta, Li and Lin (2020), "CSER: communication-efficient SGD with error reset", with signs for both
+compressors. With e a rank's error, x + rate x e is the same on all ranks at all times.
+"""
+
+import torch
+from torch import Tensor
+
+from trainers.exchange.block_sign import BlockSign
+from trainers.exchange.buffer import GradientBuffer
+from trainers.exchange.connection import Connection
+from trainers.exchange.memory import Residual
+from trainers.exchange.step_result import all_finite, loss_if
+from trainers.exchange.two_way import SignExchange
+from trainers.methods.exchange.cser.spec import CserConfig
+from trainers.traffic import collectives
+from trainers.traffic.buckets import Bucket
+
+HEADER_BYTES = collectives.WORD_BYTES
+
+
+class CserExchange(SignExchange):
+    """All ranks gather all signs; those of the errors ride with those of the gradient in the last step of a period.
+
+    The memory is what this rank has applied by itself and not taken back, in gradient units.
+    """
+
+    def __init__(self, config: CserConfig, buffer: GradientBuffer, connection: Connection) -> None:
+        self._errors = Residual(buffer.gradient)
+        super().__init__(config, self._errors, buffer, connection)
+        self._period = config.period
+        self._signs = [BlockSign(bucket.num_elements, config.block) for bucket in buffer.buckets]
+
+    def _exchange(self, bucket: Bucket, loss: Tensor) -> Tensor:
+        gradient, signs = self._buffer.wait(bucket), self._signs[bucket.index]
+        num_payloads = 2 if self._meets(self._period) else 1
+        num_bytes = num_payloads * signs.num_bytes
+        words = torch.zeros(HEADER_BYTES + num_bytes, dtype=torch.uint8, device=gradient.device)
+        words[:HEADER_BYTES].view(torch.float32).copy_(loss)
+        self._encode(bucket, gradient, words[HEADER_BYTES:].view(num_payloads, -1))
+        rows = self._connection.all_gather(words, {"control": HEADER_BYTES, "gradient": num_bytes})
+        mean = torch.zeros_like(gradient)
+        # One rank after the other: the order of additions, and with it every bit, is the same everywhere.
+        for payload in rows[:, HEADER_BYTES:].reshape(-1, signs.num_bytes):
+            signs.add_decoded(payload, mean, factor=1 / len(rows))
+        gradient += mean
+        return loss_if(all_finite(mean), rows.view(torch.float32)[:, 0])
+
+    def _encode(self, bucket: Bucket, gradient: Tensor, payloads: Tensor) -> None:
+        """Write the signs of the gradient, and of the errors if they are due, to `payloads` `(1 or 2, num_bytes)`.
+
+        The gradient becomes what this rank applies by itself: what its signs get wrong, less the errors that it sends.
+        """
+        signs = self._signs[bucket.index]
+        signs.encode(gradient, payloads[0])
+        signs.add_decoded(payloads[0], gradient, factor=-1.0)
+        error = self._errors.corrected(gradient, bucket.span)
+        for payload in payloads[1:]:
+            signs.encode(error, payload)
+            for each in (error, gradient):
+                signs.add_decoded(payload, each, factor=-1.0)
+
+
+def build(config: CserConfig, buffer: GradientBuffer, connection: Connection, *, seed: int) -> CserExchange:
+    """Return the exchange of `config`."""
+    return CserExchange(config, buffer, connection)

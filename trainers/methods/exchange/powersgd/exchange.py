@@ -1,0 +1,185 @@
+"""PowerSGD: large matrices travel as two low-rank factors, the rest densely (Vogels et al., NeurIPS 2019, Algorithm 1).
+
+Symbols: M a layer's gradient plus residual, as a matrix; P = M Q and Q = M'P its factors, each averaged over the ranks,
+P for the matrix's long side. There is no dense start: the factors begin at random, equal on all ranks. Each bucket is
+one collective of P and of its other layers, sent while backward fills the next; the Q of all follow in one, with the
+loss.
+
+A rank keeps M - P Q' with its own Q, not with the mean. Summed over the ranks that is the same; but with the mean, what
+makes ranks differ, which no mean ever sends, would pile up in the memories, and drown the mean in the rounding of P. P
+may be rounded: it only says in which directions to look. Q may not, for its sum is what is applied.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainers.exchange.buffer import GradientBuffer
+from trainers.exchange.connection import Connection
+from trainers.exchange.kernels.lowrank import orthogonalize_, project, rebuild, take_out
+from trainers.exchange.levels.level import Level, level_of
+from trainers.exchange.memory import FollowedRate
+from trainers.exchange.rounding import Rounded
+from trainers.exchange.step_result import Exchanged, agreed, has_length, loss_if
+from trainers.methods.exchange.powersgd.spec import PowerSgdConfig, as_matrix, is_worth_factors
+from trainers.traffic.buckets import Bucket, Layer
+from trainers.traffic.sizes import WORD_BYTES
+from trainers.training.snapshot import Kept
+
+
+def starting_factor(side: int, rank: int, *, seed: int) -> Tensor:
+    """Return the first Q of a layer, as its transpose `(rank, side)`: normal, with equal bits on all ranks.
+
+    From its own generator on the CPU: the global one is the model's. Layers need different seeds.
+    """
+    return torch.randn(rank, side, generator=torch.Generator().manual_seed(seed))
+
+
+@dataclass
+class _Matrix:
+    """A layer that is factorised in this step."""
+
+    layer: Layer
+    p: Tensor  # (r, l), of the long side, transposed
+    q: Tensor  # (r, s), of the short side, transposed
+
+    @property
+    def span(self) -> slice:
+        return slice(self.layer.start, self.layer.stop)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return as_matrix(self.layer.shape)
+
+
+class PowerSgdExchange:
+    """Factors warm-start from the step before; what they miss stays in the residual."""
+
+    threshold = None
+
+    def __init__(self, config: PowerSgdConfig, buffer: GradientBuffer, connection: Connection) -> None:
+        self._config, self._buffer, self._connection = config, buffer, connection
+        self._residual, self._next = torch.zeros_like(buffer.gradient), torch.zeros_like(buffer.gradient)
+        layers = [layer for bucket in buffer.buckets for layer in bucket.layers if len(layer.shape) > 1]
+        self._factors = {layer.start: self._starting_factor(layer) for layer in layers}
+        self._rounded = Rounded(connection, config.values)
+        self._rate, self._factor = FollowedRate(), 1.0  # of the residual, in the running step
+
+    def _starting_factor(self, layer: Layer) -> Tensor:
+        """Return Q for the highest rank; lower ones use its first rows."""
+        short = min(as_matrix(layer.shape))
+        factor = starting_factor(short, min(self._config.highest_rank, short), seed=layer.start)
+        return factor.to(self._buffer.gradient.device)
+
+    @torch.no_grad()
+    def step(self, loss: Tensor, level: Level, learning_rate: float) -> Exchanged:
+        if self._config.lr_corrected:
+            self._factor = self._rate.correction(learning_rate)
+        everything: list[_Matrix] = []
+        finite: list[Tensor] = []  # of each collective
+        for bucket in self._buffer.buckets:
+            matrices = self._project(bucket, level)
+            others = [self._corrected(layer) for layer in _others(bucket, matrices)]
+            finite.append(self._rounded.average(bucket.index, [[each.p for each in matrices], others]))
+            self._take_out(matrices)
+            everything += matrices
+        loss_sum = self._average(everything, loss)
+        for each in everything:
+            rebuild(each.p, each.q, self._buffer.gradient[each.span].view(each.shape))
+        outcome = agreed([loss_if(each, loss_sum) for each in finite], self._connection.num_workers)
+        if not outcome.diverged:
+            self._commit(everything)
+            self._rate.commit(learning_rate)
+        return outcome
+
+    def _project(self, bucket: Bucket, level: Level) -> list[_Matrix]:
+        """Write M beside the residual, and return the matrices with their rank's own P."""
+        self._buffer.wait(bucket)
+        ranks = [(layer, round(self._config.check_level(level_of(layer, level)))) for layer in bucket.layers]
+        matrices = [
+            self._matrix(layer, rank)
+            for layer, rank in ranks
+            if is_worth_factors(layer.shape, rank=rank, min_rate=self._config.min_saving)
+        ]
+        for each in matrices:
+            parts = (self._buffer.gradient[each.span], self._before(each.span), self._next[each.span])
+            gradient, residual, corrected = (part.view(each.shape) for part in parts)
+            project(gradient, residual, corrected, each.q, each.p)
+        return matrices
+
+    def _before(self, span: slice) -> Tensor:
+        """Return what earlier steps left, in units of this one."""
+        before = self._residual[span]
+        return before if self._factor == 1.0 else before * self._factor
+
+    def _corrected(self, layer: Layer) -> Tensor:
+        """Return the gradient of a layer that is not factorised now, with what was left of it when it was."""
+        span = slice(layer.start, layer.stop)
+        gradient = self._buffer.gradient[span]
+        return gradient.add_(self._before(span)) if layer.start in self._factors else gradient
+
+    def _matrix(self, layer: Layer, rank: int) -> _Matrix:
+        factor = self._factors[layer.start][:rank]
+        return _Matrix(layer, p=factor.new_empty(len(factor), max(as_matrix(layer.shape))), q=factor.clone())
+
+    def _take_out(self, matrices: list[_Matrix]) -> None:
+        """Replace Q by the rank's own, and M by what that leaves of it."""
+        for each in matrices:
+            orthogonalize_(each.p)
+            take_out(self._next[each.span].view(each.shape), each.p, each.q)
+
+    def _average(self, matrices: list[_Matrix], loss: Tensor) -> Tensor:
+        """Average the Q of all matrices, in place; returns the sum of the losses `(1,)`, NaN if a Q is not finite."""
+        words = torch.cat([loss.reshape(1), *(each.q.reshape(-1) for each in matrices)])
+        self._connection.all_reduce_sum(words, {"control": WORD_BYTES, "gradient": words[1:].nbytes})
+        means = words[1:] / self._connection.num_workers
+        for each, mean in zip(matrices, torch.split(means, [each.q.numel() for each in matrices]), strict=True):
+            each.q = mean.view_as(each.q)
+        # P is orthonormal, so no entry of a product is longer than Q.
+        return loss_if(has_length(means), words[:1])
+
+    def _commit(self, matrices: list[_Matrix]) -> None:
+        self._residual, self._next = self._next, self._residual
+        factorised = {each.layer.start for each in matrices}
+        for bucket in self._buffer.buckets:
+            for layer in bucket.layers:
+                if layer.start not in factorised:
+                    self._residual[layer.start : layer.stop].zero_()
+        for each in matrices:
+            self._factors[each.layer.start][: len(each.q)] = each.q
+        self._rounded.commit()
+
+    def release(self, values: Tensor) -> None:
+        """Add to `values` `(d,)` what was not sent yet, and keep nothing of it any more."""
+        values += self._residual
+        self._residual.zero_()
+
+    def tensors(self) -> dict[str, Tensor]:
+        factors = {f"factor.{start}": factor for start, factor in self._factors.items()}
+        return {"residual": self._residual} | factors
+
+    def scalars(self) -> dict[str, Any]:
+        return {"learning_rate": self._rate.last, "rounded": self._rounded.scalars()}
+
+    def load_scalars(self, scalars: dict[str, Any]) -> None:
+        self._rate.load(scalars.get("learning_rate"))  # which was not always saved
+        self._rounded.load_scalars(scalars["rounded"])
+
+    def inherit(self, kept: Kept) -> None:
+        self._residual.add_(kept.tensors["residual"].to(self._residual.device), alpha=1 / kept.of)
+        if kept.index == 0:  # the factors are equal on all ranks
+            for start, factor in self._factors.items():
+                factor.copy_(kept.tensors[f"factor.{start}"])
+            self.load_scalars(dict(kept.scalars))
+
+
+def _others(bucket: Bucket, matrices: list[_Matrix]) -> list[Layer]:
+    starts = {each.layer.start for each in matrices}
+    return [layer for layer in bucket.layers if layer.start not in starts]
+
+
+def build(config: PowerSgdConfig, buffer: GradientBuffer, connection: Connection, *, seed: int) -> PowerSgdExchange:
+    """Return the exchange of `config`."""
+    return PowerSgdExchange(config, buffer, connection)

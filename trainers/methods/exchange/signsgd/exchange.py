@@ -1,0 +1,60 @@
+"""One bit per entry: signSGD by majority vote (Bernstein et al., ICML 2018), and the scaled sign of EF-signSGD
+(Karimireddy et al., ICML 2019)."""
+
+import torch
+from torch import Tensor
+
+from trainers.exchange.buffer import GradientBuffer
+from trainers.exchange.connection import Connection
+from trainers.exchange.kernels.codes import add_levels
+from trainers.exchange.quantized import QuantizedExchange
+from trainers.exchange.quantizer import Averaging, CodedPayload, Segments, num_entries, sign_codes
+from trainers.methods.exchange.signsgd.spec import SignSgdConfig, majority_layout, scaled_layout
+
+
+class MajoritySign:
+    """Sends signs; the workers' majority decides each entry, +1 or -1. The step's length is the learning rate's matter.
+
+    A draw is +1, and so is the sign of zero. No memory: a sign alone approximates no vector.
+    """
+
+    uses_memory = False
+
+    def __init__(self, segments: Segments) -> None:
+        layout = majority_layout(num_entries(segments))
+        self._form, self.num_bytes = CodedPayload(layout), layout.num_bytes
+
+    def encode(self, values: Tensor, payload: Tensor, generator: torch.Generator) -> None:
+        self._form.write_codes(sign_codes(values), payload)
+
+    def add_decoded(self, payload: Tensor, out: Tensor, *, factor: float = 1.0) -> None:
+        add_levels(self._form.codes(payload), out.new_tensor([2.0 * factor]), out, group=len(out), zero=0.5)
+
+    def combine(self, total: Tensor, num_workers: int) -> None:
+        total.copy_(sign_codes(total)).mul_(2.0).sub_(1.0)
+
+
+class ScaledSign(Averaging):
+    """Sends signs and each layer's mean magnitude: (||p||_1 / d) sign(p)."""
+
+    uses_memory = True
+
+    def __init__(self, segments: Segments) -> None:
+        layout = scaled_layout(num_entries(segments), len(segments))
+        self._segments, self._form, self.num_bytes = segments, CodedPayload(layout), layout.num_bytes
+
+    def encode(self, values: Tensor, payload: Tensor, generator: torch.Generator) -> None:
+        scales = self._form.scales(payload)
+        for index, (start, stop) in enumerate(self._segments):
+            scales[index] = torch.linalg.vector_norm(values[start:stop], 1) / (stop - start)
+        self._form.write_codes(sign_codes(values), payload)
+
+    def add_decoded(self, payload: Tensor, out: Tensor, *, factor: float = 1.0) -> None:
+        codes, steps = self._form.codes(payload), 2.0 * factor * self._form.scales(payload)
+        for (start, stop), step in zip(self._segments, torch.split(steps, 1), strict=True):
+            add_levels(codes[start:stop], step, out[start:stop], group=stop - start, zero=0.5)
+
+
+def build(config: SignSgdConfig, buffer: GradientBuffer, connection: Connection, *, seed: int) -> QuantizedExchange:
+    """Return the exchange of `config`."""
+    return QuantizedExchange(config, ScaledSign if config.feedback else MajoritySign, buffer, connection, seed=seed)

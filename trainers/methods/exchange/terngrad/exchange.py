@@ -1,0 +1,55 @@
+"""TernGrad: -1, 0 or 1 per entry, with the right mean, times a scale per layer (Wen et al., NeurIPS 2017)."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from trainers.exchange.buffer import GradientBuffer
+from trainers.exchange.connection import Connection
+from trainers.exchange.kernels.codes import add_levels, round_at_random
+from trainers.exchange.quantized import QuantizedExchange
+from trainers.exchange.quantizer import Averaging, CodedPayload, Segments, num_entries
+from trainers.methods.exchange.terngrad.spec import TernGradConfig, terngrad_layout
+
+
+class TernGrad(Averaging):
+    """Unbiased but for its clipping: a layer's scale is its largest magnitude, at most `clip` standard deviations.
+
+    The deviation is taken about zero, or a layer of equal entries would be clipped to nothing. No memory, as published:
+    the error of what is drawn can be larger than the vector.
+    """
+
+    uses_memory = False
+
+    def __init__(self, segments: Segments, *, clip: float = 2.5) -> None:
+        if not clip > 0:
+            raise ValueError(f"`clip` must be > 0 standard deviations (inf: no clipping), got {clip}")
+        layout = terngrad_layout(num_entries(segments), len(segments))
+        self._segments, self._form, self.num_bytes = segments, CodedPayload(layout), layout.num_bytes
+        self._clip = clip
+
+    def encode(self, values: Tensor, payload: Tensor, generator: torch.Generator) -> None:
+        codes, scales = torch.empty_like(values, dtype=torch.uint8), self._form.scales(payload)
+        for index, (start, stop) in enumerate(self._segments):
+            scale, layer = scales[index : index + 1], values[start:stop]
+            most = torch.maximum(layer.amax(), -layer.amin())
+            scale.copy_(torch.fmin(most, self._clip_of(layer)))  # fmin: without a clip, a layer of zeros has 0 * inf
+            codes[start:stop] = round_at_random(layer, scale, group=len(layer), levels=1, generator=generator)
+        self._form.write_codes(codes, payload)
+
+    def add_decoded(self, payload: Tensor, out: Tensor, *, factor: float = 1.0) -> None:
+        codes, steps = self._form.codes(payload), factor * self._form.scales(payload)
+        for (start, stop), step in zip(self._segments, torch.split(steps, 1), strict=True):
+            add_levels(codes[start:stop], step, out[start:stop], group=stop - start, zero=1.0)
+
+    def _clip_of(self, layer: Tensor) -> Tensor:
+        norm: Tensor = torch.linalg.vector_norm(layer)
+        return norm * (self._clip / math.sqrt(len(layer)))
+
+
+def build(config: TernGradConfig, buffer: GradientBuffer, connection: Connection, *, seed: int) -> QuantizedExchange:
+    """Return the exchange of `config`."""
+    return QuantizedExchange(
+        config, lambda segments: TernGrad(segments, clip=config.clip), buffer, connection, seed=seed
+    )

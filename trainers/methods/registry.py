@@ -1,0 +1,90 @@
+"""Every method that a job can choose, ours and other people's: the list from which all others follow. Pydantic only.
+
+A package adds methods of its own by an entry point in the group `wiretune.methods`, whose object is a `Method`.
+"""
+
+from importlib.metadata import EntryPoint, entry_points
+from typing import Annotated, Any, Union
+
+from pydantic import Field
+
+from trainers.methods.exchange.adacomp import spec as adacomp
+from trainers.methods.exchange.cser import spec as cser
+from trainers.methods.exchange.dense import spec as dense
+from trainers.methods.exchange.dgc import spec as dgc
+from trainers.methods.exchange.dist_ef_sgd import spec as dist_ef_sgd
+from trainers.methods.exchange.doublesqueeze import spec as doublesqueeze
+from trainers.methods.exchange.gtopk import spec as gtopk
+from trainers.methods.exchange.liec_sgd import spec as liec_sgd
+from trainers.methods.exchange.onebit import spec as onebit
+from trainers.methods.exchange.powersgd import spec as powersgd
+from trainers.methods.exchange.qsgd import spec as qsgd
+from trainers.methods.exchange.randomk import spec as randomk
+from trainers.methods.exchange.signsgd import spec as signsgd
+from trainers.methods.exchange.terngrad import spec as terngrad
+from trainers.methods.exchange.threshold import spec as threshold
+from trainers.methods.exchange.topk import spec as topk
+from trainers.spec.method import Method, Part
+
+GROUP = "wiretune.methods"
+
+OURS: tuple[Method, ...] = (
+    dense.NONE,
+    dense.FP16,
+    dense.BF16,
+    threshold.METHOD,
+    topk.METHOD,
+    randomk.METHOD,
+    dgc.METHOD,
+    gtopk.METHOD,
+    adacomp.METHOD,
+    powersgd.METHOD,
+    qsgd.METHOD,
+    terngrad.METHOD,
+    signsgd.METHOD,
+    onebit.METHOD,
+    doublesqueeze.METHOD,
+    dist_ef_sgd.METHOD,
+    cser.METHOD,
+    liec_sgd.METHOD,
+)
+
+
+def _from_elsewhere(entry: EntryPoint, known: set[tuple[str, str]]) -> Method:
+    """Load another package's method. Raises ImportError that names the package if it is none, or its name is taken."""
+    package = entry.dist.name if entry.dist else entry.value
+    try:
+        method = entry.load()
+    except Exception as error:
+        raise ImportError(f"the method `{entry.name}` of the package {package} cannot be imported: {error}") from error
+    if not isinstance(method, Method):
+        raise ImportError(f"{entry.value} of the package {package} must be a trainers.spec.method.Method")
+    if (method.part, method.kind) in known:
+        raise ImportError(f"the package {package} names its {method.part} `{method.kind}`, which there is already")
+    return method
+
+
+def _registered() -> tuple[Method, ...]:
+    found = list(OURS)
+    for entry in entry_points(group=GROUP):
+        found.append(_from_elsewhere(entry, {(each.part, each.kind) for each in found}))
+    return tuple(found)
+
+
+METHODS = _registered()
+
+
+def of(part: Part) -> tuple[Method, ...]:
+    """Return the methods that a job can choose at `part`."""
+    return tuple(method for method in METHODS if method.part == part)
+
+
+def get(part: Part, kind: str) -> Method:
+    """Return the method of that name. Raises KeyError if there is none."""
+    return {method.kind: method for method in of(part)}[kind]
+
+
+def union(part: Part, *others: Any) -> Any:
+    """Return the type of a job's `part` for pydantic: any of its methods' configurations, or `others`, by `kind`."""
+    configs = (*(method.config for method in of(part)), *others)
+    return Annotated[Union[configs], Field(discriminator="kind")]  # noqa: UP007  (of a tuple)

@@ -1,0 +1,157 @@
+"""The base of every gradient exchange's configuration: its knobs, its level, its traffic, and what it goes with.
+
+A kind that says nothing of a capability does not have it: whoever needs that capability refuses the kind. Pydantic
+only, so that a job can be checked without torch.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from trainers.exchange.levels.config import (
+    AccordionConfig,
+    CalibratedConfig,
+    CatConfig,
+    LevelsConfig,
+    LinkCost,
+    StaticConfig,
+    WarmupConfig,
+)
+from trainers.spec.ranges import Config, Fault, Range
+from trainers.traffic.buckets import Bucket
+from trainers.traffic.collectives import NOTHING, Traffic
+
+Density = Annotated[float, Field(gt=0, le=1)]
+Threshold = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Coefficient = Annotated[float, Field(ge=0, lt=1)]
+#: Steps from one meeting of the ranks to the next.
+Period = Annotated[int, Field(ge=1, le=100_000)]
+LevelName = Literal["density", "threshold", "rank"]
+
+
+class ExchangeBase(Config):
+    """A gradient exchange. Its level, if it has one, is what a controller steers."""
+
+    #: Whether the workers' mean arrives exactly, up to the rounding of float32.
+    is_exact: ClassVar[bool] = False
+    #: Whether it has a level for each layer by itself.
+    has_layer_levels: ClassVar[bool] = False
+
+    kind: str
+    overlap: bool = Field(True, description="send gradients while backward still computes others")
+    bucket_mib: float = Field(
+        4.0, gt=0, le=1024, description="gradients sent together, in MiB of float32; at most 8 buckets"
+    )
+
+    @property
+    def level_name(self) -> LevelName:
+        """What people call the level; an exchange without one is told by its density."""
+        return "density"
+
+    @property
+    def level(self) -> float | tuple[float, float] | None:
+        """The level, fixed or [low, high]; None: there is none."""
+        return None
+
+    @property
+    def is_by_density(self) -> bool:
+        """Whether the level is a density."""
+        return self.level is not None and self.level_name == "density"
+
+    @property
+    def without_momentum(self) -> str | None:
+        """The knob that spares workers the momentum that they apply before they compress; None: they apply none."""
+        return None
+
+    @property
+    def level_policy(self) -> str:
+        """The kind of what changes the level from step to step; `static`: nothing does."""
+        return "static"
+
+    @property
+    def reads_clock(self) -> bool:
+        """Whether what is sent follows from how long a link took that nobody states."""
+        return False
+
+    def check_level(self, level: float | None) -> float:
+        """Return the level to use: `level`, or the configured one; raises ValueError if it is none."""
+        wanted = self.level if level is None else level
+        if wanted is None or isinstance(wanted, tuple):
+            raise ValueError(f"`level` must be given where it is searched, got None for the range {wanted}")
+        if fault := self.level_fault(wanted):
+            raise ValueError(f"`level` {fault}, got {wanted:g}")
+        return wanted
+
+    def level_fault(self, level: float) -> str | None:
+        """Return what is wrong with a level, as `must be ...`; None: nothing."""
+        return None if 0 < level <= 1 else "must be in (0, 1] for a density"
+
+    def ranges(self) -> Iterator[Range]:
+        if isinstance(self.level, tuple):
+            yield Range("level", self.level_name, self.level)
+
+    def bucket_traffic(self, bucket: Bucket, num_workers: int, level: float | None) -> Traffic:
+        """Return the traffic of one bucket in one step, at the planned or measured `level`."""
+        raise NotImplementedError(f"`{self.kind}` does not say what it sends")
+
+    def step_traffic(self, buckets: Sequence[Bucket], num_workers: int, level: float | None) -> Traffic:
+        """Return the traffic of one step. Raises ValueError without a level where one is needed."""
+        return sum((self.bucket_traffic(bucket, num_workers, level) for bucket in buckets), start=NOTHING)
+
+    def difference_conflict(self) -> str | None:
+        """Return why this cannot send differences of parameters, none of which may be lost for good; None: it can."""
+        return f"`{self.kind}` does not say that it sends later what it does not send now"
+
+
+class CorrectedConfig(ExchangeBase):
+    """An exchange whose residual can follow the learning rate. Its default is our choice, whatever was published."""
+
+    lr_corrected: bool = Field(False, description="residual: rescale it when the learning rate changes")
+
+
+class SteeredConfig(ExchangeBase):
+    """An exchange whose level can change from step to step."""
+
+    levels: LevelsConfig = Field(StaticConfig(), description="what changes the level from step to step")
+
+    @property
+    def level_policy(self) -> str:
+        return self.levels.kind
+
+    @property
+    def reads_clock(self) -> bool:
+        return isinstance(self.levels, CatConfig) and isinstance(self.levels.cost, LinkCost)
+
+    def faults(self) -> Iterator[Fault]:
+        yield from super().faults()
+        if message := self._levels_conflict():
+            yield Fault("/levels", self.levels.kind, message)
+        elif isinstance(self.levels, AccordionConfig) and (message := self._critical_fault(self.levels.critical)):
+            critical = self.levels.critical
+            yield Fault("/levels/critical", critical, f"`critical` {message}, got {critical:g}")
+
+    def _levels_conflict(self) -> str | None:
+        """Return why `levels` does not go with this exchange, and what does; None: it does."""
+        match self.levels:
+            case WarmupConfig() if self.level_name != "density":
+                return (
+                    f"`warmup` lowers a density, and this exchange has a {self.level_name}: give "
+                    "`levels: {kind: accordion}`, or leave it out"
+                )
+            case CalibratedConfig():
+                return "`calibrated` is a threshold: give `exchange: {kind: threshold, hold: run}`, or leave it out"
+            case CatConfig():
+                return "`cat` chooses how many of the largest entries are sent: give `exchange: {kind: topk}`"
+        return None
+
+    def _critical_fault(self, critical: float) -> str | None:
+        """Return why `critical` is no level that sends more than the job's, as `must be ...`."""
+        if self.level is None:
+            return None  # another fault
+        if fault := self.level_fault(critical):
+            return fault
+        low, high = self.level if isinstance(self.level, tuple) else (self.level, self.level)
+        if self.level_name == "threshold":
+            return None if critical < low else f"must be below the threshold, {low:g}, to send more"
+        return None if critical > high else f"must be above the {self.level_name}, {high:g}, to send more"

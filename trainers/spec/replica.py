@@ -1,0 +1,84 @@
+"""Everything that one rank needs to train, declared once. Pydantic only, so that a job can be checked without torch."""
+
+from collections.abc import Iterator
+from typing import Literal
+
+from pydantic import Field
+
+from trainers.blocks.config import AllBlocksConfig, BlocksConfig, blocks_misfit
+from trainers.methods.exchange.auto.spec import LOCAL, Beside, JobExchange, Option, menu, options_misfit
+from trainers.optimizer_config import JobOptimizer, exchange_conflict
+from trainers.spec.activations import ActivationsConfig, KeepConfig
+from trainers.spec.link import LinkConfig, MeasureLink
+from trainers.spec.partition import IidPartition, PartitionConfig
+from trainers.spec.ranges import Config, Fault, Range
+from trainers.spec.two_way import DriftingConfig, optimizer_conflict
+from trainers.spec.workloads import WorkloadConfig
+from trainers.sync.config import EveryStepConfig, SyncConfig, misfit
+
+#: Neighbouring workers that share a node, at least 1; `auto`: those that are found on one machine.
+PerNode = int | Literal["auto"]
+
+
+class ReplicaConfig(Config):
+    """All that one rank needs to train, besides its rank and its peers."""
+
+    workload: WorkloadConfig
+    partition: PartitionConfig = IidPartition()
+    optimizer: JobOptimizer
+    exchange: JobExchange
+    sync: SyncConfig = EveryStepConfig()
+    activations: ActivationsConfig = KeepConfig()
+    blocks: BlocksConfig = AllBlocksConfig()
+    link: LinkConfig = MeasureLink()
+    workers_per_node: PerNode = Field(1, description="that exchange as one; auto: all that are on one machine")
+    seed: int = Field(0, ge=0, lt=2**31)
+    accumulate: int = Field(1, ge=1, le=1024, description="micro-batches per optimizer step")
+    clip: float | None = Field(None, gt=0, allow_inf_nan=False, description="global norm, after aggregation")
+    precision: Literal["float32", "bf16"] = Field("float32", description="bf16: autocast of forward and loss")
+    threads: int = Field(1, ge=1, le=256, description="torch threads per worker")
+    reply_timeout_s: float = Field(300.0, gt=0, description="of all that is no step: data, evaluation, checkpoints")
+    collective_timeout_s: float = Field(60.0, gt=0, description="a collective that takes longer is an error")
+
+    @property
+    def menu(self) -> tuple[Option, ...]:
+        """What competes in `exchange: {kind: auto}`; with one kind, nothing does."""
+        return menu(self.exchange, **self._beside())
+
+    @property
+    def apart_under(self) -> tuple[str, ...]:
+        """What leaves workers with parameters of their own: a kind of `sync` or `exchange`, options that compete."""
+        policies = () if isinstance(self.sync, EveryStepConfig) else (self.sync.kind,)
+        drifting = (self.exchange.kind,) if isinstance(self.exchange, DriftingConfig) else ()
+        return (*policies, *drifting, *(option.name for option in self.menu if option.kind == LOCAL))
+
+    def num_alone(self, num_workers: int) -> int:
+        """Return how many values `num_workers` workers can try at a time, each by one that exchanges nothing.
+
+        Only 1, by all of them together, where a worker alone shows little of the run: where workers train apart and
+        meet again, where a step trains some blocks, where exchanges are compared, or where data differ.
+        """
+        is_alike = isinstance(self.partition, IidPartition) and isinstance(self.blocks, AllBlocksConfig)
+        return num_workers if is_alike and not self.menu and not self.apart_under else 1
+
+    def _beside(self) -> Beside:
+        return Beside(optimizer=self.optimizer.kind, per_node=self.workers_per_node, partition=self.partition.kind)
+
+    def ranges(self) -> Iterator[Range]:
+        """Yield what is searched as a pair, each with its place in the job."""
+        for part in ("workload", "optimizer", "exchange", "sync", "activations", "blocks"):
+            for each in getattr(self, part).ranges():
+                yield each._replace(field=f"{part}/{each.field}")
+
+    def faults(self) -> Iterator[Fault]:
+        yield from super().faults()
+        if message := misfit(self.sync, self.exchange, self.optimizer.kind):
+            yield Fault("/sync", self.sync.kind, message)
+        if message := blocks_misfit(self.blocks, self.exchange, self.sync, self.optimizer.kind):
+            yield Fault("/blocks", self.blocks.kind, message)
+        if message := exchange_conflict(self.optimizer, self.exchange.kind):
+            yield Fault("/optimizer", self.optimizer.kind, message)
+        if message := optimizer_conflict(self.exchange, self.optimizer, clip=self.clip):
+            yield Fault("/exchange", self.exchange.kind, message)
+        if message := options_misfit(self.exchange, **self._beside()):
+            yield Fault("/exchange/options", getattr(self.exchange, "options", None), message)

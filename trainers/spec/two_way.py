@@ -1,0 +1,103 @@
+"""The configurations of exchanges that compress both ways: signs to owners of entries, signs of their sums to all.
+
+Pydantic only.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import Field
+
+from trainers.spec.exchange import ExchangeBase, Period
+from trainers.traffic.block_shards import BlockShards
+from trainers.traffic.buckets import Bucket, split
+from trainers.traffic.collectives import WORD_BYTES, MeanTraffic, Traffic, all_gather, all_to_all
+
+if TYPE_CHECKING:
+    from trainers.optimizer_config import JobOptimizer, OptimizerConfig
+
+Shapes = Sequence[Sequence[int]]
+
+
+class TwoWayConfig(ExchangeBase):
+    """An exchange that sends each entry's sign, and each block's mean magnitude, in every direction."""
+
+    follows_rate: ClassVar[bool] = True  # whether errors are rescaled so that rate x error stays as it was
+
+    block: int = Field(4096, ge=8, le=2**24, description="neighbouring entries that share a magnitude, at most")
+
+    def bucket_traffic(self, bucket: Bucket, num_workers: int, level: float | None) -> Traffic:
+        """Return the traffic of signs to their entries' owners, with the loss, and of their sums' signs to all."""
+        row = BlockShards(bucket.num_elements, num_workers, self.block).row_bytes
+        return all_to_all(num_workers * (WORD_BYTES + row), num_workers) + all_gather(row, num_workers)
+
+    def difference_conflict(self) -> str | None:
+        return f"the errors of `{self.kind}` follow the learning rate of gradients" if self.follows_rate else None
+
+
+class DriftingConfig(TwoWayConfig):
+    """An exchange whose workers apply by themselves what they do not send, so that their parameters differ."""
+
+    fitting_knobs: ClassVar[str] = "momentum: 0.0"  # of `sgd`, with which this goes
+
+    period: Period
+
+    def meeting_traffic(self, shapes: Shapes, *, num_workers: int, num_iterates: int = 1) -> Traffic:
+        """Return the traffic of a step in which workers meet.
+
+        `num_iterates` is 2 with Schedule-Free, whose z is averaged too, and else 1.
+        """
+        raise NotImplementedError(f"`{self.kind}` does not say what a meeting sends")
+
+    def mean_traffic(self, shapes: Shapes, *, num_workers: int, num_iterates: int = 1) -> MeanTraffic:
+        """Return the mean over the steps of a period, of which the last is a meeting."""
+        step = self.step_traffic(split(shapes, self), num_workers, None)
+        meeting = self.meeting_traffic(shapes, num_workers=num_workers, num_iterates=num_iterates)
+        others = self.period - 1
+        return MeanTraffic(
+            bytes=(others * step.bytes + meeting.bytes) / self.period,
+            rounds=(others * step.rounds + meeting.rounds) / self.period,
+        )
+
+    def fits(self, optimizer: "JobOptimizer") -> bool:
+        """Whether what workers apply by themselves cancels out under `optimizer`.
+
+        The update must be linear in each worker's own gradient, with the same factor, and remember nothing of it that
+        no meeting resets.
+        """
+        return is_plain(optimizer) or optimizer.kind == "schedulefree_sgd"
+
+
+def is_plain(optimizer: "JobOptimizer") -> bool:
+    """Whether a step is the learning rate times the gradient, and decay."""
+    return optimizer.kind == "sgd" and optimizer.momentum == 0
+
+
+def optimizer_conflict(exchange: ExchangeBase, optimizer: "JobOptimizer", *, clip: float | None) -> str | None:
+    """Return why `exchange` does not go with the optimizer, or with clipping; None: it does."""
+    if not isinstance(exchange, DriftingConfig):
+        return None
+    if clip is not None:
+        return (
+            f"with `{exchange.kind}` each worker has a gradient of its own, and `clip` {clip:g} would scale each by "
+            "another factor: give `clip: null`, or `exchange: {kind: doublesqueeze}`"
+        )
+    if exchange.fits(optimizer):
+        return None
+    return (
+        f"with `{exchange.kind}` each worker steps by a gradient of its own, and under this `{optimizer.kind}` what "
+        f"workers apply apart would not cancel out: give `optimizer: {{kind: sgd, {exchange.fitting_knobs}}}`, or "
+        "`exchange: {kind: doublesqueeze}`"
+    )
+
+
+def group_conflict(
+    exchange: ExchangeBase, optimizer: "OptimizerConfig", groups: Iterable[Mapping[str, Any]]
+) -> str | None:
+    """Return why `exchange` does not go with the options that a workload's parameter groups bring; None: it does."""
+    for group in groups:
+        brought = {name: group[name] for name in ("momentum", "weight_decay") if name in group}
+        if message := optimizer_conflict(exchange, optimizer.model_copy(update=brought), clip=None):
+            given = ", ".join(f"{name} {value:g}" for name, value in brought.items())
+            return f"a parameter group of the workload brings {given}: {message}"
+    return None

