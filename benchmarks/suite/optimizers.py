@@ -26,7 +26,7 @@ from search.types import Candidate, Decision, Values
 from suite.controlled import train
 from suite.tasks import TASKS
 from suite.training import Line
-from trainers import auto_optimizer
+from trainers.methods.optimizer import auto as optimizer_auto
 from trainers.spec.config import AutoOptimizerConfig, OptimizerConfig
 
 ROWS = Path(__file__).parent / "optimizers.jsonl"
@@ -79,7 +79,7 @@ def run(task: str, arm: str, steps: int, seed: int) -> Row:
     competing = options if len(options) > 1 else ()
     line, started = Line(TASKS[task], seed), time.monotonic()
     config = AutoOptimizerConfig(options=competing) if competing else options[0]
-    line.optimizer = auto_optimizer.build(config, line.workload, line.model)
+    line.optimizer = optimizer_auto.build(config, line.workload, line.model)
     name = options[0].kind if competing else None
     space = SearchSpace(
         optimizer=options[0].kind,

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from torch.func import functional_call
 
 from suite.tasks import SuiteWorkload, Task
-from trainers import optimizers
+from trainers.methods.optimizer import optimizers
 from trainers.spec.config import OptimizerConfig
 from trainers.training.sampler import Sampler
 

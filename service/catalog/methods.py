@@ -21,7 +21,7 @@ from trainers.spec.config import (
     AutoConfig,
     DriftingConfig,
     JointSparConfig,
-    LocalConfig,
+    LocalUpdatesConfig,
     NoneConfig,
     WorkloadConfig,
 )
@@ -223,7 +223,7 @@ def traffic(spec: JobSpec, shapes: tuple[Shape, ...], workers: int) -> TrafficVi
     if isinstance(replica.blocks, JointSparConfig) and isinstance(exchange, NoneConfig):
         sent = cost.drawn_step(shapes, num_workers=workers, exchange=exchange, share=first(replica.blocks.share))
         return TrafficView(bytes_per_step=sent.bytes, rounds_per_step=sent.rounds)
-    period = first(replica.sync.period) if isinstance(replica.sync, LocalConfig) else 1
+    period = first(replica.sync.period) if isinstance(replica.sync, LocalUpdatesConfig) else 1
     sent = cost.meeting_traffic(
         shapes,
         num_workers=workers,

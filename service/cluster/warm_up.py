@@ -10,7 +10,7 @@ from search.types import Values
 from service.cluster import exchange_probing
 from service.cluster.trial_ledger import bytes_per_worker
 from service.job.spec import TrialSpec
-from trainers.exchange.levels.config import StaticConfig
+from trainers.methods.levels.spec import StaticConfig
 from trainers.spec.config import AutoConfig, EmulateLink, NoneConfig, ReplicaConfig, contenders
 from trainers.traffic import cost
 from trainers.training.group import Group

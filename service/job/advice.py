@@ -20,6 +20,7 @@ from search.config import (
     num_coarse,
 )
 from service.job.spec import JobSpec, TrialSpec
+from trainers.methods.sync.spec import StlSgdConfig
 from trainers.spec.config import (
     AccordionBatchConfig,
     AccordionConfig,
@@ -30,7 +31,6 @@ from trainers.spec.config import (
     ReplicaConfig,
     contenders,
 )
-from trainers.sync.config import StlSgdConfig
 
 #: A shorter probe says little of where its loss leads.
 MIN_PROBE_STEPS = StagedConfig.model_fields["min_probe_steps"].default

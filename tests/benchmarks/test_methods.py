@@ -14,7 +14,7 @@ from contest import methods_table, ours, rates
 from contest.book import Book
 from contest.methods import METHODS
 
-from trainers.exchange.levels.config import CostConfig, LevelsConfig
+from trainers.methods.levels.spec import CostConfig, LevelsConfig
 from trainers.spec.config import ActivationsConfig, BlocksConfig, ExchangeConfig, SyncConfig
 
 

@@ -13,6 +13,7 @@ from sync_scenarios import write_checkpoint
 
 from trainers.exchange.options import Option
 from trainers.exchange.step_result import Exchanged
+from trainers.methods.sync.spec import LocalSgdConfig
 from trainers.spec.config import (
     AutoConfig,
     DigitsMlp,
@@ -27,7 +28,6 @@ from trainers.spec.config import (
     SyncConfig,
     ThresholdConfig,
 )
-from trainers.sync.config import LocalSgdConfig
 from trainers.traffic.option_cost import mean_traffic
 from trainers.training.replica import Replica
 from trainers.training.segment import Segment

@@ -6,7 +6,7 @@ from typing import Any
 from exchange_bench import digest
 from sync_scenarios import write_checkpoint
 
-from trainers.blocks.jointspar import JointSpar
+from trainers.methods.blocks.jointspar.jointspar import JointSpar
 from trainers.spec.config import (
     AllBlocksConfig,
     BlocksConfig,

@@ -10,7 +10,7 @@ from sync_bench import SyncBench
 from sync_scenarios import write_checkpoint
 
 from trainers.exchange.config import DgcConfig, PowerSgdConfig, ThresholdConfig, TopKConfig
-from trainers.exchange.levels.config import (
+from trainers.methods.levels.spec import (
     AccordionConfig,
     AffineCost,
     CalibratedConfig,
@@ -18,8 +18,8 @@ from trainers.exchange.levels.config import (
     PacketCost,
     WarmupConfig,
 )
+from trainers.methods.sync.spec import AccordionBatchConfig
 from trainers.spec.config import DigitsMlp, EmulateLink, ExchangeConfig, ReplicaConfig, SgdConfig
-from trainers.sync.config import AccordionBatchConfig
 from trainers.training.replica import Replica
 from trainers.training.segment import Segment
 

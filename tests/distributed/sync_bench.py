@@ -11,14 +11,14 @@ import torch
 from exchange_bench import Place
 from torch import Tensor, nn
 
-from trainers import optimizers
-from trainers.blocks.table import AllBlocks
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.step_result import Exchanged
+from trainers.methods.blocks.registry import AllBlocks
+from trainers.methods.optimizer import optimizers
+from trainers.methods.sync import registry
+from trainers.methods.sync.policy import Update
+from trainers.methods.sync.spec import SyncConfig
 from trainers.spec.config import DigitsMlp, ExchangeConfig, NoneConfig, OptimizerConfig, ReplicaConfig, SgdConfig
-from trainers.sync import table
-from trainers.sync.config import SyncConfig
-from trainers.sync.policy import Update
 from trainers.workload import Batch, Workload
 
 SHAPES = ((24, 16), (16,))
@@ -83,7 +83,7 @@ class SyncBench:
         self.parameters = list(self.optimizer.parameters.values())
         self.buffer = GradientBuffer.behind(self.parameters, config.exchange)
         self.node_links = place.node_links()
-        self.policy = table.build(
+        self.policy = registry.build(
             config,
             self.optimizer,
             self.buffer,

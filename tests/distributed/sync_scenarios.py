@@ -16,6 +16,14 @@ from trainers.exchange.config import Bf16Config, Fp16Config, PowerSgdConfig, Sig
 from trainers.exchange.node_links import NodeLinks
 from trainers.exchange.pacing import LinkPacer
 from trainers.exchange.topology import Nodes, Topology
+from trainers.methods.sync.delayed_average import Background
+from trainers.methods.sync.spec import (
+    CocodSgdConfig,
+    LocalSgdConfig,
+    OverlapLocalSgdConfig,
+    StlSgdConfig,
+    VrlSgdConfig,
+)
 from trainers.spec.config import (
     ByLabelPartition,
     DigitsMlp,
@@ -28,14 +36,6 @@ from trainers.spec.config import (
     ScheduleFreeSgdConfig,
     SgdConfig,
     SyncConfig,
-)
-from trainers.sync.background import Background
-from trainers.sync.config import (
-    CocodSgdConfig,
-    LocalSgdConfig,
-    OverlapLocalSgdConfig,
-    StlSgdConfig,
-    VrlSgdConfig,
 )
 from trainers.traffic import cost
 from trainers.training.checkpoint import Shard, commit_manifest

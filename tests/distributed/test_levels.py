@@ -12,7 +12,7 @@ from scenarios import Reports
 from sync_bench import Problem
 
 from trainers.exchange.config import PowerSgdConfig, TopKConfig
-from trainers.exchange.levels.config import AccordionConfig, CatConfig
+from trainers.methods.levels.spec import AccordionConfig, CatConfig
 from trainers.spec.config import DigitsMlp, EmulateLink, ReplicaConfig, SgdConfig
 from trainers.traffic import cost
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from trainers.exchange.config import CserConfig
+from trainers.methods.sync.spec import LocalSgdConfig
 from trainers.spec.config import (
     AutoConfig,
     ByLabelPartition,
@@ -20,7 +21,6 @@ from trainers.spec.config import (
     SgdConfig,
     ThresholdConfig,
 )
-from trainers.sync.config import LocalSgdConfig
 from trainers.training.replica import Replica
 from trainers.training.segment import Segment
 

@@ -11,12 +11,12 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from trainers import optimizers
-from trainers.blocks import chances
-from trainers.blocks.division import divide
-from trainers.blocks.jointspar import JointSpar
-from trainers.blocks.table import build
 from trainers.exchange.buffer import GradientBuffer
+from trainers.methods.blocks.division import divide
+from trainers.methods.blocks.jointspar import chances
+from trainers.methods.blocks.jointspar.jointspar import JointSpar
+from trainers.methods.blocks.registry import build
+from trainers.methods.optimizer import optimizers
 from trainers.spec.config import (
     AllBlocksConfig,
     BlocksConfig,

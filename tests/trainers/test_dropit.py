@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trainers.dropit import Activations, SavedTensors
+from trainers.methods.activations.dropit.dropit import Activations, SavedTensors
 from trainers.spec.config import DigitsMlp, DropItConfig, KeepConfig, NoneConfig, ReplicaConfig, SgdConfig
 from trainers.training.replica import Replica
 from trainers.training.segment import Segment

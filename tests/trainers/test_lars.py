@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import Parameter
 
-from trainers.lars import Lars
+from trainers.methods.optimizer.lars import Lars
 from trainers.spec.config import DigitsMlp, LarsConfig, NoneConfig, ReplicaConfig
 from trainers.training.replica import Replica
 from trainers.training.segment import Segment

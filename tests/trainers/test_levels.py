@@ -15,9 +15,10 @@ from trainers.exchange.connection import Connection
 from trainers.exchange.kernels.entries import Entries
 from trainers.exchange.kernels.pack import pack, unpack
 from trainers.exchange.ledger import Ledger
-from trainers.exchange.levels.accordion import Accordion
-from trainers.exchange.levels.calibrated import threshold_for
-from trainers.exchange.levels.cat import (
+from trainers.exchange.pacing import Unpaced
+from trainers.methods.levels.accordion import Accordion
+from trainers.methods.levels.calibrated import threshold_for
+from trainers.methods.levels.cat import (
     Numbers,
     best_count,
     gain_of_drawn,
@@ -25,7 +26,9 @@ from trainers.exchange.levels.cat import (
     gain_of_signs,
     scale_of_draws,
 )
-from trainers.exchange.levels.config import (
+from trainers.methods.levels.prices import payload_bits, stated
+from trainers.methods.levels.regimes import is_critical
+from trainers.methods.levels.spec import (
     AccordionConfig,
     AffineCost,
     CalibratedConfig,
@@ -34,13 +37,10 @@ from trainers.exchange.levels.config import (
     PayloadCost,
     WarmupConfig,
 )
-from trainers.exchange.levels.prices import payload_bits, stated
-from trainers.exchange.levels.regimes import is_critical
-from trainers.exchange.levels.steered import with_epoch
-from trainers.exchange.levels.warmup import density_at
-from trainers.exchange.pacing import Unpaced
+from trainers.methods.levels.steered import with_epoch
+from trainers.methods.levels.warmup import density_at
+from trainers.methods.sync.spec import AccordionBatchConfig
 from trainers.spec.config import ExchangeConfig
-from trainers.sync.config import AccordionBatchConfig
 from trainers.traffic import cost
 from trainers.traffic.payload_layout import PayloadLayout
 from trainers.training.snapshot import Kept

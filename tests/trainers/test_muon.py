@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trainers import optimizers
-from trainers.muon import MuonWithAdamW
-from trainers.optimizers import Optimizer
+from trainers.methods.optimizer import optimizers
+from trainers.methods.optimizer.muon import MuonWithAdamW
+from trainers.methods.optimizer.optimizers import Optimizer
 from trainers.spec.config import DigitsMlp, MuonConfig
 from trainers.workload import WorkloadError
 from trainers.workloads.digits import Digits

@@ -6,8 +6,8 @@ from schedulefree import SGDScheduleFree
 from torch import Tensor, nn
 from torch.nn import Parameter
 
-from trainers import optimizers
-from trainers.optimizers import Optimizer
+from trainers.methods.optimizer import optimizers
+from trainers.methods.optimizer.optimizers import Optimizer
 from trainers.spec.config import (
     AdamWConfig,
     DigitsMlp,

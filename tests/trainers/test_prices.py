@@ -7,9 +7,9 @@ from hypothesis import given, settings, strategies as st
 from trainers.exchange.config import TopKConfig
 from trainers.exchange.connection import Connection
 from trainers.exchange.ledger import Ledger
-from trainers.exchange.levels.config import CatConfig
-from trainers.exchange.levels.prices import LinkFit, LinkPrice
 from trainers.exchange.pacing import LinkPacer
+from trainers.methods.levels.prices import LinkFit, LinkPrice
+from trainers.methods.levels.spec import CatConfig
 from trainers.spec.config import EmulateLink
 from trainers.traffic import cost
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from trainers.optimizers import build
+from trainers.methods.optimizer.optimizers import build
 from trainers.spec.config import (
     AdamWConfig,
     DigitsMlp,

@@ -7,15 +7,15 @@ import torch
 from hypothesis import given, strategies as st
 
 from trainers.exchange.config import TopKConfig
-from trainers.spec.config import EmulateLink, Mnist5kCnn, NoneConfig, ReplicaConfig, ScheduleFreeSgdConfig
-from trainers.sync.config import (
+from trainers.methods.sync.spec import (
     CocodSgdConfig,
     EveryStepConfig,
     LocalSgdConfig,
     StlSgdConfig,
     VrlSgdConfig,
 )
-from trainers.sync.stl_sgd import Stage, period_at, stage_at
+from trainers.methods.sync.stl_sgd import Stage, period_at, stage_at
+from trainers.spec.config import EmulateLink, Mnist5kCnn, NoneConfig, ReplicaConfig, ScheduleFreeSgdConfig
 from trainers.traffic import cost
 from trainers.training.group import merge
 from trainers.training.replica import Replica

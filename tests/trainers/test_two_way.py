@@ -7,8 +7,8 @@ from pydantic import ValidationError
 
 from trainers.exchange.compressors.sign import BlockSign
 from trainers.exchange.config import CserConfig, DistEfSgdConfig, DoubleSqueezeConfig, LiecSgdConfig
+from trainers.methods.sync.spec import LocalSgdConfig
 from trainers.spec.config import LarsConfig, ScheduleFreeSgdConfig, SgdConfig
-from trainers.sync.config import LocalSgdConfig
 from trainers.traffic import cost, drifting_cost, sizes
 from trainers.traffic.block_shards import BlockShards
 from trainers.training.replica import Replica

@@ -29,8 +29,8 @@ from trainers.exchange.config import (
 from trainers.exchange.connection import Connection
 from trainers.exchange.kernels import operators
 from trainers.exchange.ledger import Ledger
-from trainers.exchange.levels.config import CatConfig
 from trainers.exchange.pacing import Unpaced
+from trainers.methods.levels.spec import CatConfig
 from trainers.spec.config import ExchangeConfig, NoneConfig, ThresholdConfig, TopKConfig
 from trainers.traffic import cost
 

@@ -30,7 +30,7 @@ from trainers.exchange.config_base import (
     SteeredConfig as SteeredConfig,
     Threshold as Threshold,
 )
-from trainers.exchange.levels.config import (
+from trainers.methods.levels.spec import (
     AccordionConfig,
     CalibratedConfig,
     CatConfig,

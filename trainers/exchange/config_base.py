@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainers.exchange.levels.config import (
+from trainers.methods.levels.spec import (
     AccordionConfig,
     CalibratedConfig,
     CatConfig,

@@ -21,11 +21,11 @@ from trainers.exchange import two_level
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.communication import Communication
 from trainers.exchange.config import CorrectedConfig, ExchangeConfig, TwoWayConfig
-from trainers.exchange.levels.config import AccordionConfig
 from trainers.exchange.node_links import NodeLinks, found
 from trainers.exchange.pacing import Unpaced
 from trainers.exchange.step_result import Exchanged
 from trainers.exchange.topology import Topology
+from trainers.methods.levels.spec import AccordionConfig
 from trainers.traffic.buckets import Layer
 from trainers.training.segment import Purpose
 

@@ -8,7 +8,7 @@ from trainers.exchange.options import JobExchange
 from trainers.spec.ranges import first
 
 if TYPE_CHECKING:
-    from trainers.optimizer_config import JobOptimizer, OptimizerConfig
+    from trainers.methods.optimizer.spec import JobOptimizer, OptimizerConfig
 
 
 def unfit(exchange: JobExchange, optimizer: "JobOptimizer", *, clip: float | None) -> str | None:

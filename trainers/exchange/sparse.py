@@ -18,12 +18,12 @@ from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.config import GTopKConfig, RandomKConfig, SparseConfig
 from trainers.exchange.connection import Connection
 from trainers.exchange.dense import all_reduce_mean
-from trainers.exchange.levels.level import Level
 from trainers.exchange.selectors.selector import Selector
 from trainers.exchange.step_result import DIVERGED, Exchanged, all_finite
 from trainers.exchange.sum_by_owner import Sharded, owned
 from trainers.exchange.sum_same_indices import Shared
 from trainers.exchange.tree import Tree
+from trainers.methods.levels.level import Level
 from trainers.traffic import cost
 from trainers.traffic.buckets import Bucket
 from trainers.training.snapshot import Kept

@@ -13,12 +13,6 @@ from pydantic import (
     field_validator,
 )
 
-from trainers.blocks.config import (
-    AllBlocksConfig as AllBlocksConfig,
-    BlocksConfig as BlocksConfig,
-    JointSparConfig as JointSparConfig,
-    blocks_misfit as blocks_misfit,
-)
 from trainers.exchange.config import (  # the exchange's part of the configuration
     AdaCompConfig as AdaCompConfig,
     Bf16Config as Bf16Config,
@@ -43,7 +37,6 @@ from trainers.exchange.config import (  # the exchange's part of the configurati
     reads_clock as reads_clock,
 )
 from trainers.exchange.fitting import unfit
-from trainers.exchange.levels.config import AccordionConfig as AccordionConfig
 from trainers.exchange.options import (
     LOCAL,
     AutoConfig as AutoConfig,
@@ -53,7 +46,19 @@ from trainers.exchange.options import (
     menu,
     options_misfit,
 )
-from trainers.optimizer_config import (
+from trainers.methods.activations.spec import (
+    ActivationsConfig as ActivationsConfig,
+    DropItConfig as DropItConfig,
+    KeepConfig as KeepConfig,
+)
+from trainers.methods.blocks.spec import (
+    AllBlocksConfig as AllBlocksConfig,
+    BlocksConfig as BlocksConfig,
+    JointSparConfig as JointSparConfig,
+    blocks_misfit as blocks_misfit,
+)
+from trainers.methods.levels.spec import AccordionConfig as AccordionConfig
+from trainers.methods.optimizer.spec import (
     AdamWConfig as AdamWConfig,
     AutoOptimizerConfig as AutoOptimizerConfig,
     JobOptimizer as JobOptimizer,
@@ -67,14 +72,14 @@ from trainers.optimizer_config import (
     contenders as contenders,
     exchange_conflict as exchange_conflict,
 )
-from trainers.spec.ranges import Config, Fault, Range
-from trainers.sync.config import (
+from trainers.methods.sync.spec import (
     AccordionBatchConfig as AccordionBatchConfig,
     EveryStepConfig as EveryStepConfig,
-    LocalConfig as LocalConfig,
+    LocalUpdatesConfig as LocalUpdatesConfig,
     SyncConfig as SyncConfig,
     misfit as misfit,
 )
+from trainers.spec.ranges import Config, Fault, Range
 
 #: Neighbouring workers that share a node, at least 1; `auto`: those that are found on one machine.
 PerNode = int | Literal["auto"]
@@ -217,28 +222,6 @@ class ByLabelPartition(Config):
 
 
 PartitionConfig = Annotated[IidPartition | DirichletPartition | ByLabelPartition, Field(discriminator="kind")]
-
-
-class KeepConfig(Config):
-    """Layers keep their whole inputs for backward."""
-
-    kind: Literal["keep"] = "keep"
-
-
-Gamma = Annotated[float, Field(ge=0, lt=1)]
-
-
-class DropItConfig(Config):
-    """Linear and convolutional layers drop the smallest entries of what they keep (DropIT, Chen et al., 2023)."""
-
-    kind: Literal["dropit"] = "dropit"
-    gamma: Gamma | tuple[Gamma, Gamma] = Field(0.8, description="share of a layer's input that is dropped; 0: none")
-    selection: Literal["sampled", "exact"] = Field(
-        "sampled", description="sampled: by a threshold that a sample of the entries finds; exact: by sorting them"
-    )
-
-
-ActivationsConfig = Annotated[KeepConfig | DropItConfig, Field(discriminator="kind")]
 
 
 class MeasureLink(Config):

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from trainers.blocks.division import divide
 from trainers.exchange.config import (
     AdaCompConfig,
     Bf16Config,
@@ -33,8 +32,9 @@ from trainers.exchange.config import (
     TopKConfig,
     TwoWayConfig,
 )
+from trainers.methods.blocks.division import divide
+from trainers.methods.sync.spec import AccordionBatchConfig, BehindConfig, EveryStepConfig, SyncConfig
 from trainers.spec.config import EmulateLink
-from trainers.sync.config import AccordionBatchConfig, BehindConfig, EveryStepConfig, SyncConfig
 from trainers.traffic import sizes
 from trainers.traffic.block_shards import BlockShards
 from trainers.traffic.buckets import Bucket, Layer, split

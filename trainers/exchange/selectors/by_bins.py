@@ -13,10 +13,10 @@ from trainers.exchange.config import AdaCompConfig
 from trainers.exchange.connection import Connection
 from trainers.exchange.kernels.entries import Entries
 from trainers.exchange.kernels.scatter import together
-from trainers.exchange.levels.level import Level
 from trainers.exchange.memory import Memory, Selection
 from trainers.exchange.selectors.selector import Count
 from trainers.exchange.step_result import all_finite
+from trainers.methods.levels.level import Level
 from trainers.traffic import cost
 from trainers.traffic.buckets import Bucket
 

@@ -15,10 +15,10 @@ from trainers.exchange.config import ByDensity, DgcConfig
 from trainers.exchange.connection import Connection
 from trainers.exchange.kernels.quantile import reached_by
 from trainers.exchange.kernels.scatter import together
-from trainers.exchange.levels.level import LayerLevels, Level, level_of
 from trainers.exchange.memory import Memory, Selection
 from trainers.exchange.selectors.selector import Count
 from trainers.exchange.step_result import all_finite
+from trainers.methods.levels.level import LayerLevels, Level, level_of
 from trainers.traffic import cost
 from trainers.traffic.buckets import Bucket, Layer
 from trainers.traffic.sizes import num_selected

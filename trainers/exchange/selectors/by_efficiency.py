@@ -13,8 +13,11 @@ from trainers.exchange.compressors.threshold import LEAST_THRESHOLD
 from trainers.exchange.config import TopKConfig
 from trainers.exchange.connection import Connection
 from trainers.exchange.kernels.entries import Entries
-from trainers.exchange.levels import prices
-from trainers.exchange.levels.cat import (
+from trainers.exchange.memory import Memory, Selection
+from trainers.exchange.selectors.selector import Count
+from trainers.exchange.step_result import all_finite
+from trainers.methods.levels import prices
+from trainers.methods.levels.cat import (
     Numbers,
     best_count,
     gain_of_drawn,
@@ -22,11 +25,8 @@ from trainers.exchange.levels.cat import (
     gain_of_signs,
     scale_of_draws,
 )
-from trainers.exchange.levels.config import CatConfig
-from trainers.exchange.levels.level import Level, common
-from trainers.exchange.memory import Memory, Selection
-from trainers.exchange.selectors.selector import Count
-from trainers.exchange.step_result import all_finite
+from trainers.methods.levels.level import Level, common
+from trainers.methods.levels.spec import CatConfig
 from trainers.traffic import cost
 from trainers.traffic.buckets import Bucket
 

@@ -13,11 +13,11 @@ from trainers.exchange.compressors.threshold import HardThreshold
 from trainers.exchange.config import ThresholdConfig
 from trainers.exchange.connection import Connection
 from trainers.exchange.kernels.quantile import reached_by
-from trainers.exchange.levels.calibrated import threshold_for
-from trainers.exchange.levels.config import CalibratedConfig
-from trainers.exchange.levels.level import Level, common
 from trainers.exchange.memory import Memory, Selection
 from trainers.exchange.selectors.selector import Count
+from trainers.methods.levels.calibrated import threshold_for
+from trainers.methods.levels.level import Level, common
+from trainers.methods.levels.spec import CalibratedConfig
 from trainers.traffic.buckets import Bucket
 
 #: A sample says where a payload is full if it has so many entries of that payload.

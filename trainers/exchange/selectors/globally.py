@@ -12,9 +12,9 @@ from trainers.exchange.compressors.threshold import LEAST_THRESHOLD
 from trainers.exchange.config import TopKConfig
 from trainers.exchange.connection import Connection
 from trainers.exchange.kernels.quantile import reached_by
-from trainers.exchange.levels.level import Level, common
 from trainers.exchange.memory import Memory, Selection
 from trainers.exchange.selectors.selector import Count
+from trainers.methods.levels.level import Level, common
 from trainers.traffic import cost
 from trainers.traffic.buckets import Bucket
 from trainers.traffic.sizes import num_selected

@@ -11,7 +11,6 @@ from trainers.exchange.config import (
     ThresholdConfig,
     TopKConfig,
 )
-from trainers.exchange.levels.config import CatConfig
 from trainers.exchange.selectors.at_random import AtRandom
 from trainers.exchange.selectors.by_bins import ByBins
 from trainers.exchange.selectors.by_count import ByCount, Dgc
@@ -19,6 +18,7 @@ from trainers.exchange.selectors.by_efficiency import ByEfficiency
 from trainers.exchange.selectors.by_threshold import ByThreshold
 from trainers.exchange.selectors.globally import Globally
 from trainers.exchange.selectors.selector import Selector
+from trainers.methods.levels.spec import CatConfig
 from trainers.traffic.buckets import Bucket
 
 
