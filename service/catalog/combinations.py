@@ -1,4 +1,4 @@
-"""Which kinds of a job's other parts go with a method, and with which knobs: asked of the job itself."""
+"""Find the kinds of a job's other parts that go with a method, and with which knobs, by asking the job itself."""
 
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, NamedTuple, get_args, get_origin

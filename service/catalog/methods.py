@@ -43,7 +43,7 @@ class _View(BaseModel):
 
 
 class PaperView(_View):
-    """Where a method was published."""
+    """A publication of a method."""
 
     authors: str = Field(description="family names, in the paper's order")
     title: str
@@ -73,7 +73,7 @@ class NeedsView(_View):
 
 
 class TrafficView(_View):
-    """What one worker sends in a step, as predicted: the mean over a period, or over draws, at the job's level."""
+    """The predicted traffic of one worker in a step: the mean over a period, or over draws, at the job's level."""
 
     bytes_per_step: float
     rounds_per_step: float = Field(description="times that a step waits for the link's latency")

@@ -46,11 +46,8 @@ from trainers.exchange.options import (
     menu,
     options_misfit,
 )
-from trainers.methods.activations.spec import (
-    ActivationsConfig as ActivationsConfig,
-    DropItConfig as DropItConfig,
-    KeepConfig as KeepConfig,
-)
+from trainers.methods.activations.dropit.spec import DropItConfig as DropItConfig
+from trainers.methods.activations.spec import ActivationsConfig as ActivationsConfig, KeepConfig as KeepConfig
 from trainers.methods.blocks.spec import (
     AllBlocksConfig as AllBlocksConfig,
     BlocksConfig as BlocksConfig,

@@ -1,4 +1,4 @@
-"""How a model's parameters are divided into blocks. Pure Python, so that a job can be costed without torch."""
+"""Divide a model's parameters into blocks. Pure Python, so that a job can be costed without torch."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Which class runs which kind, and what all of them have in common."""
+"""Build the blocks that a configuration describes: the protocol, and its trivial kind."""
 
 from collections.abc import Mapping
 from typing import Protocol

@@ -1,4 +1,4 @@
-"""Which blocks of a model a step trains, and the knobs of that. Pydantic only: a job is checked without torch."""
+"""The choices of the blocks that a step trains, and their knobs. Pydantic only: a job is checked without torch."""
 
 from collections.abc import Iterator
 from typing import Annotated, Literal

@@ -1,4 +1,4 @@
-"""What an exchange is told to send at: one level for all layers, or one for each."""
+"""The level that an exchange sends at: one for all layers, or one for each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

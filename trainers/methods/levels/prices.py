@@ -1,4 +1,4 @@
-"""What a message costs that has so many entries: by its bits, in packets, or in seconds on the link."""
+"""The cost of a message with so many entries: in bits, in packets, or in seconds on the link."""
 
 from typing import Any, NamedTuple, Protocol
 
@@ -66,7 +66,7 @@ class StatedPrice:
 
 
 class Rates(NamedTuple):
-    """What a link takes."""
+    """The seconds that a link takes per round and per byte."""
 
     round_s: float
     byte_s: float

@@ -23,7 +23,7 @@ Part = Sequence[Layer]
 
 @dataclass(frozen=True)
 class RegimeState:
-    """Where training is, and what was found last, by part. Norms are this rank's own; the rest is equal on all."""
+    """The place in training, and the last finding by part. Norms are this rank's own; the rest is equal on all."""
 
     critical: tuple[bool, ...]
     norms: tuple[float, ...] = ()  # at the last comparison; none: there was none
@@ -32,7 +32,7 @@ class RegimeState:
 
 
 def is_critical(before: float | None, now: float, eta: float) -> bool:
-    """Whether a norm that was `before`, None: the first, and is `now` tells of a critical regime."""
+    """Tell a critical regime by a norm that was `before`, None: this is the first, and is `now`."""
     return not before or not abs(before - now) / before < eta  # what is no number is critical
 
 
@@ -48,7 +48,7 @@ class Regimes:
 
     @property
     def critical(self) -> tuple[bool, ...]:
-        """Whether each part is in a critical regime."""
+        """The verdict on each part: True in a critical regime."""
         return self._state.critical
 
     def watch(self, bucket: Bucket, gradient: Tensor) -> None:

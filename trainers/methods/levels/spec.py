@@ -1,4 +1,4 @@
-"""What changes an exchange's level from step to step, and its knobs. Pydantic only: a job is checked without torch."""
+"""The policies that change an exchange's level from step to step. Pydantic only: a job is checked without torch."""
 
 from typing import Annotated, Literal, Self
 
@@ -54,7 +54,7 @@ class AccordionConfig(RegimeConfig):
 
 
 class PayloadCost(Config):
-    """What a message costs is its bits."""
+    """A message costs its bits."""
 
     kind: Literal["payload"] = "payload"
 

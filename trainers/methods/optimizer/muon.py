@@ -90,7 +90,7 @@ class _Matrices:
 
 
 def is_matrix(parameter: Tensor, not_matrices: Collection[Tensor]) -> bool:
-    """Whether a parameter maps one layer to the next: a matrix, or a kernel."""
+    """Return whether a parameter maps one layer to the next: a matrix, or a kernel."""
     return parameter.ndim >= 2 and all(parameter is not each for each in not_matrices)
 
 

@@ -143,7 +143,7 @@ class Optimizer:
 
     @property
     def averages(self) -> bool:
-        """Whether another iterate is evaluated than is trained."""
+        """True where another iterate is evaluated than is trained."""
         return any(_interpolation(self.config, group) is not None for group in self._groups)
 
     def iterate(self) -> list[Tensor]:
@@ -318,7 +318,7 @@ def _initial_state(config: OptimizerConfig, group: Group, parameter: Parameter) 
 
 
 def _counts_on_device(group: Group) -> bool:
-    """Whether torch keeps step counts beside the parameters; else they are on the host."""
+    """Return whether torch keeps step counts beside the parameters; else they are on the host."""
     return bool(group.get("fused") or group.get("capturable"))
 
 

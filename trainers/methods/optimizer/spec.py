@@ -1,4 +1,4 @@
-"""Which optimizer steps the parameters, and its knobs. Pydantic only: a job is checked without torch."""
+"""The optimizers that step the parameters, and their knobs. Pydantic only: a job is checked without torch."""
 
 from collections.abc import Iterator
 from typing import Annotated, Literal

@@ -17,7 +17,7 @@ from trainers.training.snapshot import Stateless
 
 
 class Holding(Stateless):
-    """What gradients go through: `exchange`, once there are those of `batch` steps, by their mean.
+    """Adds up the gradients of `batch` steps, and sends their mean through `exchange`.
 
     A loss that is not finite in a step that is held is found when all are exchanged: until then no rank may stop.
     """
@@ -32,7 +32,7 @@ class Holding(Stateless):
 
     @property
     def is_due(self) -> bool:
-        """Whether the coming step is exchanged."""
+        """True if the coming step is exchanged."""
         return self._count == self.batch - 1
 
     @torch.no_grad()

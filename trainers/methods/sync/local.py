@@ -1,4 +1,4 @@
-"""What all local-update methods have in common: rounds of steps that each rank takes by itself."""
+"""The rounds of local-update methods: each rank takes some steps by itself, and then the ranks meet."""
 
 from abc import ABC, abstractmethod
 from typing import Any

@@ -1,4 +1,4 @@
-"""What keeps the ranks' parameters together: what all policies have in common."""
+"""The protocol of a sync policy, which keeps the ranks' parameters together."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -27,7 +27,7 @@ class SyncPolicy(Protocol):
 
     @property
     def gradients(self) -> Exchange:
-        """What a step's gradients go through."""
+        """The exchange of each step's gradients."""
 
     @property
     def exchange(self) -> Exchange:
@@ -35,7 +35,7 @@ class SyncPolicy(Protocol):
 
     @property
     def is_apart(self) -> bool:
-        """Whether the ranks' parameters may differ now."""
+        """True while the ranks' parameters may differ."""
 
     def use(self, option: str | None) -> None:
         """Train by this option of `exchange: {kind: auto}` from the next step on; None: the job has no options."""

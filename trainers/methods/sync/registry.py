@@ -1,4 +1,4 @@
-"""Which class runs which policy."""
+"""Build the sync policy that a configuration describes."""
 
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.config import CserConfig, LiecSgdConfig

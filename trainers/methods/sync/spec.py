@@ -1,4 +1,4 @@
-"""What keeps the workers' parameters together, and its knobs. Pydantic only: a job is checked without torch."""
+"""The policies that keep the workers' parameters together. Pydantic only: a job is checked without torch."""
 
 from collections.abc import Iterator
 from typing import Annotated, Literal
@@ -31,7 +31,7 @@ class EveryStepConfig(Config):
 
 
 class LocalUpdatesConfig(Config):
-    """What all have whose workers train by themselves for a while and then average their parameters."""
+    """The base of local updates: workers train by themselves for a while and then average their parameters."""
 
     period: Period | tuple[Period, Period] = Field(8, description="steps from one averaging to the next")
 
@@ -78,7 +78,7 @@ class VrlSgdConfig(LocalUpdatesConfig):
 
 
 class BehindConfig(LocalUpdatesConfig):
-    """What all have that average while the workers train on."""
+    """The base of policies that average while the workers train on."""
 
 
 class CocodSgdConfig(BehindConfig):

@@ -28,7 +28,7 @@ LEAST = torch.finfo(torch.float32).tiny
 
 
 class Activations:
-    """What the layers of a model keep of their inputs. Mutable: `gamma`, the share that is dropped, in [0, 1)."""
+    """The inputs that layers keep for backward. Mutable: `gamma`, the share that is dropped, in [0, 1)."""
 
     def __init__(self, config: ActivationsConfig, model: nn.Module) -> None:
         self._given, self._select = 0.0, SELECTIONS["exact"]

@@ -1,4 +1,4 @@
-"""How likely each block is to be drawn, and how that follows the blocks' gradients. Pure functions.
+"""The chance of each block to be drawn, which follows the blocks' gradients. Pure functions.
 
 After Liu and Mozafari, "Communication-efficient distributed learning for large batch optimization" (ICML 2022): mirror
 descent, from what a draw shows (a bandit), on the variance sum_d ||g_d||^2 / p_d of the update, over chances p that add
