@@ -29,7 +29,6 @@ from trainers.methods.optimizer import auto as optimizer_auto
 from trainers.methods.sync import registry as sync_registry
 from trainers.methods.sync.every_step import EveryStep
 from trainers.methods.sync.policy import Parts, Update
-from trainers.methods.sync.spec import LocalUpdatesConfig
 from trainers.spec.config import ReplicaConfig
 from trainers.traffic import cost
 from trainers.training import checkpoint, feed, model, normalization
@@ -64,8 +63,8 @@ class Replica:
         self.device = torch.device(_default_device(rank) if device == "auto" else device)
         self.workload = workload or registry.build(config.workload)
         self.model = model.build(self.workload, config.seed, weights_url=config.workload.weights).to(self.device)
-        draws = config.blocks.kind != "all"
-        self._optimizer = optimizer_auto.build(config.optimizer, self.workload, self.model, apart=draws)
+        apart = config.blocks.leaves_out
+        self._optimizer = optimizer_auto.build(config.optimizer, self.workload, self.model, apart=apart)
         if message := unfit_groups(config.exchange, self._optimizer.config, self._optimizer.brought):
             raise WorkloadError(message)
         self._buffer = GradientBuffer.behind(list(self._optimizer.parameters.values()), config.exchange)
@@ -90,8 +89,8 @@ class Replica:
         """Build what depends on which ranks share a node: connections, exchange, and the state that it is part of."""
         self._topology = topology
         self._buffer.part()
-        payload: Purpose = "parameters" if isinstance(self.config.sync, LocalUpdatesConfig) else "gradient"
-        self._node_links = NodeLinks(topology, self.rank, pacing.build(self.config.link), payload=payload)
+        link = pacing.build(self.config.link)
+        self._node_links = NodeLinks(topology, self.rank, link, payload=self.config.sync.payload)
         self._sync = sync_registry.build(
             self.config,
             self._optimizer,
@@ -337,7 +336,7 @@ class Replica:
         return self._communication.outcome(pending)
 
     def _backward(self, loss: Tensor) -> None:
-        if loss.requires_grad or self.config.blocks.kind == "all":  # else it may depend on no block that was drawn
+        if loss.requires_grad or not self.config.blocks.leaves_out:  # else it may depend on no block that was drawn
             torch.autograd.backward(loss)
 
     def _loss(self, step: int, micro: int, batch_size: int | None = None) -> Tensor:

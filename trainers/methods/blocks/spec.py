@@ -1,7 +1,7 @@
 """The choices of the blocks that a step trains, and their knobs. Pydantic only: a job is checked without torch."""
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -19,12 +19,14 @@ class AllBlocksConfig(Config):
     """Every step trains all of the model."""
 
     kind: Literal["all"] = "all"
+    leaves_out: ClassVar[bool] = False  # parameters of a step
 
 
 class JointSparConfig(Config):
     """A step trains blocks drawn at random, those with large gradients more often (Liu and Mozafari, 2022)."""
 
     kind: Literal["jointspar"] = "jointspar"
+    leaves_out: ClassVar[bool] = True
     share: Share | tuple[Share, Share] = Field(0.5, description="of all blocks, those that a step trains on average")
     min_chance: float = Field(0.05, gt=0, le=1, description="smallest chance of a block to be drawn; at most `share`")
     adaptation: float = Field(
@@ -44,7 +46,7 @@ BlocksConfig = Annotated[AllBlocksConfig | JointSparConfig, Field(discriminator=
 
 def blocks_misfit(blocks: BlocksConfig, exchange: JobExchange, sync: SyncConfig, optimizer: str) -> str | None:
     """Return why `blocks` do not go with the exchange, the policy, or an optimizer of this kind; None: they do."""
-    if isinstance(blocks, AllBlocksConfig):
+    if not blocks.leaves_out:
         return None
     if not isinstance(exchange, NoneConfig):
         return (

@@ -1,7 +1,7 @@
 """The policies that keep the workers' parameters together. Pydantic only: a job is checked without torch."""
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -24,15 +24,21 @@ from trainers.spec.ranges import Config, Fault
 Coefficient = Annotated[float, Field(ge=0, lt=1)]
 
 
+#: What the bytes of a policy are billed as.
+Payload = Literal["gradient", "parameters"]
+
+
 class EveryStepConfig(Config):
     """Gradients are exchanged in every step, so parameters never differ."""
 
     kind: Literal["every_step"] = "every_step"
+    payload: ClassVar[Payload] = "gradient"
 
 
 class LocalUpdatesConfig(Config):
     """The base of local updates: workers train by themselves for a while and then average their parameters."""
 
+    payload: ClassVar[Payload] = "parameters"
     period: Period | tuple[Period, Period] = Field(8, description="steps from one averaging to the next")
 
 
@@ -100,6 +106,7 @@ class AccordionBatchConfig(RegimeConfig):
     """Exchange every gradient in critical regimes, and then those of `factor` steps as one (Agarwal et al., 2021)."""
 
     kind: Literal["accordion_batch"] = "accordion_batch"
+    payload: ClassVar[Payload] = "gradient"
     factor: int = Field(8, ge=2, le=1024, description="by which batch and learning rate grow")
 
 
