@@ -25,7 +25,7 @@ from service.cluster.group import RayGroup
 from service.job.spec import JobSpec, Workers
 from service.settings import Settings
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
-from trainers.optimizer_config import SgdConfig
+from trainers.methods.optimizer.spec import SgdConfig
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import StdlibLm
 from trainers.training.segment import Segment

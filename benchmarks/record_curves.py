@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
-from trainers.optimizer_config import AdamWConfig, OptimizerConfig, SgdConfig
+from trainers.methods.optimizer.spec import AdamWConfig, OptimizerConfig, SgdConfig
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp, FashionConv, StdlibLm, WorkloadConfig
 from trainers.training.group import Group, ProcessGroup

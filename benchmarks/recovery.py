@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
-from trainers.optimizer_config import AdamWConfig
+from trainers.methods.optimizer.spec import AdamWConfig
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp, OwnWorkload, WorkloadConfig
 from trainers.training.group import ProcessGroup

@@ -32,7 +32,7 @@ from service.cluster.trial import train
 from service.job.spec import Checkpointing, Objective, TrialSpec, Workers
 from service.wire.records import AnyRecord, Control, MetricPoints, StageDecided, TrialFinished
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
-from trainers.optimizer_config import OptimizerConfig
+from trainers.methods.optimizer.spec import OptimizerConfig
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import WorkloadConfig
 from trainers.training.group import ProcessGroup

@@ -12,7 +12,7 @@ import time
 from trainers.methods.exchange.auto.spec import ExchangeConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
-from trainers.optimizer_config import OptimizerConfig, ScheduleFreeAdamWConfig, ScheduleFreeSgdConfig
+from trainers.methods.optimizer.spec import OptimizerConfig, ScheduleFreeAdamWConfig, ScheduleFreeSgdConfig
 from trainers.spec.link import EmulateLink
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DiamondsMlp, DigitsMlp, FashionConv, Mnist5kCnn, StdlibLm, WorkloadConfig

@@ -9,7 +9,7 @@ from api.documents import checked, parse_yaml
 from search.config import WideConfig
 from service.job.spec import JobSpec, TrialSpec
 from trainers.methods.exchange.auto.spec import AutoConfig
-from trainers.optimizer_config import AutoOptimizerConfig
+from trainers.methods.optimizer.spec import AutoOptimizerConfig
 from trainers.workload import WorkloadError
 from trainers.workloads import registry
 

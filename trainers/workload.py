@@ -1,4 +1,4 @@
-"""What is trained: a model, its data and its loss. Subclass `Workload`, and name its factory in the job."""
+"""The training task: a model, its data and its loss. Subclass `Workload`, and name its factory in the job."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence

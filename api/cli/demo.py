@@ -4,7 +4,7 @@ from search.config import BoConfig, Budget, FixedConfig
 from service.job.spec import Arm, JobSpec, Objective, Workers
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
-from trainers.optimizer_config import ScheduleFreeSgdConfig
+from trainers.methods.optimizer.spec import ScheduleFreeSgdConfig
 from trainers.spec.link import EmulateLink
 from trainers.spec.workloads import DigitsMlp
 

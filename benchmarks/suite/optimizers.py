@@ -26,8 +26,8 @@ from search.types import Candidate, Decision, Values
 from suite.controlled import train
 from suite.tasks import TASKS
 from suite.training import Line
-from trainers import auto_optimizer
-from trainers.optimizer_config import AutoOptimizerConfig, OptimizerConfig
+from trainers.methods.optimizer import auto as optimizer_auto
+from trainers.methods.optimizer.spec import AutoOptimizerConfig, OptimizerConfig
 
 ROWS = Path(__file__).parent / "optimizers.jsonl"
 #: Muon's constants were chosen on the first five; the last three are held out.
@@ -79,7 +79,7 @@ def run(task: str, arm: str, steps: int, seed: int) -> Row:
     competing = options if len(options) > 1 else ()
     line, started = Line(TASKS[task], seed), time.monotonic()
     config = AutoOptimizerConfig(options=competing) if competing else options[0]
-    line.optimizer = auto_optimizer.build(config, line.workload, line.model)
+    line.optimizer = optimizer_auto.build(config, line.workload, line.model)
     name = options[0].kind if competing else None
     space = SearchSpace(
         optimizer=options[0].kind,

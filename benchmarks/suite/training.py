@@ -10,8 +10,8 @@ from pydantic import TypeAdapter
 from torch.func import functional_call
 
 from suite.tasks import SuiteWorkload, Task
-from trainers import optimizers
-from trainers.optimizer_config import OptimizerConfig
+from trainers.methods.optimizer import optimizers
+from trainers.methods.optimizer.spec import OptimizerConfig
 from trainers.training.sampler import Sampler
 
 #: A rate at a step, and the part of the budget that is spent, in [0, 1).

@@ -1,4 +1,4 @@
-"""Which kinds of a job's other parts go with a method, and with which knobs: asked of the job itself."""
+"""Find the kinds of a job's other parts that go with a method, and with which knobs, by asking the job itself."""
 
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
@@ -9,15 +9,15 @@ from search.config import ControllerConfig
 from service.catalog.papers import NOTES, Composed, Note
 from service.job.problems import problems_of
 from service.job.spec import JobSpec
-from trainers.blocks.config import BlocksConfig
 from trainers.methods import registry
+from trainers.methods.activations.spec import ActivationsConfig
+from trainers.methods.blocks.spec import BlocksConfig
 from trainers.methods.exchange.auto import spec as auto
 from trainers.methods.exchange.auto.spec import JobExchange
-from trainers.optimizer_config import JobOptimizer
-from trainers.spec.activations import ActivationsConfig
+from trainers.methods.optimizer.spec import JobOptimizer
+from trainers.methods.sync.spec import SyncConfig
 from trainers.spec.method import Method
 from trainers.spec.partition import PartitionConfig
-from trainers.sync.config import SyncConfig
 
 Parts = Mapping[str, Any]
 
@@ -59,8 +59,8 @@ def kinds_of(union: Any) -> dict[str, type[BaseModel]]:
 
 def note_of(part: str, kind: str) -> Method | Note:
     """Return what is known of a kind: a method says it of itself."""
-    methods = {(each.part, each.kind): each for each in (*registry.METHODS, auto.METHOD)}
-    return methods.get((part, kind)) or NOTES.get(part, {}).get(kind, Note())  # type: ignore[call-overload]
+    methods: dict[tuple[str, str], Method] = {(each.part, each.kind): each for each in (*registry.METHODS, auto.METHOD)}
+    return methods.get((part, kind)) or NOTES.get(part, {}).get(kind, Note())
 
 
 def choosing(part: str, kind: str) -> dict[str, Any]:

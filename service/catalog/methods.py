@@ -14,16 +14,17 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from service.catalog.combinations import PARTS, Combination, choosing, combinations, job, kinds_of, note_of
 from service.catalog.knobs import Knob, knobs_of
-from service.catalog.papers import COMPOSED, Composed, Paper
+from service.catalog.papers import COMPOSED, Composed
 from service.errors import NotFound
 from service.job.spec import JobSpec
-from trainers.blocks.config import JointSparConfig
+from trainers.methods.blocks.spec import JointSparConfig
 from trainers.methods.exchange.auto.spec import AutoConfig, mean_traffic
 from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.methods.sync.spec import LocalUpdatesConfig
+from trainers.spec.method import Paper
 from trainers.spec.ranges import first
 from trainers.spec.two_way import DriftingConfig
 from trainers.spec.workloads import WorkloadConfig
-from trainers.sync.config import LocalConfig
 from trainers.traffic import collectives, cost
 from trainers.traffic.shapes import Shape, parameter_shapes
 
@@ -40,7 +41,7 @@ class _View(BaseModel):
 
 
 class PaperView(_View):
-    """Where a method was published."""
+    """A publication of a method."""
 
     authors: str = Field(description="family names, in the paper's order")
     title: str
@@ -70,7 +71,7 @@ class NeedsView(_View):
 
 
 class TrafficView(_View):
-    """What one worker sends in a step, as predicted: the mean over a period, or over draws, at the job's level."""
+    """The predicted traffic of one worker in a step: the mean over a period, or over draws, at the job's level."""
 
     bytes_per_step: float
     rounds_per_step: float = Field(description="times that a step waits for the link's latency")
@@ -220,7 +221,7 @@ def traffic(spec: JobSpec, shapes: tuple[Shape, ...], workers: int) -> TrafficVi
     if isinstance(replica.blocks, JointSparConfig) and isinstance(exchange, NoneConfig):
         sent = cost.drawn_step(shapes, num_workers=workers, exchange=exchange, share=first(replica.blocks.share))
         return TrafficView(bytes_per_step=sent.bytes, rounds_per_step=sent.rounds)
-    period = first(replica.sync.period) if isinstance(replica.sync, LocalConfig) else 1
+    period = first(replica.sync.period) if isinstance(replica.sync, LocalUpdatesConfig) else 1
     sent = cost.meeting_traffic(
         shapes,
         num_workers=workers,

@@ -1,4 +1,4 @@
-"""What the literature says of the methods that a job can choose: the one place where papers are named in full.
+"""The papers of the methods that a job can choose: the one place where they are named in full.
 
 Keyed like the job: by part, then by kind. What a kind does, and its knobs, are said where its configuration is.
 """
@@ -15,7 +15,7 @@ from trainers.spec.method import Paper
 
 
 class Note(NamedTuple):
-    """Where a kind comes from, and the least that a job has to say to use it, besides the kind."""
+    """The source of a kind, and the least that a job has to say to use it, besides the kind."""
 
     papers: tuple[Paper, ...] = ()  # none: common practice, or our own
     least: Mapping[str, Any] = MappingProxyType({})

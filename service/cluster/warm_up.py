@@ -10,10 +10,10 @@ from search.types import Values
 from service.cluster import exchange_probing
 from service.cluster.trial_ledger import bytes_per_worker
 from service.job.spec import TrialSpec
-from trainers.exchange.levels.config import StaticConfig
 from trainers.methods.exchange.auto.spec import AutoConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
-from trainers.optimizer_config import contenders
+from trainers.methods.levels.spec import StaticConfig
+from trainers.methods.optimizer.spec import contenders
 from trainers.spec.link import EmulateLink
 from trainers.spec.replica import ReplicaConfig
 from trainers.traffic import collectives, cost

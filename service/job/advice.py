@@ -20,13 +20,13 @@ from search.config import (
     num_coarse,
 )
 from service.job.spec import JobSpec, TrialSpec
-from trainers.exchange.levels.config import AccordionConfig
+from trainers.methods.activations.dropit.spec import DropItConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
-from trainers.optimizer_config import contenders
-from trainers.spec.activations import DropItConfig
+from trainers.methods.levels.spec import AccordionConfig
+from trainers.methods.optimizer.spec import contenders
+from trainers.methods.sync.spec import AccordionBatchConfig, EveryStepConfig, StlSgdConfig
 from trainers.spec.partition import IidPartition
 from trainers.spec.replica import ReplicaConfig
-from trainers.sync.config import AccordionBatchConfig, EveryStepConfig, StlSgdConfig
 
 #: A shorter probe says little of where its loss leads.
 MIN_PROBE_STEPS = StagedConfig.model_fields["min_probe_steps"].default

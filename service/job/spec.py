@@ -10,18 +10,18 @@ from search.config import MAX_DIMENSIONS, BoConfig, Budget, ControllerConfig, Lo
 from service.job.checks.auto import contender_faults, option_faults
 from service.job.checks.rates import rate_faults
 from service.job.checks.schedules import schedule_faults
-from trainers.blocks.config import AllBlocksConfig, BlocksConfig, blocks_misfit
+from trainers.methods.activations.spec import ActivationsConfig, KeepConfig
+from trainers.methods.blocks.spec import AllBlocksConfig, BlocksConfig, blocks_misfit
 from trainers.methods.exchange.auto.spec import JobExchange
 from trainers.methods.exchange.dense.spec import NoneConfig
-from trainers.optimizer_config import JobOptimizer, LarsConfig, ScheduleFreeSgdConfig, SgdConfig
-from trainers.spec.activations import ActivationsConfig, KeepConfig
+from trainers.methods.optimizer.spec import JobOptimizer, LarsConfig, ScheduleFreeSgdConfig, SgdConfig
+from trainers.methods.sync.spec import EveryStepConfig, SyncConfig, misfit
 from trainers.spec.link import LinkConfig, MeasureLink
 from trainers.spec.partition import IidPartition, PartitionConfig
 from trainers.spec.ranges import Fault, Range, refusal
 from trainers.spec.replica import PerNode, ReplicaConfig
 from trainers.spec.two_way import optimizer_conflict
 from trainers.spec.workloads import OwnWorkload, WorkloadConfig
-from trainers.sync.config import EveryStepConfig, SyncConfig, misfit
 from trainers.traffic.shapes import has_labels, num_samples
 
 Name = Annotated[str, Field(min_length=1, max_length=100)]

@@ -14,11 +14,11 @@ from contest import methods_table, ours, rates
 from contest.book import Book
 from contest.methods import METHODS
 
-from trainers.blocks.config import BlocksConfig
-from trainers.exchange.levels.config import CostConfig, LevelsConfig
+from trainers.methods.activations.spec import ActivationsConfig
+from trainers.methods.blocks.spec import BlocksConfig
 from trainers.methods.exchange.auto.spec import ExchangeConfig
-from trainers.spec.activations import ActivationsConfig
-from trainers.sync.config import SyncConfig
+from trainers.methods.levels.spec import CostConfig, LevelsConfig
+from trainers.methods.sync.spec import SyncConfig
 
 
 def kinds_of(union: object) -> set[str]:

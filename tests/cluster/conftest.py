@@ -9,7 +9,7 @@ import fsspec
 import pytest
 
 from trainers.methods.exchange.dense.spec import NoneConfig
-from trainers.optimizer_config import SgdConfig
+from trainers.methods.optimizer.spec import SgdConfig
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.training.group import Group

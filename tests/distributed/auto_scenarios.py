@@ -16,10 +16,10 @@ from trainers.methods.exchange.auto.spec import AutoConfig, JobExchange, Option,
 from trainers.methods.exchange.dense.spec import Fp16Config, NoneConfig
 from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
-from trainers.optimizer_config import ScheduleFreeSgdConfig, SgdConfig
+from trainers.methods.optimizer.spec import ScheduleFreeSgdConfig, SgdConfig
+from trainers.methods.sync.spec import EveryStepConfig, LocalSgdConfig, SyncConfig
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
-from trainers.sync.config import EveryStepConfig, LocalSgdConfig, SyncConfig
 from trainers.training.replica import Replica
 from trainers.training.segment import Segment
 

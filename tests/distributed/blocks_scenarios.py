@@ -6,10 +6,10 @@ from typing import Any
 from exchange_bench import digest
 from sync_scenarios import write_checkpoint
 
-from trainers.blocks.config import AllBlocksConfig, BlocksConfig, JointSparConfig
-from trainers.blocks.jointspar import JointSpar
+from trainers.methods.blocks.jointspar.jointspar import JointSpar
+from trainers.methods.blocks.spec import AllBlocksConfig, BlocksConfig, JointSparConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
-from trainers.optimizer_config import LarsConfig
+from trainers.methods.optimizer.spec import LarsConfig
 from trainers.spec.partition import ByLabelPartition
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp

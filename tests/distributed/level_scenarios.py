@@ -9,7 +9,12 @@ from exchange_kinds import UNEVEN
 from sync_bench import SyncBench
 from sync_scenarios import write_checkpoint
 
-from trainers.exchange.levels.config import (
+from trainers.methods.exchange.auto.spec import ExchangeConfig
+from trainers.methods.exchange.dgc.spec import DgcConfig
+from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
+from trainers.methods.exchange.threshold.spec import ThresholdConfig
+from trainers.methods.exchange.topk.spec import TopKConfig
+from trainers.methods.levels.spec import (
     AccordionConfig,
     AffineCost,
     CalibratedConfig,
@@ -17,16 +22,11 @@ from trainers.exchange.levels.config import (
     PacketCost,
     WarmupConfig,
 )
-from trainers.methods.exchange.auto.spec import ExchangeConfig
-from trainers.methods.exchange.dgc.spec import DgcConfig
-from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
-from trainers.methods.exchange.threshold.spec import ThresholdConfig
-from trainers.methods.exchange.topk.spec import TopKConfig
-from trainers.optimizer_config import SgdConfig
+from trainers.methods.optimizer.spec import SgdConfig
+from trainers.methods.sync.spec import AccordionBatchConfig
 from trainers.spec.link import EmulateLink
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
-from trainers.sync.config import AccordionBatchConfig
 from trainers.training.replica import Replica
 from trainers.training.segment import Segment
 

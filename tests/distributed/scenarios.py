@@ -41,7 +41,7 @@ from trainers.exchange.pacing import LinkPacer
 from trainers.methods.exchange.auto.spec import ExchangeConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
-from trainers.optimizer_config import ScheduleFreeSgdConfig, SgdConfig
+from trainers.methods.optimizer.spec import ScheduleFreeSgdConfig, SgdConfig
 from trainers.spec.link import EmulateLink
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp

@@ -11,18 +11,18 @@ import torch
 from exchange_bench import Place
 from torch import Tensor, nn
 
-from trainers import optimizers
-from trainers.blocks.table import AllBlocks
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.step_result import Exchanged
+from trainers.methods.blocks.registry import AllBlocks
 from trainers.methods.exchange.auto.spec import ExchangeConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
-from trainers.optimizer_config import OptimizerConfig, SgdConfig
+from trainers.methods.optimizer import optimizers
+from trainers.methods.optimizer.spec import OptimizerConfig, SgdConfig
+from trainers.methods.sync import registry
+from trainers.methods.sync.policy import Update
+from trainers.methods.sync.spec import SyncConfig
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
-from trainers.sync import table
-from trainers.sync.config import SyncConfig
-from trainers.sync.policy import Update
 from trainers.workload import Batch, Workload
 
 SHAPES = ((24, 16), (16,))
@@ -87,7 +87,7 @@ class SyncBench:
         self.parameters = list(self.optimizer.parameters.values())
         self.buffer = GradientBuffer.behind(self.parameters, config.exchange)
         self.node_links = place.node_links()
-        self.policy = table.build(
+        self.policy = registry.build(
             config,
             self.optimizer,
             self.buffer,

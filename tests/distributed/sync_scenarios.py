@@ -20,13 +20,9 @@ from trainers.methods.exchange.dense.spec import Bf16Config, Fp16Config, NoneCon
 from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
 from trainers.methods.exchange.signsgd.spec import SignSgdConfig
 from trainers.methods.exchange.topk.spec import TopKConfig
-from trainers.optimizer_config import OptimizerConfig, ScheduleFreeSgdConfig, SgdConfig
-from trainers.spec.link import EmulateLink
-from trainers.spec.partition import ByLabelPartition
-from trainers.spec.replica import ReplicaConfig
-from trainers.spec.workloads import DigitsMlp
-from trainers.sync.background import Background
-from trainers.sync.config import (
+from trainers.methods.optimizer.spec import OptimizerConfig, ScheduleFreeSgdConfig, SgdConfig
+from trainers.methods.sync.delayed_average import Background
+from trainers.methods.sync.spec import (
     CocodSgdConfig,
     EveryStepConfig,
     LocalSgdConfig,
@@ -35,6 +31,10 @@ from trainers.sync.config import (
     SyncConfig,
     VrlSgdConfig,
 )
+from trainers.spec.link import EmulateLink
+from trainers.spec.partition import ByLabelPartition
+from trainers.spec.replica import ReplicaConfig
+from trainers.spec.workloads import DigitsMlp
 from trainers.traffic import collectives, cost
 from trainers.training.checkpoint import Shard, commit_manifest
 from trainers.training.replica import Replica

@@ -11,7 +11,7 @@ import pytest
 
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
-from trainers.optimizer_config import ScheduleFreeSgdConfig, SgdConfig
+from trainers.methods.optimizer.spec import ScheduleFreeSgdConfig, SgdConfig
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.training.call_results import WorkerFailed

@@ -6,9 +6,9 @@ import pytest
 from killed_workers import outcome
 from scenarios import Reports
 
-from trainers.blocks.config import JointSparConfig
+from trainers.methods.blocks.spec import JointSparConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
-from trainers.optimizer_config import LarsConfig
+from trainers.methods.optimizer.spec import LarsConfig
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 

@@ -15,7 +15,7 @@ from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
 from trainers.methods.exchange.randomk.spec import RandomKConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.exchange.topk.spec import TopKConfig
-from trainers.optimizer_config import SgdConfig
+from trainers.methods.optimizer.spec import SgdConfig
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.training.group import ProcessGroup

@@ -16,7 +16,7 @@ from trainers.methods.exchange.auto.spec import ExchangeConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
-from trainers.optimizer_config import ScheduleFreeSgdConfig
+from trainers.methods.optimizer.spec import ScheduleFreeSgdConfig
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp, Mnist5kCnn, StdlibLm, WorkloadConfig
 from trainers.training.call_results import WorkerLost

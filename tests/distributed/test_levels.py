@@ -11,10 +11,10 @@ from local_definitions import accordion_batch
 from scenarios import Reports
 from sync_bench import Problem
 
-from trainers.exchange.levels.config import AccordionConfig, CatConfig
 from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
 from trainers.methods.exchange.topk.spec import TopKConfig
-from trainers.optimizer_config import SgdConfig
+from trainers.methods.levels.spec import AccordionConfig, CatConfig
+from trainers.methods.optimizer.spec import SgdConfig
 from trainers.spec.link import EmulateLink
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp

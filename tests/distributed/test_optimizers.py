@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
-from trainers.optimizer_config import AutoOptimizerConfig, JobOptimizer, MuonConfig, ScheduleFreeSgdConfig
+from trainers.methods.optimizer.spec import AutoOptimizerConfig, JobOptimizer, MuonConfig, ScheduleFreeSgdConfig
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.training.group import Group, ProcessGroup

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trainers.methods.exchange.dense.spec import NoneConfig
-from trainers.optimizer_config import SgdConfig
+from trainers.methods.optimizer.spec import SgdConfig
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import OwnWorkload
 from trainers.training.call_results import WorkerFailed

@@ -13,7 +13,7 @@ import pytest
 
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
-from trainers.optimizer_config import OptimizerConfig, ScheduleFreeSgdConfig, SgdConfig
+from trainers.methods.optimizer.spec import OptimizerConfig, ScheduleFreeSgdConfig, SgdConfig
 from trainers.spec.link import EmulateLink
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
-from trainers.optimizer_config import ScheduleFreeSgdConfig
+from trainers.methods.optimizer.spec import ScheduleFreeSgdConfig
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.training.group import Group, ProcessGroup

@@ -24,7 +24,7 @@ from sync_bench import Problem, SyncBench, solution
 from sync_scenarios import LINEAR, LOCAL, RATES, SYNCHRONOUS
 
 from trainers.methods.exchange.dense.spec import NoneConfig
-from trainers.optimizer_config import SgdConfig
+from trainers.methods.optimizer.spec import SgdConfig
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 

@@ -26,7 +26,7 @@ from two_way_scenarios import (
     trials,
 )
 
-from trainers.optimizer_config import SgdConfig
+from trainers.methods.optimizer.spec import SgdConfig
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.traffic.block_shards import BlockShards

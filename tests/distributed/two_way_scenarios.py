@@ -17,9 +17,9 @@ from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.dist_ef_sgd.spec import DistEfSgdConfig
 from trainers.methods.exchange.doublesqueeze.spec import DoubleSqueezeConfig
 from trainers.methods.exchange.liec_sgd.spec import LiecSgdConfig
-from trainers.optimizer_config import OptimizerConfig, ScheduleFreeSgdConfig, SgdConfig
+from trainers.methods.optimizer.spec import OptimizerConfig, ScheduleFreeSgdConfig, SgdConfig
+from trainers.methods.sync.spec import EveryStepConfig
 from trainers.spec.two_way import DriftingConfig, TwoWayConfig
-from trainers.sync.config import EveryStepConfig
 from trainers.traffic import cost
 
 #: Entries that share a magnitude, at most: two to four ranks have several blocks each, and the last one is shorter.

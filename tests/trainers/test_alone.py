@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from trainers.blocks.config import JointSparConfig
+from trainers.methods.activations.dropit.spec import DropItConfig
+from trainers.methods.blocks.spec import JointSparConfig
 from trainers.methods.exchange.auto.spec import AutoConfig
 from trainers.methods.exchange.cser.spec import CserConfig
 from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
 from trainers.methods.exchange.qsgd.spec import QsgdConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
-from trainers.optimizer_config import OptimizerConfig, SgdConfig
-from trainers.spec.activations import DropItConfig
+from trainers.methods.optimizer.spec import OptimizerConfig, SgdConfig
+from trainers.methods.sync.spec import LocalSgdConfig
 from trainers.spec.partition import ByLabelPartition
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import OwnWorkload
-from trainers.sync.config import LocalSgdConfig
 from trainers.training.replica import Replica
 from trainers.training.segment import Segment
 

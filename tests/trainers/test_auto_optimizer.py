@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
-from trainers.optimizer_config import AutoOptimizerConfig, JobOptimizer
+from trainers.methods.optimizer.spec import AutoOptimizerConfig, JobOptimizer
 from trainers.spec.replica import ReplicaConfig
 from trainers.training.checkpoint import commit_manifest
 from trainers.training.replica import Replica

@@ -11,15 +11,15 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from trainers import optimizers
-from trainers.blocks import chances
-from trainers.blocks.config import AllBlocksConfig, BlocksConfig, JointSparConfig
-from trainers.blocks.division import divide
-from trainers.blocks.jointspar import JointSpar
-from trainers.blocks.table import build
 from trainers.exchange.buffer import GradientBuffer
+from trainers.methods.blocks.division import divide
+from trainers.methods.blocks.jointspar import chances
+from trainers.methods.blocks.jointspar.jointspar import JointSpar
+from trainers.methods.blocks.registry import build
+from trainers.methods.blocks.spec import AllBlocksConfig, BlocksConfig, JointSparConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
-from trainers.optimizer_config import LarsConfig, OptimizerConfig, SgdConfig
+from trainers.methods.optimizer import optimizers
+from trainers.methods.optimizer.spec import LarsConfig, OptimizerConfig, SgdConfig
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import StdlibLm
 from trainers.traffic import collectives, cost

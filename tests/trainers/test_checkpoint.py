@@ -6,7 +6,7 @@ import pytest
 
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
-from trainers.optimizer_config import OptimizerConfig, SgdConfig
+from trainers.methods.optimizer.spec import OptimizerConfig, SgdConfig
 from trainers.spec.replica import ReplicaConfig
 from trainers.training.checkpoint import CheckpointError, commit_manifest
 from trainers.training.replica import Replica

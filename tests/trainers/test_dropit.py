@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trainers.dropit import Activations, SavedTensors
+from trainers.methods.activations.dropit.dropit import Activations, SavedTensors
+from trainers.methods.activations.dropit.spec import DropItConfig, KeepConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
-from trainers.optimizer_config import SgdConfig
-from trainers.spec.activations import DropItConfig, KeepConfig
+from trainers.methods.optimizer.spec import SgdConfig
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.training.replica import Replica

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.nn import Parameter
 
-from trainers.lars import Lars
 from trainers.methods.exchange.dense.spec import NoneConfig
-from trainers.optimizer_config import LarsConfig
+from trainers.methods.optimizer.lars import Lars
+from trainers.methods.optimizer.spec import LarsConfig
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.training.replica import Replica

@@ -14,28 +14,6 @@ from trainers.exchange.connection import Connection
 from trainers.exchange.kernels.entries import Entries
 from trainers.exchange.kernels.pack import pack, unpack
 from trainers.exchange.ledger import Ledger
-from trainers.exchange.levels.accordion import Accordion
-from trainers.exchange.levels.cat import (
-    Numbers,
-    best_count,
-    gain_of_drawn,
-    gain_of_largest,
-    gain_of_signs,
-    scale_of_draws,
-)
-from trainers.exchange.levels.config import (
-    AccordionConfig,
-    AffineCost,
-    CalibratedConfig,
-    CatConfig,
-    PacketCost,
-    PayloadCost,
-    WarmupConfig,
-)
-from trainers.exchange.levels.prices import payload_bits, stated
-from trainers.exchange.levels.regimes import is_critical
-from trainers.exchange.levels.steered import with_epoch
-from trainers.exchange.levels.warmup import density_at
 from trainers.exchange.pacing import Unpaced
 from trainers.methods.exchange.auto.spec import ExchangeConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
@@ -44,7 +22,29 @@ from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
 from trainers.methods.exchange.threshold.exchange import threshold_for
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.exchange.topk.spec import TopKConfig
-from trainers.sync.config import AccordionBatchConfig
+from trainers.methods.levels.accordion import Accordion
+from trainers.methods.levels.cat import (
+    Numbers,
+    best_count,
+    gain_of_drawn,
+    gain_of_largest,
+    gain_of_signs,
+    scale_of_draws,
+)
+from trainers.methods.levels.prices import payload_bits, stated
+from trainers.methods.levels.regimes import is_critical
+from trainers.methods.levels.spec import (
+    AccordionConfig,
+    AffineCost,
+    CalibratedConfig,
+    CatConfig,
+    PacketCost,
+    PayloadCost,
+    WarmupConfig,
+)
+from trainers.methods.levels.steered import with_epoch
+from trainers.methods.levels.warmup import density_at
+from trainers.methods.sync.spec import AccordionBatchConfig
 from trainers.traffic import cost
 from trainers.traffic.payload_layout import PayloadLayout
 from trainers.training.snapshot import Kept

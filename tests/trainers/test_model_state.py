@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from trainers.optimizer_config import ScheduleFreeSgdConfig
+from trainers.methods.optimizer.spec import ScheduleFreeSgdConfig
 from trainers.spec.replica import ReplicaConfig
 from trainers.training import feed
 from trainers.training.checkpoint import commit_manifest, read_tensors

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trainers import optimizers
-from trainers.muon import MuonWithAdamW
-from trainers.optimizer_config import MuonConfig
-from trainers.optimizers import Optimizer
+from trainers.methods.optimizer import optimizers
+from trainers.methods.optimizer.muon import MuonWithAdamW
+from trainers.methods.optimizer.optimizers import Optimizer
+from trainers.methods.optimizer.spec import MuonConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.workload import WorkloadError
 from trainers.workloads.digits import Digits

@@ -6,9 +6,9 @@ from schedulefree import SGDScheduleFree
 from torch import Tensor, nn
 from torch.nn import Parameter
 
-from trainers import optimizers
-from trainers.optimizer_config import AdamWConfig, OptimizerConfig, ScheduleFreeSgdConfig, SgdConfig
-from trainers.optimizers import Optimizer
+from trainers.methods.optimizer import optimizers
+from trainers.methods.optimizer.optimizers import Optimizer
+from trainers.methods.optimizer.spec import AdamWConfig, OptimizerConfig, ScheduleFreeSgdConfig, SgdConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.workloads.digits import Digits
 

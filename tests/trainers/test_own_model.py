@@ -16,7 +16,7 @@ from trainers.methods.exchange.cser.spec import CserConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.liec_sgd.spec import LiecSgdConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
-from trainers.optimizer_config import OwnOptimizerConfig, ScheduleFreeSgdConfig, SgdConfig
+from trainers.methods.optimizer.spec import OwnOptimizerConfig, ScheduleFreeSgdConfig, SgdConfig
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import OwnWorkload
 from trainers.traffic import collectives

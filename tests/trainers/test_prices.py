@@ -6,10 +6,10 @@ from hypothesis import given, settings, strategies as st
 
 from trainers.exchange.connection import Connection
 from trainers.exchange.ledger import Ledger
-from trainers.exchange.levels.config import CatConfig
-from trainers.exchange.levels.prices import LinkFit, LinkPrice
 from trainers.exchange.pacing import LinkPacer
 from trainers.methods.exchange.topk.spec import TopKConfig
+from trainers.methods.levels.prices import LinkFit, LinkPrice
+from trainers.methods.levels.spec import CatConfig
 from trainers.spec.link import EmulateLink
 from trainers.traffic import collectives
 

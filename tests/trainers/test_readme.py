@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from trainers.methods.exchange.dense.spec import NoneConfig
-from trainers.optimizer_config import ScheduleFreeSgdConfig
+from trainers.methods.optimizer.spec import ScheduleFreeSgdConfig
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import OwnWorkload
 from trainers.training.replica import Replica

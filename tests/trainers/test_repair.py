@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from trainers.methods.exchange.dense.spec import NoneConfig
-from trainers.optimizer_config import SgdConfig
+from trainers.methods.optimizer.spec import SgdConfig
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.training.call_results import Outcome, WorkerFailed, WorkerLost

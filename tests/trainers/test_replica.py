@@ -8,12 +8,12 @@ import torch
 from hypothesis import given, strategies as st
 from safetensors.torch import load_file
 
-from trainers.exchange.levels.config import AccordionConfig
 from trainers.exchange.topology import Topology
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.exchange.topk.spec import TopKConfig
-from trainers.optimizer_config import OptimizerConfig, ScheduleFreeSgdConfig
+from trainers.methods.levels.spec import AccordionConfig
+from trainers.methods.optimizer.spec import OptimizerConfig, ScheduleFreeSgdConfig
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.training.replica import Replica

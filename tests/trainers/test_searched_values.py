@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from trainers.methods.exchange.dense.spec import NoneConfig
-from trainers.optimizer_config import AdamWConfig, ScheduleFreeSgdConfig, SgdConfig
-from trainers.optimizers import build
+from trainers.methods.optimizer.optimizers import build
+from trainers.methods.optimizer.spec import AdamWConfig, ScheduleFreeSgdConfig, SgdConfig
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp, OwnWorkload
 from trainers.training.replica import Replica

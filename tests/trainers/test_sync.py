@@ -8,18 +8,18 @@ from hypothesis import given, strategies as st
 
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.topk.spec import TopKConfig
-from trainers.optimizer_config import ScheduleFreeSgdConfig
-from trainers.spec.link import EmulateLink
-from trainers.spec.replica import ReplicaConfig
-from trainers.spec.workloads import Mnist5kCnn
-from trainers.sync.config import (
+from trainers.methods.optimizer.spec import ScheduleFreeSgdConfig
+from trainers.methods.sync.spec import (
     CocodSgdConfig,
     EveryStepConfig,
     LocalSgdConfig,
     StlSgdConfig,
     VrlSgdConfig,
 )
-from trainers.sync.stl_sgd import Stage, period_at, stage_at
+from trainers.methods.sync.stl_sgd import Stage, period_at, stage_at
+from trainers.spec.link import EmulateLink
+from trainers.spec.replica import ReplicaConfig
+from trainers.spec.workloads import Mnist5kCnn
 from trainers.traffic import collectives, cost
 from trainers.training.group import merge
 from trainers.training.replica import Replica

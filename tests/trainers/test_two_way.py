@@ -5,13 +5,13 @@ import torch
 from hypothesis import given, strategies as st
 from pydantic import ValidationError
 
+from trainers.exchange.block_sign import BlockSign
 from trainers.methods.exchange.cser.spec import CserConfig
 from trainers.methods.exchange.dist_ef_sgd.spec import DistEfSgdConfig
 from trainers.methods.exchange.doublesqueeze.spec import DoubleSqueezeConfig
 from trainers.methods.exchange.liec_sgd.spec import LiecSgdConfig
-from trainers.exchange.block_sign import BlockSign
-from trainers.optimizer_config import LarsConfig, ScheduleFreeSgdConfig, SgdConfig
-from trainers.sync.config import LocalSgdConfig
+from trainers.methods.optimizer.spec import LarsConfig, ScheduleFreeSgdConfig, SgdConfig
+from trainers.methods.sync.spec import LocalSgdConfig
 from trainers.traffic import collectives, cost, sizes
 from trainers.traffic.block_shards import BlockShards
 from trainers.training.replica import Replica

@@ -12,7 +12,6 @@ from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
 from trainers.exchange.kernels import operators
 from trainers.exchange.ledger import Ledger
-from trainers.exchange.levels.config import CatConfig
 from trainers.exchange.pacing import Unpaced
 from trainers.methods import build
 from trainers.methods.exchange.adacomp.spec import AdaCompConfig
@@ -31,6 +30,7 @@ from trainers.methods.exchange.signsgd.spec import SignSgdConfig
 from trainers.methods.exchange.terngrad.spec import TernGradConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.exchange.topk.spec import TopKConfig
+from trainers.methods.levels.spec import CatConfig
 from trainers.traffic import collectives
 
 SHAPES = ((60, 200), (40, 200), (30, 200))

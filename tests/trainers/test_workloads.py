@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from trainers.optimizer_config import ScheduleFreeAdamWConfig
+from trainers.methods.optimizer.spec import ScheduleFreeAdamWConfig
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DiamondsMlp, DigitsMlp, FashionConv, Mnist5kCnn, StdlibLm, WorkloadConfig
 from trainers.traffic import collectives, shapes

@@ -20,12 +20,12 @@ from torch.nn.parallel import DistributedDataParallel
 from trainers.exchange import two_level
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.communication import Communication
-from trainers.exchange.levels.config import AccordionConfig
 from trainers.exchange.node_links import NodeLinks, found
 from trainers.exchange.pacing import Unpaced
 from trainers.exchange.step_result import Exchanged
 from trainers.exchange.topology import Topology
 from trainers.methods.exchange.auto.spec import ExchangeConfig
+from trainers.methods.levels.spec import AccordionConfig
 from trainers.spec.exchange import CorrectedConfig
 from trainers.spec.two_way import TwoWayConfig
 from trainers.traffic.buckets import Layer

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.exchange import Exchange
-from trainers.exchange.levels import steered
 from trainers.exchange.node_links import LEADER, NodeLinks
 from trainers.exchange.step_result import DIVERGED, Exchanged
 from trainers.methods.exchange.auto.spec import ExchangeConfig
+from trainers.methods.levels import steered
 from trainers.training.snapshot import Kept, Stateless
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from trainers.exchange.levels.config import (
+from trainers.methods.levels.spec import (
     AccordionConfig,
     CalibratedConfig,
     CatConfig,

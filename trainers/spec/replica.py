@@ -5,16 +5,16 @@ from typing import Literal
 
 from pydantic import Field
 
-from trainers.blocks.config import AllBlocksConfig, BlocksConfig, blocks_misfit
+from trainers.methods.activations.spec import ActivationsConfig, KeepConfig
+from trainers.methods.blocks.spec import AllBlocksConfig, BlocksConfig, blocks_misfit
 from trainers.methods.exchange.auto.spec import LOCAL, Beside, JobExchange, Option, menu, options_misfit
-from trainers.optimizer_config import JobOptimizer, exchange_conflict
-from trainers.spec.activations import ActivationsConfig, KeepConfig
+from trainers.methods.optimizer.spec import JobOptimizer, exchange_conflict
+from trainers.methods.sync.spec import EveryStepConfig, SyncConfig, misfit
 from trainers.spec.link import LinkConfig, MeasureLink
 from trainers.spec.partition import IidPartition, PartitionConfig
 from trainers.spec.ranges import Config, Fault, Range
 from trainers.spec.two_way import DriftingConfig, optimizer_conflict
 from trainers.spec.workloads import WorkloadConfig
-from trainers.sync.config import EveryStepConfig, SyncConfig, misfit
 
 #: Neighbouring workers that share a node, at least 1; `auto`: those that are found on one machine.
 PerNode = int | Literal["auto"]

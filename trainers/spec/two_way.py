@@ -14,7 +14,7 @@ from trainers.traffic.buckets import Bucket, split
 from trainers.traffic.collectives import WORD_BYTES, MeanTraffic, Traffic, all_gather, all_to_all
 
 if TYPE_CHECKING:
-    from trainers.optimizer_config import JobOptimizer, OptimizerConfig
+    from trainers.methods.optimizer.spec import JobOptimizer, OptimizerConfig
 
 Shapes = Sequence[Sequence[int]]
 

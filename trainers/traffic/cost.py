@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from trainers.blocks.division import divide
+from trainers.methods.blocks.division import divide
+from trainers.methods.sync.spec import AccordionBatchConfig, BehindConfig, EveryStepConfig, SyncConfig
 from trainers.spec.exchange import ExchangeBase
 from trainers.spec.link import EmulateLink
-from trainers.sync.config import AccordionBatchConfig, BehindConfig, EveryStepConfig, SyncConfig
 from trainers.traffic.buckets import split
 from trainers.traffic.collectives import (
     CONTROL_WORDS,

@@ -1,4 +1,4 @@
-"""What came of a call on each rank, and what that says about the ranks. Pure."""
+"""The results of a call on each rank, and the ranks that they show to be lost. Pure."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, Literal, NamedTuple

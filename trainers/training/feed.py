@@ -20,7 +20,7 @@ from trainers.workload import Batch, Samples, Stream, Workload, WorkloadError
 
 
 class Place(NamedTuple):
-    """Where a micro-batch belongs: an optimizer step, the rank whose samples it has, and its number in that step."""
+    """The place of a micro-batch: its optimizer step, the rank whose samples it has, and its number in that step."""
 
     step: int
     rank: int
@@ -101,7 +101,7 @@ def _labels(workload: Workload, num_samples: int, kind: str) -> np.ndarray:
 
 
 class _Request:
-    """Which samples make a batch, and the seed of whatever is drawn at random while they are fetched."""
+    """The samples of a batch, and the seed of whatever is drawn at random while they are fetched."""
 
     def __init__(self, indices: Tensor, seed: int) -> None:
         self.indices, self.seed = indices, seed
@@ -163,7 +163,7 @@ def fetch(workload: Workload, data: Samples, indices: Tensor) -> Batch:
 
 
 def _is_indexed_at_once(workload: Workload, data: Samples) -> bool:
-    """Whether indexing the tensors makes the batch: a hundred times faster than sample by sample."""
+    """Return whether indexing the tensors makes the batch: a hundred times faster than sample by sample."""
     return type(data) is TensorDataset and type(workload).collate is Workload.collate
 
 

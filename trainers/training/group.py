@@ -39,7 +39,7 @@ _CONTEXT.set_forkserver_preload(["trainers.training.rank", "numba"])
 
 @dataclass(frozen=True)
 class Recovery:
-    """What a group has spent on lost workers so far."""
+    """The time and bytes that a group has spent on lost workers so far."""
 
     repairs: int = 0
     seconds: float = 0.0  # from the start of a call that was lost to the start of its repetition

@@ -1,4 +1,4 @@
-"""Which training samples are whose: the shares of workers whose data differ. Pure functions of (labels, seed)."""
+"""Share out training samples among workers whose data differ. Pure functions of (labels, seed)."""
 
 from itertools import pairwise
 from typing import Any

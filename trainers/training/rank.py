@@ -18,7 +18,7 @@ _LOADER_LOST = ("DataLoader worker (pid", "DataLoader timed out")
 
 
 def _may_pass(error: Exception) -> bool:
-    """Whether it was the machine that failed, which it may not do again."""
+    """Return whether the machine failed, which it may not do again."""
     if isinstance(error, OSError):
         return not isinstance(error, _LASTING)
     return isinstance(error, RuntimeError) and str(error).startswith(_LOADER_LOST)

@@ -21,7 +21,7 @@ log = logging.getLogger("wiretune.repair")
 
 @dataclass(frozen=True)
 class Call:
-    """What all ranks are asked, as in `Group.call`."""
+    """A call to all ranks, as in `Group.call`."""
 
     method: str
     args: tuple[Any, ...] = ()
@@ -33,7 +33,7 @@ Trail = tuple[Call, ...]
 
 
 class History:
-    """How the ranks' state, and each slot of it, came about."""
+    """The calls that made the ranks' state, and each slot of it."""
 
     def __init__(self) -> None:
         self._now: Trail = (Call("reset"),)
@@ -52,7 +52,7 @@ class History:
                 self._now = self._slots[call.args[0]]
 
     def needs(self, url: str) -> bool:
-        """Whether the checkpoint at `url` is part of the way here."""
+        """Return whether the state, or a slot, was reached through the checkpoint at `url`."""
         return any(Call("load", (url,)) in trail for trail in (self._now, *self._slots.values()))
 
     def way_here(self) -> Iterable[Call]:

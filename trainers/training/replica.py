@@ -12,9 +12,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainers import auto_optimizer
-from trainers.blocks import table as block_table
-from trainers.dropit import Activations, SavedTensors
 from trainers.exchange import pacing
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.communication import Communication
@@ -24,12 +21,14 @@ from trainers.exchange.ledger import Ledger
 from trainers.exchange.node_links import NodeLinks, found
 from trainers.exchange.step_result import Exchanged, mean_density
 from trainers.exchange.topology import Nodes, Topology
+from trainers.methods.activations.dropit.dropit import Activations, SavedTensors
+from trainers.methods.blocks import registry as block_registry
+from trainers.methods.optimizer import auto as optimizer_auto
+from trainers.methods.sync import registry as sync_registry
+from trainers.methods.sync.every_step import EveryStep
+from trainers.methods.sync.policy import Parts, Update
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.two_way import DriftingConfig, group_conflict
-from trainers.sync import table as sync_table
-from trainers.sync.config import LocalConfig
-from trainers.sync.every_step import EveryStep
-from trainers.sync.policy import Parts, Update
 from trainers.traffic import collectives
 from trainers.training import checkpoint, feed, model, normalization
 from trainers.training.checkpoint import CheckpointError, Shard
@@ -63,8 +62,8 @@ class Replica:
         self.device = torch.device(_default_device(rank) if device == "auto" else device)
         self.workload = workload or registry.build(config.workload)
         self.model = model.build(self.workload, config.seed, weights_url=config.workload.weights).to(self.device)
-        draws = config.blocks.kind != "all"
-        self._optimizer = auto_optimizer.build(config.optimizer, self.workload, self.model, apart=draws)
+        apart = config.blocks.leaves_out
+        self._optimizer = optimizer_auto.build(config.optimizer, self.workload, self.model, apart=apart)
         if message := group_conflict(config.exchange, self._optimizer.config, self._optimizer.brought):
             raise WorkloadError(message)
         self._buffer = GradientBuffer.behind(list(self._optimizer.parameters.values()), config.exchange)
@@ -72,7 +71,7 @@ class Replica:
         self._communication = Communication(self._buffer, self.device, threads=config.threads)
         self._activations, self._saved = Activations(config.activations, self.model), SavedTensors(self.model)
         self._feed = feed.build(self.workload, config, num_workers)
-        self._blocks = block_table.build(config, self.model, self._buffer, epoch_steps=self._feed.epoch_steps)
+        self._blocks = block_registry.build(config, self.model, self._buffer, epoch_steps=self._feed.epoch_steps)
         self._single = EveryStep(DenseExchange(self._buffer, Connection(1, pacing.Unpaced(), Ledger())))
         self._steps = Steps()
         # Distinct per rank and job, so that e.g. dropout masks differ; torch mixes the bits.
@@ -89,9 +88,9 @@ class Replica:
         """Build what depends on which ranks share a node: connections, exchange, and the state that it is part of."""
         self._topology = topology
         self._buffer.part()
-        payload: Purpose = "parameters" if isinstance(self.config.sync, LocalConfig) else "gradient"
-        self._node_links = NodeLinks(topology, self.rank, pacing.build(self.config.link), payload=payload)
-        self._sync = sync_table.build(
+        link = pacing.build(self.config.link)
+        self._node_links = NodeLinks(topology, self.rank, link, payload=self.config.sync.payload)
+        self._sync = sync_registry.build(
             self.config,
             self._optimizer,
             self._buffer,
@@ -336,7 +335,7 @@ class Replica:
         return self._communication.outcome(pending)
 
     def _backward(self, loss: Tensor) -> None:
-        if loss.requires_grad or self.config.blocks.kind == "all":  # else it may depend on no block that was drawn
+        if loss.requires_grad or not self.config.blocks.leaves_out:  # else it may depend on no block that was drawn
             torch.autograd.backward(loss)
 
     def _loss(self, step: int, micro: int, batch_size: int | None = None) -> Tensor:

@@ -1,4 +1,4 @@
-"""Which samples a rank sees at a step: a pure function, so that nothing about the data needs to be stored."""
+"""The samples that a rank sees at a step: a pure function, so that nothing about the data needs to be stored."""
 
 from dataclasses import dataclass
 from functools import lru_cache

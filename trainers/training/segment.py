@@ -1,4 +1,4 @@
-"""What a group of workers is told to train, and what it reports back."""
+"""The order that a group of workers gets to train some steps, and its report."""
 
 from typing import Any, Literal
 
@@ -43,7 +43,7 @@ class Segment(Value):
 
     @property
     def options(self) -> dict[str, Any]:
-        """What is set besides rate and level, by name."""
+        """The searched values besides rate and level, by name."""
         given = {name: getattr(self, name) for name in (*SEARCHABLE, "option", "optimizer")}
         return {name: value for name, value in given.items() if value is not None}
 

@@ -23,7 +23,7 @@ class Stateful(Protocol):
 
 @dataclass(frozen=True)
 class Kept:
-    """What rank `index` of `of` had as its own in some part of the state, when a checkpoint was saved."""
+    """The state that rank `index` of `of` had as its own in some part, when a checkpoint was saved."""
 
     tensors: Mapping[str, Tensor]
     scalars: Mapping[str, Any]
@@ -39,7 +39,7 @@ class Inheriting(Stateful, Protocol):
 
 
 class Stateless:
-    """What keeps nothing between steps."""
+    """A part that keeps nothing between steps."""
 
     def tensors(self) -> dict[str, Tensor]:
         return {}

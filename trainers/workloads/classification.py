@@ -1,4 +1,4 @@
-"""What classifiers share: batches of (inputs, labels), cross-entropy, and the share of labels that are met."""
+"""The parts that classifiers share: batches of (inputs, labels), cross-entropy, and accuracy."""
 
 from collections.abc import Mapping
 

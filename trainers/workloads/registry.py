@@ -1,4 +1,4 @@
-"""Which class builds which workload."""
+"""Build the workload that a configuration describes."""
 
 from collections.abc import Callable
 from typing import Any

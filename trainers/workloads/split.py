@@ -1,4 +1,4 @@
-"""How data without a split of their own are split: once and for all, so that every job has the same task."""
+"""Split data without a split of their own: once and for all, so that every job has the same task."""
 
 import numpy as np
 import torch

@@ -87,7 +87,7 @@ def source_files(folder: Path) -> list[Path]:
 
 
 def is_held_out(name: str) -> bool:
-    """Whether the module with this path is validated on: by its name alone, so that versions of Python agree."""
+    """Return whether a module belongs to validation: by its path alone, so that versions of Python agree."""
     return hashlib.sha256(name.encode()).digest()[0] < HELD_OUT_SHARE * 256
 
 

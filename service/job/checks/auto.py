@@ -12,7 +12,7 @@ from search.config import (
     StagedConfig,
 )
 from trainers.methods.exchange.auto.spec import AutoConfig, Beside, options_misfit
-from trainers.optimizer_config import AutoOptimizerConfig, exchange_conflict
+from trainers.methods.optimizer.spec import AutoOptimizerConfig, exchange_conflict
 from trainers.spec.ranges import Fault
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from search.config import ScheduleConfig
 from search.schedule_file import ScheduleFile
 from service.job.checks.auto import beside
 from trainers.methods.exchange.auto.spec import JobExchange, Option, menu
-from trainers.optimizer_config import contenders
+from trainers.methods.optimizer.spec import contenders
 from trainers.spec.ranges import Fault
 
 if TYPE_CHECKING:

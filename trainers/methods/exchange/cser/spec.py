@@ -13,7 +13,7 @@ from trainers.traffic.collectives import NOTHING, WORD_BYTES, Traffic, all_gathe
 from trainers.traffic.sizes import block_sign
 
 if TYPE_CHECKING:
-    from trainers.optimizer_config import JobOptimizer
+    from trainers.methods.optimizer.spec import JobOptimizer
 
 
 class CserConfig(DriftingConfig):

@@ -19,11 +19,11 @@ from torch import Tensor
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
 from trainers.exchange.kernels.lowrank import orthogonalize_, project, rebuild, take_out
-from trainers.exchange.levels.level import Level, level_of
 from trainers.exchange.memory import FollowedRate
 from trainers.exchange.rounding import Rounded
 from trainers.exchange.step_result import Exchanged, agreed, has_length, loss_if
 from trainers.methods.exchange.powersgd.spec import PowerSgdConfig, as_matrix, is_worth_factors
+from trainers.methods.levels.level import Level, level_of
 from trainers.traffic.buckets import Bucket, Layer
 from trainers.traffic.sizes import WORD_BYTES
 from trainers.training.snapshot import Kept

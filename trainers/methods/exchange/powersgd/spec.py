@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from trainers.exchange.levels.config import AccordionConfig
+from trainers.methods.levels.spec import AccordionConfig
 from trainers.spec.exchange import CorrectedConfig, SteeredConfig
 from trainers.spec.method import Competing, Method, Paper
 from trainers.traffic.buckets import Bucket

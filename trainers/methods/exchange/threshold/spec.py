@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from trainers.exchange.levels.config import CalibratedConfig
+from trainers.methods.levels.spec import CalibratedConfig
 from trainers.spec.exchange import Density, SteeredConfig, Threshold
 from trainers.spec.method import Competing, Method, Paper
 from trainers.spec.ranges import Fault

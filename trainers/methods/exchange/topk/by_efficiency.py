@@ -12,8 +12,12 @@ from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
 from trainers.exchange.kernels.entries import Entries
 from trainers.exchange.kernels.quantile import LEAST_THRESHOLD
-from trainers.exchange.levels import prices
-from trainers.exchange.levels.cat import (
+from trainers.exchange.memory import Memory, Selection
+from trainers.exchange.selector import Count
+from trainers.exchange.step_result import all_finite
+from trainers.methods.exchange.topk.spec import TopKConfig
+from trainers.methods.levels import prices
+from trainers.methods.levels.cat import (
     Numbers,
     best_count,
     gain_of_drawn,
@@ -21,12 +25,8 @@ from trainers.exchange.levels.cat import (
     gain_of_signs,
     scale_of_draws,
 )
-from trainers.exchange.levels.config import CatConfig
-from trainers.exchange.levels.level import Level, common
-from trainers.exchange.memory import Memory, Selection
-from trainers.exchange.selector import Count
-from trainers.exchange.step_result import all_finite
-from trainers.methods.exchange.topk.spec import TopKConfig
+from trainers.methods.levels.level import Level, common
+from trainers.methods.levels.spec import CatConfig
 from trainers.traffic import collectives
 from trainers.traffic.buckets import Bucket
 

@@ -1,0 +1,109 @@
+"""Runs an exchange at levels that a policy sets step by step."""
+
+from typing import Any, Protocol, TypeVar, cast
+
+from torch import Tensor
+
+from trainers.exchange.buffer import GradientBuffer
+from trainers.exchange.connection import Connection
+from trainers.exchange.exchange import Exchange
+from trainers.exchange.step_result import Exchanged
+from trainers.methods import build as methods
+from trainers.methods.levels.accordion import Accordion
+from trainers.methods.levels.level import Level
+from trainers.methods.levels.regimes import Part
+from trainers.methods.levels.spec import AccordionConfig, WarmupConfig
+from trainers.methods.levels.warmup import Warmup
+from trainers.spec.exchange import ExchangeBase, SteeredConfig
+from trainers.traffic.buckets import Bucket
+from trainers.training.snapshot import Inheriting, Kept
+
+
+class LevelPolicy(Inheriting, Protocol):
+    """Sets the level of each step, the same on all ranks. Its state changes in `commit` alone: a step may be void."""
+
+    def level(self, asked: float, learning_rate: float) -> Level:
+        """Return the level of the coming step, whose stage has the level `asked`."""
+
+    def watch(self, bucket: Bucket, gradient: Tensor) -> None:
+        """See the bucket's gradient of this rank, or node, before anything is done to it."""
+
+    def commit(self, connection: Connection) -> None:
+        """End a step that was finite on all ranks; collective."""
+
+
+#: Before the names of a policy's own tensors, among those of its exchange.
+PREFIX = "levels."
+
+
+class LayerExchange(Exchange, Protocol):
+    """An exchange that can be told a level for each layer."""
+
+    def step(self, loss: Tensor, level: Level | None, learning_rate: float) -> Exchanged: ...
+
+
+class SteeredExchange:
+    """Asks the policy before each step, and tells it of each that was finite on all ranks."""
+
+    def __init__(self, config: SteeredConfig, buffer: GradientBuffer, connection: Connection, *, seed: int) -> None:
+        self._inner = cast(LayerExchange, methods.exchange(config, buffer, connection, seed=seed))
+        self._config, self._connection = config, connection
+        self._policy = _policy(config, buffer)
+        buffer.watch = self._policy.watch
+
+    @property
+    def threshold(self) -> float | None:
+        return self._inner.threshold
+
+    def step(self, loss: Tensor, level: float | None, learning_rate: float) -> Exchanged:
+        chosen = self._policy.level(self._config.check_level(level), learning_rate)
+        outcome = self._inner.step(loss, chosen, learning_rate)
+        if not outcome.diverged:
+            self._policy.commit(self._connection)
+        return outcome
+
+    def tensors(self) -> dict[str, Tensor]:
+        return self._inner.tensors() | {PREFIX + name: tensor for name, tensor in self._policy.tensors().items()}
+
+    def scalars(self) -> dict[str, Any]:
+        return self._inner.scalars() | {"levels": self._policy.scalars()}
+
+    def load_scalars(self, scalars: dict[str, Any]) -> None:
+        self._inner.load_scalars(scalars)
+        self._policy.load_scalars(scalars["levels"])
+
+    def inherit(self, kept: Kept) -> None:
+        self._inner.inherit(kept)
+        own = {name.removeprefix(PREFIX): each for name, each in kept.tensors.items() if name.startswith(PREFIX)}
+        self._policy.inherit(Kept(own, kept.scalars["levels"], index=kept.index, of=kept.of))
+
+
+def _policy(config: SteeredConfig, buffer: GradientBuffer) -> LevelPolicy:
+    match config.levels:
+        case WarmupConfig():
+            return Warmup(config.levels)
+        case AccordionConfig():
+            return Accordion(config.levels, _parts(config, buffer), buffer.gradient)
+    raise AssertionError(f"`{config.levels.kind}` changes no level")
+
+
+def _parts(config: SteeredConfig, buffer: GradientBuffer) -> list[Part]:
+    """Return the layers that have a common level: each by itself where the exchange has levels of layers."""
+    return [[layer] for layer in buffer.layers] if config.has_layer_levels else [buffer.layers]
+
+
+AnyExchange = TypeVar("AnyExchange", bound=ExchangeBase)
+
+
+def with_epoch(config: AnyExchange, epoch_steps: int | None) -> AnyExchange:
+    """Return `config` with `epoch_steps` for the epochs of its levels, if it leaves them open."""
+    if not isinstance(config, SteeredConfig) or not isinstance(config.levels, AccordionConfig):
+        return config
+    return config.model_copy(update={"levels": config.levels.lasting(epoch_steps)})
+
+
+def build(config: ExchangeBase, buffer: GradientBuffer, connection: Connection, *, seed: int = 0) -> Exchange:
+    """Return the exchange that `config` describes, with what changes its level."""
+    if isinstance(config, SteeredConfig) and isinstance(config.levels, WarmupConfig | AccordionConfig):
+        return SteeredExchange(config, buffer, connection, seed=seed)
+    return methods.exchange(config, buffer, connection, seed=seed)  # whose level is chosen elsewhere

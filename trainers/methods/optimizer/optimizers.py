@@ -1,0 +1,340 @@
+"""The optimizers behind one face: rates with warm-up, complete state, and the iterate to evaluate."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from schedulefree import AdamWScheduleFree, SGDScheduleFree
+from torch import Tensor, nn
+from torch.nn import Parameter
+
+from trainers.methods.optimizer.lars import Lars
+from trainers.methods.optimizer.muon import MuonWithAdamW, embeddings
+from trainers.methods.optimizer.spec import (
+    AdamWConfig,
+    LarsConfig,
+    MuonConfig,
+    OptimizerConfig,
+    OwnOptimizerConfig,
+    ScheduleFreeAdamWConfig,
+    ScheduleFreeSgdConfig,
+    SgdConfig,
+)
+from trainers.spec.ranges import first
+from trainers.training.segment import Segment
+from trainers.workload import Workload, WorkloadError
+
+Group = dict[str, Any]  # a torch parameter group
+#: Of parameters whose rates are the optimizer's.
+NO_FACTORS: Mapping[Parameter, float] = {}
+OurOptimizerConfig = SgdConfig | LarsConfig | AdamWConfig | MuonConfig | ScheduleFreeSgdConfig | ScheduleFreeAdamWConfig
+
+
+class Optimizer:
+    """Steps parameters by the gradients in their `.grad`. Mutable: parameters, state tensors, scalars.
+
+    Of our own kinds, all state tensors exist from the start, so that a snapshot taken before the first step is
+    complete; a user's optimizer makes its own at its first step, and `fit` unmakes them.
+    """
+
+    def __init__(
+        self,
+        config: OptimizerConfig,
+        optimizer: torch.optim.Optimizer,
+        names: Mapping[Parameter, str],
+        *,
+        brought: Sequence[Mapping[str, Any]],
+    ) -> None:
+        self.config = config
+        self._optimizer = optimizer
+        self._groups: list[Group] = optimizer.param_groups
+        self.brought = brought  # options that the workload gave each group
+        self._scales = [group["lr"] for group in self._groups]
+        self.parameters = {name: parameter for parameter, name in names.items()}
+
+    def use(self, kind: str | None) -> None:
+        """Step by the optimizer of this kind, which can only be this one; None says so too.
+
+        Raises ValueError for any other kind.
+        """
+        if kind not in (None, self.config.kind):
+            raise ValueError(f"`optimizer` must be {self.config.kind!r}, got {kind!r}")
+
+    def set_learning_rate(
+        self, learning_rate: float, step: int, factors: Mapping[Parameter, float] = NO_FACTORS
+    ) -> float:
+        """Use `learning_rate` for step number `step` (from 0), times the warm-up's ramp and each group's own rate.
+
+        `factors` multiply the rates of some parameters more, each of which has a group of its own. Returns the rate
+        with the ramp, without the groups' own rates.
+        """
+        warmup = self.config.warmup_steps
+        ramp = min(1.0, (step + 1) / warmup) if warmup else 1.0
+        for group, scale in zip(self._groups, self._scales, strict=True):
+            group["lr"] = learning_rate * ramp * scale
+            if factors:
+                group["lr"] *= factors.get(group["params"][0], 1.0)
+        return learning_rate * ramp
+
+    def set_options(self, segment: Segment) -> None:
+        """Use the segment's momentum, weight decay and nesterov from the next step on, where it has them.
+
+        A parameter group for which the workload gave an option keeps its own.
+        """
+        for group, brought in zip(self._groups, self.brought, strict=True):
+            options: Group = {"weight_decay": segment.weight_decay, "nesterov": segment.nesterov}
+            if segment.momentum is not None and "betas" in group:
+                options["betas"] = (segment.momentum, group["betas"][1])
+            else:
+                options["momentum"] = segment.momentum
+            group |= {name: value for name, value in options.items() if value is not None and name not in brought}
+
+    def step(self) -> None:
+        """Apply one update. The gradients are used as scratch."""
+        self._optimizer.step()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the live state tensors by name; a step updates them in place.
+
+        Raises WorkloadError if a user's optimizer keeps anything but tensors and numbers.
+        """
+        for name, value in self._state():
+            if not (value is None or isinstance(value, Tensor | str) or _is_number(value)):
+                raise WorkloadError(
+                    f"{type(self._optimizer).__name__} keeps a {type(value).__name__} as `{name}`, which cannot be put "
+                    "back when training is rewound; tensors and numbers can"
+                )
+        return {name: value for name, value in self._state() if isinstance(value, Tensor)}
+
+    def fit(self, tensors: Mapping[str, Tensor]) -> None:
+        """Have a user's optimizer hold state tensors of just these names and shapes; their values follow."""
+        if not isinstance(self.config, OwnOptimizerConfig) or tensors.keys() == self.tensors().keys():
+            return
+        for parameter in self.parameters.values():
+            self._optimizer.state.pop(parameter, None)
+        for name, tensor in tensors.items():
+            owner, _, key = name.rpartition(".")
+            if owner not in self.parameters:
+                continue
+            parameter = self.parameters[owner]
+            device = parameter.device if tensor.ndim or _counts_on_device(self._group_of(parameter)) else tensor.device
+            self._optimizer.state[parameter][key] = torch.empty_like(tensor, device=device)
+
+    def scalars(self) -> dict[str, Any]:
+        """Return the numbers outside tensors, JSON-compatible: of each group, and of each parameter's state."""
+        groups = [{key: value for key, value in group.items() if _is_number(value)} for group in self._groups]
+        return {"groups": groups, "state": {name: value for name, value in self._state() if _is_number(value)}}
+
+    def load_scalars(self, scalars: Mapping[str, Any]) -> None:
+        for group, saved in zip(self._groups, scalars["groups"], strict=True):
+            group.update(saved)
+        for name, value in list(self._state()):
+            if _is_number(value) and name not in scalars["state"]:  # made since then
+                owner, _, key = name.rpartition(".")
+                del self._optimizer.state[self.parameters[owner]][key]
+        for name, value in scalars["state"].items():
+            owner, _, key = name.rpartition(".")
+            self._optimizer.state[self.parameters[owner]][key] = value
+
+    def _state(self) -> Iterable[tuple[str, Any]]:
+        for name, parameter in self.parameters.items():
+            for key, value in self._optimizer.state.get(parameter, {}).items():
+                yield f"{name}.{key}", value
+
+    @property
+    def averages(self) -> bool:
+        """True where another iterate is evaluated than is trained."""
+        return any(_interpolation(self.config, group) is not None for group in self._groups)
+
+    def iterate(self) -> list[Tensor]:
+        """Return the live tensors that ranks with different ones must average to agree.
+
+        These are the parameters and, for Schedule-Free, whose update is linear in both, z behind them. Moments and
+        momenta are each rank's own.
+        """
+        states = [self._optimizer.state[parameter] for parameter in self.parameters.values()] if self.averages else []
+        return [*self.parameters.values(), *(state["z"] for state in states)]
+
+    @torch.no_grad()
+    def evaluated(self) -> dict[str, Tensor]:
+        """Return the parameters to evaluate and to export, by name.
+
+        For Schedule-Free these are the average x in new tensors, recovered from the training point
+        y = (1 - beta) z + beta x (Defazio et al., 2024, eq. 1); otherwise the live parameters themselves.
+        """
+        # The package's eval() and train() would move the parameters there and back, and lose bits on the way.
+        return {
+            name: _average(parameter.detach(), self._optimizer.state[parameter]["z"], beta)
+            if (beta := _interpolation(self.config, group)) is not None
+            else parameter.detach()
+            for group in self._groups
+            for name, parameter in self._named(group)
+        }
+
+    def _group_of(self, parameter: Parameter) -> Group:
+        return next(group for group in self._groups if any(each is parameter for each in group["params"]))
+
+    def _named(self, group: Group) -> Iterable[tuple[str, Parameter]]:
+        members = set(group["params"])
+        return [(name, parameter) for name, parameter in self.parameters.items() if parameter in members]
+
+
+def build(config: OptimizerConfig, workload: Workload, model: nn.Module, *, apart: bool = False) -> Optimizer:
+    """Return the optimizer of `config` for what is trained of `model`; freezes the rest of it.
+
+    With `apart` each parameter has a group of its own, unless the optimizer is the workload's. Raises WorkloadError if
+    the workload's groups, or its own optimizer, cannot be used.
+    """
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    if isinstance(config, OwnOptimizerConfig):
+        optimizer = _checked(workload.optimizer(model))
+        options = _options(optimizer.param_groups)
+    else:
+        groups = _groups(workload.parameter_groups(model), apart=apart)
+        options = _options(groups)  # before torch adds the defaults to them
+        optimizer = _prepared(config, groups, model)
+    brought = [options[group["params"][0]] if group["params"] else {} for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        _check_group(group, names)
+        group["params"] = [parameter for parameter in group["params"] if parameter.requires_grad]
+    trained = {parameter for group in optimizer.param_groups for parameter in group["params"]}
+    if not trained:
+        raise WorkloadError("no parameter is trained: all are frozen, or in no parameter group")
+    for parameter in names.keys() - trained:
+        parameter.requires_grad_(False)
+    # in the order of the workload's groups, however the optimizer divides them
+    ordered = {parameter: names[parameter] for parameter in options if parameter in trained}
+    return Optimizer(config, optimizer, ordered, brought=brought)
+
+
+def _options(groups: Sequence[Group]) -> dict[Parameter, Group]:
+    """Return for each parameter the options of its group, group by group."""
+    return {
+        parameter: {name: value for name, value in group.items() if name != "params"}
+        for group in groups
+        for parameter in group["params"]
+    }
+
+
+def _groups(given: Sequence[Group], *, apart: bool) -> list[Group]:
+    """Return the workload's groups, or one for each of their parameters, with their rates as multipliers."""
+    groups: list[Group] = [{"lr": 1.0} | group | {"params": _listed(group.get("params", ()))} for group in given]
+    for index, group in enumerate(groups):
+        rate: Any = group["lr"]
+        if not (_is_number(rate) and 0 < rate < float("inf")):
+            raise WorkloadError(
+                f"`lr` of parameter group {index} multiplies the learning rate: it must be > 0, got {rate}"
+            )
+    if apart:
+        return [group | {"params": [each]} for group in groups for each in group["params"] if each.requires_grad]
+    return [group for group in groups if group["params"]]
+
+
+def _listed(parameters: Any) -> list[Parameter]:
+    """Return a group's parameters, which torch also takes alone, or as (name, parameter)."""
+    if isinstance(parameters, Tensor):
+        return [parameters]  # type: ignore[list-item]
+    return [each[1] if isinstance(each, tuple) else each for each in parameters]
+
+
+def _check_group(group: Group, names: Mapping[Parameter, str]) -> None:
+    for parameter in group["params"]:
+        if parameter not in names:
+            shape = tuple(parameter.shape)
+            raise WorkloadError(f"a parameter of shape {shape} is in a parameter group and not in the model")
+
+
+def _checked(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise WorkloadError(f"`optimizer` must return a torch.optim.Optimizer, got {type(optimizer).__name__}")
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise WorkloadError("`optimizer` returned LBFGS, which evaluates the loss several times a step; take another")
+    if callable(getattr(optimizer, "eval", None)):
+        raise WorkloadError(
+            f"`optimizer` returned {type(optimizer).__name__}, which evaluates other weights than it trains; "
+            "for Schedule-Free take `optimizer: {kind: schedulefree_sgd}` or `schedulefree_adamw`"
+        )
+    return optimizer
+
+
+def _prepared(config: OurOptimizerConfig, groups: list[Group], model: nn.Module) -> torch.optim.Optimizer:
+    """Return one of our own kinds, with all its state made."""
+    optimizer = _of_kind(config, groups, model)
+    for group in optimizer.param_groups:
+        if unknown := group.keys() - optimizer.defaults.keys() - {"params"}:
+            raise WorkloadError(f"a parameter group has options that {config.kind} does not know: {sorted(unknown)}")
+        if _interpolation(config, group) == 0:
+            raise WorkloadError(f"a parameter group has momentum 0, which {config.kind} cannot average with")
+        for parameter in group["params"]:
+            optimizer.state[parameter].update(_initial_state(config, group, parameter))
+    return optimizer
+
+
+def _of_kind(config: OurOptimizerConfig, groups: list[Group], model: nn.Module) -> torch.optim.Optimizer:
+    """Return the optimizer; what is searched has the range's first value until a segment gives one."""
+    decay = first(config.weight_decay)
+    match config:
+        case SgdConfig():
+            return torch.optim.SGD(
+                groups, momentum=first(config.momentum), nesterov=first(config.nesterov), weight_decay=decay
+            )
+        case LarsConfig():
+            return Lars(groups, momentum=first(config.momentum), weight_decay=decay, trust=config.trust)
+        case AdamWConfig():
+            return torch.optim.AdamW(groups, betas=(first(config.betas[0]), config.betas[1]), weight_decay=decay)
+        case MuonConfig():
+            return MuonWithAdamW(
+                groups,
+                not_matrices=embeddings(model),
+                momentum=config.momentum,
+                betas=config.betas,
+                weight_decay=decay,
+            )
+        case ScheduleFreeSgdConfig():
+            optimizer: torch.optim.Optimizer = SGDScheduleFree(groups, momentum=config.momentum, weight_decay=decay)
+        case ScheduleFreeAdamWConfig():
+            optimizer = AdamWScheduleFree(groups, betas=config.betas, weight_decay=decay)
+    for group in optimizer.param_groups:
+        group["train_mode"] = True  # the package's train(), which has nothing to move yet
+    return optimizer
+
+
+def _initial_state(config: OptimizerConfig, group: Group, parameter: Parameter) -> dict[str, Tensor]:
+    """Return what the optimizer itself would create at its first step."""
+    zeros, start = torch.zeros_like(parameter), parameter.detach().clone()
+    match config:
+        case SgdConfig() | LarsConfig():
+            return {"momentum_buffer": zeros} if group["momentum"] else {}
+        case MuonConfig() if "betas" not in group:
+            return {"momentum_buffer": zeros.flatten(1)}
+        case AdamWConfig() | MuonConfig():
+            return {"step": torch.tensor(0.0), "exp_avg": zeros, "exp_avg_sq": torch.zeros_like(parameter)}
+        case ScheduleFreeSgdConfig():
+            return {"z": start}
+        case ScheduleFreeAdamWConfig():
+            return {"z": start, "exp_avg_sq": zeros}
+        case OwnOptimizerConfig():
+            return {}
+
+
+def _counts_on_device(group: Group) -> bool:
+    """Return whether torch keeps step counts beside the parameters; else they are on the host."""
+    return bool(group.get("fused") or group.get("capturable"))
+
+
+def _average(trained: Tensor, z: Tensor, beta: float) -> Tensor:
+    return torch.lerp(trained, z, 1 - 1 / beta)
+
+
+def _interpolation(config: OptimizerConfig, group: Group) -> float | None:
+    match config:
+        case ScheduleFreeSgdConfig():
+            return float(group["momentum"])
+        case ScheduleFreeAdamWConfig():
+            return float(group["betas"][0])
+        case _:
+            return None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, bool | int | float)

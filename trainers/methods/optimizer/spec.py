@@ -1,0 +1,192 @@
+"""The optimizers that step the parameters, and their knobs. Pydantic only: a job is checked without torch."""
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from trainers.spec.ranges import Config, Fault, Range
+
+LearningRate = Annotated[float, Field(ge=1e-8, le=1e3, allow_inf_nan=False)]
+Momentum = Annotated[float, Field(ge=0, lt=1)]
+WeightDecay = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+def _one_number(given: object) -> object:
+    if isinstance(given, list | tuple):
+        raise ValueError(
+            "Schedule-Free averages with its momentum, which cannot change during a run: give one number, not a range"
+        )
+    return given
+
+
+#: The interpolation beta of Schedule-Free.
+Interpolation = Annotated[float, BeforeValidator(_one_number), Field(gt=0, lt=1)]
+
+
+class SgdConfig(Config):
+    """`torch.optim.SGD`."""
+
+    kind: Literal["sgd"] = "sgd"
+    learning_rate: LearningRate = 0.1
+    momentum: Momentum | tuple[Momentum, Momentum] = 0.9
+    nesterov: bool | tuple[bool, bool] = False
+    weight_decay: WeightDecay | tuple[WeightDecay, WeightDecay] = 0.0
+    warmup_steps: int = Field(0, ge=0, description="linear ramp from the first step")
+
+    def faults(self) -> Iterator[Fault]:
+        yield from super().faults()
+        if self.nesterov and self.momentum == 0:
+            yield Fault("/momentum", self.momentum, "`nesterov` needs `momentum` > 0, got 0")
+
+
+class LarsConfig(Config):
+    """Steps in proportion to each layer's weights (LARS, You et al., 2017), for large batches."""
+
+    kind: Literal["lars"] = "lars"
+    learning_rate: LearningRate = Field(10.0, description="times `trust` and the layer's length over its gradient's")
+    momentum: Momentum | tuple[Momentum, Momentum] = 0.9
+    weight_decay: WeightDecay | tuple[WeightDecay, WeightDecay] = 0.0
+    trust: float = Field(0.001, gt=0, le=1, description="of a layer's length, what a step at rate 1 moves it")
+    warmup_steps: int = Field(0, ge=0, description="linear ramp from the first step")
+
+
+class AdamWConfig(Config):
+    """`torch.optim.AdamW`."""
+
+    kind: Literal["adamw"] = "adamw"
+    learning_rate: LearningRate = 1e-3
+    betas: tuple[Momentum | tuple[Momentum, Momentum], Momentum] = Field(
+        (0.9, 0.999), description="the first is the momentum"
+    )
+    weight_decay: WeightDecay | tuple[WeightDecay, WeightDecay] = 0.01
+    warmup_steps: int = Field(0, ge=0, description="linear ramp from the first step")
+
+    def ranges(self) -> Iterator[Range]:
+        if isinstance(self.betas[0], tuple):
+            yield Range("momentum", "betas/0", self.betas[0])
+        yield from super().ranges()
+
+
+class ScheduleFreeSgdConfig(Config):
+    """`schedulefree.SGDScheduleFree` (Defazio et al., 2024)."""
+
+    kind: Literal["schedulefree_sgd"] = "schedulefree_sgd"
+    learning_rate: LearningRate = 0.1
+    momentum: Interpolation = Field(0.9, description="the interpolation beta")
+    weight_decay: WeightDecay | tuple[WeightDecay, WeightDecay] = 0.0
+    warmup_steps: int = Field(0, ge=0, description="linear ramp from the first step")
+
+
+class ScheduleFreeAdamWConfig(Config):
+    """`schedulefree.AdamWScheduleFree` (Defazio et al., 2024)."""
+
+    kind: Literal["schedulefree_adamw"] = "schedulefree_adamw"
+    learning_rate: LearningRate = 2.5e-3
+    betas: tuple[Interpolation, Momentum] = (0.9, 0.999)
+    weight_decay: WeightDecay | tuple[WeightDecay, WeightDecay] = 0.0
+    warmup_steps: int = Field(0, ge=0, description="linear ramp from the first step")
+
+
+class MuonConfig(Config):
+    """`torch.optim.Muon` for matrices and kernels (Jordan, 2024), AdamW for the rest, at one learning rate.
+
+    Orthogonal steps are scaled to the size of AdamW's (Liu et al., 2025, section 2.2), so that one rate and one weight
+    decay serve both. Embeddings are AdamW's, and so are vectors: biases, norms.
+    """
+
+    kind: Literal["muon"] = "muon"
+    learning_rate: LearningRate = Field(1e-3, description="of AdamW, to whose size Muon's steps are scaled")
+    momentum: Momentum = Field(0.95, description="Nesterov's, of Muon's parameters")
+    betas: tuple[Momentum, Momentum] = Field((0.9, 0.999), description="of AdamW's parameters")
+    weight_decay: WeightDecay | tuple[WeightDecay, WeightDecay] = 0.01
+    warmup_steps: int = Field(0, ge=0, description="linear ramp from the first step")
+
+
+class OwnOptimizerConfig(Config):
+    """The workload's own `optimizer`; the learning rate multiplies the rates of its parameter groups."""
+
+    kind: Literal["own"] = "own"
+    learning_rate: LearningRate = 1.0
+    warmup_steps: int = Field(0, ge=0, description="linear ramp from the first step")
+
+
+OptimizerConfig = Annotated[
+    SgdConfig
+    | LarsConfig
+    | AdamWConfig
+    | MuonConfig
+    | ScheduleFreeSgdConfig
+    | ScheduleFreeAdamWConfig
+    | OwnOptimizerConfig,
+    Field(discriminator="kind"),
+]
+
+#: Those that can compete: all their state exists before the first step, so a probe can be taken back to there.
+ContenderConfig = Annotated[
+    SgdConfig | LarsConfig | AdamWConfig | MuonConfig | ScheduleFreeSgdConfig | ScheduleFreeAdamWConfig,
+    Field(discriminator="kind"),
+]
+ContenderKind = Literal["sgd", "lars", "adamw", "muon", "schedulefree_sgd", "schedulefree_adamw"]
+
+
+def _of_kind(given: object) -> object:
+    """Return a kind by itself as what has all its defaults."""
+    return {"kind": given} if isinstance(given, str) else given
+
+
+#: An optimizer, or its kind alone: `adamw`.
+Contender = Annotated[
+    ContenderConfig, BeforeValidator(_of_kind, json_schema_input_type=ContenderKind | ContenderConfig)
+]
+
+
+class AutoOptimizerConfig(Config):
+    """Optimizers compete: the run's first search chooses one of `options`, each at its own rate, for the whole run."""
+
+    kind: Literal["auto"] = "auto"
+    options: tuple[Contender, ...] = Field(
+        (MuonConfig(), AdamWConfig(), ScheduleFreeSgdConfig(), SgdConfig()),
+        min_length=2,
+        max_length=6,
+        description="what competes, as `adamw`, or with knobs: `{kind: sgd, learning_rate: 0.05}`. A short budget has "
+        "room for the first ones alone, and where nothing shows progress the first one's guess is trained",
+    )
+
+    @property
+    def learning_rate(self) -> float:
+        """The first option's guess."""
+        return self.options[0].learning_rate
+
+    def faults(self) -> Iterator[Fault]:
+        yield from super().faults()
+        kinds = [option.kind for option in self.options]
+        if len(set(kinds)) < len(kinds):
+            yield Fault("/options", kinds, f"`options` must be of distinct kinds, got {kinds}")
+        for index, option in enumerate(self.options):
+            for each in option.ranges():
+                yield Fault(
+                    f"/options/{index}/{each.field}",
+                    list(each.pair),
+                    f"`{each.field.partition('/')[0]}` of an optimizer that competes must be one number, got "
+                    f"{list(each.pair)}: a search of optimizers searches their learning rates alone",
+                )
+
+
+#: What a job's `optimizer` may be.
+JobOptimizer = Annotated[OptimizerConfig | AutoOptimizerConfig, Field(discriminator="kind")]
+
+
+def contenders(optimizer: JobOptimizer) -> tuple[OptimizerConfig, ...]:
+    """Return the optimizers of which the first search chooses: of a plain one, itself."""
+    return optimizer.options if isinstance(optimizer, AutoOptimizerConfig) else (optimizer,)
+
+
+def exchange_conflict(optimizer: JobOptimizer, exchange: str) -> str | None:
+    """Return why optimizers cannot compete under an exchange of this kind; None: they do not, or they can."""
+    if not isinstance(optimizer, AutoOptimizerConfig) or exchange != "auto":
+        return None
+    return (
+        "a first search chooses among optimizers or among exchanges, not both: give one optimizer, as "
+        f"`{{kind: {optimizer.options[0].kind}}}`, or one exchange, as `{{kind: none}}`"
+    )

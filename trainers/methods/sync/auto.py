@@ -1,0 +1,129 @@
+"""The policy of `exchange: {kind: auto}`: gradients in every step, or local updates, as the option in force says.
+
+Ranks that have trained by themselves agree again before gradients are exchanged: on their parameters, and on what their
+optimizers hold, which are the means over the ranks. For updates that are linear in both, that is where synchronous
+training on the same gradients would be.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainers.exchange import two_level
+from trainers.exchange.buffer import GradientBuffer
+from trainers.exchange.exchange import Exchange
+from trainers.exchange.node_links import NodeLinks
+from trainers.exchange.step_result import Exchanged
+from trainers.methods import build as methods
+from trainers.methods.exchange.auto.exchange import AutoExchange
+from trainers.methods.exchange.auto.spec import LOCAL, AutoConfig, Option, by_kind, exchange_of
+from trainers.methods.optimizer.optimizers import Optimizer
+from trainers.methods.sync.averaging import Iterate, Meeting
+from trainers.methods.sync.local import Alone
+from trainers.methods.sync.local_sgd import LocalSgd
+from trainers.methods.sync.policy import Parts, Update
+from trainers.methods.sync.spec import LocalSgdConfig
+from trainers.spec.replica import ReplicaConfig
+
+
+class AutoSync:
+    """Chooses among the options of a `menu`; `local` runs those of local updates, None: it has none.
+
+    All ranks' `gradients` go through the two levels; `leading` is the upper one's, on a rank that leads its node.
+    """
+
+    def __init__(
+        self,
+        menu: Sequence[Option],
+        optimizer: Optimizer,
+        node_links: NodeLinks,
+        *,
+        gradients: Exchange,
+        leading: AutoExchange | None,
+        local: LocalSgd | None,
+    ) -> None:
+        self._menu, self._option = {option.name: option for option in menu}, Option("")
+        self._optimizer, self._node_links = optimizer, node_links
+        self.gradients = self.exchange = gradients
+        self._leading, self._local = leading, local
+
+    def use(self, option: str | None) -> None:
+        """Train by this option from the next step on; collective where ranks have trained by themselves."""
+        if option not in self._menu:
+            raise ValueError(f"`option` must be one of {list(self._menu)}, got {option!r}")
+        chosen = self._menu[option]
+        if self._local is not None and chosen.kind != self._option.kind:
+            if self._option.kind == LOCAL:
+                self._agree()
+            if chosen.kind == LOCAL:
+                self._local.begin()
+        self._option = chosen
+        self._node_links.between.ledger.payload = "parameters" if chosen.kind == LOCAL else "gradient"
+        if self._leading is not None:
+            self._leading.use(chosen)
+
+    @torch.no_grad()
+    def _agree(self) -> None:
+        """Give all ranks the mean of their parameters and of what their optimizers hold."""
+        held = [tensor for tensor in self._optimizer.tensors().values() if tensor.is_floating_point() and tensor.ndim]
+        tensors = [parameter.detach() for parameter in self._optimizer.parameters.values()] + held
+        flat = torch.cat([tensor.flatten() for tensor in tensors]).div_(self._node_links.topology.num_workers)
+        self._node_links.all_reduce_sum(flat, {"parameters": flat.nbytes})
+        parts = torch.split(flat, [tensor.numel() for tensor in tensors])
+        torch._foreach_copy_(tensors, [part.view_as(each) for part, each in zip(parts, tensors, strict=True)])
+
+    @property
+    def is_apart(self) -> bool:
+        return self._option.kind == LOCAL and self._local is not None and self._local.is_apart
+
+    def learning_rate(self, learning_rate: float, step: int) -> float:
+        return learning_rate
+
+    def amend(self, gradient: Tensor) -> None:
+        return
+
+    def advance(self, outcome: Exchanged, update: Update) -> Exchanged:
+        if self._local is None or self._option.level is None or self._option.kind != LOCAL:
+            return outcome
+        return self._local.advance(outcome, replace(update, level=None, period=int(self._option.level)))
+
+    def divide(self, trained: Parts) -> tuple[Parts, Parts]:
+        return (trained, {}) if self._local is None else ({}, trained | {"sync": self})
+
+    def settle(self) -> None:
+        return
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {} if self._local is None else self._local.tensors()
+
+    def scalars(self) -> dict[str, Any]:
+        return {"option": list(self._option), "local": self._local.scalars() if self._local else {}}
+
+    def load_scalars(self, scalars: dict[str, Any]) -> None:
+        self._option = Option(*scalars["option"])
+        if self._local is not None:
+            self._local.load_scalars(scalars["local"])
+
+
+def build(
+    config: ReplicaConfig, auto: AutoConfig, optimizer: Optimizer, buffer: GradientBuffer, node_links: NodeLinks
+) -> AutoSync:
+    """Return the policy of `config`, whose exchange is `auto`, as `registry.build` does of others."""
+    kinds = by_kind(config.menu)
+    exchanges = {
+        kind: methods.exchange(exchange_of(options, like=auto), buffer, node_links.between, seed=config.seed)
+        for kind, options in kinds.items()
+        if kind != LOCAL
+    }
+    local = None
+    if LOCAL in kinds:
+        exchanges[LOCAL] = alone = Alone(buffer)
+        iterate = Iterate(optimizer.iterate(), num_parameters=buffer.num_elements)
+        meeting = Meeting(exchange_of(kinds[LOCAL], like=auto), iterate, node_links, seed=config.seed)
+        local = LocalSgd(LocalSgdConfig(), iterate, meeting, gradients=alone)
+    leading = AutoExchange(exchanges, buffer) if node_links.leads else None
+    gradients = two_level.TwoLevelExchange(leading or two_level.Follower(), buffer, node_links)
+    return AutoSync(config.menu, optimizer, node_links, gradients=gradients, leading=leading, local=local)

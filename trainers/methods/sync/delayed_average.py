@@ -1,0 +1,86 @@
+"""Average a vector over the ranks while they take the next round's steps."""
+
+from abc import abstractmethod
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import torch
+from torch import Tensor
+
+from trainers.exchange.connection import Parts
+from trainers.exchange.exchange import Exchange
+from trainers.exchange.node_links import NodeLinks
+from trainers.exchange.step_result import DIVERGED, Exchanged, is_finite
+from trainers.methods.sync.averaging import Iterate
+from trainers.methods.sync.local import Local
+from trainers.methods.sync.policy import Update
+from trainers.methods.sync.spec import BehindConfig
+
+
+class Background:
+    """All ranks launch and wait in the same order. Bytes are billed at the launch, so they depend on no clock."""
+
+    def __init__(self, node_links: NodeLinks, device: torch.device, *, threads: int) -> None:
+        self._node_links, self._device, self._threads = node_links, device, threads
+        self._thread = ThreadPoolExecutor(1, "wiretune-average", self._start)
+        self._pending: Future[None] | None = None
+
+    def _start(self) -> None:
+        torch.set_num_threads(self._threads)
+        if self._device.type == "cuda":
+            torch.cuda.set_stream(torch.cuda.Stream(self._device))  # type: ignore[no-untyped-call]
+
+    def launch(self, vector: Tensor) -> None:
+        """Begin to average `vector` over the ranks, in place; it is not to be touched before `wait` has returned."""
+        self._ready = torch.cuda.current_stream(self._device).record_event() if vector.is_cuda else None
+        parts: Parts = {"parameters": vector.nbytes}
+        self._node_links.charge_sum(parts)
+        self._pending = self._thread.submit(self._average, vector, parts, self._node_links.apart())
+
+    def _average(self, vector: Tensor, parts: Parts, node_links: NodeLinks) -> None:
+        if self._ready is not None:
+            torch.cuda.current_stream(self._device).wait_event(self._ready)
+        vector.div_(self._node_links.topology.num_workers)
+        node_links.all_reduce_sum(vector, parts)
+        if self._ready is not None:
+            self._ready = torch.cuda.current_stream(self._device).record_event()
+
+    def wait(self) -> None:
+        """Return when what was launched is averaged, at once if nothing was; raises PeerLost."""
+        if self._pending is None:
+            return
+        pending, self._pending = self._pending, None
+        pending.result()
+        if self._ready is not None:
+            torch.cuda.current_stream(self._device).wait_event(self._ready)
+
+
+class Behind(Local):
+    """Keeps the vector that the ranks average; before the first round it is the common start.
+
+    Its bits are the same on all ranks when it has arrived, and so is the verdict whether it is finite.
+    """
+
+    agrees = False
+
+    def __init__(self, config: BehindConfig, iterate: Iterate, background: Background, *, gradients: Exchange) -> None:
+        super().__init__(config, iterate, gradients=gradients, exchange=gradients)
+        self._background, self._average = background, iterate.read()
+
+    def _meet(self, outcome: Exchanged, update: Update) -> Exchanged:
+        self._background.wait()
+        if not is_finite(self._average):
+            return DIVERGED
+        self._take(self._average, update)
+        self._background.launch(self._average)
+        return outcome
+
+    @abstractmethod
+    def _take(self, average: Tensor, update: Update) -> None:
+        """Use the `average` that has arrived, and write over it what is to be averaged next."""
+
+    def settle(self) -> None:
+        self._background.wait()
+
+    def tensors(self) -> dict[str, Tensor]:
+        self._background.wait()  # whoever reads or writes the state must not meet what is under way
+        return {"average": self._average}

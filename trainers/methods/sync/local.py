@@ -1,0 +1,96 @@
+"""The rounds of local-update methods: each rank takes some steps by itself, and then the ranks meet."""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from torch import Tensor
+
+from trainers.exchange.buffer import GradientBuffer
+from trainers.exchange.exchange import Exchange
+from trainers.exchange.step_result import Exchanged
+from trainers.methods.sync.averaging import Iterate
+from trainers.methods.sync.policy import Parts, Update
+from trainers.methods.sync.spec import LocalUpdatesConfig
+from trainers.spec.ranges import first
+from trainers.spec.two_way import DriftingConfig
+from trainers.training.snapshot import Stateless
+
+
+class Alone(Stateless):
+    """Gradients of a rank that trains by itself: they stay as they are, and so does its loss.
+
+    One that is not finite is found when the ranks next meet: until then none of them may stop.
+    """
+
+    threshold = None
+
+    def __init__(self, buffer: GradientBuffer) -> None:
+        self._buffer = buffer
+
+    def step(self, loss: Tensor, level: float | None, learning_rate: float) -> Exchanged:
+        self._buffer.wait_for_all()
+        return Exchanged(loss=float(loss))
+
+
+class Local(ABC):
+    """Counts the steps of a round; subclasses say what happens at its end, and hold the state that this needs.
+
+    All their vectors are `(n,)`, in the order of the iterate.
+    """
+
+    #: Whether parameters are equal on all ranks right after they have met.
+    agrees = True
+
+    def __init__(
+        self, config: LocalUpdatesConfig | DriftingConfig, iterate: Iterate, *, gradients: Exchange, exchange: Exchange
+    ) -> None:
+        self._period, self._iterate = first(config.period), iterate
+        self.gradients, self.exchange = gradients, exchange
+        self._since = 0  # steps since the ranks last met
+        self._path = 0.0  # sum of the learning rates of these steps
+        self._has_met = False
+
+    @property
+    def is_apart(self) -> bool:
+        return self._since > 0 or (self._has_met and not self.agrees)
+
+    def use(self, option: str | None) -> None:
+        return
+
+    def learning_rate(self, learning_rate: float, step: int) -> float:
+        return learning_rate
+
+    def amend(self, gradient: Tensor) -> None:
+        return
+
+    def advance(self, outcome: Exchanged, update: Update) -> Exchanged:
+        self._since += 1
+        self._path += update.learning_rate
+        if not self._is_due(update):
+            return outcome
+        met = self._meet(outcome, update)
+        self._since, self._path, self._has_met = 0, 0.0, True
+        return met
+
+    def _is_due(self, update: Update) -> bool:
+        return self._since >= (update.period or self._period)
+
+    @abstractmethod
+    def _meet(self, outcome: Exchanged, update: Update) -> Exchanged:
+        """Bring the ranks' iterates together, as far as the method does; collective."""
+
+    def divide(self, trained: Parts) -> tuple[Parts, Parts]:
+        return {}, trained | {"sync": self}
+
+    def settle(self) -> None:
+        return
+
+    @abstractmethod
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the live state tensors by name."""
+
+    def scalars(self) -> dict[str, Any]:
+        return {"since": self._since, "path": self._path, "has_met": self._has_met}
+
+    def load_scalars(self, scalars: dict[str, Any]) -> None:
+        self._since, self._path, self._has_met = scalars["since"], scalars["path"], scalars["has_met"]

@@ -1,0 +1,38 @@
+"""Overlap-Local-SGD: ranks are pulled to an anchor, which is averaged while they take the next round's steps.
+
+Wang, Liang and Joshi (2020), "Overlap Local-SGD: an algorithmic approach to hide communication delays in distributed
+SGD", section 3, with the momentum of the authors' code.
+"""
+
+import torch
+from torch import Tensor
+
+from trainers.exchange.exchange import Exchange
+from trainers.methods.sync.averaging import Iterate
+from trainers.methods.sync.delayed_average import Background, Behind
+from trainers.methods.sync.policy import Update
+from trainers.methods.sync.spec import OverlapLocalSgdConfig
+
+
+class OverlapLocalSgd(Behind):
+    """Keeps this rank's velocity of the anchor, in gradient units; the anchor is what is averaged."""
+
+    def __init__(
+        self, config: OverlapLocalSgdConfig, iterate: Iterate, background: Background, *, gradients: Exchange
+    ) -> None:
+        super().__init__(config, iterate, background, gradients=gradients)
+        self._pull, self._momentum = config.pull, config.momentum
+        self._velocity = torch.zeros_like(iterate.read())
+
+    def _take(self, average: Tensor, update: Update) -> None:
+        pulled = torch.lerp(self._iterate.read(), average, self._pull)
+        self._iterate.write(pulled)
+        rate = update.learning_rate
+        if rate:
+            self._velocity.mul_(self._momentum).add_(average - pulled, alpha=1 / rate)
+            average.sub_(self._velocity, alpha=rate)
+        else:  # there is no velocity at a rate of 0
+            average.copy_(pulled)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return super().tensors() | {"velocity": self._velocity}

@@ -1,0 +1,59 @@
+"""The protocol of a sync policy, which keeps the ranks' parameters together."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from trainers.exchange.exchange import Exchange
+from trainers.exchange.step_result import Exchanged
+from trainers.training.snapshot import Stateful
+
+Parts = dict[str, Stateful]
+
+
+@dataclass(frozen=True)
+class Update:
+    """An optimizer step that was taken, as the segment asked for it."""
+
+    number: int  # optimizer steps taken, this one included
+    learning_rate: float  # with the ramp of a warm-up
+    level: float | None  # of the exchange
+    period: int | None  # None: the configuration's
+
+
+class SyncPolicy(Protocol):
+    """Acts beside each optimizer step; all ranks call the same in the same order, and wait for each other in it."""
+
+    @property
+    def gradients(self) -> Exchange:
+        """The exchange of each step's gradients."""
+
+    @property
+    def exchange(self) -> Exchange:
+        """The job's exchange, whatever goes through it."""
+
+    @property
+    def is_apart(self) -> bool:
+        """True while the ranks' parameters may differ."""
+
+    def use(self, option: str | None) -> None:
+        """Train by this option of `exchange: {kind: auto}` from the next step on; None: the job has no options."""
+
+    def learning_rate(self, learning_rate: float, step: int) -> float:
+        """Return the rate of step number `step` (from 0) where `learning_rate` is asked for."""
+
+    def amend(self, gradient: Tensor) -> None:
+        """Change the gradient `(d,)` before the optimizer uses it, in place."""
+
+    def advance(self, outcome: Exchanged, update: Update) -> Exchanged:
+        """Note that the optimizer has stepped, and average if it is time to; returns what is known of the step then.
+
+        After `diverged`, which all ranks return alike, parameters are of no use until a state is restored.
+        """
+
+    def divide(self, trained: Parts) -> tuple[Parts, Parts]:
+        """Return what of the state is equal on all ranks, and what is each rank's own; `trained` is either."""
+
+    def settle(self) -> None:
+        """Wait for what is under way; nobody may use the connections, or leave them, before."""
