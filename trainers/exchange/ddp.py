@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
+from pydantic import TypeAdapter
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.futures import Future
@@ -24,9 +25,10 @@ from trainers.exchange.node_links import NodeLinks, found
 from trainers.exchange.pacing import Unpaced
 from trainers.exchange.step_result import Exchanged
 from trainers.exchange.topology import Topology
+from trainers.methods import registry
 from trainers.methods.exchange.auto.spec import ExchangeConfig
 from trainers.methods.levels.spec import AccordionConfig
-from trainers.spec.exchange import CorrectedConfig
+from trainers.spec.exchange import CorrectedConfig, ExchangeBase
 from trainers.spec.two_way import TwoWayConfig
 from trainers.traffic.buckets import Layer
 from trainers.training.segment import Purpose
@@ -35,6 +37,12 @@ from trainers.training.segment import Purpose
 TYPES = {torch.float32, torch.bfloat16}
 #: So many neighbouring ranks a node, all ranks on one machine, or a mesh of nodes x ranks of a node.
 PerNode = int | Literal["auto"] | DeviceMesh
+
+
+def CompressionConfig(**fields: object) -> ExchangeBase:
+    """Return the exchange of the given `kind` and knobs, for a script of one's own; raises pydantic.ValidationError."""
+    config: ExchangeBase = TypeAdapter(registry.union("exchange")).validate_python(fields)
+    return config
 
 
 def compress_gradients(

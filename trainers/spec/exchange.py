@@ -18,7 +18,7 @@ from trainers.methods.levels.spec import (
     StaticConfig,
     WarmupConfig,
 )
-from trainers.spec.ranges import Config, Fault, Range
+from trainers.spec.ranges import Config, Conflict, Range
 from trainers.traffic.buckets import Bucket
 from trainers.traffic.collectives import NOTHING, Traffic
 
@@ -79,11 +79,11 @@ class ExchangeBase(Config):
         wanted = self.level if level is None else level
         if wanted is None or isinstance(wanted, tuple):
             raise ValueError(f"`level` must be given where it is searched, got None for the range {wanted}")
-        if fault := self.level_fault(wanted):
-            raise ValueError(f"`level` {fault}, got {wanted:g}")
+        if conflict := self.level_conflict(wanted):
+            raise ValueError(f"`level` {conflict}, got {wanted:g}")
         return wanted
 
-    def level_fault(self, level: float) -> str | None:
+    def level_conflict(self, level: float) -> str | None:
         """Return what is wrong with a level, as `must be ...`; None: nothing."""
         return None if 0 < level <= 1 else "must be in (0, 1] for a density"
 
@@ -123,13 +123,13 @@ class SteeredConfig(ExchangeBase):
     def reads_clock(self) -> bool:
         return isinstance(self.levels, CatConfig) and isinstance(self.levels.cost, LinkCost)
 
-    def faults(self) -> Iterator[Fault]:
-        yield from super().faults()
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
         if message := self._levels_conflict():
-            yield Fault("/levels", self.levels.kind, message)
+            yield Conflict("/levels", self.levels.kind, message)
         elif isinstance(self.levels, AccordionConfig) and (message := self._critical_fault(self.levels.critical)):
             critical = self.levels.critical
-            yield Fault("/levels/critical", critical, f"`critical` {message}, got {critical:g}")
+            yield Conflict("/levels/critical", critical, f"`critical` {message}, got {critical:g}")
 
     def _levels_conflict(self) -> str | None:
         """Return why `levels` does not go with this exchange, and what does; None: it does."""
@@ -149,8 +149,8 @@ class SteeredConfig(ExchangeBase):
         """Return why `critical` is no level that sends more than the job's, as `must be ...`."""
         if self.level is None:
             return None  # another fault
-        if fault := self.level_fault(critical):
-            return fault
+        if conflict := self.level_conflict(critical):
+            return conflict
         low, high = self.level if isinstance(self.level, tuple) else (self.level, self.level)
         if self.level_name == "threshold":
             return None if critical < low else f"must be below the threshold, {low:g}, to send more"

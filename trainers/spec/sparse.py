@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from trainers.spec.exchange import Coefficient, CorrectedConfig, Density, SteeredConfig
-from trainers.spec.ranges import Fault
+from trainers.spec.ranges import Conflict
 from trainers.traffic.buckets import Bucket
 from trainers.traffic.collectives import (
     Traffic,
@@ -49,20 +49,20 @@ class SparseConfig(CorrectedConfig):
         """Whether selections are summed by owners: for `auto`, where that sends fewer bytes, at any level."""
         return self.aggregate == "sharded" or (self.aggregate == "auto" and num_workers > 2)
 
-    def faults(self) -> Iterator[Fault]:
-        yield from super().faults()
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
         if self.momentum_correction is not None and self.memory != "residual":
-            yield Fault("/memory", self.memory, f"`momentum_correction` needs `memory: residual`, got {self.memory}")
+            yield Conflict("/memory", self.memory, f"`momentum_correction` needs `memory: residual`, got {self.memory}")
         if self.lr_corrected and self.memory != "residual":
-            yield Fault("/lr_corrected", True, f"`lr_corrected` needs `memory: residual`, got {self.memory}")
+            yield Conflict("/lr_corrected", True, f"`lr_corrected` needs `memory: residual`, got {self.memory}")
         if self.lr_corrected and self.momentum_correction is not None:
             message = (
                 f"`lr_corrected` does not go with `momentum_correction`, got {self.momentum_correction:g}: give "
                 "`momentum_correction: null`, or leave `lr_corrected` out"
             )
-            yield Fault("/lr_corrected", True, message)
+            yield Conflict("/lr_corrected", True, message)
         if self.nesterov and self.momentum_correction is None:
-            yield Fault("/nesterov", True, "`nesterov` needs `momentum_correction`: a number in [0, 1)")
+            yield Conflict("/nesterov", True, "`nesterov` needs `momentum_correction`: a number in [0, 1)")
 
     def difference_conflict(self) -> str | None:
         if self.momentum_correction is not None:

@@ -8,7 +8,7 @@ from pydantic import Field
 from trainers.methods.exchange.auto.spec import AutoConfig, JobExchange
 from trainers.methods.levels.spec import RegimeConfig
 from trainers.spec.exchange import Period
-from trainers.spec.ranges import Config, Fault
+from trainers.spec.ranges import Config, Conflict
 from trainers.spec.two_way import DriftingConfig
 
 Coefficient = Annotated[float, Field(ge=0, lt=1)]
@@ -61,10 +61,12 @@ class StlSgdConfig(LocalUpdatesConfig):
         "job's partition says",
     )
 
-    def faults(self) -> Iterator[Fault]:
-        yield from super().faults()
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
         if self.growth == "linear" and self.gamma is None:
-            yield Fault("/gamma", None, "`growth: linear` is for non-convex problems: it needs `gamma`, a number > 0")
+            yield Conflict(
+                "/gamma", None, "`growth: linear` is for non-convex problems: it needs `gamma`, a number > 0"
+            )
 
 
 class VrlSgdConfig(LocalUpdatesConfig):

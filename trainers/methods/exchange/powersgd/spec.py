@@ -45,7 +45,7 @@ class PowerSgdConfig(CorrectedConfig, SteeredConfig):
     def level(self) -> float | tuple[float, float]:
         return self.rank
 
-    def level_fault(self, level: float) -> str | None:
+    def level_conflict(self, level: float) -> str | None:
         return None if level >= 1 else "must be at least 1 for a rank"
 
     def _critical_fault(self, critical: float) -> str | None:

@@ -8,7 +8,7 @@ from pydantic import Field
 from trainers.spec.exchange import CorrectedConfig
 from trainers.spec.method import Method, Paper
 from trainers.spec.quantized import QuantizedBase
-from trainers.spec.ranges import Fault
+from trainers.spec.ranges import Conflict
 from trainers.traffic.sizes import CodedLayout
 
 ERROR_FEEDBACK = Paper(
@@ -32,10 +32,10 @@ class SignSgdConfig(QuantizedBase, CorrectedConfig):
     def memory(self) -> Literal["residual", "none"]:  # type: ignore[override]
         return "residual" if self.feedback else "none"
 
-    def faults(self) -> Iterator[Fault]:
-        yield from super().faults()
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
         if self.lr_corrected and not self.feedback:
-            yield Fault("/lr_corrected", True, "`lr_corrected` needs `feedback: true`: a majority keeps no residual")
+            yield Conflict("/lr_corrected", True, "`lr_corrected` needs `feedback: true`: a majority keeps no residual")
 
     def difference_conflict(self) -> str | None:
         return f"`{self.kind}` here has no plain residual" if self.lr_corrected else super().difference_conflict()

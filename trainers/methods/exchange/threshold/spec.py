@@ -8,7 +8,7 @@ from pydantic import Field
 from trainers.methods.levels.spec import CalibratedConfig
 from trainers.spec.exchange import Density, SteeredConfig, Threshold
 from trainers.spec.method import Competing, Method, Paper
-from trainers.spec.ranges import Fault
+from trainers.spec.ranges import Conflict
 from trainers.spec.sparse import SparseConfig
 
 
@@ -28,16 +28,16 @@ class ThresholdConfig(SparseConfig, SteeredConfig):
         description="stage, our choice: the density holds, the threshold follows; run: the threshold, as published",
     )
 
-    def faults(self) -> Iterator[Fault]:
-        yield from super().faults()
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
         wanted, other = self.level_name, "threshold" if self.search == "density" else "density"
         extra = getattr(self, other)
         if getattr(self, wanted) is None:
             message = f"`search: {self.search}` needs `{wanted}`: a number, or a pair [low, high]"
-            yield Fault(f"/{wanted}", None, message)
+            yield Conflict(f"/{wanted}", None, message)
         if extra is not None:
             message = f"`{other}` has no effect with `search: {self.search}`; leave it out"
-            yield Fault(f"/{other}", extra, message)
+            yield Conflict(f"/{other}", extra, message)
 
     @property
     def level_name(self) -> Literal["density", "threshold"]:
@@ -47,9 +47,9 @@ class ThresholdConfig(SparseConfig, SteeredConfig):
     def level(self) -> float | tuple[float, float] | None:
         return self.density if self.search == "density" else self.threshold
 
-    def level_fault(self, level: float) -> str | None:
+    def level_conflict(self, level: float) -> str | None:
         if self.search == "density":
-            return super().level_fault(level)
+            return super().level_conflict(level)
         return None if level >= 0 else "must be >= 0 for a threshold"
 
     def _levels_conflict(self) -> str | None:
