@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from trainers.spec.ranges import Config, Fault, Range
+from trainers.spec.ranges import Config, Conflict, Range
 
 LearningRate = Annotated[float, Field(ge=1e-8, le=1e3, allow_inf_nan=False)]
 Momentum = Annotated[float, Field(ge=0, lt=1)]
@@ -34,10 +34,10 @@ class SgdConfig(Config):
     weight_decay: WeightDecay | tuple[WeightDecay, WeightDecay] = 0.0
     warmup_steps: int = Field(0, ge=0, description="linear ramp from the first step")
 
-    def faults(self) -> Iterator[Fault]:
-        yield from super().faults()
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
         if self.nesterov and self.momentum == 0:
-            yield Fault("/momentum", self.momentum, "`nesterov` needs `momentum` > 0, got 0")
+            yield Conflict("/momentum", self.momentum, "`nesterov` needs `momentum` > 0, got 0")
 
 
 class LarsConfig(Config):
@@ -158,14 +158,14 @@ class AutoOptimizerConfig(Config):
         """The first option's guess."""
         return self.options[0].learning_rate
 
-    def faults(self) -> Iterator[Fault]:
-        yield from super().faults()
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
         kinds = [option.kind for option in self.options]
         if len(set(kinds)) < len(kinds):
-            yield Fault("/options", kinds, f"`options` must be of distinct kinds, got {kinds}")
+            yield Conflict("/options", kinds, f"`options` must be of distinct kinds, got {kinds}")
         for index, option in enumerate(self.options):
             for each in option.ranges():
-                yield Fault(
+                yield Conflict(
                     f"/options/{index}/{each.field}",
                     list(each.pair),
                     f"`{each.field.partition('/')[0]}` of an optimizer that competes must be one number, got "

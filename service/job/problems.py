@@ -8,7 +8,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from service.job.wrong_kind_fields import why_misplaced
-from trainers.spec.ranges import Fault
+from trainers.spec.ranges import Conflict
 
 
 class Problem(BaseModel):
@@ -47,11 +47,14 @@ def _is_told_better(found: Sequence[tuple[ErrorDetails, Problem]], number: int) 
 
 
 def _problems(detail: ErrorDetails, body: Any, model: type[BaseModel]) -> list[Problem]:
-    if detail["type"] != "faults":
+    if detail["type"] != "conflicts":
         return [_problem(detail, body, model)]
     place = _pointer(_path(detail["loc"], body, keep_last=False))
-    faults: list[Fault] = detail["ctx"]["faults"]  # of a check across fields, which knows the fields at fault
-    return [Problem(pointer=place + fault.pointer, message=fault.message, value=fault.value) for fault in faults]
+    conflicts: list[Conflict] = detail["ctx"]["conflicts"]  # of a check across fields, which knows the fields at fault
+    return [
+        Problem(pointer=place + conflict.pointer, message=conflict.message, value=conflict.value)
+        for conflict in conflicts
+    ]
 
 
 def _problem(detail: ErrorDetails, body: Any, model: type[BaseModel]) -> Problem:

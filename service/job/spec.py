@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from search.config import MAX_DIMENSIONS, BoConfig, Budget, ControllerConfig, LocalConfig, StagedConfig
-from service.job.checks.auto import contender_faults, option_faults
-from service.job.checks.rates import rate_faults
-from service.job.checks.schedules import schedule_faults
+from service.job.checks.auto import contender_conflicts, option_conflicts
+from service.job.checks.rates import rate_conflicts
+from service.job.checks.schedules import schedule_conflicts
 from trainers.exchange.fitting import unfit
 from trainers.spec.config import (
     ActivationsConfig,
@@ -36,7 +36,7 @@ from trainers.spec.config import (
     misfit,
     reads_clock,
 )
-from trainers.spec.ranges import Fault, Range, refusal
+from trainers.spec.ranges import Conflict, Range, conflict_error
 from trainers.traffic.shapes import has_labels, num_samples
 
 Name = Annotated[str, Field(min_length=1, max_length=100)]
@@ -93,7 +93,7 @@ class Workers(Config):
         elif gpus > 1 and not gpus.is_integer():
             message = f"`per_node` x `gpus` must be at most 1, or a whole number; got {size} x {self.gpus:g}"
         if message:
-            raise refusal([Fault("/per_node", self.per_node, message)])
+            raise conflict_error([Conflict("/per_node", self.per_node, message)])
         return self
 
 
@@ -111,7 +111,7 @@ class Lanes(Config):
     def _has_spare_ones(self) -> "Lanes":
         if self.after != "idle" and self.count < 2:
             message = f"`after: {self.after}` needs a `count` of 2 to 16, got {self.count}"
-            raise refusal([Fault("/count", self.count, message)])
+            raise conflict_error([Conflict("/count", self.count, message)])
         return self
 
 
@@ -192,7 +192,7 @@ class JobSpec(Config):
 
     @model_validator(mode="after")
     def _parts_fit_together(self) -> "JobSpec":
-        faults = [
+        conflicts = [
             *self._repeated(),
             *self._bytes_that_nobody_sends(),
             *self._steps_beyond_the_data(),
@@ -203,31 +203,31 @@ class JobSpec(Config):
             *self._clocks_without_seconds(),
             *self._exchanges_that_do_not_fit(),
             *self._ranges_that_are_not_searched(),
-            *rate_faults(self),
-            *option_faults(self),
-            *contender_faults(self),
-            *schedule_faults(self),
+            *rate_conflicts(self),
+            *option_conflicts(self),
+            *contender_conflicts(self),
+            *schedule_conflicts(self),
         ]
-        if faults:
-            raise refusal(faults)
+        if conflicts:
+            raise conflict_error(conflicts)
         return self
 
-    def _repeated(self) -> Iterator[Fault]:
+    def _repeated(self) -> Iterator[Conflict]:
         names = [arm.name for arm in self.arms]
         if len(set(names)) < len(names):
-            yield Fault("/arms", names, f"arms need distinct names, got {names}")
+            yield Conflict("/arms", names, f"arms need distinct names, got {names}")
         if len(set(self.seeds)) < len(self.seeds):
-            yield Fault("/seeds", list(self.seeds), f"seeds must be distinct, got {list(self.seeds)}")
+            yield Conflict("/seeds", list(self.seeds), f"seeds must be distinct, got {list(self.seeds)}")
 
-    def _bytes_that_nobody_sends(self) -> Iterator[Fault]:
+    def _bytes_that_nobody_sends(self) -> Iterator[Conflict]:
         if self.budget.counts_bytes_alone and self.workers.count == self.workers.placed_together:
-            yield Fault(
+            yield Conflict(
                 "/budget/bytes",
                 self.budget.bytes,
                 "one node sends nothing, so `budget.bytes` alone would never end the job: add `seconds` or `steps`",
             )
 
-    def _steps_beyond_the_data(self) -> Iterator[Fault]:
+    def _steps_beyond_the_data(self) -> Iterator[Conflict]:
         samples = num_samples(self.workload)
         if samples is None or isinstance(self.workload, OwnWorkload):
             return  # the workers find out
@@ -237,59 +237,59 @@ class JobSpec(Config):
         lanes = f" of {joined} lanes" if joined > 1 else ""
         most = samples // (batch_size * self.accumulate * joined)
         if self.workers.count > most:
-            yield Fault(
+            yield Conflict(
                 "/workers/count",
                 self.workers.count,
                 f"`count` must be in [1, {most}], got {self.workers.count}: a step takes {batch_size} samples x "
                 f"{self.accumulate} micro-batches per worker{lanes}, and `{self.workload.kind}` has {samples}",
             )
 
-    def _labels_that_are_not_there(self) -> Iterator[Fault]:
+    def _labels_that_are_not_there(self) -> Iterator[Conflict]:
         kind = self.partition.kind
         if kind != "iid" and has_labels(self.workload) is False:
-            yield Fault(
+            yield Conflict(
                 "/partition",
                 kind,
                 f"`partition` {kind} divides samples by their labels, and those of `{self.workload.kind}` have none: "
                 "give `partition: {kind: iid}`, or a workload that classifies",
             )
 
-    def _momentum_twice(self) -> Iterator[Fault]:
+    def _momentum_twice(self) -> Iterator[Conflict]:
         for index, arm in enumerate(self.arms):
             exchange, optimizer = arm.exchange or self.exchange, arm.optimizer or self.optimizer
             has_none = isinstance(optimizer, SgdConfig | LarsConfig) and optimizer.momentum == 0
             if exchange.without_momentum and not (optimizer.kind == "own" or has_none):
                 plain = optimizer.kind if isinstance(optimizer, SgdConfig | LarsConfig) else "sgd"
-                yield Fault(
+                yield Conflict(
                     f"/arms/{index}/exchange" if arm.exchange else "/exchange",
                     exchange.kind,
                     f"arm `{arm.name}`: `{exchange.kind}` here applies momentum before it compresses: give `optimizer: "
                     f"{{kind: {plain}, momentum: 0}}`, or the exchange `{exchange.without_momentum}`",
                 )
 
-    def _syncs_that_do_not_fit(self) -> Iterator[Fault]:
+    def _syncs_that_do_not_fit(self) -> Iterator[Conflict]:
         for index, arm in enumerate(self.arms):
             sync, exchange = arm.sync or self.sync, arm.exchange or self.exchange
             if message := misfit(sync, exchange, (arm.optimizer or self.optimizer).kind):
                 place = f"/arms/{index}/sync" if arm.sync else "/sync"
-                yield Fault(place, sync.kind, f"arm `{arm.name}`: {message}")
+                yield Conflict(place, sync.kind, f"arm `{arm.name}`: {message}")
 
-    def _blocks_that_do_not_fit(self) -> Iterator[Fault]:
+    def _blocks_that_do_not_fit(self) -> Iterator[Conflict]:
         for index, arm in enumerate(self.arms):
             blocks, optimizer = arm.blocks or self.blocks, arm.optimizer or self.optimizer
             message = blocks_misfit(blocks, arm.exchange or self.exchange, arm.sync or self.sync, optimizer.kind)
             if message:
                 place = f"/arms/{index}/blocks" if arm.blocks else "/blocks"
-                yield Fault(place, blocks.kind, f"arm `{arm.name}`: {message}")
+                yield Conflict(place, blocks.kind, f"arm `{arm.name}`: {message}")
 
-    def _clocks_without_seconds(self) -> Iterator[Fault]:
+    def _clocks_without_seconds(self) -> Iterator[Conflict]:
         """Yield exchanges that would measure the link where no decision may depend on a clock."""
         if self.budget.seconds is not None or not isinstance(self.link, MeasureLink):
             return
         for index, arm in enumerate(self.arms):
             exchange = arm.exchange or self.exchange
             if reads_clock(exchange):
-                yield Fault(
+                yield Conflict(
                     f"/arms/{index}/exchange/levels/cost" if arm.exchange else "/exchange/levels/cost",
                     "link",
                     f"arm `{arm.name}`: `{exchange.kind}` here measures what the link takes, which a budget "
@@ -297,22 +297,22 @@ class JobSpec(Config):
                     "`link: {mode: emulate}`",
                 )
 
-    def _exchanges_that_do_not_fit(self) -> Iterator[Fault]:
+    def _exchanges_that_do_not_fit(self) -> Iterator[Conflict]:
         for index, arm in enumerate(self.arms):
             exchange = arm.exchange or self.exchange
             if message := unfit(exchange, arm.optimizer or self.optimizer, clip=self.clip):
                 place = f"/arms/{index}/exchange" if arm.exchange else "/exchange"
-                yield Fault(place, exchange.kind, f"arm `{arm.name}`: {message}")
+                yield Conflict(place, exchange.kind, f"arm `{arm.name}`: {message}")
 
-    def _ranges_that_are_not_searched(self) -> Iterator[Fault]:
-        found: dict[str, Fault] = {}
+    def _ranges_that_are_not_searched(self) -> Iterator[Conflict]:
+        found: dict[str, Conflict] = {}
         for index, arm in enumerate(self.arms):
-            for fault in self._ranges_of(index, arm):
-                found.setdefault(fault.pointer, fault)  # arms share the job's parts
+            for conflict in self._ranges_of(index, arm):
+                found.setdefault(conflict.pointer, conflict)  # arms share the job's parts
         yield from found.values()
 
-    def _ranges_of(self, index: int, arm: Arm) -> Iterator[Fault]:
-        """Yield a fault for each range that `arm` has and does not search."""
+    def _ranges_of(self, index: int, arm: Arm) -> Iterator[Conflict]:
+        """Yield a conflict for each range that `arm` has and does not search."""
         controller = arm.controller or self.controller
         most = MAX_DIMENSIONS - 1
         for number, (pointer, each) in enumerate(self.placed_ranges(index, arm), start=1):
@@ -327,7 +327,7 @@ class JobSpec(Config):
             elif number > most:
                 reason = f"at most {most} values are searched beside the learning rate, and this is number {number}"
             if reason:
-                yield Fault(pointer, list(each.pair), f"{reason}: give one number, got {json.dumps(each.pair)}")
+                yield Conflict(pointer, list(each.pair), f"{reason}: give one number, got {json.dumps(each.pair)}")
 
     def placed_ranges(self, index: int, arm: Arm) -> Iterator[tuple[str, Range]]:
         """Yield what `arm` has a range for, by its place in the job."""

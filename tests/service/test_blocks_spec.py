@@ -47,7 +47,7 @@ def test_what_does_not_go_with_drawn_blocks_is_refused_with_what_does(change: di
     with pytest.raises(ValidationError, match=instead) as refused:
         JobSpec.model_validate(JOB | change)
 
-    assert refused.value.errors()[0]["ctx"]["faults"][0].pointer == "/blocks"
+    assert refused.value.errors()[0]["ctx"]["conflicts"][0].pointer == "/blocks"
 
 
 @pytest.mark.parametrize(

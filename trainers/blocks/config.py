@@ -7,7 +7,7 @@ from pydantic import Field
 
 from trainers.exchange.config import NoneConfig
 from trainers.exchange.options import JobExchange
-from trainers.spec.ranges import Config, Fault
+from trainers.spec.ranges import Config, Conflict
 from trainers.sync.config import EveryStepConfig, SyncConfig
 
 Share = Annotated[float, Field(gt=0, le=1)]
@@ -31,12 +31,12 @@ class JointSparConfig(Config):
         0.01, ge=0, le=1, description="step size by which chances follow gradients; 0: all blocks keep equal ones"
     )
 
-    def faults(self) -> Iterator[Fault]:
-        yield from super().faults()
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
         lowest = min(self.share) if isinstance(self.share, tuple) else self.share
         if self.min_chance > lowest:
             message = f"`min_chance` must be at most `share`, which goes down to {lowest:g}, got {self.min_chance:g}"
-            yield Fault("/min_chance", self.min_chance, message)
+            yield Conflict("/min_chance", self.min_chance, message)
 
 
 BlocksConfig = Annotated[AllBlocksConfig | JointSparConfig, Field(discriminator="kind")]

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from trainers.exchange.config_base import Coefficient, CorrectedConfig, ExchangeBase, Period
-from trainers.spec.ranges import Fault
+from trainers.spec.ranges import Conflict
 
 
 class QuantizedBase(ExchangeBase):
@@ -44,10 +44,10 @@ class SignSgdConfig(QuantizedBase, CorrectedConfig):
     def memory(self) -> Literal["residual", "none"]:  # type: ignore[override]
         return "residual" if self.feedback else "none"
 
-    def faults(self) -> Iterator[Fault]:
-        yield from super().faults()
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
         if self.lr_corrected and not self.feedback:
-            yield Fault("/lr_corrected", True, "`lr_corrected` needs `feedback: true`: a majority keeps no residual")
+            yield Conflict("/lr_corrected", True, "`lr_corrected` needs `feedback: true`: a majority keeps no residual")
 
 
 class OneBitConfig(QuantizedBase, CorrectedConfig):

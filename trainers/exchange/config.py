@@ -36,7 +36,7 @@ from trainers.exchange.levels.config import (
     CatConfig,
     LinkCost,
 )
-from trainers.spec.ranges import Fault
+from trainers.spec.ranges import Conflict
 
 
 class NoneConfig(ExchangeBase):
@@ -88,20 +88,20 @@ class SparseConfig(CorrectedConfig):
     def without_momentum(self) -> str | None:
         return None if self.momentum_correction is None else "momentum_correction: null"
 
-    def faults(self) -> Iterator[Fault]:
-        yield from super().faults()
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
         if self.momentum_correction is not None and self.memory != "residual":
-            yield Fault("/memory", self.memory, f"`momentum_correction` needs `memory: residual`, got {self.memory}")
+            yield Conflict("/memory", self.memory, f"`momentum_correction` needs `memory: residual`, got {self.memory}")
         if self.lr_corrected and self.memory != "residual":
-            yield Fault("/lr_corrected", True, f"`lr_corrected` needs `memory: residual`, got {self.memory}")
+            yield Conflict("/lr_corrected", True, f"`lr_corrected` needs `memory: residual`, got {self.memory}")
         if self.lr_corrected and self.momentum_correction is not None:
             message = (
                 f"`lr_corrected` does not go with `momentum_correction`, got {self.momentum_correction:g}: give "
                 "`momentum_correction: null`, or leave `lr_corrected` out"
             )
-            yield Fault("/lr_corrected", True, message)
+            yield Conflict("/lr_corrected", True, message)
         if self.nesterov and self.momentum_correction is None:
-            yield Fault("/nesterov", True, "`nesterov` needs `momentum_correction`: a number in [0, 1)")
+            yield Conflict("/nesterov", True, "`nesterov` needs `momentum_correction`: a number in [0, 1)")
 
 
 class ByDensity(SparseConfig, SteeredConfig):
@@ -130,16 +130,16 @@ class ThresholdConfig(SparseConfig, SteeredConfig):
         description="stage, our choice: the density holds, the threshold follows; run: the threshold, as published",
     )
 
-    def faults(self) -> Iterator[Fault]:
-        yield from super().faults()
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
         wanted, other = self.level_name, "threshold" if self.search == "density" else "density"
         extra = getattr(self, other)
         if getattr(self, wanted) is None:
             message = f"`search: {self.search}` needs `{wanted}`: a number, or a pair [low, high]"
-            yield Fault(f"/{wanted}", None, message)
+            yield Conflict(f"/{wanted}", None, message)
         if extra is not None:
             message = f"`{other}` has no effect with `search: {self.search}`; leave it out"
-            yield Fault(f"/{other}", extra, message)
+            yield Conflict(f"/{other}", extra, message)
 
     @property
     def level_name(self) -> Literal["density", "threshold"]:
@@ -149,9 +149,9 @@ class ThresholdConfig(SparseConfig, SteeredConfig):
     def level(self) -> float | tuple[float, float] | None:
         return self.density if self.search == "density" else self.threshold
 
-    def level_fault(self, level: float) -> str | None:
+    def level_conflict(self, level: float) -> str | None:
         if self.search == "density":
-            return super().level_fault(level)
+            return super().level_conflict(level)
         return None if level >= 0 else "must be >= 0 for a threshold"
 
     def _misfit(self) -> str | None:
@@ -251,7 +251,7 @@ class PowerSgdConfig(CorrectedConfig, SteeredConfig):
     def level(self) -> float | tuple[float, float]:
         return self.rank
 
-    def level_fault(self, level: float) -> str | None:
+    def level_conflict(self, level: float) -> str | None:
         return None if level >= 1 else "must be at least 1 for a rank"
 
     def _critical_fault(self, critical: float) -> str | None:

@@ -13,7 +13,7 @@ from trainers.exchange.levels.config import (
     StaticConfig,
     WarmupConfig,
 )
-from trainers.spec.ranges import Config, Fault, Range
+from trainers.spec.ranges import Config, Conflict, Range
 
 Density = Annotated[float, Field(gt=0, le=1)]
 Threshold = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -58,11 +58,11 @@ class ExchangeBase(Config):
         wanted = self.level if level is None else level
         if wanted is None or isinstance(wanted, tuple):
             raise ValueError(f"`level` must be given where it is searched, got None for the range {wanted}")
-        if fault := self.level_fault(wanted):
-            raise ValueError(f"`level` {fault}, got {wanted:g}")
+        if conflict := self.level_conflict(wanted):
+            raise ValueError(f"`level` {conflict}, got {wanted:g}")
         return wanted
 
-    def level_fault(self, level: float) -> str | None:
+    def level_conflict(self, level: float) -> str | None:
         """Return what is wrong with a level, as `must be ...`; None: nothing."""
         return None if 0 < level <= 1 else "must be in (0, 1] for a density"
 
@@ -82,13 +82,13 @@ class SteeredConfig(ExchangeBase):
 
     levels: LevelsConfig = Field(StaticConfig(), description="what changes the level from step to step")
 
-    def faults(self) -> Iterator[Fault]:
-        yield from super().faults()
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
         if message := self._misfit():
-            yield Fault("/levels", self.levels.kind, message)
+            yield Conflict("/levels", self.levels.kind, message)
         elif isinstance(self.levels, AccordionConfig) and (message := self._critical_fault(self.levels.critical)):
             critical = self.levels.critical
-            yield Fault("/levels/critical", critical, f"`critical` {message}, got {critical:g}")
+            yield Conflict("/levels/critical", critical, f"`critical` {message}, got {critical:g}")
 
     def _misfit(self) -> str | None:
         """Return why `levels` does not go with this exchange, and what does; None: it does."""
@@ -107,9 +107,9 @@ class SteeredConfig(ExchangeBase):
     def _critical_fault(self, critical: float) -> str | None:
         """Return why `critical` is no level that sends more than the job's, as `must be ...`."""
         if self.level is None:
-            return None  # another fault
-        if fault := self.level_fault(critical):
-            return fault
+            return None  # another conflict
+        if conflict := self.level_conflict(critical):
+            return conflict
         low, high = self.level if isinstance(self.level, tuple) else (self.level, self.level)
         if self.level_name == "threshold":
             return None if critical < low else f"must be below the threshold, {low:g}, to send more"

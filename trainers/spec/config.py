@@ -67,7 +67,7 @@ from trainers.optimizer_config import (
     contenders as contenders,
     exchange_conflict as exchange_conflict,
 )
-from trainers.spec.ranges import Config, Fault, Range
+from trainers.spec.ranges import Config, Conflict, Range
 from trainers.sync.config import (
     AccordionBatchConfig as AccordionBatchConfig,
     EveryStepConfig as EveryStepConfig,
@@ -308,15 +308,15 @@ class ReplicaConfig(Config):
             for each in getattr(self, part).ranges():
                 yield each._replace(field=f"{part}/{each.field}")
 
-    def faults(self) -> Iterator[Fault]:
-        yield from super().faults()
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
         if message := misfit(self.sync, self.exchange, self.optimizer.kind):
-            yield Fault("/sync", self.sync.kind, message)
+            yield Conflict("/sync", self.sync.kind, message)
         if message := blocks_misfit(self.blocks, self.exchange, self.sync, self.optimizer.kind):
-            yield Fault("/blocks", self.blocks.kind, message)
+            yield Conflict("/blocks", self.blocks.kind, message)
         if message := exchange_conflict(self.optimizer, self.exchange.kind):
-            yield Fault("/optimizer", self.optimizer.kind, message)
+            yield Conflict("/optimizer", self.optimizer.kind, message)
         if message := unfit(self.exchange, self.optimizer, clip=self.clip):
-            yield Fault("/exchange", self.exchange.kind, message)
+            yield Conflict("/exchange", self.exchange.kind, message)
         if message := options_misfit(self.exchange, **self._beside()):
-            yield Fault("/exchange/options", getattr(self.exchange, "options", None), message)
+            yield Conflict("/exchange/options", getattr(self.exchange, "options", None), message)

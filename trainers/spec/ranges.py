@@ -1,4 +1,4 @@
-"""The base of every configuration: ranges where a number may stand, and refusals that name the fields at fault."""
+"""The base of every configuration: ranges where a number may stand, and conflicts that name their fields."""
 
 from collections.abc import Iterator
 from typing import NamedTuple, Self, TypeVar
@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 Number = TypeVar("Number", bound=float)
 
 
-class Fault(NamedTuple):
+class Conflict(NamedTuple):
     """A field that is fine by itself and does not fit the others."""
 
     pointer: str  # RFC 6901, from the model that checked on
@@ -17,10 +17,10 @@ class Fault(NamedTuple):
     message: str
 
 
-def refusal(faults: list[Fault]) -> PydanticCustomError:
-    """Return the error of a check across fields, which names all `faults` at once."""
-    message = "; ".join(fault.message for fault in faults)
-    return PydanticCustomError("faults", "{message}", {"message": message, "faults": faults})
+def conflict_error(conflicts: list[Conflict]) -> PydanticCustomError:
+    """Return the error of a check across fields, which names all its conflicts at once."""
+    message = "; ".join(conflict.message for conflict in conflicts)
+    return PydanticCustomError("conflicts", "{message}", {"message": message, "conflicts": conflicts})
 
 
 class Range(NamedTuple):
@@ -38,7 +38,7 @@ class Range(NamedTuple):
     def high(self) -> float:
         return max(self.pair)
 
-    def faults(self) -> Iterator[Fault]:
+    def conflicts(self) -> Iterator[Conflict]:
         """Yield what makes it no range."""
         field, shown = self.field.partition("/")[0], list(self.pair)
         one, other = self.pair
@@ -50,7 +50,7 @@ class Range(NamedTuple):
         elif one <= 0:
             message = f"`{field}` is searched on a log scale: its lower bound must be > 0"
         if message:
-            yield Fault(f"/{self.field}", shown, f"{message}, got {shown}")
+            yield Conflict(f"/{self.field}", shown, f"{message}, got {shown}")
 
 
 #: Fields that give the value of their own name, and may be a pair.
@@ -69,15 +69,15 @@ class Config(BaseModel):
             if isinstance(given, tuple):
                 yield Range(name, name, given)
 
-    def faults(self) -> Iterator[Fault]:
+    def conflicts(self) -> Iterator[Conflict]:
         """Yield what does not fit together."""
         for each in self.ranges():
-            yield from each.faults()
+            yield from each.conflicts()
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        if faults := list(self.faults()):
-            raise refusal(faults)
+        if conflicts := list(self.conflicts()):
+            raise conflict_error(conflicts)
         return self
 
 

@@ -19,7 +19,7 @@ from trainers.exchange.config import (
 )
 from trainers.exchange.levels.config import RegimeConfig
 from trainers.exchange.options import AutoConfig, JobExchange
-from trainers.spec.ranges import Config, Fault
+from trainers.spec.ranges import Config, Conflict
 
 Coefficient = Annotated[float, Field(ge=0, lt=1)]
 
@@ -65,10 +65,12 @@ class StlSgdConfig(LocalConfig):
         "job's partition says",
     )
 
-    def faults(self) -> Iterator[Fault]:
-        yield from super().faults()
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
         if self.growth == "linear" and self.gamma is None:
-            yield Fault("/gamma", None, "`growth: linear` is for non-convex problems: it needs `gamma`, a number > 0")
+            yield Conflict(
+                "/gamma", None, "`growth: linear` is for non-convex problems: it needs `gamma`, a number > 0"
+            )
 
 
 class VrlSgdConfig(LocalConfig):

@@ -13,13 +13,13 @@ from search.config import (
 )
 from trainers.exchange.options import Beside, options_misfit
 from trainers.spec.config import AutoConfig, AutoOptimizerConfig, exchange_conflict
-from trainers.spec.ranges import Fault
+from trainers.spec.ranges import Conflict
 
 if TYPE_CHECKING:
     from service.job.spec import Arm, JobSpec
 
 
-def option_faults(job: "JobSpec") -> Iterator[Fault]:
+def option_conflicts(job: "JobSpec") -> Iterator[Conflict]:
     """Yield what does not fit in the arms of `job`, each at its place."""
     for index, arm in enumerate(job.arms):
         exchange, controller = arm.exchange or job.exchange, arm.controller or job.controller
@@ -27,9 +27,9 @@ def option_faults(job: "JobSpec") -> Iterator[Fault]:
         if isinstance(exchange, AutoConfig):
             num_ranges = sum(1 for _ in job.placed_ranges(index, arm))
             if message := _why_unsearched(controller, num_ranges):
-                yield Fault(place, exchange.kind, f"arm `{arm.name}`: {message}")
+                yield Conflict(place, exchange.kind, f"arm `{arm.name}`: {message}")
             if message := options_misfit(exchange, **beside(job, arm)):
-                yield Fault(f"{place}/options", exchange.options, f"arm `{arm.name}`: {message}")
+                yield Conflict(f"{place}/options", exchange.options, f"arm `{arm.name}`: {message}")
 
 
 def beside(job: "JobSpec", arm: "Arm") -> Beside:
@@ -53,7 +53,7 @@ def _why_unsearched(controller: ControllerConfig, num_ranges: int) -> str | None
     return None
 
 
-def contender_faults(job: "JobSpec") -> Iterator[Fault]:
+def contender_conflicts(job: "JobSpec") -> Iterator[Conflict]:
     """Yield what keeps optimizers from competing in the arms of `job`, each at its place."""
     for index, arm in enumerate(job.arms):
         optimizer, controller = arm.optimizer or job.optimizer, arm.controller or job.controller
@@ -63,7 +63,7 @@ def contender_faults(job: "JobSpec") -> Iterator[Fault]:
         exchange = arm.exchange or job.exchange
         for message in (_why_no_contest(controller), exchange_conflict(optimizer, exchange.kind)):
             if message:
-                yield Fault(place, optimizer.kind, f"arm `{arm.name}`: {message}")
+                yield Conflict(place, optimizer.kind, f"arm `{arm.name}`: {message}")
 
 
 def _why_no_contest(controller: ControllerConfig) -> str | None:

@@ -4,15 +4,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from search.config import StagedConfig
-from trainers.spec.ranges import Fault
+from trainers.spec.ranges import Conflict
 
 if TYPE_CHECKING:
     from service.job.spec import JobSpec
 
 
-def rate_faults(job: "JobSpec") -> Iterator[Fault]:
+def rate_conflicts(job: "JobSpec") -> Iterator[Conflict]:
     """Yield the guesses of `job` that are out of range, each at its place, once."""
-    found: dict[str, Fault] = {}
+    found: dict[str, Conflict] = {}
     for index, arm in enumerate(job.arms):
         controller = arm.controller or job.controller
         if not isinstance(controller, StagedConfig) or controller.stated_rates is None:
@@ -25,5 +25,5 @@ def rate_faults(job: "JobSpec") -> Iterator[Fault]:
                 f"the guess must be within `min_learning_rate` and `max_learning_rate` of the controller of arm "
                 f"`{arm.name}`, [{low:g}, {high:g}], got {guess:g}"
             )
-            found.setdefault(place, Fault(f"{place}/learning_rate", guess, message))
+            found.setdefault(place, Conflict(f"{place}/learning_rate", guess, message))
     yield from found.values()

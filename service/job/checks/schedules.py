@@ -8,13 +8,13 @@ from search.schedule_file import ScheduleFile
 from service.job.checks.auto import beside
 from trainers.exchange.options import Option, menu
 from trainers.spec.config import JobExchange, contenders
-from trainers.spec.ranges import Fault
+from trainers.spec.ranges import Conflict
 
 if TYPE_CHECKING:
     from service.job.spec import JobSpec
 
 
-def schedule_faults(job: "JobSpec") -> Iterator[Fault]:
+def schedule_conflicts(job: "JobSpec") -> Iterator[Conflict]:
     """Yield what the schedules of `job` set that their arms do not have, each at its place."""
     for index, arm in enumerate(job.arms):
         controller, optimizer = arm.controller or job.controller, arm.optimizer or job.optimizer
@@ -24,7 +24,7 @@ def schedule_faults(job: "JobSpec") -> Iterator[Fault]:
         learned_by = controller.schedule.optimizer
         kinds = [contender.kind for contender in contenders(optimizer)]
         if learned_by not in kinds:
-            yield Fault(
+            yield Conflict(
                 f"{place}/schedule/optimizer",
                 learned_by,
                 f"arm `{arm.name}`: the schedule was learned by `{learned_by}`, so its rates mean nothing to "
@@ -35,24 +35,24 @@ def schedule_faults(job: "JobSpec") -> Iterator[Fault]:
         yield from _unknown_options(controller.schedule, menu(exchange, **beside(job, arm)), place)
 
 
-def _levels_out_of_range(schedule: ScheduleFile, exchange: JobExchange, place: str) -> Iterator[Fault]:
+def _levels_out_of_range(schedule: ScheduleFile, exchange: JobExchange, place: str) -> Iterator[Conflict]:
     if exchange.level is None:
         return
     for number, entry in enumerate(schedule.entries):
-        if entry.level is not None and (fault := exchange.level_fault(entry.level)):
-            yield Fault(
+        if entry.level is not None and (conflict := exchange.level_conflict(entry.level)):
+            yield Conflict(
                 f"{place}/schedule/entries/{number}/level",
                 entry.level,
-                f"`level` is the exchange's `{exchange.level_name}` here and {fault}, got {entry.level:g}",
+                f"`level` is the exchange's `{exchange.level_name}` here and {conflict}, got {entry.level:g}",
             )
 
 
-def _unknown_options(schedule: ScheduleFile, options: tuple[Option, ...], place: str) -> Iterator[Fault]:
+def _unknown_options(schedule: ScheduleFile, options: tuple[Option, ...], place: str) -> Iterator[Conflict]:
     legal = [option.name for option in options]
     for number, entry in enumerate(schedule.entries):
         name = entry.values.get("option")
         if name is not None and name not in legal:
-            yield Fault(
+            yield Conflict(
                 f"{place}/schedule/entries/{number}/values/option",
                 name,
                 f"the schedule exchanges by `{name}`, and here there is {legal or 'one kind of exchange'}: give "
