@@ -1,4 +1,4 @@
-"""Which exchange reaches a loss soonest on real, limited links? docs/links.md has the rules.
+"""Which exchange reaches a loss soonest on real, limited links? benchmarks/links.md has the rules.
 
     python benchmarks/links.py rates [--tasks ...] [--hosts 2 4] [--arms ...]
     python benchmarks/links.py reach [--tasks ...] [--networks 2x100 2x1000 4x100] [--seeds 0 1 2] [--arms ...]

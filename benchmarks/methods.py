@@ -1,4 +1,4 @@
-"""What does each published method learn, send and cost on a slow link? docs/comparison.md has the rules.
+"""What does each published method learn, send and cost on a slow link? benchmarks/comparison.md has the rules.
 
     python benchmarks/methods.py rates [--tasks ...] [--methods ...]
     python benchmarks/methods.py run   [--tasks ...] [--methods ...] [--seeds 0]
