@@ -54,7 +54,7 @@ class Unreachable(Exception):
 
 
 def is_passing(error: ApiError | Unreachable) -> bool:
-    """Whether to try again: the service, or what it needs, is away; it may be starting anew."""
+    """Return whether to try again: the service, or what it needs, is away; it may be starting anew."""
     return isinstance(error, Unreachable) or error.status == 503
 
 

@@ -12,7 +12,8 @@ from unittest.mock import patch
 from suite.tasks import TASKS
 
 from service.cluster import trial
-from service.job.spec import JobSpec, TrialSpec
+from service.job.parts import TrialSpec
+from service.job.spec import JobSpec
 from service.wire.records import AnyRecord, Control, ProbeDone, TrialFinished
 from trainers.spec.replica import ReplicaConfig
 from trainers.training.group import ProcessGroup

@@ -22,7 +22,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from api.cli.local import start_server, stop_server
 from api.client import Client
 from service.cluster.group import RayGroup
-from service.job.spec import JobSpec, Workers
+from service.job.parts import Workers
+from service.job.spec import JobSpec
 from service.settings import Settings
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.optimizer.spec import SgdConfig

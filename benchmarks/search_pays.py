@@ -29,7 +29,7 @@ from pydantic import TypeAdapter
 
 from search.config import Budget, ControllerConfig
 from service.cluster.trial import train
-from service.job.spec import Checkpointing, Objective, TrialSpec, Workers
+from service.job.parts import Checkpointing, Objective, TrialSpec, Workers
 from service.wire.records import AnyRecord, Control, MetricPoints, StageDecided, TrialFinished
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.optimizer.spec import OptimizerConfig

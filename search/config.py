@@ -30,7 +30,7 @@ class Config(BaseModel):
 
 
 class Budget(Config):
-    """What a training run may spend; with several caps, whichever is reached first ends it."""
+    """The budget of a training run; with several caps, whichever is reached first ends it."""
 
     seconds: PositiveFloat | None = Field(None, ge=0.01, le=1e9, description="elapsed seconds on the training clock")
     steps: Count | None = Field(None, le=10**12, description="optimizer steps, search included")
@@ -38,7 +38,7 @@ class Budget(Config):
 
     @property
     def counts_bytes_alone(self) -> bool:
-        """Whether a run that sends nothing would never end."""
+        """Return whether a run that sends nothing would never end."""
         return self.seconds is None and self.steps is None
 
     @model_validator(mode="after")
@@ -147,7 +147,7 @@ class RateRange(Config):
 
 
 class StagedConfig(RateRange):
-    """What every controller has that probes a few candidates at a stage."""
+    """The knobs of every controller that probes a few candidates at a stage."""
 
     revisit: Literal["events", "stages"] = Field(
         "events", description="when a later search opens: after something happened, or at every stage"
@@ -212,7 +212,7 @@ def num_coarse(decades: float) -> int:
 
 
 class WideConfig(StagedConfig):
-    """What those have whose first stage is one wide search."""
+    """The knobs of controllers whose first stage is one wide search."""
 
     wide_probes: int | None = Field(
         None,
@@ -318,7 +318,7 @@ ControllerConfig = Annotated[
 
 
 class OptimizerTraits(Config):
-    """What the wide search must know of an optimizer kind."""
+    """Traits of an optimizer kind that the wide search needs."""
 
     centre: float = Field(description="the wide search is centred on guess x centre")
     pick: float = Field(description="the run uses the rate in the middle of the plateau x pick")

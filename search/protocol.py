@@ -45,7 +45,7 @@ class Strategy(Protocol):
         """Return what the committed line uses at these totals (a cool-down or an annealing applied)."""
 
     def anneals(self, spent: Spent) -> bool:
-        """Whether the rate at these totals depends on where the budget ends: a larger one would give another."""
+        """Return whether the rate at these totals depends on where the budget ends: a larger one would give another."""
 
     def state_dict(self) -> Mapping[str, Any]:
         """Return the journal as JSON-compatible data; `from_state_dict` replays it."""

@@ -1,4 +1,4 @@
-"""What the file of a learned schedule holds: which values a run used at which step. Pydantic only."""
+"""The file of a learned schedule: the values of a run at each step. Pydantic only."""
 
 from bisect import bisect_right
 from typing import Literal, Self

@@ -1,4 +1,4 @@
-"""Where a controller may look: the axes of the search, and their map onto the unit cube."""
+"""The search space: the axes of the search, and their map onto the unit cube."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -68,12 +68,12 @@ class Axis(Value):
 
     @property
     def is_discrete(self) -> bool:
-        """Whether there is nothing between two neighbouring values."""
+        """Return whether there is nothing between two neighbouring values."""
         return SCALES[self.name] in ("integer", "choice")
 
     @property
     def num_coordinates(self) -> int:
-        """How many coordinates of the unit cube it has."""
+        """The number of its coordinates in the unit cube."""
         return 1
 
     def coordinates(self, value: float) -> tuple[float, ...]:
@@ -143,12 +143,12 @@ class OptionAxis(Value):
 
     @property
     def is_discrete(self) -> bool:
-        """Whether there is nothing between two options: always."""
+        """Return whether there is nothing between two options: always."""
         return True
 
     @property
     def num_coordinates(self) -> int:
-        """How many coordinates of the unit cube it has."""
+        """The number of its coordinates in the unit cube."""
         return len(self.options)
 
     def coordinates(self, value: str) -> tuple[float, ...]:
@@ -339,5 +339,5 @@ def distance(first: Values, second: Values, names: Sequence[ValueName] = ALL_VAL
 
 
 def are_within(first: Values, second: Values, factor: float, names: Sequence[ValueName] = ALL_VALUES) -> bool:
-    """Whether the magnitudes of each of `names` lie within `factor` of each other."""
+    """Return whether the magnitudes of each of `names` lie within `factor` of each other."""
     return all(max(pair) <= factor * min(pair) for pair in _pairs(first, second, names))

@@ -25,7 +25,7 @@ class Value(BaseModel):
 
 
 class Values(Value):
-    """What a controller sets. What is not searched is None: the configuration's value holds."""
+    """The values that a controller sets. None: not searched, so the configuration's value holds."""
 
     learning_rate: float
     level: float | None = Field(None, description="how hard the exchange compresses; None: it has no level")
@@ -46,7 +46,7 @@ class Values(Value):
 
     @property
     def further(self) -> dict[str, Any]:
-        """What is set beyond learning rate and level, by name: numbers, false or true, names."""
+        """The values beyond learning rate and level, by name: numbers, booleans, names."""
         given = {name: getattr(self, name) for name in FURTHER}
         return {name: value for name, value in given.items() if value is not None}
 
@@ -64,7 +64,7 @@ class Spent(Value):
 
 
 class Allowance(Value):
-    """What a probe may spend, or the totals at which a commit ends; whichever cap is reached first. None: no cap."""
+    """The allowance of a probe, or the totals that end a commit; the first cap reached counts. None: no cap."""
 
     steps: int | None = None
     bytes: int | None = None
@@ -93,7 +93,7 @@ class Candidate(Value):
 
 
 class Observation(Value):
-    """What a probe, or a commit, measured. Series have one entry per step."""
+    """The measurements of a probe or a commit. Series have one entry per step."""
 
     candidate_id: str | None = Field(description="None: the committed line of the open stage")
     losses: tuple[float, ...]
@@ -150,7 +150,7 @@ class GridAxis(Value):
 
 
 class Posterior(Value):
-    """What a stage's surrogate says on a grid: rewards, higher is better, relative to the stage's first probe's.
+    """A stage's surrogate on a grid: rewards, higher is better, relative to the stage's first probe.
 
     A grid of axes with m and n coordinates has m x n entries, row by row: the last axis varies fastest.
     """
@@ -161,7 +161,7 @@ class Posterior(Value):
 
 
 class Tax(Value):
-    """What searching has taken of a run, up to a decision."""
+    """The cost of searching in a run, up to a decision."""
 
     budget_share: float = Field(description="spent on probes, as a share of the budget (the largest over its caps)")
     cap_share: float | None = Field(description="the same, as a share of what may be; None: the strategy has no cap")

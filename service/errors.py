@@ -1,4 +1,4 @@
-"""What a caller can react to. Each error carries its HTTP status and the slug of its problem type.
+"""Errors that a caller can react to. Each carries its HTTP status and the slug of its problem type.
 
 WiretuneError
   InvalidJob          422  the job is refused; nothing is stored

@@ -1,4 +1,4 @@
-"""What an operator sets, from `WIRETUNE_*` variables; the defaults need nothing."""
+"""Settings of an operator, from `WIRETUNE_*` variables; the defaults need nothing."""
 
 import math
 import os
@@ -69,7 +69,7 @@ class Settings(BaseSettings):
 
     @property
     def is_private(self) -> bool:
-        """Whether only this machine reaches the service."""
+        """Return whether only this machine reaches the service."""
         return _is_loopback(self.host)
 
     @property

@@ -7,7 +7,8 @@ import pytest
 
 from api.documents import checked, parse_yaml
 from search.config import WideConfig
-from service.job.spec import JobSpec, TrialSpec
+from service.job.parts import TrialSpec
+from service.job.spec import JobSpec
 from trainers.methods.exchange.auto.spec import AutoConfig
 from trainers.methods.optimizer.spec import AutoOptimizerConfig
 from trainers.workload import WorkloadError

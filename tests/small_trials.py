@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from service.job.spec import JobSpec, TrialSpec
+from service.job.parts import TrialSpec
+from service.job.spec import JobSpec
 from service.wire.records import AnyRecord, Control
 
 

@@ -1,7 +1,8 @@
 """The demonstration: a real job that shows what tuning on the fly is worth on a slow link."""
 
 from search.config import BoConfig, Budget, FixedConfig
-from service.job.spec import Arm, JobSpec, Objective, Workers
+from service.job.parts import Arm, Objective, Workers
+from service.job.spec import JobSpec
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.optimizer.spec import ScheduleFreeSgdConfig

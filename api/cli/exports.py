@@ -1,4 +1,4 @@
-"""What `wiretune export` writes: schedules, metrics, weights, reports, as files that appear only when complete."""
+"""Write the files of `wiretune export`: schedules, metrics, weights, reports, which appear only when complete."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""How figures are written for people."""
+"""Format figures for people."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""What a job's file may say that a request may not: the paths of files that become part of the job."""
+"""Read what a job's file may say and a request may not: paths of files that become part of the job."""
 
 import os
 from collections.abc import Iterator

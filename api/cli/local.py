@@ -24,7 +24,7 @@ _children: dict[int, "subprocess.Popen[bytes]"] = {}
 
 
 class Server(NamedTuple):
-    """Where a running server is, and a key to it."""
+    """The address of a running server, and a key to it."""
 
     url: str
     key: str
@@ -105,7 +105,7 @@ def stop_server(settings: Settings) -> str:
 
 
 class _Announced(NamedTuple):
-    """What `server.json` says. After a crash, its pid may be a stranger's; the time of its start is not."""
+    """The contents of `server.json`. After a crash, its pid may be a stranger's; the time of its start is not."""
 
     url: str
     pid: int
@@ -139,7 +139,7 @@ def _answers(url: str) -> bool:
 
 
 def _ends(server: _Announced) -> bool:
-    """Whether the server ends in time; a child of ours is waited for."""
+    """Return whether the server ends in time; a child of ours is waited for."""
     has_ended = processes.wait_until(lambda: not _is_alive(server), timeout_s=STOP_S, every_s=_POLL_S)
     if has_ended:
         _children.pop(server.pid, None)

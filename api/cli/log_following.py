@@ -1,4 +1,4 @@
-"""What a job's attempts print, as it comes: across attempts, and across a restart of the service."""
+"""Follow the output of a job's attempts: across attempts, and across a restart of the service."""
 
 import time
 from collections.abc import Iterator

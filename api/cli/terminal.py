@@ -1,4 +1,4 @@
-"""What every command shares: its options, the console, JSON on request, refusals, and a client of the service."""
+"""The base of every command: options, the console, JSON on request, refusals, and a client of the service."""
 
 import json
 import os

@@ -16,7 +16,7 @@ QUIET_S = 5.0
 
 
 class Progress:
-    """What of a job was already told; each call of `lines` tells the rest."""
+    """The part of a job that was already told; each call of `lines` tells the rest."""
 
     def __init__(self, client: Client, job_id: str) -> None:
         self._client, self._job_id = client, job_id

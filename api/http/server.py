@@ -44,7 +44,7 @@ class Linger:
         self._requests, self._since = 0, now
 
     def is_over(self, num_requests: int, now: float) -> bool:
-        """Whether to end, given the requests served so far and the present time in seconds."""
+        """Return whether to end, given the requests served so far and the present time in seconds."""
         if num_requests != self._requests:
             self._requests, self._since = num_requests, now
         if now - self._since < self._linger_s:

@@ -8,7 +8,8 @@ from typing import Any
 from contest import tasks
 from contest.race import Validation, crossing
 
-from service.job.spec import JobSpec, TrialSpec
+from service.job.parts import TrialSpec
+from service.job.spec import JobSpec
 from service.wire.records import AnyRecord, Billed, Control, MetricPoints, StageDecided, TrialFinished, TrialStarted
 from trainers.methods.exchange.auto.spec import DEFAULT, LOCAL, Option, exchange_of
 from trainers.methods.exchange.dense.spec import NoneConfig

@@ -30,7 +30,8 @@ from typing import Any
 from search_pays import Notes
 
 from service.cluster.trial import train
-from service.job.spec import JobSpec, TrialSpec
+from service.job.parts import TrialSpec
+from service.job.spec import JobSpec
 from suite.run import GUESSES
 from suite.tasks import TASKS
 from trainers.training.group import ProcessGroup

@@ -188,7 +188,7 @@ class AutoLrs:
         return probe_amounts(self._config, self._budget, self._round.index)
 
     def _has_room(self) -> bool:
-        """Whether the budget lasts for the whole search and some of the commit; once begun, for any step at all."""
+        """Return whether the budget lasts for the search and some of the commit; once begun, for any step at all."""
         now = self._round
         left = spending.remaining(self._budget, now.spent)
         if now.tried:

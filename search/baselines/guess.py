@@ -65,7 +65,7 @@ class Fixed:
         return guess.model_copy(update={"learning_rate": guess.learning_rate * factor})
 
     def anneals(self, spent: Spent) -> bool:
-        """Whether the rate at these totals depends on where the budget ends."""
+        """Return whether the rate at these totals depends on where the budget ends."""
         return self.factor(spending.fraction_spent(self._budget, spent)) < 1
 
     def factor(self, fraction: float) -> float:

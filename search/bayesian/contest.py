@@ -18,7 +18,7 @@ LEAST_LEAD = 0.05
 
 
 class Entry(NamedTuple):
-    """What one optimizer has of a search."""
+    """One optimizer's part of a search."""
 
     setup: SearchSetup
     stage: Stage

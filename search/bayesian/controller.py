@@ -146,7 +146,7 @@ class Controller:
         return chosen.model_copy(update={"learning_rate": chosen.learning_rate * factor})
 
     def anneals(self, spent: Spent) -> bool:
-        """Whether the rate at these totals depends on where the budget ends."""
+        """Return whether the rate at these totals depends on where the budget ends."""
         return is_in_cooldown(self._setup, spent)
 
     def state_dict(self) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""What a stage's probes decide, and why: pure functions."""
+"""Decide between a stage's probes, and say why: pure functions."""
 
 import math
 import re
@@ -59,7 +59,7 @@ class Choice(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Which of the compared values wins, and by how much over the incumbent (index 0)."""
+    """The winner of the compared values, and its lead over the incumbent (index 0)."""
 
     winner: int
     probability: float
@@ -99,7 +99,7 @@ def compare(means: Array, covariance: Array) -> Verdict:
 
 
 def may_switch(verdict: Verdict, config: SearchConfig, *, is_trusted: bool = True) -> bool:
-    """Whether the winner is surely enough, and enough, better than an incumbent that `is_trusted`; else at all."""
+    """Return whether the winner is surely and sufficiently better than a trusted incumbent; else better at all."""
     if verdict.winner == 0 or not is_trusted:
         return verdict.winner != 0 and verdict.gain > 0
     return verdict.probability >= config.switch_probability and verdict.gain >= config.min_gain
@@ -245,7 +245,7 @@ def _choose_local(setup: SearchSetup, stage: Stage) -> Choice:
 
 
 def _has_signal(stage: Stage) -> bool:
-    """Whether a probe got below the loss that it started from; of those that did not, noise alone is the best."""
+    """Return whether a probe got below its starting loss; of those that did not, noise alone is the best."""
     level, judged = stage_level(stage), zip(stage.probes, scores(stage), strict=True)
     sound = [probe.reading for probe, score in judged if score.reward is not None]
     return level is None or any(makes_progress(reading, level=level) for reading in sound)

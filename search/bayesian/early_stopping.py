@@ -74,7 +74,7 @@ def signs_of(setup: SearchSetup, stage: Stage, observation: Observation) -> Sign
 
 
 def _repeats_a_rise(stage: Stage, signs: Signs) -> bool:
-    """Whether this commit is where the one before was taken back: a rise that a lower rate shows too is the data's."""
+    """Return whether the commit before was rolled back here: a rise that a lower rate shows too is the data's."""
     before = stage.before
     if before is None or not before.rolled_back or before.diverged:
         return False

@@ -1,4 +1,4 @@
-"""Which exchanges compete after the link has changed: the short list of the job's, by what they cost there now."""
+"""Shorten the list of exchanges that compete after the link has changed, by their cost there now."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What earlier stages still say: their scores beside the present incumbent, discounted by how the landscape drifts.
+"""Scores of earlier stages beside the present incumbent, discounted as the landscape drifts.
 
 A *history* holds the finite scores of the last stages, newest first, each stage's relative to that of the values
 nearest to the present incumbent. The *drift* is how far rewards move from a stage to the next, as a share of their

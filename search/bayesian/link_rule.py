@@ -3,7 +3,8 @@
 from search.bayesian.decision import Choice
 from search.bayesian.stage import SearchSetup, Stage
 from search.budget import link
-from search.budget.link import Link, StepCost
+from search.budget.link import DEAD_BAND, Link, StepCost, rule
+from search.space import SearchSpace
 from search.types import Values
 
 
@@ -32,7 +33,7 @@ def follow_link(setup: SearchSetup, stage: Stage, choice: Choice) -> Choice:
     measured, current = measured_link(setup, stage, choice.values.batch_size), choice.values.level
     if setup.config.revisit == "stages" or measured is None or current is None:
         return choice
-    level = link.level(measured, setup.space, current)
+    level = _suggested(measured, setup.space, current)
     if level is None or level == current:
         return choice
     values = choice.values.model_copy(update={"level": level})
@@ -45,3 +46,13 @@ def _words(setup: SearchSetup, measured: Link, values: Values, current: float) -
         f"the link asks for {setup.space.level_name} {values.level:.3g}: "
         f"a step computes for {1e3 * measured.compute_s:.3g} ms, a dense exchange takes {1e3 * dense_s:.3g} ms"
     )
+
+
+def _suggested(link: Link | None, space: SearchSpace, current: float | None) -> float | None:
+    """Return the level that `link` suggests, or `current` where that is near, or where nothing is known."""
+    axis = space.axis("level")
+    if link is None or current is None or axis is None or space.dense_bytes is None:
+        return current
+    suggested = rule(link.compute_s, space.dense_bytes * link.seconds_per_byte, (axis.low, axis.high))
+    is_near = max(suggested, current) <= DEAD_BAND * min(suggested, current)
+    return current if is_near else suggested

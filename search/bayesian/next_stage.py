@@ -1,4 +1,4 @@
-"""What a closed stage hands to the next one."""
+"""Hand the results of a closed stage to the next one."""
 
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ ROLLED_BACK_FACTOR = 0.5
 
 
 def has_met(forecast: Forecast | None, ending: Ending) -> bool:
-    """Whether a commit did as its decision had forecast; one without a forecast shows nothing."""
+    """Return whether a commit did as its decision had forecast; one without a forecast shows nothing."""
     if forecast is None or ending.level is None:
         return False
     return ending.level <= forecast.mean + MET_STDS * forecast.std
@@ -80,7 +80,7 @@ def _is_quiet(ending: Ending) -> bool:
 
 
 class _Begin(NamedTuple):
-    """Where the next stage's search begins, and what it may not try."""
+    """The start of the next stage's search, and the values that it may not try."""
 
     incumbent: Values
     width: float

@@ -1,4 +1,4 @@
-"""Which probe's steps a commit may begin with: those of a later stage's winner, or of the best finalist."""
+"""Choose the probe whose steps a commit may begin with: a later stage's winner, or the best finalist."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What a stage tries next: pure functions of the problem and the open stage."""
+"""Propose the next candidates: pure functions of the setup and the open stage."""
 
 import math
 from collections.abc import Callable
@@ -266,7 +266,7 @@ def _extension(setup: SearchSetup, stage: Stage, factor: float) -> Values | None
 
 
 def _is_worse(score: Score, best: Score) -> bool:
-    """Whether a higher rate did clearly worse than the best one, which lies at the lower end."""
+    """Return whether a higher rate did clearly worse than the best one, which lies at the lower end."""
     return score.reward is None or best.reward is None or best.reward - score.reward > LEAST_PROGRESS
 
 
@@ -315,7 +315,7 @@ def _other_exchange(setup: SearchSetup, stage: Stage, region: Box) -> Proposal |
 
 
 def _is_slower(stage: Stage) -> bool:
-    """Whether steps take longer than they did."""
+    """Return whether steps take longer than they did."""
     assert stage.before is not None  # it is its signs that showed an event
     signs = stage.before.signs
     return (signs.step_seconds or 0.0) > (signs.reference_seconds or 0.0)
@@ -381,7 +381,7 @@ def _outer(setup: SearchSetup, stage: Stage, region: Box) -> Box:
 
 
 def _is_open(stage: Stage, values: Values, diverged: tuple[Values, ...]) -> bool:
-    """Whether `values` are new, unlike what diverged, and nearer to the incumbent than to what was rolled back."""
+    """Return whether `values` are new, unlike any diverged, and nearer to the incumbent than to a rolled-back one."""
     own = distance(values, stage.incumbent)
     is_rejected = any(distance(values, other) < own for other in stage.rejected)
     return not (is_rejected or is_barred(values, diverged) or _was_tried(stage, values))

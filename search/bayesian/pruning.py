@@ -1,4 +1,4 @@
-"""Which probes end before their allowance is spent: those that diverge, and those that will not catch up."""
+"""End probes before their allowance is spent: those that diverge, and those that will not catch up."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ MIN_POINTS = 8
 
 
 def is_hopeless(stage: Stage, reading: Reading) -> bool:
-    """Whether a running probe diverges, or is sure to stay behind the one to beat, by what it shows so far.
+    """Return whether a running probe diverges, or is sure to stay behind the one to beat, by what it shows so far.
 
     The two are compared step by step, or, if their steps differ in cost, where both had spent as much.
     """
@@ -52,7 +52,7 @@ def _to_beat(stage: Stage, candidate: Candidate) -> Probe | None:
 
 
 def stays_behind(gaps: Array, *, left: float) -> bool:
-    """Whether losses that exceed the control's by `gaps` `(m,)` so far will still do so at the end.
+    """Return whether losses that exceed the control's by `gaps` `(m,)` so far will still do so at the end.
 
     `left`: the steps to come, as a multiple of those seen. The mean gap of the last half is above 0 with 99.9 %
     (Student's t by its expansion, Abramowitz & Stegun, 1964, 26.7.5), and in a straight line it would not close.

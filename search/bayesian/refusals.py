@@ -1,4 +1,4 @@
-"""What is not probed because it costs too much, and how much that is."""
+"""Refuse probes that cost too much, and say how much."""
 
 from search.bayesian.stage import Proposal, SearchSetup, Stage
 from search.budget import spending

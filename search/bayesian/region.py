@@ -1,4 +1,4 @@
-"""How wide the trust region is: it follows success, as in TuRBO (Eriksson et al., 2019), on logarithmic axes.
+"""Adapt the width of the trust region to success, as TuRBO does (Eriksson et al., 2019), on logarithmic axes.
 
 The *width* is the exponent of the most that a stage may move a value by: at 1 the limits hold themselves, at 0.5 their
 square roots.

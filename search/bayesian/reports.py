@@ -1,4 +1,4 @@
-"""What a decision tells people: every probe's forecast at the end of the commit, and the decision's own."""
+"""Report a decision to people: every probe's forecast at the end of the commit, and the decision's own."""
 
 import math
 from collections.abc import Sequence

@@ -53,7 +53,7 @@ def stage_level(stage: Stage) -> float | None:
 
 @lru_cache(maxsize=64)  # each look at a commit asks for its stage's probes
 def is_diverged(reading: Reading, *, level: float | None, initial: float | None) -> bool:
-    """Whether a probe blew up, by its trainer's word or by its curve."""
+    """Return whether a probe blew up, by its trainer's word or by its curve."""
     tolerance = TOLERANCE * abs(initial if initial is not None else level or 0.0)
     return reading.diverged or has_diverged(reading.losses, level=level, tolerance=tolerance)
 
@@ -145,7 +145,7 @@ def lowest_probed(stage: Stage) -> float | None:
 
 
 def makes_progress(reading: Reading, *, level: float) -> bool:
-    """Whether a probe got below the `level` that it started from by more than noise, over its last half."""
+    """Return whether a probe got below the `level` that it started from by more than noise, over its last half."""
     half = _tail_losses(reading)
     return bool(half.mean() < level - 2 * standard_error(half))
 

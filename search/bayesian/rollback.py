@@ -1,4 +1,4 @@
-"""Which switches are taken back: those whose commit does worse than the incumbent's was forecast to."""
+"""Roll back switches whose commit does worse than the incumbent was forecast to do."""
 
 import math
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ WORSE_STDS = 1.2
 
 
 def is_setback(setup: SearchSetup, stage: Stage, losses: Sequence[float], *, part: float, whole: Amounts) -> bool:
-    """Whether a commit, of which `part` is done and which may spend `whole`, does worse than without its switch.
+    """Return whether a commit, of which `part` is done and which may spend `whole`, does worse than without its switch.
 
     `losses`: its last ones. Their median is compared with the incumbent's probe, forecast to the same point.
     """

@@ -1,6 +1,7 @@
 """The open stage: what was asked in it and what came back. The one mutable value that a controller holds."""
 
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,8 +27,7 @@ from search.past_jobs.prior import NO_PRIOR, Prior
 from search.space import Box, SearchSpace, ValueName, are_within
 from search.types import Candidate, Decision, Origin, Refusal, Spent, Values
 
-if TYPE_CHECKING:  # `search.bayesian.rewards` reads stages
-    from search.bayesian.rewards import Evidence
+if TYPE_CHECKING:
     from search.surrogate.model import AnySurrogate
 
 #: A rate that diverged bars those at or above this share of it ...
@@ -47,7 +47,7 @@ MAX_EXTENSIONS = 2
 
 @dataclass(frozen=True)
 class SearchSetup:
-    """What does not change during a run."""
+    """Everything about a run that does not change."""
 
     space: SearchSpace
     config: SearchConfig
@@ -60,7 +60,7 @@ class SearchSetup:
 
     @property
     def opening(self) -> Values:
-        """What the run opens with: the guess, inside the space."""
+        """The opening values: the guess, inside the space."""
         return self.space.opening
 
     def of(self, optimizer: str | None) -> "SearchSetup":
@@ -106,7 +106,7 @@ class SearchSetup:
 
     @property
     def step_cost(self) -> spending.Amounts:
-        """What a step of all workers cost before the clock started, in the budget's units; a step, where none was."""
+        """The cost of a step of all workers before the clock started, in the budget's units; one step if unmeasured."""
         step = self.space.step
         cost = {"steps": 1.0} | ({} if step is None else {"bytes": step.bytes, "seconds": step.seconds})
         return {unit: cost[unit] for unit in self._caps if unit in cost}
@@ -164,7 +164,7 @@ class SearchSetup:
 
 
 class Proposal(NamedTuple):
-    """What to try next; `rung` is as in `search.types.Candidate`."""
+    """The next values to try; `rung` is as in `search.types.Candidate`."""
 
     values: Values
     origin: Origin
@@ -177,7 +177,7 @@ class Probe(NamedTuple):
 
 
 class Score(NamedTuple):
-    """What a probe is worth: the fall of the log loss, and its variance. None: it diverged."""
+    """A probe's reward: the fall of the log loss, and its variance. None: it diverged."""
 
     values: Values
     reward: float | None
@@ -223,7 +223,8 @@ class Stage:
     note: str = ""  # why the incumbent is not what the stage before used
     is_complete: bool = False
     decision: Decision | None = None
-    surrogates: "dict[tuple[Evidence, Box], AnySurrogate | None]" = field(default_factory=dict, compare=False)  # fitted
+    #: Fitted, by what they learned from (`search.bayesian.rewards.Evidence`) and where.
+    surrogates: "dict[tuple[Hashable, Box], AnySurrogate | None]" = field(default_factory=dict, compare=False)
 
     @property
     def probes(self) -> list[Probe]:
@@ -268,17 +269,17 @@ class Stage:
 
     @property
     def lacks_control(self) -> bool:
-        """Whether the incumbent's probe took too long, so that there is nothing to compare others with."""
+        """Return whether the incumbent's probe took too long, so that there is nothing to compare others with."""
         return self.has_incumbent and bool(self.candidates) and self.candidates[0].id in self.too_slow
 
     @property
     def is_after_failure(self) -> bool:
-        """Whether the incumbent is what was left after a commit that failed."""
+        """Return whether the incumbent is what was left after a commit that failed."""
         return self.before is not None and self.before.has_failed
 
     @property
     def is_full(self) -> bool:
-        """Whether no further probe fits."""
+        """Return whether no further probe fits."""
         return any(refusal.kind == "no_room" for refusal in self.refused)
 
     @property
@@ -288,7 +289,7 @@ class Stage:
 
 
 def is_barred(values: Values, diverged: tuple[Values, ...]) -> bool:
-    """Whether `values` are as likely to diverge as any of those that did."""
+    """Return whether `values` are as likely to diverge as any of those that did."""
     return any(
         values.learning_rate >= BARRED_SHARE * other.learning_rate
         and are_within(values, other, BARRED_FACTOR, BARRED_AXES)

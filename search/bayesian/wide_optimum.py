@@ -1,4 +1,4 @@
-"""Where a wide search expects the best rate of a run.
+"""Estimate the best rate of a run from a wide search.
 
 By coarse probes: a place on the plateau of rates that train. By finalists along one axis: the vertex of a parabola
 through the best one and its neighbours; on several: where the posterior mean is highest, on a lattice of legal
@@ -133,7 +133,7 @@ def harmless_rate(stage: Stage) -> float:
 
 
 def shows_progress(stage: Stage) -> bool:
-    """Whether a rate trains better than the lowest one, over the last half and at its end: else no rate is best.
+    """Return whether a rate trains better than the lowest one, over the last half and at its end: else no rate is best.
 
     Probes of one rung see the same batches, so that what is left of their differences is the rate's.
     """
@@ -165,7 +165,7 @@ def _gaps(probe: Probe, other: Probe) -> NDArray[np.float64]:
 
 
 def is_along_the_rate(setup: SearchSetup, stage: Stage) -> bool:
-    """Whether the probes at the opening exchange say by themselves which rate is best."""
+    """Return whether the probes at the opening exchange say by themselves which rate is best."""
     return not (setup.space.ranges or stage.prior.searches)
 
 
@@ -215,7 +215,7 @@ def steady_scores(stage: Stage) -> list[Score]:
 
 
 def _differ_in_rate(probe: Probe, other: Probe) -> bool:
-    """Whether the two trained with the same values but for the rate: else a jump may be another value's."""
+    """Return whether the two trained with the same values but for the rate: else a jump may be another value's."""
     values, others = probe.candidate.values, other.candidate.values
     return values.model_copy(update={"learning_rate": others.learning_rate}) == others
 

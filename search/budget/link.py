@@ -1,13 +1,9 @@
-"""What a step costs on the link, as measured, and the level that this suggests."""
+"""Fit the cost of a step on the link, and derive the level that it suggests."""
 
 import statistics
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from search.types import Value
-
-if TYPE_CHECKING:  # a space may hold a link
-    from search.space import SearchSpace
 
 #: The level at which sending takes this share of the compute time that it competes with.
 TRANSFER_SHARE = 0.25
@@ -70,7 +66,7 @@ def fit(steps: Sequence[StepCost]) -> Link | None:
 
 
 def is_hidden(link: Link, steps: Sequence[StepCost]) -> bool:
-    """Whether the seconds of `steps` are as on `link`, of which their bytes take too little to be measured again."""
+    """Return whether `steps` take the seconds that `link` predicts, with too few bytes to measure it again."""
     expected = [link.step_s(step.bytes) for step in steps]
     as_known = (
         step.seconds <= STEADY * known <= STEADY**2 * step.seconds for step, known in zip(steps, expected, strict=True)
@@ -87,16 +83,6 @@ def rule(compute_s: float, dense_transfer_s: float, bounds: tuple[float, float])
     if dense_transfer_s <= 0:
         return high
     return min(high, max(low, TRANSFER_SHARE * compute_s / dense_transfer_s))
-
-
-def level(link: Link | None, space: "SearchSpace", current: float | None) -> float | None:
-    """Return the level that `link` suggests, or `current` where that is near, or where nothing is known."""
-    axis = space.axis("level")
-    if link is None or current is None or axis is None or space.dense_bytes is None:
-        return current
-    suggested = rule(link.compute_s, space.dense_bytes * link.seconds_per_byte, (axis.low, axis.high))
-    is_near = max(suggested, current) <= DEAD_BAND * min(suggested, current)
-    return current if is_near else suggested
 
 
 def short_list(costs: Sequence[OptionCost], compute: float) -> tuple[tuple[str, ...], str]:

@@ -1,4 +1,4 @@
-"""What probing may cost: shares of the budget by stage, and whether one more probe fits."""
+"""Limit the cost of probing: shares of the budget by stage, and whether one more probe fits."""
 
 import math
 
@@ -126,7 +126,7 @@ def shortest_probe(setup: SearchSetup, step_cost: Amounts | None) -> Amounts:
 
 
 def is_too_slow(setup: SearchSetup, stage: Stage, reading: Reading) -> bool:
-    """Whether a probe that is shorter than any should be costs too much to go on."""
+    """Return whether a probe that is shorter than any should be costs too much to go on."""
     candidate = next(each for each in stage.candidates if each.id == reading.candidate_id)
     least = candidate.allowance.min_steps
     if reading.diverged or not 0 < reading.num_steps < least:
@@ -150,12 +150,12 @@ def least_search(setup: SearchSetup, stage: Stage) -> Amounts:
 
 
 def has_room_for_wide(setup: SearchSetup, stage: Stage) -> bool:
-    """Whether the shortest wide search fits under the cap."""
+    """Return whether the shortest wide search fits under the cap."""
     return spending.fits(least_search(setup, stage), search_cap(setup))
 
 
 def has_room_for_search(setup: SearchSetup, costs: StepCosts, *, values: Values, search: Spent, spent: Spent) -> bool:
-    """Whether a later search could open now, and would leave some of the budget to gain from."""
+    """Return whether a later search could open now, and would leave some of the budget to gain from."""
     if is_in_cooldown(setup, spent) or spending.fraction_spent(setup.budget, spent) >= LAST_SEARCH:
         return False
     needed = spending.scale(shortest_probe(setup, costs.of(values)), MIN_PROBES)
@@ -174,12 +174,12 @@ def probe_decay(setup: SearchSetup, proposal: Proposal) -> float:
 
 
 def trains_alone(setup: SearchSetup, proposal: Proposal) -> bool:
-    """Whether one worker trains a probe by itself: decades show without the exchange, and on a smaller batch."""
+    """Return whether one worker trains a probe by itself: decades show without the exchange, and on a smaller batch."""
     return proposal.origin == "wide" and setup.space.num_alone > 1
 
 
 def is_in_cooldown(setup: SearchSetup, spent: Spent) -> bool:
-    """Whether the rate is being decayed: nothing is searched then."""
+    """Return whether the rate is being decayed: nothing is searched then."""
     return cooldown_factor(setup, spent) < 1
 
 

@@ -1,4 +1,4 @@
-"""What a run may spend and has spent: all arithmetic on budgets. Only units that the budget caps are ever read.
+"""Arithmetic on budgets: allowances, and what is spent. Only units that the budget caps are ever read.
 
 *Amounts* map such a unit to a quantity, so a budget in steps or bytes cannot reach a clock.
 """

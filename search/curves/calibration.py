@@ -1,4 +1,4 @@
-"""What came true of the forecasts: how far a loss lay off, how sure a run was to be, and what it learns from that."""
+"""Calibrate forecasts by their outcomes: how far losses lay off, and how sure later forecasts may be."""
 
 from collections.abc import Iterable, Sequence
 

@@ -1,4 +1,4 @@
-"""What a controller keeps of an observation: all that any decision reads, and no more. So a journal stays small."""
+"""Summarise an observation: all that any decision reads, and no more, so that a journal stays small."""
 
 from collections.abc import Sequence
 
@@ -52,7 +52,7 @@ class Reading(Value):
 
     @property
     def steps_per_point(self) -> float:
-        """How many steps an entry of `losses`, which has some, stands for."""
+        """The number of steps that an entry of `losses`, which has some, stands for."""
         return self.num_steps / len(self.losses)
 
     def begun(self, num_steps: float) -> "Reading":
@@ -113,12 +113,12 @@ class Ending(Value):
 
     @property
     def is_kept(self) -> bool:
-        """Whether the run went on from where the commit ended."""
+        """Return whether the run went on from where the commit ended."""
         return not self.diverged and not self.rolled_back
 
     @property
     def has_failed(self) -> bool:
-        """Whether it was taken back, or should have been: nobody trusts its values any more."""
+        """Return whether it was taken back, or should have been: nobody trusts its values any more."""
         return not self.is_kept or self.signs.has_worsened or self.signs.is_dead
 
 

@@ -1,4 +1,4 @@
-"""What may have happened on a committed line: its steps, its gradients or its loss left the course they were on."""
+"""Detect events on a committed line: its steps, its gradients or its loss left their course."""
 
 import math
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ DIVERGENCE_ERRORS, DIVERGENCE_SHARE = 3.0, 0.05
 
 
 class Signs(Value):
-    """What a commit shows, against what was measured after the last search. None: it cannot be told."""
+    """Signs of change in a commit, against measurements after the last search. None: unknown."""
 
     num_steps: int = 0
     step_seconds: float | None = None  # of its latest steps
@@ -116,7 +116,7 @@ def jump(series: Sequence[float]) -> float | None:
 
 
 def has_progressed(losses: Array, *, part: float) -> bool | None:
-    """Whether the last fifth of a commit, of which `part` is done, is better than the fifth before by more than noise.
+    """Return whether a commit's last fifth beats the fifth before by more than noise; `part` of it is done.
 
     None: less than two fifths are done.
     """
@@ -128,7 +128,7 @@ def has_progressed(losses: Array, *, part: float) -> bool | None:
 
 
 def _has_diverged(losses: Array, *, start: float | None, initial: float | None) -> bool:
-    """Whether the loss has risen through the last two fifths, and clearly above where the commit started."""
+    """Return whether the loss has risen through the last two fifths, and clearly above where the commit started."""
     if start is None:
         return False
     window = len(losses) // 5

@@ -1,4 +1,4 @@
-"""What a committed line has lost: a loss above the best that it had, or a net that died. Pure functions of its course.
+"""Detect losses of a committed line: a level above its best, or a net that died. Pure functions of its course.
 
 All is judged on windows of `WINDOW` points of a trace, counted from its end, by their medians.
 """
@@ -37,7 +37,7 @@ class Level(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What a commit is held against. None: not known."""
+    """References that a commit is held against. None: not known."""
 
     start: float | None = None  # the loss that it started from
     initial: float | None = None  # and the run
@@ -47,7 +47,7 @@ class Known(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """What is wrong with a commit."""
+    """A fault of a commit."""
 
     has_worsened: bool = False  # the loss rose clearly above the best of the run, and does not come back
     is_dead: bool = False  # the net does not learn any more
@@ -89,7 +89,7 @@ def _completed(known: Known, *, opening: float) -> Known:
 
 
 def _is_dead(last: Level, before: Level, best: Level, known: Known, *, is_gone: bool) -> bool:
-    """Whether a loss that stands still shows two of three: ignorance, no gradient, a better level that was known.
+    """Return whether a flat loss shows two of three: ignorance, no gradient, a better level that was known.
 
     A net that has converged shows one at most: its gradient is gone, at the best loss that it had.
     """
@@ -104,7 +104,7 @@ def _is_dead(last: Level, before: Level, best: Level, known: Known, *, is_gone: 
 
 
 def has_vanished(scales: Sequence[float], reference: float | None) -> bool:
-    """Whether the gradient scales `(n,)` of a commit end at next to nothing of the `reference`; None: of its own."""
+    """Return whether gradient scales `(n,)` of a commit end near zero, relative to `reference`; None: to their own."""
     first = reference if reference is not None else gradient_start(scales)
     last = float(np.median(scales[-WINDOW:])) if len(scales) else math.nan
     return first is not None and last <= VANISHED * first
@@ -148,7 +148,7 @@ class _Levels:
 
 
 def _is_above(level: Level, other: Level, *, least: float) -> bool:
-    """Whether a level is above another by more than noise; one that blew up may be noisier than it is high."""
+    """Return whether a level is above another by more than noise; one that blew up may be noisier than it is high."""
     noise_of_both = CLEAR_ERRORS * math.hypot(level.error, other.error)
     is_clear = level.loss > other.loss + max(noise_of_both, least)
     return is_clear or level.low > other.loss + CLEAR_ERRORS * other.error + least

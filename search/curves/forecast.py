@@ -1,4 +1,4 @@
-"""Where a loss curve is going: a robust forecast that always answers.
+"""Forecast a loss curve, robustly and always.
 
 Symbols: y the losses, t their steps counted from 0, n their number, sigma the noise of a single loss, h the
 horizon in steps. All arithmetic is done on y / median|y|, so the answer does not depend on the loss's scale.
@@ -77,7 +77,7 @@ def forecast_loss(
 
 
 def has_diverged(losses: Sequence[float], *, level: float | None, tolerance: float = 0.0) -> bool:
-    """Whether a curve blew up: a loss is not finite, or most of 7 neighbours rise above any noise.
+    """Return whether a curve blew up: a loss is not finite, or most of 7 neighbours rise above any noise.
 
     Of a series below 12 they are 3 or 5. The bound is `level` + max(2 |level|, `tolerance`, 10 sigma). A bare multiple
     of `level` would call batch noise a divergence once the loss is small; a `tolerance` of 0.7 x the run's first loss

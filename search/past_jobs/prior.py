@@ -1,4 +1,4 @@
-"""What the wide searches of past runs measured, as a new run takes it along. JSON both ways; pydantic only."""
+"""Measurements of past runs' wide searches, as a new run takes them along. JSON both ways; pydantic only."""
 
 import math
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ MIN_FINITE = 4
 
 
 class PastProbe(Value):
-    """What a probe was worth: the fall of the log loss, comparable within its search alone. None: it diverged."""
+    """A probe's reward: the fall of the log loss, comparable within its search alone. None: it diverged."""
 
     values: Values
     reward: float | None
@@ -40,7 +40,7 @@ class PastSearch(Value):
 
     @property
     def num_finite(self) -> int:
-        """How many of the probes did not diverge."""
+        """The number of probes that did not diverge."""
         return sum(probe.reward is not None for probe in self.probes)
 
 

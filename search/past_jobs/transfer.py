@@ -1,4 +1,4 @@
-"""How far past searches explain this run's probes, and what they then say of the values that were not probed.
+"""Weigh past searches by how well they explain this run's probes, and predict values that were not probed.
 
 Bayesian model averaging (Hoeting et al., 1999) over one model per past search, and one without them. Symbols: y this
 run's rewards, standardised; f a past search's smoothed rewards, standardised; k the RBF kernel.

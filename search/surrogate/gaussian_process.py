@@ -30,7 +30,7 @@ def _flat(points: Array) -> Array:
 
 
 class Expectation(NamedTuple):
-    """What is expected of points before any probe, in standard deviations of the rewards.
+    """Expectations of points before any probe, in standard deviations of the rewards.
 
     `mean` maps points `(m, d)` to `(m,)`; a constant is fitted on top of it. Rewards are taken to leave it by about
     `residual`. `weight` in [0, 1] is how much of it comes from past runs.

@@ -1,4 +1,4 @@
-"""What a stage's surrogate says, on a grid: small enough to be stored with the decision, fine enough to be drawn."""
+"""Tabulate a stage's surrogate on a grid: small enough to store with the decision, fine enough to draw."""
 
 from itertools import product
 from typing import NamedTuple

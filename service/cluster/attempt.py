@@ -1,4 +1,4 @@
-"""What an attempt's driver and the processes of its trials have in common."""
+"""State that an attempt's driver shares with the processes of its trials."""
 
 import logging
 
@@ -19,7 +19,7 @@ def configure_logging() -> None:
 
 
 def is_wanted(brief: AttemptBrief, point: ResumePoint) -> bool:
-    """Whether the trial is to be trained, or at least to be brought to its end: of a stopped job those that began."""
+    """Return whether the trial is to be trained, or brought to its end: of a stopped job, those that began."""
     begun = brief.control is Control.STOP and point.resume is not None
     return not point.finished and (brief.control is Control.RUN or begun)
 

@@ -1,4 +1,4 @@
-"""What a Ray Job runs: one attempt of one tuning job, as one Tuner. `python -m service.cluster.entrypoint`."""
+"""The program of a Ray Job: one attempt of one tuning job, as one Tuner. `python -m service.cluster.entrypoint`."""
 
 import logging
 import os

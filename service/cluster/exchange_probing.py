@@ -1,4 +1,4 @@
-"""Which exchanges compete in a run under `exchange: {kind: auto}`: those worth a probe on its link, as predicted.
+"""Choose the exchanges that compete under `exchange: {kind: auto}`: those worth a probe on the link, as predicted.
 
 Their bytes follow from the model's shapes. Seconds take what a step computes, which the warm-up shows, and the link: as
 it is stated, or as the warm-up measures it.
@@ -11,7 +11,7 @@ from search.budget.link import OptionCost, StepCost
 from search.space import OptionAxis, SearchSpace
 from search.types import Values
 from service.cluster.trial_ledger import bytes_per_worker
-from service.job.spec import TrialSpec
+from service.job.parts import TrialSpec
 from trainers.methods.exchange.auto.spec import LOCAL, Option, mean_traffic
 from trainers.spec.link import EmulateLink, LinkConfig
 from trainers.traffic.collectives import MeanTraffic

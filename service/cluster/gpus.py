@@ -1,4 +1,4 @@
-"""Whether a worker has its GPU for itself: what other processes hold of its memory, as `nvidia-smi` tells."""
+"""Check that a worker has its GPU for itself, by the memory of other processes that `nvidia-smi` shows."""
 
 import logging
 import os
@@ -44,7 +44,7 @@ class Gpu:
 
     @property
     def is_held(self) -> bool:
-        """Whether somebody is there: not every container sees the processes, but the memory that they hold."""
+        """Return whether somebody is there: not every container sees the processes, but the memory that they hold."""
         return bool(self.holders) or self.used_mib > _IDLE_MIB
 
 

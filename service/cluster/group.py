@@ -14,7 +14,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from service.cluster import gpus
-from service.job.spec import Workers
+from service.job.parts import Workers
 from trainers.spec.replica import ReplicaConfig
 from trainers.training.call_results import Outcome, WorkerLost
 from trainers.training.group import WorkerGroup

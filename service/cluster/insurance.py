@@ -12,7 +12,7 @@ from search.types import Course
 from service.cluster.reports import Sink
 from service.cluster.resume import Resume, StageStart
 from service.cluster.trial_ledger import OpenCommit, Progress
-from service.job.spec import Lanes, TrialSpec
+from service.job.parts import Lanes, TrialSpec
 from service.wire.records import INSURANCE_PREFIX, AnyRecord, Checkpointed, Control, MetricPoints
 from trainers.training.group import Group
 from trainers.training.segment import Evaluation
@@ -32,7 +32,7 @@ class Line(Protocol):
 
 
 class InsuranceSink:
-    """Where a second line reports to: its evaluations go to `sink`, under names of their own.
+    """The sink of a second line: its evaluations go to `sink`, under names of their own.
 
     Its last checkpoint is for the main line to report, so that one record holds what a later attempt needs of both.
     """
@@ -51,7 +51,7 @@ class InsuranceSink:
     flush = report
 
     def is_clear(self) -> bool:
-        """Whether the last checkpoint is known to the API, with the main line's."""
+        """Return whether the last checkpoint is known to the API, with the main line's."""
         return self._last is self._taken and self._sink.is_clear()
 
     def asked(self) -> Control:

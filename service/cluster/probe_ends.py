@@ -1,4 +1,4 @@
-"""Which probes a stage can go on from: the last one, whose end is live, and the one that was put aside."""
+"""Keep the probe ends that a stage can go on from: the last one, which is live, and the one put aside."""
 
 from pydantic import BaseModel, ConfigDict
 

@@ -134,7 +134,7 @@ class Reporter:
             self._wait_for(lambda: not (self._waiting or self._sending))
 
     def is_clear(self) -> bool:
-        """Whether the last checkpoint that was reported is stored; what came after it may wait."""
+        """Return whether the last checkpoint that was reported is stored; what came after it may wait."""
         with self._changed:
             under_way = (*self._sending, *self._waiting)
             return not any(isinstance(record, Checkpointed | StageClosed) for record in under_way)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 from search.curves.curve_summary import end_level
 from search.types import Candidate, Decision, Forecast, Observation
 from service.cluster.trial_ledger import Measured, OpenCommit, Progress
-from service.job.spec import TrialSpec
+from service.job.parts import TrialSpec
 from service.wire.records import (
     AnyRecord,
     Checkpointed,
@@ -24,12 +24,12 @@ from trainers.training.segment import Evaluation, Segment, SegmentResult
 
 
 class Sink(Protocol):
-    """Where records go, from any thread. `flush` waits until they are stored; both raise what must end the run."""
+    """The sink of records, from any thread. `flush` waits until they are stored; both raise what ends the run."""
 
     def report(self, *records: AnyRecord) -> None: ...
     def flush(self, *records: AnyRecord) -> None: ...
     def is_clear(self) -> bool:
-        """Whether the last checkpoint that was reported is stored, so that the next may follow it."""
+        """Return whether the last checkpoint that was reported is stored, so that the next may follow it."""
 
     def asked(self) -> Control:
         """Return what the user wants of the run, as far as is known: `run`, `pause` or `stop`."""

@@ -1,4 +1,4 @@
-"""What a later attempt needs to go on with a training run. JSON both ways, as every checkpoint's record carries it."""
+"""Everything a later attempt needs to resume a training run. JSON both ways, as each checkpoint's record has it."""
 
 from typing import Any
 
@@ -10,12 +10,12 @@ from service.cluster import segment_length
 from service.cluster.searching import OpenSearch
 from service.cluster.trial_ledger import OpenCommit, Progress
 from service.cluster.warm_up import dense_bytes
-from service.job.spec import TrialSpec
+from service.job.parts import TrialSpec
 from trainers.training.group import Group
 
 
 class StageStart(BaseModel):
-    """Where a diverged commit is rewound to."""
+    """The state that a diverged commit is rewound to."""
 
     checkpoint: str
     progress: Progress

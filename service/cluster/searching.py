@@ -15,7 +15,7 @@ from service.cluster.probe_ends import End, Held
 from service.cluster.reports import Probe, Pushed
 from service.cluster.trial_ledger import Progress, bytes_per_worker
 from service.cluster.user_requests import Wishes
-from service.job.spec import TrialSpec
+from service.job.parts import TrialSpec
 from service.wire.records import ProbeDone
 from trainers.training.group import Recovery
 

@@ -1,4 +1,4 @@
-"""How many steps to push at once: pure functions of the budget, so that a budget without seconds reads no clock."""
+"""Choose the steps to push at once: pure functions of the budget, so that a budget without seconds reads no clock."""
 
 import math
 
@@ -21,7 +21,7 @@ NO_LIMIT = 10**9
 
 
 class StepCost(BaseModel):
-    """What one step costs with the values in force."""
+    """The cost of one step with the values in force."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -98,7 +98,7 @@ def _least(*caps: float | None) -> float | None:
 
 
 def is_reached(until: Allowance, spent: Spent, cost: StepCost | None) -> bool:
-    """Whether a further step would pass a cap: by more than half of itself, or at all where steps are counted."""
+    """Return whether another step would pass a cap: by more than half of itself, or at all where steps count."""
     cost = cost or StepCost(bytes=0, seconds=0)
     return (
         (until.steps is not None and spent.steps >= until.steps)

@@ -25,7 +25,7 @@ from service.cluster.searching import OpenSearch, Search
 from service.cluster.trial_ledger import BEST_SPACING, Best, OpenCommit, Progress
 from service.cluster.user_requests import Wishes
 from service.cluster.warm_up import STAGE, opening_space
-from service.job.spec import TrialSpec
+from service.job.parts import TrialSpec
 from service.wire.records import AnyRecord, Billed, Checkpointed, ProbeDone, TrialFinished
 from trainers.training.group import Group, Recovery
 from trainers.training.segment import Evaluation
@@ -91,7 +91,7 @@ class _Run:
         return self._ends_at(segment_length.within(Allowance(), self.spec.budget))
 
     def _ends_at(self, until: Allowance) -> bool:
-        """Whether these totals are reached, or the user wants what there is."""
+        """Return whether these totals are reached, or the user wants what there is."""
         return self.wishes.is_stop() or segment_length.is_reached(until, self.spent(), self.cost)
 
     # -- begin and end --------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ class _Run:
     # -- the spare lanes ------------------------------------------------------------------------------------
 
     def _is_to_join(self) -> bool:
-        """Whether the lanes become one after this search, in the state before the first step."""
+        """Return whether the lanes become one after this search, in the state before the first step."""
         return self.spec.lanes.after == "batch" and len(self.lanes) > 1
 
     def _employ_spare_lanes(self) -> None:
@@ -311,7 +311,7 @@ class _Run:
         return self._course_at_end(commit)
 
     def _is_new_best(self) -> bool:
-        """Whether what was just evaluated is worth a checkpoint; a budget without seconds reads no clock."""
+        """Return whether what was just evaluated is worth a checkpoint; a budget without seconds reads no clock."""
         if self.spec.checkpoint.export == "last":
             return False
         since = self.seconds() - self._saved_s
@@ -342,7 +342,7 @@ class _Run:
         return "end" if self.is_over() and self._is_better_than_start() else "roll_back"
 
     def _is_better_than_start(self) -> bool:
-        """Whether the commit's end has the lower validation loss; the group is left there."""
+        """Return whether the commit's end has the lower validation loss; the group is left there."""
         self.group.snapshot(BEST)
         end = self._evaluation()
         self.group.restore(STAGE)

@@ -1,4 +1,4 @@
-"""What a training run has done so far: totals, bill, schedule. One mutable object, saved with every checkpoint."""
+"""The ledger of a training run: totals, bill, schedule. One mutable object, saved with every checkpoint."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -108,7 +108,7 @@ BEST_SPACING = 50.0
 
 
 class Progress(BaseModel):
-    """Where a run is. JSON both ways."""
+    """The progress of a run. JSON both ways."""
 
     model_config = ConfigDict(ser_json_inf_nan="strings")
 
@@ -189,7 +189,7 @@ class Progress(BaseModel):
             self.best = Best(checkpoint=url, loss=loss, step=self.step)
 
     def is_new_best(self, fraction: float) -> bool:
-        """Whether the state that was just evaluated is worth a checkpoint, `fraction` of the budget being spent."""
+        """Return whether the state just evaluated is worth a checkpoint, after `fraction` of the budget."""
         loss = self.validation_loss
         if loss is None or fraction - self.best_at < BEST_SHARE:
             return False

@@ -10,7 +10,7 @@ from service.cluster.attempt import Hopeless, configure_logging, is_wanted, last
 from service.cluster.checkpoints import NoRoom
 from service.cluster.group import RayGroup
 from service.cluster.reporter import Door, Reporter, Stopped
-from service.job.spec import TrialSpec
+from service.job.parts import TrialSpec
 from service.wire.records import AttemptBrief, ResumePoint
 from trainers.training.call_results import WorkerFailed
 from trainers.training.repair import RepairingGroup

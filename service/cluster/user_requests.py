@@ -1,4 +1,4 @@
-"""What the user asks of a run under way, as far as its sink has heard."""
+"""Requests of the user to a run under way, as far as its sink has heard."""
 
 from collections.abc import Callable
 
@@ -15,11 +15,11 @@ class Wishes:
         self._sink = sink
 
     def is_stop(self) -> bool:
-        """Whether the run is to end as if its budget were spent."""
+        """Return whether the run is to end as if its budget were spent."""
         return self._sink.asked() is Control.STOP
 
     def is_pause(self) -> bool:
-        """Whether the run is to leave a checkpoint and end."""
+        """Return whether the run is to leave a checkpoint and end."""
         return self._sink.asked() is Control.PAUSE
 
     def check(self) -> None:

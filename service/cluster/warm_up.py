@@ -1,4 +1,4 @@
-"""What a run knows before its first step: the search space, with the level that the link suggests."""
+"""Prepare a run before its first step: the search space, with the level that the link suggests."""
 
 import statistics
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from search.space import Axis, Contender, SearchSpace
 from search.types import Values
 from service.cluster import exchange_probing
 from service.cluster.trial_ledger import bytes_per_worker
-from service.job.spec import TrialSpec
+from service.job.parts import TrialSpec
 from trainers.methods.exchange.auto.spec import AutoConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.levels.spec import StaticConfig
@@ -121,7 +121,7 @@ def _link_rule(spec: TrialSpec, axis: Axis, warm_up: SegmentResult, group: Group
 
 
 def _follows_link(replica: ReplicaConfig) -> bool:
-    """Whether the link's rule applies: it is about gradients exchanged in every step, at the density asked for."""
+    """Return whether the link's rule applies: to gradients exchanged in every step, at the density asked for."""
     levels = getattr(replica.exchange, "levels", None)
     as_asked = levels is None or isinstance(levels, StaticConfig)
     return replica.exchange.is_by_density and as_asked and replica.sync.kind == "every_step"

@@ -1,11 +1,12 @@
-"""What a cluster can hold. Pure arithmetic over its nodes, as placement groups see them."""
+"""The capacity of a cluster. Pure arithmetic over its nodes, as placement groups see them."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from service.job.parts import Workers
 from service.job.problems import Problem
-from service.job.spec import JobSpec, Workers
+from service.job.spec import JobSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +19,7 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Demand:
-    """What a job takes while it runs."""
+    """The resources that a job takes while it runs."""
 
     cpus: float
     gpus: float
@@ -72,7 +73,7 @@ def demand(spec: JobSpec, nodes: Sequence[Node]) -> Demand:
 
 
 def has_room(spec: JobSpec, running: Sequence[JobSpec], nodes: Sequence[Node]) -> bool:
-    """Whether the job fits beside those that run."""
+    """Return whether the job fits beside those that run."""
     asked, taken = demand(spec, nodes), [demand(other, nodes) for other in running]
     free_cpus = sum(node.cpus for node in nodes) - sum(other.cpus for other in taken)
     free_gpus = sum(node.gpus for node in nodes) - sum(other.gpus for other in taken)

@@ -1,4 +1,4 @@
-"""What finished jobs left behind: how much it is, and its removal. Nothing of a job that is not over is touched."""
+"""Measure and remove what finished jobs left behind. Nothing of a job that is not over is touched."""
 
 import shutil
 from collections.abc import Iterable, Iterator

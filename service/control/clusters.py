@@ -1,4 +1,4 @@
-"""Where Ray is: a cluster that somebody runs, or an embedded head that starts with the first job."""
+"""Find Ray: a cluster that somebody runs, or an embedded head that starts with the first job."""
 
 import logging
 import math
@@ -19,7 +19,7 @@ _RETRY_S = 10.0  # after a start that failed
 
 
 class RayApi(Protocol):
-    """What the reconciler asks of Ray; `RayJobs` is the real one."""
+    """The calls of the reconciler to Ray; `RayJobs` is the real one."""
 
     def submit(self, submission_id: str, *, entrypoint: str, env_vars: dict[str, str]) -> None:
         """Start a driver; one that exists already is a success."""
@@ -55,7 +55,7 @@ class Cluster(Protocol):
         """Return what the nodes are known to hold without asking them; None: nothing."""
 
     def is_spent(self, idle_s: float) -> bool:
-        """Whether Ray should be closed for now: no job has needed it for `idle_s` seconds."""
+        """Return whether Ray should be closed for now: no job has needed it for `idle_s` seconds."""
 
     def close(self) -> None:
         """Let go of Ray; an embedded one ends."""
@@ -144,7 +144,7 @@ class EmbeddedCluster:
         return (Node(cpus=self._settings.num_cpus, gpus=math.inf if num_gpus is None else num_gpus),)
 
     def is_spent(self, idle_s: float) -> bool:
-        """Whether there is a head, idle for `embedded_idle_s`."""
+        """Return whether there is a head, idle for `embedded_idle_s`."""
         return self._head is not None and idle_s >= self._settings.embedded_idle_s
 
     def close(self) -> None:

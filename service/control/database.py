@@ -75,7 +75,7 @@ def lock(path: Path, *, purpose: str) -> IO[str]:
 
 
 def is_sqlite(url: str) -> bool:
-    """Whether `url` names a SQLite file, which one process at a time may serve; raises Unavailable for no known URL."""
+    """Return whether `url` names a SQLite file, which one process may serve. Raises Unavailable for an unknown URL."""
     try:
         backend = make_url(url).get_backend_name()
     except (ArgumentError, ValueError) as error:  # the latter for a port that is no number
@@ -86,7 +86,7 @@ def is_sqlite(url: str) -> bool:
 
 
 def is_there(url: str) -> bool:
-    """Whether the database may hold anything: a SQLite file that does not exist cannot."""
+    """Return whether the database may hold anything: a SQLite file that does not exist cannot."""
     return not is_sqlite(url) or Path(make_url(url).database or "").exists()
 
 
@@ -157,12 +157,12 @@ def _take_turns(connection: Connection) -> None:
 
 
 def is_collision(error: SQLAlchemyError) -> bool:
-    """Whether another replica's transaction was in the way, so that the same write may pass when it runs again."""
+    """Return whether another replica's transaction was in the way, so that a retry of the write may pass."""
     return getattr(getattr(error, "orig", None), "sqlstate", None) in _COLLISIONS
 
 
 def is_outage(error: BaseException | None) -> bool:
-    """Whether the database itself failed, not a statement: it is away, full, read-only, or locked for too long."""
+    """Return whether the database itself failed, not a statement: away, full, read-only, or locked for too long."""
     is_statements_own = isinstance(error, IntegrityError | DataError | ProgrammingError)
     return isinstance(error, DBAPIError) and not is_statements_own and not is_collision(error)
 

@@ -107,7 +107,7 @@ def head_status(settings: Settings) -> Status | None:
 
 
 def is_alive(head: Status) -> bool:
-    """Whether the head's watchdog lives; cheap, and asks Ray nothing."""
+    """Return whether the head's watchdog lives; cheap, and asks Ray nothing."""
     return not _is_gone(head.pid)
 
 
@@ -194,7 +194,7 @@ def _read(launch: Launch) -> dict[str, Any]:
 
 
 def _is_gone(pid: int) -> bool:
-    """Whether the watchdog has ended; of our own child the system tells, whose command line is empty as it starts."""
+    """Return whether the watchdog has ended; for our own child, ask the system: its command line is empty at first."""
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     except ChildProcessError:  # another service's child, which the system reaps; or it has been collected

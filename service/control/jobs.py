@@ -1,4 +1,4 @@
-"""What happens to a job's row: made, moved on, explained. Functions of one open transaction."""
+"""Make, move on and explain a job's row. Functions of one open transaction."""
 
 import secrets
 from collections.abc import Mapping

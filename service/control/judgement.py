@@ -1,4 +1,4 @@
-"""What to do about a job, from what the database and Ray say of it. Pure: the reconciler acts."""
+"""Decide about a job from the database and Ray. Pure: the reconciler acts."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _SAID = {
 
 
 class Action(Enum):
-    """What the reconciler does with a job."""
+    """An action of the reconciler on a job."""
 
     WAIT = auto()
     SUBMIT = auto()  # hand the driver to Ray

@@ -46,5 +46,5 @@ def attempt_token(secret: bytes, job_id: str, number: int) -> str:
 
 
 def is_attempt_token(secret: bytes, job_id: str, number: int, *, token: str) -> bool:
-    """Whether `token` is the attempt's; takes the same time for every wrong token."""
+    """Return whether `token` is the attempt's; takes the same time for every wrong token."""
     return hmac.compare_digest(attempt_token(secret, job_id, number).encode(), token.encode())

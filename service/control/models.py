@@ -95,7 +95,7 @@ class AttemptRow(Base):
 
 
 class StreamRow(Base):
-    """How far a stream of batches got."""
+    """The last stored batch of a stream."""
 
     __tablename__ = "streams"
 

@@ -54,7 +54,7 @@ class Orphans:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _is_over(self, submission_id: str, now: float) -> bool:
-        """Whether it is of an attempt of ours that has ended, and had the time to close."""
+        """Return whether it is of an attempt of ours that has ended, and had the time to close."""
         if (parsed := attempt_named(submission_id)) is None:
             return False
         try:

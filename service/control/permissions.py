@@ -1,4 +1,4 @@
-"""What a service lets jobs bring along. Pure: the API refuses what is found."""
+"""Permissions of jobs: what they may bring along. Pure: the API refuses what is found."""
 
 import os
 from collections.abc import Iterator

@@ -156,7 +156,7 @@ def names(session: Session, trial_ids: Sequence[str]) -> set[str]:
 
 
 def is_known(session: Session, trial_ids: Sequence[str], name: str) -> bool:
-    """Whether one of the trials has points of this name."""
+    """Return whether one of the trials has points of this name."""
     found = (session.scalar(_names(each, trial_ids).where(each.name == name).limit(1)) for each in (PointRow, ChunkRow))
     return any(each is not None for each in found)
 

@@ -18,7 +18,7 @@ def _stat(pid: int) -> tuple[str, int] | None:
 
 
 def is_running(pid: int, *, word: str) -> bool:
-    """Whether `pid` lives and has `word` on its command line: is no stranger that got an old number."""
+    """Return whether `pid` lives and has `word` on its command line: is no stranger that got an old number."""
     stat = _stat(pid)
     if stat is None or stat[0] == "Z":
         return False
@@ -29,7 +29,7 @@ def is_running(pid: int, *, word: str) -> bool:
 
 
 def is_own(pid: int) -> bool:
-    """Whether `pid` is a living child of this process; right behind its start too, when its command line is empty."""
+    """Return whether `pid` is a living child of this process, even at its start, with an empty command line."""
     stat = _stat(pid)
     return stat is not None and stat[0] != "Z" and stat[1] == os.getpid()
 

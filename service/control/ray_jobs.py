@@ -17,7 +17,7 @@ _MAX_LOG_BYTES = 64_000_000
 
 
 class RayStatus(StrEnum):
-    """What Ray says of a submission; the last two are ours."""
+    """The status of a submission by Ray; the last two are ours."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"

@@ -138,7 +138,7 @@ class Reconciler:
                 self._end(work, verdict)
 
     def _leases_count(self, now: float) -> bool:
-        """Whether drivers could renew their leases for a whole one: the service was up, and so was the database."""
+        """Return whether the API and the database have been up for one full lease."""
         return now - max(self._up_since, self._store.failed_at) > self._settings.lease_s
 
     def _explain(self, work: Work, reason: str) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from search.curves.calibration import calibration
 from service.control.intervals import CONFIDENCE, estimate
-from service.job.spec import TrialSpec
+from service.job.parts import TrialSpec
 from service.job.states import TERMINAL
 from service.wire.views import ArmReport, Crossing, JobReport, JobView, Series, TrialReport, TrialView
 

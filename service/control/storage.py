@@ -34,7 +34,7 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class Storage:
-    """What is below `root`, an fsspec URL. Raises NotFound for what is not there, Unavailable where storage fails."""
+    """The files below `root`, an fsspec URL. Raises NotFound for a missing one, Unavailable where storage fails."""
 
     root: str
 
@@ -63,7 +63,7 @@ class Storage:
         return StoredFile(num_bytes=about["size"], etag=f'"{tokenize(about)}"', content=content)
 
     def _holds(self, job_id: str, path: str) -> bool:
-        """Whether a local file is in the job's folder once every link is followed: its name is the attempt's word."""
+        """Return whether a local file is in the job's folder once all links are followed; its name is not trusted."""
         _, root = fsspec.url_to_fs(self.root)
         folder = os.path.join(os.path.realpath(root), job_id)
         return os.path.realpath(path).startswith(f"{folder}{os.sep}")
@@ -90,7 +90,7 @@ class Storage:
             filesystem.rm_file(path)
 
     def has(self, url: str) -> bool:
-        """Whether there is a file or a folder at `url`."""
+        """Return whether there is a file or a folder at `url`."""
         with _reaching(url):
             filesystem, path = fsspec.url_to_fs(url)
             return bool(filesystem.exists(path))

@@ -250,7 +250,7 @@ class Store:
         return key
 
     def check_key(self, key: str) -> bool:
-        """Whether `key` is a user's."""
+        """Return whether `key` is a user's."""
         wanted = keys.digest(key)
         with self._reading() as session:
             # The look-up's timing tells of the digest, from which no key can be made.
@@ -262,7 +262,7 @@ class Store:
         return keys.attempt_token(self._secret, job_id, number)
 
     def check_token(self, job_id: str, number: int, token: str) -> bool:
-        """Whether `token` is that attempt's. One that has ended is refused by what it calls (Fenced)."""
+        """Return whether `token` is that attempt's. One that has ended is refused by what it calls (Fenced)."""
         return keys.is_attempt_token(self._secret, job_id, number, token=token)
 
     # Attempts, from the cluster's side

@@ -1,4 +1,4 @@
-"""Which past searches a job's runs may learn from: found when the job is added, and kept with its trials.
+"""Find past searches that a job's runs may learn from, when the job is added, and keep them with its trials.
 
 So a later attempt learns from the same, whatever has finished since. Functions of one open session.
 """
@@ -13,8 +13,9 @@ from search.config import BoConfig
 from search.past_jobs.prior import MIN_FINITE, NO_PRIOR, PastSearch, Prior
 from service.control.models import JobRow, StageRow, TrialRow
 from service.errors import InvalidJob
+from service.job.parts import TrialSpec
 from service.job.problems import Problem
-from service.job.spec import JobSpec, TrialSpec
+from service.job.spec import JobSpec
 from service.job.states import JobState
 from trainers.spec.workloads import OwnWorkload, WorkloadConfig
 
@@ -25,7 +26,7 @@ MAX_LOOKED_AT = 50
 
 
 class _Kind(NamedTuple):
-    """What must agree for a learning rate and a level to mean the same."""
+    """The facts that must agree for a learning rate and a level to mean the same."""
 
     optimizer: str
     exchange: str

@@ -1,4 +1,4 @@
-"""What a user may ask of a job that is there. Functions of one open transaction.
+"""Verbs: a user's requests to an existing job. Functions of one open transaction.
 
 All are called alike, and raise IllegalTransition where `service.job.states.ALLOWED_IN` does not have the job's state.
 """

@@ -45,7 +45,7 @@ _PORTS = (
 
 
 class Launch(BaseModel):
-    """What a head is started with."""
+    """The arguments that a head is started with."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -90,7 +90,7 @@ def main(launch: Launch) -> None:
 
 
 class _Told:
-    """Whether a SIGTERM came."""
+    """A flag that a SIGTERM sets."""
 
     def __init__(self) -> None:
         self.to_end = False
@@ -141,19 +141,19 @@ def _watch(launch: Launch, ray: int, told: _Told) -> str:
 
 
 def _is_forsaken(launch: Launch, unowned_s: float) -> bool:
-    """Whether the service has been away for so long that nobody waits for the head, or for what it runs, any more."""
+    """Return whether the service has been away for so long that nobody waits for the head any more."""
     if unowned_s < launch.idle_s:
         return False
     return unowned_s > launch.idle_s + launch.max_silence_s or not _has_driver()
 
 
 def _has_driver() -> bool:
-    """Whether a job's driver is below this process."""
+    """Return whether a job's driver is below this process."""
     return any(processes.is_running(pid, word=_DRIVER) for pid in processes.descendants(os.getpid()))
 
 
 def is_owned(path: Path) -> bool:
-    """Whether a process holds the lock on `path`."""
+    """Return whether a process holds the lock on `path`."""
     with open(path, "a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

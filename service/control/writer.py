@@ -42,7 +42,7 @@ class _Outcome:
 
     @property
     def is_outage(self) -> bool:
-        """Whether the database is to blame."""
+        """Return whether the database is to blame."""
         return isinstance(self.error, Unavailable) and is_outage(self.error.__cause__)
 
     def give(self) -> None:

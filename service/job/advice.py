@@ -1,4 +1,4 @@
-"""What of a legal job is unwise, in sentences for whoever submits it. Nothing here refuses."""
+"""Advise on a legal job, in sentences for whoever submits it. Nothing here refuses."""
 
 import math
 from collections.abc import Iterator

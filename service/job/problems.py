@@ -31,13 +31,13 @@ def problems_of(error: ValidationError, body: Any, model: type[BaseModel]) -> li
 
 
 def _is_an_echo(detail: ErrorDetails) -> bool:
-    """Whether the problem may only follow from another one: in `number or pair` the form that was not meant
+    """Return whether the problem may only follow from another one: in `number or pair` the form that was not meant
     complains about the type, and a list whose items are refused is too short."""
     return detail["type"].endswith("_type") or detail["type"] == "too_short"
 
 
 def _is_told_better(found: Sequence[tuple[ErrorDetails, Problem]], number: int) -> bool:
-    """Whether what an echo complains about is told further inside, or at its own place by no echo or an earlier one."""
+    """Return whether an echo repeats a problem told further inside, or at its place by another or an earlier one."""
     place = found[number][1].pointer
     return any(
         problem.pointer.startswith(f"{place}/")

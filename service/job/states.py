@@ -19,7 +19,7 @@ class JobState(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class StateRule:
-    """What holds while a job is in one state."""
+    """The rules that hold while a job is in one state."""
 
     next: frozenset[JobState]
     owner: str
@@ -82,7 +82,7 @@ ACTIVE = frozenset({_S.STARTING, _S.RUNNING, _S.PAUSING, _S.STOPPING, _S.CANCELL
 
 
 class Verb(StrEnum):
-    """What a user may ask of a job that is there."""
+    """A verb: a user's request to an existing job."""
 
     PAUSE = "pause"
     RESUME = "resume"
@@ -104,7 +104,7 @@ ALLOWED_IN: dict[Verb, frozenset[JobState]] = {
 
 
 def may_follow(current: JobState, following: JobState) -> bool:
-    """Whether a job may go from `current` to `following`."""
+    """Return whether a job may go from `current` to `following`."""
     return following in RULES[current].next
 
 

@@ -1,4 +1,4 @@
-"""Which kinds have a field that the chosen one has not: read from the JSON schema of the models."""
+"""Find the kinds that have a field which the chosen one lacks, from the JSON schema of the models."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache

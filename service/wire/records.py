@@ -1,4 +1,4 @@
-"""What a running attempt reports, and what it is told: the wire format between cluster and API.
+"""Records of a running attempt, and the API's answers: the wire format between cluster and API.
 
 Batches are keyed (attempt, stream, sequence), where a stream is `driver` or a trial's id; a batch that comes
 twice counts once. Every answer carries `control`.
@@ -31,7 +31,7 @@ class Record(BaseModel):
 
 
 class Control(StrEnum):
-    """What the API tells whoever reports."""
+    """The API's request to whoever reports."""
 
     RUN = "run"
     PAUSE = "pause"  # keep a checkpoint, then give everything back
@@ -118,7 +118,7 @@ class ScheduleEntry(Record):
 
 
 class OptionBill(Record):
-    """What the steps on the clock by one option of `exchange: {kind: auto}` took, in all lanes together."""
+    """The cost of one option's steps on the clock under `exchange: {kind: auto}`, in all lanes together."""
 
     steps: int = Field(0, description="probes', and of commits that were taken back, among them")
     steps_search: int = Field(0, description="of probes that did not stay")
@@ -127,7 +127,7 @@ class OptionBill(Record):
 
 
 class Bill(Record):
-    """What a trial cost. Bytes are those of one worker unless said otherwise."""
+    """The bill of a trial. Bytes are those of one worker unless said otherwise."""
 
     bytes_sent: int = Field(0, description="search included; between nodes where workers share one: their leader's")
     bytes_search: int = 0
@@ -153,7 +153,7 @@ class Bill(Record):
 
 
 class Billed(Record):
-    """What a trial has cost up to now; the next one replaces it."""
+    """The bill of a trial up to now; the next one replaces it."""
 
     kind: Literal["billed"] = "billed"
     trial_id: str
@@ -260,7 +260,7 @@ class Acknowledgement(Record):
 
 
 class ResumePoint(Record):
-    """What a trial goes on from: where an earlier attempt got to, and what past jobs know."""
+    """The point that a trial resumes from, and what past jobs know."""
 
     trial_id: str
     finished: bool
@@ -269,7 +269,7 @@ class ResumePoint(Record):
 
 
 class AttemptBrief(Record):
-    """What a fresh attempt asks the API for."""
+    """The brief that a fresh attempt asks the API for."""
 
     job_id: str
     number: int

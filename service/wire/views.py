@@ -1,4 +1,4 @@
-"""What the API answers: the public shape of jobs, trials, stages and series. Client, page and CLI read nothing else."""
+"""Views: the public shape of jobs, trials, stages and series. Client, page and CLI read nothing else."""
 
 from datetime import datetime
 from typing import Any
@@ -197,7 +197,7 @@ class Estimate(View):
 
 
 class ArmReport(View):
-    """What an arm's finished trials came to."""
+    """The results of an arm's finished trials."""
 
     arm: str
     controller: str
@@ -252,7 +252,7 @@ class Change(View):
 
 
 class Cloned(View):
-    """What a clone differs in, and what was made of it."""
+    """The differences of a clone, and the job that they make."""
 
     source: str = Field(description="the job it was made from")
     changes: tuple[Change, ...]

@@ -8,7 +8,7 @@ import pytest
 from search.schedule_file import ScheduleFile
 from service.cluster import trial
 from service.cluster.reporter import Stopped
-from service.job.spec import TrialSpec
+from service.job.parts import TrialSpec
 from service.wire.records import Control, ProbeDone, Searched, StageDecided, TrialFinished
 from tests.small_trials import Memory, digits_trial
 from trainers.training.group import ProcessGroup

@@ -9,7 +9,7 @@ import pytest
 
 from service.cluster import trial
 from service.cluster.resume import Resume
-from service.job.spec import TrialSpec
+from service.job.parts import TrialSpec
 from service.wire.records import Checkpointed, ProbeDone, Searched, StageClosed, StageDecided, TrialFinished
 from tests.small_trials import Memory, digits_trial
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from service.cluster import trial
-from service.job.spec import TrialSpec
+from service.job.parts import TrialSpec
 from service.wire.records import AnyRecord, Checkpointed, MetricPoints, Searched, StageClosed, TrialFinished
 from tests.example_jobs import EXAMPLES, searches, shortened
 from tests.small_trials import Memory

@@ -16,7 +16,8 @@ from search.types import Allowance, Candidate, Spent, Values
 from service.cluster import trial
 from service.cluster.lanes import Lane, ProbeRun, for_a_lane, require_equal, side_by_side
 from service.cluster.reports import Probe
-from service.job.spec import JobSpec, TrialSpec
+from service.job.parts import TrialSpec
+from service.job.spec import JobSpec
 from service.wire.records import AnyRecord, MetricPoints, ProbeDone, StageDecided, TrialFinished
 from tests.small_trials import Memory, digits_trial
 from trainers.training.group import ProcessGroup

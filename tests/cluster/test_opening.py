@@ -8,7 +8,7 @@ from search.space import OptionAxis
 from service.cluster import trial
 from service.cluster.exchange_probing import predicted
 from service.cluster.warm_up import opening_space
-from service.job.spec import TrialSpec
+from service.job.parts import TrialSpec
 from service.wire.records import ProbeDone, StageDecided
 from tests.small_trials import Memory, digits_trial
 from trainers.training.segment import Segment, SegmentResult

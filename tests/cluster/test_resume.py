@@ -10,7 +10,7 @@ import pytest
 
 from service.cluster import trial
 from service.cluster.resume import Resume
-from service.job.spec import TrialSpec
+from service.job.parts import TrialSpec
 from service.wire.records import (
     AnyRecord,
     Checkpointed,

@@ -14,7 +14,7 @@ import pytest
 
 from service.cluster import trial
 from service.cluster.reporter import Stopped
-from service.job.spec import TrialSpec
+from service.job.parts import TrialSpec
 from service.wire.records import (
     AnyRecord,
     Checkpointed,

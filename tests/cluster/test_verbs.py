@@ -9,7 +9,7 @@ import pytest
 
 from service.cluster import trial
 from service.cluster.reporter import Stopped
-from service.job.spec import TrialSpec
+from service.job.parts import TrialSpec
 from service.wire.records import AnyRecord, Checkpointed, Control, MetricPoints, StageClosed, TrialFinished
 from tests.small_trials import digits_trial
 

@@ -8,8 +8,9 @@ from search.types import Values
 from service.cluster import exchange_probing, segment_length
 from service.cluster.warm_up import _stated_space
 from service.job.advice import advice
+from service.job.parts import TrialSpec
 from service.job.problems import Problem
-from service.job.spec import JobSpec, TrialSpec
+from service.job.spec import JobSpec
 from tests.service.refusals import problems_in
 from trainers.methods.exchange.auto.spec import DEFAULT, Option
 from trainers.traffic.shapes import parameter_shapes

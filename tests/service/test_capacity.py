@@ -3,7 +3,8 @@
 import pytest
 
 from service.control.capacity import Node, demand, has_room, misfits
-from service.job.spec import JobSpec, Lanes
+from service.job.parts import Lanes
+from service.job.spec import JobSpec
 
 TWO_CORES = [Node(cpus=2)]
 GPU_PAIR = [Node(cpus=8, gpus=2), Node(cpus=8)]

@@ -1,4 +1,4 @@
-"""How the ranks' selections of a bucket are added up; here: every rank gathers those of all."""
+"""Add up the ranks' selections of a bucket; here: every rank gathers those of all."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ from trainers.training.snapshot import Stateless
 
 @dataclass(frozen=True)
 class Report:
-    """What all ranks know of a bucket's exchange. Numbers of entries."""
+    """A bucket's exchange as all ranks know it. Numbers of entries."""
 
     loss: float  # mean over the ranks
     is_finite: bool
@@ -67,7 +67,7 @@ class Aggregator(Protocol):
 
 
 class Forgetful(Stateless):
-    """What aggregators have in common that keep nothing between steps."""
+    """The base of aggregators that keep nothing between steps."""
 
     def release(self, values: Tensor) -> None:
         return

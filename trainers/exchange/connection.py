@@ -34,7 +34,7 @@ def among_peers() -> Iterator[None]:
 
 
 class Connection:
-    """What connects this rank with its peers. A single worker has no peers, and sends nothing.
+    """A rank's connection to its peers. A single worker has no peers, and sends nothing.
 
     `group` is the process group of its own that it uses, None the default one. Tensors that lie where the backend does
     not reach them, on a GPU or in host memory, are copied. All collectives raise PeerLost.

@@ -1,4 +1,4 @@
-"""What compression left behind, kept for later steps.
+"""Memories: what compression left behind, kept for later steps.
 
 A step writes the next state beside the current one, and `commit` takes it over: until all ranks have agreed that a
 step was finite, nothing has changed. All tensors are float32 `(d,)`, per rank, never averaged.
@@ -266,7 +266,7 @@ class Differences:
 
 
 class Nothing:
-    """What is not sent is lost."""
+    """No memory: entries that are not sent are lost."""
 
     def __init__(self, like: Tensor) -> None:
         self._corrected = torch.zeros_like(like)

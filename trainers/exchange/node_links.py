@@ -56,7 +56,7 @@ class NodeLinks:
 
     @property
     def copies(self) -> int:
-        """What this rank's part of a sum over all ranks is divided by for a mean over nodes, whose ranks are equal."""
+        """The divisor that turns this rank's part of a sum over all ranks into a mean over equal nodes."""
         return len(self.topology.nodes) * self.within.num_workers
 
     def all_reduce_sum(self, tensor: Tensor, parts: Parts) -> None:

@@ -1,4 +1,4 @@
-"""Which rank owns which entries of a bucket: small blocks in turn, so that each owner gets its share of every layer."""
+"""Assign a bucket's entries to ranks: small blocks in turn, so that each owner gets its share of every layer."""
 
 from typing import NamedTuple
 

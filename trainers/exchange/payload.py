@@ -19,7 +19,7 @@ NUM_COUNTS = 3
 
 
 class Header(NamedTuple):
-    """What a rank tells all others beside its entries, as it is read on the host."""
+    """The header of a rank's payload, as it is read on the host."""
 
     wanted: int  # entries that qualified, whether or not there was room for them
     is_finite: bool

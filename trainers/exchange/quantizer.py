@@ -1,4 +1,4 @@
-"""What all quantizers have in common: payloads of a fixed size, made of float32 scales and packed codes.
+"""The base of all quantizers: payloads of a fixed size, made of float32 scales and packed codes.
 
 Quantizers are values: they keep nothing between steps. What they make of NaN or infinity means nothing.
 """
@@ -22,7 +22,7 @@ class Quantizer(Protocol):
 
     @property
     def uses_memory(self) -> bool:
-        """Whether what a payload gets wrong is to be kept and added to the next vector."""
+        """Return whether what a payload gets wrong is to be kept and added to the next vector."""
 
     @property
     def num_bytes(self) -> int:

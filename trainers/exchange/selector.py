@@ -1,4 +1,4 @@
-"""Which entries of a bucket are sent, and how much room they get. All ranks decide alike."""
+"""Select the entries of a bucket to send, and the room they get. All ranks decide alike."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
@@ -15,7 +15,7 @@ from trainers.traffic.buckets import Bucket
 
 
 class Count(NamedTuple):
-    """What a rank tells all others of a bucket that goes densely: scalars beside the gradient."""
+    """A rank's report on a bucket that goes densely: scalars beside the gradient."""
 
     wanted: Tensor  # entries that would have been selected
     note: Tensor  # as that of a `Selection`
@@ -35,7 +35,7 @@ class Selector(Protocol):
 
     @property
     def sends_all(self) -> bool:
-        """Whether the level asks for everything: dense training."""
+        """Return whether the level asks for everything: dense training."""
 
     def prepare(self, level: Level, buffer: GradientBuffer, memory: Memory, connection: Connection) -> bool:
         """Get ready for a step at `level`; collective. False: a gradient is not finite.

@@ -90,7 +90,7 @@ class Server:
 
     @property
     def error(self) -> Tensor:
-        """What is kept of this rank's shard, and zeros behind it `(size of the largest shard,)`."""
+        """The error of this rank's shard, and zeros behind it `(size of the largest shard,)`."""
         return self._error
 
 

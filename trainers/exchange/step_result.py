@@ -1,4 +1,4 @@
-"""What all ranks know after an exchange, and how a step that is not finite is told."""
+"""The result of an exchange that all ranks know, and the sign of a step that is not finite."""
 
 import math
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ def loss_if(finite: Tensor, loss: Tensor) -> Tensor:
 
 
 def all_finite(values: Tensor) -> Tensor:
-    """Whether no entry of `values` is NaN or infinite, as a scalar beside them; a sum beyond float32 is infinite."""
+    """Return whether all of `values` are finite, as a scalar beside them; a sum beyond float32 is infinite."""
     return torch.isfinite(values.sum())
 
 
@@ -56,6 +56,6 @@ def is_finite(values: Tensor) -> bool:
 
 
 def has_length(values: Tensor) -> Tensor:
-    """Whether the 2-norm of `values` is finite, in float32's range, as a scalar beside them."""
+    """Return whether the 2-norm of `values` is finite, in float32's range, as a scalar beside them."""
     norm: Tensor = torch.linalg.vector_norm(values, dtype=torch.float64)
     return norm <= torch.finfo(torch.float32).max

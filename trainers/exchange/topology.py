@@ -1,4 +1,4 @@
-"""Which ranks share a node. Pure Python."""
+"""The topology: ranks that share a node. Pure Python."""
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What exchanges share that compress both ways: a memory, and signs to owners of entries and back."""
+"""The base of exchanges that compress both ways: a memory, and signs to owners of entries and back."""
 
 from abc import ABC, abstractmethod
 from typing import Any
@@ -55,7 +55,7 @@ class SignExchange(ABC):
         """Replace the bucket's gradient; returns the ranks' losses `(N,)`, NaN if anything sent was not finite."""
 
     def _meets(self, period: int) -> bool:
-        """Whether the coming step is the last one of a `period`."""
+        """Return whether the coming step is the last one of a `period`."""
         return (self._taken + 1) % period == 0
 
     def _commit(self, learning_rate: float) -> None:

@@ -46,7 +46,7 @@ class ExchangeBase(Config):
 
     @property
     def level_name(self) -> LevelName:
-        """What people call the level; an exchange without one is told by its density."""
+        """The level's name for people; an exchange without one is told by its density."""
         return "density"
 
     @property
@@ -56,7 +56,7 @@ class ExchangeBase(Config):
 
     @property
     def is_by_density(self) -> bool:
-        """Whether the level is a density."""
+        """Return whether the level is a density."""
         return self.level is not None and self.level_name == "density"
 
     @property
@@ -71,7 +71,7 @@ class ExchangeBase(Config):
 
     @property
     def reads_clock(self) -> bool:
-        """Whether what is sent follows from how long a link took that nobody states."""
+        """Return whether what is sent follows from how long a link took that nobody states."""
         return False
 
     def check_level(self, level: float | None) -> float:

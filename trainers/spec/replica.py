@@ -42,12 +42,12 @@ class ReplicaConfig(Config):
 
     @property
     def menu(self) -> tuple[Option, ...]:
-        """What competes in `exchange: {kind: auto}`; with one kind, nothing does."""
+        """The options that compete in `exchange: {kind: auto}`; with one kind, none do."""
         return menu(self.exchange, **self._beside())
 
     @property
     def apart_under(self) -> tuple[str, ...]:
-        """What leaves workers with parameters of their own: a kind of `sync` or `exchange`, options that compete."""
+        """The choices that leave workers with parameters of their own: kinds of `sync` or `exchange`, options."""
         policies = () if isinstance(self.sync, EveryStepConfig) else (self.sync.kind,)
         drifting = (self.exchange.kind,) if isinstance(self.exchange, DriftingConfig) else ()
         return (*policies, *drifting, *(option.name for option in self.menu if option.kind == LOCAL))

@@ -46,7 +46,7 @@ class SparseConfig(CorrectedConfig):
         return None if self.momentum_correction is None else "momentum_correction: null"
 
     def is_sharded(self, num_workers: int) -> bool:
-        """Whether selections are summed by owners: for `auto`, where that sends fewer bytes, at any level."""
+        """Return whether selections are summed by owners: for `auto`, where that sends fewer bytes, at any level."""
         return self.aggregate == "sharded" or (self.aggregate == "auto" and num_workers > 2)
 
     def conflicts(self) -> Iterator[Conflict]:

@@ -60,7 +60,7 @@ class DriftingConfig(TwoWayConfig):
         )
 
     def fits(self, optimizer: "JobOptimizer") -> bool:
-        """Whether what workers apply by themselves cancels out under `optimizer`.
+        """Return whether what workers apply by themselves cancels out under `optimizer`.
 
         The update must be linear in each worker's own gradient, with the same factor, and remember nothing of it that
         no meeting resets.
@@ -69,7 +69,7 @@ class DriftingConfig(TwoWayConfig):
 
 
 def is_plain(optimizer: "JobOptimizer") -> bool:
-    """Whether a step is the learning rate times the gradient, and decay."""
+    """Return whether a step is the learning rate times the gradient, and decay."""
     return optimizer.kind == "sgd" and optimizer.momentum == 0
 
 

@@ -16,7 +16,7 @@ TableSize = Annotated[int, Field(ge=1, le=4096)]
 
 
 class WorkloadBase(Config):
-    """What every workload can be given."""
+    """The knobs of every workload."""
 
     weights: str | None = Field(None, max_length=1000, description="safetensors file to start from: path or URL")
 

@@ -1,4 +1,4 @@
-"""Which rank sums up which blocks of a bucket: a run of whole blocks each. Pure Python, as costs need it."""
+"""Assign the blocks of a bucket to the ranks that sum them: a run of whole blocks each. Pure Python."""
 
 import math
 from dataclasses import dataclass

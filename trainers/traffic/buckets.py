@@ -1,4 +1,4 @@
-"""How the flat gradient is cut into buckets that are sent as soon as backward has filled them. Pure Python."""
+"""Cut the flat gradient into buckets that are sent as soon as backward has filled them. Pure Python."""
 
 import math
 from collections.abc import Sequence

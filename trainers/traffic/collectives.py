@@ -35,7 +35,7 @@ SHARD_BLOCK = 64
 
 @dataclass(frozen=True)
 class Traffic:
-    """What one rank sends in a collective, and how many times it waits for the link's latency."""
+    """One rank's traffic in a collective: bytes sent, and waits for the link's latency."""
 
     bytes: int
     rounds: int
@@ -49,7 +49,7 @@ class Traffic:
 
 
 class MeanTraffic(NamedTuple):
-    """What one rank sends in one of many steps, and how many times it waits for the link's latency, on average."""
+    """One rank's mean traffic in a step: bytes sent, and waits for the link's latency."""
 
     bytes: float
     rounds: float

@@ -69,7 +69,7 @@ def drawn_step(shapes: Sequence[Sequence[int]], *, num_workers: int, exchange: E
 
 
 class StepMeans(NamedTuple):
-    """What one of many steps takes on average."""
+    """The mean bytes and seconds of a step."""
 
     bytes: float  # sent by one rank
     seconds: float

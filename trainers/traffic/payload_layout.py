@@ -1,4 +1,4 @@
-"""What a sparse payload looks like on the wire, and its size: a function of (d, capacity, value format) alone.
+"""The layout and size of a sparse payload on the wire: a function of (d, capacity, value format) alone.
 
 All ranks know these numbers before a step, so payloads of all ranks have one size. Indices are uint16, relative
 to their block of 65,536 entries; where a bitmap over all d entries is smaller, it takes their place. Pure Python.
@@ -54,7 +54,7 @@ class PayloadLayout:
 
     @property
     def uses_bitmap(self) -> bool:
-        """Whether a bitmap takes fewer bytes than counts and 16-bit indices."""
+        """Return whether a bitmap takes fewer bytes than counts and 16-bit indices."""
         return self._bitmap_bytes < COUNT_BYTES * self.num_blocks + INDEX_BYTES * self.capacity
 
     def unused_bytes(self, num_entries: int) -> int:

@@ -66,7 +66,7 @@ def num_samples(config: WorkloadConfig) -> int | None:
 
 
 def has_labels(config: WorkloadConfig) -> bool | None:
-    """Whether the samples have labels to divide them by; None where only the workers know."""
+    """Return whether the samples have labels to divide them by; None where only the workers know."""
     return None if isinstance(config, OwnWorkload) else not isinstance(config, StdlibLm | DiamondsMlp)
 
 

@@ -1,7 +1,6 @@
-"""What a job is refused for whose exchanges or optimizers compete (`{kind: auto}` of either)."""
+"""Find conflicts of jobs whose exchanges or optimizers compete (`{kind: auto}` of either)."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from search.config import (
     MAX_DIMENSIONS,
@@ -11,15 +10,13 @@ from search.config import (
     SobolConfig,
     StagedConfig,
 )
+from service.job.parts import Arm, JobParts
 from trainers.methods.exchange.auto.spec import AutoConfig, Beside, options_misfit
 from trainers.methods.optimizer.spec import AutoOptimizerConfig, exchange_conflict
 from trainers.spec.ranges import Conflict
 
-if TYPE_CHECKING:
-    from service.job.spec import Arm, JobSpec
 
-
-def option_conflicts(job: "JobSpec") -> Iterator[Conflict]:
+def option_conflicts(job: JobParts) -> Iterator[Conflict]:
     """Yield what does not fit in the arms of `job`, each at its place."""
     for index, arm in enumerate(job.arms):
         exchange, controller = arm.exchange or job.exchange, arm.controller or job.controller
@@ -32,7 +29,7 @@ def option_conflicts(job: "JobSpec") -> Iterator[Conflict]:
                 yield Conflict(f"{place}/options", exchange.options, f"arm `{arm.name}`: {message}")
 
 
-def beside(job: "JobSpec", arm: "Arm") -> Beside:
+def beside(job: JobParts, arm: Arm) -> Beside:
     """Return what decides which options fit `arm`."""
     optimizer = arm.optimizer or job.optimizer
     return Beside(optimizer=optimizer.kind, per_node=job.workers.per_node, partition=job.partition.kind)
@@ -53,7 +50,7 @@ def _why_unsearched(controller: ControllerConfig, num_ranges: int) -> str | None
     return None
 
 
-def contender_conflicts(job: "JobSpec") -> Iterator[Conflict]:
+def contender_conflicts(job: JobParts) -> Iterator[Conflict]:
     """Yield what keeps optimizers from competing in the arms of `job`, each at its place."""
     for index, arm in enumerate(job.arms):
         optimizer, controller = arm.optimizer or job.optimizer, arm.controller or job.controller

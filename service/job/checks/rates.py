@@ -1,16 +1,13 @@
-"""What a job is refused for whose guess lies outside the learning rates that its controller may try."""
+"""Find conflicts of a job's guess with the learning rates that its controller may try."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from search.config import StagedConfig
+from service.job.parts import JobParts
 from trainers.spec.ranges import Conflict
 
-if TYPE_CHECKING:
-    from service.job.spec import JobSpec
 
-
-def rate_conflicts(job: "JobSpec") -> Iterator[Conflict]:
+def rate_conflicts(job: JobParts) -> Iterator[Conflict]:
     """Yield the guesses of `job` that are out of range, each at its place, once."""
     found: dict[str, Conflict] = {}
     for index, arm in enumerate(job.arms):

@@ -1,20 +1,17 @@
-"""What a job is refused for whose arms follow schedules that mean nothing to them."""
+"""Find conflicts of arms with the schedules that they follow."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from search.config import ScheduleConfig
 from search.schedule_file import ScheduleFile
 from service.job.checks.auto import beside
+from service.job.parts import JobParts
 from trainers.methods.exchange.auto.spec import JobExchange, Option, menu
 from trainers.methods.optimizer.spec import contenders
 from trainers.spec.ranges import Conflict
 
-if TYPE_CHECKING:
-    from service.job.spec import JobSpec
 
-
-def schedule_conflicts(job: "JobSpec") -> Iterator[Conflict]:
+def schedule_conflicts(job: JobParts) -> Iterator[Conflict]:
     """Yield what the schedules of `job` set that their arms do not have, each at its place."""
     for index, arm in enumerate(job.arms):
         controller, optimizer = arm.controller or job.controller, arm.optimizer or job.optimizer

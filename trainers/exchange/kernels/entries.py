@@ -1,4 +1,4 @@
-"""What kernels take and return beside plain vectors."""
+"""The types that kernels take and return beside plain vectors."""
 
 from typing import NamedTuple
 
@@ -33,7 +33,7 @@ class Entries(NamedTuple):
 
 
 class Selected(NamedTuple):
-    """What a selection found: scalars beside the vectors."""
+    """The result of a selection: scalars beside the vectors."""
 
     wanted: Tensor  # int32: entries that reached the threshold, whether or not there was room for them
     is_finite: Tensor  # bool: whether no corrected entry was NaN or infinite

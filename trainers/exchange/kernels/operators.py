@@ -14,13 +14,13 @@ from trainers.exchange.kernels.entries import Entries, Selected, Velocity
 
 
 def needed_for(vector: Tensor) -> bool:
-    """Whether it is where the kernels compiled for a CPU do not reach it."""
+    """Return whether it is where the kernels compiled for a CPU do not reach it."""
     return vector.is_cuda
 
 
 @cache
 def has_triton() -> bool:
-    """Whether Triton is installed, as it is with torch for NVIDIA and AMD."""
+    """Return whether Triton is installed, as it is with torch for NVIDIA and AMD."""
     return find_spec("triton") is not None
 
 

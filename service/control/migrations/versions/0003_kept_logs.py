@@ -1,4 +1,4 @@
-"""Whether an attempt's log was taken over from Ray.
+"""Record that an attempt's log was taken over from Ray.
 
 Revision: 0003
 """

@@ -1,4 +1,4 @@
-"""What a stage and its probes used besides a learning rate and a level.
+"""Values of a stage and its probes besides learning rate and level.
 
 Revision: 0004
 """

@@ -1,4 +1,4 @@
-"""What a stage's commit reached, and the posterior it was decided by.
+"""The result of a stage's commit, and the posterior it was decided by.
 
 Revision: 0005
 """

@@ -1,4 +1,4 @@
-"""What a user may ask of a job: an early end, another round of attempts, a larger budget.
+"""Requests to a job: an early end, another round of attempts, a larger budget.
 
 Revision: 0007
 """

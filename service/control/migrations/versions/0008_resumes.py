@@ -1,4 +1,4 @@
-"""Where a search goes on that was cut off, and the number of workers that a job was submitted with.
+"""The state of a search that was cut off, and the number of workers that a job was submitted with.
 
 Revision: 0008
 """

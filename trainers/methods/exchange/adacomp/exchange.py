@@ -71,7 +71,7 @@ def _select(
 
 
 class ByBins:
-    """How many entries that is follows from the gradient; what finds no room waits in the memory."""
+    """Entries that stand out of their bins; their number follows from the gradient, and the memory keeps the rest."""
 
     threshold = None
     sends_all = False

@@ -131,7 +131,7 @@ else:
 
 
 class Beside(TypedDict):
-    """What of a job decides whether local updates may compete."""
+    """The parts of a job that decide whether local updates may compete."""
 
     optimizer: str  # its kind
     per_node: PerNode

@@ -82,7 +82,7 @@ def as_matrix(shape: Sequence[int]) -> tuple[int, int]:
 
 
 def is_worth_factors(shape: Sequence[int], *, rank: int, min_rate: float = 2.0) -> bool:
-    """Whether two factors of `rank` take less than 1 / `min_rate` of a parameter's entries (Vogels et al., 2019)."""
+    """Return whether two factors of `rank` take less than 1 / `min_rate` of the entries (Vogels et al., 2019)."""
     if len(shape) < 2:
         return False
     num_rows, num_columns = as_matrix(shape)

@@ -78,15 +78,15 @@ class HardThreshold:
 
     @property
     def holds_density(self) -> bool:
-        """Whether lambda changes so that the density does not."""
+        """Return whether lambda changes so that the density does not."""
         return self.config.search == "density" and self.config.hold == "stage"
 
     def sends_all(self, level: float) -> bool:
-        """Whether `level` asks for dense training."""
+        """Return whether `level` asks for dense training."""
         return level == (1.0 if self.config.search == "density" else 0.0)
 
     def needs_calibration(self, level: float) -> bool:
-        """Whether a step at `level` needs a lambda of its own gradient: those before had another level."""
+        """Return whether a step at `level` needs a lambda of its own gradient: those before had another level."""
         return self.config.search == "density" and self.state.level != level
 
     def calibrate(self, level: float, threshold: float) -> None:

@@ -32,7 +32,7 @@ from trainers.traffic.buckets import Bucket
 
 
 class Choice(NamedTuple):
-    """How much of a bucket to send."""
+    """The share of a bucket to send."""
 
     magnitudes: Numbers  # (n,) of a sample, falling
     best: int  # of the sample, at least 1

@@ -1,0 +1,169 @@
+"""The parts of a job, as a user writes them. Every knob is declared beside its component; this page composes them."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from search.config import BoConfig, Budget, ControllerConfig
+from trainers.methods.activations.spec import ActivationsConfig, KeepConfig
+from trainers.methods.blocks.spec import AllBlocksConfig, BlocksConfig
+from trainers.methods.exchange.auto.spec import JobExchange
+from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.methods.optimizer.spec import JobOptimizer, ScheduleFreeSgdConfig
+from trainers.methods.sync.spec import EveryStepConfig, SyncConfig
+from trainers.spec.link import LinkConfig, MeasureLink
+from trainers.spec.partition import IidPartition, PartitionConfig
+from trainers.spec.ranges import Conflict, conflict_error
+from trainers.spec.replica import PerNode, ReplicaConfig
+from trainers.spec.workloads import WorkloadConfig
+
+Name = Annotated[str, Field(min_length=1, max_length=100)]
+Slug = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
+
+
+class Config(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Workers(Config):
+    """The data-parallel workers of one training run."""
+
+    count: int = Field(2, ge=1, le=1024)
+    per_node: PerNode = Field(
+        1,
+        description="workers that are placed together on a machine and exchange as one: they add up their gradients, "
+        "and one of them exchanges between nodes; auto: all that happen to be on one machine",
+    )
+    cpus: float = Field(1.0, gt=0, le=1024, description="per worker")
+    gpus: float = Field(0.0, ge=0, le=64, description="per worker; several are whole ones")
+    reply_timeout_s: float = Field(
+        300.0,
+        gt=0,
+        le=86_400,
+        description="longest that a worker may load data, evaluate, or read or write a checkpoint",
+    )
+    timeout_s: float = Field(
+        60.0,
+        gt=0,
+        le=86_400,
+        description="longest that workers wait for each other in an exchange; one that keeps the others waiting longer "
+        "is replaced",
+    )
+
+    @field_validator("gpus")
+    @classmethod
+    def _only_one_gpu_is_shared(cls, gpus: float) -> float:
+        if gpus > 1 and not gpus.is_integer():
+            raise ValueError(f"`gpus` must be in [0, 1], or a whole number up to 64, got {gpus:g}")
+        return gpus
+
+    @property
+    def placed_together(self) -> int:
+        """Workers that one machine has to hold."""
+        return 1 if self.per_node == "auto" else self.per_node
+
+    @model_validator(mode="after")
+    def _fill_nodes(self) -> "Workers":
+        size, gpus = self.placed_together, self.placed_together * self.gpus
+        message = ""
+        if size < 1 or self.count % size:
+            message = f"`per_node` must be at least 1 and divide `count`, which is {self.count}, or `auto`; got {size}"
+        elif gpus > 1 and not gpus.is_integer():
+            message = f"`per_node` x `gpus` must be at most 1, or a whole number; got {size} x {self.gpus:g}"
+        if message:
+            raise conflict_error([Conflict("/per_node", self.per_node, message)])
+        return self
+
+
+class Lanes(Config):
+    """Worker groups of one training run; each has `workers`. They probe side by side."""
+
+    count: int = Field(1, ge=1, le=16)
+    after: Literal["idle", "insurance", "batch"] = Field(
+        "idle",
+        description="what the spare lanes do after the first search: wait for the next one; one trains the guess as a "
+        "second line, and the better line is kept; or all join the main line, whose batch grows `count` times",
+    )
+
+    @model_validator(mode="after")
+    def _has_spare_ones(self) -> "Lanes":
+        if self.after != "idle" and self.count < 2:
+            message = f"`after: {self.after}` needs a `count` of 2 to 16, got {self.count}"
+            raise conflict_error([Conflict("/count", self.count, message)])
+        return self
+
+
+class Objective(Config):
+    """The metric that is evaluated, and how often on the committed line."""
+
+    metric: Literal["loss"] = "loss"
+    direction: Literal["min"] = "min"
+    on: Literal["validation"] = "validation"
+    every: int = Field(50, ge=1, description="committed steps between evaluations")
+
+
+class Checkpointing(Config):
+    every_seconds: float = Field(
+        60.0, gt=0, allow_inf_nan=False, description="within a commit; stage starts and ends always are"
+    )
+    keep: int = Field(
+        2,
+        ge=1,
+        le=100,
+        description="newest checkpoints that stay, besides the best one and those that something goes on from",
+    )
+    export: Literal["last", "best"] = Field(
+        "best", description="the weights of the end, or of the checkpoint with the lowest validation loss if lower"
+    )
+
+
+class Arm(Config):
+    """A way to choose values; what it sets replaces that part of the job."""
+
+    name: Slug
+    controller: ControllerConfig | None = None
+    exchange: JobExchange | None = None
+    sync: SyncConfig | None = None
+    optimizer: JobOptimizer | None = None
+    activations: ActivationsConfig | None = None
+    blocks: BlocksConfig | None = None
+
+
+class TrialSpec(Config):
+    """One training run: one arm x one seed, with every part resolved."""
+
+    arm: str
+    seed: int
+    controller: ControllerConfig
+    replica: ReplicaConfig
+    workers: Workers
+    lanes: Lanes = Lanes()
+    budget: Budget
+    objective: Objective
+    checkpoint: Checkpointing
+
+
+class JobParts(Config):
+    """Everything that a job says, before its parts are checked against each other."""
+
+    name: Name = "unnamed"
+    workload: WorkloadConfig
+    partition: PartitionConfig = Field(IidPartition(), description="how the training samples are divided among workers")
+    workers: Workers = Workers()
+    lanes: Lanes = Lanes()
+    optimizer: JobOptimizer = ScheduleFreeSgdConfig()
+    exchange: JobExchange = NoneConfig()
+    sync: SyncConfig = Field(EveryStepConfig(), description="what keeps the workers' parameters together")
+    activations: ActivationsConfig = KeepConfig()
+    blocks: BlocksConfig = Field(AllBlocksConfig(), description="which blocks of the model a step trains")
+    controller: ControllerConfig = BoConfig()
+    arms: tuple[Arm, ...] = Field((Arm(name="tuned"),), min_length=1, max_length=32)
+    seeds: tuple[Annotated[int, Field(ge=0, lt=2**31)], ...] = Field((0,), min_length=1, max_length=100)
+    budget: Budget
+    objective: Objective = Objective()
+    link: LinkConfig = MeasureLink()
+    checkpoint: Checkpointing = Checkpointing()
+    accumulate: int = Field(1, ge=1, le=1024, description="micro-batches per optimizer step")
+    clip: float | None = Field(None, gt=0, allow_inf_nan=False, description="global norm, after aggregation")
+    precision: Literal["float32", "bf16"] = "float32"
+    labels: dict[Slug, Name] = Field(default_factory=dict, max_length=64)
