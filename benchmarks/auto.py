@@ -1,4 +1,4 @@
-"""Is `exchange: {kind: auto}` as fast as the best of its options, on any link? docs/auto.md has the rules.
+"""Is `exchange: {kind: auto}` as fast as the best of its options, on any link? benchmarks/auto.md has the rules.
 
     python benchmarks/auto.py run   [--links unlimited 1000 100 10] [--seeds 0] [--arms auto none ...] [--file FILE]
     python benchmarks/auto.py table [--file FILE]

@@ -1,0 +1,48 @@
+"""The pages of docs/ hold together: links lead somewhere, and the index leads to every page."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
+PAGES = [*sorted(ROOT.glob("*.md")), *DOCS, *sorted((ROOT / "benchmarks").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_to_a_file_and_to_a_heading_of_it(page: Path) -> None:
+    dead = [f"{target}#{anchor}" for target, anchor in _links(page) if not _leads_somewhere(target, anchor)]
+
+    assert not dead
+
+
+def test_the_index_leads_to_every_page() -> None:
+    seen, left = set(), [ROOT / "docs" / "index.md"]
+    while left:
+        page = left.pop()
+        if page in seen:
+            continue
+        seen.add(page)
+        left += [target for target, _ in _links(page) if target in DOCS]
+
+    assert not [str(page.relative_to(ROOT)) for page in DOCS if page not in seen]
+
+
+def _links(page: Path) -> list[tuple[Path, str]]:
+    """Return the targets of the page's relative links, each with its anchor."""
+    prose = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    links = re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)", prose)
+    return [((page.parent / path).resolve() if path else page, anchor) for path, anchor in links]
+
+
+def _leads_somewhere(target: Path, anchor: str) -> bool:
+    return target.exists() and (not anchor or anchor in _anchors(target.read_text()))
+
+
+def _anchors(markdown: str) -> set[str]:
+    """Return the anchors that GitHub makes of headings, and those that the page names itself."""
+    prose = re.sub(r"```.*?```", "", markdown, flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", prose, flags=re.MULTILINE)
+    named = re.findall(r'<a id="([^"]+)">', prose)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings} | set(named)
