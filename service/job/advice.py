@@ -19,7 +19,8 @@ from search.config import (
     contest_steps,
     num_coarse,
 )
-from service.job.spec import JobSpec, TrialSpec
+from service.job.parts import TrialSpec
+from service.job.spec import JobSpec
 from trainers.methods.activations.dropit.spec import DropItConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.levels.spec import AccordionConfig

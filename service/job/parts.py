@@ -1,5 +1,6 @@
 """The parts of a job, as a user writes them. Every knob is declared beside its component; this page composes them."""
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -13,7 +14,7 @@ from trainers.methods.optimizer.spec import JobOptimizer, ScheduleFreeSgdConfig
 from trainers.methods.sync.spec import EveryStepConfig, SyncConfig
 from trainers.spec.link import LinkConfig, MeasureLink
 from trainers.spec.partition import IidPartition, PartitionConfig
-from trainers.spec.ranges import Conflict, conflict_error
+from trainers.spec.ranges import Conflict, Range, conflict_error
 from trainers.spec.replica import PerNode, ReplicaConfig
 from trainers.spec.workloads import WorkloadConfig
 
@@ -167,3 +168,11 @@ class JobParts(Config):
     clip: float | None = Field(None, gt=0, allow_inf_nan=False, description="global norm, after aggregation")
     precision: Literal["float32", "bf16"] = "float32"
     labels: dict[Slug, Name] = Field(default_factory=dict, max_length=64)
+
+    def placed_ranges(self, index: int, arm: Arm) -> Iterator[tuple[str, Range]]:
+        """Yield what `arm` has a range for, by its place in the job."""
+        for part in ("exchange", "sync", "optimizer", "workload", "activations", "blocks"):
+            own = getattr(arm, part, None)
+            place = f"/arms/{index}/{part}" if own else f"/{part}"
+            for each in (own or getattr(self, part)).ranges():
+                yield f"{place}/{each.field}", each

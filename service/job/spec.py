@@ -14,7 +14,7 @@ from trainers.methods.blocks.spec import blocks_misfit
 from trainers.methods.optimizer.spec import LarsConfig, SgdConfig
 from trainers.methods.sync.spec import misfit
 from trainers.spec.link import MeasureLink
-from trainers.spec.ranges import Conflict, Range, conflict_error
+from trainers.spec.ranges import Conflict, conflict_error
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.two_way import optimizer_conflict
 from trainers.spec.workloads import OwnWorkload
@@ -162,14 +162,6 @@ class JobSpec(JobParts):
                 reason = f"at most {most} values are searched beside the learning rate, and this is number {number}"
             if reason:
                 yield Conflict(pointer, list(each.pair), f"{reason}: give one number, got {json.dumps(each.pair)}")
-
-    def placed_ranges(self, index: int, arm: Arm) -> Iterator[tuple[str, Range]]:
-        """Yield what `arm` has a range for, by its place in the job."""
-        for part in ("exchange", "sync", "optimizer", "workload", "activations", "blocks"):
-            own = getattr(arm, part, None)
-            place = f"/arms/{index}/{part}" if own else f"/{part}"
-            for each in (own or getattr(self, part)).ranges():
-                yield f"{place}/{each.field}", each
 
     def resolved(self, folder: str) -> "JobSpec":
         """Return the job with its own code and files found from `folder`, as a shell finds them."""
