@@ -46,7 +46,7 @@ class Task:
 
     name: str
     family: str
-    optimizer: str  # a kind of `trainers.spec.config`; `own` is Prodigy
+    optimizer: str  # a kind of optimizer in a job; `own` is Prodigy
     guess: float  # the middle of the grid of rates: about right
     data: Callable[[], Data]
     model: Callable[[], nn.Module]

@@ -209,7 +209,11 @@ def test_a_replica_that_cannot_be_built_ends_the_group():
 
 PARENT = """
 import sys
-from trainers.spec.config import DigitsMlp, EmulateLink, NoneConfig, ReplicaConfig, SgdConfig
+from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.methods.optimizer.spec import SgdConfig
+from trainers.spec.link import EmulateLink
+from trainers.spec.replica import ReplicaConfig
+from trainers.spec.workloads import DigitsMlp
 from trainers.training.group import ProcessGroup
 from trainers.training.segment import Segment
 
