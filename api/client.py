@@ -41,7 +41,7 @@ class ApiError(Exception):
 
     def __init__(self, status: int, title: str, *, detail: str, errors: tuple[Problem, ...] = ()) -> None:
         self.status, self.title, self.detail, self.errors = status, title, detail, errors
-        lines = [f"  {error.pointer or '/'}: {error.message}" for error in errors] or [f"  {detail}"]
+        lines = [f"  {error}" for error in errors] or [f"  {detail}"]
         super().__init__("\n".join([f"{title} (HTTP {status})", *lines]))
 
 

@@ -32,7 +32,7 @@ class InvalidJob(WiretuneError):
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = list(problems)
-        super().__init__("; ".join(f"{p.pointer or '/'}: {p.message}" for p in self.problems))
+        super().__init__("; ".join(map(str, self.problems)))
 
 
 class KeyReused(WiretuneError):

@@ -73,11 +73,7 @@ def read_job(path: Path, *, as_json: bool = False) -> JobSpec:
     except InvalidJob as error:
         if as_json:
             print_json({"valid": False, "errors": [problem.model_dump(mode="json") for problem in error.problems]})
-        lines = [
-            f"{path} is not a valid job:",
-            *(f"  {p.pointer or '/'}: {p.message}" for p in error.problems),
-        ]
-        fail("\n".join(lines))
+        fail("\n".join([f"{path} is not a valid job:", *(f"  {problem}" for problem in error.problems)]))
 
 
 def print_advice(advice: Iterable[str]) -> None:

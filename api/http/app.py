@@ -49,12 +49,12 @@ class SecurityHeaders:
         await self.app(scope, receive, send_with_headers)
 
 
-def _no_misfits(spec: JobSpec) -> list[Problem]:
+def _no_conflicts(spec: JobSpec) -> list[Problem]:
     return []
 
 
 def create_app(
-    store: Store, *, misfits: jobs.Misfits = _no_misfits, user_code: bool = False, logs: Logs | None = None
+    store: Store, *, conflicts: jobs.Conflicts = _no_conflicts, user_code: bool = False, logs: Logs | None = None
 ) -> FastAPI:
     """Return the application on an open `store`, which stays the caller's to close.
 
@@ -74,7 +74,7 @@ def create_app(
         redirect_slashes=False,
         telemetry=None if asked else _NO_TELEMETRY,
     )
-    app.state.store, app.state.misfits, app.state.user_code = store, misfits, user_code
+    app.state.store, app.state.conflicts, app.state.user_code = store, conflicts, user_code
     app.state.logs = logs or Logs(store, ray=lambda: None)
     problems.install(app)
     for routes in (jobs, verbs, results, methods, attempts, health, page):

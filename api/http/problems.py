@@ -29,7 +29,7 @@ def problem(
     document: ProblemDocument, *, errors: Sequence[Problem] = (), headers: Mapping[str, str] | None = None
 ) -> Response:
     """Return `document` with `errors` as a response."""
-    shown = [{"pointer": e.pointer, "message": e.message, "value": _shown(e.value)} for e in errors]
+    shown = [each.model_dump() | {"value": _shown(each.value)} for each in errors]
     # In ASCII: a refused value may hold what UTF-8 cannot, such as half a surrogate pair.
     body = json.dumps(document.model_dump() | {"errors": shown}, ensure_ascii=True)
     return Response(body, document.status, headers=dict(headers or {}), media_type=MEDIA_TYPE)

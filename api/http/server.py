@@ -81,7 +81,7 @@ def serve(settings: Settings, *, linger_s: float | None = None) -> None:
         reconciler = Reconciler(store, settings, api_url=settings.api_url or url)
         server = _Server(
             uvicorn.Config(
-                create_app(store, misfits=reconciler.misfits, user_code=settings.user_code, logs=reconciler.logs),
+                create_app(store, conflicts=reconciler.conflicts, user_code=settings.user_code, logs=reconciler.logs),
                 log_level="warning",
                 access_log=False,
                 timeout_graceful_shutdown=GRACEFUL_S,

@@ -119,10 +119,9 @@ def _asked(parts: Parts, part: str, *, besides: str = "") -> Parts:
 
 
 def _refusals(parts: Parts) -> Iterator[str]:
-    """Yield what the job refuses these parts for, without the name of its only arm."""
+    """Yield what the job refuses these parts for."""
     body = {**MINIMAL, **parts}
     try:
         JobSpec.model_validate(body)
     except ValidationError as error:
-        [arm] = job({}).arms
-        yield from (each.message.removeprefix(f"arm `{arm.name}`: ") for each in problems_of(error, body, JobSpec))
+        yield from (each.message for each in problems_of(error, body, JobSpec))

@@ -13,9 +13,9 @@ from typing import Any, get_args
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from service.catalog.combinations import PARTS, Combination, choosing, combinations, job, kinds_of, note_of
-from service.catalog.knobs import Knob, knobs_of
 from service.catalog.papers import COMPOSED, Composed
 from service.errors import NotFound
+from service.job.knobs import Knob, knobs_of
 from service.job.spec import JobSpec
 from trainers.methods.blocks.spec import JointSparConfig
 from trainers.methods.exchange.auto.spec import AutoConfig, mean_traffic

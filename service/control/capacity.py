@@ -38,7 +38,7 @@ def _on_node(workers: Workers, node: Node) -> int:
     return size * most
 
 
-def misfits(spec: JobSpec, nodes: Sequence[Node]) -> list[Problem]:
+def conflicts(spec: JobSpec, nodes: Sequence[Node]) -> list[Problem]:
     """Return why the cluster can never place the job; nothing if it can."""
     workers, problems = spec.workers, []
     size = workers.placed_together

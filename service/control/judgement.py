@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from service.control.capacity import Node, has_room, misfits
+from service.control.capacity import Node, conflicts, has_room
 from service.control.ray_jobs import RayStatus
 from service.control.work import Work
 from service.job.states import ACTIVE, RULES, JobState
@@ -100,7 +100,7 @@ def admit(queued: Iterable[Work], running: Sequence[Work], nodes: Sequence[Node]
     for work in queued:
         if _is_overdue(work, now=now):
             verdicts[work.job_id] = Verdict(action=Action.FAIL, reason=RULES[work.state].on_deadline)
-        elif problems := misfits(work.spec, nodes):
+        elif problems := conflicts(work.spec, nodes):
             verdicts[work.job_id] = Verdict(action=Action.WAIT, reason=problems[0].message)
         elif work.not_before > now:
             continue

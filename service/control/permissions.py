@@ -13,7 +13,7 @@ _REMEDY = (
 )
 
 
-def refusals(spec: JobSpec, *, user_code: bool) -> list[Problem]:
+def conflicts(spec: JobSpec, *, user_code: bool) -> list[Problem]:
     """Return what of the job needs a service that runs its users' code; where this one does, what it cannot find."""
     return list(_relative(spec)) if user_code else list(_foreign(spec))
 

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from service.control.capacity import Node, misfits
+from service.control.capacity import Node, conflicts
 from service.control.clusters import Cluster, RayApi, cluster_of
 from service.control.judgement import Action, Verdict, admit, judge, judge_alone
 from service.control.logs import Logs
@@ -97,9 +97,9 @@ class Reconciler:
         if ended - began > interval_s + self._settings.lease_s / 2:
             self._up_since = ended
 
-    def misfits(self, spec: JobSpec) -> list[Problem]:
+    def conflicts(self, spec: JobSpec) -> list[Problem]:
         """Return why the cluster can never place the job; nothing while the cluster is unknown."""
-        return [] if self._nodes is None else misfits(spec, self._nodes)
+        return [] if self._nodes is None else conflicts(spec, self._nodes)
 
     def tick(self, now: float) -> None:
         """Do one round: look at every job that is not over, once."""

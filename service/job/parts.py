@@ -1,6 +1,5 @@
 """The parts of a job, as a user writes them. Every knob is declared beside its component; this page composes them."""
 
-from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -14,8 +13,8 @@ from trainers.methods.optimizer.spec import JobOptimizer, ScheduleFreeSgdConfig
 from trainers.methods.sync.spec import EveryStepConfig, SyncConfig
 from trainers.spec.link import LinkConfig, MeasureLink
 from trainers.spec.partition import IidPartition, PartitionConfig
-from trainers.spec.ranges import Conflict, Range, conflict_error
-from trainers.spec.replica import PerNode, ReplicaConfig
+from trainers.spec.ranges import Conflict, conflict_error
+from trainers.spec.replica import MAX_THREADS, PerNode, ReplicaConfig
 from trainers.spec.workloads import WorkloadConfig
 
 Name = Annotated[str, Field(min_length=1, max_length=100)]
@@ -169,10 +168,34 @@ class JobParts(Config):
     precision: Literal["float32", "bf16"] = "float32"
     labels: dict[Slug, Name] = Field(default_factory=dict, max_length=64)
 
-    def placed_ranges(self, index: int, arm: Arm) -> Iterator[tuple[str, Range]]:
-        """Yield what `arm` has a range for, by its place in the job."""
-        for part in ("exchange", "sync", "optimizer", "workload", "activations", "blocks"):
-            own = getattr(arm, part, None)
-            place = f"/arms/{index}/{part}" if own else f"/{part}"
-            for each in (own or getattr(self, part)).ranges():
-                yield f"{place}/{each.field}", each
+    def trial(self, arm: Arm, seed: int) -> TrialSpec:
+        """Return the training run of an arm and a seed, with every override applied and no conflict looked for."""
+        replica = ReplicaConfig.model_construct(
+            workload=self.workload,
+            partition=self.partition,
+            optimizer=arm.optimizer or self.optimizer,
+            exchange=arm.exchange or self.exchange,
+            sync=arm.sync or self.sync,
+            activations=arm.activations or self.activations,
+            blocks=arm.blocks or self.blocks,
+            link=self.link,
+            workers_per_node=self.workers.per_node,
+            seed=seed,
+            accumulate=self.accumulate,
+            clip=self.clip,
+            precision=self.precision,
+            threads=max(1, min(int(self.workers.cpus), MAX_THREADS)),
+            collective_timeout_s=self.workers.timeout_s,
+            reply_timeout_s=self.workers.reply_timeout_s,
+        )
+        return TrialSpec.model_construct(
+            arm=arm.name,
+            seed=seed,
+            controller=arm.controller or self.controller,
+            replica=replica,
+            workers=self.workers,
+            lanes=self.lanes,
+            budget=self.budget,
+            objective=self.objective,
+            checkpoint=self.checkpoint,
+        )

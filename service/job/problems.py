@@ -17,6 +17,16 @@ class Problem(BaseModel):
     pointer: str  # RFC 6901, into the request's body
     message: str
     value: Any = None
+    arms: tuple[str, ...] = ()  # that have it; none: it is about the whole request
+
+    @staticmethod
+    def of(conflict: Conflict, place: str = "") -> "Problem":
+        """Return the problem that a conflict inside the object at `place` is."""
+        pointer, value, message, arms = conflict
+        return Problem(pointer=place + pointer, message=message, value=value, arms=arms)
+
+    def __str__(self) -> str:
+        return f"{self.pointer or '/'}: {Conflict(self.pointer, self.value, self.message, self.arms)}"
 
 
 def problems_of(error: ValidationError, body: Any, model: type[BaseModel]) -> list[Problem]:
@@ -51,10 +61,7 @@ def _problems(detail: ErrorDetails, body: Any, model: type[BaseModel]) -> list[P
         return [_problem(detail, body, model)]
     place = _pointer(_path(detail["loc"], body, keep_last=False))
     conflicts: list[Conflict] = detail["ctx"]["conflicts"]  # of a check across fields, which knows the fields at fault
-    return [
-        Problem(pointer=place + conflict.pointer, message=conflict.message, value=conflict.value)
-        for conflict in conflicts
-    ]
+    return [Problem.of(conflict, place) for conflict in conflicts]
 
 
 def _problem(detail: ErrorDetails, body: Any, model: type[BaseModel]) -> Problem:

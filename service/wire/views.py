@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from search.curves.calibration import Calibration
 from search.types import Posterior, Refusal, Tax
+from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.job.states import JobState, Verb
 from service.wire.records import Bill, Direction, FurtherValues, Line, ScheduleEntry
@@ -267,4 +268,4 @@ class ProblemDocument(BaseModel):
     title: str
     status: int
     detail: str
-    errors: list[dict[str, Any]] = Field(default_factory=list)
+    errors: tuple[Problem, ...] = ()

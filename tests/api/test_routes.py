@@ -180,11 +180,11 @@ def test_a_dry_run_fills_in_the_defaults_and_stores_nothing(http: TestClient) ->
 @pytest.mark.parametrize("path", ["/v1/jobs", "/v1/jobs:validate"])
 def test_a_job_larger_than_the_cluster_is_refused(store: Store, key: str, path: str) -> None:
     problem = Problem(pointer="/workers/count", message="at most 1", value=2)
-    client = TestClient(create_app(store, misfits=lambda spec: [problem]), headers={"Authorization": f"Bearer {key}"})
+    client = TestClient(create_app(store, conflicts=lambda spec: [problem]), headers={"Authorization": f"Bearer {key}"})
 
     document = refused(client.post(path, json=EXAMPLE_JOB), 409, "does-not-fit")
 
-    assert document["errors"] == [problem.model_dump()]
+    assert document["errors"] == [problem.model_dump(mode="json")]
 
 
 def test_pages_show_every_job_once_newest_first(http: TestClient) -> None:

@@ -33,12 +33,12 @@ def test_a_number_that_the_job_cannot_have_is_refused_with_its_pointer(client: C
 
 
 def test_workers_that_the_cluster_cannot_hold_are_refused(store: Store, key: str, job: JobSpec) -> None:
-    def misfits(spec: JobSpec) -> list[Problem]:
+    def conflicts(spec: JobSpec) -> list[Problem]:
         return [Problem(pointer="/workers/count", message="too many")] if spec.workers.count > 2 else []
 
     job_id = store.add_job(job)[0].id
     store.cancel(job_id)
-    with TestClient(create_app(store, misfits=misfits), headers={"Authorization": f"Bearer {key}"}) as http:
+    with TestClient(create_app(store, conflicts=conflicts), headers={"Authorization": f"Bearer {key}"}) as http:
         refused = http.post(f"/v1/jobs/{job_id}:retry?workers=3")
         allowed = http.post(f"/v1/jobs/{job_id}:retry?workers=2")
 

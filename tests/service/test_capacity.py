@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.control.capacity import Node, demand, has_room, misfits
+from service.control.capacity import Node, conflicts, demand, has_room
 from service.job.parts import Lanes
 from service.job.spec import JobSpec
 
@@ -28,7 +28,7 @@ def spec(*, arms=1, **workers):
     ],
 )
 def test_a_misfit_names_the_field_the_value_and_what_is_allowed(workers, nodes, pointer, value, allowed):
-    (problem,) = misfits(spec(**workers), nodes)
+    (problem,) = conflicts(spec(**workers), nodes)
 
     assert (problem.pointer, problem.value) == (pointer, value)
     assert f"allowed: {allowed}" in problem.message
@@ -45,15 +45,15 @@ def test_a_misfit_names_the_field_the_value_and_what_is_allowed(workers, nodes, 
     ],
 )
 def test_what_can_be_placed_is_no_misfit(workers, nodes):
-    assert misfits(spec(**workers), nodes) == []
+    assert conflicts(spec(**workers), nodes) == []
 
 
 def test_a_job_needs_room_for_all_its_lanes():
     two_lanes = spec(count=2).model_copy(update={"lanes": Lanes(count=2)})
 
-    (problem,) = misfits(two_lanes, [Node(cpus=3)])
+    (problem,) = conflicts(two_lanes, [Node(cpus=3)])
     assert "4 workers in 2 lanes" in problem.message
-    assert misfits(two_lanes, [Node(cpus=4)]) == []
+    assert conflicts(two_lanes, [Node(cpus=4)]) == []
     assert demand(two_lanes, [Node(cpus=4)]).cpus == 4
 
 

@@ -41,7 +41,11 @@ def test_an_exchange_without_a_level_says_which_kinds_take_policies_of_it(kind: 
 
 def test_the_kinds_that_are_named_are_those_whose_models_have_the_field():
     message = refused(exchange={"kind": "fp16", "levels": ACCORDION}).message
-    kinds = {each.model_fields["kind"].default for each in subclasses(SteeredConfig) if "kind" in each.model_fields}
+    kinds = {
+        each.model_fields["kind"].default
+        for each in subclasses(SteeredConfig)
+        if not each.model_fields["kind"].is_required()
+    }
 
     assert set(re.findall("`([a-z_]+)`", message.partition("have it")[2])) == kinds
 

@@ -265,11 +265,11 @@ def test_an_idle_cluster_is_told_how_long(cluster, tick, store, add):
 def test_what_does_not_fit_is_known_once_the_cluster_was_seen(store, settings, cluster, clock, add):
     reconciler = Reconciler(store, settings, api_url="http://x", ray=cluster, clock=clock)
     spec = store.job(add(count=5)).spec
-    assert reconciler.misfits(spec) == []
+    assert reconciler.conflicts(spec) == []
 
     reconciler.tick(clock.now)
 
-    assert [problem.pointer for problem in reconciler.misfits(spec)] == ["/workers/count"]
+    assert [problem.pointer for problem in reconciler.conflicts(spec)] == ["/workers/count"]
 
 
 def test_the_first_job_can_be_refused_because_an_idle_cluster_is_looked_at(store, settings, cluster, clock, make_spec):
@@ -277,25 +277,25 @@ def test_the_first_job_can_be_refused_because_an_idle_cluster_is_looked_at(store
     cluster.failure = "Ray at http://ray:8265 does not answer"
     with pytest.raises(Unavailable, match="does not answer"):
         reconciler.tick(clock.now)
-    assert reconciler.misfits(make_spec(count=5)) == []
+    assert reconciler.conflicts(make_spec(count=5)) == []
 
     cluster.failure = None
     for after_s in (1, 5, 10, 11, 19):
         reconciler.tick(clock.now + after_s)
 
     assert cluster.num_connected == 2
-    assert [problem.pointer for problem in reconciler.misfits(make_spec(count=5))] == ["/workers/count"]
+    assert [problem.pointer for problem in reconciler.conflicts(make_spec(count=5))] == ["/workers/count"]
 
 
 def test_a_cluster_that_grew_while_idle_takes_what_it_could_not_hold_before(store, settings, cluster, clock, make_spec):
     reconciler = Reconciler(store, settings, api_url="http://x", ray=cluster, clock=clock)
     reconciler.tick(clock.now)
-    assert reconciler.misfits(make_spec(count=5)) != []
+    assert reconciler.conflicts(make_spec(count=5)) != []
 
     cluster.ray.cpus = 8
     reconciler.tick(clock.now + 11)
 
-    assert reconciler.misfits(make_spec(count=5)) == []
+    assert reconciler.conflicts(make_spec(count=5)) == []
 
 
 def test_a_declared_cluster_is_not_started_by_looking_at_it(store, settings, cluster, clock):

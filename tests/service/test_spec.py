@@ -84,7 +84,7 @@ def accepted(changes: dict[str, Any]) -> JobSpec:
         ({"workload": DIGITS | {"batch_size": [64, 16]}}, "/workload/batch_size", [64, 16], "low < high"),
         ({"workload": DIGITS | {"batch_size": [16, 1000]}}, "/workers/count", 2, "[1, 1]"),
         ({"optimizer": SGD | {"momentum": [0.8, 0.9]}} | COSINE, "/optimizer/momentum", [0.8, 0.9], "one number"),
-        ({"exchange": RANGE, "workload": SIZES, "optimizer": FREE}, "/workload/batch_size", [16, 32], "at most 3"),
+        ({"exchange": RANGE, "workload": SIZES, "optimizer": FREE}, "/exchange/density", RANGE["density"], "at most 3"),
         ({"workers": {"count": 0}}, "/workers/count", 0, "greater than or equal to 1"),
         ({"workers": {"count": 45}}, "/workers/count", 45, "[1, 44]"),
         (
@@ -181,7 +181,8 @@ def test_a_guess_outside_the_stated_range_of_rates_is_refused_where_it_is_given(
     of_the_job = refused({"controller": limits, "optimizer": high})
     assert "[0.01, 0.05], got 0.06" in of_the_job["/optimizer/learning_rate"].message
     of_an_arm = refused({"controller": {"kind": "off"}, "arms": [{"name": "a"}, {"name": "b", "controller": limits}]})
-    assert "of arm `b`, [0.01, 0.05], got 0.1" in of_an_arm["/optimizer/learning_rate"].message
+    assert "[0.01, 0.05], got 0.1" in of_an_arm["/optimizer/learning_rate"].message
+    assert of_an_arm["/optimizer/learning_rate"].arms == ("b",)
     assert accepted({"controller": limits, "optimizer": high | {"learning_rate": 0.05}})
 
 

@@ -5,7 +5,7 @@ only, so that a job can be checked without torch.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -21,6 +21,9 @@ from trainers.methods.levels.spec import (
 from trainers.spec.ranges import Config, Conflict, Range
 from trainers.traffic.buckets import Bucket
 from trainers.traffic.collectives import NOTHING, Traffic
+
+if TYPE_CHECKING:
+    from trainers.methods.optimizer.spec import JobOptimizer
 
 Density = Annotated[float, Field(gt=0, le=1)]
 Threshold = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -103,6 +106,21 @@ class ExchangeBase(Config):
         """Return why this cannot send differences of parameters, none of which may be lost for good; None: it can."""
         return f"`{self.kind}` does not say that it sends later what it does not send now"
 
+    def optimizer_conflict(self, optimizer: "JobOptimizer", *, clip: float | None) -> str | None:
+        """Return why this does not go with the optimizer, or with clipping; None: it does.
+
+        Momentum that workers apply before they compress comes instead of the optimizer's, which an optimizer of one's
+        own has to see to itself.
+        """
+        is_plain = optimizer.kind in ("sgd", "lars") and getattr(optimizer, "momentum", None) == 0
+        if self.without_momentum is None or is_plain or optimizer.kind == "own":
+            return None
+        plain = optimizer.kind if optimizer.kind in ("sgd", "lars") else "sgd"
+        return (
+            f"`{self.kind}` here applies momentum before it compresses: give "
+            f"`optimizer: {{kind: {plain}, momentum: 0}}`, or the exchange `{self.without_momentum}`"
+        )
+
 
 class CorrectedConfig(ExchangeBase):
     """An exchange whose residual can follow the learning rate. Its default is our choice, whatever was published."""
@@ -127,7 +145,7 @@ class SteeredConfig(ExchangeBase):
         yield from super().conflicts()
         if message := self._levels_conflict():
             yield Conflict("/levels", self.levels.kind, message)
-        elif isinstance(self.levels, AccordionConfig) and (message := self._critical_fault(self.levels.critical)):
+        elif isinstance(self.levels, AccordionConfig) and (message := self._critical_conflict(self.levels.critical)):
             critical = self.levels.critical
             yield Conflict("/levels/critical", critical, f"`critical` {message}, got {critical:g}")
 
@@ -145,7 +163,7 @@ class SteeredConfig(ExchangeBase):
                 return "`cat` chooses how many of the largest entries are sent: give `exchange: {kind: topk}`"
         return None
 
-    def _critical_fault(self, critical: float) -> str | None:
+    def _critical_conflict(self, critical: float) -> str | None:
         """Return why `critical` is no level that sends more than the job's, as `must be ...`."""
         if self.level is None:
             return None  # another fault

@@ -15,11 +15,16 @@ class Conflict(NamedTuple):
     pointer: str  # RFC 6901, from the model that checked on
     value: object
     message: str
+    arms: tuple[str, ...] = ()  # of a job, whose parts do not fit; none: it is about all of them
+
+    def __str__(self) -> str:
+        named = f"{'arm' if len(self.arms) == 1 else 'arms'} {', '.join(f'`{arm}`' for arm in self.arms)}: "
+        return f"{named if self.arms else ''}{self.message}"
 
 
 def conflict_error(conflicts: list[Conflict]) -> PydanticCustomError:
     """Return the error of a check across fields, which names all `conflicts` at once."""
-    message = "; ".join(conflict.message for conflict in conflicts)
+    message = "; ".join(map(str, conflicts))
     return PydanticCustomError("conflicts", "{message}", {"message": message, "conflicts": conflicts})
 
 

@@ -6,18 +6,19 @@ from typing import Literal
 from pydantic import Field
 
 from trainers.methods.activations.spec import ActivationsConfig, KeepConfig
-from trainers.methods.blocks.spec import AllBlocksConfig, BlocksConfig, blocks_misfit
-from trainers.methods.exchange.auto.spec import LOCAL, Beside, JobExchange, Option, menu, options_misfit
+from trainers.methods.blocks.spec import AllBlocksConfig, BlocksConfig, blocks_conflict
+from trainers.methods.exchange.auto.spec import LOCAL, Beside, JobExchange, Option, menu, options_conflict
 from trainers.methods.optimizer.spec import JobOptimizer, exchange_conflict
-from trainers.methods.sync.spec import EveryStepConfig, SyncConfig, misfit
+from trainers.methods.sync.spec import EveryStepConfig, SyncConfig, sync_conflict
 from trainers.spec.link import LinkConfig, MeasureLink
 from trainers.spec.partition import IidPartition, PartitionConfig
 from trainers.spec.ranges import Config, Conflict, Range
-from trainers.spec.two_way import DriftingConfig, optimizer_conflict
+from trainers.spec.two_way import DriftingConfig
 from trainers.spec.workloads import WorkloadConfig
 
 #: Neighbouring workers that share a node, at least 1; `auto`: those that are found on one machine.
 PerNode = int | Literal["auto"]
+MAX_THREADS = 256
 
 
 class ReplicaConfig(Config):
@@ -36,7 +37,7 @@ class ReplicaConfig(Config):
     accumulate: int = Field(1, ge=1, le=1024, description="micro-batches per optimizer step")
     clip: float | None = Field(None, gt=0, allow_inf_nan=False, description="global norm, after aggregation")
     precision: Literal["float32", "bf16"] = Field("float32", description="bf16: autocast of forward and loss")
-    threads: int = Field(1, ge=1, le=256, description="torch threads per worker")
+    threads: int = Field(1, ge=1, le=MAX_THREADS, description="torch threads per worker")
     reply_timeout_s: float = Field(300.0, gt=0, description="of all that is no step: data, evaluation, checkpoints")
     collective_timeout_s: float = Field(60.0, gt=0, description="a collective that takes longer is an error")
 
@@ -71,14 +72,15 @@ class ReplicaConfig(Config):
                 yield each._replace(field=f"{part}/{each.field}")
 
     def conflicts(self) -> Iterator[Conflict]:
+        """Yield what does not fit together, each at its part."""
         yield from super().conflicts()
-        if message := misfit(self.sync, self.exchange, self.optimizer.kind):
+        if message := sync_conflict(self.sync, self.exchange, self.optimizer.kind):
             yield Conflict("/sync", self.sync.kind, message)
-        if message := blocks_misfit(self.blocks, self.exchange, self.sync, self.optimizer.kind):
+        if message := blocks_conflict(self.blocks, self.exchange, self.sync, self.optimizer.kind):
             yield Conflict("/blocks", self.blocks.kind, message)
         if message := exchange_conflict(self.optimizer, self.exchange.kind):
             yield Conflict("/optimizer", self.optimizer.kind, message)
-        if message := optimizer_conflict(self.exchange, self.optimizer, clip=self.clip):
+        if message := self.exchange.optimizer_conflict(self.optimizer, clip=self.clip):
             yield Conflict("/exchange", self.exchange.kind, message)
-        if message := options_misfit(self.exchange, **self._beside()):
+        if message := options_conflict(self.exchange, **self._beside()):
             yield Conflict("/exchange/options", getattr(self.exchange, "options", None), message)

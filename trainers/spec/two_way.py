@@ -67,28 +67,24 @@ class DriftingConfig(TwoWayConfig):
         """
         return is_plain(optimizer) or optimizer.kind == "schedulefree_sgd"
 
+    def optimizer_conflict(self, optimizer: "JobOptimizer", *, clip: float | None) -> str | None:
+        if clip is not None:
+            return (
+                f"with `{self.kind}` each worker has a gradient of its own, and `clip` {clip:g} would scale each by "
+                "another factor: give `clip: null`, or `exchange: {kind: doublesqueeze}`"
+            )
+        if self.fits(optimizer):
+            return None
+        return (
+            f"with `{self.kind}` each worker steps by a gradient of its own, and under this `{optimizer.kind}` what "
+            f"workers apply apart would not cancel out: give `optimizer: {{kind: sgd, {self.fitting_knobs}}}`, or "
+            "`exchange: {kind: doublesqueeze}`"
+        )
+
 
 def is_plain(optimizer: "JobOptimizer") -> bool:
     """Return whether a step is the learning rate times the gradient, and decay."""
     return optimizer.kind == "sgd" and optimizer.momentum == 0
-
-
-def optimizer_conflict(exchange: ExchangeBase, optimizer: "JobOptimizer", *, clip: float | None) -> str | None:
-    """Return why `exchange` does not go with the optimizer, or with clipping; None: it does."""
-    if not isinstance(exchange, DriftingConfig):
-        return None
-    if clip is not None:
-        return (
-            f"with `{exchange.kind}` each worker has a gradient of its own, and `clip` {clip:g} would scale each by "
-            "another factor: give `clip: null`, or `exchange: {kind: doublesqueeze}`"
-        )
-    if exchange.fits(optimizer):
-        return None
-    return (
-        f"with `{exchange.kind}` each worker steps by a gradient of its own, and under this `{optimizer.kind}` what "
-        f"workers apply apart would not cancel out: give `optimizer: {{kind: sgd, {exchange.fitting_knobs}}}`, or "
-        "`exchange: {kind: doublesqueeze}`"
-    )
 
 
 def group_conflict(
@@ -97,7 +93,7 @@ def group_conflict(
     """Return why `exchange` does not go with the options that a workload's parameter groups bring; None: it does."""
     for group in groups:
         brought = {name: group[name] for name in ("momentum", "weight_decay") if name in group}
-        if message := optimizer_conflict(exchange, optimizer.model_copy(update=brought), clip=None):
+        if message := exchange.optimizer_conflict(optimizer.model_copy(update=brought), clip=None):
             given = ", ".join(f"{name} {value:g}" for name, value in brought.items())
             return f"a parameter group of the workload brings {given}: {message}"
     return None

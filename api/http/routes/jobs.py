@@ -20,18 +20,18 @@ from service.wire.views import JobPage, JobView, Validated
 router = APIRouter(prefix="/v1", tags=["jobs"], dependencies=[Depends(require_key)])
 
 #: What of a job the cluster can never place; nothing where that is not known.
-Misfits = Callable[[JobSpec], list[Problem]]
+Conflicts = Callable[[JobSpec], list[Problem]]
 JobBody = Annotated[JobSpec, Depends(bodies.job_spec)]
 _JOB_BODY = body("JobSpec", example=EXAMPLE_JOB, media_types=("application/json", "application/yaml"))
 
 
-def get_misfits(request: Request) -> Misfits:
+def get_conflicts(request: Request) -> Conflicts:
     """Return the capacity check that the app was created with."""
-    misfits: Misfits = request.app.state.misfits
-    return misfits
+    conflicts: Conflicts = request.app.state.conflicts
+    return conflicts
 
 
-MisfitsOf = Annotated[Misfits, Depends(get_misfits)]
+ConflictsOf = Annotated[Conflicts, Depends(get_conflicts)]
 
 
 def get_user_code(request: Request) -> bool:
@@ -48,22 +48,22 @@ IdempotencyKey = Annotated[str | None, Header(min_length=1, max_length=200)]
 def create_job(
     spec: JobBody,
     store: StoreOf,
-    misfits: MisfitsOf,
+    conflicts: ConflictsOf,
     user_code: UserCode,
     response: Response,
     idempotency_key: IdempotencyKey = None,
 ) -> JobView:
     """Queue a job. The same `Idempotency-Key` with the same job gives the first job again."""
-    check(spec, misfits, user_code)
+    check(spec, conflicts, user_code)
     view, _ = store.add_job(spec, idempotency_key=idempotency_key)
     response.headers["Location"] = f"/v1/jobs/{view.id}"
     return view
 
 
 @router.post("/jobs:validate", operation_id="validateJob", responses=refusals(*CREATING), openapi_extra=_JOB_BODY)
-def validate_job(spec: JobBody, store: StoreOf, misfits: MisfitsOf, user_code: UserCode) -> Validated:
+def validate_job(spec: JobBody, store: StoreOf, conflicts: ConflictsOf, user_code: UserCode) -> Validated:
     """Check a job without queueing it; the answer has every default filled in."""
-    check(spec, misfits, user_code)
+    check(spec, conflicts, user_code)
     num_trials = len(spec.arms) * len(spec.seeds)
     notes = (*_notes(spec, num_trials), *_notes_on_priors(store.prior_jobs(spec)))
     return Validated(spec=spec, num_trials=num_trials, notes=notes, advice=advice(spec))
@@ -96,11 +96,11 @@ def get_job(job: str, store: StoreOf, response: Response, if_none_match: IfNoneM
     return unchanged(etag, if_none_match) or view
 
 
-def check(spec: JobSpec, misfits: Misfits, user_code: bool) -> None:
+def check(spec: JobSpec, conflicts: Conflicts, user_code: bool) -> None:
     """Raise InvalidJob or DoesNotFit where this service cannot take the job."""
-    if refused := permissions.refusals(spec, user_code=user_code):
+    if refused := permissions.conflicts(spec, user_code=user_code):
         raise InvalidJob(refused)
-    problems = misfits(spec)
+    problems = conflicts(spec)
     if problems:
         raise DoesNotFit("; ".join(problem.message for problem in problems), problems)
 

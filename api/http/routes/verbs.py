@@ -10,7 +10,7 @@ from api.http.auth import StoreOf, require_key
 from api.http.changes import differences, merged
 from api.http.etags import SeenVersions
 from api.http.openapi import CHANGING, CLONING, EXTENDING, body, refusals
-from api.http.routes.jobs import IdempotencyKey, MisfitsOf, UserCode, check
+from api.http.routes.jobs import ConflictsOf, IdempotencyKey, UserCode, check
 from search.config import Budget
 from service.errors import DoesNotFit
 from service.job.spec import JobSpec
@@ -24,14 +24,14 @@ _ANSWERS, _GOING_ON = refusals(*CHANGING), refusals(*EXTENDING, DoesNotFit)
 def require_room(
     job: str,
     store: StoreOf,
-    misfits: MisfitsOf,
+    conflicts: ConflictsOf,
     user_code: UserCode,
     workers: Annotated[int | None, Query(ge=1, le=1024, description="per training run, from now on")] = None,
 ) -> int | None:
     """Return the number of workers that the job is to go on with; raises DoesNotFit if the cluster cannot hold them."""
     if workers is not None:
         changed = merged(store.job(job).spec.model_dump(mode="json"), {"workers": {"count": workers}})
-        check(checked(JobSpec, changed), misfits, user_code)
+        check(checked(JobSpec, changed), conflicts, user_code)
     return workers
 
 
@@ -93,7 +93,7 @@ def clone_job(
     job: str,
     changes: Annotated[dict[str, Any], Depends(bodies.changes)],
     store: StoreOf,
-    misfits: MisfitsOf,
+    conflicts: ConflictsOf,
     user_code: UserCode,
     response: Response,
     dry_run: Annotated[bool, Query(description="only show what would differ")] = False,
@@ -102,7 +102,7 @@ def clone_job(
     """Queue a new job that is this one with changes, a JSON merge patch; pointers lead into the changed job."""
     source = store.job(job).spec
     spec = checked(JobSpec, merged(source.model_dump(mode="json"), changes))
-    check(spec, misfits, user_code)
+    check(spec, conflicts, user_code)
     made = None if dry_run else store.add_job(spec, idempotency_key=idempotency_key)[0]
     if made is None:
         response.status_code = 200

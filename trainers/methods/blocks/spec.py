@@ -43,7 +43,7 @@ class JointSparConfig(Config):
 BlocksConfig = Annotated[AllBlocksConfig | JointSparConfig, Field(discriminator="kind")]
 
 
-def blocks_misfit(blocks: BlocksConfig, exchange: JobExchange, sync: SyncConfig, optimizer: str) -> str | None:
+def blocks_conflict(blocks: BlocksConfig, exchange: JobExchange, sync: SyncConfig, optimizer: str) -> str | None:
     """Return why `blocks` do not go with the exchange, the policy, or an optimizer of this kind; None: they do."""
     if not blocks.leaves_out:
         return None

@@ -114,7 +114,7 @@ SyncConfig = Annotated[
 ]
 
 
-def misfit(sync: SyncConfig, exchange: JobExchange, optimizer: str) -> str | None:
+def sync_conflict(sync: SyncConfig, exchange: JobExchange, optimizer: str) -> str | None:
     """Return why `sync` does not go with `exchange`, or with the optimizer of this kind; None: it does."""
     if isinstance(sync, EveryStepConfig):
         return None

@@ -144,19 +144,19 @@ def menu(config: ExchangeBase, **beside: Unpack[Beside]) -> tuple[Option, ...]:
         return ()
     if config.options is not None:
         return tuple(map(Option.parse, config.options))
-    fits = local_misfit(**beside) is None
+    fits = local_conflict(**beside) is None
     return tuple(option for option in DEFAULT if fits or option.kind != LOCAL)
 
 
-def options_misfit(config: ExchangeBase, **beside: Unpack[Beside]) -> str | None:
+def options_conflict(config: ExchangeBase, **beside: Unpack[Beside]) -> str | None:
     """Return why options that a job names do not go with its other parts; None: they do, or it names none."""
     named = config.options or () if isinstance(config, AutoConfig) else ()
     local = [name for name in named if Option.parse(name).kind == LOCAL]
-    reason = local_misfit(**beside) if local else None
+    reason = local_conflict(**beside) if local else None
     return reason and f"{reason}: leave out `{local[0]}`, or `options` altogether, which then are those that fit"
 
 
-def local_misfit(**beside: Unpack[Beside]) -> str | None:
+def local_conflict(**beside: Unpack[Beside]) -> str | None:
     """Return why local updates cannot compete in such a job; None: they can."""
     optimizer, per_node, partition = beside["optimizer"], beside["per_node"], beside["partition"]
     if optimizer not in ("sgd", "schedulefree_sgd"):

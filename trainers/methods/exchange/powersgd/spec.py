@@ -48,7 +48,7 @@ class PowerSgdConfig(CorrectedConfig, SteeredConfig):
     def level_conflict(self, level: float) -> str | None:
         return None if level >= 1 else "must be at least 1 for a rank"
 
-    def _critical_fault(self, critical: float) -> str | None:
+    def _critical_conflict(self, critical: float) -> str | None:
         highest = max(self.rank) if isinstance(self.rank, tuple) else self.rank
         if critical.is_integer() and highest < critical <= HIGHEST_RANK:
             return None

@@ -1,0 +1,220 @@
+"""Conflicts of a job: parts that are fine by themselves and do not go together.
+
+Those among the parts of one replica are `trainers`' to know (`ReplicaConfig.conflicts`). Every arm is resolved first,
+so that each question is asked once, of everything that the arm trains with.
+"""
+
+import json
+from collections.abc import Iterator
+
+from search.config import (
+    MAX_DIMENSIONS,
+    BoConfig,
+    ControllerConfig,
+    LocalConfig,
+    ScheduleConfig,
+    SobolConfig,
+    StagedConfig,
+)
+from search.schedule_file import ScheduleFile
+from service.job.parts import Arm, JobParts, TrialSpec
+from trainers.methods.exchange.auto.spec import AutoConfig
+from trainers.methods.optimizer.spec import AutoOptimizerConfig, contenders
+from trainers.spec.link import MeasureLink
+from trainers.spec.ranges import Conflict
+from trainers.spec.replica import ReplicaConfig
+from trainers.spec.workloads import OwnWorkload
+from trainers.traffic.shapes import has_labels, num_samples
+
+
+def conflicts(job: JobParts) -> Iterator[Conflict]:
+    """Yield every conflict of `job`, each at its place in the job."""
+    yield from _repeated(job)
+    yield from _bytes_that_nobody_sends(job)
+    yield from _steps_beyond_the_data(job)
+    yield from _labels_that_are_not_there(job)
+    yield from _of_arms(job)
+
+
+def _repeated(job: JobParts) -> Iterator[Conflict]:
+    names = [arm.name for arm in job.arms]
+    if len(set(names)) < len(names):
+        yield Conflict("/arms", names, f"arms need distinct names, got {names}")
+    if len(set(job.seeds)) < len(job.seeds):
+        yield Conflict("/seeds", list(job.seeds), f"seeds must be distinct, got {list(job.seeds)}")
+
+
+def _bytes_that_nobody_sends(job: JobParts) -> Iterator[Conflict]:
+    if job.budget.counts_bytes_alone and job.workers.count == job.workers.placed_together:
+        yield Conflict(
+            "/budget/bytes",
+            job.budget.bytes,
+            "one node sends nothing, so `budget.bytes` alone would never end the job: add `seconds` or `steps`",
+        )
+
+
+def _steps_beyond_the_data(job: JobParts) -> Iterator[Conflict]:
+    samples = num_samples(job.workload)
+    if samples is None or isinstance(job.workload, OwnWorkload):
+        return  # the workers find out
+    given = job.workload.batch_size
+    batch_size = given if isinstance(given, int) else max(given)
+    joined = job.lanes.count if job.lanes.after == "batch" else 1
+    lanes = f" of {joined} lanes" if joined > 1 else ""
+    most = samples // (batch_size * job.accumulate * joined)
+    if job.workers.count > most:
+        yield Conflict(
+            "/workers/count",
+            job.workers.count,
+            f"`count` must be in [1, {most}], got {job.workers.count}: a step takes {batch_size} samples x "
+            f"{job.accumulate} micro-batches per worker{lanes}, and `{job.workload.kind}` has {samples}",
+        )
+
+
+def _labels_that_are_not_there(job: JobParts) -> Iterator[Conflict]:
+    kind = job.partition.kind
+    if kind != "iid" and has_labels(job.workload) is False:
+        yield Conflict(
+            "/partition",
+            kind,
+            f"`partition` {kind} divides samples by their labels, and those of `{job.workload.kind}` have none: "
+            "give `partition: {kind: iid}`, or a workload that classifies",
+        )
+
+
+def _of_arms(job: JobParts) -> Iterator[Conflict]:
+    """Yield the conflicts of each arm at the part that it sets, or else at the job's; once where arms share them."""
+    found: dict[tuple[str, str], tuple[Conflict, list[str]]] = {}
+    for index, arm in enumerate(job.arms):
+        for conflict in arm_conflicts(job.trial(arm, job.seeds[0])):
+            pointer = _place(conflict.pointer, index, arm)
+            placed = conflict._replace(pointer=pointer)
+            found.setdefault((pointer, conflict.message), (placed, []))[1].append(arm.name)
+    for conflict, names in found.values():
+        yield conflict if len(names) == len(job.arms) else conflict._replace(arms=tuple(names))
+
+
+def _place(pointer: str, index: int, arm: Arm) -> str:
+    part = pointer.split("/")[1]
+    return f"/arms/{index}{pointer}" if getattr(arm, part, None) else pointer
+
+
+def arm_conflicts(trial: TrialSpec) -> Iterator[Conflict]:
+    """Yield the conflicts of one arm, as if the job had no other."""
+    yield from trial.replica.conflicts()
+    yield from _clock_without_seconds(trial)
+    yield from _ranges_that_are_not_searched(trial)
+    yield from _guess_out_of_range(trial)
+    if isinstance(trial.replica.exchange, AutoConfig):
+        yield from _exchanges_that_cannot_compete(trial)
+    if isinstance(trial.replica.optimizer, AutoOptimizerConfig):
+        yield from _optimizers_that_cannot_compete(trial.replica.optimizer, trial.controller)
+    if isinstance(trial.controller, ScheduleConfig):
+        yield from _schedule_of_other_parts(trial.controller.schedule, trial.replica)
+
+
+def _clock_without_seconds(trial: TrialSpec) -> Iterator[Conflict]:
+    """Yield an exchange that would measure the link where no decision may depend on a clock."""
+    exchange = trial.replica.exchange
+    if exchange.reads_clock and trial.budget.seconds is None and isinstance(trial.replica.link, MeasureLink):
+        yield Conflict(
+            "/exchange/levels/cost",
+            "link",
+            f"`{exchange.kind}` here measures what the link takes, which a budget without `seconds` does not allow: "
+            "give `cost: {kind: packet}`, `budget.seconds`, or `link: {mode: emulate}`",
+        )
+
+
+def _ranges_that_are_not_searched(trial: TrialSpec) -> Iterator[Conflict]:
+    controller, most = trial.controller, MAX_DIMENSIONS - 1
+    for number, each in enumerate(trial.replica.ranges(), start=1):
+        reason = ""
+        if not isinstance(controller, StagedConfig):
+            reason = (
+                "a range needs a controller that searches it (`bo`, `sobol`; `local` the level), and this is "
+                f"`{controller.kind}`"
+            )
+        elif isinstance(controller, LocalConfig) and each.name != "level":
+            reason = "the controller `local` searches rate and level alone"
+        elif number > most:
+            reason = f"at most {most} values are searched beside the learning rate, and this is number {number}"
+        if reason:
+            message = f"{reason}: give one number, got {json.dumps(each.pair)}"
+            yield Conflict(f"/{each.field}", list(each.pair), message)
+
+
+def _guess_out_of_range(trial: TrialSpec) -> Iterator[Conflict]:
+    if not isinstance(trial.controller, StagedConfig) or trial.controller.stated_rates is None:
+        return
+    (low, high), guess = trial.controller.stated_rates, trial.replica.optimizer.learning_rate
+    if not low <= guess <= high:
+        yield Conflict(
+            "/optimizer/learning_rate",
+            guess,
+            "the guess must be within `min_learning_rate` and `max_learning_rate` of the controller, "
+            f"[{low:g}, {high:g}], got {guess:g}",
+        )
+
+
+def _exchanges_that_cannot_compete(trial: TrialSpec) -> Iterator[Conflict]:
+    num_ranges = sum(1 for _ in trial.replica.ranges())
+    message = ""
+    if not isinstance(trial.controller, BoConfig | SobolConfig | ScheduleConfig):
+        message = (
+            "`auto` needs a controller that searches it (`bo`, `sobol`), or a `schedule` of one that has, got "
+            f"`{trial.controller.kind}`: give one exchange, as `{{kind: threshold, density: 0.01}}`"
+        )
+    elif num_ranges >= MAX_DIMENSIONS - 1:
+        message = (
+            f"at most {MAX_DIMENSIONS - 1} values are searched beside the learning rate, and there are {num_ranges} "
+            "ranges besides `auto`: give one number for one of them, or one exchange"
+        )
+    if message:
+        yield Conflict("/exchange", "auto", message)
+
+
+def _optimizers_that_cannot_compete(optimizer: AutoOptimizerConfig, controller: ControllerConfig) -> Iterator[Conflict]:
+    message = ""
+    if not isinstance(controller, BoConfig | SobolConfig | ScheduleConfig):
+        message = (
+            "optimizers compete in the first search of `bo` or `sobol`, or a `schedule` names one, and the controller "
+            f"is `{controller.kind}`: give one optimizer, as `{{kind: adamw}}`"
+        )
+    elif isinstance(controller, StagedConfig) and controller.stated_rates is not None:
+        low, high = controller.stated_rates
+        message = (
+            f"learning rates in [{low:g}, {high:g}] mean something else to each optimizer: leave out "
+            "`min_learning_rate` and `max_learning_rate`, and give each option its own guess"
+        )
+    elif isinstance(controller, BoConfig) and controller.transfer is not None:
+        message = (
+            "past jobs say at which rate one optimizer was best, and here several compete: leave out `transfer`, or "
+            "give one optimizer"
+        )
+    if message:
+        yield Conflict("/optimizer", optimizer.kind, message)
+
+
+def _schedule_of_other_parts(schedule: ScheduleFile, replica: ReplicaConfig) -> Iterator[Conflict]:
+    """Yield what the schedule sets that the replica does not have."""
+    exchange, kinds = replica.exchange, [contender.kind for contender in contenders(replica.optimizer)]
+    options = [option.name for option in replica.menu]
+    if schedule.optimizer not in kinds:
+        yield Conflict(
+            "/controller/schedule/optimizer",
+            schedule.optimizer,
+            f"the schedule was learned by `{schedule.optimizer}`, so its rates mean nothing to "
+            f"{' or '.join(f'`{kind}`' for kind in kinds)}: give `optimizer: {{kind: {schedule.optimizer}}}`",
+        )
+    for number, entry in enumerate(schedule.entries):
+        place, option = f"/controller/schedule/entries/{number}", entry.values.get("option")
+        if entry.level is not None and exchange.level is not None and (wrong := exchange.level_conflict(entry.level)):
+            message = f"`level` is the exchange's `{exchange.level_name}` here and {wrong}, got {entry.level:g}"
+            yield Conflict(f"{place}/level", entry.level, message)
+        if option is not None and option not in options:
+            yield Conflict(
+                f"{place}/values/option",
+                option,
+                f"the schedule exchanges by `{option}`, and here there is {options or 'one kind of exchange'}: give "
+                "`exchange: {kind: auto, options: [...]}` with those of the schedule",
+            )
