@@ -14,7 +14,7 @@ from trainers.exchange.pacing import Unpaced
 from trainers.methods import build
 from trainers.methods.exchange.adacomp import exchange as adacomp
 from trainers.methods.exchange.adacomp.exchange import ByBins
-from trainers.methods.exchange.adacomp.spec import AdaCompConfig
+from trainers.methods.exchange.adacomp.spec import ENTRIES_PER_BIN, AdaCompConfig
 from trainers.methods.exchange.gtopk.exchange import merge, merge_rounds
 from trainers.methods.exchange.randomk.exchange import random_block, random_entries
 from trainers.methods.exchange.topk.spec import TopKConfig
@@ -181,7 +181,7 @@ def test_adacomp_has_small_bins_in_convolutions_along_any_axes_where_it_sends_an
     sent = ByBins(config, [bucket]).select(bucket, gradient, Residual(gradient), capacity=2000)
 
     assert sent.entries.indices.tolist() == sent_by_adacomp(gradient, gradient, bin_size)[0]
-    room = collectives.capacity_for(cost.ENTRIES_PER_BIN * 2000 / bin_size, 2000)
+    room = collectives.capacity_for(ENTRIES_PER_BIN * 2000 / bin_size, 2000)
     foreseen = cost.step_traffic([shape], num_workers=2, exchange=config)
     assert foreseen == collectives.gather(2000, room, config.values, 2)
 

@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from trainers.exchange.block_sign import BlockSign
 from trainers.methods.exchange.cser.spec import CserConfig
+from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.dist_ef_sgd.spec import DistEfSgdConfig
 from trainers.methods.exchange.doublesqueeze.spec import DoubleSqueezeConfig
 from trainers.methods.exchange.liec_sgd.spec import LiecSgdConfig
@@ -79,7 +80,7 @@ def test_liec_sends_the_published_bits_a_parameter(period: int, bits: float):
 def test_liec_that_averages_in_every_step_costs_what_dense_training_does():
     meeting = LiecSgdConfig(period=1).meeting_traffic(SHAPES, num_workers=4)
 
-    assert meeting == cost.step_traffic(SHAPES, num_workers=4, exchange=cost.NoneConfig())
+    assert meeting == cost.step_traffic(SHAPES, num_workers=4, exchange=NoneConfig())
 
 
 def test_with_schedule_free_two_iterates_are_averaged():
