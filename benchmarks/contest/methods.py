@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from trainers.methods import registry
+
 Json = dict[str, Any]
 
 #: Where the method has a momentum of its own, or none.
@@ -89,4 +91,19 @@ FAMILIES: dict[str, dict[str, Json]] = {
         "dropit 80 %": {"exchange": {"kind": "none"}, "activations": {"kind": "dropit", "gamma": 0.8}},
     },
 }
+
+
+def _others() -> dict[str, Json]:
+    """Return the methods of jobs that no family names, each with the least that it needs."""
+    arms = [arm for family in FAMILIES.values() for arm in family.values()]
+    named = {(part, chosen.get("kind")) for arm in arms for part, chosen in arm.items()}
+    return {
+        method.kind: {"exchange": {"kind": "none"}, **method.beside, method.part: {"kind": method.kind, **method.least}}
+        for method in registry.METHODS
+        if (method.part, method.kind) not in named | {("exchange", "none")}
+    }
+
+
+if others := _others():
+    FAMILIES["others"] = others
 METHODS: dict[str, Json] = {name: arm for family in FAMILIES.values() for name, arm in family.items()}

@@ -11,6 +11,7 @@ from exchange_bench import LOSS, SHAPES, Bench, D, Place, digest, gradients
 from torch import Tensor
 
 from trainers.exchange.kernels import operators
+from trainers.methods import registry
 from trainers.methods.exchange.adacomp.spec import AdaCompConfig
 from trainers.methods.exchange.auto.spec import ExchangeConfig
 from trainers.methods.exchange.dense.spec import Bf16Config, Fp16Config, NoneConfig
@@ -26,6 +27,7 @@ from trainers.methods.exchange.signsgd.spec import SignSgdConfig
 from trainers.methods.exchange.terngrad.spec import TernGradConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.exchange.topk.spec import TopKConfig
+from trainers.spec.two_way import DriftingConfig
 from trainers.traffic import cost
 
 Kinds = dict[str, tuple[ExchangeConfig, float | None]]  # with the level to use
@@ -59,13 +61,22 @@ UNBIASED: Kinds = {
     "qsgd": (QsgdConfig(levels=7), None),
     "terngrad": (TernGradConfig(clip=100.0), None),
 }
-KINDS: Kinds = CONSERVING | {
+KINDS: Kinds = {
     "fp16": (Fp16Config(), None),
     "bf16": (Bf16Config(), None),
     "qsgd": (QsgdConfig(), None),
     "terngrad": (TernGradConfig(), None),
     "majority": (SignSgdConfig(feedback=False), None),
 }
+
+
+#: A new method is asked the laws of all, and if it sends differences of parameters, that it loses nothing.
+for _method in registry.of("exchange"):
+    _config = _method.config.model_validate(_method.least)
+    _is_asked = any(_method.kind == config.kind for config, _ in (CONSERVING | KINDS).values())
+    if not _is_asked and not isinstance(_config, DriftingConfig):  # whose workers differ
+        (KINDS if _config.difference_conflict() else CONSERVING)[_method.kind] = (_config, _config.level)
+KINDS = CONSERVING | KINDS
 #: Whose bytes do not follow from the gradient.
 FORESEEN = [
     "none", "fp16", "bf16", "topk, by layer", "randomk", "randomk, block", "dgc, gathered", "gtopk", "powersgd",
@@ -134,7 +145,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 def _trials(place: Place, names: Iterable[str] = KINDS) -> dict[str, Any]:
     """What the laws of all exchanges are about, by the gradients' type and by kind."""
-    return {name: {kind: _trial(*KINDS[kind], place, dtype) for kind in names} for name, dtype in DTYPES.items()}
+    return {name: {kind: trial(*KINDS[kind], place, dtype) for kind in names} for name, dtype in DTYPES.items()}
 
 
 def kinds(rank: int, num_workers: int) -> dict[str, Any]:
@@ -163,7 +174,7 @@ def kinds_by_operators(rank: int, num_workers: int) -> dict[str, Any]:
         return _trials(Place(rank, num_workers), COMPILED)
 
 
-def _trial(config: ExchangeConfig, level: float | None, place: Place, dtype: torch.dtype) -> dict[str, Any]:
+def trial(config: ExchangeConfig, level: float | None, place: Place, dtype: torch.dtype) -> dict[str, Any]:
     """Four steps, three that are not finite, two more, and the same two from the state before; and one of zeros."""
     bench = Bench(config, place)
     sent = [_sent(bench, gradients(place.rank, step, dtype), level) for step in range(4)]

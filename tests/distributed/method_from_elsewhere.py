@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from exchange_bench import Bench, Place, digest, gradients
-from exchange_kinds import _trial
+from exchange_kinds import CONSERVING, KINDS, trial
 from pydantic import ValidationError
 
 from service.catalog.methods import methods
@@ -37,6 +37,7 @@ def main() -> None:
                 "predicted in the catalogue": view.traffic.bytes_per_step,
                 "refused beside jointspar": _refusal(blocks={"kind": "jointspar"}),
                 "refused beside local_sgd": _refusal(sync={"kind": "local_sgd"}, exchange=KIND | {"memory": "none"}),
+                "asked all laws": "every_kth" in KINDS and "every_kth" in CONSERVING,
                 "job": _train(),
                 "laws": _laws(),
             }
@@ -79,12 +80,12 @@ def _laws() -> list[dict[str, Any]]:
 def _rank(rank: int, folder: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     place, exchange = Place(rank, 2), JobSpec.model_validate(JOB | {"exchange": KIND}).exchange
-    trial = _trial(exchange, 0.1, place, torch.float32)
+    found = trial(exchange, 0.1, place, torch.float32)
     whole = Bench(exchange.model_copy(update={"density": 1.0}), place), Bench(NoneConfig(), place)
     for bench, level in zip(whole, (1.0, None), strict=True):
         bench.step(gradients(rank, 0), level)
     everything, dense = (digest([bench.buffer.gradient]) for bench in whole)
-    (Path(folder) / f"{rank}.json").write_text(json.dumps(trial | {"dense": everything == dense}))
+    (Path(folder) / f"{rank}.json").write_text(json.dumps(found | {"dense": everything == dense}))
     dist.destroy_process_group()
 
 
