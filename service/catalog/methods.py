@@ -17,12 +17,12 @@ from service.catalog.papers import COMPOSED, Composed
 from service.errors import NotFound
 from service.job.knobs import Knob, knobs_of
 from service.job.spec import JobSpec
-from trainers.methods.blocks.spec import JointSparConfig
+from trainers.methods.blocks.jointspar.spec import JointSparConfig
 from trainers.methods.exchange.auto.spec import AutoConfig, mean_traffic
 from trainers.methods.exchange.dense.spec import NoneConfig
-from trainers.methods.sync.spec import LocalUpdatesConfig
 from trainers.spec.method import Paper
 from trainers.spec.ranges import first
+from trainers.spec.sync import LocalUpdatesConfig
 from trainers.spec.two_way import DriftingConfig
 from trainers.spec.workloads import WorkloadConfig
 from trainers.traffic import collectives, cost
@@ -222,10 +222,9 @@ def traffic(spec: JobSpec, shapes: tuple[Shape, ...], workers: int) -> TrafficVi
         sent = cost.drawn_step(shapes, num_workers=workers, exchange=exchange, share=first(replica.blocks.share))
         return TrafficView(bytes_per_step=sent.bytes, rounds_per_step=sent.rounds)
     period = first(replica.sync.period) if isinstance(replica.sync, LocalUpdatesConfig) else 1
-    sent = cost.meeting_traffic(
+    sent = replica.sync.meeting_traffic(
         shapes,
         num_workers=workers,
-        sync=replica.sync,
         exchange=exchange,
         level=None if level is None else first(level),
         num_iterates=num_iterates,

@@ -1,16 +1,17 @@
-"""The papers of the methods that a job can choose: the one place where they are named in full.
-
-Keyed like the job: by part, then by kind. What a kind does, and its knobs, are said where its configuration is.
-"""
+"""The papers of the controllers, and of methods that are no kind of a part; every other method names its own."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from trainers.methods import registry
+from trainers.methods.blocks.jointspar import spec as jointspar
 from trainers.methods.exchange.dgc import spec as dgc
 from trainers.methods.exchange.signsgd import spec as signsgd
 from trainers.methods.exchange.threshold import spec as threshold
 from trainers.methods.exchange.topk import spec as topk
+from trainers.methods.levels.spec import ACCORDION
+from trainers.methods.optimizer.spec import LARS
 from trainers.spec.method import Paper
 
 
@@ -34,106 +35,6 @@ class Composed(NamedTuple):
     otherwise: tuple[Mapping[str, Any], ...] = ()  # as of a note
 
 
-_ACCORDION = Paper(
-    "Agarwal, Wang, Lee, Venkataraman, Papailiopoulos",
-    "Adaptive gradient communication via critical learning regime identification",
-    "MLSys",
-    2021,
-)
-_JOINTSPAR = Paper(
-    "Liu, Mozafari", "Communication-efficient distributed learning for large batch optimization", "ICML", 2022
-)
-_LARS = Paper("You, Gitman, Ginsburg", "Large batch training of convolutional networks", "arXiv:1708.03888", 2017)
-_SCHEDULE_FREE = Paper("Defazio, Yang, Mehta, Mishchenko, Khaled, Cutkosky", "The road less scheduled", "NeurIPS", 2024)
-
-#: Optimizers for methods that do not go with the job's own default, `schedulefree_sgd`.
-_SGD = {"optimizer": {"kind": "sgd"}}
-
-_SYNCS = {
-    "every_step": Note(),
-    "local_sgd": Note((Paper("Stich", "Local SGD converges fast and communicates little", "ICLR", 2019),)),
-    "accordion_batch": Note((_ACCORDION,), {"epoch_steps": 100}),
-    "stl_sgd": Note(
-        (
-            Paper(
-                "Shen, Cheng, Liu, Xu",
-                "STL-SGD: speeding up local SGD with stagewise communication period",
-                "AAAI",
-                2021,
-            ),
-        )
-    ),
-    "vrl_sgd": Note(
-        (
-            Paper(
-                "Liang, Shen, Liu, Pan, Chen, Cheng",
-                "Variance reduced local SGD with lower communication complexity",
-                "arXiv:1912.12844",
-                2019,
-            ),
-        ),
-        beside=_SGD,
-    ),
-    "cocod_sgd": Note(
-        (
-            Paper(
-                "Shen, Xu, Liu, Liang, Cheng",
-                "Faster distributed deep net training: computation and communication decoupled stochastic gradient "
-                "descent",
-                "IJCAI",
-                2019,
-            ),
-        )
-    ),
-    "overlap_local_sgd": Note(
-        (
-            Paper(
-                "Wang, Liang, Joshi",
-                "Overlap local-SGD: an algorithmic approach to hide communication delays in distributed SGD",
-                "ICASSP",
-                2020,
-            ),
-        )
-    ),
-}
-
-_OPTIMIZERS = {
-    "sgd": Note(),
-    "lars": Note((_LARS,)),
-    "adamw": Note((Paper("Loshchilov, Hutter", "Decoupled weight decay regularization", "ICLR", 2019),)),
-    "muon": Note(
-        (
-            Paper(
-                "Jordan, Jin, Boza, You, Cesista, Newhouse, Bernstein",
-                "Muon: an optimizer for hidden layers in neural networks",
-                "kellerjordan.github.io/posts/muon",
-                2024,
-            ),
-            Paper("Liu, Su et al.", "Muon is scalable for LLM training", "arXiv:2502.16982", 2025),
-        )
-    ),
-    "schedulefree_sgd": Note((_SCHEDULE_FREE,)),
-    "schedulefree_adamw": Note((_SCHEDULE_FREE,)),
-    "own": Note(),
-    "auto": Note(beside={"controller": {"kind": "bo"}}),
-}
-
-_PARTITIONS = {
-    "iid": Note(),
-    "dirichlet": Note(
-        (
-            Paper(
-                "Hsu, Qi, Brown",
-                "Measuring the effects of non-identical data distribution for federated visual classification",
-                "arXiv:1909.06335",
-                2019,
-            ),
-        ),
-        {"alpha": 0.3},
-    ),
-    "by_label": Note(),
-}
-
 _CONTROLLERS = {
     "bo": Note(),
     "sobol": Note(),
@@ -153,7 +54,7 @@ _CONTROLLERS = {
         (Paper("Loshchilov, Hutter", "SGDR: stochastic gradient descent with warm restarts", "ICLR", 2017),)
     ),
     "linear": Note(),
-    "polynomial": Note((_LARS,)),
+    "polynomial": Note((LARS,)),
     "off": Note(),
     "schedule": Note(
         least={
@@ -163,31 +64,14 @@ _CONTROLLERS = {
                 "entries": [{"step": 0, "num_steps": 100, "learning_rate": 0.1}],
             }
         },
-        beside=_SGD,
-        otherwise=tuple({"controller": {"schedule": {"optimizer": kind}}} for kind in _OPTIMIZERS),
+        beside={"optimizer": {"kind": "sgd"}},
+        otherwise=tuple(
+            {"controller": {"schedule": {"optimizer": method.kind}}} for method in registry.of("optimizer")
+        ),
     ),
 }
 
-NOTES: dict[str, dict[str, Note]] = {
-    "sync": _SYNCS,
-    "blocks": {"all": Note(), "jointspar": Note((_JOINTSPAR,), beside=_SGD)},
-    "activations": {
-        "keep": Note(),
-        "dropit": Note(
-            (
-                Paper(
-                    "Chen, Xu, Wang, Cheng, Yao",
-                    "DropIT: dropping intermediate tensors for memory-efficient DNN training",
-                    "ICLR",
-                    2023,
-                ),
-            )
-        ),
-    },
-    "optimizer": _OPTIMIZERS,
-    "partition": _PARTITIONS,
-    "controller": _CONTROLLERS,
-}
+NOTES: dict[str, dict[str, Note]] = {"controller": _CONTROLLERS}
 
 _CAT = Paper(
     "Khirirat, Magnusson, Aytekin, Johansson",
@@ -226,7 +110,7 @@ _LEVELS = (
         "accordion",
         "levels",
         "More is sent while gradients change fast: `levels: {kind: accordion}` of any exchange with a level.",
-        (_ACCORDION,),
+        (ACCORDION,),
         {"exchange": {"kind": "powersgd", "rank": 1, "levels": {"kind": "accordion", "critical": 4}}},
         ({"exchange": {"levels": {"critical": 0.1}}},),  # of a density
     ),
@@ -298,7 +182,7 @@ COMPOSED = (
         "jointspar_lars",
         "blocks",
         "Drawn blocks under LARS, whose rate is divided by a block's chance outside of the trust ratio.",
-        (_JOINTSPAR, _LARS),
+        (jointspar.PAPER, LARS),
         {"blocks": {"kind": "jointspar"}, "optimizer": {"kind": "lars"}},
     ),
 )

@@ -25,7 +25,9 @@ from trainers.methods.activations.dropit.spec import DropItConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.levels.spec import AccordionConfig
 from trainers.methods.optimizer.spec import contenders
-from trainers.methods.sync.spec import AccordionBatchConfig, EveryStepConfig, StlSgdConfig
+from trainers.methods.sync.accordion_batch.spec import AccordionBatchConfig
+from trainers.methods.sync.every_step.spec import EveryStepConfig
+from trainers.methods.sync.stl_sgd.spec import StlSgdConfig
 from trainers.spec.partition import IidPartition
 from trainers.spec.replica import ReplicaConfig
 

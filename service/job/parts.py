@@ -5,12 +5,15 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from search.config import BoConfig, Budget, ControllerConfig
-from trainers.methods.activations.spec import ActivationsConfig, KeepConfig
-from trainers.methods.blocks.spec import AllBlocksConfig, BlocksConfig
+from trainers.methods.activations.keep.spec import KeepConfig
+from trainers.methods.activations.spec import ActivationsConfig
+from trainers.methods.blocks.all.spec import AllBlocksConfig
+from trainers.methods.blocks.spec import BlocksConfig
 from trainers.methods.exchange.auto.spec import JobExchange
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.spec import JobOptimizer, ScheduleFreeSgdConfig
-from trainers.methods.sync.spec import EveryStepConfig, SyncConfig
+from trainers.methods.sync.every_step.spec import EveryStepConfig
+from trainers.methods.sync.spec import SyncConfig
 from trainers.spec.link import LinkConfig, MeasureLink
 from trainers.spec.partition import IidPartition, PartitionConfig
 from trainers.spec.ranges import Conflict, conflict_error

@@ -17,7 +17,9 @@ from trainers.methods.exchange.dense.spec import Fp16Config, NoneConfig
 from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.optimizer.spec import ScheduleFreeSgdConfig, SgdConfig
-from trainers.methods.sync.spec import EveryStepConfig, LocalSgdConfig, SyncConfig
+from trainers.methods.sync.every_step.spec import EveryStepConfig
+from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
+from trainers.methods.sync.spec import SyncConfig
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.training.replica import Replica

@@ -6,8 +6,10 @@ from typing import Any
 from exchange_bench import digest
 from sync_scenarios import write_checkpoint
 
+from trainers.methods.blocks.all.spec import AllBlocksConfig
 from trainers.methods.blocks.jointspar.jointspar import JointSpar
-from trainers.methods.blocks.spec import AllBlocksConfig, BlocksConfig, JointSparConfig
+from trainers.methods.blocks.jointspar.spec import JointSparConfig
+from trainers.methods.blocks.spec import BlocksConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.spec import LarsConfig
 from trainers.spec.partition import ByLabelPartition

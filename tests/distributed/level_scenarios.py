@@ -23,7 +23,7 @@ from trainers.methods.levels.spec import (
     WarmupConfig,
 )
 from trainers.methods.optimizer.spec import SgdConfig
-from trainers.methods.sync.spec import AccordionBatchConfig
+from trainers.methods.sync.accordion_batch.spec import AccordionBatchConfig
 from trainers.spec.link import EmulateLink
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp

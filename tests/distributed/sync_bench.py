@@ -13,12 +13,13 @@ from torch import Tensor, nn
 
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.step_result import Exchanged
-from trainers.methods.blocks.registry import AllBlocks
+from trainers.methods.blocks.all.blocks import AllBlocks
 from trainers.methods.exchange.auto.spec import ExchangeConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer import optimizers
 from trainers.methods.optimizer.spec import OptimizerConfig, SgdConfig
-from trainers.methods.sync import registry
+from trainers.methods.sync.build import build
+from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import Update
 from trainers.methods.sync.spec import SyncConfig
 from trainers.spec.replica import ReplicaConfig
@@ -87,13 +88,8 @@ class SyncBench:
         self.parameters = list(self.optimizer.parameters.values())
         self.buffer = GradientBuffer.behind(self.parameters, config.exchange)
         self.node_links = place.node_links()
-        self.policy = registry.build(
-            config,
-            self.optimizer,
-            self.buffer,
-            self.node_links,
-            blocks=AllBlocks(config.exchange, self.buffer, seed=config.seed),
-        )
+        blocks = AllBlocks(config.exchange, self.buffer, seed=config.seed)
+        self.policy = build(PolicyParts(config, self.optimizer, self.buffer, self.node_links, blocks))
         self.number, self.loss = 0, 1.0
 
     @property

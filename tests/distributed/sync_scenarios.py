@@ -21,21 +21,19 @@ from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
 from trainers.methods.exchange.signsgd.spec import SignSgdConfig
 from trainers.methods.exchange.topk.spec import TopKConfig
 from trainers.methods.optimizer.spec import OptimizerConfig, ScheduleFreeSgdConfig, SgdConfig
+from trainers.methods.sync.cocod_sgd.spec import CocodSgdConfig
 from trainers.methods.sync.delayed_average import Background
-from trainers.methods.sync.spec import (
-    CocodSgdConfig,
-    EveryStepConfig,
-    LocalSgdConfig,
-    OverlapLocalSgdConfig,
-    StlSgdConfig,
-    SyncConfig,
-    VrlSgdConfig,
-)
+from trainers.methods.sync.every_step.spec import EveryStepConfig
+from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
+from trainers.methods.sync.overlap_local_sgd.spec import OverlapLocalSgdConfig
+from trainers.methods.sync.spec import SyncConfig
+from trainers.methods.sync.stl_sgd.spec import StlSgdConfig
+from trainers.methods.sync.vrl_sgd.spec import VrlSgdConfig
 from trainers.spec.link import EmulateLink
 from trainers.spec.partition import ByLabelPartition
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
-from trainers.traffic import collectives, cost
+from trainers.traffic import collectives
 from trainers.training.checkpoint import Shard, commit_manifest
 from trainers.training.replica import Replica
 from trainers.training.segment import Segment
@@ -134,7 +132,7 @@ def _traffic(place: Place, config: SyncConfig) -> dict[str, Any]:
         bench.step(0.1, period=2)
         sent.append(sum(bench.node_links.between.ledger.take().values()))
     bench.policy.settle()
-    meeting = cost.meeting_traffic([(D,)], num_workers=place.num_workers, sync=config, exchange=NoneConfig())
+    meeting = config.meeting_traffic([(D,)], num_workers=place.num_workers, exchange=NoneConfig())
     return {"sent": sent, "foreseen": meeting.bytes}
 
 

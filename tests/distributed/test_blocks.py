@@ -6,7 +6,7 @@ import pytest
 from killed_workers import outcome
 from scenarios import Reports
 
-from trainers.methods.blocks.spec import JointSparConfig
+from trainers.methods.blocks.jointspar.spec import JointSparConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.spec import LarsConfig
 from trainers.spec.replica import ReplicaConfig

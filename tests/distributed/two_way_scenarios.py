@@ -18,7 +18,7 @@ from trainers.methods.exchange.dist_ef_sgd.spec import DistEfSgdConfig
 from trainers.methods.exchange.doublesqueeze.spec import DoubleSqueezeConfig
 from trainers.methods.exchange.liec_sgd.spec import LiecSgdConfig
 from trainers.methods.optimizer.spec import OptimizerConfig, ScheduleFreeSgdConfig, SgdConfig
-from trainers.methods.sync.spec import EveryStepConfig
+from trainers.methods.sync.every_step.spec import EveryStepConfig
 from trainers.spec.two_way import DriftingConfig, TwoWayConfig
 from trainers.traffic import cost
 

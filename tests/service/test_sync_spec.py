@@ -11,7 +11,7 @@ from service.job.advice import advice
 from service.job.problems import Problem
 from service.job.spec import JobSpec
 from tests.service.refusals import problems_in
-from trainers.methods.sync.spec import StlSgdConfig
+from trainers.methods.sync.stl_sgd.spec import StlSgdConfig
 
 JOB: dict[str, Any] = {
     "workload": {"kind": "digits-mlp"},

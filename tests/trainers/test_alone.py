@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from trainers.methods.activations.dropit.spec import DropItConfig
-from trainers.methods.blocks.spec import JointSparConfig
+from trainers.methods.blocks.jointspar.spec import JointSparConfig
 from trainers.methods.exchange.auto.spec import AutoConfig
 from trainers.methods.exchange.cser.spec import CserConfig
 from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
 from trainers.methods.exchange.qsgd.spec import QsgdConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.optimizer.spec import OptimizerConfig, SgdConfig
-from trainers.methods.sync.spec import LocalSgdConfig
+from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
 from trainers.spec.partition import ByLabelPartition
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import OwnWorkload

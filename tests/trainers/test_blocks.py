@@ -12,11 +12,13 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from trainers.exchange.buffer import GradientBuffer
+from trainers.methods.blocks.all.spec import AllBlocksConfig
+from trainers.methods.blocks.blocks import build
 from trainers.methods.blocks.division import divide
 from trainers.methods.blocks.jointspar import chances
 from trainers.methods.blocks.jointspar.jointspar import JointSpar
-from trainers.methods.blocks.registry import build
-from trainers.methods.blocks.spec import AllBlocksConfig, BlocksConfig, JointSparConfig
+from trainers.methods.blocks.jointspar.spec import JointSparConfig
+from trainers.methods.blocks.spec import BlocksConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer import optimizers
 from trainers.methods.optimizer.spec import LarsConfig, OptimizerConfig, SgdConfig

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from trainers.methods.activations.dropit.dropit import Activations, SavedTensors
 from trainers.methods.activations.dropit.spec import DropItConfig
-from trainers.methods.activations.spec import KeepConfig
+from trainers.methods.activations.keep.spec import KeepConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.spec import SgdConfig
 from trainers.spec.replica import ReplicaConfig

@@ -44,7 +44,7 @@ from trainers.methods.levels.spec import (
 )
 from trainers.methods.levels.steered import with_epoch
 from trainers.methods.levels.warmup import density_at
-from trainers.methods.sync.spec import AccordionBatchConfig
+from trainers.methods.sync.accordion_batch.spec import AccordionBatchConfig
 from trainers.traffic import cost
 from trainers.traffic.payload_layout import PayloadLayout
 from trainers.training.snapshot import Kept
@@ -227,7 +227,7 @@ def test_an_epoch_is_that_of_the_data_unless_the_job_gives_one():
 def test_a_batch_that_has_grown_sends_what_one_step_did(exchange: ExchangeConfig):
     shared = {"num_workers": 3, "exchange": exchange, "level": exchange.level}
 
-    assert cost.meeting_traffic(SHAPES, sync=AccordionBatchConfig(), **shared) == cost.step_traffic(SHAPES, **shared)
+    assert AccordionBatchConfig().meeting_traffic(SHAPES, **shared) == cost.step_traffic(SHAPES, **shared)
 
 
 # -- CAT ----------------------------------------------------------------------------------------------------

@@ -9,14 +9,12 @@ from hypothesis import given, strategies as st
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.topk.spec import TopKConfig
 from trainers.methods.optimizer.spec import ScheduleFreeSgdConfig
-from trainers.methods.sync.spec import (
-    CocodSgdConfig,
-    EveryStepConfig,
-    LocalSgdConfig,
-    StlSgdConfig,
-    VrlSgdConfig,
-)
-from trainers.methods.sync.stl_sgd import Stage, period_at, stage_at
+from trainers.methods.sync.cocod_sgd.spec import CocodSgdConfig
+from trainers.methods.sync.every_step.spec import EveryStepConfig
+from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
+from trainers.methods.sync.stl_sgd.policy import Stage, period_at, stage_at
+from trainers.methods.sync.stl_sgd.spec import StlSgdConfig
+from trainers.methods.sync.vrl_sgd.spec import VrlSgdConfig
 from trainers.spec.link import EmulateLink
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import Mnist5kCnn
@@ -143,8 +141,8 @@ def test_a_rank_apart_whose_loss_is_not_finite_ends_the_segment_for_all(bad: flo
 
 def test_an_average_costs_what_an_exchange_of_its_kind_does_and_schedule_free_two():
     foreseen = {
-        (sync.kind, num_iterates): cost.meeting_traffic(
-            SHAPES, num_workers=4, sync=sync, exchange=NoneConfig(), num_iterates=num_iterates
+        (sync.kind, num_iterates): sync.meeting_traffic(
+            SHAPES, num_workers=4, exchange=NoneConfig(), num_iterates=num_iterates
         ).bytes
         for sync in (EveryStepConfig(), VrlSgdConfig(), CocodSgdConfig())
         for num_iterates in (1, 2)
@@ -160,8 +158,8 @@ def test_compressed_averages_cost_what_the_exchange_makes_of_them():
     exchange = TopKConfig(density=0.01)
 
     for num_iterates, shapes in ((1, SHAPES), (2, SHAPES * 2)):
-        foreseen = cost.meeting_traffic(
-            SHAPES, num_workers=2, sync=LocalSgdConfig(), exchange=exchange, level=0.01, num_iterates=num_iterates
+        foreseen = LocalSgdConfig().meeting_traffic(
+            SHAPES, num_workers=2, exchange=exchange, level=0.01, num_iterates=num_iterates
         )
         assert foreseen == cost.step_traffic(shapes, num_workers=2, exchange=exchange, level=0.01)
 

@@ -12,7 +12,7 @@ from trainers.methods.exchange.dist_ef_sgd.spec import DistEfSgdConfig
 from trainers.methods.exchange.doublesqueeze.spec import DoubleSqueezeConfig
 from trainers.methods.exchange.liec_sgd.spec import LiecSgdConfig
 from trainers.methods.optimizer.spec import LarsConfig, ScheduleFreeSgdConfig, SgdConfig
-from trainers.methods.sync.spec import LocalSgdConfig
+from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
 from trainers.traffic import collectives, cost, sizes
 from trainers.traffic.block_shards import BlockShards
 from trainers.training.replica import Replica

@@ -8,6 +8,10 @@ from typing import Annotated, Any, Union
 
 from pydantic import Field
 
+from trainers.methods.activations.dropit import spec as dropit
+from trainers.methods.activations.keep import spec as keep
+from trainers.methods.blocks.all import spec as all_blocks
+from trainers.methods.blocks.jointspar import spec as jointspar
 from trainers.methods.exchange.adacomp import spec as adacomp
 from trainers.methods.exchange.cser import spec as cser
 from trainers.methods.exchange.dense import spec as dense
@@ -24,7 +28,16 @@ from trainers.methods.exchange.signsgd import spec as signsgd
 from trainers.methods.exchange.terngrad import spec as terngrad
 from trainers.methods.exchange.threshold import spec as threshold
 from trainers.methods.exchange.topk import spec as topk
-from trainers.spec.method import Method, Part
+from trainers.methods.optimizer import spec as optimizer
+from trainers.methods.sync.accordion_batch import spec as accordion_batch
+from trainers.methods.sync.cocod_sgd import spec as cocod_sgd
+from trainers.methods.sync.every_step import spec as every_step
+from trainers.methods.sync.local_sgd import spec as local_sgd
+from trainers.methods.sync.overlap_local_sgd import spec as overlap_local_sgd
+from trainers.methods.sync.stl_sgd import spec as stl_sgd
+from trainers.methods.sync.vrl_sgd import spec as vrl_sgd
+from trainers.spec import partition
+from trainers.spec.method import OPEN, Method, Part
 
 GROUP = "wiretune.methods"
 
@@ -47,6 +60,19 @@ OURS: tuple[Method, ...] = (
     dist_ef_sgd.METHOD,
     cser.METHOD,
     liec_sgd.METHOD,
+    every_step.METHOD,
+    local_sgd.METHOD,
+    stl_sgd.METHOD,
+    vrl_sgd.METHOD,
+    cocod_sgd.METHOD,
+    overlap_local_sgd.METHOD,
+    accordion_batch.METHOD,
+    all_blocks.METHOD,
+    jointspar.METHOD,
+    keep.METHOD,
+    dropit.METHOD,
+    *optimizer.METHODS,
+    *partition.METHODS,
 )
 
 
@@ -59,6 +85,8 @@ def _from_elsewhere(entry: EntryPoint, known: set[tuple[str, str]]) -> Method:
         raise ImportError(f"the method `{entry.name}` of the package {package} cannot be imported: {error}") from error
     if not isinstance(method, Method):
         raise ImportError(f"{entry.value} of the package {package} must be a trainers.spec.method.Method")
+    if method.part not in OPEN:
+        raise ImportError(f"the package {package} adds `{method.kind}` to {method.part}; open to others: {OPEN}")
     if (method.part, method.kind) in known:
         raise ImportError(f"the package {package} names its {method.part} `{method.kind}`, which there is already")
     return method

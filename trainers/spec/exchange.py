@@ -40,6 +40,8 @@ class ExchangeBase(Config):
     is_exact: ClassVar[bool] = False
     #: Whether it has a level for each layer by itself.
     has_layer_levels: ClassVar[bool] = False
+    #: Whether it stands for several kinds, of which a search chooses.
+    competes: ClassVar[bool] = False
 
     kind: str
     overlap: bool = Field(True, description="send gradients while backward still computes others")

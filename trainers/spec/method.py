@@ -11,6 +11,10 @@ from trainers.spec.ranges import Config
 Part = Literal["exchange", "sync", "blocks", "activations", "optimizer", "partition"]
 
 
+#: Those whose methods are built through the registry, so that other packages can add some.
+OPEN: tuple[Part, ...] = ("exchange", "sync", "blocks")
+
+
 class Paper(NamedTuple):
     """A publication; authors by family name, in the paper's order."""
 
@@ -38,12 +42,13 @@ class Method:
 
     part: Part
     config: type[Config]
-    implementation: str  # `package.module:name`, imported when a worker first needs it
+    implementation: str = ""  # `package.module:name`, imported when a worker first needs it; of parts in `OPEN`
     papers: tuple[Paper, ...] = ()  # none: common practice, or our own
     least: Mapping[str, Any] = field(default_factory=dict)
     beside: Mapping[str, Any] = field(default_factory=dict)
     otherwise: tuple[Mapping[str, Any], ...] = ()
     competing: Competing | None = None  # None: it does not compete in `auto`
+    policy: str = ""  # of an exchange under which parameters drift: what becomes of them, as `implementation`
 
     @property
     def kind(self) -> str:
@@ -57,5 +62,13 @@ class Method:
 
     def load(self) -> Any:
         """Import and return the implementation. Raises ImportError or AttributeError if it is not there."""
-        module, _, name = self.implementation.partition(":")
-        return getattr(importlib.import_module(module), name)
+        return _imported(self.implementation)
+
+    def load_policy(self) -> Any:
+        """Import and return the policy, if it has one of its own."""
+        return _imported(self.policy) if self.policy else None
+
+
+def _imported(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from trainers.spec.method import Method, Paper
 from trainers.spec.ranges import Config
 
 
@@ -29,3 +30,21 @@ class ByLabelPartition(Config):
 
 
 PartitionConfig = Annotated[IidPartition | DirichletPartition | ByLabelPartition, Field(discriminator="kind")]
+
+METHODS = (
+    Method("partition", IidPartition),
+    Method(
+        "partition",
+        DirichletPartition,
+        papers=(
+            Paper(
+                "Hsu, Qi, Brown",
+                "Measuring the effects of non-identical data distribution for federated visual classification",
+                "arXiv:1909.06335",
+                2019,
+            ),
+        ),
+        least={"alpha": 0.3},
+    ),
+    Method("partition", ByLabelPartition),
+)

@@ -5,11 +5,14 @@ from typing import Literal
 
 from pydantic import Field
 
-from trainers.methods.activations.spec import ActivationsConfig, KeepConfig
-from trainers.methods.blocks.spec import AllBlocksConfig, BlocksConfig, blocks_conflict
+from trainers.methods.activations.keep.spec import KeepConfig
+from trainers.methods.activations.spec import ActivationsConfig
+from trainers.methods.blocks.all.spec import AllBlocksConfig
+from trainers.methods.blocks.spec import BlocksConfig
 from trainers.methods.exchange.auto.spec import LOCAL, Beside, JobExchange, Option, menu, options_conflict
 from trainers.methods.optimizer.spec import JobOptimizer, exchange_conflict
-from trainers.methods.sync.spec import EveryStepConfig, SyncConfig, sync_conflict
+from trainers.methods.sync.every_step.spec import EveryStepConfig
+from trainers.methods.sync.spec import SyncConfig
 from trainers.spec.link import LinkConfig, MeasureLink
 from trainers.spec.partition import IidPartition, PartitionConfig
 from trainers.spec.ranges import Config, Conflict, Range
@@ -74,9 +77,9 @@ class ReplicaConfig(Config):
     def conflicts(self) -> Iterator[Conflict]:
         """Yield what does not fit together, each at its part."""
         yield from super().conflicts()
-        if message := sync_conflict(self.sync, self.exchange, self.optimizer.kind):
+        if message := self.sync.conflict(self.exchange, self.optimizer.kind):
             yield Conflict("/sync", self.sync.kind, message)
-        if message := blocks_conflict(self.blocks, self.exchange, self.sync, self.optimizer.kind):
+        if message := self.blocks.conflict(self.exchange, self.sync, self.optimizer.kind):
             yield Conflict("/blocks", self.blocks.kind, message)
         if message := exchange_conflict(self.optimizer, self.exchange.kind):
             yield Conflict("/optimizer", self.optimizer.kind, message)

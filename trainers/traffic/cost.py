@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from trainers.methods.blocks.division import divide
-from trainers.methods.sync.spec import AccordionBatchConfig, BehindConfig, EveryStepConfig, SyncConfig
 from trainers.spec.exchange import ExchangeBase
 from trainers.spec.link import EmulateLink
+from trainers.spec.sync import SyncBase
 from trainers.traffic.buckets import split
 from trainers.traffic.collectives import (
     CONTROL_WORDS,
@@ -37,26 +37,6 @@ def step_traffic(
     return exchange.step_traffic(split(shapes, exchange), num_workers, level)
 
 
-def meeting_traffic(
-    shapes: Sequence[Sequence[int]],
-    *,
-    num_workers: int,
-    sync: SyncConfig,
-    exchange: ExchangeBase,
-    level: float | None = None,
-    num_iterates: int = 1,
-) -> Traffic:
-    """Return the traffic of averaging once, as `step_traffic` does of a step, which it is where these are gradients.
-
-    `num_iterates` is 2 with Schedule-Free, whose z is averaged too, and else 1.
-    """
-    if isinstance(sync, EveryStepConfig | AccordionBatchConfig):
-        return step_traffic(shapes, num_workers=num_workers, exchange=exchange, level=level)
-    if isinstance(sync, BehindConfig):
-        return all_reduce(WORD_BYTES * num_iterates * num_elements(shapes), num_workers)
-    return step_traffic([*shapes] * num_iterates, num_workers=num_workers, exchange=exchange, level=level)
-
-
 def drawn_step(shapes: Sequence[Sequence[int]], *, num_workers: int, exchange: ExchangeBase, share: float) -> Traffic:
     """Return the mean traffic of a step that draws `share` of the blocks, all equally likely; rounds are the most.
 
@@ -75,14 +55,14 @@ class StepMeans(NamedTuple):
     seconds: float
 
 
-def mean_step(meeting: Traffic, *, sync: SyncConfig, period: int, link: EmulateLink, compute_s: float) -> StepMeans:
+def mean_step(meeting: Traffic, *, sync: SyncBase, period: int, link: EmulateLink, compute_s: float) -> StepMeans:
     """Return what a step takes that computes for `compute_s` and averages every `period` steps with `meeting`.
 
     A method that averages while it trains on takes the longer of the two; others take their sum, whatever an exchange
     of gradients may hide behind backward.
     """
     shared_s = meeting.seconds(link) / period
-    seconds = max(compute_s, shared_s) if isinstance(sync, BehindConfig) else compute_s + shared_s
+    seconds = max(compute_s, shared_s) if sync.overlaps else compute_s + shared_s
     return StepMeans(bytes=meeting.bytes / period, seconds=seconds)
 
 

@@ -22,10 +22,11 @@ from trainers.exchange.node_links import NodeLinks, found
 from trainers.exchange.step_result import Exchanged, mean_density
 from trainers.exchange.topology import Nodes, Topology
 from trainers.methods.activations.dropit.dropit import Activations, SavedTensors
-from trainers.methods.blocks import registry as block_registry
+from trainers.methods.blocks import blocks
 from trainers.methods.optimizer import auto as optimizer_auto
-from trainers.methods.sync import registry as sync_registry
-from trainers.methods.sync.every_step import EveryStep
+from trainers.methods.sync import build as sync
+from trainers.methods.sync.every_step.policy import EveryStep
+from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import Parts, Update
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.two_way import DriftingConfig, group_conflict
@@ -71,7 +72,7 @@ class Replica:
         self._communication = Communication(self._buffer, self.device, threads=config.threads)
         self._activations, self._saved = Activations(config.activations, self.model), SavedTensors(self.model)
         self._feed = feed.build(self.workload, config, num_workers)
-        self._blocks = block_registry.build(config, self.model, self._buffer, epoch_steps=self._feed.epoch_steps)
+        self._blocks = blocks.build(config, self.model, self._buffer, epoch_steps=self._feed.epoch_steps)
         self._single = EveryStep(DenseExchange(self._buffer, Connection(1, pacing.Unpaced(), Ledger())))
         self._steps = Steps()
         # Distinct per rank and job, so that e.g. dropout masks differ; torch mixes the bits.
@@ -90,13 +91,15 @@ class Replica:
         self._buffer.part()
         link = pacing.build(self.config.link)
         self._node_links = NodeLinks(topology, self.rank, link, payload=self.config.sync.payload)
-        self._sync = sync_registry.build(
-            self.config,
-            self._optimizer,
-            self._buffer,
-            self._node_links,
-            blocks=self._blocks,
-            epoch_steps=self._feed.epoch_steps,
+        self._sync = sync.build(
+            PolicyParts(
+                self.config,
+                self._optimizer,
+                self._buffer,
+                self._node_links,
+                self._blocks,
+                epoch_steps=self._feed.epoch_steps,
+            )
         )
         self._exchange = self._sync.exchange
         trained: Parts = {"parameters": Tensors(dict(self.model.named_parameters())), "optimizer": self._optimizer}

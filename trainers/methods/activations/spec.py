@@ -1,17 +1,10 @@
-"""The choices of what layers keep for backward. Pydantic only: a job is checked without torch."""
+"""The type of a job's `activations`: what layers keep for backward. Pydantic only: a job is checked without torch."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
 from trainers.methods.activations.dropit.spec import DropItConfig
-from trainers.spec.ranges import Config
-
-
-class KeepConfig(Config):
-    """Layers keep their whole inputs for backward."""
-
-    kind: Literal["keep"] = "keep"
-
+from trainers.methods.activations.keep.spec import KeepConfig
 
 ActivationsConfig = Annotated[KeepConfig | DropItConfig, Field(discriminator="kind")]

@@ -4,7 +4,15 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
+from trainers.spec.method import Paper
 from trainers.spec.ranges import Config
+
+ACCORDION = Paper(
+    "Agarwal, Wang, Lee, Venkataraman, Papailiopoulos",
+    "Adaptive gradient communication via critical learning regime identification",
+    "MLSys",
+    2021,
+)
 
 
 class StaticConfig(Config):

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
+from trainers.spec.method import Method, Paper
 from trainers.spec.ranges import Config, Conflict, Range
 
 LearningRate = Annotated[float, Field(ge=1e-8, le=1e3, allow_inf_nan=False)]
@@ -173,6 +174,34 @@ class AutoOptimizerConfig(Config):
                 )
 
 
+LARS = Paper("You, Gitman, Ginsburg", "Large batch training of convolutional networks", "arXiv:1708.03888", 2017)
+_SCHEDULE_FREE = Paper("Defazio, Yang, Mehta, Mishchenko, Khaled, Cutkosky", "The road less scheduled", "NeurIPS", 2024)
+METHODS = (
+    Method("optimizer", SgdConfig),
+    Method("optimizer", LarsConfig, papers=(LARS,)),
+    Method(
+        "optimizer",
+        AdamWConfig,
+        papers=(Paper("Loshchilov, Hutter", "Decoupled weight decay regularization", "ICLR", 2019),),
+    ),
+    Method(
+        "optimizer",
+        MuonConfig,
+        papers=(
+            Paper(
+                "Jordan, Jin, Boza, You, Cesista, Newhouse, Bernstein",
+                "Muon: an optimizer for hidden layers in neural networks",
+                "kellerjordan.github.io/posts/muon",
+                2024,
+            ),
+            Paper("Liu, Su et al.", "Muon is scalable for LLM training", "arXiv:2502.16982", 2025),
+        ),
+    ),
+    Method("optimizer", ScheduleFreeSgdConfig, papers=(_SCHEDULE_FREE,)),
+    Method("optimizer", ScheduleFreeAdamWConfig, papers=(_SCHEDULE_FREE,)),
+    Method("optimizer", OwnOptimizerConfig),
+    Method("optimizer", AutoOptimizerConfig, beside={"controller": {"kind": "bo"}}),
+)
 #: What a job's `optimizer` may be.
 JobOptimizer = Annotated[OptimizerConfig | AutoOptimizerConfig, Field(discriminator="kind")]
 

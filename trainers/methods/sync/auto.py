@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from trainers.exchange import two_level
-from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.node_links import NodeLinks
 from trainers.exchange.step_result import Exchanged
@@ -21,12 +20,11 @@ from trainers.methods import build as methods
 from trainers.methods.exchange.auto.exchange import AutoExchange
 from trainers.methods.exchange.auto.spec import LOCAL, AutoConfig, Option, by_kind, exchange_of
 from trainers.methods.optimizer.optimizers import Optimizer
-from trainers.methods.sync.averaging import Iterate, Meeting
-from trainers.methods.sync.local import Alone
-from trainers.methods.sync.local_sgd import LocalSgd
+from trainers.methods.sync.averaging import Meeting
+from trainers.methods.sync.local_sgd.policy import LocalSgd
+from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
+from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import Parts, Update
-from trainers.methods.sync.spec import LocalSgdConfig
-from trainers.spec.replica import ReplicaConfig
 
 
 class AutoSync:
@@ -108,10 +106,9 @@ class AutoSync:
             self._local.load_scalars(scalars["local"])
 
 
-def build(
-    config: ReplicaConfig, auto: AutoConfig, optimizer: Optimizer, buffer: GradientBuffer, node_links: NodeLinks
-) -> AutoSync:
-    """Return the policy of `config`, whose exchange is `auto`, as `registry.build` does of others."""
+def build(auto: AutoConfig, parts: PolicyParts) -> AutoSync:
+    """Return the policy of a replica whose exchange is `auto`."""
+    config, buffer, node_links = parts.config, parts.buffer, parts.node_links
     kinds = by_kind(config.menu)
     exchanges = {
         kind: methods.exchange(exchange_of(options, like=auto), buffer, node_links.between, seed=config.seed)
@@ -120,10 +117,9 @@ def build(
     }
     local = None
     if LOCAL in kinds:
-        exchanges[LOCAL] = alone = Alone(buffer)
-        iterate = Iterate(optimizer.iterate(), num_parameters=buffer.num_elements)
-        meeting = Meeting(exchange_of(kinds[LOCAL], like=auto), iterate, node_links, seed=config.seed)
-        local = LocalSgd(LocalSgdConfig(), iterate, meeting, gradients=alone)
+        exchanges[LOCAL] = alone = parts.alone()
+        meeting = Meeting(exchange_of(kinds[LOCAL], like=auto), parts.iterate, node_links, seed=config.seed)
+        local = LocalSgd(LocalSgdConfig(), parts.iterate, meeting, gradients=alone)
     leading = AutoExchange(exchanges, buffer) if node_links.leads else None
     gradients = two_level.TwoLevelExchange(leading or two_level.Follower(), buffer, node_links)
-    return AutoSync(config.menu, optimizer, node_links, gradients=gradients, leading=leading, local=local)
+    return AutoSync(config.menu, parts.optimizer, node_links, gradients=gradients, leading=leading, local=local)

@@ -13,7 +13,7 @@ from trainers.exchange.step_result import DIVERGED, Exchanged, is_finite
 from trainers.methods.sync.averaging import Iterate
 from trainers.methods.sync.local import Local
 from trainers.methods.sync.policy import Update
-from trainers.methods.sync.spec import BehindConfig
+from trainers.spec.sync import DelayedAverageConfig
 
 
 class Background:
@@ -54,7 +54,7 @@ class Background:
             torch.cuda.current_stream(self._device).wait_event(self._ready)
 
 
-class Behind(Local):
+class DelayedAverage(Local):
     """Keeps the vector that the ranks average; before the first round it is the common start.
 
     Its bits are the same on all ranks when it has arrived, and so is the verdict whether it is finite.
@@ -62,7 +62,9 @@ class Behind(Local):
 
     agrees = False
 
-    def __init__(self, config: BehindConfig, iterate: Iterate, background: Background, *, gradients: Exchange) -> None:
+    def __init__(
+        self, config: DelayedAverageConfig, iterate: Iterate, background: Background, *, gradients: Exchange
+    ) -> None:
         super().__init__(config, iterate, gradients=gradients, exchange=gradients)
         self._background, self._average = background, iterate.read()
 

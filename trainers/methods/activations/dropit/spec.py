@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from trainers.spec.method import Method, Paper
 from trainers.spec.ranges import Config
 
 Gamma = Annotated[float, Field(ge=0, lt=1)]
@@ -17,3 +18,17 @@ class DropItConfig(Config):
     selection: Literal["sampled", "exact"] = Field(
         "sampled", description="sampled: by a threshold that a sample of the entries finds; exact: by sorting them"
     )
+
+
+METHOD = Method(
+    "activations",
+    DropItConfig,
+    papers=(
+        Paper(
+            "Chen, Xu, Wang, Cheng, Yao",
+            "DropIT: dropping intermediate tensors for memory-efficient DNN training",
+            "ICLR",
+            2023,
+        ),
+    ),
+)

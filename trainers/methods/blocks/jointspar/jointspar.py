@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import Parameter
 
 from trainers.exchange import two_level
@@ -19,11 +19,14 @@ from trainers.exchange.buffer import LEAD, GradientBuffer
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.node_links import NodeLinks
 from trainers.exchange.step_result import Exchanged
+from trainers.methods.blocks.division import divide
 from trainers.methods.blocks.jointspar import chances
-from trainers.methods.blocks.spec import JointSparConfig
+from trainers.methods.blocks.jointspar.spec import JointSparConfig
 from trainers.methods.exchange.auto.spec import ExchangeConfig
+from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.spec.exchange import ExchangeBase
 from trainers.spec.ranges import first
+from trainers.spec.replica import ReplicaConfig
 from trainers.traffic.buckets import Bucket, Layer
 from trainers.training.snapshot import Stateful, Stateless
 
@@ -187,3 +190,17 @@ class Packed(GradientBuffer):
         """Overwrite the gradients of `source`."""
         for layer, origin in self._origins.items():
             self._source.of(origin).copy_(self.of(layer))
+
+
+def build(config: ReplicaConfig, model: nn.Module, buffer: GradientBuffer, *, epoch_steps: int | None) -> JointSpar:
+    """Return what draws among the blocks of `model`."""
+    assert isinstance(config.blocks, JointSparConfig) and isinstance(config.exchange, NoneConfig)  # others conflict
+    blocks = _blocks_of(model, buffer)
+    return JointSpar(config.blocks, buffer, blocks, exchange=config.exchange, seed=config.seed)
+
+
+def _blocks_of(model: nn.Module, buffer: GradientBuffer) -> list[list[int]]:
+    """Return the indices, in the buffer, of each block's parameters."""
+    places = {parameter: index for index, parameter in enumerate(buffer.parameters)}
+    trained = [parameter for parameter in model.parameters() if parameter in places]
+    return [[places[trained[index]] for index in block] for block in divide([each.shape for each in trained])]

@@ -1,7 +1,7 @@
 """`exchange: {kind: auto}`: which exchanges compete, by name. Pydantic only: a job is checked without torch."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias, TypedDict, Unpack
 
 from pydantic import Field, TypeAdapter, ValidationError, field_validator
 
@@ -86,6 +86,8 @@ DEFAULT = (
 
 class AutoConfig(ExchangeBase):
     """Kinds compete: the controller chooses among `options`, by what they cost and teach on the job's own link."""
+
+    competes: ClassVar[bool] = True
 
     kind: Literal["auto"] = "auto"
     options: tuple[str, ...] | None = Field(

@@ -28,6 +28,7 @@ METHOD = Method(
     "exchange",
     LiecSgdConfig,
     "trainers.methods.exchange.liec_sgd.exchange:build",
+    policy="trainers.methods.exchange.liec_sgd.policy:build",
     papers=(
         Paper(
             "Cheng, Shen, Xu, Qian, Wu, Zhou, Zhang, Tao, Chen",

@@ -8,12 +8,13 @@ from torch import Tensor
 
 from trainers.exchange.exchange import Exchange
 from trainers.methods.sync.averaging import Iterate
-from trainers.methods.sync.delayed_average import Background, Behind
+from trainers.methods.sync.cocod_sgd.spec import CocodSgdConfig
+from trainers.methods.sync.delayed_average import Background, DelayedAverage
+from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import Update
-from trainers.methods.sync.spec import CocodSgdConfig
 
 
-class CocodSgd(Behind):
+class CocodSgd(DelayedAverage):
     """Keeps where this rank's round began; the average of these is under way meanwhile."""
 
     def __init__(
@@ -31,3 +32,8 @@ class CocodSgd(Behind):
 
     def tensors(self) -> dict[str, Tensor]:
         return super().tensors() | {"begun": self._begun}
+
+
+def build(config: CocodSgdConfig, parts: PolicyParts) -> CocodSgd:
+    """Return the policy from where the parameters are now."""
+    return CocodSgd(config, parts.iterate, parts.background(), gradients=parts.alone())

@@ -14,8 +14,9 @@ from trainers.exchange.exchange import Exchange
 from trainers.exchange.step_result import Exchanged
 from trainers.methods.sync.averaging import Iterate, Meeting
 from trainers.methods.sync.local import Local
+from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import Update
-from trainers.methods.sync.spec import VrlSgdConfig
+from trainers.methods.sync.vrl_sgd.spec import VrlSgdConfig
 
 
 class VrlSgd(Local):
@@ -43,3 +44,8 @@ class VrlSgd(Local):
 
     def tensors(self) -> dict[str, Tensor]:
         return {"drift": self._drift}
+
+
+def build(config: VrlSgdConfig, parts: PolicyParts) -> VrlSgd:
+    """Return the policy from where the parameters are now."""
+    return VrlSgd(config, parts.iterate, parts.meeting(), gradients=parts.alone())

@@ -12,9 +12,11 @@ from torch import Tensor
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.step_result import Exchanged
 from trainers.methods.sync.averaging import Iterate, Meeting
-from trainers.methods.sync.local_sgd import LocalSgd
+from trainers.methods.sync.local_sgd.policy import LocalSgd
+from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import Update
-from trainers.methods.sync.spec import StlSgdConfig
+from trainers.methods.sync.stl_sgd.spec import StlSgdConfig
+from trainers.spec.partition import IidPartition
 
 
 class Stage(NamedTuple):
@@ -74,3 +76,9 @@ class StlSgd(LocalSgd):
 
     def tensors(self) -> dict[str, Tensor]:
         return super().tensors() | {"center": self._center}
+
+
+def build(config: StlSgdConfig, parts: PolicyParts) -> StlSgd:
+    """Return the policy from where the parameters are now."""
+    is_iid = config.data == "iid" or (config.data == "auto" and isinstance(parts.config.partition, IidPartition))
+    return StlSgd(config, parts.iterate, parts.meeting(), gradients=parts.alone(), is_iid=is_iid)

@@ -9,12 +9,13 @@ from torch import Tensor
 
 from trainers.exchange.exchange import Exchange
 from trainers.methods.sync.averaging import Iterate
-from trainers.methods.sync.delayed_average import Background, Behind
+from trainers.methods.sync.delayed_average import Background, DelayedAverage
+from trainers.methods.sync.overlap_local_sgd.spec import OverlapLocalSgdConfig
+from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import Update
-from trainers.methods.sync.spec import OverlapLocalSgdConfig
 
 
-class OverlapLocalSgd(Behind):
+class OverlapLocalSgd(DelayedAverage):
     """Keeps this rank's velocity of the anchor, in gradient units; the anchor is what is averaged."""
 
     def __init__(
@@ -36,3 +37,8 @@ class OverlapLocalSgd(Behind):
 
     def tensors(self) -> dict[str, Tensor]:
         return super().tensors() | {"velocity": self._velocity}
+
+
+def build(config: OverlapLocalSgdConfig, parts: PolicyParts) -> OverlapLocalSgd:
+    """Return the policy from where the parameters are now."""
+    return OverlapLocalSgd(config, parts.iterate, parts.background(), gradients=parts.alone())

@@ -13,8 +13,10 @@ from trainers.exchange.exchange import Exchange
 from trainers.exchange.step_result import Exchanged
 from trainers.methods.sync.averaging import Iterate, Meeting
 from trainers.methods.sync.local import Local
+from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
+from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import Update
-from trainers.methods.sync.spec import LocalSgdConfig, StlSgdConfig
+from trainers.methods.sync.stl_sgd.spec import StlSgdConfig
 
 
 class LocalSgd(Local):
@@ -50,3 +52,8 @@ class LocalSgd(Local):
 
     def tensors(self) -> dict[str, Tensor]:
         return {"anchor": self._anchor, "velocity": self._velocity}
+
+
+def build(config: LocalSgdConfig, parts: PolicyParts) -> LocalSgd:
+    """Return the policy from where the parameters are now."""
+    return LocalSgd(config, parts.iterate, parts.meeting(), gradients=parts.alone())

@@ -4,7 +4,10 @@ from torch import Tensor
 
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.step_result import Exchanged
-from trainers.methods.sync.policy import Parts, Update
+from trainers.methods import registry
+from trainers.methods.sync.every_step.spec import EveryStepConfig
+from trainers.methods.sync.parts import PolicyParts
+from trainers.methods.sync.policy import Parts, SyncPolicy, Update
 
 
 class EveryStep:
@@ -32,3 +35,13 @@ class EveryStep:
 
     def settle(self) -> None:
         return
+
+
+def build(config: EveryStepConfig, parts: PolicyParts) -> SyncPolicy:
+    """Return the policy, or that of an exchange under which parameters drift."""
+    exchange = parts.config.exchange
+    drifting = registry.get("exchange", exchange.kind).load_policy()
+    if drifting is None:
+        return EveryStep(parts.exchange())
+    policy: SyncPolicy = drifting(exchange, parts)
+    return policy

@@ -10,8 +10,9 @@ from trainers.exchange.exchange import Exchange
 from trainers.exchange.node_links import NodeLinks
 from trainers.exchange.step_result import Exchanged
 from trainers.methods.levels.regimes import Regimes
+from trainers.methods.sync.accordion_batch.spec import AccordionBatchConfig
+from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import Parts, Update
-from trainers.methods.sync.spec import AccordionBatchConfig
 from trainers.traffic.buckets import Bucket
 from trainers.training.snapshot import Stateless
 
@@ -120,3 +121,8 @@ class AccordionBatch:
     def load_scalars(self, scalars: dict[str, Any]) -> None:
         self._holding.load_scalars(scalars["holding"])
         self._regimes.load_scalars(scalars["regimes"])
+
+
+def build(config: AccordionBatchConfig, parts: PolicyParts) -> AccordionBatch:
+    """Return the policy, which watches the buffer's gradients from now on."""
+    return AccordionBatch(config.lasting(parts.epoch_steps), parts.exchange(), parts.buffer, parts.node_links)

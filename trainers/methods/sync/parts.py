@@ -1,0 +1,47 @@
+"""Everything that a sync policy may be built from, on one rank."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from trainers.exchange.buffer import GradientBuffer
+from trainers.exchange.exchange import Exchange
+from trainers.exchange.node_links import NodeLinks
+from trainers.methods.blocks.blocks import Blocks
+from trainers.methods.optimizer.optimizers import Optimizer
+from trainers.methods.sync.averaging import Iterate, Meeting
+from trainers.methods.sync.delayed_average import Background
+from trainers.methods.sync.local import Alone
+from trainers.spec.replica import ReplicaConfig
+
+
+@dataclass(frozen=True)
+class PolicyParts:
+    """The parameters of `optimizer`, whose gradients are in `buffer`, and the ways to exchange either."""
+
+    config: ReplicaConfig
+    optimizer: Optimizer
+    buffer: GradientBuffer
+    node_links: NodeLinks
+    blocks: Blocks
+    epoch_steps: int | None = None  # of the data; None: it does not end
+
+    @cached_property
+    def iterate(self) -> Iterate:
+        """The parameters, and what else the optimizer trains, from where they are now."""
+        return Iterate(self.optimizer.iterate(), num_parameters=self.buffer.num_elements)
+
+    def exchange(self) -> Exchange:
+        """Return the job's exchange of gradients, for every step."""
+        return self.blocks.exchange(self.node_links)
+
+    def alone(self) -> Alone:
+        """Return what takes the place of an exchange while a rank trains by itself."""
+        return Alone(self.buffer)
+
+    def meeting(self) -> Meeting:
+        """Return the job's exchange as one of vectors like the iterate, for when ranks meet."""
+        return Meeting(self.config.exchange, self.iterate, self.node_links, seed=self.config.seed)
+
+    def background(self) -> Background:
+        """Return a thread that averages while the ranks train on."""
+        return Background(self.node_links, self.buffer.gradient.device, threads=self.config.threads)

@@ -1,0 +1,109 @@
+"""The base of every sync policy's configuration: what it averages, what that sends, and what it goes with.
+
+A policy that says nothing of a choice averages exactly, and refuses whatever would not. Pydantic only, so that a job
+can be checked without torch.
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from trainers.spec.exchange import ExchangeBase, Period
+from trainers.spec.ranges import Config
+from trainers.traffic.buckets import split
+from trainers.traffic.collectives import WORD_BYTES, Traffic, all_reduce, num_elements
+
+Shapes = Sequence[Sequence[int]]
+#: What the bytes of a policy are billed as.
+Payload = Literal["gradient", "parameters"]
+
+
+class SyncBase(Config):
+    """A policy that keeps the workers' parameters together."""
+
+    payload: ClassVar[Payload] = "parameters"
+    #: Whether workers train on while they average.
+    overlaps: ClassVar[bool] = False
+
+    kind: str
+
+    def conflict(self, exchange: ExchangeBase, optimizer: str) -> str | None:
+        """Return why this does not go with `exchange`, or with an optimizer of this kind; None: it does."""
+        if optimizer == "auto":
+            return (
+                f"optimizers that compete start from one state of all workers, which under `{self.kind}` have "
+                "parameters or batches of their own: give `sync: {kind: every_step}`, or one `optimizer`, as "
+                "`{kind: sgd}`"
+            )
+        if exchange.competes:
+            return (
+                f"`auto` chooses itself how often workers meet, and `{self.kind}` says it too: leave `sync` out, or "
+                "give one `exchange`, as `{kind: none}`"
+            )
+        return self.exchange_conflict(exchange)
+
+    def exchange_conflict(self, exchange: ExchangeBase) -> str | None:
+        """Return why this does not average by one kind of exchange; None: it does."""
+        if exchange.is_exact:
+            return None
+        return (
+            f"`{self.kind}` averages exactly, and `{exchange.kind}` does not: give `exchange: {{kind: none}}`, or "
+            "`sync: {kind: local_sgd}`, which compresses"
+        )
+
+    def meeting_traffic(
+        self,
+        shapes: Shapes,
+        *,
+        num_workers: int,
+        exchange: ExchangeBase,
+        level: float | None = None,
+        num_iterates: int = 1,
+    ) -> Traffic:
+        """Return the traffic of averaging once, by `exchange`.
+
+        `num_iterates` is 2 with Schedule-Free, whose z is averaged too, and else 1; where gradients are averaged, only
+        those are. `level` is as in `trainers.traffic.cost.step_traffic`.
+        """
+        averaged = [*shapes] * (num_iterates if self.payload == "parameters" else 1)
+        return exchange.step_traffic(split(averaged, exchange), num_workers, level)
+
+
+class LocalUpdatesConfig(SyncBase):
+    """The base of local updates: workers train by themselves for a while and then average their parameters."""
+
+    period: Period | tuple[Period, Period] = Field(8, description="steps from one averaging to the next")
+
+
+class CompressedUpdatesConfig(LocalUpdatesConfig):
+    """The base of policies that send differences of parameters, by any exchange that loses none of them for good."""
+
+    def exchange_conflict(self, exchange: ExchangeBase) -> str | None:
+        if exchange.level_policy == "static":
+            reason = exchange.difference_conflict()
+        else:
+            reason = f"`levels: {{kind: {exchange.level_policy}}}` is about gradients of every step"
+        if reason is None:
+            return None
+        return (
+            f"`{self.kind}` compresses differences of parameters, and {reason}: give `exchange: {{kind: topk, density: "
+            "0.01}` or another one with `memory: residual`, or `{kind: none}`"
+        )
+
+
+class DelayedAverageConfig(LocalUpdatesConfig):
+    """The base of policies that average while the workers train on."""
+
+    overlaps: ClassVar[bool] = True
+
+    def meeting_traffic(
+        self,
+        shapes: Shapes,
+        *,
+        num_workers: int,
+        exchange: ExchangeBase,
+        level: float | None = None,
+        num_iterates: int = 1,
+    ) -> Traffic:
+        return all_reduce(WORD_BYTES * num_iterates * num_elements(shapes), num_workers)
