@@ -79,7 +79,7 @@ def api() -> Iterator[Api]:
 
 @pytest.fixture
 def door(api: Api) -> Iterator[Door]:
-    door = Door(api_url=f"http://127.0.0.1:{api.http.server.server_port}", job_id="job", attempt=1, token="secret")
+    door = Door(api_url=f"http://127.0.0.1:{api.server.server_port}", job_id="job", attempt=1, token="secret")
     yield door
     door.close()
 

@@ -90,7 +90,7 @@ class ScheduleFreeAdamWConfig(Config):
 
 
 class MuonConfig(Config):
-    """`torch.optim.Muon` for matrices and kernels (Jordan, 2024), AdamW for the rest, at one learning rate.
+    """Muon for matrices and kernels (Jordan, 2024), AdamW for the rest, at one learning rate.
 
     Orthogonal steps are scaled to the size of AdamW's (Liu et al., 2025, section 2.2), so that one rate and one weight
     decay serve both. Embeddings are AdamW's, and so are vectors: biases, norms.
