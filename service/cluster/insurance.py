@@ -1,34 +1,21 @@
 """The user's own schedule, trained on a spare lane beside the main line: the better of the two is kept."""
 
-import math
 import threading
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 from search import strategies
 from search.config import OffConfig
 from search.space import SearchSpace
-from search.types import Course
 from service.cluster.reports import Sink
 from service.cluster.resume import Resume, StageStart
-from service.cluster.trial_ledger import OpenCommit, Progress
+from service.cluster.trial_ledger import Progress
 from service.job.parts import Lanes, TrialSpec
 from service.wire.records import INSURANCE_PREFIX, AnyRecord, Checkpointed, Control, MetricPoints
 from trainers.training.group import Group
-from trainers.training.segment import Evaluation
 
 
 class Over(Exception):
     """The main line has ended before its insurance."""
-
-
-class Line(Protocol):
-    """A training run that stands ready: at its start, or within a commit."""
-
-    progress: Progress
-
-    def train_alone(self, commit: OpenCommit | None) -> Course:
-        """Train to the budget's end; returns `end`, or `roll_back` if it diverged."""
 
 
 class InsuranceSink:
@@ -101,36 +88,3 @@ def own_schedule(spec: TrialSpec, space: SearchSpace, group: Group, *, start: st
         diverged_values=None,
         open_commit=None,
     )
-
-
-def loss_of(evaluation: Evaluation) -> float:
-    """Return the loss by which lines are ranked: one that is not finite is the worst."""
-    return evaluation.loss if math.isfinite(evaluation.loss) else math.inf
-
-
-L = TypeVar("L", bound=Line)
-
-
-class Insurance(Generic[L]):
-    """A thread that trains `line`, whose sink is `sink`."""
-
-    def __init__(self, line: L, sink: InsuranceSink, commit: OpenCommit | None) -> None:
-        self.line = line
-        self._sink = sink
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="insurance")
-        self._ending = self._pool.submit(line.train_alone, commit)
-
-    def resume(self) -> dict[str, Any]:
-        """Return what a later attempt needs to go on with it; raises what has ended its thread, if anything has."""
-        if self._ending.done():
-            self._ending.result()
-        return self._sink.take()
-
-    def wait(self) -> Course:
-        """Wait for the line's end, which comes with its budget, and return how it ended."""
-        return self._ending.result()  # no timeout: every call to its group has one
-
-    def close(self) -> None:
-        """End the thread, at the latest when the push under way has ended."""
-        self._sink.end()
-        self._pool.shutdown()

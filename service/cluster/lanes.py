@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import ParamSpec, TypeVar
 
@@ -136,16 +136,14 @@ def side_by_side(
     *,
     ask: Callable[[], Sequence[Candidate]],
     probe: Callable[[Lane, Sequence[Candidate]], Sequence[Probe]],
-    tell: Callable[[Sequence[Probe]], None],
-    told: Callable[[Sequence[Candidate]], None],
     in_rounds: bool,
-) -> None:
-    """Probe what `ask` gives each lane until that is nothing, and tell every probe in the calling thread.
+) -> Generator[tuple[Iterator[Sequence[Probe]], list[Candidate]], None, None]:
+    """Probe what `ask` gives each lane until that is nothing; yield the probes that ended, and what still runs.
 
-    A lane is given one candidate, or several for its workers to train alone. `told` hears which candidates still run
-    whenever all probes that have ended are told.
-    In rounds a probe is told when all that run beside it have ended, in the order in which they were asked for, so
-    that nothing depends on which lane is faster. Otherwise a lane that is free is given the next candidates at once.
+    A lane is given one candidate, or several for its workers to train alone. In rounds all that run beside each other
+    end before any is yielded, in the order in which they were asked for, so that nothing depends on which lane is
+    faster. Otherwise a lane that is free is given the next candidates at once. To close the generator waits for what
+    runs.
     """
     running: dict[Future[Sequence[Probe]], tuple[Lane, Sequence[Candidate]]] = {}
     with ThreadPoolExecutor(len(lanes), thread_name_prefix="lane") as pool:
@@ -159,10 +157,13 @@ def side_by_side(
                 return
             # no timeout: every call to a group has one
             done, _ = wait(running, return_when=ALL_COMPLETED if in_rounds else FIRST_COMPLETED)
-            for future in [future for future in running if future in done]:
+            ended = [future for future in running if future in done]
+            for future in ended:
                 del running[future]
-                tell(future.result())
-            told([candidate for _, candidates in running.values() for candidate in candidates])
+            yield (
+                (future.result() for future in ended),
+                [candidate for _, candidates in running.values() for candidate in candidates],
+            )
 
 
 def for_a_lane(ask: Callable[[], Candidate | None], num_workers: int) -> Callable[[], tuple[Candidate, ...]]:

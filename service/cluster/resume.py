@@ -2,15 +2,16 @@
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from search.config import Budget
-from search.types import Values
+from search.types import Candidate, Values
 from service.cluster import segment_length
-from service.cluster.searching import OpenSearch
+from service.cluster.probe_ends import Held
 from service.cluster.trial_ledger import OpenCommit, Progress
 from service.cluster.warm_up import dense_bytes
 from service.job.parts import TrialSpec
+from service.wire.records import ProbeDone
 from trainers.training.group import Group
 
 
@@ -19,6 +20,22 @@ class StageStart(BaseModel):
 
     checkpoint: str
     progress: Progress
+
+
+class OpenSearch(BaseModel):
+    """A search under way, as far as its probes have ended. JSON both ways."""
+
+    model_config = ConfigDict(frozen=True)
+
+    seconds: float = Field(0.0, description="it has taken so far, on the training clock")
+    probes: tuple[ProbeDone, ...] = ()
+    running: tuple[Candidate, ...] = Field((), description="asked for, and not told")
+    held: Held = Held()
+
+    @property
+    def stage(self) -> int:
+        """The stage that opens."""
+        return self.probes[0].stage
 
 
 class Resume(BaseModel):

@@ -8,7 +8,7 @@ from service.cluster.reports import Sink
 from service.wire.records import Control
 
 
-class Wishes:
+class UserRequests:
     """A stop ends what runs at the next point where it can end well; a pause ends it with `Stopped`."""
 
     def __init__(self, sink: Sink) -> None:

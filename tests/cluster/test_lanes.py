@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -52,14 +53,9 @@ def _told(lanes: list[Lane], *, in_rounds: bool) -> list[str]:
             neighbour_ended.set()
         return [_run(lane, candidate)]
 
-    side_by_side(
-        lanes,
-        ask=for_a_lane(lambda: next(candidates, None), 2),
-        probe=probe,
-        tell=lambda run: told.extend(probe.candidate.id for probe in run),
-        told=lambda running: None,
-        in_rounds=in_rounds,
-    )
+    ask = for_a_lane(lambda: next(candidates, None), 2)
+    for ended, _ in side_by_side(lanes, ask=ask, probe=probe, in_rounds=in_rounds):
+        told.extend(probe.candidate.id for probes in ended for probe in probes)
     return told
 
 
@@ -87,15 +83,30 @@ def test_what_ends_one_lane_ends_the_search_when_the_others_have_ended(arithmeti
 
     lanes = [Lane(arithmetic_group()) for _ in range(2)]
     with pytest.raises(WorkloadError, match="no such file"):
-        side_by_side(
-            lanes,
-            ask=for_a_lane(lambda: next(candidates, None), 2),
-            probe=probe,
-            tell=lambda run: None,
-            told=lambda running: None,
-            in_rounds=True,
-        )
+        for probes, _ in side_by_side(
+            lanes, ask=for_a_lane(lambda: next(candidates, None), 2), probe=probe, in_rounds=True
+        ):
+            list(probes)
     assert ended == ["0-1"]
+
+
+def test_who_leaves_the_search_waits_for_what_runs(arithmetic_group: Callable[..., Any]) -> None:
+    candidates, ended = iter([_candidate(0), _candidate(1)]), list[str]()
+    first_is_told = threading.Event()
+
+    def probe(lane: Lane, given: Sequence[Candidate]) -> list[Probe]:
+        [candidate] = given
+        if candidate.id == "0-1":
+            assert first_is_told.wait(WAIT_S)
+        ended.append(candidate.id)
+        return [_run(lane, candidate)]
+
+    lanes, ask = [Lane(arithmetic_group()) for _ in range(2)], for_a_lane(lambda: next(candidates, None), 2)
+    with closing(side_by_side(lanes, ask=ask, probe=probe, in_rounds=False)) as rounds:
+        next(rounds)
+        first_is_told.set()
+
+    assert ended == ["0-0", "0-1"]
 
 
 def test_lanes_of_different_models_are_refused(arithmetic_group: Callable[..., Any]) -> None:

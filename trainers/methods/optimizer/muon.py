@@ -33,7 +33,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
         weight_decay: float = 0.01,
     ) -> None:
         """Divide each of `groups` between the two; `not_matrices` are AdamW's whatever their shape."""
-        defaults = {"lr": 1e-3, "momentum": momentum, "weight_decay": weight_decay}
+        defaults: Group = {"lr": 1e-3, "momentum": momentum, "weight_decay": weight_decay}
         matrices = [*_part(groups, lambda each: is_matrix(each, not_matrices))]
         others = [*_part(groups, lambda each: not is_matrix(each, not_matrices))]
         self._matrices = [defaults | group for group in matrices]

@@ -1,0 +1,132 @@
+"""Commit a stage: train the steps that stay, look at them on the way, and keep the stage or roll it back."""
+
+from search.budget.spending import fraction_spent
+from search.types import Allowance, Course
+from service.cluster import reports, segment_length
+from service.cluster.probe_ends import BEST
+from service.cluster.reports import Pushed
+from service.cluster.search_stage import keep_segment
+from service.cluster.trial_ledger import BEST_SPACING, OpenCommit
+from service.cluster.trial_state import TrialState, finite_or_worst
+from service.cluster.warm_up import STAGE
+
+
+def commit_stage(state: TrialState, commit: OpenCommit) -> Course:
+    """Train the steps that stay, evaluating and checkpointing on the way; return how it ended."""
+    until = segment_length.within(commit.decision.commit_until, state.spec.budget)
+    while not state.ends_at(until):
+        if state.requests.is_pause():
+            state.recorder.wait_for(state.checkpointed(commit))
+            state.requests.leave()
+        _hold_steady(state, commit, until)
+        _train_chunk(state, commit, until)
+        if commit.measured.diverged:
+            return "roll_back"  # what follows is of states that stay
+        is_evaluated = state.progress.step % state.spec.objective.every == 0
+        if is_evaluated:
+            state.evaluate_line()
+        if is_evaluated or commit.measured.num_steps >= _next_look(state, commit, until):
+            course = _look(state, commit)
+            if course != "go_on":
+                return course
+        is_due = state.seconds() - state.saved_s >= state.spec.checkpoint.every_seconds
+        if is_evaluated and _is_new_best(state):
+            _keep_best(state, commit)
+        elif is_due and state.recorder.sink.is_clear():  # while the API is silent nobody would know of another
+            state.known = state.keeper.saved[-1:]
+            state.recorder.report(state.checkpointed(commit))
+    return _course_at_end(state, commit)
+
+
+def close_stage(state: TrialState, commit: OpenCommit, course: Course) -> None:
+    """Tell the strategy, keep the stage or roll it back, as `course` says, and wait until that is stored."""
+    measured, is_kept = commit.measured, course == "end"
+    ended = measured.observation(None, state.spent()).model_copy(update={"rolled_back": not is_kept})
+    state.strategy.tell(ended)
+    if measured.diverged:
+        state.diverged_values = commit.decision.values
+    if not is_kept:
+        state.cost = state.cost if state.is_over() else None
+        state.group.restore(STAGE)
+        state.progress.rewind_to(state.stage.progress, num_steps=measured.num_steps)
+    resume = state.save(None)
+    state.recorder.wait_for(reports.closed(state.trial_id, commit, ended, state.progress, resume=resume))
+    state.known = []
+
+
+def _train_chunk(state: TrialState, commit: OpenCommit, until: Allowance) -> None:
+    """Train the next steps with the strategy's values."""
+    num_steps = _next_chunk(state, commit, until)
+    start, started = state.strategy.values(state.spent()), state.seconds()
+    end = state.strategy.values(segment_length.after(num_steps - 1, state.spent(), state.cost))  # of its last step
+    segment = segment_length.segment(start, end, num_steps)
+    state.recorder.report()  # hears a cancel
+    result = state.group.run(segment)
+    commit.measured.add(result)
+    state.progress.charge(result, is_probe=False, option=segment.contender)
+    state.cost = segment_length.cost_of(result) or state.cost
+    if not result.diverged:
+        keep_segment(state, commit, Pushed(segment, result, started_s=started, bytes_sent=state.progress.bytes))
+
+
+def _next_chunk(state: TrialState, commit: OpenCommit, until: Allowance) -> int:
+    every = state.spec.objective.every
+    most = every - state.progress.step % every
+    if state.spec.budget.seconds is not None:  # else a push is short enough
+        most = min(most, max(1, _next_look(state, commit, until) - commit.measured.num_steps))
+    return segment_length.next_chunk(until, state.spent(), state.cost, most=most)
+
+
+def _next_look(state: TrialState, commit: OpenCommit, until: Allowance) -> int:
+    """Return after how many steps of the commit the strategy looks at it again; without seconds, by no clock."""
+    num_done = commit.measured.num_steps
+    return commit.looked + segment_length.look_steps(until, state.spent(), state.cost, num_done=num_done)
+
+
+def _look(state: TrialState, commit: OpenCommit) -> Course:
+    commit.looked = commit.measured.num_steps
+    return state.strategy.watch(commit.measured.observation(None, state.spent()))
+
+
+def _course_at_end(state: TrialState, commit: OpenCommit) -> Course:
+    """Return whether a commit that came to its end stays; where no budget is left, the better state does."""
+    if not commit.measured.num_steps or _look(state, commit) != "roll_back":
+        return "end"
+    return "end" if state.is_over() and _is_better_than_start(state) else "roll_back"
+
+
+def _is_better_than_start(state: TrialState) -> bool:
+    """Return whether the commit's end has the lower validation loss; the group is left there."""
+    state.group.snapshot(BEST)
+    end = state.evaluate()
+    state.group.restore(STAGE)
+    start = state.evaluate()
+    state.group.restore(BEST)
+    return finite_or_worst(end.loss) < finite_or_worst(start.loss)
+
+
+def _hold_steady(state: TrialState, commit: OpenCommit, until: Allowance) -> None:
+    """Keep the last state that does not depend on where the budget ends; an extended job goes on from there."""
+    last = segment_length.after(_next_chunk(state, commit, until) - 1, state.spent(), state.cost)
+    if not state.progress.steady and state.strategy.anneals(last):
+        held = state.checkpointed(commit, is_steady=True)
+        state.recorder.wait_for(held)
+        state.progress.steady = (held.resume["checkpoint"], state.stage.checkpoint)
+
+
+def _is_new_best(state: TrialState) -> bool:
+    """Return whether what was just evaluated is worth a checkpoint; a budget without seconds reads no clock."""
+    if state.spec.checkpoint.export == "last":
+        return False
+    since = state.seconds() - state.saved_s
+    is_cheap = state.spec.budget.seconds is None or since >= BEST_SPACING * state.save_took_s
+    return is_cheap and state.progress.is_new_best(fraction_spent(state.spec.budget, state.spent()))
+
+
+def _keep_best(state: TrialState, commit: OpenCommit) -> None:
+    """Write a checkpoint of a new best, and wait until it is stored."""
+    state.progress.best_at = fraction_spent(state.spec.budget, state.spent())
+    state.known += state.keeper.saved[-1:]  # until the API knows of a later one
+    state.recorder.wait_for(state.checkpointed(commit, is_new_best=True))
+    if state.recorder.sink.is_clear():
+        state.known = []

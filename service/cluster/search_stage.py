@@ -1,0 +1,155 @@
+"""Search a stage: probes on all lanes, a decision, and the state that its commit begins with."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+
+from search.types import Candidate
+from service.cluster import reports
+from service.cluster.lanes import Lane, ProbeRun, for_a_lane, one_at_a_time, probe_alone, side_by_side
+from service.cluster.probe_ends import End
+from service.cluster.reports import Probe, Pushed
+from service.cluster.resume import OpenSearch, StageStart
+from service.cluster.trial_ledger import OpenCommit, bytes_per_worker
+from service.cluster.trial_state import TrialState
+from trainers.training.group import Recovery
+
+
+def search_stage(state: TrialState, begun: OpenSearch | None) -> OpenCommit:
+    """Search from a snapshot, decide, and rewind, or go on from the end of the probe that won.
+
+    `begun` is what an earlier attempt has of the search. Returns the commit, with the winner's steps if it goes on from
+    them.
+    """
+    main = state.lanes[0]
+    main.hold(state.stage.checkpoint, begun.held if begun else None)
+    if begun is None:
+        state.stage = StageStart(checkpoint=state.stage.checkpoint, progress=state.progress.model_copy(deep=True))
+    search = _Search(state, begun or OpenSearch())
+    search.make()
+    held = () if is_to_join(state) else main.ends.ids  # what other lanes hold stays there
+    commit = OpenCommit(decision=state.strategy.decide(held))
+    promoted = search.go_to(commit.decision.promoted)
+    state.cost = None if search.probes else state.cost
+    state.progress.charge_seconds(seconds_search=search.seconds)
+    first_step = state.progress.step
+    state.recorder.report(*reports.decided(state.trial_id, commit.decision, search.probes, first_step=first_step))
+    if promoted is not None:
+        _promote(state, commit, *promoted)
+    return commit
+
+
+def is_to_join(state: TrialState) -> bool:
+    """Return whether the lanes become one after this search, in the state before the first step."""
+    return state.spec.lanes.after == "batch" and len(state.lanes) > 1
+
+
+def keep_segment(state: TrialState, commit: OpenCommit, pushed: Pushed) -> None:
+    """Make a trained segment the next of the commit's."""
+    state.progress.step = pushed.result.first_step + len(pushed.result.losses)
+    state.progress.schedule_segment(pushed.segment, pushed.result, commit.decision.reason)
+    bill = state.recorder.bill(state.progress, state.second)
+    state.recorder.report(*reports.committed(state.trial_id, pushed), bill)
+
+
+def _promote(state: TrialState, commit: OpenCommit, end: End, pushed: Sequence[Pushed]) -> None:
+    """Make the steps of the probe at whose end the group is the first of the commit."""
+    option = commit.decision.values.contender
+    state.progress.promote((each.result for each in pushed), seconds=end.seconds, option=option)
+    for each in pushed:
+        commit.measured.add(each.result)
+        keep_segment(state, commit, each)
+
+
+class _Search:
+    """Mutable: the probes of the stage, whose start the first lane holds in memory."""
+
+    def __init__(self, state: TrialState, begun: OpenSearch) -> None:
+        self._state, self._begun = state, begun
+        self.probes = list(begun.probes)
+        self._opened_s = state.seconds() - begun.seconds
+        self._turn = threading.Lock()  # lanes' threads ask the strategy too
+
+    @property
+    def seconds(self) -> float:
+        """Return what it has taken so far, on the training clock."""
+        return self._state.seconds() - self._opened_s
+
+    def make(self) -> None:
+        """Probe what the strategy asks for on all lanes at once, and charge, tell and report what ends."""
+        state, lanes = self._state, self._state.lanes
+        groups = [lane.group for lane in lanes]
+        before = [group.recovery.seconds for group in groups]
+        ask = one_at_a_time(self._turn, for_a_lane(self._asking(), groups[0].num_workers))
+        in_rounds = state.spec.budget.seconds is None
+        with closing(side_by_side(lanes, ask=ask, probe=self._probe, in_rounds=in_rounds)) as rounds:
+            for ended, running in rounds:
+                for probes in ended:
+                    self._tell(probes)
+                self._report(running)
+        waited = [group.recovery.seconds - start for group, start in zip(groups, before, strict=True)]
+        state.clock.skip(max(waited) - waited[0])  # the clock knows the recovery of the main lane alone
+
+    def _asking(self) -> Callable[[], Candidate | None]:
+        """Return what gives first the probes that an earlier attempt did not end, then new ones."""
+        ask, left = self._state.requests.asking(self._state.strategy.ask), list(self._begun.running)
+        return lambda: left.pop(0) if left else ask()
+
+    def _probe(self, lane: Lane, candidates: Sequence[Candidate]) -> list[Probe]:
+        """Train `candidates` on `lane`, in its thread."""
+        state = self._state
+        with self._turn:
+            leading = state.strategy.leading() if lane is state.lanes[0] else None
+        lane.rewind(state.stage.checkpoint, leading=leading)
+        if candidates[0].alone:
+            state.requests.check()
+            return probe_alone(lane.group, candidates, opened=state.spent())
+        [candidate] = candidates
+        probing = ProbeRun(lane.group, candidate, opened=state.spent(), budget=state.spec.budget)
+        watch = one_at_a_time(self._turn, state.requests.watching(state.strategy.watch))
+        probe = probing.run(watch=watch, check=state.requests.check)
+        lane.ends.ended(probe)
+        return [probe]
+
+    def _tell(self, probes: Sequence[Probe]) -> None:
+        """Charge what the workers of one lane trained side by side as the longest of it, and tell all of it."""
+        state = self._state
+        longest = max(probes, key=lambda probe: probe.measured.num_steps)
+        for pushed in longest.pushed:
+            state.progress.charge(pushed.result, is_probe=True, option=pushed.segment.contender)
+        for probe in probes:
+            seen = probe.measured.observation(probe.candidate.id, state.spent(), is_cut=probe.is_cut)
+            one_at_a_time(self._turn, state.strategy.tell)(seen)
+            done = reports.probe_done(state.trial_id, probe)
+            state.recorder.report(done, state.recorder.bill(state.progress, state.second))
+            self.probes.append(done)
+
+    def _report(self, running: Sequence[Candidate]) -> None:
+        """Report what a later attempt needs to go on with the search, of which `running` have not ended."""
+        state = self._state
+        with self._turn:  # the journal is read too
+            state.progress.stop_clock(state.seconds())
+            state.recorder.complete(state.progress, state.second)
+            held = state.lanes[0].ends.held
+            search = OpenSearch(seconds=self.seconds, probes=tuple(self.probes), running=tuple(running), held=held)
+            resume = state.resume(state.stage.checkpoint, search=search)
+            state.recorder.report(reports.searched(state.trial_id, search.probes, state.progress, resume=resume))
+
+    def go_to(self, promoted: str | None) -> tuple[End, list[Pushed]] | None:
+        """Go to the end of the probe with this id and return it; None: to the stage's start.
+
+        One that was in an earlier attempt's memory is trained again first, as a recovery.
+        """
+        ends, clock = self._state.lanes[0].ends, self._state.clock
+        lost = ends.lost(promoted)
+        if lost is not None:
+            started = time.monotonic()
+            with clock.held():
+                repeated = ends.regain(lost)
+            spent = Recovery(
+                seconds=time.monotonic() - started,
+                bytes=sum(bytes_per_worker(pushed.result.bytes_sent) for pushed in repeated),
+            )
+            self._state.progress.charge_recovery(Recovery(), spent)
+        return ends.go_to(promoted)

@@ -1,0 +1,199 @@
+"""The state of one line of training: its workers, its clock, and everything that a resume holds."""
+
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from search.protocol import Strategy
+from search.space import SearchSpace
+from search.types import Allowance, Course, Spent, Values
+from service.cluster import reports, segment_length
+from service.cluster.checkpoints import Keeper
+from service.cluster.clock import TrainingClock
+from service.cluster.insurance import InsuranceSink
+from service.cluster.lanes import Lane, recovered, require_equal
+from service.cluster.reports import Sink
+from service.cluster.resume import OpenSearch, Resume, StageStart
+from service.cluster.trial_ledger import OpenCommit, Progress
+from service.cluster.user_requests import UserRequests
+from service.job.parts import TrialSpec
+from service.wire.records import AnyRecord, Billed, Checkpointed
+from trainers.training.group import Group, Recovery
+from trainers.training.segment import Evaluation
+
+
+class Recorder:
+    """Reports what happens on one line, with a bill that leaves out nothing: every lane, and the line beside it."""
+
+    def __init__(self, trial_id: str, sink: Sink, groups: Sequence[Group], clock: TrainingClock) -> None:
+        self.trial_id, self.sink = trial_id, sink
+        self._groups, self._clock = groups, clock
+        self._billed = Recovery()  # what of the groups' recovery is on the bill
+
+    def report(self, *records: AnyRecord) -> None:
+        """Report `records`. Raises what must end the run, such as a cancel."""
+        self.sink.report(*records)
+
+    def wait_for(self, record: AnyRecord) -> None:
+        """Report `record` and wait until it is stored; a silent API is not on the clock."""
+        with self._clock.held():
+            self.sink.flush(record)
+
+    def complete(self, progress: Progress, second: "SecondLine | None") -> None:
+        """Put on the bill what lanes have spent on lost workers, and what the line beside this one has."""
+        now = recovered(self._groups)
+        progress.charge_recovery(self._billed, now)
+        self._billed = now
+        if second is not None:
+            progress.note_insurance(second.state.progress)
+
+    def bill(self, progress: Progress, second: "SecondLine | None") -> Billed:
+        """Return the record of the bill so far."""
+        self.complete(progress, second)
+        now = {"seconds_training": self._clock.seconds(), "steps": progress.step}
+        return Billed(trial_id=self.trial_id, bill=progress.bill.model_copy(update=now))
+
+
+class TrialState:
+    """A line of training. Mutable: the stage loop, and what it calls, act on it."""
+
+    strategy: Strategy
+    space: SearchSpace
+    stage: StageStart
+
+    def __init__(
+        self, spec: TrialSpec, groups: Sequence[Group], sink: Sink, *, trial_id: str, storage_url: str
+    ) -> None:
+        require_equal(groups)
+        self.spec, self.trial_id, self.storage_url = spec, trial_id, f"{storage_url}/{trial_id}"
+        self.group, self.groups, self.lanes = groups[0], groups, [Lane(group) for group in groups]
+        self.keeper = Keeper(self.group, self.storage_url, keep=spec.checkpoint.keep)
+        self.clock = TrainingClock(self.group)
+        self.recorder = Recorder(trial_id, sink, groups, self.clock)
+        self.requests = UserRequests(sink)
+        self.progress = Progress()
+        self.cost: segment_length.StepCost | None = None  # of a step with the values in force; None: not known yet
+        self.diverged_values: Values | None = None
+        self.second: SecondLine | None = None
+        self.known: list[str] = []  # the checkpoint that the API knew of when the last one was reported
+        self.saved_s, self.save_took_s = 0.0, 0.0
+
+    # -- what is spent ----------------------------------------------------------------------------------------
+
+    def seconds(self) -> float:
+        """Return the training clock."""
+        return self.clock.seconds()
+
+    def spent(self) -> Spent:
+        """Return the run's totals."""
+        return Spent(steps=self.progress.steps, bytes=self.progress.bytes, seconds=self.seconds())
+
+    def is_over(self) -> bool:
+        """Return whether the budget is spent, or the user wants what there is."""
+        return self.ends_at(segment_length.within(Allowance(), self.spec.budget))
+
+    def ends_at(self, until: Allowance) -> bool:
+        """Return whether these totals are reached, or the user wants what there is."""
+        return self.requests.is_stop() or segment_length.is_reached(until, self.spent(), self.cost)
+
+    # -- evaluations ------------------------------------------------------------------------------------------
+
+    def evaluate(self) -> Evaluation:
+        """Evaluate the state in memory, on the clock and on the bill."""
+        started = self.seconds()
+        evaluation = self.group.evaluate()
+        self.progress.charge_bytes(evaluation)
+        self.progress.charge_seconds(seconds_evaluation=self.seconds() - started)
+        return evaluation
+
+    def evaluate_line(self) -> None:
+        """Evaluate the committed line, and report it."""
+        evaluation = self.evaluate()
+        self.progress.note_evaluation(reports.finite(evaluation.loss))
+        self.recorder.report(*reports.evaluated(self.trial_id, evaluation, self.progress.step, self.seconds()))
+
+    def evaluate_start(self) -> None:
+        """Evaluate the state of the stage's checkpoint, which is in memory."""
+        self.evaluate_line()
+        self.progress.note_checkpoint(self.stage.checkpoint)
+
+    # -- checkpoints ------------------------------------------------------------------------------------------
+
+    def needed(self) -> set[str]:
+        """Return the checkpoints that must stay on storage, whatever their age."""
+        beside = self.second.state.needed() if self.second else set()
+        held = (lane.holds for lane in self.lanes if lane.holds)
+        best = (each.best.checkpoint for each in (self.progress, self.stage.progress) if each.best)
+        return {self.stage.checkpoint, *self.known, *self.progress.steady, *best, *beside, *held}
+
+    def save(self, commit: OpenCommit | None, *, is_timed: bool = False) -> dict[str, Any]:
+        """Write a checkpoint; return what a later attempt needs to go on from it. `commit` is the open one.
+
+        `is_timed`: a clock has said when; what is exported from a budget without seconds depends on none.
+        """
+        started = self.seconds()
+        url = self.keeper.save(self.progress.step, needed=self.needed())
+        if not is_timed or self.spec.budget.seconds is not None or self.spec.checkpoint.export == "last":
+            self.progress.note_checkpoint(url)
+        self.saved_s = self.seconds()
+        self.save_took_s = self.saved_s - started
+        self.progress.charge_seconds(seconds_checkpoint=self.saved_s - started)
+        self.progress.stop_clock(self.saved_s)
+        self.recorder.complete(self.progress, self.second)
+        if commit is None:
+            self.stage = StageStart(checkpoint=url, progress=self.progress)
+        return self.resume(url, commit=commit)
+
+    def checkpointed(self, commit: OpenCommit, *, is_steady: bool = False, is_new_best: bool = False) -> Checkpointed:
+        """Write a checkpoint within `commit`, and return its record."""
+        resume = self.save(commit, is_timed=not is_new_best)
+        return reports.checkpointed(self.trial_id, commit, self.progress, resume=resume, is_steady=is_steady)
+
+    def resume(
+        self, checkpoint: str, *, commit: OpenCommit | None = None, search: OpenSearch | None = None
+    ) -> dict[str, Any]:
+        """Return what a later attempt needs to go on from `checkpoint`, within `commit` or `search`, as JSON."""
+        return Resume(
+            fingerprint=self.group.fingerprint,
+            checkpoint=checkpoint,
+            checkpoints=self.keeper.saved,
+            stage=self.stage,
+            num_workers=self.group.num_workers,
+            journal=dict(self.strategy.state_dict()),
+            progress=self.progress,
+            cost=self.cost,
+            diverged_values=self.diverged_values,
+            open_commit=commit,
+            search=search,
+            insurance=self.second.resume() if self.second else None,
+        ).model_dump(mode="json")
+
+
+class SecondLine:
+    """A line beside the main one, and the thread that trains it to its end; `sink` is its own."""
+
+    def __init__(self, state: TrialState, sink: InsuranceSink, train: Callable[[], Course]) -> None:
+        self.state, self._sink = state, sink
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="insurance")
+        self._ending = self._pool.submit(train)
+
+    def resume(self) -> dict[str, Any]:
+        """Return what a later attempt needs to go on with it; raises what has ended its thread, if anything has."""
+        if self._ending.done():
+            self._ending.result()
+        return self._sink.take()
+
+    def wait(self) -> Course:
+        """Wait for the line's end, which comes with its budget, and return how it ended."""
+        return self._ending.result()  # no timeout: every call to its group has one
+
+    def close(self) -> None:
+        """End the thread, at the latest when the push under way has ended."""
+        self._sink.end()
+        self._pool.shutdown()
+
+
+def finite_or_worst(loss: float) -> float:
+    """Return the loss by which states are ranked: one that is not finite is the worst."""
+    return loss if math.isfinite(loss) else math.inf
