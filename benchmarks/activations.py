@@ -15,9 +15,9 @@ from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
+from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
 from trainers.training.replica import Replica
-from trainers.training.segment import Segment
 
 BLOCK_STEPS = 25
 #: Optimizer of each workload, with a rate that suits it.

@@ -17,9 +17,9 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 from torch.utils.flop_counter import FlopCounterMode
 
+from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
 from trainers.training.replica import Replica
-from trainers.training.segment import Segment
 
 BLOCK_STEPS = 25
 #: Learning rates that suit plain SGD with momentum.

@@ -21,9 +21,9 @@ os.environ["OMP_NUM_THREADS"] = "1"
 from contest import ours, tasks
 from contest.table import AS_PLANNED, share_as_planned
 
+from trainers.segment import Segment, SegmentResult
 from trainers.spec.replica import ReplicaConfig
 from trainers.training.group import ProcessGroup
-from trainers.training.segment import Segment, SegmentResult
 
 STAGE_STEPS = 100
 #: The learning rates of the stages, as multiples of the task's.

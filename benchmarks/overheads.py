@@ -27,9 +27,9 @@ from service.job.spec import JobSpec
 from service.settings import Settings
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.optimizer.spec import SgdConfig
+from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import StdlibLm
-from trainers.training.segment import Segment
 
 RUNS = 20
 JOB = JobSpec.model_validate(

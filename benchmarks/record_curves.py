@@ -20,10 +20,10 @@ import numpy as np
 
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.optimizer.spec import AdamWConfig, OptimizerConfig, SgdConfig
+from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp, FashionConv, StdlibLm, WorkloadConfig
 from trainers.training.group import Group, ProcessGroup
-from trainers.training.segment import Segment
 
 FORMAT = "wiretune.curves/1"
 #: Steps that a selector sees.

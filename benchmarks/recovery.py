@@ -16,11 +16,11 @@ from torch.utils.data import TensorDataset
 
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.optimizer.spec import AdamWConfig
+from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp, OwnWorkload, WorkloadConfig
 from trainers.training.group import ProcessGroup
 from trainers.training.repair import RepairingGroup
-from trainers.training.segment import Segment
 from trainers.workload import Workload
 
 NUM_STEPS = 2

@@ -13,11 +13,11 @@ from trainers.methods.exchange.auto.spec import ExchangeConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.optimizer.spec import OptimizerConfig, ScheduleFreeAdamWConfig, ScheduleFreeSgdConfig
+from trainers.segment import Segment
 from trainers.spec.link import EmulateLink
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DiamondsMlp, DigitsMlp, FashionConv, Mnist5kCnn, StdlibLm, WorkloadConfig
 from trainers.training.group import Group, ProcessGroup
-from trainers.training.segment import Segment
 from trainers.workload import WorkloadError
 from trainers.workloads import registry
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
-from trainers.training.segment import Direction
+from trainers.segment import Direction
 
 #: Tensors in any nesting of tuples, lists and mappings; what `loss` gets, on the worker's device.
 Batch = Any

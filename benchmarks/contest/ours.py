@@ -5,9 +5,9 @@ from typing import Any
 
 from contest import tasks
 
+from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
 from trainers.training.replica import Replica
-from trainers.training.segment import Segment
 from trainers.workload import Workload
 
 #: What `rivals.OPTIMIZERS` are called in a job.

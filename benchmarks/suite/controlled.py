@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from search.curves.trace import Trace
 from search.protocol import Strategy
+from search.trace import Trace
 from search.types import Candidate, Decision, Observation, Spent
 from suite.training import Line
 

@@ -18,12 +18,7 @@ from search.bayesian.early_stopping import course_of, events_of, signs_of
 from search.bayesian.exchange_shortlist import listed
 from search.bayesian.link_rule import follow_link
 from search.bayesian.next_stage import next_stage
-from search.bayesian.proposals import propose
-from search.bayesian.refusals import too_expensive, too_slow
-from search.bayesian.reports import forecast_of, line_forecast, probe_reports, tax
-from search.bayesian.stage import SearchSetup, Stage
-from search.budget import spending
-from search.budget.probe_costs import (
+from search.bayesian.probe_costs import (
     StepCosts,
     cooldown_factor,
     has_room_for_wide,
@@ -33,6 +28,11 @@ from search.budget.probe_costs import (
     probe_decay,
     trains_alone,
 )
+from search.bayesian.proposals import propose
+from search.bayesian.refusals import too_expensive, too_slow
+from search.bayesian.reports import forecast_of, line_forecast, probe_reports, tax
+from search.bayesian.stage import SearchSetup, Stage
+from search.budget import spending
 from search.config import OPTIMIZER_TRAITS, Budget, SearchConfig, WideConfig
 from search.curves.calibration import learned_weight
 from search.curves.curve_summary import Ending, Reading

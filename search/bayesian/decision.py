@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from search.bayesian.contest import leader, told
 from search.bayesian.exchange_shortlist import promising
+from search.bayesian.probe_costs import has_room_for_wide, is_in_cooldown, least_search, search_cap
 from search.bayesian.rewards import (
     Evidence,
     diverged_values,
@@ -30,7 +31,6 @@ from search.bayesian.wide_optimum import (
     shows_progress,
     steady_scores,
 )
-from search.budget.probe_costs import has_room_for_wide, is_in_cooldown, least_search, search_cap
 from search.config import SearchConfig
 from search.curves import events
 from search.space import Axis, Box

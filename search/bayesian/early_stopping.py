@@ -1,11 +1,11 @@
 """Decide whether a running probe or commit continues, ends, or rolls back: pure functions of what it has measured."""
 
+from search.bayesian.probe_costs import StepCosts, has_room_for_search, is_too_slow
 from search.bayesian.pruning import is_hopeless
 from search.bayesian.rewards import lowest_probed, stage_level
 from search.bayesian.rollback import is_setback
 from search.bayesian.stage import SearchSetup, Stage
 from search.budget import spending
-from search.budget.probe_costs import StepCosts, has_room_for_search, is_too_slow
 from search.budget.spending import Amounts
 from search.curves import events
 from search.curves.curve_summary import Reading, trace_of

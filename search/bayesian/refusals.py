@@ -1,8 +1,8 @@
 """Refuse probes that cost too much, and say how much."""
 
+from search.bayesian.probe_costs import StepCosts, most_amounts, shortest_probe
 from search.bayesian.stage import Proposal, SearchSetup, Stage
 from search.budget import spending
-from search.budget.probe_costs import StepCosts, most_amounts, shortest_probe
 from search.budget.spending import Amounts
 from search.curves.curve_summary import Reading
 from search.types import Candidate, Refusal

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search.bayesian.history import discounted
+from search.bayesian.probe_costs import costly
 from search.bayesian.stage import Probe, Score, SearchSetup, Stage
 from search.budget import spending
-from search.budget.probe_costs import costly
 from search.curves.curve_summary import Reading, side_by_side, usable_median
 from search.curves.forecast import has_diverged, standard_error
 from search.past_jobs.prior import NO_PRIOR, Prior

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from search.curves.events import Event, Signs
 from search.curves.forecast import LARGEST
-from search.curves.trace import Trace
+from search.trace import Trace
 from search.types import Observation, Spent, Value
 
 Array = NDArray[np.float64]

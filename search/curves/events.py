@@ -11,7 +11,7 @@ from search.config import SearchConfig
 from search.curves import faults
 from search.curves.faults import Known
 from search.curves.forecast import LARGEST, standard_error
-from search.curves.trace import Trace
+from search.trace import Trace
 from search.types import Forecast, Value
 
 Array = NDArray[np.float64]

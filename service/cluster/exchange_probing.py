@@ -13,10 +13,10 @@ from search.types import Values
 from service.cluster.trial_ledger import bytes_per_worker
 from service.job.parts import TrialSpec
 from trainers.methods.exchange.auto.spec import LOCAL, Option, mean_traffic
+from trainers.segment import SegmentResult
 from trainers.spec.link import EmulateLink, LinkConfig
 from trainers.traffic.collectives import MeanTraffic
 from trainers.training.group import Group
-from trainers.training.segment import SegmentResult
 
 #: Discarded steps with these values.
 WarmUp = Callable[[Group, Values], SegmentResult]

@@ -19,8 +19,8 @@ from service.wire.records import (
     StageDecided,
     TrialStarted,
 )
+from trainers.segment import Evaluation, Segment, SegmentResult
 from trainers.training.group import Group
-from trainers.training.segment import Evaluation, Segment, SegmentResult
 
 
 class Sink(Protocol):

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict
 from search.config import Budget
 from search.types import Allowance, Spent, Values
 from service.cluster.trial_ledger import bytes_per_worker
-from trainers.training.segment import Segment, SegmentResult
+from trainers.segment import Segment, SegmentResult
 
 #: Steps of a first push, when nothing is known about the cost of a step with these values.
 FIRST_CHUNK = 4

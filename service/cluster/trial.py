@@ -22,8 +22,8 @@ from service.cluster.trial_state import SecondLine, TrialState, finite_or_worst
 from service.cluster.warm_up import STAGE, opening_space
 from service.job.parts import TrialSpec
 from service.wire.records import TrialFinished
+from trainers.segment import Evaluation
 from trainers.training.group import Group
-from trainers.training.segment import Evaluation
 from trainers.workload import WorkloadError
 
 
@@ -154,7 +154,7 @@ def _train_alone(state: TrialState, begun: Begun) -> Course:
 
 
 class Ending(NamedTuple):
-    """What is kept of a line that has come to its end: its last state, or a better one before."""
+    """The end of a line, as it is kept: its last state, or a better one before."""
 
     line: TrialState
     evaluation: Evaluation  # of what is kept

@@ -6,11 +6,11 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from search.config import Budget
-from search.curves.trace import Trace
+from search.trace import Trace
 from search.types import Decision, Observation, Spent
 from service.wire.records import Bill, OptionBill, ScheduleEntry
+from trainers.segment import Evaluation, Purpose, Segment, SegmentResult
 from trainers.training.group import Recovery
-from trainers.training.segment import Evaluation, Purpose, Segment, SegmentResult
 
 
 class Measured(BaseModel):

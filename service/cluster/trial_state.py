@@ -19,8 +19,8 @@ from service.cluster.trial_ledger import OpenCommit, Progress
 from service.cluster.user_requests import UserRequests
 from service.job.parts import TrialSpec
 from service.wire.records import AnyRecord, Billed, Checkpointed
+from trainers.segment import Evaluation
 from trainers.training.group import Group, Recovery
-from trainers.training.segment import Evaluation
 
 
 class Recorder:

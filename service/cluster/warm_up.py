@@ -14,11 +14,11 @@ from trainers.methods.exchange.auto.spec import AutoConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.levels.spec import StaticConfig
 from trainers.methods.optimizer.spec import contenders
+from trainers.segment import Segment, SegmentResult
 from trainers.spec.link import EmulateLink
 from trainers.spec.replica import ReplicaConfig
 from trainers.traffic import collectives, cost
 from trainers.training.group import Group
-from trainers.training.segment import Segment, SegmentResult
 from trainers.workload import WorkloadError
 
 #: Discarded steps before the clock starts: libraries load and connections open in them.

@@ -10,10 +10,10 @@ import pytest
 
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.spec import SgdConfig
+from trainers.segment import Evaluation, Segment, SegmentResult
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.training.group import Group
-from trainers.training.segment import Evaluation, Segment, SegmentResult
 
 
 class ArithmeticGroup(Group):

@@ -12,7 +12,7 @@ from search.types import Course, Observation
 from service.cluster import trial
 from service.wire.records import TrialFinished
 from tests.small_trials import Memory, digits_trial
-from trainers.training.segment import Evaluation
+from trainers.segment import Evaluation
 
 
 class Watcher(Fixed):

@@ -12,7 +12,7 @@ from service.cluster import trial
 from service.cluster.trial_ledger import Best, Progress
 from service.wire.records import Checkpointed, ScheduleEntry, StageClosed, TrialFinished
 from tests.small_trials import Memory, digits_trial
-from trainers.training.segment import Evaluation
+from trainers.segment import Evaluation
 
 LOSSES = {0: 2.0, 30: 1.5, 60: 0.5, 90: 1.0, 120: 0.499}  # by step; then it rises
 

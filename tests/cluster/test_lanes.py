@@ -21,9 +21,9 @@ from service.job.parts import TrialSpec
 from service.job.spec import JobSpec
 from service.wire.records import AnyRecord, MetricPoints, ProbeDone, StageDecided, TrialFinished
 from tests.small_trials import Memory, digits_trial
+from trainers.segment import Segment
 from trainers.training.group import ProcessGroup
 from trainers.training.repair import RepairingGroup
-from trainers.training.segment import Segment
 from trainers.workload import WorkloadError
 
 BUDGET = Budget(steps=1000)

@@ -11,7 +11,7 @@ from service.cluster.warm_up import opening_space
 from service.job.parts import TrialSpec
 from service.wire.records import ProbeDone, StageDecided
 from tests.small_trials import Memory, digits_trial
-from trainers.training.segment import Segment, SegmentResult
+from trainers.segment import Segment, SegmentResult
 from trainers.workload import WorkloadError
 
 JOB: dict[str, Any] = {

@@ -3,8 +3,8 @@
 import pytest
 
 from service.cluster.trial_ledger import Measured, Progress
+from trainers.segment import Segment, SegmentResult
 from trainers.training.group import Recovery
-from trainers.training.segment import Segment, SegmentResult
 
 
 def _result(first_step: int, num_steps: int, *, sent: int = 100, density: float | None = 0.01) -> SegmentResult:

@@ -8,7 +8,7 @@ from service.cluster import trial
 from service.cluster.resume import Resume
 from service.wire.records import AnyRecord, Checkpointed, MetricPoints, StageClosed
 from tests.small_trials import Memory, digits_trial
-from trainers.training.segment import Evaluation
+from trainers.segment import Evaluation
 
 
 class Storage(Memory):

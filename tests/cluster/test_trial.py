@@ -26,9 +26,9 @@ from service.wire.records import (
     TrialFinished,
 )
 from tests.small_trials import Memory, digits_trial
+from trainers.segment import Segment
 from trainers.training.group import ProcessGroup
 from trainers.training.repair import RepairingGroup
-from trainers.training.segment import Segment
 
 
 class Stopping(Memory):

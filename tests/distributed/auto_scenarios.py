@@ -20,10 +20,10 @@ from trainers.methods.optimizer.spec import ScheduleFreeSgdConfig, SgdConfig
 from trainers.methods.sync.every_step.spec import EveryStepConfig
 from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
 from trainers.methods.sync.spec import SyncConfig
+from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.training.replica import Replica
-from trainers.training.segment import Segment
 
 RATE = 0.05
 #: What each option is when nothing changes.

@@ -4,10 +4,10 @@ import os
 import signal
 from typing import Any
 
+from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
 from trainers.training.group import ProcessGroup
 from trainers.training.repair import RepairingGroup
-from trainers.training.segment import Segment
 
 
 def outcome(config: ReplicaConfig, *, is_killed: bool) -> list[Any]:

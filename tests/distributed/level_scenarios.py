@@ -24,11 +24,11 @@ from trainers.methods.levels.spec import (
 )
 from trainers.methods.optimizer.spec import SgdConfig
 from trainers.methods.sync.accordion_batch.spec import AccordionBatchConfig
+from trainers.segment import Segment
 from trainers.spec.link import EmulateLink
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.training.replica import Replica
-from trainers.training.segment import Segment
 
 #: Two steps are an epoch, so 12 steps have comparisons at the ends of the second, sixth and tenth.
 ACCORDION = {"eta": 0.45, "interval": 2, "epoch_steps": 2}

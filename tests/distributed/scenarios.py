@@ -42,12 +42,12 @@ from trainers.methods.exchange.auto.spec import ExchangeConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.optimizer.spec import ScheduleFreeSgdConfig, SgdConfig
+from trainers.segment import Segment
 from trainers.spec.link import EmulateLink
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.traffic import collectives
 from trainers.training.replica import Replica
-from trainers.training.segment import Segment
 
 Reports = dict[str, list[dict[str, Any]]]  # by scenario, then by rank
 

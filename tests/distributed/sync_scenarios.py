@@ -29,6 +29,7 @@ from trainers.methods.sync.overlap_local_sgd.spec import OverlapLocalSgdConfig
 from trainers.methods.sync.spec import SyncConfig
 from trainers.methods.sync.stl_sgd.spec import StlSgdConfig
 from trainers.methods.sync.vrl_sgd.spec import VrlSgdConfig
+from trainers.segment import Segment
 from trainers.spec.link import EmulateLink
 from trainers.spec.partition import ByLabelPartition
 from trainers.spec.replica import ReplicaConfig
@@ -36,7 +37,6 @@ from trainers.spec.workloads import DigitsMlp
 from trainers.traffic import collectives
 from trainers.training.checkpoint import Shard, commit_manifest
 from trainers.training.replica import Replica
-from trainers.training.segment import Segment
 
 #: Learning rates that change within rounds and between them.
 RATES = [0.1] * 5 + [0.2, 0.05, 0.3] + [0.1] * 6

@@ -12,12 +12,12 @@ import pytest
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.optimizer.spec import ScheduleFreeSgdConfig, SgdConfig
+from trainers.segment import Segment, SegmentResult
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.training.call_results import WorkerFailed
 from trainers.training.group import Group, ProcessGroup
 from trainers.training.repair import RepairingGroup
-from trainers.training.segment import Segment, SegmentResult
 
 RATES = (0.02, 0.2)
 

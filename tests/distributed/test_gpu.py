@@ -16,11 +16,11 @@ from trainers.methods.exchange.randomk.spec import RandomKConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.exchange.topk.spec import TopKConfig
 from trainers.methods.optimizer.spec import SgdConfig
+from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.training.group import ProcessGroup
 from trainers.training.replica import Replica
-from trainers.training.segment import Segment
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="NO GPU ON THIS MACHINE: the CUDA path was neither tested nor traced"

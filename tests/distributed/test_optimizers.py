@@ -6,10 +6,10 @@ import pytest
 
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.optimizer.spec import AutoOptimizerConfig, JobOptimizer, MuonConfig, ScheduleFreeSgdConfig
+from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.training.group import Group, ProcessGroup
-from trainers.training.segment import Segment
 
 OPTIONS = (ScheduleFreeSgdConfig(warmup_steps=3), MuonConfig(weight_decay=0.1))
 RATES = {"schedulefree_sgd": 0.5, "muon": 0.01}

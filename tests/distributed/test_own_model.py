@@ -8,11 +8,11 @@ import pytest
 
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.spec import SgdConfig
+from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import OwnWorkload
 from trainers.training.call_results import WorkerFailed
 from trainers.training.group import ProcessGroup
-from trainers.training.segment import Segment
 from trainers.workload import WorkloadError
 
 MODELS = str(Path(__file__).parents[1] / "trainers")

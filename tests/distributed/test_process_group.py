@@ -14,6 +14,7 @@ import pytest
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.optimizer.spec import OptimizerConfig, ScheduleFreeSgdConfig, SgdConfig
+from trainers.segment import Segment, SegmentResult
 from trainers.spec.link import EmulateLink
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
@@ -21,7 +22,6 @@ from trainers.traffic import collectives, cost
 from trainers.traffic.payload_layout import PayloadLayout
 from trainers.training.call_results import WorkerFailed, WorkerLost
 from trainers.training.group import Group, ProcessGroup
-from trainers.training.segment import Segment, SegmentResult
 from trainers.workload import WorkloadError
 
 D = 64 * 512 + 512 + 512 * 512 + 512 + 512 * 10 + 10
@@ -215,7 +215,7 @@ from trainers.spec.link import EmulateLink
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.training.group import ProcessGroup
-from trainers.training.segment import Segment
+from trainers.segment import Segment
 
 if __name__ == "__main__":
     config = ReplicaConfig(

@@ -14,11 +14,11 @@ import pytest
 
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.optimizer.spec import ScheduleFreeSgdConfig
+from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.training.group import Group, ProcessGroup
 from trainers.training.repair import RepairingGroup
-from trainers.training.segment import Segment
 
 CONFIG = ReplicaConfig(
     workload=DigitsMlp(batch_size=16),

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from search.config import Budget
-from search.curves.trace import Trace
 from search.protocol import Strategy
+from search.trace import Trace
 from search.types import Allowance, Candidate, Course, Decision, Observation, Spent, Values
 
 

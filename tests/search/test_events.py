@@ -8,7 +8,7 @@ import pytest
 from search.config import BoConfig
 from search.curves import events
 from search.curves.faults import Known
-from search.curves.trace import MAX_POINTS, Trace
+from search.trace import MAX_POINTS, Trace
 from search.types import Forecast
 
 CONFIG = BoConfig()

@@ -13,9 +13,9 @@ from service.job.problems import Problem
 from service.job.spec import JobSpec
 from tests.service.refusals import problems_in
 from trainers.methods.exchange.auto.spec import DEFAULT, Option
+from trainers.segment import Segment, SegmentResult
 from trainers.traffic.shapes import parameter_shapes
 from trainers.training.group import Group
-from trainers.training.segment import Segment, SegmentResult
 
 AUTO = {"kind": "auto"}
 JOB: dict[str, Any] = {

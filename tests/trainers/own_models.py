@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
-from trainers.training.segment import Direction
+from trainers.segment import Direction
 from trainers.workload import Workload
 
 WIDTH, NUM_SAMPLES = 6, 240

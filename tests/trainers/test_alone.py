@@ -15,11 +15,11 @@ from trainers.methods.exchange.qsgd.spec import QsgdConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.optimizer.spec import OptimizerConfig, SgdConfig
 from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
+from trainers.segment import Segment
 from trainers.spec.partition import ByLabelPartition
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import OwnWorkload
 from trainers.training.replica import Replica
-from trainers.training.segment import Segment
 
 MakeConfig = Callable[..., ReplicaConfig]
 SEGMENT = Segment(num_steps=4, learning_rate=0.05)

@@ -11,9 +11,9 @@ from trainers.exchange.pacing import Unpaced
 from trainers.methods import build
 from trainers.methods.exchange.auto.exchange import AutoExchange
 from trainers.methods.exchange.auto.spec import AutoConfig, Option, by_kind, exchange_of
+from trainers.segment import Segment
+from trainers.snapshot import Kept
 from trainers.training.replica import Replica
-from trainers.training.segment import Segment
-from trainers.training.snapshot import Kept
 
 AUTO = AutoConfig(options=("none", "threshold 0.1", "powersgd 1"))
 SHAPES = [(20, 20), (20,)]

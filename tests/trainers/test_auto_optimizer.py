@@ -8,10 +8,10 @@ import torch
 
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.optimizer.spec import AutoOptimizerConfig, JobOptimizer
+from trainers.segment import Segment, SegmentResult
 from trainers.spec.replica import ReplicaConfig
 from trainers.training.checkpoint import commit_manifest
 from trainers.training.replica import Replica
-from trainers.training.segment import Segment, SegmentResult
 
 AUTO = AutoOptimizerConfig(options=({"kind": "sgd", "weight_decay": 0.01}, "adamw", "muon", "schedulefree_sgd"))
 RATES = {"sgd": 0.1, "adamw": 0.003, "muon": 0.01, "schedulefree_sgd": 1.0}

@@ -22,13 +22,13 @@ from trainers.methods.blocks.spec import BlocksConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer import optimizers
 from trainers.methods.optimizer.spec import LarsConfig, OptimizerConfig, SgdConfig
+from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import StdlibLm
 from trainers.traffic import collectives, cost
 from trainers.traffic.shapes import parameter_shapes
 from trainers.training.checkpoint import commit_manifest
 from trainers.training.replica import Replica
-from trainers.training.segment import Segment
 from trainers.workload import Workload
 
 Make = Callable[..., ReplicaConfig]

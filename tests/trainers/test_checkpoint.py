@@ -7,10 +7,10 @@ import pytest
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.optimizer.spec import OptimizerConfig, SgdConfig
+from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
 from trainers.training.checkpoint import CheckpointError, commit_manifest
 from trainers.training.replica import Replica
-from trainers.training.segment import Segment
 
 MakeConfig = Callable[..., ReplicaConfig]
 SEGMENT = Segment(num_steps=5, learning_rate=0.1)

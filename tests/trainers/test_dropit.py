@@ -11,10 +11,10 @@ from trainers.methods.activations.dropit.spec import DropItConfig
 from trainers.methods.activations.keep.spec import KeepConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.spec import SgdConfig
+from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.training.replica import Replica
-from trainers.training.segment import Segment
 
 Inputs = Callable[[], Tensor]
 LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {

@@ -7,10 +7,10 @@ from torch.nn import Parameter
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.lars import Lars
 from trainers.methods.optimizer.spec import LarsConfig
+from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.training.replica import Replica
-from trainers.training.segment import Segment
 
 
 def _stepped(start: torch.Tensor, gradients: list[torch.Tensor], **options: float) -> torch.Tensor:

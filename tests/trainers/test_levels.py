@@ -45,9 +45,9 @@ from trainers.methods.levels.spec import (
 from trainers.methods.levels.steered import with_epoch
 from trainers.methods.levels.warmup import density_at
 from trainers.methods.sync.accordion_batch.spec import AccordionBatchConfig
+from trainers.snapshot import Kept
 from trainers.traffic import cost
 from trainers.traffic.payload_layout import PayloadLayout
-from trainers.training.snapshot import Kept
 from trainers.workload import WorkloadError
 
 # -- warm-up ------------------------------------------------------------------------------------------------

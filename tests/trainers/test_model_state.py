@@ -8,12 +8,12 @@ import torch
 from torch import nn
 
 from trainers.methods.optimizer.spec import ScheduleFreeSgdConfig
+from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
 from trainers.training import feed
 from trainers.training.checkpoint import commit_manifest, read_tensors
 from trainers.training.normalization import NUM_BATCHES
 from trainers.training.replica import Replica
-from trainers.training.segment import Segment
 from trainers.workloads import registry
 from trainers.workloads.digits import Digits
 

@@ -26,11 +26,11 @@ from trainers.methods.exchange.onebit.spec import OneBitConfig
 from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.exchange.topk.spec import TopKConfig
+from trainers.snapshot import Buffers, Kept
 from trainers.spec.replica import ReplicaConfig
 from trainers.traffic.block_shards import BlockShards
 from trainers.training.checkpoint import CheckpointError, commit_manifest
 from trainers.training.replica import Replica
-from trainers.training.snapshot import Buffers, Kept
 
 SHAPES = ((20, 30), (40, 30), (30,))
 PAIRS = [*itertools.product(range(1, 5), repeat=2)]

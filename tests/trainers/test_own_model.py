@@ -17,6 +17,7 @@ from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.liec_sgd.spec import LiecSgdConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.optimizer.spec import OwnOptimizerConfig, ScheduleFreeSgdConfig, SgdConfig
+from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import OwnWorkload
 from trainers.traffic import collectives
@@ -24,7 +25,6 @@ from trainers.training import model as models
 from trainers.training.checkpoint import commit_manifest
 from trainers.training.replica import Replica
 from trainers.training.sampler import Sampler
-from trainers.training.segment import Segment
 from trainers.workload import Workload, WorkloadError
 from trainers.workloads import registry
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.spec import ScheduleFreeSgdConfig
+from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import OwnWorkload
 from trainers.training.replica import Replica
-from trainers.training.segment import Segment
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,12 +10,12 @@ from hypothesis import given, strategies as st
 
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.spec import SgdConfig
+from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.training.call_results import Outcome, WorkerFailed, WorkerLost
 from trainers.training.group import Group, WorkerGroup
 from trainers.training.repair import MAX_REPAIRS, RepairingGroup
-from trainers.training.segment import Segment
 
 Losses = dict[int, tuple[int, ...]]  # by number of the call, the first is 0: the ranks that do not survive it
 

@@ -14,10 +14,10 @@ from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.exchange.topk.spec import TopKConfig
 from trainers.methods.levels.spec import AccordionConfig
 from trainers.methods.optimizer.spec import OptimizerConfig, ScheduleFreeSgdConfig
+from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.training.replica import Replica
-from trainers.training.segment import Segment
 
 MakeConfig = Callable[..., ReplicaConfig]
 SEGMENT = Segment(num_steps=6, learning_rate=0.1)

@@ -7,11 +7,11 @@ import pytest
 import safetensors.torch
 import torch
 
+from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import StdlibLm
 from trainers.training import model
 from trainers.training.replica import Replica
-from trainers.training.segment import Segment
 from trainers.workload import WorkloadError
 from trainers.workloads import registry, stdlib
 

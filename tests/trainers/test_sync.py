@@ -15,13 +15,13 @@ from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
 from trainers.methods.sync.stl_sgd.policy import Stage, period_at, stage_at
 from trainers.methods.sync.stl_sgd.spec import StlSgdConfig
 from trainers.methods.sync.vrl_sgd.spec import VrlSgdConfig
+from trainers.segment import Segment, SegmentResult
 from trainers.spec.link import EmulateLink
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import Mnist5kCnn
 from trainers.traffic import collectives, cost
 from trainers.training.group import merge
 from trainers.training.replica import Replica
-from trainers.training.segment import Segment, SegmentResult
 
 SEGMENT = Segment(num_steps=6, learning_rate=0.1)
 SHAPES = ((100, 10), (24,))

@@ -13,10 +13,10 @@ from trainers.methods.exchange.doublesqueeze.spec import DoubleSqueezeConfig
 from trainers.methods.exchange.liec_sgd.spec import LiecSgdConfig
 from trainers.methods.optimizer.spec import LarsConfig, ScheduleFreeSgdConfig, SgdConfig
 from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
+from trainers.segment import Segment
 from trainers.traffic import collectives, cost, sizes
 from trainers.traffic.block_shards import BlockShards
 from trainers.training.replica import Replica
-from trainers.training.segment import Segment
 
 #: A million parameters in two buckets.
 SHAPES = ((1000, 500), (500, 1000), (1000,))

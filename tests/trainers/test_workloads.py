@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 from trainers.methods.optimizer.spec import ScheduleFreeAdamWConfig
+from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DiamondsMlp, DigitsMlp, FashionConv, Mnist5kCnn, StdlibLm, WorkloadConfig
 from trainers.traffic import collectives, shapes
 from trainers.training import model
 from trainers.training.replica import Replica
-from trainers.training.segment import Segment
 from trainers.workload import Workload, WorkloadError
 from trainers.workloads import registry
 from trainers.workloads.diamonds import read_table

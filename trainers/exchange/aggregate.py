@@ -14,10 +14,10 @@ from trainers.exchange.connection import Connection
 from trainers.exchange.kernels.entries import Entries
 from trainers.exchange.memory import Memory, Selection
 from trainers.exchange.payload import Header, Payload, header
+from trainers.snapshot import Stateless
 from trainers.spec.sparse import SparseConfig
 from trainers.traffic import collectives
 from trainers.traffic.buckets import Bucket
-from trainers.training.snapshot import Stateless
 
 
 @dataclass(frozen=True)

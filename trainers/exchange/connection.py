@@ -12,9 +12,9 @@ from torch import Tensor
 
 from trainers.exchange.ledger import Ledger
 from trainers.exchange.pacing import Pacer
+from trainers.segment import Purpose
 from trainers.spec.link import EmulateLink
 from trainers.traffic import collectives
-from trainers.training.segment import Purpose
 
 #: The bytes of a rank's tensor, by purpose.
 Parts = Mapping[Purpose, int]

@@ -28,10 +28,10 @@ from trainers.exchange.topology import Topology
 from trainers.methods import registry
 from trainers.methods.exchange.auto.spec import ExchangeConfig
 from trainers.methods.levels.spec import AccordionConfig
+from trainers.segment import Purpose
 from trainers.spec.exchange import CorrectedConfig, ExchangeBase
 from trainers.spec.two_way import TwoWayConfig
 from trainers.traffic.buckets import Layer
-from trainers.training.segment import Purpose
 
 #: What a gradient may be of: float16 has not the range of the mean that comes back.
 TYPES = {torch.float32, torch.bfloat16}

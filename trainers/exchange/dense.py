@@ -6,9 +6,9 @@ from torch import Tensor
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection, Parts
 from trainers.exchange.step_result import Exchanged, agreed, all_finite, loss_if
+from trainers.snapshot import Stateless
 from trainers.traffic import collectives
 from trainers.traffic.buckets import Bucket
-from trainers.training.snapshot import Stateless
 
 
 class DenseExchange(Stateless):

@@ -5,7 +5,7 @@ from typing import Any, Protocol, runtime_checkable
 from torch import Tensor
 
 from trainers.exchange.step_result import Exchanged
-from trainers.training.snapshot import Kept
+from trainers.snapshot import Kept
 
 
 class Exchange(Protocol):

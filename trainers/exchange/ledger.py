@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from trainers.training.segment import Purpose
+from trainers.segment import Purpose
 
 
 class Ledger:

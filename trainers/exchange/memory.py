@@ -14,8 +14,8 @@ from trainers.exchange.kernels.operators import compact
 from trainers.exchange.kernels.quantile import strided
 from trainers.exchange.kernels.scatter import clear, scatter_add, take
 from trainers.exchange.kernels.select import MomentumCorrection, select
+from trainers.snapshot import Kept
 from trainers.spec.sparse import SparseConfig
-from trainers.training.snapshot import Kept
 
 #: What a memory may be multiplied by at once: float32 still holds the squares of what comes out.
 MOST_RISE = 2.0**32

@@ -16,8 +16,8 @@ from trainers.exchange.connection import Connection, Parts, among_peers
 from trainers.exchange.ledger import Ledger
 from trainers.exchange.pacing import Pacer, Unpaced
 from trainers.exchange.topology import Topology
+from trainers.segment import Purpose
 from trainers.traffic import collectives
-from trainers.training.segment import Purpose
 
 #: A node's leader, among the ranks of the node.
 LEADER = 0

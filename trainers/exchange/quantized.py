@@ -12,11 +12,11 @@ from trainers.exchange.connection import Connection
 from trainers.exchange.memory import FollowedRate, Memory, Nothing, Residual
 from trainers.exchange.quantizer import Quantizer, Segments
 from trainers.exchange.step_result import Exchanged, agreed, all_finite, loss_if
+from trainers.snapshot import Kept
 from trainers.spec.exchange import CorrectedConfig
 from trainers.spec.quantized import QuantizedBase
 from trainers.traffic import collectives
 from trainers.traffic.buckets import Bucket
-from trainers.training.snapshot import Kept
 
 HEADER_BYTES = collectives.WORD_BYTES
 

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from trainers.exchange.block_sign import BlockSign
 from trainers.exchange.connection import Connection
+from trainers.snapshot import Kept
 from trainers.spec.two_way import TwoWayConfig
 from trainers.traffic import collectives
 from trainers.traffic.block_shards import BlockShards
 from trainers.traffic.buckets import Bucket
-from trainers.training.snapshot import Kept
 
 HEADER_BYTES = collectives.WORD_BYTES
 

@@ -21,10 +21,10 @@ from trainers.exchange.selector import Selector
 from trainers.exchange.step_result import DIVERGED, Exchanged, all_finite
 from trainers.exchange.sum_by_owner import Sharded, owned
 from trainers.methods.levels.level import Level
+from trainers.snapshot import Kept
 from trainers.spec.sparse import SparseConfig
 from trainers.traffic import collectives
 from trainers.traffic.buckets import Bucket
-from trainers.training.snapshot import Kept
 
 
 class SparseExchange:

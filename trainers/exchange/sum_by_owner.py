@@ -18,10 +18,10 @@ from trainers.exchange.kernels.scatter import clear, scatter_add, take
 from trainers.exchange.memory import Memory, Selection
 from trainers.exchange.ownership import Shards
 from trainers.exchange.payload import Header, Payload, header
+from trainers.snapshot import Kept
 from trainers.spec.sparse import SparseConfig
 from trainers.traffic import collectives
 from trainers.traffic.buckets import Bucket
-from trainers.training.snapshot import Kept
 
 
 class Sharded:

@@ -16,7 +16,7 @@ from trainers.exchange.node_links import LEADER, NodeLinks
 from trainers.exchange.step_result import DIVERGED, Exchanged
 from trainers.methods.exchange.auto.spec import ExchangeConfig
 from trainers.methods.levels import steered
-from trainers.training.snapshot import Kept, Stateless
+from trainers.snapshot import Kept, Stateless
 
 
 class Follower(Stateless):

@@ -12,9 +12,9 @@ from trainers.exchange.connection import Connection
 from trainers.exchange.memory import FollowedRate, Memory
 from trainers.exchange.server import Server
 from trainers.exchange.step_result import Exchanged, agreed, all_finite, loss_if
+from trainers.snapshot import Kept
 from trainers.spec.two_way import TwoWayConfig
 from trainers.traffic.buckets import Bucket
-from trainers.training.snapshot import Kept
 
 
 class SignExchange(ABC):

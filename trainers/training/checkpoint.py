@@ -17,7 +17,7 @@ from safetensors.torch import load as load_tensors, save as save_tensors
 from torch import Tensor
 
 from trainers.exchange.topology import Nodes, Topology
-from trainers.training.snapshot import Inheriting, Kept, State, Stateful, fit, load_scalars, scalars_of, tensors_of
+from trainers.snapshot import Inheriting, Kept, State, Stateful, fit, load_scalars, scalars_of, tensors_of
 
 MANIFEST = "manifest.json"
 SHARED = "shared.safetensors"

@@ -1,9 +1,7 @@
 """Brings a rank its batches: a pure function of (seed, step, rank), however often training is rewound."""
 
-import random
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
@@ -12,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset
 
+from trainers import random_state
 from trainers.spec.partition import IidPartition
 from trainers.spec.replica import ReplicaConfig
 from trainers.training import partition
@@ -149,7 +148,7 @@ class _Fetcher(Dataset[Batch]):
         data: Any = self._workload.training
         if _is_indexed_at_once(self._workload, data):  # draws nothing at random
             return data[request.indices]
-        with seeded(request.seed):
+        with random_state.seeded(request.seed):
             return fetch(self._workload, data, request.indices)
 
 
@@ -202,7 +201,7 @@ class LoaderFeed:
             self._batch_size = batch_size
             self._requests.resize(batch_size)
             self._requests.start = place
-            with seeded(0):  # the loader draws a seed for its processes, which draw nothing from it
+            with random_state.seeded(0):  # the loader draws a seed for its processes, which draw nothing from it
                 self._batches = iter(self._loader)
         self._place = self._requests.after(place)
         return next(self._batches)
@@ -240,27 +239,6 @@ class StreamFeed:
 def seed_of(place: tuple[int, ...]) -> int:
     """Return a seed for what is drawn at `place`, such as (seed, step, rank, micro-batch)."""
     return zlib.crc32(repr(place).encode())
-
-
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Seed the global generators of torch (CPU), NumPy and Python, and put them back afterwards."""
-    with torch.random.fork_rng(devices=[]), host_seeded(seed):
-        torch.default_generator.manual_seed(seed)
-        yield
-
-
-@contextmanager
-def host_seeded(seed: int) -> Iterator[None]:
-    """Seed the global generators of NumPy and Python, and put them back afterwards."""
-    numpy_state, python_state = np.random.get_state(), random.getstate()
-    np.random.seed(seed)
-    random.seed(seed)
-    try:
-        yield
-    finally:
-        np.random.set_state(numpy_state)
-        random.setstate(python_state)
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:

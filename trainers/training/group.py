@@ -21,12 +21,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from trainers.exchange.topology import Nodes
+from trainers.segment import Direction, Evaluation, Segment, SegmentResult
 from trainers.spec.replica import ReplicaConfig
 from trainers.training.call_results import Outcome, WorkerFailed, WorkerLost, judge, patience_s
 from trainers.training.checkpoint import Shard, commit_manifest
 from trainers.training.rank import Rank
 from trainers.training.replica import Backend
-from trainers.training.segment import Direction, Evaluation, Segment, SegmentResult
 from trainers.workload import WorkloadError
 
 _HOW_TO_WAIT_LONGER = " (`workers.reply_timeout_s` allows more, in an exchange `workers.timeout_s`)"

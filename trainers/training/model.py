@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
-from trainers.training import checkpoint, feed
+from trainers import random_state
+from trainers.training import checkpoint
 from trainers.training.checkpoint import CheckpointError
 from trainers.workload import Workload, WorkloadError
 
@@ -27,7 +28,7 @@ def build(workload: Workload, seed: int, *, weights_url: str | None = None) -> n
 
     The global generators are left as they were. Raises WorkloadError for a model that cannot be trained here.
     """
-    with feed.seeded(seed):
+    with random_state.seeded(seed):
         model = _bare(workload)
     _check(model)
     if not model.training:  # as pretrained ones come; a part that is in evaluation mode alone stays so

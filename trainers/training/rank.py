@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainers.exchange.connection import PeerLost
+from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
 from trainers.training.call_results import Outcome
 from trainers.training.replica import Backend, Replica
-from trainers.training.segment import Segment
 from trainers.workload import Workload, WorkloadError
 
 #: Errors of the operating system that are a person's to mend.

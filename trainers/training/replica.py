@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from trainers import random_state
 from trainers.exchange import pacing
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.communication import Communication
@@ -28,13 +29,13 @@ from trainers.methods.sync import build as sync
 from trainers.methods.sync.every_step.policy import EveryStep
 from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import Parts, Update
+from trainers.segment import Evaluation, Purpose, Segment, SegmentResult
+from trainers.snapshot import Buffers, RandomState, State, Steps, Tensors
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.two_way import DriftingConfig, group_conflict
 from trainers.traffic import collectives
 from trainers.training import checkpoint, feed, model, normalization
 from trainers.training.checkpoint import CheckpointError, Shard
-from trainers.training.segment import Evaluation, Purpose, Segment, SegmentResult
-from trainers.training.snapshot import Buffers, RandomState, State, Steps, Tensors
 from trainers.workload import Workload, WorkloadError
 from trainers.workloads import registry
 
@@ -344,7 +345,7 @@ class Replica:
     def _loss(self, step: int, micro: int, batch_size: int | None = None) -> Tensor:
         place = feed.Place(step, self.rank, micro)
         batch = feed.to_device(self._feed.batch(place, batch_size), self.device)
-        with feed.host_seeded(feed.seed_of((self.config.seed, *place))), self._autocast():
+        with random_state.host_seeded(feed.seed_of((self.config.seed, *place))), self._autocast():
             loss = self.workload.loss(self.model, batch)
         if not isinstance(loss, Tensor) or loss.ndim:
             found = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
@@ -363,7 +364,7 @@ class Replica:
         num_samples = len(self.workload.validation)
         sums = torch.zeros(len(names), dtype=torch.float64)
         evaluated = self._evaluated()
-        with model.evaluating(self.model), model.lent(self.model, evaluated), feed.seeded(0):
+        with model.evaluating(self.model), model.lent(self.model, evaluated), random_state.seeded(0):
             share = torch.arange(self.rank, num_samples, self.num_workers)
             for indices in torch.split(share, self.workload.evaluation_batch_size):
                 if len(indices):  # a set smaller than the ranks leaves some without a share

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from trainers.training.segment import Direction
+from trainers.segment import Direction
 from trainers.workload import Batch, Workload
 
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
+from trainers.segment import Direction
 from trainers.spec.workloads import DiamondsMlp
 from trainers.traffic.shapes import DIAMONDS_WIDTHS
-from trainers.training.segment import Direction
 from trainers.workload import Batch, Workload, WorkloadError
 from trainers.workloads import data
 from trainers.workloads.perceptron import perceptron

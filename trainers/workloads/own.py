@@ -8,8 +8,8 @@ from collections.abc import Sized
 from functools import reduce
 from typing import Any
 
+from trainers import random_state
 from trainers.spec.workloads import OwnWorkload
-from trainers.training import feed
 from trainers.workload import Workload, WorkloadError
 
 
@@ -23,7 +23,7 @@ def load(config: OwnWorkload) -> Workload:
         inspect.signature(factory).bind(**config.params)
     except TypeError as error:
         raise WorkloadError(f"`workload.params` do not suit `{config.factory}`: {error}") from error
-    with feed.seeded(0):
+    with random_state.seeded(0):
         workload = factory(**config.params)
     if not isinstance(workload, Workload):
         raise WorkloadError(

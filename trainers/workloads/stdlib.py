@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
+from trainers.segment import Direction
 from trainers.spec.workloads import StdlibLm
 from trainers.traffic.shapes import TRANSFORMERS
-from trainers.training.segment import Direction
 from trainers.workload import Batch, Workload, WorkloadError
 from trainers.workloads.transformer import ByteTransformer
 

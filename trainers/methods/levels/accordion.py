@@ -9,8 +9,8 @@ from trainers.exchange.connection import Connection
 from trainers.methods.levels.level import LayerLevels, Level
 from trainers.methods.levels.regimes import DECIDER, Part, Regimes
 from trainers.methods.levels.spec import AccordionConfig
+from trainers.snapshot import Kept
 from trainers.traffic.buckets import Bucket
-from trainers.training.snapshot import Kept
 
 
 class Accordion:

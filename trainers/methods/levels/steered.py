@@ -14,9 +14,9 @@ from trainers.methods.levels.level import Level
 from trainers.methods.levels.regimes import Part
 from trainers.methods.levels.spec import AccordionConfig, WarmupConfig
 from trainers.methods.levels.warmup import Warmup
+from trainers.snapshot import Inheriting, Kept
 from trainers.spec.exchange import ExchangeBase, SteeredConfig
 from trainers.traffic.buckets import Bucket
-from trainers.training.snapshot import Inheriting, Kept
 
 
 class LevelPolicy(Inheriting, Protocol):

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from trainers.exchange.connection import Connection
 from trainers.methods.levels.spec import WarmupConfig
+from trainers.snapshot import Kept
 from trainers.traffic.buckets import Bucket
-from trainers.training.snapshot import Kept
 
 
 def density_at(step: int, target: float, config: WarmupConfig) -> float:

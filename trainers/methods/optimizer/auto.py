@@ -13,8 +13,8 @@ from torch.nn import Parameter
 from trainers.methods.optimizer import optimizers
 from trainers.methods.optimizer.optimizers import NO_FACTORS, Optimizer
 from trainers.methods.optimizer.spec import AutoOptimizerConfig, JobOptimizer
-from trainers.training.segment import Segment
-from trainers.training.snapshot import load_scalars, scalars_of, tensors_of
+from trainers.segment import Segment
+from trainers.snapshot import load_scalars, scalars_of, tensors_of
 from trainers.workload import Workload
 
 

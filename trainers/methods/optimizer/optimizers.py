@@ -20,8 +20,8 @@ from trainers.methods.optimizer.spec import (
     ScheduleFreeSgdConfig,
     SgdConfig,
 )
+from trainers.segment import Segment
 from trainers.spec.ranges import first
-from trainers.training.segment import Segment
 from trainers.workload import Workload, WorkloadError
 
 Group = dict[str, Any]  # a torch parameter group

@@ -10,10 +10,10 @@ from trainers.exchange.exchange import Exchange
 from trainers.exchange.step_result import Exchanged
 from trainers.methods.sync.averaging import Iterate
 from trainers.methods.sync.policy import Parts, Update
+from trainers.snapshot import Stateless
 from trainers.spec.ranges import first
 from trainers.spec.sync import LocalUpdatesConfig
 from trainers.spec.two_way import DriftingConfig
-from trainers.training.snapshot import Stateless
 
 
 class Alone(Stateless):

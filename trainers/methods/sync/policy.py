@@ -7,7 +7,7 @@ from torch import Tensor
 
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.step_result import Exchanged
-from trainers.training.snapshot import Stateful
+from trainers.snapshot import Stateful
 
 Parts = dict[str, Stateful]
 

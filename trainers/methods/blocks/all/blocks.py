@@ -11,8 +11,8 @@ from trainers.exchange.exchange import Exchange
 from trainers.exchange.node_links import NodeLinks
 from trainers.methods.exchange.auto.spec import AutoConfig, JobExchange
 from trainers.methods.levels.steered import with_epoch
+from trainers.snapshot import Stateful
 from trainers.spec.replica import ReplicaConfig
-from trainers.training.snapshot import Stateful
 
 
 class AllBlocks:

@@ -24,11 +24,11 @@ from trainers.methods.blocks.jointspar import chances
 from trainers.methods.blocks.jointspar.spec import JointSparConfig
 from trainers.methods.exchange.auto.spec import ExchangeConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.snapshot import Stateful, Stateless
 from trainers.spec.exchange import ExchangeBase
 from trainers.spec.ranges import first
 from trainers.spec.replica import ReplicaConfig
 from trainers.traffic.buckets import Bucket, Layer
-from trainers.training.snapshot import Stateful, Stateless
 
 #: Keeps what is drawn here apart from other draws of the same seed.
 _STREAM = 11

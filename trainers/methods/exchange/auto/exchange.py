@@ -10,7 +10,7 @@ from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.exchange import Exchange, Keeping
 from trainers.exchange.step_result import Exchanged
 from trainers.methods.exchange.auto.spec import Option
-from trainers.training.snapshot import Kept, load_scalars, scalars_of, tensors_of
+from trainers.snapshot import Kept, load_scalars, scalars_of, tensors_of
 
 
 class AutoExchange:

@@ -12,7 +12,7 @@ from trainers.exchange.connection import Connection
 from trainers.exchange.memory import Residual, StatePair
 from trainers.exchange.two_way import TwoWayExchange
 from trainers.methods.exchange.dist_ef_sgd.spec import DistEfSgdConfig
-from trainers.training.snapshot import Kept
+from trainers.snapshot import Kept
 
 
 class MomentumResidual(Residual):

@@ -24,9 +24,9 @@ from trainers.exchange.rounding import Rounded
 from trainers.exchange.step_result import Exchanged, agreed, has_length, loss_if
 from trainers.methods.exchange.powersgd.spec import PowerSgdConfig, as_matrix, is_worth_factors
 from trainers.methods.levels.level import Level, level_of
+from trainers.snapshot import Kept
 from trainers.traffic.buckets import Bucket, Layer
 from trainers.traffic.sizes import WORD_BYTES
-from trainers.training.snapshot import Kept
 
 
 def starting_factor(side: int, rank: int, *, seed: int) -> Tensor:

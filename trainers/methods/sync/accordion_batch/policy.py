@@ -13,8 +13,8 @@ from trainers.methods.levels.regimes import Regimes
 from trainers.methods.sync.accordion_batch.spec import AccordionBatchConfig
 from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import Parts, Update
+from trainers.snapshot import Stateless
 from trainers.traffic.buckets import Bucket
-from trainers.training.snapshot import Stateless
 
 
 class Holding(Stateless):
