@@ -5,7 +5,7 @@ from typing import Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from search.types import Value
+from search.types import FURTHER, Value
 
 FORMAT: Literal["wiretune.schedule/1"] = "wiretune.schedule/1"
 
@@ -20,8 +20,7 @@ class Entry(Value):
     level: float | None = None
     values: dict[str, bool | int | float | str] = Field(
         default_factory=dict,
-        description="what else was searched: batch_size, momentum, weight_decay, nesterov, period, gamma, share; and "
-        "of several that compete option, the exchange in force, or optimizer",
+        description=f"what else was searched, by name: {', '.join(FURTHER)}",
     )
     density: float | None = Field(None, description="measured mean share of gradient entries sent")
     threshold: float | None = Field(None, description="absolute cut-off in force at the entry's end")

@@ -1,75 +1,63 @@
 """The search space: the axes of the search, and their map onto the unit cube."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from search.budget.link import Link, OptionCost, StepCost
 from search.config import MAX_DIMENSIONS
-from search.types import Value, Values
+from search.types import SEARCHED, Value, Values
 
 Array = NDArray[np.float64]
-AxisName = Literal[
-    "learning_rate", "level", "batch_size", "momentum", "weight_decay", "nesterov", "period", "gamma", "share"
-]
-ValueName = AxisName | Literal["option", "optimizer"]
-Scale = Literal["log", "complement", "integer", "choice"]
-
-#: What an axis is measured in. `complement`: the logarithm of 1 - x. `integer`: the logarithm, rounded. `choice`: false
-#: or true, 0 and 1 on the unit cube, where a kernel with a length scale of its own is one of the Hamming distance.
-SCALES: dict[AxisName, Scale] = {
-    "learning_rate": "log",
-    "level": "log",
-    "batch_size": "integer",
-    "momentum": "complement",
-    "weight_decay": "log",
-    "nesterov": "choice",
-    "period": "integer",
-    "gamma": "complement",
-    "share": "log",
-}
-ALL_VALUES: tuple[ValueName, ...] = (*SCALES, "option", "optimizer")
 #: Ratio of the magnitudes of two options, or optimizers: no factor that is asked about is as large.
 OPTIONS_APART = 100.0
 
 
-def magnitude(name: AxisName, value: float) -> float:
+def magnitude(name: str, value: float) -> float:
     """Return the positive number whose logarithm is the coordinate of `value`; it rises with `value`."""
-    scale = SCALES[name]
+    scale = SEARCHED[name].scale
     if scale == "complement":
         return 1 / (1 - value)
     return 1.0 + value if scale == "choice" else float(value)
 
 
-def of_magnitude(name: AxisName, size: float) -> float:
+def of_magnitude(name: str, size: float) -> float:
     """Return the legal value nearest to the magnitude `size`: the inverse of `magnitude`."""
-    match SCALES[name]:
+    match SEARCHED[name].scale:
         case "complement":
             return 1 - 1 / size
         case "integer":
             return round(size)
         case "choice":
             return size * size >= 2  # nearer to 2 than to 1, by their logarithms
-        case "log":
+        case _:
             return size
 
 
 class Axis(Value):
     """A range of one of the values, ends included."""
 
-    name: AxisName
+    name: str
     low: bool | int | float
     high: bool | int | float
+
+    @field_validator("name")
+    @classmethod
+    def _is_searched(cls, name: str) -> str:
+        axes = [each for each, searched in SEARCHED.items() if searched.scale != "name"]
+        if name not in axes:
+            raise ValueError(f"`name` must be one of {axes}, got {name!r}")
+        return name
 
     @property
     def is_discrete(self) -> bool:
         """Return whether there is nothing between two neighbouring values."""
-        return SCALES[self.name] in ("integer", "choice")
+        return SEARCHED[self.name].scale in ("integer", "choice")
 
     @property
     def num_coordinates(self) -> int:
@@ -250,7 +238,7 @@ class SearchSpace(Value):
         """The exchanges that compete, from dense to sparse; none unless several do."""
         return next((axis.options for axis in self.axes if isinstance(axis, OptionAxis)), ())
 
-    def axis(self, name: AxisName) -> Axis | None:
+    def axis(self, name: str) -> Axis | None:
         """Return the axis of that name, or None if it is not searched."""
         return next((axis for axis in self.ranges if axis.name == name), None)
 
@@ -261,7 +249,7 @@ class SearchSpace(Value):
 
 
 def _is_range(axis: Axis) -> bool:
-    match SCALES[axis.name]:
+    match SEARCHED[axis.name].scale:
         case "complement":
             return 0 < axis.low < axis.high < 1
         case "choice":
@@ -320,7 +308,7 @@ class Box(Value):
         return snapped
 
 
-def _pairs(first: Values, second: Values, names: Sequence[ValueName]) -> Iterator[tuple[float, float]]:
+def _pairs(first: Values, second: Values, names: Iterable[str]) -> Iterator[tuple[float, float]]:
     """Yield the magnitudes of what both set; those of two options, or optimizers, are as far apart as any two."""
     for name in names:
         one: Any = getattr(first, name)
@@ -333,11 +321,11 @@ def _pairs(first: Values, second: Values, names: Sequence[ValueName]) -> Iterato
             yield magnitude(name, one), magnitude(name, other)
 
 
-def distance(first: Values, second: Values, names: Sequence[ValueName] = ALL_VALUES) -> float:
+def distance(first: Values, second: Values, names: Iterable[str] = SEARCHED) -> float:
     """Return the Euclidean distance of the logarithms of the magnitudes of `names`."""
     return math.hypot(*(math.log(one / other) for one, other in _pairs(first, second, names)))
 
 
-def are_within(first: Values, second: Values, factor: float, names: Sequence[ValueName] = ALL_VALUES) -> bool:
+def are_within(first: Values, second: Values, factor: float, names: Iterable[str] = SEARCHED) -> bool:
     """Return whether the magnitudes of each of `names` lie within `factor` of each other."""
     return all(max(pair) <= factor * min(pair) for pair in _pairs(first, second, names))

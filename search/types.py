@@ -4,7 +4,7 @@ Words: a *candidate* is tried as a *probe*; what it measured is an *observation*
 values of a stage's *commit*, the steps that stay.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -24,20 +24,47 @@ class Value(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
 
 
+#: The measure of an axis. `complement`: the logarithm of 1 - x. `integer`: the logarithm, rounded. `choice`: false or
+#: true, 0 and 1 on the unit cube, where a kernel with a length scale of its own is one of the Hamming distance. `name`:
+#: what competes with others, and is no axis.
+Scale = Literal["log", "complement", "integer", "choice", "name"]
+
+
+class Searched(NamedTuple):
+    """The traits of a value that a search may choose. All its lists of values follow from these."""
+
+    scale: Scale
+    costs: bool = False  # whether the bytes or the seconds of a step depend on it
+
+
 class Values(Value):
     """The values that a controller sets. None: not searched, so the configuration's value holds."""
 
-    learning_rate: float
-    level: float | None = Field(None, description="how hard the exchange compresses; None: it has no level")
-    batch_size: int | None = Field(None, description="samples per worker and micro-batch")
-    momentum: float | None = Field(None, description="of Adam kinds: the first beta")
-    weight_decay: float | None = None
-    nesterov: bool | None = None
-    period: int | None = Field(None, description="steps from one averaging of the parameters to the next")
-    gamma: float | None = Field(None, description="share of the activations that is dropped")
-    share: float | None = Field(None, description="of the blocks, those that a step trains on average")
-    option: str | None = Field(None, description="the exchange in force, of several that compete: `threshold 0.01`")
-    optimizer: str | None = Field(None, description="the optimizer in force, of several that compete: `adamw`")
+    learning_rate: Annotated[float, Searched("log")]
+    level: Annotated[float | None, Searched("log", costs=True)] = Field(
+        None, description="how hard the exchange compresses; None: it has no level"
+    )
+    batch_size: Annotated[int | None, Searched("integer", costs=True)] = Field(
+        None, description="samples per worker and micro-batch"
+    )
+    momentum: Annotated[float | None, Searched("complement")] = Field(None, description="of Adam kinds: the first beta")
+    weight_decay: Annotated[float | None, Searched("log")] = None
+    nesterov: Annotated[bool | None, Searched("choice")] = None
+    period: Annotated[int | None, Searched("integer", costs=True)] = Field(
+        None, description="steps from one averaging of the parameters to the next"
+    )
+    gamma: Annotated[float | None, Searched("complement")] = Field(
+        None, description="share of the activations that is dropped"
+    )
+    share: Annotated[float | None, Searched("log", costs=True)] = Field(
+        None, description="of the blocks, those that a step trains on average"
+    )
+    option: Annotated[str | None, Searched("name", costs=True)] = Field(
+        None, description="the exchange in force, of several that compete: `threshold 0.01`"
+    )
+    optimizer: Annotated[str | None, Searched("name", costs=True)] = Field(
+        None, description="the optimizer in force, of several that compete: `adamw`"
+    )
 
     @property
     def contender(self) -> str | None:
@@ -51,8 +78,15 @@ class Values(Value):
         return {name: value for name, value in given.items() if value is not None}
 
 
+#: By name, every value that can be searched.
+SEARCHED: dict[str, Searched] = {
+    name: declared
+    for name, field in Values.model_fields.items()
+    for declared in field.metadata
+    if isinstance(declared, Searched)
+}
 #: The values beyond learning rate and level, all of them optional.
-FURTHER = tuple(name for name in Values.model_fields if name not in ("learning_rate", "level"))
+FURTHER = tuple(name for name in SEARCHED if name not in ("learning_rate", "level"))
 
 
 class Spent(Value):

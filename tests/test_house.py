@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from search.types import FURTHER, Values
+from trainers.segment import Segment
+from trainers.spec.ranges import SEARCHABLE
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("search", "trainers", "service", "api")
 MODULES = {
@@ -77,3 +81,9 @@ def _sentences(markdown: str) -> Iterator[str]:
     lines = [line for line in prose.splitlines() if not line.lstrip().startswith(("|", "#"))]
     for paragraph in re.split(r"\n\s*\n|\n\s*(?=[-*] |\d+\. )", "\n".join(lines)):
         yield from (each for each in re.split(r"(?<=[.!?])\s+", " ".join(paragraph.split())) if each)
+
+
+def test_a_controller_sets_what_a_segment_takes() -> None:
+    """`search` and `trainers` know nothing of each other, so each declares the searched values, once."""
+    assert set(FURTHER) == {*SEARCHABLE, "option", "optimizer"}
+    assert {*Values.model_fields} <= {*Segment.model_fields}

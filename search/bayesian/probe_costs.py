@@ -7,8 +7,8 @@ from search.budget import spending
 from search.budget.spending import Amounts
 from search.config import FINALISTS
 from search.curves.curve_summary import Reading
-from search.space import ValueName, distance
-from search.types import Allowance, Spent, Values
+from search.space import distance
+from search.types import SEARCHED, Allowance, Spent, Values
 
 #: Of what searching may spend, the part that the wide search keeps for later ones; its shortest probes may use it too.
 KEPT_PART = {"events": 0.25, "stages": 0.6}
@@ -21,7 +21,7 @@ LAST_SEARCH = 0.9
 #: Where searches are rare, one may take this part of what searching may still spend.
 EVENT_PART = 0.5
 #: What the cost of a step depends on.
-COSTLY: tuple[ValueName, ...] = ("level", "batch_size", "period", "share", "option", "optimizer")
+COSTLY = tuple(name for name, searched in SEARCHED.items() if searched.costs)
 
 
 def costly(values: Values) -> tuple[float | str | None, ...]:

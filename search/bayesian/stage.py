@@ -24,7 +24,7 @@ from search.curves.curve_summary import Ending, Reading
 from search.curves.events import Event
 from search.curves.faults import Level
 from search.past_jobs.prior import NO_PRIOR, Prior
-from search.space import Box, SearchSpace, ValueName, are_within
+from search.space import Box, SearchSpace, are_within
 from search.types import Candidate, Decision, Origin, Refusal, Spent, Values
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ BARRED_FACTOR = 3.0
 LEVEL_PROBES = 2
 #: Rung 0 are the probes that tell decades apart.
 FINAL_RUNG = 1
-BARRED_AXES: tuple[ValueName, ...] = ("level", "batch_size", "momentum", "option", "optimizer")
+BARRED_AXES = ("level", "batch_size", "momentum", "option", "optimizer")
 #: Where optimizers compete, the coarse probes of each span these decades about its own guess.
 CONTEST_DECADES = 2.0
 #: An end of the coarse probes' range that turns out best is extended, at most this often.

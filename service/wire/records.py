@@ -21,8 +21,7 @@ DRIVER_STREAM = "driver"
 Line = Literal["main", "insurance"]
 #: Series of the line beside the main one begin so; their steps are its own.
 INSURANCE_PREFIX = "insurance_"
-#: What a run uses besides a learning rate and a level, by name: `batch_size`, `momentum`, `weight_decay`, `nesterov`,
-#: `period`, `gamma`, `share`, `option`.
+#: What a run uses besides a learning rate and a level, by name, as in `search.types.FURTHER`.
 FurtherValues = dict[str, bool | int | float | str]
 
 

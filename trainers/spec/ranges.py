@@ -58,7 +58,7 @@ class Range(NamedTuple):
             yield Conflict(f"/{self.field}", shown, f"{message}, got {shown}")
 
 
-#: Fields that give the value of their own name, and may be a pair.
+#: Fields of configurations that may be a pair, and give a segment the value of their own name.
 SEARCHABLE = ("batch_size", "momentum", "weight_decay", "nesterov", "period", "gamma", "share")
 
 
