@@ -10,7 +10,16 @@ from sqlalchemy import Engine, delete, make_url
 from service.control import database
 from service.control.models import Base
 from service.settings import Settings
+from tests.patience import crowd
 from tests.postgres_server import HOW_TO_GET_ONE, VARIABLE, Databases, Server, find_programs
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> None:
+    """Give a test more time where other work shares the processors; a hang still ends."""
+    alone_s = item.config.getoption("timeout") or float(item.config.getini("timeout"))
+    if item.get_closest_marker("timeout") is None:
+        item.add_marker(pytest.mark.timeout(alone_s * crowd()))
 
 
 @pytest.fixture(scope="session")

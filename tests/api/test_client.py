@@ -9,6 +9,7 @@ from service.control.store import Store
 from service.job.spec import JobSpec
 from service.job.states import JobState
 from tests.api.conftest import Reporting
+from tests.patience import PATIENCE_S
 
 
 def test_what_was_submitted_is_read_back(client: Client, job: JobSpec) -> None:
@@ -50,7 +51,7 @@ def test_the_schedule_is_by_default_the_first_arms(client: Client, reporting: Re
 def test_waiting_ends_with_the_job(client: Client, reporting: Reporting) -> None:
     reporting.run_to_the_end()
 
-    assert client.wait(reporting.job_id, timeout_s=5).state is JobState.SUCCEEDED
+    assert client.wait(reporting.job_id, timeout_s=PATIENCE_S).state is JobState.SUCCEEDED
 
 
 def test_waiting_gives_up_in_time(client: Client, reporting: Reporting) -> None:
@@ -60,7 +61,7 @@ def test_waiting_gives_up_in_time(client: Client, reporting: Reporting) -> None:
 
 def test_watching_shows_every_state_from_the_first_to_the_last(client: Client, reporting: Reporting) -> None:
     states = []
-    for view in client.watch(reporting.job_id, timeout_s=10, poll_s=0.0):
+    for view in client.watch(reporting.job_id, timeout_s=PATIENCE_S, poll_s=0.0):
         states.append(view.state)
         if len(states) == 1:
             reporting.run_to_the_end()

@@ -17,6 +17,7 @@ from service.control import processes
 from service.control.store import Store
 from service.job.spec import JobSpec
 from service.settings import Settings
+from tests.patience import PATIENCE_S
 
 
 def test_a_started_server_is_found_answers_and_is_stopped(settings: Settings) -> None:
@@ -69,7 +70,7 @@ def test_a_live_server_that_is_too_busy_to_answer_is_stopped(
 
     assert found is None
     assert f"process {silent.pid}" in told and "stopped" in told
-    assert silent.wait(5) == -signal.SIGTERM
+    assert silent.wait(PATIENCE_S) == -signal.SIGTERM
 
 
 def test_a_stranger_with_the_pid_of_a_dead_server_is_left_alone(

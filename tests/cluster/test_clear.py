@@ -8,6 +8,7 @@ import pytest
 from service.cluster.reporter import Door, Reporter
 from service.control.processes import wait_until
 from service.wire.records import Acknowledgement, Batch, Bill, Checkpointed, Control, MetricPoints
+from tests.patience import PATIENCE_S
 
 STREAM = "job.tuned.0"
 POINT = MetricPoints(trial_id=STREAM, name="loss", steps=(0,), seconds=(0.1,), values=(0.5,))
@@ -23,7 +24,7 @@ class SlowDoor(Door):
 
     def post(self, batch: Batch) -> Acknowledgement:
         self.came.set()
-        assert self.opened.wait(30)
+        assert self.opened.wait(PATIENCE_S)
         self.num_taken += len(batch.records)
         return Acknowledgement(sequence=batch.sequence, control=Control.RUN)
 
@@ -45,7 +46,7 @@ def reporter(door: SlowDoor) -> Iterator[Reporter]:
 
 def test_points_that_wait_do_not_hold_up_a_checkpoint(door: SlowDoor, reporter: Reporter) -> None:
     reporter.report(POINT)
-    assert door.came.wait(30)
+    assert door.came.wait(PATIENCE_S)
 
     assert reporter.is_clear() and door.num_taken == 0
 
@@ -54,11 +55,11 @@ def test_a_checkpoint_holds_up_the_next_until_it_is_stored_whatever_follows_it(
     door: SlowDoor, reporter: Reporter
 ) -> None:
     reporter.report(POINT, CHECKPOINT)
-    assert door.came.wait(30)
+    assert door.came.wait(PATIENCE_S)
     assert not reporter.is_clear()
 
     reporter.report(POINT)
     door.opened.set()
 
-    assert wait_until(reporter.is_clear, timeout_s=30)
+    assert wait_until(reporter.is_clear, timeout_s=PATIENCE_S)
     assert door.num_taken >= 2

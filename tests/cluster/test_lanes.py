@@ -20,6 +20,7 @@ from service.cluster.reports import Probe
 from service.job.parts import TrialSpec
 from service.job.spec import JobSpec
 from service.wire.records import AnyRecord, MetricPoints, ProbeDone, StageDecided, TrialFinished
+from tests.patience import PATIENCE_S
 from tests.small_trials import Memory, digits_trial
 from trainers.segment import Segment
 from trainers.training.group import ProcessGroup
@@ -27,7 +28,7 @@ from trainers.training.repair import RepairingGroup
 from trainers.workload import WorkloadError
 
 BUDGET = Budget(steps=1000)
-WAIT_S = 60.0
+WAIT_S = PATIENCE_S
 
 
 def _candidate(number: int) -> Candidate:

@@ -11,6 +11,7 @@ import pytest
 from service.cluster.reporter import Door, LeaseKeeper, Reporter, Stopped
 from service.control import processes
 from service.wire.records import Control, MetricPoints
+from tests.patience import PATIENCE_S, crowd
 
 STREAM = "job.tuned.0"
 
@@ -44,7 +45,7 @@ class Api:
 
     def answer(self, handler: BaseHTTPRequestHandler, body: dict[str, Any]) -> None:
         self.num_requests += 1
-        self.goes_on.wait(30)
+        self.goes_on.wait(PATIENCE_S)
         if self.refuse:
             self.refuse -= 1
             handler.send_error(503)
@@ -88,7 +89,7 @@ def door(api: Api) -> Iterator[Door]:
 def start(door: Door) -> Iterator[Callable[..., Reporter]]:
     started: list[Reporter] = []
 
-    def start(max_silence_s: float = 30.0) -> Reporter:
+    def start(max_silence_s: float = PATIENCE_S) -> Reporter:
         started.append(Reporter(door, STREAM, max_silence_s=max_silence_s))
         return started[-1]
 
@@ -173,12 +174,12 @@ def test_the_lease_is_renewed_and_its_loss_is_told_once(api: Api, door: Door) ->
         lost.append(stopped)
         is_lost.set()
 
-    keeper = LeaseKeeper(door, renew_s=0.01, max_silence_s=5, on_loss=on_loss)
+    keeper = LeaseKeeper(door, renew_s=0.01, max_silence_s=PATIENCE_S, on_loss=on_loss)
     while api.leases < 3:
         assert not is_lost.wait(0.01)
     api.status = 409
 
-    assert is_lost.wait(5)
+    assert is_lost.wait(PATIENCE_S)
     keeper.close()
     assert len(lost) == 1
 
@@ -190,7 +191,7 @@ def keeper(door: Door) -> Iterator[LeaseKeeper]:
     def on_loss(stopped: Stopped) -> None:
         raise AssertionError(stopped.reason)
 
-    keeper = LeaseKeeper(door, renew_s=0.05, max_silence_s=30, on_loss=on_loss)
+    keeper = LeaseKeeper(door, renew_s=0.05, max_silence_s=PATIENCE_S, on_loss=on_loss)
     yield keeper
     keeper.close()
 
@@ -199,7 +200,7 @@ def keeper(door: Door) -> Iterator[LeaseKeeper]:
 def test_the_lease_is_renewed_as_often_while_the_api_is_away_so_that_it_is_back_before_the_lease_is(api: Api) -> None:
     api.refuse = 20
 
-    assert processes.wait_until(lambda: api.leases > 0, timeout_s=5)  # records are sent every 5 s by then
+    assert processes.wait_until(lambda: api.leases > 0, timeout_s=5 * crowd())  # records are sent every 5 s by then
 
 
 @pytest.mark.usefixtures("keeper")
@@ -207,7 +208,7 @@ def test_a_renewal_that_hangs_is_not_waited_for(api: Api) -> None:
     api.goes_on.clear()
 
     try:
-        assert processes.wait_until(lambda: api.num_requests > 2, timeout_s=5)
+        assert processes.wait_until(lambda: api.num_requests > 2, timeout_s=PATIENCE_S)
     finally:
         api.goes_on.set()
 
@@ -217,6 +218,6 @@ def test_a_lease_that_nobody_renews_for_too_long_ends_the_attempt(api: Api, door
     lost: list[Stopped] = []
     keeper = LeaseKeeper(door, renew_s=0.01, max_silence_s=0.1, on_loss=lost.append)
 
-    assert processes.wait_until(lambda: bool(lost), timeout_s=5)
+    assert processes.wait_until(lambda: bool(lost), timeout_s=PATIENCE_S)
     keeper.close()
     assert [stopped.control for stopped in lost] == [Control.FENCED] and "has not answered for" in lost[0].reason

@@ -5,6 +5,7 @@ from typing import Any
 
 from service.cluster.reporter import Reporter
 from service.wire.records import Acknowledgement, Batch, Bill, Billed, Control, Searched
+from tests.patience import PATIENCE_S
 
 TRIAL = "job.tuned.0"
 
@@ -18,7 +19,7 @@ class SlowDoor:
 
     def post(self, batch: Batch) -> Acknowledgement:
         self.has_come.set()
-        assert self.may_go.wait(60)
+        assert self.may_go.wait(PATIENCE_S)
         self.batches.append(batch)
         return Acknowledgement(sequence=batch.sequence, control=Control.RUN)
 
@@ -32,7 +33,7 @@ def test_of_the_searches_that_wait_the_newest_is_sent_and_nothing_else_is_lost()
     door: Any = SlowDoor()
     reporter = Reporter(door, TRIAL, max_silence_s=60)
     reporter.report(_searched(1))
-    assert door.has_come.wait(60)
+    assert door.has_come.wait(PATIENCE_S)
 
     for number in (2, 3, 4):
         reporter.report(Billed(trial_id=TRIAL, bill=Bill(steps=number)), _searched(number))

@@ -18,6 +18,7 @@ from service.job.spec import JobSpec
 from service.job.states import JobState
 from service.settings import Settings
 from service.wire.records import AttemptFinished, Batch, Bill, StageClosed, StageDecided, TrialStarted
+from tests.patience import PATIENCE_S
 
 
 class Clock:
@@ -182,13 +183,13 @@ class Group:
     def __init__(self, store: Store, pool: ThreadPoolExecutor) -> None:
         self._write, self._waiting, self._pool = store._writer.write, store._writer._waiting, pool
         self._released, entered = threading.Event(), threading.Event()
-        pool.submit(self._write, lambda _: entered.set() or self._released.wait(30))
-        assert entered.wait(30)
+        pool.submit(self._write, lambda _: entered.set() or self._released.wait(PATIENCE_S))
+        assert entered.wait(PATIENCE_S)
 
     def add(self, function: Callable[[Session], object]) -> "Future[object]":
         num_waiting = self._waiting.qsize()
         future = self._pool.submit(self._write, function)
-        assert wait_until(lambda: self._waiting.qsize() != num_waiting, timeout_s=30, every_s=0.001)
+        assert wait_until(lambda: self._waiting.qsize() != num_waiting, timeout_s=PATIENCE_S, every_s=0.001)
         return future
 
     def release(self) -> None:

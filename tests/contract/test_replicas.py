@@ -15,6 +15,7 @@ from service.errors import IllegalTransition, OutOfSequence, Unavailable, Wiretu
 from service.job.states import JobState
 from service.wire.records import AttemptFinished, Batch, Control, MetricPoints
 from tests.contract.conftest import Group, only
+from tests.patience import PATIENCE_S
 
 pytestmark = only("postgresql")
 
@@ -28,7 +29,7 @@ def replicas(settings, store, clock):
 
 def at_once(*calls: Callable[[], object]) -> list[object]:
     """Make the calls from as many threads, and return each one's value or the error it raised."""
-    together = threading.Barrier(len(calls), timeout=30)
+    together = threading.Barrier(len(calls), timeout=PATIENCE_S)
 
     def run(call):
         together.wait()
@@ -58,11 +59,11 @@ def test_a_key_that_another_replica_is_storing_answers_its_job(replicas, spec, c
         job, _ = jobs.add(session, spec, key="k", now=clock())
         session.flush()
         stored.set()
-        assert release.wait(30)
+        assert release.wait(PATIENCE_S)
         return job.id
 
     slow = pool.submit(first._writer.write, add_slowly)
-    assert stored.wait(30)
+    assert stored.wait(PATIENCE_S)
     waiting = pool.submit(second.add_job, spec, idempotency_key="k")
     wait_for_a_lock(first)
     release.set()
@@ -83,7 +84,7 @@ def wait_for_a_lock(store: Store) -> None:
 
 def test_groups_that_want_each_others_rows_are_both_stored(replicas, spec, pool):
     ids = [replicas[0].add_job(spec)[0].id for _ in range(2)]
-    both_hold_one = threading.Barrier(2, timeout=30)
+    both_hold_one = threading.Barrier(2, timeout=PATIENCE_S)
 
     def explain(job_id):
         return lambda session: jobs.explain(jobs.require(session, job_id), "said")

@@ -11,6 +11,7 @@ from typing import Any
 import torch.distributed as dist
 from exchange_bench import Bench, Place, digest, gradients
 
+from tests.patience import crowd
 from trainers.exchange.connection import PeerLost
 from trainers.methods.exchange.auto.spec import ExchangeConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
@@ -31,7 +32,7 @@ PATTERNS: dict[str, tuple[ExchangeConfig, float | None]] = {
     "tree": (GTopKConfig(density=0.1), 0.1),
 }
 #: How long a rank waits for its peers in a collective.
-TIMEOUT_S = 2.0
+TIMEOUT_S = 2.0 * crowd()
 
 
 def silent_rank(rank: int, num_workers: int) -> dict[str, Any]:

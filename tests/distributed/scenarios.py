@@ -34,6 +34,7 @@ from lost_ranks import dead_rank, silent_rank
 from sync_scenarios import apart, paced_average, sync, sync_on_nodes, sync_pairs, write_checkpoint
 from two_way_scenarios import drifting_replicas_on_nodes, two_way, two_way_on_nodes, two_way_pairs, two_way_replicas
 
+from tests.patience import crowd
 from trainers.exchange.connection import Connection
 from trainers.exchange.ledger import Ledger
 from trainers.exchange.node_links import found
@@ -51,7 +52,7 @@ from trainers.training.replica import Replica
 
 Reports = dict[str, list[dict[str, Any]]]  # by scenario, then by rank
 
-RANKS_S = 240
+RANKS_S = 240 * crowd()
 #: What replicas are told to train.
 SEGMENT = Segment(num_steps=8, learning_rate=0.5)
 #: The scenario that the last rank does not survive.

@@ -6,6 +6,7 @@ import pytest
 from killed_workers import outcome
 from scenarios import Reports
 
+from tests.patience import crowd
 from trainers.methods.blocks.jointspar.spec import JointSparConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.spec import LarsConfig
@@ -73,6 +74,6 @@ def test_a_worker_that_is_killed_changes_nothing():
         optimizer=LarsConfig(),
         exchange=NoneConfig(),
         blocks=JointSparConfig(),
-        collective_timeout_s=10,
+        collective_timeout_s=10 * crowd(),
     )
     assert outcome(config, is_killed=True) == outcome(config, is_killed=False)

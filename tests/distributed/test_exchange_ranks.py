@@ -6,13 +6,14 @@ from exchange_bench import SHAPES
 from lost_ranks import PATTERNS, TIMEOUT_S
 from scenarios import DEADLY, Reports
 
+from tests.patience import crowd
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.traffic import collectives, cost
 
 ON_THREE_RANKS = ["conservation", "overflow", "bad_gradient", "early_stop"]
 ON_FOUR_RANKS = ["equal_parameters", "early_stop", "replicas_on_nodes", "paced_messages", "silent_rank", DEADLY]
 #: What a busy machine may add to a timeout.
-BUSY_S = 20.0
+BUSY_S = 20.0 * crowd()
 
 
 @pytest.fixture(params=["three_ranks", "four_ranks"])

@@ -11,6 +11,7 @@ from local_definitions import accordion_batch
 from scenarios import Reports
 from sync_bench import Problem
 
+from tests.patience import crowd
 from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
 from trainers.methods.exchange.topk.spec import TopKConfig
 from trainers.methods.levels.spec import AccordionConfig, CatConfig
@@ -164,6 +165,6 @@ def test_a_worker_that_is_killed_while_levels_change_changes_nothing(exchange):
         optimizer=SgdConfig(),
         exchange=exchange,
         link=EmulateLink(mbps=10_000, latency_ms=0.1),
-        collective_timeout_s=10,
+        collective_timeout_s=10 * crowd(),
     )
     assert outcome(config, is_killed=True) == outcome(config, is_killed=False)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.optimizer.spec import OptimizerConfig, ScheduleFreeSgdConfig, SgdConfig
@@ -236,7 +237,7 @@ def test_workers_do_not_outlive_the_process_that_made_them(tmp_path: Path):
         parent.kill()
 
     gone = []
-    while len(gone) < 2 and (ready := wait([end for end in ends if end not in gone], timeout=10)):
+    while len(gone) < 2 and (ready := wait([end for end in ends if end not in gone], timeout=PATIENCE_S)):
         gone += ready
 
     assert sorted(gone) == sorted(ends)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.patience import crowd
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.optimizer.spec import ScheduleFreeSgdConfig
 from trainers.segment import Segment
@@ -24,7 +25,7 @@ CONFIG = ReplicaConfig(
     workload=DigitsMlp(batch_size=16),
     optimizer=ScheduleFreeSgdConfig(learning_rate=0.5, warmup_steps=3),
     exchange=ThresholdConfig(density=(0.005, 1.0)),
-    collective_timeout_s=3,
+    collective_timeout_s=3 * crowd(),
 )
 
 

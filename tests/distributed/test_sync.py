@@ -23,6 +23,7 @@ from scenarios import Reports
 from sync_bench import Problem, SyncBench, solution
 from sync_scenarios import LINEAR, LOCAL, RATES, SYNCHRONOUS
 
+from tests.patience import crowd
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.spec import SgdConfig
 from trainers.spec.replica import ReplicaConfig
@@ -204,7 +205,11 @@ def test_averages_are_billed_as_parameters(replicas: list[dict[str, Any]]):
 @pytest.mark.parametrize("name", LOCAL)
 def test_a_worker_that_is_killed_in_a_round_changes_nothing(name: str):
     config = ReplicaConfig(
-        workload=DigitsMlp(), optimizer=SgdConfig(), exchange=NoneConfig(), sync=LOCAL[name], collective_timeout_s=10
+        workload=DigitsMlp(),
+        optimizer=SgdConfig(),
+        exchange=NoneConfig(),
+        sync=LOCAL[name],
+        collective_timeout_s=10 * crowd(),
     )
     assert outcome(config, is_killed=True) == outcome(config, is_killed=False)
 

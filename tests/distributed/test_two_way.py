@@ -26,6 +26,7 @@ from two_way_scenarios import (
     trials,
 )
 
+from tests.patience import crowd
 from trainers.methods.optimizer.spec import SgdConfig
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
@@ -212,6 +213,9 @@ def test_nodes_that_drifted_apart_count_alike_where_they_differ_in_size(four_ran
 @pytest.mark.parametrize("kind", EXCHANGES)
 def test_a_worker_that_is_killed_changes_nothing(kind: str):
     config = ReplicaConfig(
-        workload=DigitsMlp(), optimizer=SgdConfig(momentum=0.0), exchange=EXCHANGES[kind], collective_timeout_s=10
+        workload=DigitsMlp(),
+        optimizer=SgdConfig(momentum=0.0),
+        exchange=EXCHANGES[kind],
+        collective_timeout_s=10 * crowd(),
     )
     assert outcome(config, is_killed=True) == outcome(config, is_killed=False)

@@ -11,6 +11,7 @@ from service.control.clusters import EmbeddedCluster, RemoteCluster, cluster_of
 from service.control.database import lock
 from service.errors import Unavailable
 from service.settings import Settings
+from tests.patience import PATIENCE_S
 
 
 class Heads:
@@ -54,7 +55,7 @@ def cluster(tmp_path, heads):
 def start(cluster):
     with pytest.raises(Unavailable):
         cluster.connect()
-    cluster._starter.join(5.0)
+    cluster._starter.join(PATIENCE_S)
 
 
 def test_looking_for_a_running_head_starts_none(cluster, heads):
@@ -70,7 +71,7 @@ def test_looking_for_a_running_head_starts_none(cluster, heads):
 def test_the_first_call_starts_a_head_and_does_not_wait_for_it(cluster, heads):
     with pytest.raises(Unavailable, match="starting"):
         cluster.connect()
-    cluster._starter.join(5.0)
+    cluster._starter.join(PATIENCE_S)
 
     assert cluster.connect() is cluster.connect()
     assert heads.num_started == 1

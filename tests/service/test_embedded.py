@@ -15,6 +15,7 @@ from service.control.ray_jobs import RayJobs, RayStatus
 from service.control.watchdog import free_ports, is_owned
 from service.errors import Unavailable
 from service.settings import Settings
+from tests.patience import PATIENCE_S
 
 
 def test_a_lock_is_seen_while_its_holder_has_it(tmp_path):
@@ -53,8 +54,8 @@ def test_a_head_starts_runs_a_job_is_adopted_and_leaves_nothing(monkeypatch):
         head = embedded.ensure_head(settings)
         ray = RayJobs(head.address, head.token_path.read_text())
         try:
-            processes.wait_until(lambda: _submits(ray), timeout_s=30)
-            processes.wait_until(lambda: ray.status("one") is RayStatus.SUCCEEDED, timeout_s=30)
+            processes.wait_until(lambda: _submits(ray), timeout_s=PATIENCE_S)
+            processes.wait_until(lambda: ray.status("one") is RayStatus.SUCCEEDED, timeout_s=PATIENCE_S)
             assert "7 /the/data None" in ray.logs("one")
             assert ray.nodes() == (Node(cpus=2),)
 
@@ -97,7 +98,7 @@ def test_a_head_does_not_outlive_its_owner_or_its_watchdog(end):
                 os.kill(head.pid, signal.SIGKILL)
 
             assert processes.wait_until(
-                lambda: not any(processes.is_running(pid, word="") for pid in family), timeout_s=40
+                lambda: not any(processes.is_running(pid, word="") for pid in family), timeout_s=PATIENCE_S
             )
         finally:
             head.owner.close()

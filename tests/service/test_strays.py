@@ -8,6 +8,7 @@ import pytest
 
 from service.control import processes
 from service.control.watchdog import Strays
+from tests.patience import PATIENCE_S
 
 #: Starts two children that start one each, and says who they are.
 FAMILY = """
@@ -25,7 +26,7 @@ def family() -> Iterator[tuple[int, int, int]]:
     ) as parent:
         assert parent.stdout is not None
         first, second = map(int, parent.stdout.readline().split())
-        started = processes.wait_until(lambda: len(processes.descendants(parent.pid)) == 4, timeout_s=30)
+        started = processes.wait_until(lambda: len(processes.descendants(parent.pid)) == 4, timeout_s=PATIENCE_S)
         assert started
         yield parent.pid, first, second
         for pid in processes.descendants(parent.pid):
@@ -42,5 +43,5 @@ def test_a_process_that_stays_without_its_parent_is_ended_with_all_below_it(fami
     assert len(processes.descendants(parent)) == 4  # it may notice by itself
     strays.end(12.0)
 
-    assert processes.wait_until(lambda: processes.children(parent) == [ray], timeout_s=30)
+    assert processes.wait_until(lambda: processes.children(parent) == [ray], timeout_s=PATIENCE_S)
     assert len(processes.descendants(parent)) == 2

@@ -11,6 +11,7 @@ from service.control.database import connect, migrate
 from service.control.models import ApiKeyRow
 from service.control.writer import Writer
 from service.errors import Unavailable
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def engine(tmp_path):
 
 @pytest.fixture
 def writer(engine):
-    writer = Writer(sessionmaker(engine), timeout_s=5.0)
+    writer = Writer(sessionmaker(engine), timeout_s=PATIENCE_S)
     yield writer
     writer.close()
 
@@ -43,10 +44,10 @@ def occupy(writer, pool):
 
     def hold(_session):
         entered.set()
-        release.wait(5.0)
+        release.wait(PATIENCE_S)
 
     pool.submit(writer.write, hold)
-    assert entered.wait(5.0)
+    assert entered.wait(PATIENCE_S)
     return release
 
 
@@ -134,7 +135,7 @@ def test_a_full_queue_is_refused(engine):
 
 
 def test_what_waits_is_stored_before_the_writer_closes(engine):
-    writer = Writer(sessionmaker(engine), timeout_s=5.0)
+    writer = Writer(sessionmaker(engine), timeout_s=PATIENCE_S)
     with ThreadPoolExecutor(2) as pool:
         release = occupy(writer, pool)
         waiting = pool.submit(writer.write, add("last"))
