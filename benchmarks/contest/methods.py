@@ -3,6 +3,7 @@
 from typing import Any
 
 from trainers.methods import registry
+from trainers.spec.method import OPEN
 
 Json = dict[str, Any]
 
@@ -93,6 +94,10 @@ FAMILIES: dict[str, dict[str, Json]] = {
 }
 
 
+#: What every arm has that says nothing of a part.
+TRIVIAL = {("exchange", "none"), ("sync", "every_step"), ("blocks", "all")}
+
+
 def _others() -> dict[str, Json]:
     """Return the methods of jobs that no family names, each with the least that it needs."""
     arms = [arm for family in FAMILIES.values() for arm in family.values()]
@@ -100,7 +105,7 @@ def _others() -> dict[str, Json]:
     return {
         method.kind: {"exchange": {"kind": "none"}, **method.beside, method.part: {"kind": method.kind, **method.least}}
         for method in registry.METHODS
-        if (method.part, method.kind) not in named | {("exchange", "none")}
+        if method.part in OPEN and (method.part, method.kind) not in named | TRIVIAL
     }
 
 
