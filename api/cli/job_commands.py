@@ -1,5 +1,7 @@
 """`wiretune`'s commands about jobs: they speak to a service, wherever it runs."""
 
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +11,6 @@ from rich.table import Table
 
 from api.cli import explanation, exports, figures, report
 from api.cli.exports import DEFAULT_NAMES, Selection, What, Written
-from api.cli.log_following import follow_log
 from api.cli.runs import follow, say
 from api.cli.terminal import (
     FAILED,
@@ -28,10 +29,52 @@ from api.cli.terminal import (
     require_writable,
 )
 from api.cli.watch import where_it_is
-from api.client import Client
+from api.client import PATIENCE_S, ApiError, Client, Unreachable, is_passing
 from service.job.advice import advice
-from service.job.states import JobState
+from service.job.states import TERMINAL, JobState
 from service.wire.views import JobView, Validated
+
+POLL_S = 1.0
+#: A log is fetched anew from Ray for every look, so a long one is looked at less often.
+_BYTES_PER_S = 1_000_000
+_MAX_PAUSE_S = 10.0
+
+
+def follow_log(client: Client, job_id: str, number: int | None) -> Iterator[bytes]:
+    """Yield what attempt `number` prints until it has ended; by default the last one's, and every later one's.
+
+    Raises `ApiError` for an attempt without a log once nothing follows it.
+    """
+    current, offset = number or 0, 0
+    for view in client.watch(job_id, poll_s=POLL_S):
+        last = number or view.attempt
+        is_over = view.state in TERMINAL or last < view.attempt
+        for attempt in range(current or last, last + 1):
+            current, offset = attempt, offset if attempt == current else 0
+            piece = _piece(client, job_id, attempt, offset=offset, may_be_missing=attempt < last or not is_over)
+            offset += len(piece)
+            if piece:
+                yield piece
+        if last < view.attempt:
+            return
+        time.sleep(0 if is_over else min(offset / _BYTES_PER_S, _MAX_PAUSE_S))
+
+
+def _piece(client: Client, job_id: str, attempt: int, *, offset: int, may_be_missing: bool) -> bytes:
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return client.logs(job_id, attempt=attempt or None, offset=offset)
+        except ApiError as error:
+            if error.status == 404 and may_be_missing:
+                return b""
+            if not is_passing(error) or time.monotonic() > deadline:
+                raise
+        except Unreachable:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(POLL_S)
+
 
 app = typer.Typer()
 

@@ -26,10 +26,11 @@ from search.bayesian.probe_costs import (
     is_too_slow,
     probe_allowance,
     probe_decay,
+    too_expensive,
+    too_slow,
     trains_alone,
 )
 from search.bayesian.proposals import propose
-from search.bayesian.refusals import too_expensive, too_slow
 from search.bayesian.reports import forecast_of, line_forecast, probe_reports, tax
 from search.bayesian.stage import SearchSetup, Stage
 from search.budget import spending

@@ -6,7 +6,6 @@ from search.bayesian.decision import DIVERGED_FACTOR
 from search.bayesian.exchange_shortlist import changed_link
 from search.bayesian.history import extended, learned_drift
 from search.bayesian.link_rule import measured_link
-from search.bayesian.region import WIDEST, next_width
 from search.bayesian.rewards import scores, stage_level, usable_control
 from search.bayesian.stage import SearchSetup, Stage
 from search.curves import faults
@@ -14,6 +13,25 @@ from search.curves.calibration import with_outcome
 from search.curves.curve_summary import OPENING_LOSSES, Ending, usable_median
 from search.curves.faults import Level
 from search.types import Forecast, Spent, Values
+
+WIDEST = 1.0
+#: Values nearer than this allows are not told apart by probes.
+NARROWEST = 0.25
+FACTOR = 2.0
+
+
+def next_width(setup: SearchSetup, stage: Stage, *, has_lasted: bool) -> float:
+    """Return the width after a decided stage: twice its own if its switch `has_lasted`, half if it found none.
+
+    TuRBO counts several failures first; a run has too few stages for that. The wide search, and a stage without
+    probes, show neither. Controllers without a surrogate keep the width.
+    """
+    assert stage.decision is not None
+    if not setup.config.has_surrogate or not stage.has_incumbent or not stage.probes:
+        return stage.width
+    is_success = stage.decision.switched and has_lasted
+    return min(WIDEST, stage.width * FACTOR) if is_success else max(NARROWEST, stage.width / FACTOR)
+
 
 #: A commit that ended within so many standard deviations of its forecast, or below it, has met it.
 MET_STDS = 2.0

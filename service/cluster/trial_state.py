@@ -1,26 +1,90 @@
 """The state of one line of training: its workers, its clock, and everything that a resume holds."""
 
 import math
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 from search.protocol import Strategy
 from search.space import SearchSpace
-from search.types import Allowance, Course, Spent, Values
+from search.types import Allowance, Candidate, Course, Observation, Spent, Values
 from service.cluster import reports, segment_length
 from service.cluster.checkpoints import Keeper
-from service.cluster.clock import TrainingClock
 from service.cluster.insurance import InsuranceSink
 from service.cluster.lanes import Lane, recovered, require_equal
+from service.cluster.reporter import Stopped
 from service.cluster.reports import Sink
 from service.cluster.resume import OpenSearch, Resume, StageStart
 from service.cluster.trial_ledger import OpenCommit, Progress
-from service.cluster.user_requests import UserRequests
 from service.job.parts import TrialSpec
-from service.wire.records import AnyRecord, Billed, Checkpointed
+from service.wire.records import AnyRecord, Billed, Checkpointed, Control
 from trainers.segment import Evaluation
 from trainers.training.group import Group, Recovery
+
+
+class UserRequests:
+    """A stop ends what runs at the next point where it can end well; a pause ends it with `Stopped`."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+
+    def is_stop(self) -> bool:
+        """Return whether the run is to end as if its budget were spent."""
+        return self._sink.asked() is Control.STOP
+
+    def is_pause(self) -> bool:
+        """Return whether the run is to leave a checkpoint and end."""
+        return self._sink.asked() is Control.PAUSE
+
+    def check(self) -> None:
+        """Raise what must end a search at once: a paused one is made anew, from the checkpoint before it."""
+        self._sink.report()
+        if self.is_pause():
+            self.leave()
+
+    def leave(self) -> None:
+        """End the run, whose last checkpoint is known."""
+        raise Stopped(Control.PAUSE, "told to pause")
+
+    def asking(self, ask: Callable[[], Candidate | None]) -> Callable[[], Candidate | None]:
+        """Return `ask`, which has no more candidates once the run is to stop."""
+        return lambda: None if self.is_stop() else ask()
+
+    def watching(self, watch: Callable[[Observation], Course]) -> Callable[[Observation], Course]:
+        """Return `watch`, which ends every probe once the run is to stop."""
+        return lambda observation: "end" if self.is_stop() else watch(observation)
+
+
+class TrainingClock:
+    """Seconds of training; it stands still while `group` recovers from the loss of workers."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self.start()
+
+    def start(self, at: float = 0.0) -> None:
+        """Have it show `at` seconds now."""
+        self._zero = self._now() - at
+
+    def skip(self, seconds: float) -> None:
+        """Leave out seconds that have passed."""
+        self._zero += seconds
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Leave out what happens meanwhile."""
+        started = self._now()
+        yield
+        self.skip(self._now() - started)
+
+    def seconds(self) -> float:
+        """Return what it shows."""
+        return self._now() - self._zero
+
+    def _now(self) -> float:
+        return time.monotonic() - self._group.recovery.seconds
 
 
 class Recorder:

@@ -1,12 +1,33 @@
 """A job's result out of its trials: what each cost and reached, and every arm's mean over its seeds. Pure functions."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean, stdev
+
+from scipy import special
 
 from search.curves.calibration import calibration
-from service.control.intervals import CONFIDENCE, estimate
 from service.job.parts import TrialSpec
 from service.job.states import TERMINAL
-from service.wire.views import ArmReport, Crossing, JobReport, JobView, Series, TrialReport, TrialView
+from service.wire.views import ArmReport, Crossing, Estimate, JobReport, JobView, Series, TrialReport, TrialView
+
+CONFIDENCE = 0.95
+
+
+def estimate(values: Iterable[float | None]) -> Estimate | None:
+    """Return the mean of what is known, with Student's interval from two values on; None where nothing is known."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    mean, num = fmean(known), len(known)
+    half = None if num < 2 else t_quantile(CONFIDENCE, num - 1) * stdev(known) / math.sqrt(num)
+    low, high = (None, None) if half is None else (mean - half, mean + half)
+    return Estimate(num_seeds=num, mean=mean, low=low, high=high)
+
+
+def t_quantile(confidence: float, freedom: int) -> float:
+    """Return t such that Student's t with `freedom` degrees lies in [-t, t] with probability `confidence`."""
+    return float(special.stdtrit(freedom, (1 + confidence) / 2))
 
 
 def job_report(

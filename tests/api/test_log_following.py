@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from api.cli import log_following
-from api.cli.log_following import follow_log
+from api.cli import job_commands
+from api.cli.job_commands import follow_log
 from api.client import ApiError, Client, Unreachable
 from service.control.storage import Storage
 from service.control.store import Store
@@ -17,7 +17,7 @@ Print = Callable[[int, bytes], None]
 
 @pytest.fixture(autouse=True)
 def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_following, "POLL_S", 0.01)
+    monkeypatch.setattr(job_commands, "POLL_S", 0.01)
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection, Parts
 from trainers.exchange.ledger import Ledger
 from trainers.exchange.node_links import NodeLinks
-from trainers.exchange.ownership import Shards
 from trainers.exchange.pacing import Unpaced
 from trainers.exchange.step_result import Exchanged
+from trainers.exchange.sum_by_owner import Shards
 from trainers.exchange.topology import Nodes, Topology
 from trainers.methods.exchange.auto.spec import ExchangeConfig
 from trainers.spec.sparse import SparseConfig

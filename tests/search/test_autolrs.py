@@ -5,9 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from search.baselines.autolrs import AutoLrs
-from search.baselines.autolrs_rules import told_losses
-from search.baselines.confidence_bound import lowest_bound
+from search.baselines.autolrs import AutoLrs, lowest_bound, told_losses
 from search.baselines.extrapolation import extrapolate
 from search.config import AutoLrsConfig, Budget
 from search.space import SearchSpace

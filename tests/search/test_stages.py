@@ -11,10 +11,9 @@ from search import strategies
 from search.bayesian import promotion
 from search.bayesian.controller import Controller
 from search.bayesian.decision import Verdict, choose, may_switch, trust_region
-from search.bayesian.early_stopping import events_of, signs_of
+from search.bayesian.early_stopping import events_of, is_hopeless, signs_of, stays_behind
 from search.bayesian.history import DRIFT, discounted, extended, learned_drift
 from search.bayesian.next_stage import next_stage
-from search.bayesian.pruning import is_hopeless, stays_behind
 from search.bayesian.rewards import scores
 from search.bayesian.stage import Score, SearchSetup, Stage
 from search.config import BoConfig, Budget

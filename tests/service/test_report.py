@@ -5,7 +5,7 @@ from hypothesis import given, settings, strategies as st
 from scipy import stats
 
 from service.control import report
-from service.control.intervals import estimate, t_quantile
+from service.control.report import estimate, t_quantile
 from service.job.spec import JobSpec
 from service.job.states import JobState
 from service.wire.records import Bill

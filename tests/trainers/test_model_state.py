@@ -12,7 +12,7 @@ from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
 from trainers.training import feed
 from trainers.training.checkpoint import commit_manifest, read_tensors
-from trainers.training.normalization import NUM_BATCHES
+from trainers.training.model import NUM_BATCHES
 from trainers.training.replica import Replica
 from trainers.workloads import registry
 from trainers.workloads.digits import Digits

@@ -14,8 +14,8 @@ from trainers.exchange import two_level
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.node_links import NodeLinks
-from trainers.exchange.ownership import Shards
 from trainers.exchange.pacing import Unpaced
+from trainers.exchange.sum_by_owner import Shards
 from trainers.exchange.topology import Topology
 from trainers.methods.exchange.auto.spec import ExchangeConfig
 from trainers.methods.exchange.dense.spec import NoneConfig

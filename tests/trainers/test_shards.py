@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from trainers.exchange.kernels import operators
-from trainers.exchange.ownership import Shards
+from trainers.exchange.sum_by_owner import Shards
 
 LAYOUTS = pytest.mark.parametrize(("d", "num_owners"), [(1, 3), (64, 2), (1000, 3), (1024, 4), (4 * 64 + 1, 4)])
 BY = pytest.mark.parametrize("by_operators", [False, True])

@@ -12,7 +12,7 @@ import pytest
 
 from trainers.spec.workloads import DiamondsMlp, FashionConv, Mnist5kCnn, WorkloadConfig
 from trainers.workload import WorkloadError
-from trainers.workloads import conv, data, diamonds, idx, registry
+from trainers.workloads import conv, data, diamonds, registry
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def as_idx(array: np.ndarray) -> bytes:
 def test_an_idx_file_gives_the_array_it_was_made_from():
     array = np.arange(2 * 3 * 4, dtype=np.uint8).reshape(2, 3, 4)
 
-    np.testing.assert_array_equal(idx.parse(as_idx(array)), array)
+    np.testing.assert_array_equal(conv.parse_idx(as_idx(array)), array)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_an_idx_file_gives_the_array_it_was_made_from():
 )
 def test_what_is_no_whole_idx_file_is_refused(content: bytes, said: str):
     with pytest.raises(ValueError, match=said):
-        idx.parse(content)
+        conv.parse_idx(content)
 
 
 # -- damaged files --------------------------------------------------------------------------------------------

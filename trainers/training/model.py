@@ -2,18 +2,49 @@
 
 import hashlib
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import UninitializedParameter
 
 from trainers import random_state
 from trainers.training import checkpoint
 from trainers.training.checkpoint import CheckpointError
 from trainers.workload import Workload, WorkloadError
+
+#: Training batches per rank that the evaluated iterate's statistics are taken from.
+NUM_BATCHES = 16
+
+
+def norms_that_track(model: nn.Module) -> list[_BatchNorm]:
+    """Return the layers whose running statistics follow the training; those in evaluation mode are frozen."""
+    layers = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    return [layer for layer in layers if layer.training and layer.running_mean is not None]
+
+
+def norm_statistics(model: nn.Module, layers: Sequence[_BatchNorm]) -> dict[str, Tensor]:
+    """Return the running means and variances of `layers` by their names in `model`."""
+    wanted = {id(tensor) for layer in layers for tensor in (layer.running_mean, layer.running_var)}
+    return {name: buffer for name, buffer in model.named_buffers() if id(buffer) in wanted}
+
+
+@contextmanager
+def counting_anew(layers: Sequence[_BatchNorm]) -> Iterator[None]:
+    """Have the statistics of `layers` start again, as plain means over the batches that follow."""
+    momenta = [layer.momentum for layer in layers]
+    for layer in layers:
+        layer.reset_running_stats()
+        layer.momentum = None
+    try:
+        yield
+    finally:
+        for layer, momentum in zip(layers, momenta, strict=True):
+            layer.momentum = momentum
+
 
 #: Wrappers that bring a gradient exchange of their own, by class name.
 _WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "DataParallel", "DeepSpeedEngine")

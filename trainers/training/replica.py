@@ -34,7 +34,7 @@ from trainers.snapshot import Buffers, RandomState, State, Steps, Tensors
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.two_way import DriftingConfig, group_conflict
 from trainers.traffic import collectives
-from trainers.training import checkpoint, feed, model, normalization
+from trainers.training import checkpoint, feed, model
 from trainers.training.checkpoint import CheckpointError, Shard
 from trainers.workload import Workload, WorkloadError
 from trainers.workloads import registry
@@ -424,17 +424,17 @@ class Replica:
         model's own stay as they are.
         """
         are_others = self._optimizer.averages or self._sync.is_apart
-        layers = normalization.tracking(self.model) if are_others else []
+        layers = model.norms_that_track(self.model) if are_others else []
         if not layers:
             return {}
         scratch = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         random = RandomState(feed.seed_of((self.config.seed, self.step, self.rank)), self.device)
         lent = model.lent(self.model, parameters | scratch)
-        with lent, normalization.counting_anew(layers), random.scope():
-            for index in range(normalization.NUM_BATCHES):
+        with lent, model.counting_anew(layers), random.scope():
+            for index in range(model.NUM_BATCHES):
                 ahead, micro = divmod(index, self.config.accumulate)
                 self._loss(self.step + ahead, micro)
-        return {name: scratch[name] for name in normalization.statistics(self.model, layers)}
+        return {name: scratch[name] for name in model.norm_statistics(self.model, layers)}
 
     def _averaged(self, buffers: dict[str, Tensor]) -> dict[str, Tensor]:
         """Average `buffers` over the ranks, in place, where they are floating-point; returns them."""

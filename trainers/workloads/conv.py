@@ -2,6 +2,8 @@
 
 import gzip
 import itertools
+import math
+import struct
 import zlib
 from pathlib import Path
 
@@ -13,9 +15,27 @@ from torch.utils.data import TensorDataset
 from trainers.spec.workloads import ConvNet, FashionConv, Mnist5kCnn
 from trainers.traffic.shapes import CONV_CHANNELS, NUM_CLASSES
 from trainers.workload import WorkloadError
-from trainers.workloads import data, idx
+from trainers.workloads import data
 from trainers.workloads.classification import Classification
 from trainers.workloads.split import stratified_split
+
+#: Third byte of the magic number: the entries are unsigned bytes.
+UNSIGNED_BYTE = 0x08
+
+
+def parse_idx(content: bytes) -> np.ndarray:
+    """Return the array (uint8) of an IDX file; raises ValueError unless `content` is one of bytes, and whole."""
+    if len(content) < 4 or content[:2] != b"\0\0" or content[2] != UNSIGNED_BYTE:
+        raise ValueError(f"it must begin with the IDX magic number 00 00 08, got {content[:3].hex(' ') or 'nothing'}")
+    num_axes = content[3]
+    start = 4 + 4 * num_axes
+    if len(content) < start:
+        raise ValueError(f"it must name {num_axes} sizes, and ends before them")
+    sizes = struct.unpack_from(f">{num_axes}I", content, 4)
+    if len(content) - start != math.prod(sizes):
+        raise ValueError(f"it must hold {math.prod(sizes)} bytes for sizes {sizes}, got {len(content) - start}")
+    return np.frombuffer(content, np.uint8, offset=start).reshape(sizes)
+
 
 #: Where Debian's package dataset-fashion-mnist puts its files.
 DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")
@@ -124,6 +144,6 @@ def _part(folder: Path, part: str) -> TensorDataset:
 def _read_idx(path: Path) -> np.ndarray:
     try:
         with gzip.open(path) as file:
-            return idx.parse(file.read())
+            return parse_idx(file.read())
     except _UNREADABLE as error:
         raise WorkloadError(f"cannot read {path}: {error}") from error
