@@ -127,7 +127,7 @@ def decided(trial_id: str, decision: Decision, probes: Sequence[ProbeDone], *, f
             search_seconds=decision.search_seconds,
             search_steps=decision.search_steps,
             search_bytes=sum(probe.bytes_sent for probe in probes if probe.probe_id != decision.promoted),
-            decision=decision.model_dump(mode="json"),
+            decision=decision,
         ),
     ]
 

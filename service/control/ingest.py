@@ -1,5 +1,6 @@
 """Applies what an attempt reports: each batch once, in order, from the job's owner alone."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -149,9 +150,10 @@ class Ingest:
             setattr(row, name, value)
 
     def _decide_stage(self, trial: TrialRow, record: StageDecided) -> None:
-        fields = record.model_dump(exclude={"kind"})
-        posterior = fields["decision"].pop("posterior", None)
-        self.session.merge(StageRow(**fields, posterior=posterior, closed=False))
+        fields = record.model_dump(exclude={"kind", "decision"})
+        decision = json.loads(record.decision.model_dump_json())  # NaN and infinity as words
+        posterior = decision.pop("posterior")
+        self.session.merge(StageRow(**fields, decision=decision, posterior=posterior, closed=False))
         trial.learning_rate, trial.level = record.learning_rate, record.level
 
     def _close_stage(self, trial: TrialRow, record: StageClosed) -> None:

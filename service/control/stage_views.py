@@ -2,14 +2,44 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from search.curves.calibration import z_score
-from search.types import Tax
+from search.types import Refusal, Tax
 from service.control.models import ProbeRow, StageRow, TrialRow
 from service.wire.views import ProbeView, StageView
 
-_NO_TAX = Tax(budget_share=0.0, cap_share=None)
+#: A number of a decision's JSON, which writes NaN and infinity as words; None where it is not finite.
+Finite = Annotated[float | None, AfterValidator(lambda number: number if math.isfinite(number or 0.0) else None)]
+
+
+class _Stored(BaseModel):
+    """The base of what is read of stored decisions: those of every release, with what each has."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class _Named(_Stored):
+    id: str
+
+
+class _Report(_Stored):
+    candidate: _Named
+    reward: Finite = None
+    posterior_mean: Finite = None
+    posterior_std: Finite = None
+
+
+class _Decided(_Stored):
+    probes: tuple[_Report, ...] = ()
+    tax: Tax = Tax(budget_share=0.0, cap_share=None)
+    forecast_weight: float | None = None
+    num_earlier: int = 0
+    refused: tuple[Refusal, ...] = ()
+
+
 _PROBE_COLUMNS = ProbeView.model_fields.keys() - {"reward", "posterior_mean", "posterior_std"}
 _STAGE_COLUMNS = StageView.model_fields.keys() - {
     "arm", "seed", "probes", "tax", "forecast_weight", "num_earlier", "posterior", "refused", "z_score"
@@ -18,16 +48,16 @@ _STAGE_COLUMNS = StageView.model_fields.keys() - {
 
 def stage_view(trial: TrialRow, stage: StageRow, probes: Sequence[ProbeRow], *, with_posterior: bool) -> StageView:
     """Return the stage with its probes; without its posterior unless asked, for that is large."""
-    decision = stage.decision
-    reports = {report["candidate"]["id"]: report for report in decision.get("probes", ())}
+    decision = _Decided.model_validate(stage.decision)
+    reports = {report.candidate.id: report for report in decision.probes}
     return StageView(
         arm=trial.arm,
         seed=trial.seed,
-        probes=tuple(_probe_view(row, reports.get(row.probe_id, {})) for row in probes),
-        tax=decision.get("tax", _NO_TAX),
-        forecast_weight=decision.get("forecast_weight"),
-        num_earlier=decision.get("num_earlier", 0),
-        refused=decision.get("refused", ()),
+        probes=tuple(_probe_view(row, reports.get(row.probe_id)) for row in probes),
+        tax=decision.tax,
+        forecast_weight=decision.forecast_weight,
+        num_earlier=decision.num_earlier,
+        refused=decision.refused,
         posterior=stage.posterior if with_posterior else None,
         z_score=z_score_of(stage),
         **{name: getattr(stage, name) for name in _STAGE_COLUMNS},
@@ -41,11 +71,6 @@ def z_score_of(stage: StageRow) -> float | None:
     return z_score(stage.loss, mean=stage.forecast, std=stage.forecast_std)
 
 
-def _probe_view(row: ProbeRow, report: dict[str, Any]) -> ProbeView:
-    judged = {name: _finite(report.get(name)) for name in ("reward", "posterior_mean", "posterior_std")}
+def _probe_view(row: ProbeRow, report: _Report | None) -> ProbeView:
+    judged = {name: getattr(report, name, None) for name in ("reward", "posterior_mean", "posterior_std")}
     return ProbeView(**{name: getattr(row, name) for name in _PROBE_COLUMNS}, **judged)
-
-
-def _finite(value: float | str | None) -> float | None:
-    # a decision's JSON writes NaN and infinity as words
-    return value if isinstance(value, float | int) and math.isfinite(value) else None

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from search.past_jobs.prior import NO_PRIOR, Prior
+from search.types import Decision
 from service.job.spec import JobSpec
 
 SCHEMA_VERSION: Literal[1] = 1
@@ -99,7 +100,7 @@ class StageDecided(Record):
     search_seconds: float
     search_steps: int
     search_bytes: int
-    decision: dict[str, Any] = Field(description="the whole decision, as the controller gave it")
+    decision: Decision = Field(description="all of it, as the controller gave it")
 
 
 class ScheduleEntry(Record):

@@ -31,6 +31,7 @@ from service.wire.records import (
     TrialFinished,
     TrialStarted,
 )
+from tests.decisions import decision
 
 
 @pytest.fixture
@@ -129,7 +130,8 @@ class Reporting:
         decided = StageDecided(
             trial_id=trial_id, stage=stage, first_step=first, learning_rate=rate, level=density,
             reason="the search's minimum, 98% sure to be better", switched=True, probability=0.98,
-            forecast=0.45, forecast_std=0.02, search_seconds=0.8, search_steps=40, search_bytes=80_000, decision={},
+            forecast=0.45, forecast_std=0.02, search_seconds=0.8, search_steps=40, search_bytes=80_000,
+            decision=decision(stage, learning_rate=rate),
         )  # fmt: skip
         self.post(*(probes if density else []), decided)
         self.post(*self._points(trial_id, first, density))

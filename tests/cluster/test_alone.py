@@ -62,8 +62,8 @@ def test_each_probe_reports_what_it_trained_and_that_it_sent_nothing(train: Trai
     coarse = _coarse(sink).values()
     assert [probe.num_steps for probe in coarse] == [7] * 5
     assert {probe.bytes_sent for probe in coarse} == {0}
-    told = sink.of(StageDecided)[0].decision["probes"]
-    assert [each["candidate"]["id"] for each in told if each["candidate"]["alone"]] == list(_coarse(sink))
+    told = sink.of(StageDecided)[0].decision.probes
+    assert [each.candidate.id for each in told if each.candidate.alone] == list(_coarse(sink))
 
 
 def test_what_the_workers_save_is_left_for_finalists(train: Train) -> None:

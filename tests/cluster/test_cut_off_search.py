@@ -109,8 +109,8 @@ def test_an_attempt_may_be_cut_off_behind_every_single_probe(train: Callable[...
 def test_only_the_winners_steps_are_trained_again_and_that_is_on_the_bill(train: Callable[..., Memory]) -> None:
     spec = _spec("bo at every stage")
     whole = train(spec)
-    decided = next(each for each in whole.of(StageDecided) if each.decision["promoted"])
-    winner = next(probe for probe in whole.of(ProbeDone) if probe.probe_id == decided.decision["promoted"])
+    decided = next(each for each in whole.of(StageDecided) if each.decision.promoted)
+    winner = next(probe for probe in whole.of(ProbeDone) if probe.probe_id == decided.decision.promoted)
     last = [point for point in whole.of(Searched) if point.stage == decided.stage][-1]
 
     again = train(spec, last.resume)

@@ -150,7 +150,7 @@ def test_the_steps_of_all_lanes_are_on_the_bill_and_in_the_budget(train: Callabl
     sink = train(_spec(lanes={"count": count}))
 
     bill = _finished(sink).bill
-    promoted = {stage.decision["promoted"] for stage in sink.of(StageDecided)}
+    promoted = {stage.decision.promoted for stage in sink.of(StageDecided)}
     probes = {probe.probe_id: probe for probe in sink.of(ProbeDone) if probe.probe_id not in promoted}
     assert bill.steps + bill.steps_search == 900
     coarse = [probe.num_steps for probe in probes.values() if probe.origin == "wide"]
@@ -195,7 +195,7 @@ def test_lanes_that_join_take_no_probe_along(train: Callable[..., Memory]) -> No
     joined, idle = (train(_spec(**changes, lanes={"count": 2, "after": after})) for after in ("batch", "idle"))
 
     first, *_ = idle.of(StageDecided)
-    assert first.decision["promoted"] is not None  # so it would be, were there no joining
+    assert first.decision.promoted is not None  # so it would be, were there no joining
     finished = _finished(joined)
     assert finished.bill.steps + finished.bill.steps_search == 900
     steps = [step for entry in finished.schedule for step in range(entry.step, entry.step + entry.num_steps)]

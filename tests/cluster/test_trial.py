@@ -130,7 +130,7 @@ def test_promoted_probes_are_trained_as_if_there_had_been_no_search(undisturbed:
             values = entry.model_dump(include={"num_steps", "learning_rate", "final_learning_rate", "level"})
             losses += group.run(Segment(**values)).losses
 
-    assert [stage.decision["promoted"] is not None for stage in decided][0:2] == [False, True]
+    assert [stage.decision.promoted is not None for stage in decided][0:2] == [False, True]
     assert losses == [loss for _, loss in sorted(undisturbed.losses().items())]
     assert finished.bill.steps_search == sum(stage.search_steps for stage in decided)
     assert finished.bill.bytes_search == sum(stage.search_bytes for stage in decided)

@@ -18,6 +18,7 @@ from service.job.spec import JobSpec
 from service.job.states import JobState
 from service.settings import Settings
 from service.wire.records import AttemptFinished, Batch, Bill, StageClosed, StageDecided, TrialStarted
+from tests.decisions import decision
 from tests.patience import PATIENCE_S
 
 
@@ -109,7 +110,7 @@ class Driver:
             "search_seconds": 1.0,
             "search_steps": 10,
             "search_bytes": 1000,
-            "decision": {},
+            "decision": decision(stage),
         }
         record = StageDecided(trial_id=self.trial_id, stage=stage, first_step=first_step, **(fields | values))
         self.send(record, stream=self.trial_id)

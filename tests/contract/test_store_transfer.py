@@ -5,29 +5,25 @@ import pytest
 from service.errors import InvalidJob
 from service.job.states import JobState
 from service.wire.records import AttemptFinished, Bill
+from tests.decisions import decision
 
 AUTO = {"controller": {"kind": "bo", "transfer": "auto"}}
 SGD = {"optimizer": {"kind": "sgd", "learning_rate": 0.1}}
 
 
-def _decision(rewards=(0.1, 0.4, 0.5, 0.2, None)):
-    probes = [
-        {"candidate": {"values": {"learning_rate": 0.01 * 10**number}}, "reward": reward, "variance": 0.01}
-        for number, reward in enumerate(rewards)
-    ]
-    return {"probes": probes}
+REWARDS = (0.1, 0.4, 0.5, 0.2, None)
 
 
 @pytest.fixture
 def past(store, make_spec, begin):
     """Add a job that has searched, and return its id."""
 
-    def past(*, decision=None, ends=True, **changes):
+    def past(*, rewards=REWARDS, ends=True, **changes):
         job_id = store.add_job(make_spec(**changes))[0].id
         driver = begin(job_id)
         driver.start()
-        driver.decide(0, first_step=0, decision=_decision() if decision is None else decision)
-        driver.decide(1, first_step=50, decision=_decision((0.0, 0.0, 0.0, 0.0)))
+        driver.decide(0, first_step=0, decision=decision(0, rewards=rewards))
+        driver.decide(1, first_step=50, decision=decision(1, rewards=(0.0, 0.0, 0.0, 0.0)))
         if ends:
             driver.close(0, step=50, num_steps=50, bill=Bill(), resume={})
             driver.send(AttemptFinished(outcome="succeeded"))
@@ -50,7 +46,7 @@ def test_auto_takes_the_newest_five_that_are_alike(store, make_spec, past):
     past(exchange={"kind": "threshold", "density": 0.01})
     past(**SGD)
     past(ends=False)
-    past(decision={})
+    past(rewards=())
     past(controller={"kind": "fixed"})
     job, _ = store.add_job(make_spec(**AUTO))
     [point] = _brief(store, job.id).trials
@@ -97,7 +93,7 @@ def test_each_arm_learns_from_what_its_own_controller_asks_for(store, make_spec,
 def test_a_job_that_cannot_be_learned_from_is_refused_by_name(store, make_spec, past, job_in):
     running, cancelled = job_in(JobState.RUNNING), job_in(JobState.CANCELLED)
     sgd, fixed = past(**SGD), past(controller={"kind": "fixed"})
-    hopeless = past(decision=_decision((0.1, None, None, None)))
+    hopeless = past(rewards=(0.1, None, None, None))
     refused = make_spec(arms=[{"name": "a", **_named("job-0", running, cancelled, sgd, fixed)}])
     with pytest.raises(InvalidJob) as refusal:
         store.add_job(refused)
