@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from search.trace import Trace
 
 ForecastStatus = Literal["ok", "no_progress", "overshoot", "diverged", "too_short"]
-#: Where a running probe or commit goes from here: it ends early with `end`, and is taken back with `roll_back`.
+#: Where a running probe or commit goes from here: it ends early with `end`, and is rolled back with `roll_back`.
 Course = Literal["go_on", "end", "roll_back"]
 Origin = Literal[
     "incumbent", "wide", "finalist", "vertex", "option", "acquisition", "fallback", "move", "sobol", "random"
@@ -138,7 +138,7 @@ class Observation(Value):
     density: float | None = Field(None, description="measured mean share of gradient entries sent")
     diverged: bool = False
     is_cut: bool = Field(False, description="a probe ended before its allowance was spent; never a commit's")
-    rolled_back: bool = Field(False, description="a commit's steps were taken back; never a probe's")
+    rolled_back: bool = Field(False, description="a commit's steps were rolled back; never a probe's")
     spent: Spent = Field(description="the run's totals when this observation ended")
 
 

@@ -149,7 +149,7 @@ def values_text(given: StageView | ProbeView | Values, name: str) -> str:
 
 def _closed_line(name: str, stage: StageView) -> str:
     if stage.num_steps == 0:
-        return f"{name}: stage {stage.stage} kept no steps: they were taken back, or its share was under a step"
+        return f"{name}: stage {stage.stage} kept no steps: they were rolled back, or its share was under a step"
     density = "" if stage.density is None else f" at density {figures.share(stage.density)}"
     so_far = "" if stage.bill is None else f"; so far {_sent(stage.bill)}"
     return f"{name}: stage {stage.stage} committed {stage.num_steps} steps{density}{so_far}"

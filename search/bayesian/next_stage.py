@@ -35,7 +35,7 @@ def next_width(setup: SearchSetup, stage: Stage, *, has_lasted: bool) -> float:
 
 #: A commit that ended within so many standard deviations of its forecast, or below it, has met it.
 MET_STDS = 2.0
-#: A commit that was taken back without a blow-up was too high by less.
+#: A commit that was rolled back without a blow-up was too high by less.
 ROLLED_BACK_FACTOR = 0.5
 
 
@@ -88,7 +88,7 @@ def _first_known(*numbers: float | None) -> float | None:
 
 
 def _best(stage: Stage, ending: Ending) -> Level | None:
-    """Return the lowest level of the committed line; steps that were taken back are none of it."""
+    """Return the lowest level of the committed line; steps that were rolled back are none of it."""
     reached = faults.reached(ending.losses) if ending.is_kept else None
     return stage.best if reached is None else faults.lower(stage.best, reached)
 
@@ -132,5 +132,5 @@ def _cut(ending: Ending) -> tuple[float, str]:
     if ending.diverged:
         return DIVERGED_FACTOR, "diverged"
     if ending.signs.is_dead:
-        return DIVERGED_FACTOR, "was taken back" if ending.rolled_back else "ended dead"
-    return ROLLED_BACK_FACTOR, "was taken back" if ending.rolled_back else "rose above the best loss of the run"
+        return DIVERGED_FACTOR, "was rolled back" if ending.rolled_back else "ended dead"
+    return ROLLED_BACK_FACTOR, "was rolled back" if ending.rolled_back else "rose above the best loss of the run"

@@ -118,7 +118,7 @@ class Ending(Value):
 
     @property
     def has_failed(self) -> bool:
-        """Return whether it was taken back, or should have been: nobody trusts its values any more."""
+        """Return whether it was rolled back, or should have been: nobody trusts its values any more."""
         return not self.is_kept or self.signs.has_worsened or self.signs.is_dead
 
 

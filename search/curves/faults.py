@@ -24,7 +24,7 @@ IGNORANCE_SHARE = 0.05
 FLAT_SHARE = 0.002
 #: A gradient that fell to this share of what it was in the run's beginning is gone.
 VANISHED = 1e-3
-#: A commit that lost this share of what it had gained is taken back; one that lost less goes on from where it is.
+#: A commit that lost this share of what it had gained is rolled back; one that lost less goes on from where it is.
 LOST_SHARE = 0.5
 
 

@@ -10,7 +10,7 @@ from fsspec.implementations.local import LocalFileSystem
 from trainers.training.group import Group
 
 #: Besides the last `keep` a run may hold the one being written, its stage's start, two that a larger budget needs, the
-#: best one, and the best one at its stage's start, for a stage that is taken back.
+#: best one, and the best one at its stage's start, for a stage that is rolled back.
 _NUM_BESIDES = 6
 
 

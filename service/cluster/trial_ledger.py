@@ -95,7 +95,7 @@ class Best(BaseModel):
     loss: float
     step: int | None = Field(None, description="committed steps behind it; None: an earlier release has not said")
     schedule: tuple[ScheduleEntry, ...] | None = Field(
-        None, description="that led there, where its steps were taken back; None: the beginning of the run's"
+        None, description="that led there, where its steps were rolled back; None: the beginning of the run's"
     )
 
 

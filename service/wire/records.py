@@ -120,7 +120,7 @@ class ScheduleEntry(Record):
 class OptionBill(Record):
     """The cost of one option's steps on the clock under `exchange: {kind: auto}`, in all lanes together."""
 
-    steps: int = Field(0, description="probes', and of commits that were taken back, among them")
+    steps: int = Field(0, description="probes', and of commits that were rolled back, among them")
     steps_search: int = Field(0, description="of probes that did not stay")
     bytes_sent: int = Field(0, description="by the steps themselves; evaluations and discarded first steps send too")
     seconds: float = Field(0.0, description="of the steps themselves")
@@ -167,7 +167,7 @@ class StageClosed(Record):
     trial_id: str
     stage: int
     step: int = Field(description="committed steps after it")
-    num_steps: int = Field(description="committed in this stage; 0: it was taken back")
+    num_steps: int = Field(description="committed in this stage; 0: it was rolled back")
     density: float | None
     threshold: float | None
     loss: float | None = Field(

@@ -83,7 +83,7 @@ def test_a_commit_that_diverges_slowly_is_taken_back_and_the_next_searches_below
 
     assert run.commits[-1].rolled_back and run.excess == 1.0
     run.run_stage(controller)
-    assert "was taken back" in run.decisions[2].reason and "the loss rose" in run.decisions[2].reason
+    assert "was rolled back" in run.decisions[2].reason and "the loss rose" in run.decisions[2].reason
     assert run.decisions[2].values.learning_rate <= run.decisions[1].values.learning_rate / 2
     assert _searches(run)[2] >= 2
 
