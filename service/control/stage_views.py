@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict
 from search.curves.calibration import z_score
 from search.types import Refusal, Tax
 from service.control.models import ProbeRow, StageRow, TrialRow
+from service.wire.records import ProbeResult
 from service.wire.views import ProbeView, StageView
 
 #: A number of a decision's JSON, which writes NaN and infinity as words; None where it is not finite.
@@ -40,7 +41,7 @@ class _Decided(_Stored):
     refused: tuple[Refusal, ...] = ()
 
 
-_PROBE_COLUMNS = ProbeView.model_fields.keys() - {"reward", "posterior_mean", "posterior_std"}
+_PROBE_COLUMNS = ProbeResult.model_fields
 _STAGE_COLUMNS = StageView.model_fields.keys() - {
     "arm", "seed", "probes", "tax", "forecast_weight", "num_earlier", "posterior", "refused", "z_score"
 }  # fmt: skip

@@ -63,12 +63,9 @@ class MetricPoints(Record):
     values: tuple[float | None, ...]
 
 
-class ProbeDone(Record):
-    """A probe; reported when it ends, and again with its forecast when the stage is decided."""
+class ProbeResult(BaseModel):
+    """A candidate of a stage's search, and what it measured: as it is reported, and as it is shown."""
 
-    kind: Literal["probe"] = "probe"
-    trial_id: str
-    stage: int
     probe_id: str
     learning_rate: float
     level: float | None
@@ -84,8 +81,17 @@ class ProbeDone(Record):
     status: str = "ok"
 
 
-class StageDecided(Record):
-    kind: Literal["stage_decided"] = "stage_decided"
+class ProbeDone(Record, ProbeResult):
+    """A probe; reported when it ends, and again with its forecast when the stage is decided."""
+
+    kind: Literal["probe"] = "probe"
+    trial_id: str
+    stage: int
+
+
+class StageOutcome(BaseModel):
+    """The values of a stage, why, and what its search cost: as they are reported, and as they are shown."""
+
     trial_id: str
     stage: int
     first_step: int = Field(description="committed steps when the stage opened")
@@ -100,6 +106,10 @@ class StageDecided(Record):
     search_seconds: float
     search_steps: int
     search_bytes: int
+
+
+class StageDecided(Record, StageOutcome):
+    kind: Literal["stage_decided"] = "stage_decided"
     decision: Decision = Field(description="all of it, as the controller gave it")
 
 

@@ -10,29 +10,16 @@ from search.types import Posterior, Refusal, Tax
 from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.job.states import JobState, Verb
-from service.wire.records import Bill, Direction, FurtherValues, Line, ScheduleEntry
+from service.wire.records import Bill, Direction, Line, ProbeResult, ScheduleEntry, StageOutcome
 
 
 class View(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class ProbeView(View):
-    """A candidate of a stage's search, and what it measured."""
+class ProbeView(View, ProbeResult):
+    """A candidate of a stage's search, what it measured, and how it was judged."""
 
-    probe_id: str
-    learning_rate: float
-    level: float | None
-    values: FurtherValues = Field(description="what else is searched")
-    origin: str
-    num_steps: int
-    seconds: float
-    bytes_sent: int
-    density: float | None
-    loss: float | None = Field(description="mean training loss of the last half; null: diverged")
-    forecast: float | None
-    forecast_std: float | None
-    status: str
     reward: float | None = Field(
         description="fall of the log loss that it is judged by; null: diverged, too short, undecided"
     )
@@ -40,28 +27,14 @@ class ProbeView(View):
     posterior_std: float | None
 
 
-class StageView(View):
+class StageView(View, StageOutcome):
     """A stage: its probes, what was decided, why and from what, and what the commit did (null while it runs)."""
 
-    trial_id: str
     arm: str
     seed: int
-    stage: int
-    first_step: int
     num_steps: int | None
-    learning_rate: float
-    level: float | None
-    values: FurtherValues = Field(description="what else is searched")
     density: float | None
     threshold: float | None
-    reason: str
-    switched: bool
-    probability: float | None
-    forecast: float | None
-    forecast_std: float | None
-    search_seconds: float
-    search_steps: int
-    search_bytes: int
     tax: Tax = Field(description="what searching had taken of the trial's budget")
     forecast_weight: float | None = Field(description="how far forecasts followed fitted curves; null: none was made")
     num_earlier: int = Field(description="probes of earlier stages that informed the decision")
