@@ -70,13 +70,6 @@ KINDS: Kinds = {
 }
 
 
-#: A new method is asked the laws of all, and if it sends differences of parameters, that it loses nothing.
-for _method in registry.of("exchange"):
-    _config = _method.config.model_validate(_method.least)
-    _is_asked = any(_method.kind == config.kind for config, _ in (CONSERVING | KINDS).values())
-    if not _is_asked and not isinstance(_config, DriftingConfig):  # whose workers differ
-        (KINDS if _config.difference_conflict() else CONSERVING)[_method.kind] = (_config, _config.level)
-KINDS = CONSERVING | KINDS
 #: Whose bytes do not follow from the gradient.
 FORESEEN = [
     "none", "fp16", "bf16", "topk, by layer", "randomk", "randomk, block", "dgc, gathered", "gtopk", "powersgd",
@@ -85,6 +78,15 @@ FORESEEN = [
 ]  # fmt: skip
 #: The same for the first step.
 FORESEEN_FIRST = ["threshold", "topk", "topk, global", "topk, signs", "dgc", "adacomp", "adacomp, small bins", "ef21"]
+#: A new method is asked the laws of all: its first step sends what it predicts, and if it sends differences of
+#: parameters, it loses nothing.
+for _method in registry.of("exchange"):
+    _config = _method.config.model_validate(_method.least)
+    _is_asked = any(_method.kind == config.kind for config, _ in (CONSERVING | KINDS).values())
+    if not _is_asked and not isinstance(_config, DriftingConfig):  # whose workers differ
+        (KINDS if _config.difference_conflict() else CONSERVING)[_method.kind] = (_config, _config.level)
+        FORESEEN_FIRST.append(_method.kind)
+KINDS = CONSERVING | KINDS
 #: Two nodes of two ranks, and one of three beside one of one.
 EVEN, UNEVEN = ((0, 1), (2, 3)), ((0, 2, 3), (1,))
 FOR_NODES = {
