@@ -86,7 +86,7 @@ def test_results_over_http_are_those_on_storage(cluster: Any, finished: JobView,
         num_points = sum(each.num_points for each in client.metrics(finished.id, "loss"))
 
     assert weights.getvalue() == Path(_file(dense)).read_bytes()
-    assert registry.getvalue().decode().count(",loss,") == num_points
+    assert table.getvalue().decode().count(",loss,") == num_points
     assert f"attempt 1 of {finished.id} succeeded" in log and kept.read_text() == log
     assert report.complete and report.best_arm in ("tuned", "dense")
     assert report.trials[1].bill == dense.bill
