@@ -158,7 +158,10 @@ def clean(
     with refusals():
         found = _leftovers(settings, before, with_weights=with_weights)
         if not as_json:
-            _tell(found)
+            for each in found:
+                typer.echo(f"{size(each.num_bytes):>9}  {each.num_files} files  {each.what}  ({each.place})")
+            num_bytes, num_files = sum(each.num_bytes for each in found), sum(each.num_files for each in found)
+            typer.echo(f"{size(num_bytes)} in {num_files} files" if found else "nothing is left over")
         if found and not is_dry:
             _require_agreement(is_agreed, may_ask=not as_json)
             over = {each.place for each in _leftovers(settings, before, with_weights=with_weights)}
@@ -200,13 +203,6 @@ def _leftovers(settings: Settings, before: datetime, *, with_weights: bool) -> l
         finally:
             store.close()
     return cleaning.leftovers(settings, finished, with_weights=with_weights)
-
-
-def _tell(found: list[cleaning.Leftover]) -> None:
-    for each in found:
-        typer.echo(f"{size(each.num_bytes):>9}  {each.num_files} files  {each.what}  ({each.place})")
-    total = sum(each.num_bytes for each in found)
-    typer.echo(f"{size(total)} in {sum(each.num_files for each in found)} files" if found else "nothing is left over")
 
 
 def _require_agreement(is_agreed: bool, *, may_ask: bool) -> None:

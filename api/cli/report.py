@@ -13,7 +13,7 @@ from api.cli.watch import level_names, trial_name
 from api.client import ApiError, Client
 from service.job.spec import JobSpec
 from service.job.states import TERMINAL, JobState
-from service.wire.records import Bill, ScheduleEntry
+from service.wire.records import ScheduleEntry
 from service.wire.views import Estimate, JobReport, JobView, ScheduleView, TrialReport, TrialView
 
 
@@ -152,7 +152,7 @@ def bill_table(report: JobReport, spec: JobSpec) -> Table:
             trial_name(trial, spec),
             figures.size(bill.bytes_sent),
             figures.size(bill.bytes_dense),
-            _ratio(bill),
+            f"{bill.bytes_dense / bill.bytes_sent:.1f}x" if bill.bytes_sent else "-",
             *(figures.size(bill.bytes_within_nodes) for _ in nodes),
             f"{bill.seconds_search:.1f} s",
             f"{bill.seconds_training:.1f} s",
@@ -219,10 +219,6 @@ def crossing_lines(found: Result) -> Iterator[str]:
         else:
             seconds = f"{crossing.seconds:.1f} s instead of {crossing.other_seconds:.1f} s"
             yield f"{first} reached {goal} after {seconds}"
-
-
-def _ratio(bill: Bill) -> str:
-    return "-" if not bill.bytes_sent else f"{bill.bytes_dense / bill.bytes_sent:.1f}x"
 
 
 def _table(title: str, *columns: str) -> Table:

@@ -11,7 +11,7 @@ from api.cli.terminal import AsJson, JobId, Key, Url, fail, open_client, print_j
 from api.client import Client
 from api.documents import parse_yaml
 from service.errors import InvalidJob
-from service.wire.views import Cloned, JobView
+from service.wire.views import JobView
 
 app = typer.Typer()
 
@@ -112,7 +112,10 @@ def clone(
     if as_json:
         print_json(made)
         return
-    _show(made)
+    if not made.changes:  # to standard error: a script reads the id
+        typer.echo(f"nothing differs from {made.source}", err=True)
+    for change in made.changes:
+        typer.echo(f"  {change.pointer}: {change.before} -> {change.after}", err=True)
     if made.job is not None:
         typer.echo(made.job.id)
 
@@ -131,11 +134,3 @@ def _assign(patch: dict[str, Any], text: str) -> None:
         patch[last] = parse_yaml(value.encode())
     except InvalidJob as error:
         fail(f"--set {text}: {error}")
-
-
-def _show(made: Cloned) -> None:
-    """Print what differs to standard error: a script reads the id."""
-    if not made.changes:
-        typer.echo(f"nothing differs from {made.source}", err=True)
-    for change in made.changes:
-        typer.echo(f"  {change.pointer}: {change.before} -> {change.after}", err=True)

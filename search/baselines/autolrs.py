@@ -323,13 +323,16 @@ class AutoLrs:
     def _decide(self) -> Decision:
         now = self._round
         values, reason, forecast = self._choose()
+        spent = self._round.spent
+        ends = {unit: getattr(spent, unit) + amount for unit, amount in self._stage_amounts().items()}
+        whole = {unit: round(ends[unit]) for unit in ("steps", "bytes") if unit in ends}
         return Decision(
             stage=now.index,
             values=values,
             reason=reason,
             switched=values.learning_rate != now.rate,
             forecast=forecast,
-            commit_until=self._commit_end(),
+            commit_until=Allowance(**whole, seconds=ends.get("seconds")),
             probes=tuple(_report(each) for each in now.tried),
             search_seconds=now.spent.seconds - now.opened.seconds,
             search_steps=now.spent.steps - now.opened.steps,
@@ -363,12 +366,6 @@ class AutoLrs:
         parts = [f"{amount:.3g} {unit}" for unit, amount in self._stage_amounts().items()]
         share = 100 * stage_share(self._config, self._round.index)
         return " or ".join(parts) + ("" if self._config.first_stage else f" ({share:.2g} % of the budget)")
-
-    def _commit_end(self) -> Allowance:
-        spent = self._round.spent
-        ends = {unit: getattr(spent, unit) + amount for unit, amount in self._stage_amounts().items()}
-        whole = {unit: round(ends[unit]) for unit in ("steps", "bytes") if unit in ends}
-        return Allowance(**whole, seconds=ends.get("seconds"))
 
 
 def _report(tried: Tried) -> ProbeReport:

@@ -67,32 +67,3 @@ def best_rewards(stage: Stage) -> dict[str, float]:
 
 def _shows_progress(stage: Stage) -> bool:
     return bool(stage.probes) and (shows_progress(stage.at(0)) or shows_progress(stage.decisive))
-
-
-def told(setup: SearchSetup, stage: Stage, chosen: str | None) -> str:
-    """Return how the contest ended that chose an optimizer, and which of the job's were not in it."""
-    if stage.has_incumbent or not setup.space.optimizers:
-        return ""
-    return "; ".join(filter(None, [_compared(setup, stage, chosen or ""), _left_out(setup)]))
-
-
-def _compared(setup: SearchSetup, stage: Stage, chosen: str) -> str:
-    best = best_rewards(stage.decisive) if stage.probes else {}
-    others = [f"{best[name]:.3g} of {name}" for name in setup.contenders if name != chosen and name in best]
-    is_behind = chosen in best and max(best.values()) > best[chosen]
-    tie = f" (a lead of less than {LEAST_LEAD:g} does not count)" if is_behind else ""
-    lost = [name for name in setup.contenders if name not in best]
-    diverged = f"; no probe of {' and '.join(lost)} came to an end" if lost and best else ""
-    if chosen not in best or not others:
-        return diverged.removeprefix("; ")
-    return f"{chosen} learned {best[chosen]:.3g} in its best probe, against {', '.join(others)}{tie}{diverged}"
-
-
-def _left_out(setup: SearchSetup) -> str:
-    """Return which optimizers the budget has no room for, and from which one on it would."""
-    names = [each.optimizer for each in setup.space.optimizers]
-    first = max(1, len(setup.contenders))
-    needed = [setup.config.least_budget(setup.contest_steps(number + 1)) for number in range(first, len(names))]
-    return "; ".join(
-        f"{name} would be tried in a budget of {steps} steps" for name, steps in zip(names[first:], needed, strict=True)
-    )

@@ -1,16 +1,16 @@
 """Decide between a stage's probes, and say why: pure functions."""
 
 import math
-import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from search.bayesian.contest import leader, told
+from search.bayesian import reasons
+from search.bayesian.contest import leader
 from search.bayesian.exchange_shortlist import promising
-from search.bayesian.probe_costs import has_room_for_wide, is_in_cooldown, least_search, search_cap
+from search.bayesian.reasons import name, number
 from search.bayesian.rewards import (
     Evidence,
     diverged_values,
@@ -32,7 +32,6 @@ from search.bayesian.wide_optimum import (
     steady_scores,
 )
 from search.config import SearchConfig
-from search.curves import events
 from search.space import Axis, Box
 from search.surrogate.gaussian_process import NOISE_FLOOR
 from search.surrogate.posterior import Fit
@@ -108,15 +107,8 @@ def may_switch(verdict: Verdict, config: SearchConfig, *, is_trusted: bool = Tru
 def choose(setup: SearchSetup, stage: Stage) -> Choice:
     """Choose the open stage's values from its finished probes, and the optimizer if several compete in it."""
     choice = _choose(*leader(setup, stage))
-    remarks = [
-        told(setup, stage, choice.values.optimizer),
-        stage.note,
-        _happened(setup, stage),
-        _prior_note(stage, choice.fit),
-    ]
-    failure = choice.fit.surrogate.note if choice.fit else ""
-    reason = "; ".join(filter(None, [choice.reason, *remarks, failure]))
-    return choice._replace(reason=for_a_person(reason, setup.space.level_name))
+    remarks = reasons.remarks(setup, stage, choice.values, choice.fit)
+    return choice._replace(reason="; ".join(filter(None, [choice.reason, *remarks])))
 
 
 def _choose(setup: SearchSetup, stage: Stage) -> Choice:
@@ -125,7 +117,7 @@ def _choose(setup: SearchSetup, stage: Stage) -> Choice:
     if stage.lacks_control:
         return _choose_without_control(setup, stage)
     if not stage.probes:
-        return Choice(stage.incumbent, f"{_name(stage.incumbent)} stays: {_why_unsearched(setup, stage)}")
+        return Choice(stage.incumbent, f"{name(setup, stage.incumbent)} stays: {reasons.unsearched(setup, stage)}")
     if all(score.reward is None for score in scores(stage)):
         return _choose_after_divergence(setup, stage)
     return _choose_local(setup, stage)
@@ -134,7 +126,7 @@ def _choose(setup: SearchSetup, stage: Stage) -> Choice:
 def _choose_opening(setup: SearchSetup, stage: Stage) -> Choice:
     """Choose a run's first values: by the wide search if its probes show progress, else the guess stays."""
     if len(stage.probes) < MIN_COARSE:
-        return _keep_guess(setup, stage, _why_too_few(setup, stage))
+        return _keep_guess(setup, stage, reasons.too_few_probes(setup, stage, MIN_COARSE))
     if all(score.reward is None for score in scores(stage)):
         return _choose_after_divergence(setup, stage)
     if not _any_sound(stage.decisive):
@@ -153,9 +145,10 @@ def _choose_without_control(setup: SearchSetup, stage: Stage) -> Choice:
     """Go where the link leads if that was seen to train: what has become so slow is no measure."""
     option = promising(setup, stage)
     sound = [score.values for score in scores(stage) if score.reward is not None and score.values.option == option]
+    used = name(setup, stage.incumbent)
     if option is None or not sound:
-        return Choice(stage.incumbent, f"{_name(stage.incumbent)} stays: its own probe took too long to compare with")
-    reason = f"{_name(sound[0])} suits the link as it has become: a probe of {_name(stage.incumbent)} took too long"
+        return Choice(stage.incumbent, f"{used} stays: its own probe took too long to compare with")
+    reason = f"{name(setup, sound[0])} suits the link as it has become: a probe of {used} took too long"
     return Choice(sound[0], reason)
 
 
@@ -166,47 +159,14 @@ def _keep_guess(setup: SearchSetup, stage: Stage, why: str) -> Choice:
         finite = [score for score in scores(stage) if score.reward is not None]
         if not finite:
             return _choose_after_divergence(setup, stage)
-        best = max(finite, key=lambda score: score.reward or -math.inf)
-        return Choice(best.values, f"{_name(best.values)}, the best probe's: the guess {_name(opening)} diverged")
+        best = max(finite, key=lambda score: score.reward or -math.inf).values
+        return Choice(best, f"{name(setup, best)}, the best probe's: the guess {name(setup, opening)} diverged")
     is_searched = len(stage.probes) >= MIN_COARSE and _any_sound(stage.at(0))
     harmless = harmless_rate(stage.at(0)) if is_searched else opening.learning_rate
     if opening.learning_rate > harmless:
         values = opening.model_copy(update={"learning_rate": harmless})
-        return Choice(values, f"{_name(values)}, the highest rate that did no harm: {why}")
-    return Choice(opening, f"the guess {_name(opening)} stays: {why}")
-
-
-def _why_too_few(setup: SearchSetup, stage: Stage) -> str:
-    if has_room_for_wide(setup, stage):
-        return f"{len(stage.probes)} probes came to an end, a search needs {MIN_COARSE}"
-    needed, cap = least_search(setup, stage), search_cap(setup)
-    short = [unit for unit, quantity in needed.items() if quantity > cap[unit]]
-    most = " and ".join(f"{cap[unit]:.4g} {unit}" for unit in short)
-    least = " and ".join(f"{needed[unit]:.4g} {unit}" for unit in short)
-    enough = " and ".join(f"{needed[unit] / setup.search_fraction:.4g} {unit}" for unit in short)
-    return (
-        f"a search needs {least}, and probes may spend {most} "
-        f"(give a budget of {enough}, or raise `max_search_fraction`)"
-    )
-
-
-def _why_unsearched(setup: SearchSetup, stage: Stage) -> str:
-    """Return why a later stage has no probes."""
-    if is_in_cooldown(setup, stage.opened):
-        return "while the rate decays nothing is searched"
-    if setup.config.revisit == "stages" or stage.events:
-        return "there is no room for probes"
-    if stage.before is None:
-        return "nothing has happened yet"
-    is_timed = setup.budget.seconds is not None
-    return f"nothing happened ({events.describe(stage.before.signs, is_timed=is_timed)})"
-
-
-def _happened(setup: SearchSetup, stage: Stage) -> str:
-    """Return why a search opened, where that takes a reason."""
-    if setup.config.revisit == "stages" or stage.before is None or stage.before.diverged:
-        return ""  # a note says what diverged
-    return " and ".join(events.tell(event, stage.before.signs) for event in stage.events)
+        return Choice(values, f"{name(setup, values)}, the highest rate that did no harm: {why}")
+    return Choice(opening, f"the guess {name(setup, opening)} stays: {why}")
 
 
 def _choose_after_divergence(setup: SearchSetup, stage: Stage) -> Choice:
@@ -215,7 +175,7 @@ def _choose_after_divergence(setup: SearchSetup, stage: Stage) -> Choice:
     start = incumbent if stage.has_incumbent else min(incumbent, *tried)
     rate = max(setup.space.min_learning_rate, start * ALL_DIVERGED_FACTOR)
     values = stage.incumbent.model_copy(update={"learning_rate": rate})
-    reason = f"{_name(values)}, half of {_number(start)}: all {len(tried)} probes diverged"
+    reason = f"{name(setup, values)}, half of {number(start)}: all {len(tried)} probes diverged"
     return Choice(values, reason)
 
 
@@ -233,14 +193,16 @@ def _choose_local(setup: SearchSetup, stage: Stage) -> Choice:
     winner = order[verdict.winner]
     if found[0].reward is None:
         values = found[order[int(np.argmax(means))]].values
-        reason = f"{_name(values)} replaces the incumbent {_name(stage.incumbent)}, whose probe diverged"
+        reason = f"{name(setup, values)} replaces the incumbent {name(setup, stage.incumbent)}, whose probe diverged"
         return Choice(values, reason, None, posterior, fit)
     is_trusted = not stage.is_after_failure
-    has_reason = _has_signal(stage) or not is_trusted
-    if has_reason and may_switch(verdict, setup.config, is_trusted=is_trusted):
-        reason = _switch_reason(stage, winner, verdict)
+    has_signal = _has_signal(stage)
+    if (has_signal or not is_trusted) and may_switch(verdict, setup.config, is_trusted=is_trusted):
+        reason = reasons.switch(setup, stage, winner, verdict.probability)
         return Choice(found[winner].values, reason, verdict.probability, posterior, fit)
-    reason = _keep_reason(setup, stage, winner, verdict)
+    reason = reasons.keep(
+        setup, stage, winner, probability=verdict.probability, gain=verdict.gain, has_signal=has_signal
+    )
     return Choice(stage.incumbent, reason, verdict.probability, posterior, fit)
 
 
@@ -274,41 +236,19 @@ def _believe(fit: Fit | None, known: Evidence, finite: Sequence[Score]) -> tuple
     return rewards, np.diag(np.maximum(variances, floor))
 
 
-def _switch_reason(stage: Stage, winner: int, verdict: Verdict) -> str:
-    name = _name(stage.probes[winner].candidate.values)
-    losses = f"loss {_tail(stage, winner)} against {_tail(stage, 0)} after the probe"
-    return f"{name} beats the incumbent {_name(stage.incumbent)} with P={verdict.probability:.2f} ({losses})"
-
-
-def _keep_reason(setup: SearchSetup, stage: Stage, winner: int, verdict: Verdict) -> str:
-    name, config = _name(stage.incumbent), setup.config
-    if verdict.winner == 0:
-        rivals = len(stage.probes) - 1
-        if not rivals:
-            return f"{name} stays: there was no room for a rival's probe"
-        return f"{name} stays: none of {rivals} others did better (loss {_tail(stage, 0)} after the probe)"
-    rival = _name(stage.probes[winner].candidate.values)
-    if not _has_signal(stage):
-        return f"{name} stays: no probe got below the loss that it started from"
-    if verdict.probability < config.switch_probability:
-        sure = f"P={verdict.probability:.3f}, less than {config.switch_probability:g}"
-        return f"{name} stays: {rival} is better only with {sure}"
-    gain = f"{100 * verdict.gain:.2g} %, less than {100 * config.min_gain:g} %"
-    return f"{name} stays: {rival} gains only {gain}"
-
-
 # -- the wide search -------------------------------------------------------------------------------
 
 
 def _choose_by_coarse_probes(setup: SearchSetup, stage: Stage) -> Choice:
     """Choose the learning rate, and nothing else."""
     values = setup.opening.model_copy(update={"learning_rate": coarse_pick(setup, stage)})
+    probes = reasons.from_probes(stage)
     if not shows_progress(stage):
-        return Choice(values, f"{_name(values)}, by the highest rate that did no harm, {_from_probes(stage)}")
+        return Choice(values, f"{name(setup, values)}, by the highest rate that did no harm, {probes}")
     low, high = plateau_of(stage)
     factor = values.learning_rate / math.sqrt(low * high)
-    source = f"{factor:.2g} x the middle of the plateau from {_number(low)} to {_number(high)}"
-    return Choice(values, f"{_name(values)}: {source}, {_from_probes(stage)}")
+    source = f"{factor:.2g} x the middle of the plateau from {number(low)} to {number(high)}"
+    return Choice(values, f"{name(setup, values)}: {source}, {probes}")
 
 
 def _choose_wide(setup: SearchSetup, stage: Stage) -> Choice:
@@ -323,15 +263,10 @@ def _choose_wide(setup: SearchSetup, stage: Stage) -> Choice:
     rate = setup.clip_rate(math.sqrt(best.learning_rate * pick) if is_told else pick)
     between = best.model_copy(update={"learning_rate": rate})
     values = best if is_barred(between, diverged_values(finalists)) else between
-    origin = f"{how} {_number(best.learning_rate)} {_from_probes(finalists)}"
+    origin = f"{how} {number(best.learning_rate)} {reasons.from_probes(finalists)}"
     how_far = "half-way to" if is_told else "with the rate"
-    half_way = f", {how_far} {_number(pick)} of the coarse ones" if values is between else ""
-    return Choice(values, f"{_name(values)}: {origin}{half_way}", None, posterior, fit)
-
-
-def _from_probes(stage: Stage) -> str:
-    rates = [probe.candidate.values.learning_rate for probe in stage.probes]
-    return f"from {len(rates)} probes between {_number(min(rates))} and {_number(max(rates))}"
+    half_way = f", {how_far} {number(pick)} of the coarse ones" if values is between else ""
+    return Choice(values, f"{name(setup, values)}: {origin}{half_way}", None, posterior, fit)
 
 
 def wide_best(setup: SearchSetup, stage: Stage, fit: Fit | None) -> tuple[Values, str, dict[str, tuple[float, float]]]:
@@ -360,34 +295,3 @@ def wide_best(setup: SearchSetup, stage: Stage, fit: Fit | None) -> tuple[Values
     if peak is None:
         return tried[int(np.argmax(at))], "the best probe's", posterior
     return peak, "the interpolated minimum", posterior
-
-
-# -- words -----------------------------------------------------------------------------------------
-
-
-def for_a_person(reason: str, level_name: str) -> str:
-    """Return `reason` with a level called what the job calls it."""
-    return re.sub(r"\blevel\b", level_name, reason)
-
-
-def _number(value: float | str) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value).lower()  # whole, false and true, an option
-
-
-def _name(values: Values) -> str:
-    level = [] if values.level is None else [f"level {_number(values.level)}"]
-    further = [f"{name.replace('_', ' ')} {_number(value)}" for name, value in values.further.items()]
-    others = ", ".join(level + further)
-    return f"{_number(values.learning_rate)}{others and f' at {others}'}"
-
-
-def _prior_note(stage: Stage, fit: Fit | None) -> str:
-    num_jobs = len(stage.prior.searches)
-    weight = "" if fit is None else f", weight {fit.surrogate.expected.weight:.2f}"
-    return f"prior from {num_jobs} job{'s' * (num_jobs > 1)}{weight}" if num_jobs else ""
-
-
-def _tail(stage: Stage, index: int) -> str:
-    losses = stage.probes[index].reading.losses
-    half = losses[len(losses) // 2 :]
-    return _number(sum(half) / len(half))

@@ -61,7 +61,7 @@ def _propose_wide(setup: SearchSetup, stage: Stage) -> Proposal | None:
     if setup.contenders:
         return _propose_contest(setup, stage)
     is_coarse = _is_coarse(stage)
-    proposal = _propose_coarse(setup, stage) if is_coarse else None
+    proposal = (_planned_coarse(setup, stage) or _coarse_extension(setup, stage)) if is_coarse else None
     if proposal is not None or (is_coarse and (stage.pending or not _are_sound(stage))):
         return proposal
     return _propose_finalist(setup, stage)
@@ -107,11 +107,6 @@ def _first_finalist(setup: SearchSetup, stage: Stage) -> Proposal | None:
 
 def _are_sound(stage: Stage) -> bool:
     return any(score.reward is not None for score in scores(stage))
-
-
-def _propose_coarse(setup: SearchSetup, stage: Stage) -> Proposal | None:
-    """Return a rate in a decade that was not tried; then one beyond the end that did best."""
-    return _planned_coarse(setup, stage) or _coarse_extension(setup, stage)
 
 
 def _planned_coarse(setup: SearchSetup, stage: Stage) -> Proposal | None:
@@ -347,7 +342,9 @@ def _move(setup: SearchSetup, stage: Stage, region: Box) -> Proposal | None:
 
 def _acquire(setup: SearchSetup, stage: Stage, region: Box) -> Proposal | None:
     """Return the most promising point of `region` by the surrogate, or a space-filling one without it."""
-    outer, like = _outer(setup, stage, region), stage.incumbent
+    known = [*evidence(stage).values, *(candidate.values for candidate in stage.pending)]
+    # the surrogate works in the unit cube of all that is known and all that may be asked
+    outer, like = bounding_box(setup, known, region), stage.incumbent
     bounds = outer.bounds(region)
     diverged = diverged_values(stage)
 
@@ -372,12 +369,6 @@ def _acquire(setup: SearchSetup, stage: Stage, region: Box) -> Proposal | None:
         point = ask(surrogate)
     origin: Origin = "fallback" if surrogate.note else "acquisition"
     return None if point is None else Proposal(outer.from_unit(point.tolist(), like), origin)
-
-
-def _outer(setup: SearchSetup, stage: Stage, region: Box) -> Box:
-    """Return the box whose unit cube the surrogate works in: all that is known, and all that may be asked."""
-    known = [*evidence(stage).values, *(candidate.values for candidate in stage.pending)]
-    return bounding_box(setup, known, region)
 
 
 def _is_open(stage: Stage, values: Values, diverged: tuple[Values, ...]) -> bool:

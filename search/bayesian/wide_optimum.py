@@ -140,28 +140,17 @@ def shows_progress(stage: Stage) -> bool:
     sound = [probe for probe, score in zip(stage.probes, scores(stage), strict=True) if score.reward is not None]
     if not sound:
         return False
-    lowest = _lowest(sound)
-    return any(_is_below(probe, lowest) for probe in sound) or max(_rewards(stage)) > LEAST_GAIN
-
-
-def _rewards(stage: Stage) -> list[float]:
-    return [score.reward for score in scores(stage) if score.reward is not None]
-
-
-def _lowest(probes: Sequence[Probe]) -> Probe:
-    return min(probes, key=lambda probe: probe.candidate.values.learning_rate)
+    lowest = min(sound, key=lambda probe: probe.candidate.values.learning_rate)
+    best = max(score.reward for score in scores(stage) if score.reward is not None)
+    return best > LEAST_GAIN or any(_is_below(probe, lowest) for probe in sound)
 
 
 def _is_below(probe: Probe, other: Probe) -> bool:
-    gaps = _gaps(probe, other)
+    # the shares by which the probe's losses lie below the other's, batch by batch, as far as both go
+    pairs = zip(probe.reading.losses, other.reading.losses, strict=False)
+    gaps = np.array([(other_loss - loss) / (abs(other_loss) or 1.0) for loss, other_loss in pairs])
     half = gaps[len(gaps) // 2 :]
     return bool(len(half) and half.mean() > LEAST_PROGRESS and half[-1] > LEAST_PROGRESS)
-
-
-def _gaps(probe: Probe, other: Probe) -> NDArray[np.float64]:
-    """Return by what share the probe's losses lie below the other's, batch by batch, as far as both go."""
-    pairs = zip(probe.reading.losses, other.reading.losses, strict=False)
-    return np.array([(other_loss - loss) / (abs(other_loss) or 1.0) for loss, other_loss in pairs])
 
 
 def is_along_the_rate(setup: SearchSetup, stage: Stage) -> bool:
@@ -230,7 +219,7 @@ def interpolated_peak(
     surrogate: AnySurrogate, box: Box, tried: Sequence[Values], *, barred: tuple[Values, ...]
 ) -> Values | None:
     """Return the values with the highest posterior mean inside the range of `tried`; None: all of it is barred."""
-    axes = [_tried_range(axis, tried) for axis in box.axes]
+    axes = [axis.among([getattr(each, axis.name) for each in tried]) for axis in box.axes]
 
     def best(cells: Sequence[Values]) -> Values | None:
         free = [values for values in cells if not is_barred(values, barred)]
@@ -255,10 +244,6 @@ def at_best_option(
     cells = [peak.model_copy(update={"option": option}) for option in options]
     free = [values for values in cells if not is_barred(values, barred)] or [peak]
     return free[int(np.argmax(surrogate.mean(np.array([box.to_unit(values) for values in free]))))]
-
-
-def _tried_range(axis: Any, tried: Sequence[Values]) -> Any:
-    return axis.among([getattr(each, axis.name) for each in tried])
 
 
 def _line(axis: AnyAxis) -> list[Any]:

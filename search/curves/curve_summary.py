@@ -37,7 +37,8 @@ class Reading(Value):
     def of(cls, observation: Observation) -> "Reading":
         """Read the probe that `observation` measured."""
         assert observation.candidate_id is not None
-        timed = _calibrated(observation.step_seconds)
+        seconds = observation.step_seconds
+        timed = seconds[max(1, len(seconds) // 10) :] or seconds  # the first tenth may calibrate
         return cls(
             candidate_id=observation.candidate_id,
             num_steps=len(observation.losses),
@@ -138,11 +139,6 @@ def trace_of(observation: Observation) -> Trace:
     if observation.trace is not None:
         return observation.trace
     return Trace().extended(observation.losses, observation.step_seconds, observation.gradient_scales)
-
-
-def _calibrated(seconds: Sequence[float]) -> Sequence[float]:
-    # the first tenth may calibrate, the first step most of all
-    return seconds[max(1, len(seconds) // 10) :] or seconds
 
 
 def thinned(losses: Sequence[float]) -> tuple[float, ...]:

@@ -65,8 +65,10 @@ def fault(losses: Array, scales: Sequence[float], known: Known, *, is_over: bool
     """
     if len(losses) < 2 * WINDOW:
         return NO_FAULT
-    known = _completed(known, opening=float(np.median(losses[: WINDOW // 4])))
-    start, unit = known.start or 0.0, abs(known.initial or 0.0)
+    opening = float(np.median(losses[: WINDOW // 4]))  # where nothing else tells of a start
+    start = opening if known.start is None else known.start
+    known = known._replace(start=start, initial=start if known.initial is None else known.initial)
+    unit = abs(known.initial or 0.0)
     levels = _Levels(losses)
     last, before, lowest = levels.at(-1), levels.at(-2), levels.lowest(but=1)
     best = lower(known.best, lower(Level(start, 0.0), lowest))
@@ -80,12 +82,6 @@ def fault(losses: Array, scales: Sequence[float], known: Known, *, is_over: bool
         is_lost=last.loss >= start - (1 - LOST_SHARE) * max(0.0, start - lowest.loss),
         best=best.loss,
     )
-
-
-def _completed(known: Known, *, opening: float) -> Known:
-    """Return what is known, with the commit's `opening` loss where nothing else tells of a start."""
-    start = opening if known.start is None else known.start
-    return known._replace(start=start, initial=start if known.initial is None else known.initial)
 
 
 def _is_dead(last: Level, before: Level, best: Level, known: Known, *, is_gone: bool) -> bool:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from search.past_jobs.prior import MIN_FINITE, PastProbe, PastSearch, Prior
+from search.past_jobs.prior import MIN_FINITE, PastSearch, Prior
 from search.space import Box
 from search.surrogate.gaussian_process import Expectation, Function, GaussianProcess, kernel, location, noise
 
@@ -91,7 +91,9 @@ def shape_of(search: PastSearch, box: Box) -> Function | None:
 
     None: fewer than 4 finite probes set all that `box` searches.
     """
-    probes = [probe for probe in search.probes if _sets(probe, box)]
+    probes = [
+        probe for probe in search.probes if all(getattr(probe.values, axis.name) is not None for axis in box.axes)
+    ]
     finite = [(probe.values, probe.reward, probe.variance) for probe in probes if probe.reward is not None]
     if len(finite) < MIN_FINITE:
         return None
@@ -112,10 +114,6 @@ def worth_of_divergence(rewards: Sequence[float]) -> tuple[float, float]:
     """
     spread = max(float(np.ptp(rewards)) / 2, float(np.std(rewards)), 0.01)
     return float(np.min(rewards)) - spread, (0.5 * spread) ** 2
-
-
-def _sets(probe: PastProbe, box: Box) -> bool:
-    return all(getattr(probe.values, axis.name) is not None for axis in box.axes)
 
 
 def _explained(target: Array, shape: Array, residual: Array) -> _Model:

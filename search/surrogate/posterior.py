@@ -32,14 +32,10 @@ def on_grid(fit: Fit, like: Values) -> Posterior:
     cells = [dict(zip(grids, cell, strict=True)) for cell in product(*grids.values())]
     mean, std = fit.surrogate.marginals(np.array([fit.box.to_unit(like.model_copy(update=cell)) for cell in cells]))
     return Posterior(
-        axes=tuple(_grid_axis(axis, grids[axis.name]) for axis in shown),
+        axes=tuple(GridAxis(name=axis.name, coordinates=_rounded(grids[axis.name])) for axis in shown),
         mean=_rounded(mean.tolist()),
         std=_rounded(std.tolist()),
     )
-
-
-def _grid_axis(axis: Axis, coordinates: list[float]) -> GridAxis:
-    return GridAxis(name=axis.name, coordinates=_rounded(coordinates))
 
 
 def _rounded(values: list[float]) -> tuple[float, ...]:

@@ -1,7 +1,6 @@
 """Applies what an attempt reports: each batch once, in order, from the job's owner alone."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,7 +48,8 @@ class Ingest:
 
     def take(self, batch: Batch) -> Acknowledgement:
         """Store `batch` unless it is stored; raises Fenced, OutOfSequence, InvalidJob (foreign trials)."""
-        stream = self._stream(batch.stream)
+        stream = self.session.get(StreamRow, (self.job.id, self.number, batch.stream))
+        stream = stream or StreamRow(job_id=self.job.id, number=self.number, stream=batch.stream, last_sequence=0)
         if batch.sequence <= stream.last_sequence:
             return Acknowledgement(sequence=stream.last_sequence, control=self._control())
         attempt = attempts.require_owner(self.session, self.job, self.number)
@@ -66,10 +66,6 @@ class Ingest:
         for record in batch.records:
             self._apply(record, attempt)
         return Acknowledgement(sequence=batch.sequence, control=self._control())
-
-    def _stream(self, name: str) -> StreamRow:
-        stream = self.session.get(StreamRow, (self.job.id, self.number, name))
-        return stream or StreamRow(job_id=self.job.id, number=self.number, stream=name, last_sequence=0)
 
     def _control(self) -> Control:
         if self.number != self.job.attempt:
@@ -198,7 +194,7 @@ class Ingest:
         trial.validation_loss, trial.validation_metrics = record.validation_loss, dict(record.validation_metrics)
         trial.bill = record.bill.model_dump(mode="json")
         trial.step, trial.seconds = record.bill.steps, record.bill.seconds_training
-        trial.schedule = {"line": record.line, "entries": _dumped(record.schedule)}
+        trial.schedule = {"line": record.line, "entries": [entry.model_dump(mode="json") for entry in record.schedule]}
         trial.weights_url = record.weights_url
 
     def _get_further(self) -> None:
@@ -219,10 +215,6 @@ class Ingest:
         reason = record.reason or f"the driver reported `{record.outcome}` without a reason"
         most = self.max_attempts if record.retry else 0
         attempts.lose(self.session, self.job, reason=reason, now=self.now, max_attempts=most)
-
-
-def _dumped(entries: Sequence[Any]) -> list[dict[str, Any]]:
-    return [entry.model_dump(mode="json") for entry in entries]
 
 
 def _foreign(pointer: str, trial_id: str) -> Problem:

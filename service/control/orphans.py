@@ -36,7 +36,10 @@ class Orphans:
             return
         self._look_at = now + _EVERY_S
         self._stop_drivers(now)
-        self._remove_folders(now)
+        for folder, submissions in tune_folders():
+            if submissions and all(self._is_over(each, now) for each in submissions):
+                _log.warning("%s was left by a driver that was killed; it is removed", folder)
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _stop_drivers(self, now: float) -> None:
         ray = self._ray()
@@ -46,12 +49,6 @@ class Orphans:
             if self._is_over(submission_id, now):
                 _log.warning("%s outlived its attempt and is stopped", submission_id)
                 ray.stop(submission_id)
-
-    def _remove_folders(self, now: float) -> None:
-        for folder, submissions in tune_folders():
-            if submissions and all(self._is_over(each, now) for each in submissions):
-                _log.warning("%s was left by a driver that was killed; it is removed", folder)
-                shutil.rmtree(folder, ignore_errors=True)
 
     def _is_over(self, submission_id: str, now: float) -> bool:
         """Return whether it is of an attempt of ours that has ended, and had the time to close."""

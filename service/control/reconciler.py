@@ -105,7 +105,9 @@ class Reconciler:
         """Do one round: look at every job that is not over, once."""
         jobs = self._store.work()
         if not jobs:
-            self._idle(now)
+            if self._cluster.is_spent(now - self._busy_at):
+                self._let_go()
+            self._look(now)
             return
         self._busy_at = now
         try:
@@ -116,11 +118,6 @@ class Reconciler:
             return
         self._watch(ray, [work for work in jobs if work.state in ACTIVE], now=now)
         self._admit(ray, jobs, self._nodes, now=now)
-
-    def _idle(self, now: float) -> None:
-        if self._cluster.is_spent(now - self._busy_at):
-            self._let_go()
-        self._look(now)
 
     def _look(self, now: float) -> None:
         """Ask a cluster that nobody declared what it holds, so that the first job, too, is refused if it never fits."""
@@ -167,7 +164,8 @@ class Reconciler:
             ray.stop(work.submission_id)
             self._explain(work, verdict.reason)
         elif verdict.action is Action.LOSE:
-            self._lose(work, verdict.reason)
+            tail = self.logs.tail(work.job_id, work.attempt, num_lines=_NUM_LOG_LINES)
+            self._end(work, Verdict(action=Action.LOSE, reason=f"{verdict.reason}\n{tail}" if tail else verdict.reason))
         elif work.state in (JobState.STARTING, JobState.RUNNING):
             self._explain(work, "")  # what was in the way is over
 
@@ -185,10 +183,6 @@ class Reconciler:
         entrypoint = f"{self._cluster.python} -m service.cluster.entrypoint"
         ray.submit(work.submission_id, entrypoint=entrypoint, env_vars=environment)
         _log.info("submitted %s", work.submission_id)
-
-    def _lose(self, work: Work, reason: str) -> None:
-        tail = self.logs.tail(work.job_id, work.attempt, num_lines=_NUM_LOG_LINES)
-        self._end(work, Verdict(action=Action.LOSE, reason=f"{reason}\n{tail}" if tail else reason))
 
     def _end(self, work: Work, verdict: Verdict) -> None:
         if verdict.action is Action.FAIL:

@@ -17,7 +17,7 @@ from search.config import (
     StagedConfig,
 )
 from search.schedule_file import ScheduleFile
-from service.job.parts import Arm, JobParts, TrialSpec
+from service.job.parts import JobParts, TrialSpec
 from trainers.methods.exchange.auto.spec import AutoConfig
 from trainers.methods.optimizer.spec import AutoOptimizerConfig, contenders
 from trainers.spec.link import MeasureLink
@@ -87,16 +87,12 @@ def _of_arms(job: JobParts) -> Iterator[Conflict]:
     found: dict[tuple[str, str], tuple[Conflict, list[str]]] = {}
     for index, arm in enumerate(job.arms):
         for conflict in arm_conflicts(job.trial(arm, job.seeds[0])):
-            pointer = _place(conflict.pointer, index, arm)
+            part = conflict.pointer.split("/")[1]
+            pointer = f"/arms/{index}{conflict.pointer}" if getattr(arm, part, None) else conflict.pointer
             placed = conflict._replace(pointer=pointer)
             found.setdefault((pointer, conflict.message), (placed, []))[1].append(arm.name)
     for conflict, names in found.values():
         yield conflict if len(names) == len(job.arms) else conflict._replace(arms=tuple(names))
-
-
-def _place(pointer: str, index: int, arm: Arm) -> str:
-    part = pointer.split("/")[1]
-    return f"/arms/{index}{pointer}" if getattr(arm, part, None) else pointer
 
 
 def arm_conflicts(trial: TrialSpec) -> Iterator[Conflict]:

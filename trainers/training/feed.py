@@ -219,16 +219,15 @@ class StreamFeed:
 
     def batch(self, place: Place, batch_size: int | None) -> Batch:
         if self._place != place:
-            self._open(place.step, place.rank)
+            self._batches = iter(
+                self._stream.batches(
+                    seed=self._config.seed, start_step=place.step, rank=place.rank, num_workers=self._num_workers
+                )
+            )
             for _ in range(place.micro):
                 self._next(place.step)
         self._place = _after(place, self._config.accumulate)
         return self._next(place.step)
-
-    def _open(self, step: int, rank: int) -> None:
-        self._batches = iter(
-            self._stream.batches(seed=self._config.seed, start_step=step, rank=rank, num_workers=self._num_workers)
-        )
 
     def _next(self, step: int) -> Batch:
         for batch in self._batches:

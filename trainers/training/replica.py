@@ -226,7 +226,9 @@ class Replica:
         scales: list[Tensor] = []
         seconds: list[float] = []
         diverged = False
-        self._check_searched(segment)
+        for each in self.config.ranges():
+            if getattr(segment, each.name) is None:
+                raise ValueError(f"`{each.name}` must be given where it is searched, got None for {list(each.pair)}")
         self._optimizer.use(segment.optimizer)
         self._optimizer.set_options(segment)
         self._activations.use(segment.gamma)
@@ -281,11 +283,6 @@ class Replica:
     def _fresh_seed(self) -> int:
         """Return the seed of what this rank draws from here on, where that is to follow from the step alone."""
         return feed.seed_of((self.config.seed, self.step, self.rank, self.num_workers, 0))
-
-    def _check_searched(self, segment: Segment) -> None:
-        for each in self.config.ranges():
-            if getattr(segment, each.name) is None:
-                raise ValueError(f"`{each.name}` must be given where it is searched, got None for {list(each.pair)}")
 
     def _check_buffers(self) -> None:
         """Raise WorkloadError if the model put another tensor in a buffer's place: the state holds the first one."""

@@ -27,7 +27,10 @@ class ByteTransformer(nn.Module):
         self.norm = nn.LayerNorm(size.width)
         self.head = nn.Linear(size.width, NUM_BYTES, bias=False)
         self.apply(_initialise)
-        self._calm_the_stream()
+        # What the blocks add is scaled, so that the stream's variance does not grow with their number (GPT-2).
+        for name, parameter in self.blocks.named_parameters():
+            if name.endswith(("attended.weight", "contract.weight")):
+                nn.init.normal_(parameter, std=INITIAL_STD / math.sqrt(2 * len(self.blocks)))
         self.head.weight = self.embedding.weight
 
     def forward(self, text: Tensor) -> Tensor:
@@ -39,12 +42,6 @@ class ByteTransformer(nn.Module):
                 stream = block(stream)
         scores: Tensor = self.head(self.norm(stream))
         return scores
-
-    def _calm_the_stream(self) -> None:
-        """Scale what the blocks add, so that the stream's variance does not grow with their number (GPT-2)."""
-        for name, parameter in self.blocks.named_parameters():
-            if name.endswith(("attended.weight", "contract.weight")):
-                nn.init.normal_(parameter, std=INITIAL_STD / math.sqrt(2 * len(self.blocks)))
 
 
 class Block(nn.Module):

@@ -164,7 +164,7 @@ class Optimizer:
         """
         # The package's eval() and train() would move the parameters there and back, and lose bits on the way.
         return {
-            name: _average(parameter.detach(), self._optimizer.state[parameter]["z"], beta)
+            name: torch.lerp(parameter.detach(), self._optimizer.state[parameter]["z"], 1 - 1 / beta)
             if (beta := _interpolation(self.config, group)) is not None
             else parameter.detach()
             for group in self._groups
@@ -320,10 +320,6 @@ def _initial_state(config: OptimizerConfig, group: Group, parameter: Parameter) 
 def _counts_on_device(group: Group) -> bool:
     """Return whether torch keeps step counts beside the parameters; else they are on the host."""
     return bool(group.get("fused") or group.get("capturable"))
-
-
-def _average(trained: Tensor, z: Tensor, beta: float) -> Tensor:
-    return torch.lerp(trained, z, 1 - 1 / beta)
 
 
 def _interpolation(config: OptimizerConfig, group: Group) -> float | None:

@@ -195,12 +195,7 @@ class Packed(GradientBuffer):
 def build(config: ReplicaConfig, model: nn.Module, buffer: GradientBuffer, *, epoch_steps: int | None) -> JointSpar:
     """Return what draws among the blocks of `model`."""
     assert isinstance(config.blocks, JointSparConfig) and isinstance(config.exchange, NoneConfig)  # others conflict
-    blocks = _blocks_of(model, buffer)
-    return JointSpar(config.blocks, buffer, blocks, exchange=config.exchange, seed=config.seed)
-
-
-def _blocks_of(model: nn.Module, buffer: GradientBuffer) -> list[list[int]]:
-    """Return the indices, in the buffer, of each block's parameters."""
     places = {parameter: index for index, parameter in enumerate(buffer.parameters)}
     trained = [parameter for parameter in model.parameters() if parameter in places]
-    return [[places[trained[index]] for index in block] for block in divide([each.shape for each in trained])]
+    blocks = [[places[trained[index]] for index in block] for block in divide([each.shape for each in trained])]
+    return JointSpar(config.blocks, buffer, blocks, exchange=config.exchange, seed=config.seed)

@@ -1,0 +1,161 @@
+"""Say why a stage uses its values: the sentences that the page, the CLI and the schedule file show."""
+
+from collections.abc import Iterator
+
+from search.bayesian.contest import LEAST_LEAD, best_rewards
+from search.bayesian.probe_costs import has_room_for_wide, is_in_cooldown, least_search, search_cap
+from search.bayesian.stage import SearchSetup, Stage
+from search.curves.events import Event, Signs
+from search.surrogate.posterior import Fit
+from search.types import Forecast, Values
+
+
+def number(value: float | str) -> str:
+    """Return a value of a job as people read it."""
+    return f"{value:.3g}" if isinstance(value, float) else str(value).lower()  # whole, false and true, an option
+
+
+def name(setup: SearchSetup, values: Values) -> str:
+    """Return `values` in words; a level goes by what the job calls it."""
+    level = [] if values.level is None else [f"{setup.space.level_name} {number(values.level)}"]
+    further = [f"{each.replace('_', ' ')} {number(value)}" for each, value in values.further.items()]
+    others = ", ".join(level + further)
+    return f"{number(values.learning_rate)}{others and f' at {others}'}"
+
+
+def too_few_probes(setup: SearchSetup, stage: Stage, least: int) -> str:
+    """Return why fewer probes than the `least` number of a wide search came to an end."""
+    if has_room_for_wide(setup, stage):
+        return f"{len(stage.probes)} probes came to an end, a search needs {least}"
+    needed, cap = least_search(setup, stage), search_cap(setup)
+    short = [unit for unit, quantity in needed.items() if quantity > cap[unit]]
+    most = " and ".join(f"{cap[unit]:.4g} {unit}" for unit in short)
+    shortest = " and ".join(f"{needed[unit]:.4g} {unit}" for unit in short)
+    enough = " and ".join(f"{needed[unit] / setup.search_fraction:.4g} {unit}" for unit in short)
+    return (
+        f"a search needs {shortest}, and probes may spend {most} "
+        f"(give a budget of {enough}, or raise `max_search_fraction`)"
+    )
+
+
+def unsearched(setup: SearchSetup, stage: Stage) -> str:
+    """Return why a later stage has no probes."""
+    if is_in_cooldown(setup, stage.opened):
+        return "while the rate decays nothing is searched"
+    if setup.config.revisit == "stages" or stage.events:
+        return "there is no room for probes"
+    if stage.before is None:
+        return "nothing has happened yet"
+    is_timed = setup.budget.seconds is not None
+    return f"nothing happened ({_signs(stage.before.signs, is_timed=is_timed)})"
+
+
+def switch(setup: SearchSetup, stage: Stage, winner: int, probability: float) -> str:
+    """Return why the probe `winner` (its index) replaces the incumbent, which it beats with this probability."""
+    beats = f"{name(setup, stage.probes[winner].candidate.values)} beats the incumbent {name(setup, stage.incumbent)}"
+    losses = f"loss {_tail(stage, winner)} against {_tail(stage, 0)} after the probe"
+    return f"{beats} with P={probability:.2f} ({losses})"
+
+
+def keep(setup: SearchSetup, stage: Stage, winner: int, *, probability: float, gain: float, has_signal: bool) -> str:
+    """Return why the incumbent stays where the probe `winner` (its index) did best."""
+    config, stays = setup.config, f"{name(setup, stage.incumbent)} stays"
+    if winner == 0:
+        rivals = len(stage.probes) - 1
+        if not rivals:
+            return f"{stays}: there was no room for a rival's probe"
+        return f"{stays}: none of {rivals} others did better (loss {_tail(stage, 0)} after the probe)"
+    rival = name(setup, stage.probes[winner].candidate.values)
+    if not has_signal:
+        return f"{stays}: no probe got below the loss that it started from"
+    if probability < config.switch_probability:
+        return f"{stays}: {rival} is better only with P={probability:.3f}, less than {config.switch_probability:g}"
+    return f"{stays}: {rival} gains only {100 * gain:.2g} %, less than {100 * config.min_gain:g} %"
+
+
+def from_probes(stage: Stage) -> str:
+    """Return how many probes there were, and in which range of rates."""
+    rates = [probe.candidate.values.learning_rate for probe in stage.probes]
+    return f"from {len(rates)} probes between {number(min(rates))} and {number(max(rates))}"
+
+
+def remarks(setup: SearchSetup, stage: Stage, chosen: Values, fit: Fit | None) -> Iterator[str]:
+    """Yield what else led to the choice: a contest, a rollback, an event, past jobs, a surrogate that failed."""
+    if setup.space.optimizers and not stage.has_incumbent:
+        yield _contest(setup, stage, chosen.optimizer or "")
+        yield _left_out(setup)
+    yield stage.note
+    if setup.config.revisit != "stages" and stage.before and not stage.before.diverged:  # the note says what diverged
+        yield " and ".join(_event(event, stage.before.signs) for event in stage.events)
+    if num_jobs := len(stage.prior.searches):
+        weight = f", weight {fit.surrogate.expected.weight:.2f}" if fit else ""
+        yield f"prior from {num_jobs} job{'s' * (num_jobs > 1)}{weight}"
+    if fit:
+        yield fit.surrogate.note
+
+
+def _tail(stage: Stage, index: int) -> str:
+    losses = stage.probes[index].reading.losses
+    half = losses[len(losses) // 2 :]
+    return number(sum(half) / len(half))
+
+
+def _contest(setup: SearchSetup, stage: Stage, chosen: str) -> str:
+    best = best_rewards(stage.decisive) if stage.probes else {}
+    others = [f"{best[each]:.3g} of {each}" for each in setup.contenders if each != chosen and each in best]
+    is_behind = chosen in best and max(best.values()) > best[chosen]
+    tie = f" (a lead of less than {LEAST_LEAD:g} does not count)" if is_behind else ""
+    lost = [each for each in setup.contenders if each not in best]
+    diverged = f"; no probe of {' and '.join(lost)} came to an end" if lost and best else ""
+    if chosen not in best or not others:
+        return diverged.removeprefix("; ")
+    return f"{chosen} learned {best[chosen]:.3g} in its best probe, against {', '.join(others)}{tie}{diverged}"
+
+
+def _left_out(setup: SearchSetup) -> str:
+    """Return which optimizers the budget has no room for, and from which one on it would."""
+    names = [each.optimizer for each in setup.space.optimizers]
+    first = max(1, len(setup.contenders))
+    needed = [setup.config.least_budget(setup.contest_steps(count + 1)) for count in range(first, len(names))]
+    left_out = zip(names[first:], needed, strict=True)
+    return "; ".join(f"{each} would be tried in a budget of {steps} steps" for each, steps in left_out)
+
+
+def _signs(signs: Signs, *, is_timed: bool) -> str:
+    """Return what was looked at, with numbers."""
+    parts = [_step_words(signs)] if is_timed and signs.step_seconds is not None else []
+    if signs.gradient_drift is not None:
+        parts.append(f"gradient scale {signs.gradient_drift:.2g}x")
+    if signs.loss is not None:
+        parts.append(f"loss {signs.loss:.3g}")
+    if signs.forecast is not None:
+        parts.append(_forecast_words(signs.forecast))
+    return ", ".join(parts) or f"{signs.num_steps} steps are too few to tell"
+
+
+def _event(event: Event, signs: Signs) -> str:
+    """Return what `event` was, with numbers."""
+    match event:
+        case "step_time":
+            return f"the step time changed ({_step_words(signs)})"
+        case "gradient_scale":
+            return f"the gradient's scale jumped {signs.gradient_jump:.2g}x"
+        case "plateau":
+            assert signs.forecast is not None
+            return f"no progress at loss {signs.loss:.3g}, {_forecast_words(signs.forecast)}"
+        case "divergence" if signs.is_dead:
+            return f"the net is dead at loss {signs.loss:.3g}: gradient scale {signs.gradient_drift or 0.0:.2g}x"
+        case "divergence":
+            origin = signs.start if signs.has_diverged else signs.best
+            of_all = ", the best of the run" if origin == signs.best else ""
+            return f"the loss rose to {signs.loss:.3g} from {origin:.3g}{of_all}"
+
+
+def _step_words(signs: Signs) -> str:
+    assert signs.step_seconds is not None
+    reference = "" if signs.reference_seconds is None else f" against {1e3 * signs.reference_seconds:.3g}"
+    return f"step {1e3 * signs.step_seconds:.3g} ms{reference}"
+
+
+def _forecast_words(forecast: Forecast) -> str:
+    return f"forecast {forecast.mean:.3g} +- {forecast.std:.2g}"
