@@ -1,65 +1,64 @@
-"""Processes on this machine, read from Linux's /proc."""
+"""Processes on this machine."""
 
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-_PROC = Path("/proc")
-
-
-def _stat(pid: int) -> tuple[str, int] | None:
-    """Return the state letter and the parent of `pid`; None if it is gone."""
-    try:
-        fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return fields[0], int(fields[1])
+import psutil
 
 
 def is_running(pid: int, *, word: str) -> bool:
     """Return whether `pid` lives and has `word` on its command line: is no stranger that got an old number."""
-    stat = _stat(pid)
-    if stat is None or stat[0] == "Z":
-        return False
     try:
-        return word.encode() in (_PROC / str(pid) / "cmdline").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
+        process = psutil.Process(pid)
+        return _lives(process) and word in " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
         return False
 
 
 def is_own(pid: int) -> bool:
     """Return whether `pid` is a living child of this process, even at its start, with an empty command line."""
-    stat = _stat(pid)
-    return stat is not None and stat[0] != "Z" and stat[1] == os.getpid()
+    try:
+        process = psutil.Process(pid)
+        return _lives(process) and process.ppid() == os.getpid()
+    except psutil.NoSuchProcess:
+        return False
 
 
 def started_at(pid: int) -> int | None:
-    """Return when `pid` started, in ticks since the boot; None if it is gone. With it, a number names one process."""
+    """Return when `pid` started, in ticks since the boot; None if it is gone. With it, a number names one process.
+
+    Read from Linux's /proc: the times that psutil gives move with the clock.
+    """
     try:
-        return int((_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[19])
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except (FileNotFoundError, ProcessLookupError):
         return None
 
 
 def children(parent: int) -> list[int]:
     """Return the living processes that `parent` started, or was left with; zombies left out."""
-    return [pid for pid, (state, its_parent) in _stats().items() if its_parent == parent and state != "Z"]
-
-
-def _stats() -> dict[int, tuple[str, int]]:
-    pids = [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit()]
-    return {pid: stat for pid in pids if (stat := _stat(pid)) is not None}
+    return _below(parent, recursive=False)
 
 
 def descendants(root: int) -> list[int]:
     """Return every process below `root` that lives, zombies left out."""
-    stats = _stats()
-    below, found = {root}, {root}
-    while found:
-        found = {pid for pid, (_, parent) in stats.items() if parent in below} - below
-        below |= found
-    return [pid for pid in below - {root} if stats[pid][0] != "Z"]
+    return _below(root, recursive=True)
+
+
+def _below(root: int, *, recursive: bool) -> list[int]:
+    try:
+        return [process.pid for process in psutil.Process(root).children(recursive=recursive) if _lives(process)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def send(pid: int, signal: int) -> None:
