@@ -263,5 +263,5 @@ def print_result(found: report.Result) -> None:
     """Print what a person reads at the end of a job."""
     for table in report.tables(found):
         console().print(table)
-    for line in report.crossing_lines(found):
+    for line in (*report.crossing_lines(found), *report.note_lines(found)):
         say(console(), line)

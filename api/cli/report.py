@@ -221,6 +221,12 @@ def crossing_lines(found: Result) -> Iterator[str]:
             yield f"{first} reached {goal} after {seconds}"
 
 
+def note_lines(found: Result) -> Iterator[str]:
+    """Yield what the figures alone do not show, trial by trial."""
+    for trial in found.report.trials:
+        yield from (f"{found.name(trial)}: {note}" for note in trial.notes)
+
+
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", box=box.SIMPLE)
     for column in columns:

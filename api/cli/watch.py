@@ -156,8 +156,7 @@ def _closed_line(name: str, stage: StageView) -> str:
 
 
 def _finished_line(name: str, trial: TrialView) -> str:
-    own = "; your own schedule did better than the searched one, and is kept" if trial.line == "insurance" else ""
-    return f"{name}: {trial.outcome} after {_where(trial)}; {_sent(trial.bill)}{own}"
+    return f"{name}: {trial.outcome} after {_where(trial)}; {_sent(trial.bill)}"
 
 
 def _sent(bill: Bill) -> str:

@@ -57,7 +57,7 @@ export function jobPage(root, id) {
     const schedules = await Promise.all(trials.map((trial) => api.schedule(id, trial)));
     const found = schedules.filter((each) => each !== null).map(labelled);
     const boundaries = decided.filter((stage) => stage.trial_id === trials[0].trial_id && stage.stage > 0);
-    arms.replaceChildren(element("h2", {}, "Arms"), armTable(report), ...(several ? [] : crossings(report)));
+    arms.replaceChildren(element("h2", {}, "Arms"), armTable(report), ...(several ? [] : crossings(report)), ...notes(report.trials.map(labelled)));
     stages.replaceChildren(element("h2", {}, "Stages"), stageTable(decided.map(labelled)));
     const billed = trials.map(labelled);
     bill.replaceChildren(element("h2", {}, "Bill"), billTable(billed, job), ...optionTables(billed));
@@ -156,6 +156,11 @@ function crossings(report) {
     return element("p", { class: "fact" }, reached === null ? `${first} did not reach ${where}.`
       : `${first} reached ${where} after ${seconds(reached)} instead of ${seconds(other)}.`);
   });
+}
+
+// What the figures alone do not show; the service writes the sentences.
+function notes(trials) {
+  return trials.flatMap((trial) => trial.notes.map((note) => element("p", { class: "fact" }, `${trial.label}: ${note}.`)));
 }
 
 function metricNames(trials) {

@@ -125,7 +125,7 @@ class TrialRow(Base):
     validation_metrics: Mapped[Json] = mapped_column(default=dict)  # by name, the newest values
     metric_directions: Mapped[Json] = mapped_column(default=dict)
     bill: Mapped[Json]
-    schedule: Mapped[Json | None]  # {"line": ..., "entries": [...]}, once the trial has finished
+    schedule: Mapped[Json | None]  # with what else `TrialFinished` says of the weights, once it has
     weights_url: Mapped[str | None]
     prior: Mapped[Json | None] = mapped_column(deferred=True)  # the past searches that were found for it
     steady: Mapped[Json | None] = mapped_column(deferred=True)  # the `Checkpointed` that a larger budget goes on from

@@ -140,11 +140,14 @@ def trials(session: Session, job_id: str, *, trial_id: str | None = None) -> Seq
 
 def trial_view(trial: TrialRow) -> TrialView:
     """Return the trial as users see it."""
+    # What led to the weights; rows of earlier versions do not have all of it.
+    kept = {name: (trial.schedule or {}).get(name) for name in ("exported_step", "end_validation_loss")}
     return TrialView(
         trial_id=trial.id,
         bill=Bill.model_validate(trial.bill),
         line=_line(trial),
-        **_columns(trial, TrialView.model_fields.keys() - {"trial_id", "bill", "line"}),
+        **kept,
+        **_columns(trial, TrialView.model_fields.keys() - {"trial_id", "bill", "line", *kept}),
     )
 
 
@@ -152,6 +155,12 @@ def _line(trial: TrialRow) -> Line:
     # trials that ended before there were two lines say nothing of it
     kept: Line = "main" if trial.schedule is None else trial.schedule.get("line", "main")
     return kept
+
+
+def unsearched(session: Session, trial_id: str) -> str | None:
+    """Return the reason of the trial's first decision if no decision of it had a probe."""
+    stages = list(_decided(session, trial_id))
+    return stages[0].reason if stages and not any(stage.decision["probes"] for stage in stages) else None
 
 
 def decided_stages(

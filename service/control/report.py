@@ -1,11 +1,12 @@
 """A job's result out of its trials: what each cost and reached, and every arm's mean over its seeds. Pure functions."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean, stdev
 
 from scipy import special
 
+from search.config import RateRange
 from search.curves.calibration import calibration
 from service.job.parts import TrialSpec
 from service.job.states import TERMINAL
@@ -31,9 +32,20 @@ def t_quantile(confidence: float, freedom: int) -> float:
 
 
 def job_report(
-    job: JobView, trials: Sequence[TrialView], curves: Sequence[Series], *, z_scores: Mapping[str, Sequence[float]]
+    job: JobView,
+    trials: Sequence[TrialView],
+    curves: Sequence[Series],
+    *,
+    z_scores: Mapping[str, Sequence[float]],
+    unsearched: Mapping[str, str | None],
 ) -> JobReport:
-    """Return the report; `curves` are the trials' validation losses, all of their points, `z_scores` by trial."""
+    """Return the report out of what is known by trial.
+
+    Args:
+        curves: the validation losses, all of their points.
+        z_scores: how far each closed stage ended from its forecast.
+        unsearched: why nothing was probed; None: something was.
+    """
     by_trial = {curve.trial_id: curve for curve in curves}
     first = job.spec.arms[0].name
     firsts = {trial.seed: by_trial[trial.trial_id] for trial in trials if trial.arm == first and trial.outcome}
@@ -45,6 +57,7 @@ def job_report(
             by_trial[trial.trial_id],
             spec=specs[trial.arm, trial.seed],
             z_scores=z_scores[trial.trial_id],
+            unsearched=unsearched[trial.trial_id],
             target=targets.get(trial.seed),
             first=firsts.get(trial.seed) if trial.arm != first and trial.outcome == "completed" else None,
         )
@@ -80,6 +93,7 @@ def _trial_report(
     *,
     spec: TrialSpec,
     z_scores: Sequence[float],
+    unsearched: str | None,
     target: float | None,
     first: Series | None,
 ) -> TrialReport:
@@ -100,7 +114,19 @@ def _trial_report(
         seconds_to_target=None if target is None else reached(curve, target),
         calibration=calibration(z_scores),
         crossing=None if first is None else crossing(first, curve),
+        notes=tuple(_notes(trial, unsearched if isinstance(spec.controller, RateRange) else None)),
     )
+
+
+def _notes(trial: TrialView, unsearched: str | None) -> Iterator[str]:
+    """Yield what the figures alone do not show: the page and the command line print it as it stands."""
+    if unsearched is not None:
+        yield f"not searched; {unsearched}"
+    if trial.line == "insurance":
+        yield "your own schedule did better than the searched one, and is kept"
+    if trial.exported_step is not None:
+        end = "not finite" if trial.end_validation_loss is None else f"{trial.end_validation_loss:.4g}"
+        yield f"the weights are those of step {trial.exported_step}; at the end the validation loss was {end}"
 
 
 def _arm_report(arm: str, trials: Sequence[TrialReport]) -> ArmReport:

@@ -182,7 +182,9 @@ class Store:
             curves = [queries.series(session, trial, "validation_loss", max_points=sys.maxsize) for trial in found]
             job = queries.job_view(queries.require(session, job_id))
             z_scores = {trial.id: queries.z_scores(session, trial.id) for trial in found}
-            return job_report(job, [queries.trial_view(trial) for trial in found], curves, z_scores=z_scores)
+            reasons = {trial.id: queries.unsearched(session, trial.id) for trial in found}
+            trials = [queries.trial_view(trial) for trial in found]
+            return job_report(job, trials, curves, z_scores=z_scores, unsearched=reasons)
 
     # Verbs: each raises PreconditionFailed where the job is in none of the `versions` that its user has seen
 

@@ -66,6 +66,10 @@ class TrialView(View):
     metric_directions: dict[str, Direction] = Field(description="which way each of them is better")
     bill: Bill
     weights_url: str | None
+    exported_step: int | None = Field(None, description="committed steps behind the weights; null: all of them")
+    end_validation_loss: float | None = Field(
+        None, description="of the run's end, where an earlier checkpoint had a lower loss and gave the weights"
+    )
 
 
 class JobView(View):
@@ -159,6 +163,7 @@ class TrialReport(View):
     calibration: Calibration = Field(description="its forecasts against what came")
     level_name: str = Field(description="what its level is: density, threshold")
     crossing: Crossing | None = Field(description="the first arm against this trial; null in the first arm")
+    notes: tuple[str, ...] = Field((), description="sentences that a reader of the figures needs")
 
 
 class Estimate(View):

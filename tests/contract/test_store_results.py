@@ -5,6 +5,8 @@ import pytest
 from service.control.queries import Point
 from service.errors import NotFound
 from service.wire.records import AttemptFinished, MetricPoints
+from tests.contract.reported import finished
+from tests.decisions import decision
 
 
 def test_points_are_all_there_in_order_whatever_order_they_came_in(store, driver):
@@ -56,3 +58,24 @@ def test_a_running_jobs_report_is_of_what_there_is(store, driver):
     (trial,) = report.trials
     assert (trial.validation_loss, trial.target_loss, trial.seconds_to_target) == (1.0, 1.0, 4.0)
     assert not report.complete and report.arms[0].num_finished == 0
+
+
+def test_a_report_says_where_nothing_was_searched_and_which_steps_weights_it_gives(store, driver):
+    driver.decide(0, first_step=0, reason="the guess 0.1 stays: a search needs 50 steps")
+    driver.send(finished(driver.trial_id, exported_step=20, end_validation_loss=0.75))
+
+    (trial,) = store.report(driver.job_id).trials
+
+    assert trial.notes == (
+        "not searched; the guess 0.1 stays: a search needs 50 steps",
+        "the weights are those of step 20; at the end the validation loss was 0.75",
+    )
+    (view,) = store.trials(driver.job_id)
+    assert (view.exported_step, view.end_validation_loss) == (20, 0.75)
+
+
+def test_a_report_of_a_search_that_kept_its_end_has_nothing_to_add(store, driver):
+    driver.decide(0, first_step=0, decision=decision(rewards=(0.1, 0.2)))
+    driver.send(finished(driver.trial_id))
+
+    assert store.report(driver.job_id).trials[0].notes == ()

@@ -105,7 +105,8 @@ def made(*trials: TrialView, curves: dict[str, list[float | None]]) -> report.Jo
         .model_copy(update={"trial_id": each.trial_id, "arm": each.arm, "seed": each.seed})
         for each in trials
     ]  # fmt: skip
-    return report.job_report(job, trials, found, z_scores={each.trial_id: [] for each in trials})
+    ids = [each.trial_id for each in trials]
+    return report.job_report(job, trials, found, z_scores=dict.fromkeys(ids, ()), unsearched=dict.fromkeys(ids))
 
 
 def test_every_arm_is_timed_to_the_worst_end_of_its_seed() -> None:
