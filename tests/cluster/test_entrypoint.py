@@ -94,7 +94,13 @@ def test_a_driver_loads_neither_torch_nor_the_search():
 
 
 def test_what_trains_loads_no_library_that_its_workload_does_not_need():
-    code = "import sys, trainers.training.rank; print(sorted({'sklearn', 'pandas', 'botorch'} & set(sys.modules)))"
+    code = """
+import sys, trainers.training.rank
+from trainers.spec.workloads import DigitsMlp
+from trainers.workloads import registry
+registry.build(DigitsMlp())
+print(sorted({'sklearn', 'pandas', 'botorch'} & set(sys.modules)))
+"""
 
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
 

@@ -233,9 +233,8 @@ SCENARIOS = {
 def run_ranks(folder: Path, num_workers: int, names: list[str]) -> Reports:
     """Run the scenarios `names` one after the other on `num_workers` ranks; of a rank that died there is no report."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["trainers.training.replica"]
-    )  # once for all groups of this process: it brings torch along
+    # Once for all groups of this process: the first brings torch along, the others are imported where they are used.
+    context.set_forkserver_preload(["trainers.training.replica", "numba", "torch._dynamo"])
     ranks = [context.Process(target=_be, args=(folder, rank, num_workers, names)) for rank in range(num_workers)]
     for process in ranks:
         process.start()

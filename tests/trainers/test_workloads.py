@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
 from torch import nn
 
 from trainers.methods.optimizer.spec import ScheduleFreeAdamWConfig
@@ -111,6 +112,16 @@ def test_training_and_validation_share_no_sample(kind: str, small_data: Path):
     rows = [part.tensors[0].flatten(1) for part in (workload.training, workload.validation)]
 
     assert len(torch.unique(torch.cat(rows), dim=0)) == sum(map(len, rows))  # all of these rows are distinct
+
+
+def test_the_digits_are_scikit_learns():
+    digits = registry.build(DigitsMlp())
+    pixels, labels = load_digits(return_X_y=True)
+
+    parts = (digits.training.tensors, digits.validation.tensors)
+    ours = {(tuple(row), label) for rows, ys in parts for row, label in zip(rows.tolist(), ys.tolist(), strict=True)}
+
+    assert ours == {(tuple((row / 16).tolist()), int(label)) for row, label in zip(pixels, labels, strict=True)}
 
 
 def test_training_and_validation_digits_are_disjoint_and_complete():

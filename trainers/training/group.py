@@ -34,7 +34,8 @@ _HOW_TO_WAIT_LONGER = " (`workers.reply_timeout_s` allows more, in an exchange `
 LEAVE_S = 2.0
 #: Workers are forked from a process that has done nothing but import torch and what else all of them need.
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["trainers.training.rank", "numba"])
+#: Torch's optimizers import `torch._dynamo`, which takes seconds, in every process that makes one.
+_CONTEXT.set_forkserver_preload(["trainers.training.rank", "numba", "torch._dynamo"])
 
 
 @dataclass(frozen=True)

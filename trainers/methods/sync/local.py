@@ -66,11 +66,14 @@ class Local(ABC):
     def advance(self, outcome: Exchanged, update: Update) -> Exchanged:
         self._since += 1
         self._path += update.learning_rate
-        if self._since < (update.period or self._period):
+        if not self._is_due(update):
             return outcome
         met = self._meet(outcome, update)
         self._since, self._path, self._has_met = 0, 0.0, True
         return met
+
+    def _is_due(self, update: Update) -> bool:
+        return self._since >= (update.period or self._period)
 
     @abstractmethod
     def _meet(self, outcome: Exchanged, update: Update) -> Exchanged:
