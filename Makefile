@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-long check bench bench-controller bench-search bench-suite bench-workloads bench-links bench-methods bench-auto bench-chaos clean
+.PHONY: setup demo test test-long check docs bench bench-controller bench-search bench-suite bench-workloads bench-links bench-methods bench-auto bench-chaos clean
 
 setup: $(STAMP)
 
@@ -30,6 +30,9 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: setup
+	$(BIN)/wiretune methods --markdown > docs/methods.md
 
 bench: setup
 	$(BIN)/python benchmarks/start_up.py

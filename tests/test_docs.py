@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from api.cli.method_commands import reference
+from service.catalog.methods import methods
+
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
 PAGES = [*sorted(ROOT.glob("*.md")), *DOCS, *sorted((ROOT / "benchmarks").glob("*.md"))]
@@ -27,6 +30,10 @@ def test_the_index_leads_to_every_page() -> None:
         left += [target for target, _ in _links(page) if target in DOCS]
 
     assert not [str(page.relative_to(ROOT)) for page in DOCS if page not in seen]
+
+
+def test_the_page_of_methods_is_what_the_code_says() -> None:
+    assert (ROOT / "docs" / "methods.md").read_text() == "\n".join(reference(methods())) + "\n", "run `make docs`"
 
 
 def _links(page: Path) -> list[tuple[Path, str]]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from itertools import groupby
 from typing import Annotated, Any
 
 import typer
@@ -26,6 +27,7 @@ def methods(
         str | None, typer.Option(help="of a model's parameters, in place of a workload's: 512x64,512")
     ] = None,
     workers: Annotated[int, typer.Option(min=1, max=1024)] = 2,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="write docs/methods.md, the reference")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List the methods that a job can choose; of one, its paper, knobs, and what it goes with."""
@@ -35,6 +37,8 @@ def methods(
         fail(str(error))
     if as_json:
         print_json(found)
+    elif as_markdown:
+        typer.echo("\n".join(reference(found)))
     elif name is None:
         console().print(_table(found))
     else:
@@ -61,6 +65,20 @@ def _model(found: MethodsView) -> str:
 def _short(paper: PaperView) -> str:
     first, *others = paper.authors.split(", ")
     return f"{first} et al., {paper.year}" if len(others) > 1 else f"{paper.authors}, {paper.year}"
+
+
+def reference(found: MethodsView) -> Iterator[str]:
+    """Yield the lines of a page that lists the methods, part by part."""
+    yield "# Methods"
+    yield from ("", "Everything that a job can choose, as `make docs` writes it from the code.")
+    yield "`wiretune methods NAME` shows a method's fields with their ranges and defaults, and what it goes with."
+    yield from ("", f"Bytes are what one of {found.workers} workers sends in a step on {_model(found)}.")
+    for part, methods in groupby(found.methods, key=lambda method: method.part):
+        yield from ("", f"## {part}", "", "| method | bytes | what it does | papers |", "| --- | --- | --- | --- |")
+        for method in methods:
+            papers = "; ".join(f"{paper.authors}: {paper.title}, {paper.venue} {paper.year}" for paper in method.papers)
+            sent = figures.size(method.traffic.bytes_per_step)
+            yield f"| `{method.name}` | {sent} | {method.summary} | {papers} |"
 
 
 def _lines(method: MethodView, found: MethodsView) -> Iterator[str]:
