@@ -184,7 +184,7 @@ class StageClosed(Record):
         None, description="median training loss of its end, which was forecast; null: it diverged"
     )
     bill: Bill = Field(description="so far, search included")
-    resume: dict[str, Any] = Field(description="what `trial.resume` needs: checkpoint, journal, schedule, bill")
+    resume: dict[str, Any] = Field(description="`service.cluster.resume.Resume`; opaque here")
 
 
 class Checkpointed(Record):
