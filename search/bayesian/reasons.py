@@ -47,7 +47,7 @@ def unsearched(setup: SearchSetup, stage: Stage) -> str:
     if stage.before is None:
         return "nothing has happened yet"
     is_timed = setup.budget.seconds is not None
-    return f"nothing happened ({_signs(stage.before.signs, is_timed=is_timed)})"
+    return f"nothing happened ({signs_in_words(stage.before.signs, is_timed=is_timed)})"
 
 
 def switch(setup: SearchSetup, stage: Stage, winner: int, probability: float) -> str:
@@ -121,7 +121,7 @@ def _left_out(setup: SearchSetup) -> str:
     return "; ".join(f"{each} would be tried in a budget of {steps} steps" for each, steps in left_out)
 
 
-def _signs(signs: Signs, *, is_timed: bool) -> str:
+def signs_in_words(signs: Signs, *, is_timed: bool) -> str:
     """Return what was looked at, with numbers."""
     parts = [_step_words(signs)] if is_timed and signs.step_seconds is not None else []
     if signs.gradient_drift is not None:

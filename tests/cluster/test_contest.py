@@ -34,7 +34,7 @@ def _spec(**changes: Any) -> TrialSpec:
         "optimizer": {"kind": "auto", "options": OPTIONS},
         "exchange": {"kind": "threshold", "density": 0.05},
         "controller": {"kind": "bo", "max_search_fraction": 0.6, "coarse_probe_steps": 3, "min_probe_steps": 6},
-        "budget": {"steps": 96},  # which reads no clock
+        "budget": {"steps": 140},  # which reads no clock
         "objective": {"every": 20},
     }
     return digits_trial(**(job | changes))

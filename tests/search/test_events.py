@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from search.bayesian import reasons
 from search.config import BoConfig
 from search.curves import events
 from search.curves.faults import Known
@@ -42,7 +43,7 @@ def test_a_commit_on_its_course_shows_no_event_and_says_what_was_looked_at():
     signs = _read(reference_seconds=0.0079)
 
     assert _found(signs) == ()
-    words = events.describe(signs, is_timed=True)
+    words = reasons.signs_in_words(signs, is_timed=True)
     assert "step 8 ms against 7.9" in words and "gradient scale 0." in words and "forecast 0.3 +- 0.05" in words
 
 
@@ -60,7 +61,7 @@ def test_a_budget_without_seconds_never_sees_the_step_time():
     signs = _read(seconds=np.geomspace(0.001, 0.1, STEPS))
 
     assert _found(signs, is_timed=False) == ()
-    assert "ms" not in events.describe(signs, is_timed=False)
+    assert "ms" not in reasons.signs_in_words(signs, is_timed=False)
 
 
 @pytest.mark.parametrize("where", [0.3, 0.5, 0.9])
@@ -111,7 +112,7 @@ def test_a_short_commit_shows_nothing():
     signs = _read(np.linspace(1.0, 9.0, 39))
 
     assert _found(signs) == ()
-    assert "39 steps are too few" in events.describe(signs.model_copy(update={"forecast": None}), is_timed=True)
+    assert "39 steps are too few" in reasons.signs_in_words(signs.model_copy(update={"forecast": None}), is_timed=True)
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, 1e300])
