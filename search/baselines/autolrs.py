@@ -323,8 +323,7 @@ class AutoLrs:
     def _decide(self) -> Decision:
         now = self._round
         values, reason, forecast = self._choose()
-        spent = self._round.spent
-        ends = {unit: getattr(spent, unit) + amount for unit, amount in self._stage_amounts().items()}
+        ends = {unit: getattr(now.spent, unit) + amount for unit, amount in self._stage_amounts().items()}
         whole = {unit: round(ends[unit]) for unit in ("steps", "bytes") if unit in ends}
         return Decision(
             stage=now.index,
@@ -333,7 +332,14 @@ class AutoLrs:
             switched=values.learning_rate != now.rate,
             forecast=forecast,
             commit_until=Allowance(**whole, seconds=ends.get("seconds")),
-            probes=tuple(_report(each) for each in now.tried),
+            probes=tuple(
+                ProbeReport(
+                    candidate=each.candidate,
+                    forecast=each.forecast,
+                    reward=None if each.has_diverged else -each.forecast.mean,
+                )
+                for each in now.tried
+            ),
             search_seconds=now.spent.seconds - now.opened.seconds,
             search_steps=now.spent.steps - now.opened.steps,
             tax=Tax(budget_share=spending.fraction_spent(self._budget, self._searched()), cap_share=None),
@@ -366,8 +372,3 @@ class AutoLrs:
         parts = [f"{amount:.3g} {unit}" for unit, amount in self._stage_amounts().items()]
         share = 100 * stage_share(self._config, self._round.index)
         return " or ".join(parts) + ("" if self._config.first_stage else f" ({share:.2g} % of the budget)")
-
-
-def _report(tried: Tried) -> ProbeReport:
-    reward = None if tried.has_diverged else -tried.forecast.mean
-    return ProbeReport(candidate=tried.candidate, forecast=tried.forecast, reward=reward)
