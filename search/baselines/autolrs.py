@@ -346,13 +346,20 @@ class AutoLrs:
         )
 
     def _choose(self) -> tuple[Values, str, Forecast | None]:
-        now, tau = self._round, self._described()
+        now = self._round
+        # it is a share of the budget unless it was given
+        share = 100 * stage_share(self._config, now.index)
+        share_words = "" if self._config.first_stage else f" ({share:.2g} % of the budget)"
+        tau = " or ".join(f"{amount:.3g} {unit}" for unit, amount in self._stage_amounts().items()) + share_words
         if not now.tried:
             reason = f"{now.rate:.3g} stays: what is left of the budget is shorter than the search of a stage of {tau}"
             return self._with_rate(now.rate), reason, None
         finite = [each for each in now.tried if not each.has_diverged]
         if not finite:
-            return self._after_divergence()
+            lowest = min(now.rate, *(each.candidate.values.learning_rate for each in now.tried))
+            rate = max(self._space.min_learning_rate, lowest * ALL_DIVERGED_FACTOR)
+            reason = f"{rate:.3g}, half of {lowest:.3g}: all {len(now.tried)} probes diverged"
+            return self._with_rate(rate), reason, None
         best = min(finite, key=lambda each: each.forecast.mean)
         values, forecast = best.candidate.values, best.forecast
         reason = (
@@ -360,15 +367,3 @@ class AutoLrs:
             f"for a stage of {tau}"
         )
         return values, reason, forecast
-
-    def _after_divergence(self) -> tuple[Values, str, None]:
-        now = self._round
-        lowest = min(now.rate, *(each.candidate.values.learning_rate for each in now.tried))
-        rate = max(self._space.min_learning_rate, lowest * ALL_DIVERGED_FACTOR)
-        return self._with_rate(rate), f"{rate:.3g}, half of {lowest:.3g}: all {len(now.tried)} probes diverged", None
-
-    def _described(self) -> str:
-        """Return tau in words: it is a share of the budget unless it was given."""
-        parts = [f"{amount:.3g} {unit}" for unit, amount in self._stage_amounts().items()]
-        share = 100 * stage_share(self._config, self._round.index)
-        return " or ".join(parts) + ("" if self._config.first_stage else f" ({share:.2g} % of the budget)")

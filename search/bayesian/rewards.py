@@ -64,6 +64,11 @@ def scores(stage: Stage) -> tuple[Score, ...]:
     return tuple(next(rungs[probe.candidate.rung]) for probe in stage.probes)
 
 
+def any_sound(stage: Stage) -> bool:
+    """Return whether a finished probe of `stage` did not diverge."""
+    return any(score.reward is not None for score in scores(stage))
+
+
 def _scores(stage: Stage) -> tuple[Score, ...]:
     """Return the scores of a stage whose probes are all of one rung.
 
