@@ -24,10 +24,10 @@ from trainers.methods.sync.averaging import Meeting
 from trainers.methods.sync.local_sgd.policy import LocalSgd
 from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
 from trainers.methods.sync.parts import PolicyParts
-from trainers.methods.sync.policy import Parts, Update
+from trainers.methods.sync.policy import Idle, Parts, Update
 
 
-class AutoSync:
+class AutoSync(Idle):
     """Chooses among the options of a `menu`; `local` runs those of local updates, None: it has none.
 
     All ranks' `gradients` go through the two levels; `leading` is the upper one's, on a rank that leads its node.
@@ -77,12 +77,6 @@ class AutoSync:
     def is_apart(self) -> bool:
         return self._option.kind == LOCAL and self._local is not None and self._local.is_apart
 
-    def learning_rate(self, learning_rate: float, step: int) -> float:
-        return learning_rate
-
-    def amend(self, gradient: Tensor) -> None:
-        return
-
     def advance(self, outcome: Exchanged, update: Update) -> Exchanged:
         if self._local is None or self._option.level is None or self._option.kind != LOCAL:
             return outcome
@@ -90,9 +84,6 @@ class AutoSync:
 
     def divide(self, trained: Parts) -> tuple[Parts, Parts]:
         return (trained, {}) if self._local is None else ({}, trained | {"sync": self})
-
-    def settle(self) -> None:
-        return
 
     def tensors(self) -> dict[str, Tensor]:
         return {} if self._local is None else self._local.tensors()
