@@ -7,6 +7,7 @@ values, then along one axis at a time.
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -206,12 +207,7 @@ def interpolated_peak(
 ) -> Values | None:
     """Return the values with the highest posterior mean inside the range of `tried`; None: all of it is barred."""
     axes = [axis.among([getattr(each, axis.name) for each in tried]) for axis in box.axes]
-
-    def best(cells: Sequence[Values]) -> Values | None:
-        free = [values for values in cells if not is_barred(values, barred)]
-        means = surrogate.mean(np.array([box.to_unit(values) for values in free])) if free else np.zeros(0)
-        return free[int(np.argmax(means))] if free else None
-
+    best = partial(_best_of, surrogate, box, barred=barred)
     peak = best([_with(start, axes[0], rate) for rate in _line(axes[0]) for start in _settings(axes[1:], tried)])
     for _ in range(MAX_ROUNDS):
         before = peak
@@ -228,8 +224,16 @@ def at_best_option(
     """Return `peak` with the exchange, of those in `tried`, that has the highest posterior mean there."""
     options = dict.fromkeys(values.option for values in tried)
     cells = [peak.model_copy(update={"option": option}) for option in options]
-    free = [values for values in cells if not is_barred(values, barred)] or [peak]
-    return free[int(np.argmax(surrogate.mean(np.array([box.to_unit(values) for values in free]))))]
+    return _best_of(surrogate, box, cells, barred=barred) or peak
+
+
+def _best_of(
+    surrogate: AnySurrogate, box: Box, cells: Sequence[Values], *, barred: tuple[Values, ...]
+) -> Values | None:
+    """Return the one of `cells` with the highest posterior mean; None: all are barred."""
+    free = [values for values in cells if not is_barred(values, barred)]
+    means = surrogate.mean(np.array([box.to_unit(values) for values in free])) if free else np.zeros(0)
+    return free[int(np.argmax(means))] if free else None
 
 
 def _line(axis: AnyAxis) -> list[Any]:
