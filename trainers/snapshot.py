@@ -39,7 +39,7 @@ class Inheriting(Stateful, Protocol):
 
 
 class WithoutScalars:
-    """The base of parts whose state is tensors alone."""
+    """The base of what has no state outside tensors."""
 
     def scalars(self) -> dict[str, Any]:
         return {}

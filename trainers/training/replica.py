@@ -403,15 +403,11 @@ class Replica:
         """Return `parameters`, or, where those of the ranks may differ, copies of their mean."""
         if not self._sync.is_apart:
             return parameters
-        tensors = list(parameters.values())
         # Ranks train apart under local updates, and nodes under an exchange that lets them drift.
         drift = isinstance(self.config.exchange, DriftingConfig)
-        flat = torch.cat([tensor.flatten() for tensor in tensors]).div_(
-            self._node_links.copies if drift else self.num_workers
-        )
-        self._node_links.all_reduce_sum(flat, {"state": flat.nbytes})
-        parts = torch.split(flat, [tensor.numel() for tensor in tensors])
-        return {name: part.view_as(parameters[name]) for name, part in zip(parameters, parts, strict=True)}
+        copies = self._node_links.copies if drift else self.num_workers
+        means = self._node_links.average(list(parameters.values()), "state", over=copies)
+        return dict(zip(parameters, means, strict=True))
 
     @torch.no_grad()
     def _statistics(self, parameters: dict[str, Tensor]) -> dict[str, Tensor]:

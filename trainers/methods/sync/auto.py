@@ -68,10 +68,8 @@ class AutoSync(Idle):
         """Give all ranks the mean of their parameters and of what their optimizers hold."""
         held = [tensor for tensor in self._optimizer.tensors().values() if tensor.is_floating_point() and tensor.ndim]
         tensors = [parameter.detach() for parameter in self._optimizer.parameters.values()] + held
-        flat = torch.cat([tensor.flatten() for tensor in tensors]).div_(self._node_links.topology.num_workers)
-        self._node_links.all_reduce_sum(flat, {"parameters": flat.nbytes})
-        parts = torch.split(flat, [tensor.numel() for tensor in tensors])
-        torch._foreach_copy_(tensors, [part.view_as(each) for part, each in zip(parts, tensors, strict=True)])
+        num_workers = self._node_links.topology.num_workers
+        torch._foreach_copy_(tensors, self._node_links.average(tensors, "parameters", over=num_workers))
 
     @property
     def is_apart(self) -> bool:
