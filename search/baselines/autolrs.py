@@ -347,10 +347,9 @@ class AutoLrs:
 
     def _choose(self) -> tuple[Values, str, Forecast | None]:
         now = self._round
-        # it is a share of the budget unless it was given
-        share = 100 * stage_share(self._config, now.index)
-        share_words = "" if self._config.first_stage else f" ({share:.2g} % of the budget)"
-        tau = " or ".join(f"{amount:.3g} {unit}" for unit, amount in self._stage_amounts().items()) + share_words
+        tau = " or ".join(f"{amount:.3g} {unit}" for unit, amount in self._stage_amounts().items())
+        if not self._config.first_stage:  # then it is a share of the budget
+            tau += f" ({100 * stage_share(self._config, now.index):.2g} % of the budget)"
         if not now.tried:
             reason = f"{now.rate:.3g} stays: what is left of the budget is shorter than the search of a stage of {tau}"
             return self._with_rate(now.rate), reason, None

@@ -50,8 +50,8 @@ def leader(setup: SearchSetup, stage: Stage) -> Entry:
     best = best_rewards(stage.decisive)
     trained = [shows_progress(entry.stage.at(0)) or shows_progress(entry.stage.decisive) for entry in found]
     rewards = [
-        best.get(entry.setup.space.optimizer, -math.inf) if is_sound else -math.inf
-        for entry, is_sound in zip(found, trained, strict=True)
+        best.get(entry.setup.space.optimizer, -math.inf) if has_trained else -math.inf
+        for entry, has_trained in zip(found, trained, strict=True)
     ]
     return next(entry for entry, reward in zip(found, rewards, strict=True) if reward >= max(rewards) - LEAST_LEAD)
 

@@ -96,8 +96,8 @@ class StatePair:
         self.now.add_(vector.to(self.now.device), alpha=1 / kept.of)
 
 
-class _Sent:
-    """The base of memories whose ranks step with the mean of what they sent, and that count at any learning rate."""
+class MemoryBase:
+    """The base of memories: ranks step with the mean as it is, and the memory follows no learning rate."""
 
     def receive(self, mean: Tensor, span: slice) -> None:
         return
@@ -106,7 +106,7 @@ class _Sent:
         raise AssertionError("the configuration refuses this")
 
 
-class Residual(_Sent):
+class Residual(MemoryBase):
     """Error feedback: the unsent part is added to the next gradient (Karimireddy et al., 2019, Algorithm 1)."""
 
     def __init__(self, like: Tensor) -> None:
@@ -156,7 +156,7 @@ class Residual(_Sent):
         return before if self._factor == 1.0 else before * self._factor
 
 
-class Accumulation(_Sent):
+class Accumulation(MemoryBase):
     """Momentum before compression: velocity is sent, and accumulated where it is not (Lin et al., 2018, section 3)."""
 
     def __init__(self, like: Tensor, config: SparseConfig) -> None:
@@ -212,7 +212,7 @@ class Accumulation(_Sent):
         return {"momentum": self._momentum.now, "residual": self._sum.now}
 
 
-class Differences(_Sent):
+class Differences(MemoryBase):
     """EF21: ranks send how their gradient differs from what was sent before (Richtarik et al., 2021, Algorithm 2)."""
 
     def __init__(self, like: Tensor) -> None:
@@ -263,7 +263,7 @@ class Differences(_Sent):
         return {"sent": self._sent.now, "mean": self._mean.now}
 
 
-class Nothing(_Sent):
+class Nothing(MemoryBase):
     """No memory: entries that are not sent are lost."""
 
     def __init__(self, like: Tensor) -> None:
@@ -313,7 +313,7 @@ class FollowedRate:
     """
 
     def __init__(self) -> None:
-        self.last: float | None = None  # there was no step yet
+        self.last: float | None = None  # the rate; None: there was no step yet
 
     def correction(self, rate: float) -> float:
         """Return the factor that keeps rate x memory as it was, for a step at `rate`; 1 where nothing does."""

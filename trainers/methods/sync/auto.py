@@ -24,10 +24,10 @@ from trainers.methods.sync.averaging import Meeting
 from trainers.methods.sync.local_sgd.policy import LocalSgd
 from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
 from trainers.methods.sync.parts import PolicyParts
-from trainers.methods.sync.policy import Idle, Parts, Update
+from trainers.methods.sync.policy import Parts, PolicyBase, Update
 
 
-class AutoSync(Idle):
+class AutoSync(PolicyBase):
     """Chooses among the options of a `menu`; `local` runs those of local updates, None: it has none.
 
     All ranks' `gradients` go through the two levels; `leading` is the upper one's, on a rank that leads its node.

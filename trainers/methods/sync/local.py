@@ -9,7 +9,7 @@ from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.step_result import Exchanged
 from trainers.methods.sync.averaging import Iterate
-from trainers.methods.sync.policy import Idle, Parts, Update
+from trainers.methods.sync.policy import Parts, PolicyBase, Update
 from trainers.snapshot import Stateless
 from trainers.spec.ranges import first
 from trainers.spec.sync import LocalUpdatesConfig
@@ -32,7 +32,7 @@ class Alone(Stateless):
         return Exchanged(loss=float(loss))
 
 
-class Local(Idle, ABC):
+class Local(PolicyBase, ABC):
     """Counts the steps of a round; subclasses say what happens at its end, and hold the state that this needs.
 
     All their vectors are `(n,)`, in the order of the iterate.

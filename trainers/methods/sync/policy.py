@@ -22,7 +22,7 @@ class Update:
     period: int | None  # None: the configuration's
 
 
-class Idle:
+class PolicyBase:
     """The base of policies, with what most of them have nothing to do in."""
 
     def use(self, option: str | None) -> None:

@@ -12,7 +12,7 @@ from trainers.exchange.step_result import Exchanged
 from trainers.methods.levels.regimes import Regimes
 from trainers.methods.sync.accordion_batch.spec import AccordionBatchConfig
 from trainers.methods.sync.parts import PolicyParts
-from trainers.methods.sync.policy import Idle, Parts, Update
+from trainers.methods.sync.policy import Parts, PolicyBase, Update
 from trainers.snapshot import Stateless
 from trainers.traffic.buckets import Bucket
 
@@ -63,7 +63,7 @@ class Holding(Stateless):
         self._count, self.batch = scalars["count"], scalars["batch"]
 
 
-class AccordionBatch(Idle):
+class AccordionBatch(PolicyBase):
     """Small batches in critical regimes, and from the first other one on `factor` times as large ones.
 
     Their gradient is the mean of those of so many steps, on the same samples in the same order; only one of these steps

@@ -5,10 +5,10 @@ from trainers.exchange.step_result import Exchanged
 from trainers.methods import registry
 from trainers.methods.sync.every_step.spec import EveryStepConfig
 from trainers.methods.sync.parts import PolicyParts
-from trainers.methods.sync.policy import Idle, Parts, SyncPolicy, Update
+from trainers.methods.sync.policy import Parts, PolicyBase, SyncPolicy, Update
 
 
-class EveryStep(Idle):
+class EveryStep(PolicyBase):
     """Gradients are exchanged in every step: parameters are equal, and nothing is left to do."""
 
     is_apart = False
