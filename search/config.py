@@ -99,13 +99,10 @@ class PastJobs(Config):
         return jobs
 
 
-def _form_of(transfer: object) -> str:
-    return "named" if isinstance(transfer, dict | PastJobs) else "auto"
-
-
 #: `auto`: the newest jobs that are like this one.
 Transfer = Annotated[
-    Annotated[PastJobs, Tag("named")] | Annotated[Literal["auto"], Tag("auto")], Discriminator(_form_of)
+    Annotated[PastJobs, Tag("named")] | Annotated[Literal["auto"], Tag("auto")],
+    Discriminator(lambda given: "named" if isinstance(given, dict | PastJobs) else "auto"),
 ]
 
 

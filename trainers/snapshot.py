@@ -38,17 +38,21 @@ class Inheriting(Stateful, Protocol):
         """Take over this rank's share of `kept`; called for every old rank in order, on a part without a step."""
 
 
-class Stateless:
-    """A part that keeps nothing between steps."""
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {}
+class WithoutScalars:
+    """The base of what has no state outside tensors."""
 
     def scalars(self) -> dict[str, Any]:
         return {}
 
     def load_scalars(self, scalars: dict[str, Any]) -> None:
         return
+
+
+class Stateless(WithoutScalars):
+    """A part that keeps nothing between steps."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {}
 
     def inherit(self, kept: Kept) -> None:
         return
@@ -70,20 +74,14 @@ class Steps:
         self.taken = scalars["taken"]
 
 
-class Tensors:
-    """Live tensors without scalars: a model's parameters, or its buffers."""
+class Tensors(WithoutScalars):
+    """Live tensors: a model's parameters, or its buffers."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._tensors = {name: tensor.detach() for name, tensor in tensors.items()}
 
     def tensors(self) -> dict[str, Tensor]:
         return self._tensors
-
-    def scalars(self) -> dict[str, Any]:
-        return {}
-
-    def load_scalars(self, scalars: dict[str, Any]) -> None:
-        return
 
 
 class Buffers(Tensors):
@@ -100,7 +98,7 @@ class Buffers(Tensors):
                 live.copy_(torch.where(live == theirs, live, mean))  # constants keep their bits, infinities too
 
 
-class RandomState:
+class RandomState(WithoutScalars):
     """A rank's own state of torch's global generators, in force inside `scope` only."""
 
     def __init__(self, seed: int, device: torch.device) -> None:
@@ -129,12 +127,6 @@ class RandomState:
 
     def tensors(self) -> dict[str, Tensor]:
         return self._states
-
-    def scalars(self) -> dict[str, Any]:
-        return {}
-
-    def load_scalars(self, scalars: dict[str, Any]) -> None:
-        return
 
 
 @dataclass
@@ -183,12 +175,17 @@ def tensors_of(parts: Mapping[str, Stateful]) -> dict[str, Tensor]:
     return {f"{part}.{name}": tensor for part, state in parts.items() for name, tensor in state.tensors().items()}
 
 
+def part_of(tensors: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
+    """Return the tensors of one part, of those that are named `part.name`, by their own names."""
+    prefix = f"{part}."
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
 def fit(parts: Mapping[str, Stateful], tensors: Mapping[str, Tensor]) -> None:
     """Have the parts whose set of tensors can change take on that of `tensors`, named `part.name`."""
     for part, state in parts.items():
         if hasattr(state, "fit"):
-            prefix = f"{part}."
-            state.fit({name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)})
+            state.fit(part_of(tensors, part))
 
 
 def scalars_of(parts: Mapping[str, Stateful]) -> dict[str, Any]:

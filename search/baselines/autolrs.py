@@ -323,8 +323,7 @@ class AutoLrs:
     def _decide(self) -> Decision:
         now = self._round
         values, reason, forecast = self._choose()
-        spent = self._round.spent
-        ends = {unit: getattr(spent, unit) + amount for unit, amount in self._stage_amounts().items()}
+        ends = {unit: getattr(now.spent, unit) + amount for unit, amount in self._stage_amounts().items()}
         whole = {unit: round(ends[unit]) for unit in ("steps", "bytes") if unit in ends}
         return Decision(
             stage=now.index,
@@ -333,20 +332,33 @@ class AutoLrs:
             switched=values.learning_rate != now.rate,
             forecast=forecast,
             commit_until=Allowance(**whole, seconds=ends.get("seconds")),
-            probes=tuple(_report(each) for each in now.tried),
+            probes=tuple(
+                ProbeReport(
+                    candidate=each.candidate,
+                    forecast=each.forecast,
+                    reward=None if each.has_diverged else -each.forecast.mean,
+                )
+                for each in now.tried
+            ),
             search_seconds=now.spent.seconds - now.opened.seconds,
             search_steps=now.spent.steps - now.opened.steps,
             tax=Tax(budget_share=spending.fraction_spent(self._budget, self._searched()), cap_share=None),
         )
 
     def _choose(self) -> tuple[Values, str, Forecast | None]:
-        now, tau = self._round, self._described()
+        now = self._round
+        tau = " or ".join(f"{amount:.3g} {unit}" for unit, amount in self._stage_amounts().items())
+        if not self._config.first_stage:  # then it is a share of the budget
+            tau += f" ({100 * stage_share(self._config, now.index):.2g} % of the budget)"
         if not now.tried:
             reason = f"{now.rate:.3g} stays: what is left of the budget is shorter than the search of a stage of {tau}"
             return self._with_rate(now.rate), reason, None
         finite = [each for each in now.tried if not each.has_diverged]
         if not finite:
-            return self._after_divergence()
+            lowest = min(now.rate, *(each.candidate.values.learning_rate for each in now.tried))
+            rate = max(self._space.min_learning_rate, lowest * ALL_DIVERGED_FACTOR)
+            reason = f"{rate:.3g}, half of {lowest:.3g}: all {len(now.tried)} probes diverged"
+            return self._with_rate(rate), reason, None
         best = min(finite, key=lambda each: each.forecast.mean)
         values, forecast = best.candidate.values, best.forecast
         reason = (
@@ -354,20 +366,3 @@ class AutoLrs:
             f"for a stage of {tau}"
         )
         return values, reason, forecast
-
-    def _after_divergence(self) -> tuple[Values, str, None]:
-        now = self._round
-        lowest = min(now.rate, *(each.candidate.values.learning_rate for each in now.tried))
-        rate = max(self._space.min_learning_rate, lowest * ALL_DIVERGED_FACTOR)
-        return self._with_rate(rate), f"{rate:.3g}, half of {lowest:.3g}: all {len(now.tried)} probes diverged", None
-
-    def _described(self) -> str:
-        """Return tau in words: it is a share of the budget unless it was given."""
-        parts = [f"{amount:.3g} {unit}" for unit, amount in self._stage_amounts().items()]
-        share = 100 * stage_share(self._config, self._round.index)
-        return " or ".join(parts) + ("" if self._config.first_stage else f" ({share:.2g} % of the budget)")
-
-
-def _report(tried: Tried) -> ProbeReport:
-    reward = None if tried.has_diverged else -tried.forecast.mean
-    return ProbeReport(candidate=tried.candidate, forecast=tried.forecast, reward=reward)

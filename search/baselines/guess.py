@@ -109,7 +109,7 @@ class Linear(Fixed):
         return 1 - fraction
 
 
-class _Configured(Fixed, Generic[C]):
+class Configured(Fixed, Generic[C]):
     """A baseline with knobs, which are part of its state."""
 
     config_type: type[C]
@@ -131,7 +131,7 @@ class _Configured(Fixed, Generic[C]):
         return restored
 
 
-class Polynomial(_Configured[PolynomialConfig]):
+class Polynomial(Configured[PolynomialConfig]):
     """The guess x (1 - f)^power, f the fraction of the budget spent."""
 
     kind: ClassVar[str] = "polynomial"
@@ -142,7 +142,7 @@ class Polynomial(_Configured[PolynomialConfig]):
         return math.pow(max(0.0, 1 - fraction), self._config.power)
 
 
-class Off(_Configured[OffConfig]):
+class Off(Configured[OffConfig]):
     """The guess held constant; for a plain optimizer decayed linearly to 0 over the budget's last `cooldown` share."""
 
     kind: ClassVar[str] = "off"

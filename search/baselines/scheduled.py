@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from itertools import pairwise
 from typing import Any, ClassVar, Self
 
-from search.baselines.guess import Fixed
+from search.baselines.guess import Configured
 from search.config import Budget, ScheduleConfig
 from search.schedule_file import Entry, ScheduleFile
 from search.space import SearchSpace
@@ -14,10 +14,11 @@ from search.types import Allowance, Decision, Observation, Spent, Values
 LARGEST_JUMP = 2.0
 
 
-class Scheduled(Fixed):
+class Scheduled(Configured[ScheduleConfig]):
     """A `search.protocol.Strategy`: a stage for each piece of the schedule, and one that holds its last values."""
 
     kind: ClassVar[str] = "schedule"
+    config_type = ScheduleConfig
 
     def __init__(self, space: SearchSpace, budget: Budget, config: ScheduleConfig) -> None:
         """Begin a run at its first step.
@@ -29,8 +30,8 @@ class Scheduled(Fixed):
         if learned_by not in (kinds or [space.optimizer]):
             wanted = " or ".join(map(repr, kinds or [space.optimizer]))
             raise ValueError(f"`schedule.optimizer` must be {wanted}, got {learned_by!r}.")
-        super().__init__(space, budget)
-        self._config, self._num_kept = config, 0
+        super().__init__(space, budget, config)
+        self._num_kept = 0
         self._starts = (*stage_starts(config.schedule), config.schedule.num_steps)
 
     def tell(self, observation: Observation) -> None:
@@ -46,10 +47,13 @@ class Scheduled(Fixed):
         """Return the values of the schedule's next piece, until its end; of the last, until the budget's."""
         budget, index = self._budget, min(self._num_kept, len(self._starts) - 1)
         step, ends = self._starts[index], self._starts[index + 1 :]
+        reason = f"the schedule given, from its step {step} on"
+        if not ends:
+            reason = f"the schedule given ends at step {step}: its last values stay"
         return Decision(
             stage=self._num_closed,
             values=self._values_at(step),
-            reason=self._reason(step),
+            reason=reason,
             switched=index > 0,
             commit_until=Allowance(steps=ends[0] if ends else budget.steps, bytes=budget.bytes, seconds=budget.seconds),
         )
@@ -60,18 +64,13 @@ class Scheduled(Fixed):
 
     def state_dict(self) -> Mapping[str, Any]:
         """Return the state as JSON-compatible data."""
-        own = {"config": self._config.model_dump(mode="json"), "num_kept": self._num_kept}
-        return {**super().state_dict(), **own}
+        return {**super().state_dict(), "num_kept": self._num_kept}
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any]) -> Self:
         """Restore from `state_dict`'s answer."""
-        restored = cls(
-            SearchSpace.model_validate(state["space"]),
-            Budget.model_validate(state["budget"]),
-            ScheduleConfig.model_validate(state["config"]),
-        )
-        restored._num_closed, restored._num_kept = state["num_closed"], state["num_kept"]
+        restored = super().from_state_dict(state)
+        restored._num_kept = state["num_kept"]
         return restored
 
     def _values_at(self, step: int) -> Values:
@@ -83,12 +82,6 @@ class Scheduled(Fixed):
         if self._space.optimizers:
             further["optimizer"] = schedule.optimizer
         return guess.model_copy(update={"learning_rate": schedule.learning_rate_at(step), "level": level, **further})
-
-    def _reason(self, step: int) -> str:
-        schedule = self._config.schedule
-        if step >= schedule.num_steps:
-            return f"the schedule given ends at step {schedule.num_steps}: its last values stay"
-        return f"the schedule given, from its step {step} on"
 
 
 def stage_starts(schedule: ScheduleFile) -> tuple[int, ...]:

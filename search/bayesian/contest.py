@@ -48,9 +48,10 @@ def leader(setup: SearchSetup, stage: Stage) -> Entry:
     if len(found) == 1:
         return found[0]
     best = best_rewards(stage.decisive)
+    trained = [shows_progress(entry.stage.at(0)) or shows_progress(entry.stage.decisive) for entry in found]
     rewards = [
-        best.get(entry.setup.space.optimizer, -math.inf) if _shows_progress(entry.stage) else -math.inf
-        for entry in found
+        best.get(entry.setup.space.optimizer, -math.inf) if has_trained else -math.inf
+        for entry, has_trained in zip(found, trained, strict=True)
     ]
     return next(entry for entry, reward in zip(found, rewards, strict=True) if reward >= max(rewards) - LEAST_LEAD)
 
@@ -63,7 +64,3 @@ def best_rewards(stage: Stage) -> dict[str, float]:
         if score.reward is not None:
             best[name] = max(score.reward, best.get(name, -math.inf))
     return best
-
-
-def _shows_progress(stage: Stage) -> bool:
-    return bool(stage.probes) and (shows_progress(stage.at(0)) or shows_progress(stage.decisive))

@@ -28,10 +28,9 @@ from search.bayesian.probe_costs import (
     probe_decay,
     too_expensive,
     too_slow,
-    trains_alone,
 )
 from search.bayesian.proposals import propose
-from search.bayesian.reports import forecast_of, line_forecast, probe_reports, tax
+from search.bayesian.reports import forecast_of, line_forecast, probe_reports
 from search.bayesian.stage import SearchSetup, Stage
 from search.budget import spending
 from search.config import OPTIMIZER_TRAITS, Budget, SearchConfig, WideConfig
@@ -40,7 +39,7 @@ from search.curves.curve_summary import Ending, Reading
 from search.past_jobs.prior import NO_PRIOR, Prior
 from search.space import Contender, SearchSpace
 from search.surrogate.posterior import on_grid
-from search.types import Candidate, Course, Decision, Observation, Refusal, Spent, Values
+from search.types import Candidate, Course, Decision, Observation, Refusal, Spent, Tax, Values
 
 FORMAT = "wiretune.controller/3"
 
@@ -86,7 +85,7 @@ class Controller:
         candidate = None if stage.is_complete else self._next_candidate()
         if candidate is not None:
             self._write("ask", candidate)
-            self._apply_ask(candidate)
+            stage.candidates.append(candidate)
         elif not stage.pending:  # a probe that still runs may yet open another one
             stage.is_complete = True
         return candidate
@@ -97,14 +96,13 @@ class Controller:
         Raises:
             ValueError: no such probe is running, or no commit is.
         """
+        self._check_runs(observation.candidate_id)
         if observation.candidate_id is None:
-            self._check_committing()
             signs = signs_of(self._setup, self._stage, observation)
             ending = Ending.of(observation, signs, events_of(self._setup, observation, signs))
             self._write("close", ending)
             self._apply_close(ending)
             return
-        self._running(observation.candidate_id)
         reading = Reading.of(observation)
         self._write("tell", reading)
         self._apply_tell(reading)
@@ -117,10 +115,7 @@ class Controller:
         Raises:
             ValueError: no such probe is running, or no commit is.
         """
-        if observation.candidate_id is None:
-            self._check_committing()
-        else:
-            self._running(observation.candidate_id)
+        self._check_runs(observation.candidate_id)
         return course_of(self._setup, self._stage, observation, costs=self._costs, search=self._search)
 
     def leading(self) -> str | None:
@@ -192,7 +187,7 @@ class Controller:
     def _replay(self, event: dict[str, Any]) -> None:
         self._journal.append(event)
         if "ask" in event:
-            self._apply_ask(Candidate.model_validate(event["ask"]))
+            self._stage.candidates.append(Candidate.model_validate(event["ask"]))
         elif "tell" in event:
             self._apply_tell(Reading.model_validate(event["tell"]))
         elif "close" in event:
@@ -201,9 +196,6 @@ class Controller:
             self._stage.refused.append(Refusal.model_validate(event["refuse"]))
         else:
             self._apply_decide(Decision.model_validate(event["decide"]))
-
-    def _apply_ask(self, candidate: Candidate) -> None:
-        self._stage.candidates.append(candidate)
 
     def _apply_tell(self, reading: Reading) -> None:
         took, self._spent = spending.minus(reading.spent, self._spent), reading.spent
@@ -248,7 +240,8 @@ class Controller:
                     origin=proposal.origin,
                     rung=proposal.rung,
                     decay=probe_decay(setup, proposal),
-                    alone=trains_alone(setup, proposal),
+                    # decades show without the exchange, and on the smaller batch of one worker
+                    alone=proposal.origin == "wide" and setup.space.num_alone > 1,
                 )
             if stage.pending:  # what still runs may leave room
                 return None
@@ -271,6 +264,7 @@ class Controller:
         reports = probe_reports(setup, stage, commit=commit, choice=choice)
         searched = spending.minus(self._search, kept)
         search = spending.minus(searched, stage.search_before)
+        budget_share = spending.fraction_spent(setup.budget, searched)
         return Decision(
             stage=stage.index,
             values=choice.values,
@@ -284,7 +278,7 @@ class Controller:
             refused=(*stage.too_slow.values(), *stage.refused),
             search_seconds=search.seconds,
             search_steps=search.steps,
-            tax=tax(setup, searched),
+            tax=Tax(budget_share=budget_share, cap_share=budget_share / setup.search_fraction),
             forecast_weight=learned_weight(stage.outcomes),
             num_earlier=sum(len(earlier) for earlier in stage.history),
             posterior=None if choice.fit is None else on_grid(choice.fit, choice.values),
@@ -292,15 +286,12 @@ class Controller:
 
     # -- the open stage ----------------------------------------------------------------------------
 
-    def _running(self, candidate_id: str) -> Candidate:
-        running = {candidate.id: candidate for candidate in self._stage.pending}
-        if candidate_id not in running:
-            raise ValueError(f"`candidate_id` must be one of {list(running)}, got {candidate_id!r}.")
-        return running[candidate_id]
-
-    def _check_committing(self) -> None:
-        if self._stage.decision is None:
+    def _check_runs(self, candidate_id: str | None) -> None:
+        running = [candidate.id for candidate in self._stage.pending]
+        if candidate_id is None and self._stage.decision is None:
             raise ValueError(f"stage {self._stage.index} has no commit yet: `decide` first.")
+        if candidate_id is not None and candidate_id not in running:
+            raise ValueError(f"`candidate_id` must be one of {running}, got {candidate_id!r}.")
 
 
 def _to_json(value: BaseModel) -> Any:

@@ -13,6 +13,7 @@ from search.bayesian.exchange_shortlist import promising
 from search.bayesian.reasons import name, number
 from search.bayesian.rewards import (
     Evidence,
+    any_sound,
     diverged_values,
     evidence,
     makes_progress,
@@ -118,7 +119,7 @@ def _choose(setup: SearchSetup, stage: Stage) -> Choice:
         return _choose_without_control(setup, stage)
     if not stage.probes:
         return Choice(stage.incumbent, f"{name(setup, stage.incumbent)} stays: {reasons.unsearched(setup, stage)}")
-    if all(score.reward is None for score in scores(stage)):
+    if not any_sound(stage):
         return _choose_after_divergence(setup, stage)
     return _choose_local(setup, stage)
 
@@ -127,18 +128,14 @@ def _choose_opening(setup: SearchSetup, stage: Stage) -> Choice:
     """Choose a run's first values: by the wide search if its probes show progress, else the guess stays."""
     if len(stage.probes) < MIN_COARSE:
         return _keep_guess(setup, stage, reasons.too_few_probes(setup, stage, MIN_COARSE))
-    if all(score.reward is None for score in scores(stage)):
+    if not any_sound(stage):
         return _choose_after_divergence(setup, stage)
-    if not _any_sound(stage.decisive):
+    if not any_sound(stage.decisive):
         return _choose_after_divergence(setup, stage.decisive)
     if not (shows_progress(stage.at(0)) or shows_progress(stage.decisive)):
         return _keep_guess(setup, stage, "no probe trained better than that of the lowest rate")
     finalists = stage.at(FINAL_RUNG).probes  # of a single one nothing follows for the rate
     return _choose_wide(setup, stage) if len(finalists) > 1 else _choose_by_coarse_probes(setup, stage.at(0))
-
-
-def _any_sound(stage: Stage) -> bool:
-    return any(score.reward is not None for score in scores(stage))
 
 
 def _choose_without_control(setup: SearchSetup, stage: Stage) -> Choice:
@@ -161,7 +158,7 @@ def _keep_guess(setup: SearchSetup, stage: Stage, why: str) -> Choice:
             return _choose_after_divergence(setup, stage)
         best = max(finite, key=lambda score: score.reward or -math.inf).values
         return Choice(best, f"{name(setup, best)}, the best probe's: the guess {name(setup, opening)} diverged")
-    is_searched = len(stage.probes) >= MIN_COARSE and _any_sound(stage.at(0))
+    is_searched = len(stage.probes) >= MIN_COARSE and any_sound(stage.at(0))
     harmless = harmless_rate(stage.at(0)) if is_searched else opening.learning_rate
     if opening.learning_rate > harmless:
         values = opening.model_copy(update={"learning_rate": harmless})
@@ -195,7 +192,7 @@ def _choose_local(setup: SearchSetup, stage: Stage) -> Choice:
         values = found[order[int(np.argmax(means))]].values
         reason = f"{name(setup, values)} replaces the incumbent {name(setup, stage.incumbent)}, whose probe diverged"
         return Choice(values, reason, None, posterior, fit)
-    is_trusted = not stage.is_after_failure
+    is_trusted = stage.before is None or not stage.before.has_failed  # else it is what was left after a failure
     has_signal = _has_signal(stage)
     if (has_signal or not is_trusted) and may_switch(verdict, setup.config, is_trusted=is_trusted):
         reason = reasons.switch(setup, stage, winner, verdict.probability)

@@ -88,20 +88,14 @@ REPEATED = 2
 
 
 def course_of(setup: SearchSetup, stage: Stage, observation: Observation, *, costs: StepCosts, search: Spent) -> Course:
-    """Return where a probe, or the commit, goes from here; `search`: what all probes have spent."""
+    """Return where a probe, or the commit, goes from here; `search`: what all probes have spent.
+
+    A commit in which something happened ends, if a search may follow; it is taken back if it was better without. One
+    that rose above the run's best, and is still worth more than its start, ends in any case: at a lower rate.
+    """
     if observation.candidate_id is not None:
         reading = Reading.of(observation)
         return "end" if is_too_slow(setup, stage, reading) or is_hopeless(stage, reading) else "go_on"
-    return _course_of_commit(setup, stage, observation, costs=costs, search=search)
-
-
-def _course_of_commit(
-    setup: SearchSetup, stage: Stage, observation: Observation, *, costs: StepCosts, search: Spent
-) -> Course:
-    """End a commit in which something happened, if a search may follow; take it back if it was better without.
-
-    One that rose above the run's best, and is still worth more than its start, ends in any case: at a lower rate.
-    """
     assert stage.decision is not None
     part, whole = part_done(setup, stage, observation.spent), commit_amounts(setup, stage)
     if is_setback(setup, stage, observation.losses, part=part, whole=whole):
@@ -122,6 +116,7 @@ def _course_of_commit(
 def signs_of(setup: SearchSetup, stage: Stage, observation: Observation) -> Signs:
     """Return what the open commit shows."""
     decision = stage.decision
+    assert decision is not None
     known = Known(
         start=stage_level(stage),
         initial=stage.initial,
@@ -129,12 +124,12 @@ def signs_of(setup: SearchSetup, stage: Stage, observation: Observation) -> Sign
         probed=lowest_probed(stage),
         gradient_scale=stage.gradient_scale,
     )
-    is_as_before = decision is not None and decision.values == stage.incumbent and not stage.probes
+    is_as_before = decision.values == stage.incumbent and not stage.probes
     signs = events.read(
         trace_of(observation),
         part=part_done(setup, stage, observation.spent),
         reference_seconds=stage.reference_seconds if is_as_before else None,
-        forecast=None if decision is None else decision.forecast,
+        forecast=decision.forecast,
         known=known,
     )
     excused = {"has_diverged": False, "has_worsened": False} if _repeats_a_rise(stage, signs) else {}
@@ -160,8 +155,6 @@ def events_of(setup: SearchSetup, observation: Observation, signs: Signs) -> tup
 
 def part_done(setup: SearchSetup, stage: Stage, spent: Spent) -> float:
     """Return how much of the open commit is done, in [0, 1]: the largest share of a cap of its own."""
-    if stage.decision is None:
-        return 0.0
     before, now = spending.amounts(setup.budget, stage.decided), spending.amounts(setup.budget, spent)
     whole = commit_amounts(setup, stage)
     shares = [(now[unit] - before[unit]) / whole[unit] for unit in whole if whole[unit] > 0]

@@ -5,7 +5,6 @@ from search.bayesian.stage import SearchSetup, Stage
 from search.budget import link
 from search.budget.link import DEAD_BAND, Link, StepCost, rule
 from search.space import SearchSpace
-from search.types import Values
 
 
 def measured_link(setup: SearchSetup, stage: Stage, batch_size: int | None) -> Link | None:
@@ -36,16 +35,12 @@ def follow_link(setup: SearchSetup, stage: Stage, choice: Choice) -> Choice:
     level = _suggested(measured, setup.space, current)
     if level is None or level == current:
         return choice
-    values = choice.values.model_copy(update={"level": level})
-    return choice._replace(values=values, reason=f"{choice.reason}; {_words(setup, measured, values, current)}")
-
-
-def _words(setup: SearchSetup, measured: Link, values: Values, current: float) -> str:
     dense_s = (setup.space.dense_bytes or 0) * measured.seconds_per_byte
-    return (
-        f"the link asks for {setup.space.level_name} {values.level:.3g}: "
+    reason = (
+        f"{choice.reason}; the link asks for {setup.space.level_name} {level:.3g}: "
         f"a step computes for {1e3 * measured.compute_s:.3g} ms, a dense exchange takes {1e3 * dense_s:.3g} ms"
     )
+    return choice._replace(values=choice.values.model_copy(update={"level": level}), reason=reason)
 
 
 def _suggested(link: Link | None, space: SearchSpace, current: float | None) -> float | None:

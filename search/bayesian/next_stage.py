@@ -11,7 +11,6 @@ from search.bayesian.stage import SearchSetup, Stage
 from search.curves import faults
 from search.curves.calibration import with_outcome
 from search.curves.curve_summary import OPENING_LOSSES, Ending, usable_median
-from search.curves.faults import Level
 from search.types import Forecast, Spent, Values
 
 WIDEST = 1.0
@@ -54,8 +53,16 @@ def next_stage(setup: SearchSetup, stage: Stage, ending: Ending, *, search: Spen
     rates stay down until a commit meets its forecast.
     """
     assert stage.decision is not None
-    start = stage_level(stage)
-    begin = _after_failure(setup, stage, ending) if ending.has_failed else _after_success(setup, stage)
+    start, best = stage_level(stage), stage.best
+    if ending.has_failed:
+        begin = _after_failure(setup, stage, ending)
+    else:
+        begin = _Begin(stage.decision.values, next_width(setup, stage, has_lasted=True), stage.barred)
+    # steps that were rolled back are none of the committed line
+    reached = faults.reached(ending.losses) if ending.is_kept else None
+    if reached is not None:
+        best = faults.lower(best, reached)
+    is_quiet = not ending.has_failed and set(ending.events) <= {"step_time"}
     own = stage.of(begin.incumbent.optimizer).decisive
     history = extended(stage.history, scores(own), incumbent=begin.incumbent)
     return Stage(
@@ -65,14 +72,14 @@ def next_stage(setup: SearchSetup, stage: Stage, ending: Ending, *, search: Spen
         search_before=search,
         level=ending.level if ending.level is not None else start,
         initial=_first_known(stage.initial, start, usable_median(ending.losses[:OPENING_LOSSES])),
-        best=_best(stage, ending),
+        best=best,
         gradient_scale=_first_known(stage.gradient_scale, ending.signs.gradient_start),
         history=history,
         drift=learned_drift(history),
         width=begin.width,
         barred=begin.barred,
         rejected=begin.rejected,
-        may_rise=_is_quiet(ending) and (stage.may_rise or has_met(stage.decision.forecast, ending)),
+        may_rise=is_quiet and (stage.may_rise or has_met(stage.decision.forecast, ending)),
         before=ending,
         before_level=start,
         events=ending.events,
@@ -87,16 +94,6 @@ def _first_known(*numbers: float | None) -> float | None:
     return next((number for number in numbers if number is not None), None)
 
 
-def _best(stage: Stage, ending: Ending) -> Level | None:
-    """Return the lowest level of the committed line; steps that were rolled back are none of it."""
-    reached = faults.reached(ending.losses) if ending.is_kept else None
-    return stage.best if reached is None else faults.lower(stage.best, reached)
-
-
-def _is_quiet(ending: Ending) -> bool:
-    return not ending.has_failed and set(ending.events) <= {"step_time"}
-
-
 class _Begin(NamedTuple):
     """The start of the next stage's search, and the values that it may not try."""
 
@@ -105,11 +102,6 @@ class _Begin(NamedTuple):
     barred: tuple[Values, ...]
     rejected: tuple[Values, ...] = ()
     note: str = ""
-
-
-def _after_success(setup: SearchSetup, stage: Stage) -> _Begin:
-    assert stage.decision is not None
-    return _Begin(stage.decision.values, next_width(setup, stage, has_lasted=True), stage.barred)
 
 
 def _after_failure(setup: SearchSetup, stage: Stage, ending: Ending) -> _Begin:

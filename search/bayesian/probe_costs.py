@@ -173,11 +173,6 @@ def probe_decay(setup: SearchSetup, proposal: Proposal) -> float:
     return cooldown_share(own) if proposal.rung > 0 and proposal.origin != "wide" else 0.0
 
 
-def trains_alone(setup: SearchSetup, proposal: Proposal) -> bool:
-    """Return whether one worker trains a probe by itself: decades show without the exchange, and on a smaller batch."""
-    return proposal.origin == "wide" and setup.space.num_alone > 1
-
-
 def is_in_cooldown(setup: SearchSetup, spent: Spent) -> bool:
     """Return whether the rate is being decayed: nothing is searched then."""
     return cooldown_factor(setup, spent) < 1

@@ -1,7 +1,6 @@
 """Propose the next candidates: pure functions of the setup and the open stage."""
 
 import math
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -10,7 +9,7 @@ from numpy.typing import NDArray
 from search.bayesian.contest import best_rewards, entries, leader
 from search.bayesian.decision import bounding_box, trust_region
 from search.bayesian.exchange_shortlist import promising
-from search.bayesian.rewards import diverged_values, evidence, scores, surrogate_of
+from search.bayesian.rewards import any_sound, diverged_values, evidence, scores, surrogate_of
 from search.bayesian.stage import FINAL_RUNG, MAX_EXTENSIONS, Proposal, Score, SearchSetup, Stage, is_barred
 from search.bayesian.wide_optimum import (
     LEAST_PROGRESS,
@@ -62,7 +61,7 @@ def _propose_wide(setup: SearchSetup, stage: Stage) -> Proposal | None:
         return _propose_contest(setup, stage)
     is_coarse = _is_coarse(stage)
     proposal = (_planned_coarse(setup, stage) or _coarse_extension(setup, stage)) if is_coarse else None
-    if proposal is not None or (is_coarse and (stage.pending or not _are_sound(stage))):
+    if proposal is not None or (is_coarse and (stage.pending or not any_sound(stage))):
         return proposal
     return _propose_finalist(setup, stage)
 
@@ -74,12 +73,12 @@ def _propose_contest(setup: SearchSetup, stage: Stage) -> Proposal | None:
         proposal = next(filter(None, planned), None) or _contest_extension(setup, stage)
         if proposal is not None or stage.pending:
             return proposal
-    sound = [entry for entry in entries(setup, stage) if _are_sound(entry.stage)]
+    sound = [entry for entry in entries(setup, stage) if any_sound(entry.stage)]
     first = next(filter(None, (_first_finalist(*entry) for entry in sound if _is_coarse(entry.stage))), None)
     if first is not None or stage.pending:
         return first
     best = leader(setup, stage)
-    wants_more = setup.rate_probes > 1 and _are_sound(best.stage)  # the rate alone is told by its plateau
+    wants_more = setup.rate_probes > 1 and any_sound(best.stage)  # the rate alone is told by its plateau
     return _propose_finalist(*best) if wants_more else None
 
 
@@ -105,10 +104,6 @@ def _first_finalist(setup: SearchSetup, stage: Stage) -> Proposal | None:
     return None if is_barred(values, diverged_values(stage)) else Proposal(values, "finalist", FINAL_RUNG)
 
 
-def _are_sound(stage: Stage) -> bool:
-    return any(score.reward is not None for score in scores(stage))
-
-
 def _planned_coarse(setup: SearchSetup, stage: Stage) -> Proposal | None:
     diverged, tried = diverged_values(stage), [each.values for each in stage.tried]
     left = [values for values in _coarse_plan(setup, stage) if values not in tried and not is_barred(values, diverged)]
@@ -123,19 +118,15 @@ def _coarse_extension(setup: SearchSetup, stage: Stage) -> Proposal | None:
 
 
 def _coarse_plan(setup: SearchSetup, stage: Stage) -> list[Values]:
-    rates = _most_central_first(_coarse_rates(setup, stage.prior))
-    return [setup.opening.model_copy(update={"learning_rate": rate}) for rate in rates]
+    """Return the decades to look at, the most central one first.
 
-
-def _coarse_rates(setup: SearchSetup, prior: Prior) -> list[float]:
-    """Return the decades to look at: three about the rate that past runs found best, where they say which it is."""
-    past = _past_rate(setup, prior)
-    return setup.coarse_rates if past is None else [setup.clip_rate(past * factor) for factor in (0.1, 1.0, 10.0)]
-
-
-def _most_central_first(rates: list[float]) -> list[float]:
+    Three about the rate that past runs found best, where they say which it is.
+    """
+    past = _past_rate(setup, stage.prior)
+    rates = setup.coarse_rates if past is None else [setup.clip_rate(past * factor) for factor in (0.1, 1.0, 10.0)]
     middle = (len(rates) - 1) / 2
-    return [rates[index] for index in sorted(range(len(rates)), key=lambda index: abs(2 * (index - middle) + 0.1))]
+    central_first = sorted(range(len(rates)), key=lambda index: abs(2 * (index - middle) + 0.1))
+    return [setup.opening.model_copy(update={"learning_rate": rates[index]}) for index in central_first]
 
 
 def _past_rate(setup: SearchSetup, prior: Prior) -> float | None:
@@ -280,13 +271,10 @@ def _propose_local(setup: SearchSetup, stage: Stage) -> Proposal | None:
         return other
     if stage.lacks_control:
         return None
-    return _RIVALS[setup.config.kind](setup, stage, region)
-
-
-def _promising(setup: SearchSetup, stage: Stage, region: Box) -> Proposal | None:
-    if evidence(stage).num_finite < MIN_POINTS:
+    knows_little = setup.config.kind == "bo" and evidence(stage).num_finite < MIN_POINTS
+    if setup.config.kind == "local" or knows_little:
         return _move(setup, stage, region)
-    return _acquire(setup, stage, region)
+    return _acquire(setup, stage, region)  # `sobol` has no surrogate: its points fill the region
 
 
 def _other_exchange(setup: SearchSetup, stage: Stage, region: Box) -> Proposal | None:
@@ -295,7 +283,9 @@ def _other_exchange(setup: SearchSetup, stage: Stage, region: Box) -> Proposal |
     At a lower one, or a sparser, if steps take longer than they did: it is cheaper, and where the link would lead.
     Where the link is known, the exchange that a run would open with now. None: neither is searched.
     """
-    start, is_slower = stage.incumbent, _is_slower(stage)
+    assert stage.before is not None  # it is its signs that showed an event
+    start, signs = stage.incumbent, stage.before.signs
+    is_slower = (signs.step_seconds or 0.0) > (signs.reference_seconds or 0.0)
     for axis, _ in region.spans():
         if axis.name == "level":
             ends = [axis.low, axis.high] if is_slower else [axis.high, axis.low]
@@ -307,13 +297,6 @@ def _other_exchange(setup: SearchSetup, stage: Stage, region: Box) -> Proposal |
             chosen = neighbour if option in (None, start.option) else option
             return Proposal(start.model_copy(update={"option": chosen}), "move")
     return None
-
-
-def _is_slower(stage: Stage) -> bool:
-    """Return whether steps take longer than they did."""
-    assert stage.before is not None  # it is its signs that showed an event
-    signs = stage.before.signs
-    return (signs.step_seconds or 0.0) > (signs.reference_seconds or 0.0)
 
 
 def _move(setup: SearchSetup, stage: Stage, region: Box) -> Proposal | None:
@@ -384,11 +367,3 @@ def _was_tried(stage: Stage, values: Values) -> bool:
 
 def _within(first: float, second: float, factor: float) -> bool:
     return max(first, second) <= factor * min(first, second)
-
-
-#: What a later stage tries beside the incumbent.
-_RIVALS: dict[str, Callable[[SearchSetup, Stage, Box], Proposal | None]] = {
-    "bo": _promising,
-    "sobol": _acquire,  # without a surrogate its points fill the region
-    "local": _move,
-}

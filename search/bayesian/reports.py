@@ -11,7 +11,7 @@ from search.budget.spending import Amounts
 from search.curves.calibration import learned_weight
 from search.curves.forecast import forecast_loss
 from search.space import distance
-from search.types import Forecast, ProbeReport, Spent, Tax, Values
+from search.types import Forecast, ProbeReport, Values
 
 #: Horizon of a commit whose steps cost nothing that the budget caps.
 LONGEST_COMMIT = 1e7
@@ -60,12 +60,6 @@ def line_forecast(setup: SearchSetup, stage: Stage, commit: Amounts) -> Forecast
     steps = before.num_steps + min(spending.num_steps(commit, known), LONGEST_COMMIT)
     points = max(float(len(before.losses)), len(before.losses) * steps / before.num_steps)
     return forecast_loss(before.losses, points, level=stage.before_level, weight=learned_weight(stage.outcomes))
-
-
-def tax(setup: SearchSetup, search: Spent) -> Tax:
-    """Return what `search`, all probes of the run so far, is of the budget."""
-    share = spending.fraction_spent(setup.budget, search)
-    return Tax(budget_share=share, cap_share=share / setup.search_fraction)
 
 
 def _horizon(setup: SearchSetup, probe: Probe, commit: Amounts) -> float:

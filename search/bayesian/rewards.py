@@ -18,7 +18,7 @@ from search.curves.forecast import has_diverged, standard_error
 from search.past_jobs.prior import NO_PRIOR, Prior
 from search.past_jobs.transfer import expectation, worth_of_divergence
 from search.space import Box
-from search.surrogate.gaussian_process import Expectation, Function
+from search.surrogate.gaussian_process import Function
 from search.surrogate.model import LEAST_POINTS, MIN_POINTS, AnySurrogate, fit
 from search.types import Values
 
@@ -62,6 +62,11 @@ def scores(stage: Stage) -> tuple[Score, ...]:
     """Return what each finished probe of `stage` is worth, in their order, beside the probes of its own rung."""
     rungs = {rung: iter(_scores(stage.at(rung))) for rung in {probe.candidate.rung for probe in stage.probes}}
     return tuple(next(rungs[probe.candidate.rung]) for probe in stage.probes)
+
+
+def any_sound(stage: Stage) -> bool:
+    """Return whether a finished probe of `stage` did not diverge."""
+    return any(score.reward is not None for score in scores(stage))
 
 
 def _scores(stage: Stage) -> tuple[Score, ...]:
@@ -230,17 +235,12 @@ class Evidence(NamedTuple):
         is_enough = len(self.values) >= LEAST_POINTS if self.prior.searches else self.num_finite >= MIN_POINTS
         if not setup.config.has_surrogate or not is_enough:
             return None
-        expected = self.expectation(box, setup.opening)
-        return fit(self._points(box), np.array(self.rewards), np.array(self.variances), expected=expected)
-
-    def expectation(self, box: Box, opening: Values) -> Expectation:
-        """Return what past runs, as far as they explain the probes, and the link's rule lead to expect."""
+        points = np.array([box.to_unit(values) for values in self.values])
         rewards, variances = np.array(self.rewards), np.array(self.variances)
-        belief = level_belief(box, opening)
-        return expectation(self.prior, box, self._points(box), rewards, variances, otherwise=belief)
-
-    def _points(self, box: Box) -> Array:
-        return np.array([box.to_unit(values) for values in self.values])
+        # past runs, as far as they explain the probes, and the link's rule say what to expect
+        belief = level_belief(box, setup.opening)
+        expected = expectation(self.prior, box, points, rewards, variances, otherwise=belief)
+        return fit(points, rewards, variances, expected=expected)
 
 
 def level_belief(box: Box, opening: Values) -> Function:

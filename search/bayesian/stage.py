@@ -101,19 +101,15 @@ class SearchSetup:
     @property
     def num_steps(self) -> float | None:
         """Steps that the budget holds, by what one cost before the clock started; None: nothing tells."""
-        counts = [cap / self.step_cost[unit] for unit, cap in self._caps.items() if self.step_cost.get(unit)]
-        return min(counts, default=None)
+        cost, caps = self.step_cost, spending.caps(self.budget)
+        return min((cap / cost[unit] for unit, cap in caps.items() if cost.get(unit)), default=None)
 
     @property
     def step_cost(self) -> spending.Amounts:
         """The cost of a step of all workers before the clock started, in the budget's units; one step if unmeasured."""
         step = self.space.step
         cost = {"steps": 1.0} | ({} if step is None else {"bytes": step.bytes, "seconds": step.seconds})
-        return {unit: cost[unit] for unit in self._caps if unit in cost}
-
-    @property
-    def _caps(self) -> spending.Amounts:
-        return spending.caps(self.budget)
+        return {unit: cost[unit] for unit in spending.caps(self.budget) if unit in cost}
 
     @property
     def search_fraction(self) -> float:
@@ -128,17 +124,11 @@ class SearchSetup:
     @property
     def rate_probes(self) -> int:
         """Those of them with the exchange and the optimizer that do best; each that competes with it has one more."""
-        return self._first_finalists + LEVEL_PROBES * bool(self.space.axis("level")) + self._finalists_of_axes
-
-    @property
-    def _first_finalists(self) -> int:
-        if self.config.wide_probes is not None:
-            return self.config.wide_probes
-        return FINALISTS if self.space.ranges else min(1, len(self.space.options) + len(self.space.optimizers))
-
-    @property
-    def _finalists_of_axes(self) -> int:
-        return self.config.wide_probes_per_axis * len(self.space.further)
+        first = self.config.wide_probes
+        if first is None:
+            first = FINALISTS if self.space.ranges else min(1, len(self.space.options) + len(self.space.optimizers))
+        of_axes = self.config.wide_probes_per_axis * len(self.space.further)
+        return first + LEVEL_PROBES * bool(self.space.axis("level")) + of_axes
 
     @property
     def coarse_rates(self) -> list[float]:
@@ -271,11 +261,6 @@ class Stage:
     def lacks_control(self) -> bool:
         """Return whether the incumbent's probe took too long, so that there is nothing to compare others with."""
         return self.has_incumbent and bool(self.candidates) and self.candidates[0].id in self.too_slow
-
-    @property
-    def is_after_failure(self) -> bool:
-        """Return whether the incumbent is what was left after a commit that failed."""
-        return self.before is not None and self.before.has_failed
 
     @property
     def is_full(self) -> bool:

@@ -7,6 +7,7 @@ values, then along one axis at a time.
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -153,24 +154,13 @@ def _is_below(probe: Probe, other: Probe) -> bool:
     return bool(len(half) and half.mean() > LEAST_PROGRESS and half[-1] > LEAST_PROGRESS)
 
 
-def is_along_the_rate(setup: SearchSetup, stage: Stage) -> bool:
-    """Return whether the probes at the opening exchange say by themselves which rate is best."""
-    return not (setup.space.ranges or stage.prior.searches)
-
-
-def _of_the_opening(setup: SearchSetup, stage: Stage) -> list[Score]:
-    """Return what did not diverge, at the exchange that the run opens with; of the others there is a probe each."""
-    opening = setup.opening.option
-    return [score for score in scores(stage) if score.reward is not None and score.values.option == opening]
-
-
 def parabola_peak(setup: SearchSetup, stage: Stage) -> Values | None:
     """Return the values at the vertex of the stage's probes.
 
     None where more than the rate and the exchange is searched or past jobs speak: then the posterior knows more. None
     too where there is no vertex, or it is barred. It is that of the exchange that the run opens with.
     """
-    if not is_along_the_rate(setup, stage):
+    if setup.space.ranges or stage.prior.searches:
         return None
     judged = [score for score in steady_scores(stage) if score.values.option == setup.opening.option]
     finite = [score for score in judged if score.reward is not None]
@@ -196,20 +186,17 @@ def steady_scores(stage: Stage) -> list[Score]:
         probe = stage.probes[index]
         if found[index].reward is None or not probe.candidate.rung:
             continue
-        if below is not None and _differ_in_rate(probe, below) and _jumps(probe, below, level=level or 0.0):
+        if below is not None and _jumps(probe, below, level=level or 0.0):
             steady[index] = found[index]._replace(reward=None)
         else:
             below = probe
     return steady
 
 
-def _differ_in_rate(probe: Probe, other: Probe) -> bool:
-    """Return whether the two trained with the same values but for the rate: else a jump may be another value's."""
-    values, others = probe.candidate.values, other.candidate.values
-    return values.model_copy(update={"learning_rate": others.learning_rate}) == others
-
-
 def _jumps(probe: Probe, below: Probe, *, level: float) -> bool:
+    values, other = probe.candidate.values, below.candidate.values
+    if values.model_copy(update={"learning_rate": other.learning_rate}) != other:
+        return False  # the jump may be another value's
     losses, others = (np.asarray(each.reading.losses) for each in (probe, below))
     num_points = min(len(losses), len(others))
     return bool(np.any(losses[:num_points] - others[:num_points] > JUMP * abs(level)))
@@ -220,12 +207,7 @@ def interpolated_peak(
 ) -> Values | None:
     """Return the values with the highest posterior mean inside the range of `tried`; None: all of it is barred."""
     axes = [axis.among([getattr(each, axis.name) for each in tried]) for axis in box.axes]
-
-    def best(cells: Sequence[Values]) -> Values | None:
-        free = [values for values in cells if not is_barred(values, barred)]
-        means = surrogate.mean(np.array([box.to_unit(values) for values in free])) if free else np.zeros(0)
-        return free[int(np.argmax(means))] if free else None
-
+    best = partial(_best_of, surrogate, box, barred=barred)
     peak = best([_with(start, axes[0], rate) for rate in _line(axes[0]) for start in _settings(axes[1:], tried)])
     for _ in range(MAX_ROUNDS):
         before = peak
@@ -242,8 +224,16 @@ def at_best_option(
     """Return `peak` with the exchange, of those in `tried`, that has the highest posterior mean there."""
     options = dict.fromkeys(values.option for values in tried)
     cells = [peak.model_copy(update={"option": option}) for option in options]
-    free = [values for values in cells if not is_barred(values, barred)] or [peak]
-    return free[int(np.argmax(surrogate.mean(np.array([box.to_unit(values) for values in free]))))]
+    return _best_of(surrogate, box, cells, barred=barred) or peak
+
+
+def _best_of(
+    surrogate: AnySurrogate, box: Box, cells: Sequence[Values], *, barred: tuple[Values, ...]
+) -> Values | None:
+    """Return the one of `cells` with the highest posterior mean; None: all are barred."""
+    free = [values for values in cells if not is_barred(values, barred)]
+    means = surrogate.mean(np.array([box.to_unit(values) for values in free])) if free else np.zeros(0)
+    return free[int(np.argmax(means))] if free else None
 
 
 def _line(axis: AnyAxis) -> list[Any]:

@@ -13,9 +13,9 @@ UNITS = ("seconds", "steps", "bytes")
 Amounts = Mapping[str, float]
 
 
-def caps(budget: Budget) -> Amounts:
-    """Return the budget's caps."""
-    given = {unit: getattr(budget, unit) for unit in UNITS}
+def caps(limits: Budget | Allowance) -> Amounts:
+    """Return the caps of a run, or of a probe."""
+    given = {unit: getattr(limits, unit) for unit in UNITS}
     return {unit: float(cap) for unit, cap in given.items() if cap is not None}
 
 
@@ -81,12 +81,6 @@ def plus(first: Spent, second: Spent) -> Spent:
     )
 
 
-def given(allowance: Allowance) -> Amounts:
-    """Return the caps of `allowance`."""
-    caps_of = {unit: getattr(allowance, unit) for unit in UNITS}
-    return {unit: float(cap) for unit, cap in caps_of.items() if cap is not None}
-
-
 def step_cost(budget: Budget, reading: Reading) -> Amounts:
     """Return what a step of `reading`, which has some, cost on average."""
     return _costs(reading, caps(budget))
@@ -105,9 +99,8 @@ def num_allowances(allowance: Allowance, reading: Reading) -> float:
     """Return how many times what it was allowed a probe has spent; 0 without a step, and where nothing is capped."""
     if not reading.num_steps:
         return 0.0
-    allowed = given(allowance)
-    fitting = num_steps(allowed, _costs(reading, allowed))
-    return reading.num_steps / fitting
+    allowed = caps(allowance)
+    return reading.num_steps / num_steps(allowed, _costs(reading, allowed))
 
 
 def num_steps(available: Amounts, cost: Amounts) -> float:

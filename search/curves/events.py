@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from search.config import SearchConfig
 from search.curves import faults
 from search.curves.faults import Known
-from search.curves.forecast import LARGEST, standard_error
+from search.curves.forecast import is_usable, standard_error
 from search.trace import Trace
 from search.types import Forecast, Value
 
@@ -63,7 +63,8 @@ def read(
     start = known.start
     if len(trace.points) < MIN_POINTS:
         return Signs(num_steps=trace.num_steps, reference_seconds=reference_seconds, start=start, forecast=forecast)
-    seconds, losses, scales = trace.step_seconds, _usable(trace.losses), trace.gradient_scales
+    seconds, scales, values = trace.step_seconds, trace.gradient_scales, np.asarray(trace.losses, dtype=np.float64)
+    losses = values if is_usable(values) else None
     wrong = faults.NO_FAULT if losses is None else faults.fault(losses, scales, known, is_over=part >= 1)
     return Signs(
         num_steps=trace.num_steps,
@@ -89,15 +90,13 @@ def found(signs: Signs, config: SearchConfig, *, is_timed: bool) -> tuple[Event,
         events.append("step_time")
     if _is_beyond(signs.gradient_jump, config.event_gradient_scale):
         events.append("gradient_scale")
-    if signs.has_progressed is False and _is_above(signs.loss, signs.forecast, config.event_loss_stds):
+    expected = signs.forecast
+    highest = math.inf if expected is None else expected.mean + config.event_loss_stds * expected.std
+    if signs.has_progressed is False and signs.loss is not None and signs.loss > highest:
         events.append("plateau")
     if signs.has_diverged or signs.has_worsened or signs.is_dead:
         events.append("divergence")
     return tuple(events)
-
-
-def _is_above(loss: float | None, forecast: Forecast | None, num_stds: float) -> bool:
-    return loss is not None and forecast is not None and loss > forecast.mean + num_stds * forecast.std
 
 
 def jump(series: Sequence[float]) -> float | None:
@@ -136,11 +135,6 @@ def _has_diverged(losses: Array, *, start: float | None, initial: float | None) 
     margin = DIVERGENCE_ERRORS * _error(last, before)
     share = DIVERGENCE_SHARE * abs(start if initial is None else initial)
     return _level(last) > _level(before) + margin and _level(last) > start + max(margin, share)
-
-
-def _usable(series: Sequence[float]) -> Array | None:
-    values = np.asarray(series, dtype=np.float64)
-    return values if bool(np.all(np.abs(values) < LARGEST)) else None
 
 
 def _level(values: Array) -> float:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from search.curves.forecast import LARGEST, noise, standard_error
+from search.curves.forecast import is_usable, noise, standard_error
 
 Array = NDArray[np.float64]
 
@@ -115,8 +115,7 @@ def gradient_start(scales: Sequence[float]) -> float | None:
 def reached(losses: Sequence[float]) -> Level | None:
     """Return the lowest level of a commit with these `losses` of its trace; None: too few, or not all are usable."""
     values = np.asarray(losses, dtype=np.float64)
-    is_usable = len(values) >= WINDOW and bool(np.all(np.abs(values) < LARGEST))
-    return _Levels(values).lowest() if is_usable else None
+    return _Levels(values).lowest() if len(values) >= WINDOW and is_usable(values) else None
 
 
 def lower(first: Level | None, second: Level) -> Level:

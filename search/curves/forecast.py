@@ -65,8 +65,11 @@ def forecast_loss(
     if not 0 <= weight <= 1:
         raise ValueError(f"`weight` must be in [0, 1], got {weight}.")
     values = np.asarray(losses, dtype=np.float64)
-    if not _is_usable(values) or not (level is None or math.isfinite(level)):
-        return _hopeless(values, level)
+    if not is_usable(values) or not (level is None or math.isfinite(level)):
+        usable = values[np.abs(values) < LARGEST]
+        known = level if level is not None and math.isfinite(level) else 0.0
+        mean = float(np.median(usable)) if len(usable) else known
+        return Forecast(mean=mean, std=abs(mean), status="diverged")
     size = np.abs(values)
     unit = max(float(np.median(size)), abs(level or 0.0)) or float(size.max()) or 1.0  # the largest may be a spike
     scaled_level = None if level is None else level / unit
@@ -84,7 +87,7 @@ def has_diverged(losses: Sequence[float], *, level: float | None, tolerance: flo
     prevents that.
     """
     values = np.asarray(losses, dtype=np.float64)
-    if len(values) == 0 or not _is_usable(values):
+    if len(values) == 0 or not is_usable(values):
         return True
     if level is None:
         return False
@@ -113,16 +116,9 @@ def smooth(values: Array) -> Array:
     return _running_median(values, _smooth_window(values))
 
 
-def _is_usable(values: Array) -> bool:
-    # written so that NaN fails
+def is_usable(values: Array) -> bool:
+    """Return whether all of `values` are finite and not absurd: written so that NaN fails."""
     return bool(np.all(np.abs(values) < LARGEST))
-
-
-def _hopeless(values: Array, level: float | None) -> Forecast:
-    usable = values[np.abs(values) < LARGEST]
-    known = level if level is not None and math.isfinite(level) else 0.0
-    mean = float(np.median(usable)) if len(usable) else known
-    return Forecast(mean=mean, std=abs(mean), status="diverged")
 
 
 def _forecast(values: Array, horizon: float, level: float | None, *, weight: float) -> Forecast:

@@ -64,9 +64,9 @@ class GradientBuffer:
     def part(self) -> None:
         """Leave the exchange that this buffer was built into, before it is built into another."""
         #: What each bucket goes through, once a step, before anybody gets it; changes it in place.
-        self.pool: Callable[[Tensor], None] = _leave
+        self.pool: Callable[[Tensor], None] = lambda gradient: None
         #: Sees each bucket's gradient, once a step, when it is pooled.
-        self.watch: Callable[[Bucket, Tensor], None] = _overlook
+        self.watch: Callable[[Bucket, Tensor], None] = lambda bucket, gradient: None
 
     @contextmanager
     def apart(self) -> Iterator[None]:
@@ -224,11 +224,3 @@ class GradientBuffer:
         """Scale the gradient so that its 2-norm is at most `max_norm`."""
         norm = torch.linalg.vector_norm(self.gradient)
         self.gradient.mul_(max_norm / norm.clamp(min=max_norm))
-
-
-def _leave(gradient: Tensor) -> None:
-    return
-
-
-def _overlook(bucket: Bucket, gradient: Tensor) -> None:
-    return

@@ -1,7 +1,6 @@
 """As many of a bucket's largest entries as the density says."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,13 +15,14 @@ from trainers.exchange.memory import Memory, Selection
 from trainers.exchange.selector import Count
 from trainers.exchange.step_result import all_finite
 from trainers.methods.levels.level import LayerLevels, Level, level_of
+from trainers.snapshot import WithoutScalars
 from trainers.spec.sparse import ByDensity
 from trainers.traffic import collectives
 from trainers.traffic.buckets import Bucket, Layer
 from trainers.traffic.sizes import num_selected
 
 
-class ByCount:
+class ByCount(WithoutScalars):
     """The largest entries of each bucket, or of each layer, as many as the density says (Alistarh et al., 2018).
 
     Sampled, the cut-off is a quantile that each rank takes for itself in each step; what is above it and does not fit
@@ -84,12 +84,6 @@ class ByCount:
         return Count.of(sum(self._count(part) for part in self._parts(bucket)), gradient)
 
     def observe(self, reports: Sequence[Report]) -> None:
-        return
-
-    def scalars(self) -> dict[str, Any]:
-        return {}
-
-    def load_scalars(self, scalars: dict[str, Any]) -> None:
         return
 
 

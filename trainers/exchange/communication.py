@@ -10,20 +10,23 @@ from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.step_result import Exchanged
 
 
-class Communication:
-    """Runs exchanges in the order given. All ranks give the same, so their collectives meet in one order.
+def own_thread(name: str, device: torch.device, *, threads: int) -> ThreadPoolExecutor:
+    """Return an executor of one thread, for which torch uses so many `threads`; on a GPU it has a stream of its own."""
 
-    On a GPU the thread has a stream of its own.
-    """
+    def start() -> None:
+        torch.set_num_threads(threads)  # torch counts them for each thread that calls it
+        if device.type == "cuda":
+            torch.cuda.set_stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
+
+    return ThreadPoolExecutor(1, name, start)
+
+
+class Communication:
+    """Runs exchanges in the order given. All ranks give the same, so their collectives meet in one order."""
 
     def __init__(self, buffer: GradientBuffer, device: torch.device, *, threads: int) -> None:
-        self._buffer, self._device, self._threads = buffer, device, threads
-        self._thread = ThreadPoolExecutor(1, "wiretune-exchange", self._start)
-
-    def _start(self) -> None:
-        torch.set_num_threads(self._threads)  # torch counts them for each thread that calls it
-        if self._device.type == "cuda":
-            torch.cuda.set_stream(torch.cuda.Stream(self._device))  # type: ignore[no-untyped-call]
+        self._buffer, self._device = buffer, device
+        self._thread = own_thread("wiretune-exchange", device, threads=threads)
 
     @contextmanager
     def beside(self, step: Callable[[], Exchanged]) -> Iterator[Future[Exchanged]]:

@@ -45,7 +45,7 @@ class Connection:
         self.ledger = ledger
         self.group: dist.ProcessGroup | None = None
         #: Told what each gather, and all-to-all, sent, and its seconds.
-        self.timed: Callable[[collectives.Traffic, float], None] = _untold
+        self.timed: Callable[[collectives.Traffic, float], None] = lambda sent, seconds: None
         self._pacer = pacer
 
     def apart(self) -> Self:
@@ -68,22 +68,16 @@ class Connection:
         """Sum `tensor` over the ranks, in place, with equal bits on all; `parts` are its bytes by purpose."""
         started = self._now(tensor)
         if self.num_workers > 1:
-            staged = self._staged(tensor)
-            with among_peers():
+            with self._in_place(tensor) as staged:
                 dist.all_reduce(staged, group=self.group)
-            if staged is not tensor:
-                tensor.copy_(staged)
         self._account(started, parts, collectives.all_reduce)
 
     def reduce_sum(self, tensor: Tensor, to: int, parts: Parts) -> None:
         """Sum `tensor` over the ranks, in place at rank `to`; on the others it is of no use any more."""
         started = self._now(tensor)
         if self.num_workers > 1:
-            staged = self._staged(tensor)
-            with among_peers():
+            with self._in_place(tensor) as staged:
                 dist.reduce(staged, group=self.group, group_dst=to)
-            if staged is not tensor:
-                tensor.copy_(staged)
         self._account(started, parts, collectives.reduce)
 
     def all_gather(self, tensor: Tensor, parts: Parts) -> Tensor:
@@ -137,11 +131,8 @@ class Connection:
         if self.rank == source:
             self._pace(self._now(tensor), parts, collectives.broadcast)  # before it leaves, as in `send`
         if self.num_workers > 1:
-            staged = self._staged(tensor)
-            with among_peers():
+            with self._in_place(tensor) as staged:
                 dist.broadcast(staged, group=self.group, group_src=source)
-            if staged is not tensor:
-                tensor.copy_(staged)
         self.charge(parts, collectives.broadcast)
 
     def mean(self, number: float, purpose: Purpose = "control") -> float:
@@ -162,6 +153,15 @@ class Connection:
             return tensor.cpu()
         return tensor if tensor.is_cuda else tensor.cuda()
 
+    @contextmanager
+    def _in_place(self, tensor: Tensor) -> Iterator[Tensor]:
+        """Yield `tensor` where the backend reaches it, for a collective that overwrites it."""
+        staged = self._staged(tensor)
+        with among_peers():
+            yield staged
+        if staged is not tensor:
+            tensor.copy_(staged)
+
     def _account(self, started: float, parts: Parts, traffic: "collectives.Collective") -> None:
         self.charge(parts, traffic)
         self._pace(started, parts, traffic)
@@ -172,7 +172,3 @@ class Connection:
 
     def _pace(self, started: float, parts: Parts, traffic: "collectives.Collective") -> None:
         self._pacer.finish(started, traffic(sum(parts.values()), self.num_workers))
-
-
-def _untold(sent: collectives.Traffic, seconds: float) -> None:
-    return

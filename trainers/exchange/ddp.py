@@ -138,15 +138,12 @@ class CompressedGradients:
             self._finish(scale)
         return future
 
-    def _run(self) -> Exchanged:
-        return self._exchange.step(self._no_loss, None, 1.0)
-
     def _finish(self, scale: float) -> None:
         """Exchange the gradient, and give DDP its buckets back.
 
         Not before all of it is here: nobody would tell a started exchange that backward has failed.
         """
-        step = self._communication.start(self._run)
+        step = self._communication.start(lambda: self._exchange.step(self._no_loss, None, 1.0))
         self._buffer.finish()
         waiting, self._waiting = self._waiting, []
         self.last = self._communication.outcome(step)

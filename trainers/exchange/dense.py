@@ -49,7 +49,10 @@ def all_reduce_mean(
         rounded = (values / connection.num_workers).to(dtype)
         connection.all_reduce_sum(rounded, {"gradient": rounded.nbytes})
         values.copy_(rounded)
-        return sums(control, connection)  # in a collective of its own: 16 bits are too few for a loss
+        summed = control.clone()
+        if len(control):  # in a collective of its own: 16 bits are too few for a loss
+            connection.all_reduce_sum(summed, {"control": summed.nbytes})
+        return summed
     if not len(control):
         connection.all_reduce_sum(values, {"gradient": values.nbytes})
         values.div_(connection.num_workers)
@@ -65,11 +68,3 @@ def _sum_behind(words: Tensor, num_control: int, connection: Connection) -> Tens
     parts: Parts = {"control": collectives.WORD_BYTES * num_control, "gradient": words[num_control:].nbytes}
     connection.all_reduce_sum(words, parts)
     return words[:num_control]
-
-
-def sums(control: Tensor, connection: Connection) -> Tensor:
-    """Return the sums of `control` `(c,)` over the ranks."""
-    words = control.clone()
-    if len(control):
-        connection.all_reduce_sum(words, {"control": words.nbytes})
-    return words

@@ -96,7 +96,17 @@ class StatePair:
         self.now.add_(vector.to(self.now.device), alpha=1 / kept.of)
 
 
-class Residual:
+class MemoryBase:
+    """The base of memories: ranks step with the mean as it is, and the memory follows no learning rate."""
+
+    def receive(self, mean: Tensor, span: slice) -> None:
+        return
+
+    def rescale(self, factor: float) -> None:
+        raise AssertionError("the configuration refuses this")
+
+
+class Residual(MemoryBase):
     """Error feedback: the unsent part is added to the next gradient (Karimireddy et al., 2019, Algorithm 1)."""
 
     def __init__(self, like: Tensor) -> None:
@@ -126,9 +136,6 @@ class Residual:
     def keep(self, span: slice, errors: Entries) -> None:
         scatter_add(self._residual.next[span], errors)
 
-    def receive(self, mean: Tensor, span: slice) -> None:
-        return
-
     def rescale(self, factor: float) -> None:
         self._factor = factor
 
@@ -149,7 +156,7 @@ class Residual:
         return before if self._factor == 1.0 else before * self._factor
 
 
-class Accumulation:
+class Accumulation(MemoryBase):
     """Momentum before compression: velocity is sent, and accumulated where it is not (Lin et al., 2018, section 3)."""
 
     def __init__(self, like: Tensor, config: SparseConfig) -> None:
@@ -190,12 +197,6 @@ class Accumulation:
     def keep(self, span: slice, errors: Entries) -> None:
         scatter_add(self._sum.next[span], errors)
 
-    def receive(self, mean: Tensor, span: slice) -> None:
-        return
-
-    def rescale(self, factor: float) -> None:
-        raise AssertionError("the configuration refuses this")
-
     def commit(self) -> None:
         self._momentum.commit()
         self._sum.commit()
@@ -211,7 +212,7 @@ class Accumulation:
         return {"momentum": self._momentum.now, "residual": self._sum.now}
 
 
-class Differences:
+class Differences(MemoryBase):
     """EF21: ranks send how their gradient differs from what was sent before (Richtarik et al., 2021, Algorithm 2)."""
 
     def __init__(self, like: Tensor) -> None:
@@ -245,9 +246,6 @@ class Differences:
         mean += self._mean.now[span]
         self._mean.next[span].copy_(mean)
 
-    def rescale(self, factor: float) -> None:
-        raise AssertionError("the configuration refuses this")
-
     def commit(self) -> None:
         self._sent.commit()
         self._mean.commit()
@@ -265,7 +263,7 @@ class Differences:
         return {"sent": self._sent.now, "mean": self._mean.now}
 
 
-class Nothing:
+class Nothing(MemoryBase):
     """No memory: entries that are not sent are lost."""
 
     def __init__(self, like: Tensor) -> None:
@@ -288,9 +286,6 @@ class Nothing:
         return
 
     def keep(self, span: slice, errors: Entries) -> None:
-        return
-
-    def receive(self, mean: Tensor, span: slice) -> None:
         return
 
     def rescale(self, factor: float) -> None:
@@ -318,28 +313,23 @@ class FollowedRate:
     """
 
     def __init__(self) -> None:
-        self._last: float | None = None
-
-    @property
-    def last(self) -> float | None:
-        """The rate; None: there was no step yet."""
-        return self._last
+        self.last: float | None = None  # the rate; None: there was no step yet
 
     def correction(self, rate: float) -> float:
         """Return the factor that keeps rate x memory as it was, for a step at `rate`; 1 where nothing does."""
-        return self._last / rate if self._last is not None and self._counts(rate) else 1.0
+        return self.last / rate if self.last is not None and self._counts(rate) else 1.0
 
     def commit(self, rate: float) -> None:
         """Count at `rate` from now on, if a memory can."""
         if self._counts(rate):
-            self._last = rate
+            self.last = rate
 
     def load(self, last: float | None) -> None:
         """Go on from a saved `last`; None, and 0, which was saved once: the next step corrects nothing."""
-        self._last = last or None
+        self.last = last or None
 
     def _counts(self, rate: float) -> bool:
-        return rate > 0 and (self._last is None or self._last <= MOST_RISE * rate)
+        return rate > 0 and (self.last is None or self.last <= MOST_RISE * rate)
 
 
 def build(config: SparseConfig, like: Tensor) -> Memory:

@@ -65,6 +65,13 @@ class NodeLinks:
         self.between.all_reduce_sum(tensor, parts)
         self.within.broadcast(tensor, LEADER, parts)
 
+    def average(self, tensors: Sequence[Tensor], purpose: Purpose, *, over: int) -> list[Tensor]:
+        """Return the sums of `tensors` over all ranks, divided by `over`, which is done first: a sum could overflow."""
+        flat = torch.cat([tensor.flatten() for tensor in tensors]).div_(over)
+        self.all_reduce_sum(flat, {purpose: flat.nbytes})
+        parts = torch.split(flat, [tensor.numel() for tensor in tensors])
+        return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
+
     def tell(self, tensor: Tensor) -> None:
         """Overwrite `tensor` by that of the first rank, on all."""
         for connection in (self.between, self.within):

@@ -8,7 +8,6 @@ from torch import Tensor
 from trainers.exchange.connection import Parts
 from trainers.exchange.kernels.entries import Entries
 from trainers.exchange.kernels.pack import pack, sum_unpacked, unpack
-from trainers.exchange.kernels.scatter import scatter_add
 from trainers.exchange.memory import Selection
 from trainers.traffic import collectives
 from trainers.traffic.payload_layout import PayloadLayout, ValueFormat
@@ -83,10 +82,6 @@ class Payload:
     def entries(self, words: Tensor) -> Entries:
         """Return the entries in a payload."""
         return unpack(words[HEADER_BYTES:], self.layout)
-
-    def add_to(self, out: Tensor, words: Tensor, scale: float) -> None:
-        """Add the entries in a payload, times `scale`, to `out` `(d,)`."""
-        scatter_add(out, self.entries(words), scale)
 
     def parts(self, copies: int = 1) -> Parts:
         """Return the bytes by purpose of `copies` payloads whose room is all in use."""

@@ -11,6 +11,7 @@ from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
 from trainers.exchange.memory import Memory, Selection
 from trainers.methods.levels.level import Level
+from trainers.traffic import collectives
 from trainers.traffic.buckets import Bucket
 
 
@@ -24,6 +25,11 @@ class Count(NamedTuple):
     def of(cls, wanted: Tensor | int, like: Tensor) -> "Count":
         """Return the count of a selector that has no more to say, of a gradient like `like`."""
         return cls(torch.full_like(like[0], wanted) if isinstance(wanted, int) else wanted, torch.zeros_like(like[0]))
+
+
+def next_capacities(reports: Sequence[Report], sizes: Sequence[int]) -> list[int]:
+    """Return for how many entries of each bucket the next step has room: what the rank that wanted most wanted now."""
+    return [collectives.capacity_for(each.most_wanted, d) for each, d in zip(reports, sizes, strict=True)]
 
 
 class Selector(Protocol):

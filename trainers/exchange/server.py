@@ -22,14 +22,13 @@ class Server:
     """Of one bucket; this rank's part keeps what the signs of its sums get wrong, in units of the mean."""
 
     def __init__(self, config: TwoWayConfig, bucket: Bucket, connection: Connection, device: torch.device) -> None:
-        self._connection, self._shards = (
-            connection,
-            BlockShards(bucket.num_elements, connection.num_workers, config.block),
-        )
+        self._connection = connection
+        self._shards = BlockShards(bucket.num_elements, connection.num_workers, config.block)
         self._spans = [self._shards.span(owner) for owner in range(connection.num_workers)]
         self._signs = [BlockSign(span.stop - span.start, self._shards.block) for span in self._spans]
         self._useful_bytes = sum(signs.num_bytes for signs in self._signs)
-        self._error, self._next_error = (torch.zeros(self._shards.size, device=device) for _ in range(2))
+        #: Of this rank's shard; zeros behind it `(size of the largest shard,)`.
+        self.error, self._next_error = (torch.zeros(self._shards.size, device=device) for _ in range(2))
         self._factor = 1.0
 
     def encode(self, values: Tensor, loss: Tensor) -> Tensor:
@@ -63,7 +62,7 @@ class Server:
     def _sum(self, received: Tensor) -> Tensor:
         """Return the payload of this rank's shard: of the mean of what was `received`, and of what was wrong before."""
         signs = self._signs[self._connection.rank]
-        self._next_error.copy_(self._error).mul_(self._factor)
+        self._next_error.copy_(self.error).mul_(self._factor)
         span = self._spans[self._connection.rank]
         mean = self._next_error[: span.stop - span.start]
         # One rank after the other: the order of additions, and with it every bit, follows from nothing else.
@@ -77,7 +76,7 @@ class Server:
     def release(self, values: Tensor) -> None:
         """Add to `values` `(d,)`, which will be averaged densely, what this rank keeps for all."""
         span = self._spans[self._connection.rank]
-        values[span].add_(self._error[: span.stop - span.start], alpha=self._factor * len(self._spans))
+        values[span].add_(self.error[: span.stop - span.start], alpha=self._factor * len(self._spans))
         self._next_error.zero_()
 
     def rescale(self, factor: float) -> None:
@@ -86,12 +85,7 @@ class Server:
 
     def commit(self) -> None:
         """Take over what the step left."""
-        self._error, self._next_error = self._next_error, self._error
-
-    @property
-    def error(self) -> Tensor:
-        """The error of this rank's shard, and zeros behind it `(size of the largest shard,)`."""
-        return self._error
+        self.error, self._next_error = self._next_error, self.error
 
 
 def kept_for_all(kept: Kept, bucket: Bucket, config: TwoWayConfig) -> Tensor:

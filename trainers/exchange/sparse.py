@@ -60,39 +60,39 @@ class SparseExchange:
     def step(self, loss: Tensor, level: Level, learning_rate: float) -> Exchanged:
         """Exchange the buffer's gradient, bucket by bucket; the memory changes only if all of it was finite."""
         if self._config.lr_corrected:
-            self._rescale(self._rate.correction(learning_rate))
+            factor = self._rate.correction(learning_rate)
+            self._memory.rescale(factor)
+            for aggregator in self._aggregators:
+                aggregator.rescale(factor)
         if not self._selector.prepare(level, self._buffer, self._memory, self._connection):
             return DIVERGED
         reports = read([self._exchange(bucket, loss.float()) for bucket in self._buffer.buckets])
         if not all(report.is_finite for report in reports):
             return DIVERGED
-        self._commit(reports, learning_rate)
+        self._memory.commit()
+        self._rate.commit(learning_rate)
+        for aggregator in self._aggregators:
+            aggregator.commit()
+        self._selector.observe(reports)
         return Exchanged(
             loss=reports[-1].loss,
             density=sum(report.sent for report in reports) / self._buffer.num_elements,
         )
 
-    def _rescale(self, factor: float) -> None:
-        self._memory.rescale(factor)
-        for aggregator in self._aggregators:
-            aggregator.rescale(factor)
-
     def _exchange(self, bucket: Bucket, loss: Tensor) -> Unread:
         gradient, aggregator = self._buffer.wait(bucket), self._aggregators[bucket.index]
         capacity, d = self._selector.capacity(bucket), len(gradient)
+        dense_bytes = collectives.dense_instead(d, self._connection.num_workers).bytes
         if self._selector.sends_all:
             control = [loss] if bucket.start == 0 else []  # as a dense exchange does, bit for bit
             report = self._dense(bucket, control)
-        elif capacity == d or self._prefers_dense(aggregator.num_bytes(capacity), d):
+        elif capacity == d or aggregator.num_bytes(capacity) > dense_bytes:
             report = self._dense(bucket, [loss, *self._selector.count(bucket, gradient, self._memory)])
         else:
             selection = self._selector.select(bucket, gradient, self._memory, capacity)
             report = aggregator.reduce(selection, capacity, loss=loss, memory=self._memory, out=gradient)
         self._memory.receive(gradient, bucket.span)
         return report
-
-    def _prefers_dense(self, num_bytes: int, d: int) -> bool:
-        return num_bytes > collectives.dense_instead(d, self._connection.num_workers).bytes
 
     def _dense(self, bucket: Bucket, control: Sequence[Tensor]) -> Unread:
         """Average the whole bucket; `control` is what it sends beside it: loss, what this rank wanted, and its note."""
@@ -112,13 +112,6 @@ class SparseExchange:
         loss, wanted, note = (*means, *(math.nan, d, 0.0)[len(means) :])
         is_finite = bool(numbers[0]) and all(map(math.isfinite, means))
         return Report(loss, is_finite, most_wanted=wanted, sent=d, note=note)
-
-    def _commit(self, reports: list[Report], learning_rate: float) -> None:
-        self._memory.commit()
-        self._rate.commit(learning_rate)
-        for aggregator in self._aggregators:
-            aggregator.commit()
-        self._selector.observe(reports)
 
     def release(self, values: Tensor) -> None:
         """Add to `values` `(d,)` what was not sent yet, and keep nothing of it any more; of plain residuals."""

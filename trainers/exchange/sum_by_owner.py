@@ -120,7 +120,7 @@ class Sharded:
         payload = self._to_owner(capacity)
         mean = torch.mul(self._kept, self._factor, out=self._next_kept)
         for row in rows:
-            payload.add_to(mean, row, scale=1 / len(rows))
+            scatter_add(mean, payload.entries(row), 1 / len(rows))
 
     def _to_everybody(self, capacity: int, out: Tensor) -> Tensor:
         """Send the largest means around, keep the others, and overwrite `out` by what all owners sent.

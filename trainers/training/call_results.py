@@ -76,16 +76,13 @@ def judge(outcomes: Mapping[int, Outcome]) -> list[Any]:
     dead, silent = by_kind.get("death", []), by_kind.get("silence", [])
     own = [rank for kind in _OWN for rank in by_kind.get(kind, [])]
     if own and not dead:
-        raise _failure(own[0], outcomes[own[0]])
+        kind, content = outcomes[own[0]]
+        if kind == "refused":
+            raise WorkloadError(content)
+        raise WorkerFailed(own[0], content, is_passing=kind == "machine_error")
     lost = dead + silent
     witness = (lost or by_kind["peer_lost"])[0]
     raise WorkerLost(lost, outcomes[witness].content, answers)
-
-
-def _failure(rank: int, outcome: Outcome) -> Exception:
-    if outcome.kind == "refused":
-        return WorkloadError(outcome.content)
-    return WorkerFailed(rank, outcome.content, is_passing=outcome.kind == "machine_error")
 
 
 def patience_s(outcomes: Collection[Outcome], *, collective_timeout_s: float) -> float | None:

@@ -17,7 +17,7 @@ from safetensors.torch import load as load_tensors, save as save_tensors
 from torch import Tensor
 
 from trainers.exchange.topology import Nodes, Topology
-from trainers.snapshot import Inheriting, Kept, State, Stateful, fit, load_scalars, scalars_of, tensors_of
+from trainers.snapshot import Inheriting, Kept, State, Stateful, fit, load_scalars, part_of, scalars_of, tensors_of
 
 MANIFEST = "manifest.json"
 SHARED = "shared.safetensors"
@@ -107,7 +107,7 @@ def inherit(
         tensors, scalars = _read(url, manifest.shard(own_name(rank)))
         for parts, ranks in ((of_ranks, range(manifest.num_workers)), (of_nodes, leaders)):
             for name, part in parts.items() if rank in ranks else ():
-                kept = Kept(_part_of(tensors, name), scalars[name], index=ranks.index(rank), of=len(ranks))
+                kept = Kept(part_of(tensors, name), scalars[name], index=ranks.index(rank), of=len(ranks))
                 try:
                     part.inherit(kept)
                 except KeyError as missing:
@@ -161,7 +161,9 @@ def _read(url: str, shard: Shard) -> Read:
     content = _read_bytes(f"{url}/{shard.name}")
     if hashlib.sha256(content).hexdigest() != shard.sha256:
         raise CheckpointError(f"{url}/{shard.name} is damaged: its SHA-256 is not the manifest's {shard.sha256}")
-    return load_tensors(content), json.loads(_metadata(content)["scalars"])
+    # safetensors begin with the length of a header in JSON, 8 bytes little-endian
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    return load_tensors(content), json.loads(header["__metadata__"]["scalars"])
 
 
 def _read_for(parts: Mapping[str, Stateful], url: str, shard: Shard) -> Read:
@@ -180,11 +182,6 @@ def _take(parts: Mapping[str, Stateful], tensors: Mapping[str, Tensor], scalars:
     load_scalars(parts, scalars)
 
 
-def _part_of(tensors: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
-    prefix = f"{part}."
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-
-
 def _read_bytes(url: str) -> bytes:
     fs, path = fsspec.url_to_fs(url)
     try:
@@ -192,10 +189,3 @@ def _read_bytes(url: str) -> bytes:
     except (FileNotFoundError, IsADirectoryError) as error:
         raise CheckpointError(f"{url} is missing") from error
     return content
-
-
-def _metadata(content: bytes) -> dict[str, str]:
-    """Return a safetensors file's metadata: the header is JSON after its length, 8 bytes little-endian."""
-    length = int.from_bytes(content[:8], "little")
-    metadata: dict[str, str] = json.loads(content[8 : 8 + length])["__metadata__"]
-    return metadata

@@ -99,11 +99,11 @@ def _labels(workload: Workload, num_samples: int, kind: str) -> np.ndarray:
     return labels
 
 
-class _Request:
+class _Request(NamedTuple):
     """The samples of a batch, and the seed of whatever is drawn at random while they are fetched."""
 
-    def __init__(self, indices: Tensor, seed: int) -> None:
-        self.indices, self.seed = indices, seed
+    indices: Tensor
+    seed: int
 
 
 class _Requests(Sampler[_Request]):

@@ -4,7 +4,6 @@ import hashlib
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -174,8 +173,3 @@ def lent(model: nn.Module, weights: Mapping[str, Tensor]) -> Iterator[None]:
     finally:
         for name, tensor in kept.items():
             live[name].data = tensor
-
-
-def state_of(model: nn.Module) -> dict[str, Any]:
-    """Return copies of all that the model saves, by every name it has: `load_state_dict(strict=True)` takes them."""
-    return {name: value.clone() for name, value in model.state_dict().items() if isinstance(value, Tensor)}

@@ -61,7 +61,9 @@ class Replica:
         workload: Workload | None = None,
     ) -> None:
         self.config, self.rank, self.num_workers = config, rank, num_workers
-        self.device = torch.device(_default_device(rank) if device == "auto" else device)
+        if device == "auto":
+            device = f"cuda:{rank % torch.cuda.device_count()}" if torch.cuda.is_available() else "cpu"
+        self.device = torch.device(device)
         self.workload = workload or registry.build(config.workload)
         self.model = model.build(self.workload, config.seed, weights_url=config.workload.weights).to(self.device)
         apart = config.blocks.leaves_out
@@ -215,7 +217,10 @@ class Replica:
         """Write the evaluated iterate as the safetensors file `url` (rank 0), under the model's own names."""
         with model.lent(self.model, self._evaluated()):
             if self.rank == 0:
-                checkpoint.write_bytes(url, checkpoint.weights(model.state_of(self.model)))
+                # copies, by every name that the model has: `load_state_dict(strict=True)` takes them
+                saved = self.model.state_dict().items()
+                tensors = {name: value.clone() for name, value in saved if isinstance(value, Tensor)}
+                checkpoint.write_bytes(url, checkpoint.weights(tensors))
 
     # -- training -------------------------------------------------------------------------------------------
 
@@ -246,6 +251,7 @@ class Replica:
                 sent.append(outcome)
                 scales.append(scale)
                 seconds.append(time.monotonic() - started)
+        dense_step = collectives.dense_step(self._buffer.num_elements, len(self.nodes))
         return SegmentResult(
             first_step=first_step,
             losses=tuple(outcome.loss for outcome in sent),
@@ -253,7 +259,7 @@ class Replica:
             gradient_scales=tuple(torch.stack(scales).tolist()) if scales else (),
             bytes_sent=(self._node_links.between.ledger.take(),),
             bytes_within=(self._node_links.within.ledger.take(),),
-            bytes_dense=(len(sent) + diverged) * self._dense_bytes(),
+            bytes_dense=(len(sent) + diverged) * dense_step.bytes,
             density=mean_density(sent),
             threshold=self._exchange.threshold,
             saved_bytes=self._saved.num_bytes,
@@ -291,9 +297,6 @@ class Replica:
                 raise WorkloadError(
                     f"the model replaced its buffer `{name}`: change it in place (`copy_`, `mul_`, ...)"
                 )
-
-    def _dense_bytes(self) -> int:
-        return collectives.dense_step(self._buffer.num_elements, len(self.nodes)).bytes
 
     def _train_step(self, segment: Segment, index: int) -> tuple[Exchanged, Tensor]:
         """Take a step; returns what the exchange knows, and the scale of the gradient that it left."""
@@ -392,26 +395,19 @@ class Replica:
         """Return what is evaluated and exported: parameters and buffers by name."""
         self._sync.settle()
         parameters = self._together(self._optimizer.evaluated())
-        return parameters | self._averaged(self._saved_buffers() | self._statistics(parameters))
+        saved = self.model.state_dict().keys()  # other buffers (masks, tables) are constants
+        buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers() if name in saved}
+        return parameters | self._averaged(buffers | self._statistics(parameters))
 
     def _together(self, parameters: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return `parameters`, or, where those of the ranks may differ, copies of their mean."""
         if not self._sync.is_apart:
             return parameters
-        tensors = list(parameters.values())
         # Ranks train apart under local updates, and nodes under an exchange that lets them drift.
         drift = isinstance(self.config.exchange, DriftingConfig)
-        flat = torch.cat([tensor.flatten() for tensor in tensors]).div_(
-            self._node_links.copies if drift else self.num_workers
-        )
-        self._node_links.all_reduce_sum(flat, {"state": flat.nbytes})
-        parts = torch.split(flat, [tensor.numel() for tensor in tensors])
-        return {name: part.view_as(parameters[name]) for name, part in zip(parameters, parts, strict=True)}
-
-    def _saved_buffers(self) -> dict[str, Tensor]:
-        """Return copies of the buffers that the model saves; the others (masks, tables) are constants."""
-        saved = self.model.state_dict().keys()
-        return {name: buffer.clone() for name, buffer in self.model.named_buffers() if name in saved}
+        copies = self._node_links.copies if drift else self.num_workers
+        means = self._node_links.average(list(parameters.values()), "state", over=copies)
+        return dict(zip(parameters, means, strict=True))
 
     @torch.no_grad()
     def _statistics(self, parameters: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -440,7 +436,3 @@ class Replica:
                 buffer.div_(self.num_workers)  # before the sum, which could overflow
                 self._node_links.all_reduce_sum(buffer, {"state": buffer.nbytes})
         return buffers
-
-
-def _default_device(rank: int) -> str:
-    return f"cuda:{rank % torch.cuda.device_count()}" if torch.cuda.is_available() else "cpu"

@@ -28,8 +28,9 @@ def largest(values: Tensor, count: int) -> Tensor:
         return by_torch(magnitudes, count)
     sample = magnitudes[:: _stride(len(values), SAMPLES)]
     expected = count * len(sample) / len(values)
-    rank = round(expected + MARGIN * expected**0.5)
-    candidates = _reaching(magnitudes, _at_rank(sample, rank))
+    rank = max(1, round(expected + MARGIN * expected**0.5))
+    place = max(0, len(sample) - rank)  # a rank beyond the sample means its last
+    candidates = _reaching(magnitudes, float(np.partition(sample.numpy(), place)[place]))
     if len(candidates) < count:
         candidates = _reaching(magnitudes, LEAST)
     return _largest_of(magnitudes, candidates, count)
@@ -47,12 +48,6 @@ def _stride(num_entries: int, num_samples: float) -> int:
     Odd, since one that divides a layer's width (mostly even) would only ever meet the same columns.
     """
     return max(1, int((num_entries / num_samples + 1) / 2) * 2 - 1)
-
-
-def _at_rank(magnitudes: Tensor, rank: int) -> float:
-    """Return the `rank`-th largest of `magnitudes` `(n,)`; a rank beyond them means the last."""
-    place = max(0, len(magnitudes) - max(1, rank))
-    return float(np.partition(magnitudes.numpy(), place)[place])
 
 
 def _reaching(magnitudes: Tensor, threshold: float) -> Tensor:

@@ -35,7 +35,8 @@ def pack(entries: Entries, layout: PayloadLayout, payload: Tensor) -> Tensor:
     if layout.uses_bitmap:
         _set_bits(payload[parts.bitmap], indices.clamp(max=layout.d - 1), is_used)
     else:
-        payload[parts.counts].view(torch.int32).copy_(_block_counts(indices, layout))
+        edges = _block_edges(layout, indices.device)
+        payload[parts.counts].view(torch.int32).copy_(torch.searchsorted(indices, edges).diff())
         # BLOCK is a power of two, and a remainder would take 15 times as long.
         payload[parts.indices].view(torch.uint16)[:num] = (indices & BLOCK - 1).mul_(is_used)
     if layout.values == "float32":
@@ -116,11 +117,6 @@ def _unit(values: Tensor) -> Tensor:
     exponent = torch.where(largest.isfinite(), largest.frexp().exponent, 0) - TOP_EXPONENT
     # By its bits: not every device's power function returns powers of two exactly.
     return (exponent.clamp(min=-LARGEST_SCALE_EXPONENT) + FLOAT32_BIAS << FLOAT32_DIGITS).view(torch.float32)
-
-
-def _block_counts(indices: Tensor, layout: PayloadLayout) -> Tensor:
-    """Return how many of the ascending `indices` `(k,)` lie in each block `(num_blocks,)`."""
-    return torch.searchsorted(indices, _block_edges(layout, indices.device)).diff()
 
 
 def _block_edges(layout: PayloadLayout, device: torch.device) -> Tensor:

@@ -8,6 +8,7 @@ from trainers.exchange.connection import Connection
 from trainers.methods.exchange.topk.spec import TopKConfig
 from trainers.methods.levels.cat import Numbers
 from trainers.methods.levels.spec import AffineCost, CatConfig, LinkCost, PacketCost, PayloadCost
+from trainers.snapshot import Stateless
 from trainers.traffic import collectives
 from trainers.traffic.payload_layout import INDEX_BYTES, UNIT_BYTES, VALUE_BITS, ValueFormat
 
@@ -49,7 +50,7 @@ class Price(Protocol):
     def load_scalars(self, scalars: dict[str, Any]) -> None: ...
 
 
-class StatedPrice:
+class StatedPrice(Stateless):
     """A price that the job states."""
 
     def __init__(self, config: StatedCost, values: ValueFormat) -> None:
@@ -57,12 +58,6 @@ class StatedPrice:
 
     def of(self, d: int, num_entries: Numbers, connection: Connection) -> Numbers:
         return stated(self._config, payload_bits(num_entries, self._values))
-
-    def scalars(self) -> dict[str, Any]:
-        return {}
-
-    def load_scalars(self, scalars: dict[str, Any]) -> None:
-        return
 
 
 class Rates(NamedTuple):

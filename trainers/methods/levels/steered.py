@@ -14,7 +14,7 @@ from trainers.methods.levels.level import Level
 from trainers.methods.levels.regimes import Part
 from trainers.methods.levels.spec import AccordionConfig, WarmupConfig
 from trainers.methods.levels.warmup import Warmup
-from trainers.snapshot import Inheriting, Kept
+from trainers.snapshot import Inheriting, Kept, part_of, tensors_of
 from trainers.spec.exchange import ExchangeBase, SteeredConfig
 from trainers.traffic.buckets import Bucket
 
@@ -30,10 +30,6 @@ class LevelPolicy(Inheriting, Protocol):
 
     def commit(self, connection: Connection) -> None:
         """End a step that was finite on all ranks; collective."""
-
-
-#: Before the names of a policy's own tensors, among those of its exchange.
-PREFIX = "levels."
 
 
 class LayerExchange(Exchange, Protocol):
@@ -63,7 +59,7 @@ class SteeredExchange:
         return outcome
 
     def tensors(self) -> dict[str, Tensor]:
-        return self._inner.tensors() | {PREFIX + name: tensor for name, tensor in self._policy.tensors().items()}
+        return self._inner.tensors() | tensors_of({"levels": self._policy})
 
     def scalars(self) -> dict[str, Any]:
         return self._inner.scalars() | {"levels": self._policy.scalars()}
@@ -74,7 +70,7 @@ class SteeredExchange:
 
     def inherit(self, kept: Kept) -> None:
         self._inner.inherit(kept)
-        own = {name.removeprefix(PREFIX): each for name, each in kept.tensors.items() if name.startswith(PREFIX)}
+        own = part_of(kept.tensors, "levels")
         self._policy.inherit(Kept(own, kept.scalars["levels"], index=kept.index, of=kept.of))
 
 
@@ -83,13 +79,10 @@ def _policy(config: SteeredConfig, buffer: GradientBuffer) -> LevelPolicy:
         case WarmupConfig():
             return Warmup(config.levels)
         case AccordionConfig():
-            return Accordion(config.levels, _parts(config, buffer), buffer.gradient)
+            # that are judged together, since they have one level
+            parts: list[Part] = [[each] for each in buffer.layers] if config.has_layer_levels else [buffer.layers]
+            return Accordion(config.levels, parts, buffer.gradient)
     raise AssertionError(f"`{config.levels.kind}` changes no level")
-
-
-def _parts(config: SteeredConfig, buffer: GradientBuffer) -> list[Part]:
-    """Return the layers that have a common level: each by itself where the exchange has levels of layers."""
-    return [[layer] for layer in buffer.layers] if config.has_layer_levels else [buffer.layers]
 
 
 AnyExchange = TypeVar("AnyExchange", bound=ExchangeBase)

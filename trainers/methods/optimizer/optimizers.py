@@ -112,12 +112,15 @@ class Optimizer:
             return
         for parameter in self.parameters.values():
             self._optimizer.state.pop(parameter, None)
+        # torch keeps the step counts of these groups beside the parameters, and of others on the host
+        groups = [group for group in self._groups if group.get("fused") or group.get("capturable")]
+        counted_beside = {parameter for group in groups for parameter in group["params"]}
         for name, tensor in tensors.items():
             owner, _, key = name.rpartition(".")
             if owner not in self.parameters:
                 continue
             parameter = self.parameters[owner]
-            device = parameter.device if tensor.ndim or _counts_on_device(self._group_of(parameter)) else tensor.device
+            device = parameter.device if tensor.ndim or parameter in counted_beside else tensor.device
             self._optimizer.state[parameter][key] = torch.empty_like(tensor, device=device)
 
     def scalars(self) -> dict[str, Any]:
@@ -171,9 +174,6 @@ class Optimizer:
             for name, parameter in self._named(group)
         }
 
-    def _group_of(self, parameter: Parameter) -> Group:
-        return next(group for group in self._groups if any(each is parameter for each in group["params"]))
-
     def _named(self, group: Group) -> Iterable[tuple[str, Parameter]]:
         members = set(group["params"])
         return [(name, parameter) for name, parameter in self.parameters.items() if parameter in members]
@@ -195,7 +195,10 @@ def build(config: OptimizerConfig, workload: Workload, model: nn.Module, *, apar
         optimizer = _prepared(config, groups, model)
     brought = [options[group["params"][0]] if group["params"] else {} for group in optimizer.param_groups]
     for group in optimizer.param_groups:
-        _check_group(group, names)
+        for parameter in group["params"]:
+            if parameter not in names:
+                shape = tuple(parameter.shape)
+                raise WorkloadError(f"a parameter of shape {shape} is in a parameter group and not in the model")
         group["params"] = [parameter for parameter in group["params"] if parameter.requires_grad]
     trained = {parameter for group in optimizer.param_groups for parameter in group["params"]}
     if not trained:
@@ -235,13 +238,6 @@ def _listed(parameters: Any) -> list[Parameter]:
     if isinstance(parameters, Tensor):
         return [parameters]  # type: ignore[list-item]
     return [each[1] if isinstance(each, tuple) else each for each in parameters]
-
-
-def _check_group(group: Group, names: Mapping[Parameter, str]) -> None:
-    for parameter in group["params"]:
-        if parameter not in names:
-            shape = tuple(parameter.shape)
-            raise WorkloadError(f"a parameter of shape {shape} is in a parameter group and not in the model")
 
 
 def _checked(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
@@ -315,11 +311,6 @@ def _initial_state(config: OptimizerConfig, group: Group, parameter: Parameter) 
             return {"z": start, "exp_avg_sq": zeros}
         case OwnOptimizerConfig():
             return {}
-
-
-def _counts_on_device(group: Group) -> bool:
-    """Return whether torch keeps step counts beside the parameters; else they are on the host."""
-    return bool(group.get("fused") or group.get("capturable"))
 
 
 def _interpolation(config: OptimizerConfig, group: Group) -> float | None:

@@ -24,10 +24,10 @@ from trainers.methods.sync.averaging import Meeting
 from trainers.methods.sync.local_sgd.policy import LocalSgd
 from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
 from trainers.methods.sync.parts import PolicyParts
-from trainers.methods.sync.policy import Parts, Update
+from trainers.methods.sync.policy import Parts, PolicyBase, Update
 
 
-class AutoSync:
+class AutoSync(PolicyBase):
     """Chooses among the options of a `menu`; `local` runs those of local updates, None: it has none.
 
     All ranks' `gradients` go through the two levels; `leading` is the upper one's, on a rank that leads its node.
@@ -68,20 +68,12 @@ class AutoSync:
         """Give all ranks the mean of their parameters and of what their optimizers hold."""
         held = [tensor for tensor in self._optimizer.tensors().values() if tensor.is_floating_point() and tensor.ndim]
         tensors = [parameter.detach() for parameter in self._optimizer.parameters.values()] + held
-        flat = torch.cat([tensor.flatten() for tensor in tensors]).div_(self._node_links.topology.num_workers)
-        self._node_links.all_reduce_sum(flat, {"parameters": flat.nbytes})
-        parts = torch.split(flat, [tensor.numel() for tensor in tensors])
-        torch._foreach_copy_(tensors, [part.view_as(each) for part, each in zip(parts, tensors, strict=True)])
+        num_workers = self._node_links.topology.num_workers
+        torch._foreach_copy_(tensors, self._node_links.average(tensors, "parameters", over=num_workers))
 
     @property
     def is_apart(self) -> bool:
         return self._option.kind == LOCAL and self._local is not None and self._local.is_apart
-
-    def learning_rate(self, learning_rate: float, step: int) -> float:
-        return learning_rate
-
-    def amend(self, gradient: Tensor) -> None:
-        return
 
     def advance(self, outcome: Exchanged, update: Update) -> Exchanged:
         if self._local is None or self._option.level is None or self._option.kind != LOCAL:
@@ -90,9 +82,6 @@ class AutoSync:
 
     def divide(self, trained: Parts) -> tuple[Parts, Parts]:
         return (trained, {}) if self._local is None else ({}, trained | {"sync": self})
-
-    def settle(self) -> None:
-        return
 
     def tensors(self) -> dict[str, Tensor]:
         return {} if self._local is None else self._local.tensors()

@@ -1,11 +1,12 @@
 """Average a vector over the ranks while they take the next round's steps."""
 
 from abc import abstractmethod
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 import torch
 from torch import Tensor
 
+from trainers.exchange.communication import own_thread
 from trainers.exchange.connection import Parts
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.node_links import NodeLinks
@@ -20,14 +21,9 @@ class Background:
     """All ranks launch and wait in the same order. Bytes are billed at the launch, so they depend on no clock."""
 
     def __init__(self, node_links: NodeLinks, device: torch.device, *, threads: int) -> None:
-        self._node_links, self._device, self._threads = node_links, device, threads
-        self._thread = ThreadPoolExecutor(1, "wiretune-average", self._start)
+        self._node_links, self._device = node_links, device
+        self._thread = own_thread("wiretune-average", device, threads=threads)
         self._pending: Future[None] | None = None
-
-    def _start(self) -> None:
-        torch.set_num_threads(self._threads)
-        if self._device.type == "cuda":
-            torch.cuda.set_stream(torch.cuda.Stream(self._device))  # type: ignore[no-untyped-call]
 
     def launch(self, vector: Tensor) -> None:
         """Begin to average `vector` over the ranks, in place; it is not to be touched before `wait` has returned."""

@@ -9,7 +9,7 @@ from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.step_result import Exchanged
 from trainers.methods.sync.averaging import Iterate
-from trainers.methods.sync.policy import Parts, Update
+from trainers.methods.sync.policy import Parts, PolicyBase, Update
 from trainers.snapshot import Stateless
 from trainers.spec.ranges import first
 from trainers.spec.sync import LocalUpdatesConfig
@@ -32,7 +32,7 @@ class Alone(Stateless):
         return Exchanged(loss=float(loss))
 
 
-class Local(ABC):
+class Local(PolicyBase, ABC):
     """Counts the steps of a round; subclasses say what happens at its end, and hold the state that this needs.
 
     All their vectors are `(n,)`, in the order of the iterate.
@@ -54,15 +54,6 @@ class Local(ABC):
     def is_apart(self) -> bool:
         return self._since > 0 or (self._has_met and not self.agrees)
 
-    def use(self, option: str | None) -> None:
-        return
-
-    def learning_rate(self, learning_rate: float, step: int) -> float:
-        return learning_rate
-
-    def amend(self, gradient: Tensor) -> None:
-        return
-
     def advance(self, outcome: Exchanged, update: Update) -> Exchanged:
         self._since += 1
         self._path += update.learning_rate
@@ -81,9 +72,6 @@ class Local(ABC):
 
     def divide(self, trained: Parts) -> tuple[Parts, Parts]:
         return {}, trained | {"sync": self}
-
-    def settle(self) -> None:
-        return
 
     @abstractmethod
     def tensors(self) -> dict[str, Tensor]:

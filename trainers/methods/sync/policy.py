@@ -22,6 +22,22 @@ class Update:
     period: int | None  # None: the configuration's
 
 
+class PolicyBase:
+    """The base of policies, with what most of them have nothing to do in."""
+
+    def use(self, option: str | None) -> None:
+        return
+
+    def learning_rate(self, learning_rate: float, step: int) -> float:
+        return learning_rate
+
+    def amend(self, gradient: Tensor) -> None:
+        return
+
+    def settle(self) -> None:
+        return
+
+
 class SyncPolicy(Protocol):
     """Acts beside each optimizer step; all ranks call the same in the same order, and wait for each other in it."""
 

@@ -138,7 +138,8 @@ class DrawnExchange(Stateless):
             return outcome
         packed.give_back()
         blocks.learn(packed.norms.tolist())
-        return replace(outcome, density=packed.num_drawn / blocks.buffer.num_elements)
+        num_drawn = packed.num_elements - len(packed.norms)
+        return replace(outcome, density=num_drawn / blocks.buffer.num_elements)
 
 
 class Packed(GradientBuffer):
@@ -164,11 +165,6 @@ class Packed(GradientBuffer):
         self._origins = dict(zip(copies, drawn, strict=True))
         self.norms = self.of(self._norms_at).zero_()
         self.expect()
-
-    @property
-    def num_drawn(self) -> int:
-        """Entries of the gradient."""
-        return self.num_elements - len(self.norms)
 
     def wait(self, bucket: Bucket) -> Tensor:
         if not self._filled[bucket.index].is_set():

@@ -17,12 +17,11 @@ from trainers.exchange.kernels.compiled import compiled_later
 from trainers.exchange.kernels.entries import Entries
 from trainers.exchange.kernels.scatter import take, together
 from trainers.exchange.memory import Memory, Selection
-from trainers.exchange.selector import Count
+from trainers.exchange.selector import Count, next_capacities
 from trainers.exchange.sparse import SparseExchange
 from trainers.exchange.step_result import all_finite
 from trainers.methods.exchange.adacomp.spec import AdaCompConfig
 from trainers.methods.levels.level import Level
-from trainers.traffic import collectives
 from trainers.traffic.buckets import Bucket
 
 
@@ -109,8 +108,7 @@ class ByBins:
         return Count.of(self._find(bucket, gradient, memory.corrected(gradient, bucket.span), 0)[1], gradient)
 
     def observe(self, reports: Sequence[Report]) -> None:
-        wanted = [report.most_wanted for report in reports]
-        self._capacities = [collectives.capacity_for(most, d) for most, d in zip(wanted, self._sizes, strict=True)]
+        self._capacities = next_capacities(reports, self._sizes)
 
     def scalars(self) -> dict[str, Any]:
         return {"capacities": self._capacities}

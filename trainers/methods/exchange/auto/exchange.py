@@ -10,7 +10,7 @@ from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.exchange import Exchange, Keeping
 from trainers.exchange.step_result import Exchanged
 from trainers.methods.exchange.auto.spec import Option
-from trainers.snapshot import Kept, load_scalars, scalars_of, tensors_of
+from trainers.snapshot import Kept, load_scalars, part_of, scalars_of, tensors_of
 
 
 class AutoExchange:
@@ -66,8 +66,4 @@ class AutoExchange:
         self._option, self._carries = Option(*kept.scalars["option"]), kept.scalars["carries"]
         self._carried.add_(kept.tensors["carried"].to(self._carried.device), alpha=1 / kept.of)
         for kind, each in self._exchanges.items():
-            prefix = f"{kind}."
-            tensors = {
-                name.removeprefix(prefix): part for name, part in kept.tensors.items() if name.startswith(prefix)
-            }
-            each.inherit(Kept(tensors, kept.scalars["kinds"][kind], kept.index, kept.of))
+            each.inherit(Kept(part_of(kept.tensors, kind), kept.scalars["kinds"][kind], kept.index, kept.of))

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from trainers.exchange.block_sign import BlockSign
+from trainers.exchange.bucketwise import BucketwiseExchange
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
 from trainers.exchange.memory import Residual
 from trainers.exchange.step_result import all_finite, loss_if
-from trainers.exchange.two_way import SignExchange
 from trainers.methods.exchange.cser.spec import CserConfig
 from trainers.traffic import collectives
 from trainers.traffic.buckets import Bucket
@@ -20,7 +20,7 @@ from trainers.traffic.buckets import Bucket
 HEADER_BYTES = collectives.WORD_BYTES
 
 
-class CserExchange(SignExchange):
+class CserExchange(BucketwiseExchange):
     """All ranks gather all signs; those of the errors ride with those of the gradient in the last step of a period.
 
     The memory is what this rank has applied by itself and not taken back, in gradient units.
@@ -28,7 +28,7 @@ class CserExchange(SignExchange):
 
     def __init__(self, config: CserConfig, buffer: GradientBuffer, connection: Connection) -> None:
         self._errors = Residual(buffer.gradient)
-        super().__init__(config, self._errors, buffer, connection)
+        super().__init__(self._errors, buffer, connection, follows_rate=config.follows_rate)
         self._period = config.period
         self._signs = [BlockSign(bucket.num_elements, config.block) for bucket in buffer.buckets]
 

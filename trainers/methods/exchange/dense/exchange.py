@@ -7,17 +7,9 @@ from trainers.exchange.connection import Connection
 from trainers.exchange.dense import DenseExchange
 from trainers.spec.exchange import ExchangeBase
 
+TYPES = {"none": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
 
 def build(config: ExchangeBase, buffer: GradientBuffer, connection: Connection, *, seed: int) -> DenseExchange:
-    """Return the exchange of `none`."""
-    return DenseExchange(buffer, connection)
-
-
-def build_fp16(config: ExchangeBase, buffer: GradientBuffer, connection: Connection, *, seed: int) -> DenseExchange:
-    """Return the exchange of `fp16`."""
-    return DenseExchange(buffer, connection, torch.float16)
-
-
-def build_bf16(config: ExchangeBase, buffer: GradientBuffer, connection: Connection, *, seed: int) -> DenseExchange:
-    """Return the exchange of `bf16`."""
-    return DenseExchange(buffer, connection, torch.bfloat16)
+    """Return the exchange of `config`."""
+    return DenseExchange(buffer, connection, TYPES[config.kind])

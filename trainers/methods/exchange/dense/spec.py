@@ -49,7 +49,7 @@ class Bf16Config(HalfBase):
     kind: Literal["bf16"] = "bf16"
 
 
-_BUILD = "trainers.methods.exchange.dense.exchange"
-NONE = Method("exchange", NoneConfig, f"{_BUILD}:build", competing=Competing(defaults=(None,)))
-FP16 = Method("exchange", Fp16Config, f"{_BUILD}:build_fp16", competing=Competing(defaults=(None,)))
-BF16 = Method("exchange", Bf16Config, f"{_BUILD}:build_bf16", competing=Competing())
+_BUILD = "trainers.methods.exchange.dense.exchange:build"
+NONE = Method("exchange", NoneConfig, _BUILD, competing=Competing(defaults=(None,)))
+FP16 = Method("exchange", Fp16Config, _BUILD, competing=Competing(defaults=(None,)))
+BF16 = Method("exchange", Bf16Config, _BUILD, competing=Competing())

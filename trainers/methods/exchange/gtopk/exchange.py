@@ -91,9 +91,9 @@ class Tree(Forgetful):
 
         Returns the sum, which for the first rank is of all, and how many entries it has `(1,)`.
         """
-        d = self._bucket.num_elements
+        d, room = self._bucket.num_elements, told.new_empty(payload.num_bytes, dtype=torch.uint8)
         for below in (each.sender for each in self._transfers if each.receiver == self._connection.rank):
-            words = self._connection.receive(_room(payload, entries), below)
+            words = self._connection.receive(room, below)
             told = joined(told, payload.headers(words.unsqueeze(0))[0])
             entries, dropped = merge(entries, payload.entries(words), payload.layout.capacity, d)
             memory.keep(self._bucket.span, dropped)
@@ -119,10 +119,6 @@ class Tree(Forgetful):
             most_wanted=told.most,
             sent=count,
         )
-
-
-def _room(payload: Payload, like: Entries) -> Tensor:
-    return torch.empty(payload.num_bytes, dtype=torch.uint8, device=like.values.device)
 
 
 def build(config: GTopKConfig, buffer: GradientBuffer, connection: Connection, *, seed: int) -> SparseExchange:

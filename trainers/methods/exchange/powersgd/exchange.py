@@ -81,9 +81,12 @@ class PowerSgdExchange:
         finite: list[Tensor] = []  # of each collective
         for bucket in self._buffer.buckets:
             matrices = self._project(bucket, level)
-            others = [self._corrected(layer) for layer in _others(bucket, matrices)]
+            factorised = {each.layer.start for each in matrices}
+            others = [self._corrected(layer) for layer in bucket.layers if layer.start not in factorised]
             finite.append(self._rounded.average(bucket.index, [[each.p for each in matrices], others]))
-            self._take_out(matrices)
+            for each in matrices:  # Q becomes the rank's own, and M what that leaves of it
+                orthogonalize_(each.p)
+                take_out(self._next[each.span].view(each.shape), each.p, each.q)
             everything += matrices
         loss_sum = self._average(everything, loss)
         for each in everything:
@@ -97,12 +100,13 @@ class PowerSgdExchange:
     def _project(self, bucket: Bucket, level: Level) -> list[_Matrix]:
         """Write M beside the residual, and return the matrices with their rank's own P."""
         self._buffer.wait(bucket)
-        ranks = [(layer, round(self._config.check_level(level_of(layer, level)))) for layer in bucket.layers]
-        matrices = [
-            self._matrix(layer, rank)
-            for layer, rank in ranks
-            if is_worth_factors(layer.shape, rank=rank, min_rate=self._config.min_saving)
-        ]
+        matrices = []
+        for layer in bucket.layers:
+            rank = round(self._config.check_level(level_of(layer, level)))
+            if is_worth_factors(layer.shape, rank=rank, min_rate=self._config.min_saving):
+                factor = self._factors[layer.start][:rank]
+                p = factor.new_empty(len(factor), max(as_matrix(layer.shape)))
+                matrices.append(_Matrix(layer, p, factor.clone()))
         for each in matrices:
             parts = (self._buffer.gradient[each.span], self._before(each.span), self._next[each.span])
             gradient, residual, corrected = (part.view(each.shape) for part in parts)
@@ -119,16 +123,6 @@ class PowerSgdExchange:
         span = slice(layer.start, layer.stop)
         gradient = self._buffer.gradient[span]
         return gradient.add_(self._before(span)) if layer.start in self._factors else gradient
-
-    def _matrix(self, layer: Layer, rank: int) -> _Matrix:
-        factor = self._factors[layer.start][:rank]
-        return _Matrix(layer, p=factor.new_empty(len(factor), max(as_matrix(layer.shape))), q=factor.clone())
-
-    def _take_out(self, matrices: list[_Matrix]) -> None:
-        """Replace Q by the rank's own, and M by what that leaves of it."""
-        for each in matrices:
-            orthogonalize_(each.p)
-            take_out(self._next[each.span].view(each.shape), each.p, each.q)
 
     def _average(self, matrices: list[_Matrix], loss: Tensor) -> Tensor:
         """Average the Q of all matrices, in place; returns the sum of the losses `(1,)`, NaN if a Q is not finite."""
@@ -173,11 +167,6 @@ class PowerSgdExchange:
             for start, factor in self._factors.items():
                 factor.copy_(kept.tensors[f"factor.{start}"])
             self.load_scalars(dict(kept.scalars))
-
-
-def _others(bucket: Bucket, matrices: list[_Matrix]) -> list[Layer]:
-    starts = {each.layer.start for each in matrices}
-    return [layer for layer in bucket.layers if layer.start not in starts]
 
 
 def build(config: PowerSgdConfig, buffer: GradientBuffer, connection: Connection, *, seed: int) -> PowerSgdExchange:

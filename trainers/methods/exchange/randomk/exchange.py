@@ -81,7 +81,9 @@ class AtRandom(ByCount):
     def select(self, bucket: Bucket, gradient: Tensor, memory: Memory, capacity: int) -> Selection:
         finite = all_finite(memory.corrected(gradient, bucket.span))
         drawn = self._draw(len(gradient), capacity, seed=(self._seed, self._taken, bucket.index))
-        entries = memory.take(bucket.span, _beside(gradient, drawn))
+        if gradient.is_cuda:  # from pinned memory: the host does not wait until such a copy has its turn
+            drawn = drawn.pin_memory().to(gradient.device, non_blocking=True)
+        entries = memory.take(bucket.span, drawn)
         if self._is_lossy:
             entries.values.mul_(len(gradient) / capacity)
         return Selection.of(entries, capacity, finite)
@@ -94,12 +96,6 @@ class AtRandom(ByCount):
 
     def load_scalars(self, scalars: dict[str, Any]) -> None:
         self._taken = scalars["taken"]
-
-
-def _beside(gradient: Tensor, drawn: Tensor) -> Tensor:
-    """Return what was drawn on the host where the gradient is."""
-    # From pinned memory: the host does not wait until such a copy has its turn.
-    return drawn.pin_memory().to(gradient.device, non_blocking=True) if gradient.is_cuda else drawn
 
 
 def build(config: RandomKConfig, buffer: GradientBuffer, connection: Connection, *, seed: int) -> SparseExchange:

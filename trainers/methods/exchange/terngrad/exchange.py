@@ -34,7 +34,9 @@ class TernGrad(Averaging):
         for index, (start, stop) in enumerate(self._segments):
             scale, layer = scales[index : index + 1], values[start:stop]
             most = torch.maximum(layer.amax(), -layer.amin())
-            scale.copy_(torch.fmin(most, self._clip_of(layer)))  # fmin: without a clip, a layer of zeros has 0 * inf
+            norm: Tensor = torch.linalg.vector_norm(layer)
+            clipped = norm * (self._clip / math.sqrt(len(layer)))
+            scale.copy_(torch.fmin(most, clipped))  # fmin: without a clip, a layer of zeros has 0 * inf
             codes[start:stop] = round_at_random(layer, scale, group=len(layer), levels=1, generator=generator)
         self._form.write_codes(codes, payload)
 
@@ -42,10 +44,6 @@ class TernGrad(Averaging):
         codes, steps = self._form.codes(payload), factor * self._form.scales(payload)
         for (start, stop), step in zip(self._segments, torch.split(steps, 1), strict=True):
             add_levels(codes[start:stop], step, out[start:stop], group=stop - start, zero=1.0)
-
-    def _clip_of(self, layer: Tensor) -> Tensor:
-        norm: Tensor = torch.linalg.vector_norm(layer)
-        return norm * (self._clip / math.sqrt(len(layer)))
 
 
 def build(config: TernGradConfig, buffer: GradientBuffer, connection: Connection, *, seed: int) -> QuantizedExchange:

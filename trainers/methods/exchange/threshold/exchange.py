@@ -215,8 +215,9 @@ class ByThreshold:
     def select(self, bucket: Bucket, gradient: Tensor, memory: Memory, capacity: int) -> Selection:
         threshold = self._threshold(gradient)
         if self._compressor.holds_density:
-            cutoff = _cutoff(self._sample(bucket, gradient, memory), capacity / len(gradient))
-            threshold = torch.maximum(threshold, cutoff)
+            sample, room = self._sample(bucket, gradient, memory), capacity / len(gradient)
+            if room * len(sample) >= FEWEST_SAMPLES:  # else it is too small to tell where the payload is full
+                threshold = torch.maximum(threshold, reached_by(sample, room))
         selection = memory.select(gradient, bucket.span, threshold=threshold, capacity=capacity)
         return selection._replace(note=self._reached(bucket, gradient))
 
@@ -253,11 +254,6 @@ class ByThreshold:
 
     def load_scalars(self, scalars: dict[str, Any]) -> None:
         self._compressor.load_scalars(scalars)
-
-
-def _cutoff(sample: Tensor, room: float) -> Tensor:
-    """Return the magnitude that the share `room` of `sample` `(n,)` reaches; 0: the sample is too small to tell."""
-    return reached_by(sample, room) if room * len(sample) >= FEWEST_SAMPLES else sample.new_zeros(())
 
 
 def build(config: ThresholdConfig, buffer: GradientBuffer, connection: Connection, *, seed: int) -> SparseExchange:

@@ -13,7 +13,7 @@ from trainers.exchange.connection import Connection
 from trainers.exchange.kernels.entries import Entries
 from trainers.exchange.kernels.quantile import LEAST_THRESHOLD
 from trainers.exchange.memory import Memory, Selection
-from trainers.exchange.selector import Count
+from trainers.exchange.selector import Count, next_capacities
 from trainers.exchange.step_result import all_finite
 from trainers.methods.exchange.topk.spec import TopKConfig
 from trainers.methods.levels import prices
@@ -27,7 +27,6 @@ from trainers.methods.levels.cat import (
 )
 from trainers.methods.levels.level import Level, common
 from trainers.methods.levels.spec import CatConfig
-from trainers.traffic import collectives
 from trainers.traffic.buckets import Bucket
 
 
@@ -107,8 +106,7 @@ class ByEfficiency:
         return Selection.of(Entries(drawn.int(), values), wanted, all_finite(corrected))
 
     def observe(self, reports: Sequence[Report]) -> None:
-        wanted = [report.most_wanted for report in reports]
-        self._capacities = [collectives.capacity_for(most, d) for most, d in zip(wanted, self._sizes, strict=True)]
+        self._capacities = next_capacities(reports, self._sizes)
         self._taken += 1
 
     def scalars(self) -> dict[str, Any]:

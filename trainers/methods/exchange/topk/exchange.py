@@ -12,7 +12,7 @@ from trainers.exchange.by_count import ByCount
 from trainers.exchange.connection import Connection
 from trainers.exchange.kernels.quantile import LEAST_THRESHOLD, reached_by
 from trainers.exchange.memory import Memory, Selection
-from trainers.exchange.selector import Count, Selector
+from trainers.exchange.selector import Count, Selector, next_capacities
 from trainers.exchange.sparse import SparseExchange
 from trainers.methods.exchange.topk.by_efficiency import ByEfficiency
 from trainers.methods.exchange.topk.spec import TopKConfig
@@ -63,8 +63,7 @@ class Globally:
         return Count.of((memory.corrected(gradient, bucket.span).abs() >= self._threshold).sum(), gradient)
 
     def observe(self, reports: Sequence[Report]) -> None:
-        wanted = [report.most_wanted for report in reports]
-        self._capacities = [collectives.capacity_for(most, d) for most, d in zip(wanted, self._sizes, strict=True)]
+        self._capacities = next_capacities(reports, self._sizes)
 
     def scalars(self) -> dict[str, Any]:
         return {"level": self._level, "capacities": self._capacities}

@@ -12,7 +12,7 @@ from trainers.exchange.step_result import Exchanged
 from trainers.methods.levels.regimes import Regimes
 from trainers.methods.sync.accordion_batch.spec import AccordionBatchConfig
 from trainers.methods.sync.parts import PolicyParts
-from trainers.methods.sync.policy import Parts, Update
+from trainers.methods.sync.policy import Parts, PolicyBase, Update
 from trainers.snapshot import Stateless
 from trainers.traffic.buckets import Bucket
 
@@ -63,7 +63,7 @@ class Holding(Stateless):
         self._count, self.batch = scalars["count"], scalars["batch"]
 
 
-class AccordionBatch:
+class AccordionBatch(PolicyBase):
     """Small batches in critical regimes, and from the first other one on `factor` times as large ones.
 
     Their gradient is the mean of those of so many steps, on the same samples in the same order; only one of these steps
@@ -89,14 +89,8 @@ class AccordionBatch:
     def gradients(self) -> Exchange:
         return self._holding
 
-    def use(self, option: str | None) -> None:
-        return
-
     def learning_rate(self, learning_rate: float, step: int) -> float:
         return learning_rate * self._holding.batch if self._holding.is_due else learning_rate
-
-    def amend(self, gradient: Tensor) -> None:
-        return
 
     def advance(self, outcome: Exchanged, update: Update) -> Exchanged:
         self._holding.commit()
@@ -108,9 +102,6 @@ class AccordionBatch:
 
     def divide(self, trained: Parts) -> tuple[Parts, Parts]:
         return trained, {"sync": self}
-
-    def settle(self) -> None:
-        return
 
     def tensors(self) -> dict[str, Tensor]:
         return self._holding.tensors() | self._regimes.tensors()

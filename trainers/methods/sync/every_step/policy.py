@@ -1,16 +1,14 @@
 """Synchronous SGD: the trivial policy."""
 
-from torch import Tensor
-
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.step_result import Exchanged
 from trainers.methods import registry
 from trainers.methods.sync.every_step.spec import EveryStepConfig
 from trainers.methods.sync.parts import PolicyParts
-from trainers.methods.sync.policy import Parts, SyncPolicy, Update
+from trainers.methods.sync.policy import Parts, PolicyBase, SyncPolicy, Update
 
 
-class EveryStep:
+class EveryStep(PolicyBase):
     """Gradients are exchanged in every step: parameters are equal, and nothing is left to do."""
 
     is_apart = False
@@ -18,23 +16,11 @@ class EveryStep:
     def __init__(self, exchange: Exchange) -> None:
         self.gradients = self.exchange = exchange
 
-    def use(self, option: str | None) -> None:
-        return
-
-    def learning_rate(self, learning_rate: float, step: int) -> float:
-        return learning_rate
-
-    def amend(self, gradient: Tensor) -> None:
-        return
-
     def advance(self, outcome: Exchanged, update: Update) -> Exchanged:
         return outcome
 
     def divide(self, trained: Parts) -> tuple[Parts, Parts]:
         return trained, {}
-
-    def settle(self) -> None:
-        return
 
 
 def build(config: EveryStepConfig, parts: PolicyParts) -> SyncPolicy:
