@@ -89,8 +89,11 @@ class Optimizer:
                 options["momentum"] = segment.momentum
             group |= {name: value for name, value in options.items() if value is not None and name not in brought}
 
-    def step(self) -> None:
-        """Apply one update. The gradients are used as scratch."""
+    def step(self, loss: float) -> None:
+        """Apply one update. The gradients are used as scratch.
+
+        `loss` is the one whose gradients they are, a mean over the ranks as they are.
+        """
         self._optimizer.step()
 
     def tensors(self) -> dict[str, Tensor]:
