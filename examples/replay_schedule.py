@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from search.schedule import Schedule
 from trainers.methods.optimizer.lars import Lars
 from trainers.methods.optimizer.muon import MuonWithAdamW
+from trainers.methods.optimizer.schedulefree_plus import ScheduleFreePlus
 
 BATCH_SIZE = 64  # of a step: 2 workers x 32
 #: A schedule names its optimizer and its rates; the other knobs are those of the job, here of digits.yaml.
@@ -26,6 +27,7 @@ OPTIMIZERS = {
     "muon": lambda parameters, rate: MuonWithAdamW([{"params": list(parameters), "lr": rate}]),
     "schedulefree_sgd": lambda parameters, rate: SGDScheduleFree(parameters, lr=rate, momentum=0.9, weight_decay=0.001),
     "schedulefree_adamw": lambda parameters, rate: AdamWScheduleFree(parameters, lr=rate),
+    "schedulefree_plus": lambda parameters, rate: ScheduleFreePlus(parameters, lr=rate),
 }
 
 
@@ -58,7 +60,7 @@ def train(
         loss = nn.functional.cross_entropy(model(inputs[batch]), targets[batch])
         optimizer.zero_grad()
         loss.backward()
-        optimizer.step()
+        optimizer.step(loss.item)  # ScheduleFree+ asks for the loss
         if step % 100 == 0:
             print(f"step {step}: loss {loss.item():.4f}, learning rate {scheduler.get_last_lr()[0]:.4g}")
         scheduler.step()
@@ -72,7 +74,7 @@ def evaluate(model: nn.Module, *, optimizer: torch.optim.Optimizer, inputs: Tens
 
 
 def is_schedule_free(optimizer: torch.optim.Optimizer) -> bool:
-    return isinstance(optimizer, (SGDScheduleFree, AdamWScheduleFree))
+    return isinstance(optimizer, (SGDScheduleFree, AdamWScheduleFree, ScheduleFreePlus))
 
 
 if __name__ == "__main__":

@@ -330,5 +330,6 @@ OPTIMIZER_TRAITS: dict[str, OptimizerTraits] = {
     "muon": OptimizerTraits(centre=1.0, pick=0.14, cools_down=True),
     "schedulefree_sgd": OptimizerTraits(centre=20.0, pick=1.5, cools_down=False),
     "schedulefree_adamw": OptimizerTraits(centre=3.0, pick=1.5, cools_down=False),
+    "schedulefree_plus": OptimizerTraits(centre=1.0, pick=0.3, cools_down=False),  # not from the benchmark yet
     "own": OptimizerTraits(centre=1.0, pick=0.35, cools_down=True),
 }

@@ -61,9 +61,9 @@ class Line:
             if scales is not None:
                 scales.append(self._gradient_scale())
             self.optimizer.set_learning_rate(rate, self.step)
-            self.optimizer.step()
-            self.step += 1
             losses.append(loss.item())
+            self.optimizer.step(losses[-1])
+            self.step += 1
             if not math.isfinite(losses[-1]):
                 break
         return losses

@@ -42,7 +42,7 @@ from trainers.exchange.pacing import LinkPacer
 from trainers.methods.exchange.auto.spec import ExchangeConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
-from trainers.methods.optimizer.spec import ScheduleFreeSgdConfig, SgdConfig
+from trainers.methods.optimizer.spec import OptimizerConfig, ScheduleFreePlusConfig, ScheduleFreeSgdConfig, SgdConfig
 from trainers.segment import Segment
 from trainers.spec.link import EmulateLink
 from trainers.spec.replica import ReplicaConfig
@@ -144,10 +144,13 @@ def early_stop(rank: int, num_workers: int) -> dict[str, Any]:
 
 
 def equal_parameters(rank: int, num_workers: int) -> dict[str, Any]:
-    """Parameters after training, sparse and then dense."""
-    replica = _replica(rank, num_workers, ThresholdConfig(density=(0.01, 1.0)))
-    losses = [replica.run(Segment(num_steps=15, learning_rate=0.5, level=level)).losses for level in (0.02, 1.0)]
-    return {"bits": digest(list(replica.model.parameters())), "losses": losses}
+    """Parameters after training, sparse and then dense, by optimizer; one of them takes steps by the loss."""
+    ends = {}
+    for optimizer in (ScheduleFreeSgdConfig(), ScheduleFreePlusConfig()):
+        replica = _replica(rank, num_workers, ThresholdConfig(density=(0.01, 1.0)), optimizer=optimizer)
+        losses = [replica.run(Segment(num_steps=15, learning_rate=0.5, level=level)).losses for level in (0.02, 1.0)]
+        ends[optimizer.kind] = {"bits": digest(list(replica.model.parameters())), "losses": losses}
+    return ends
 
 
 def replicas_on_nodes(rank: int, num_workers: int) -> dict[str, Any]:
@@ -176,8 +179,15 @@ def replicas_on_nodes(rank: int, num_workers: int) -> dict[str, Any]:
     }
 
 
-def _replica(rank: int, num_workers: int, exchange: ExchangeConfig, *, per_node: int = 1) -> Replica:
-    optimizer = SgdConfig() if isinstance(exchange, NoneConfig) else ScheduleFreeSgdConfig(learning_rate=0.5)
+def _replica(
+    rank: int,
+    num_workers: int,
+    exchange: ExchangeConfig,
+    *,
+    per_node: int = 1,
+    optimizer: OptimizerConfig | None = None,
+) -> Replica:
+    optimizer = optimizer or (SgdConfig() if isinstance(exchange, NoneConfig) else ScheduleFreeSgdConfig())
     config = ReplicaConfig(workload=DigitsMlp(), optimizer=optimizer, exchange=exchange, workers_per_node=per_node)
     return Replica(config, rank, num_workers, device="cpu")
 

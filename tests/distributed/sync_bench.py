@@ -104,7 +104,7 @@ class SyncBench:
         outcome = self.policy.gradients.step(torch.tensor(self.loss), level, rate)
         if not outcome.is_held:
             self.policy.amend(self.buffer.gradient)
-            self.optimizer.step()
+            self.optimizer.step(outcome.loss)
         self.number += 1
         return self.policy.advance(outcome, Update(self.number, rate, level, period))
 

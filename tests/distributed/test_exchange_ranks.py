@@ -71,8 +71,9 @@ def test_all_ranks_stop_at_the_same_step_with_untouched_parameters(either: Repor
         assert rank["unchanged"]
 
 
-def test_all_ranks_hold_equal_parameters_and_losses(four_ranks: Reports):
-    first, *others = four_ranks["equal_parameters"]
+@pytest.mark.parametrize("optimizer", ["schedulefree_sgd", "schedulefree_plus"])
+def test_all_ranks_hold_equal_parameters_and_losses(four_ranks: Reports, optimizer: str):
+    first, *others = (rank[optimizer] for rank in four_ranks["equal_parameters"])
 
     assert others == [first] * 3
     assert first["losses"][1][-1] < first["losses"][0][0]

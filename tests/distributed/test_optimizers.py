@@ -5,14 +5,20 @@ from collections.abc import Iterator
 import pytest
 
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
-from trainers.methods.optimizer.spec import AutoOptimizerConfig, JobOptimizer, MuonConfig, ScheduleFreeSgdConfig
+from trainers.methods.optimizer.spec import (
+    AutoOptimizerConfig,
+    JobOptimizer,
+    MuonConfig,
+    ScheduleFreePlusConfig,
+    ScheduleFreeSgdConfig,
+)
 from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.training.group import Group, ProcessGroup
 
-OPTIONS = (ScheduleFreeSgdConfig(warmup_steps=3), MuonConfig(weight_decay=0.1))
-RATES = {"schedulefree_sgd": 0.5, "muon": 0.01}
+OPTIONS = (ScheduleFreeSgdConfig(warmup_steps=3), MuonConfig(weight_decay=0.1), ScheduleFreePlusConfig(warmup_steps=3))
+RATES = {"schedulefree_sgd": 0.5, "muon": 0.01, "schedulefree_plus": 0.5}
 
 
 def _config(optimizer: JobOptimizer) -> ReplicaConfig:
@@ -43,14 +49,15 @@ def test_two_ranks_train_with_one_as_if_there_were_no_others(competing: Group, o
         assert ours == _trained(alone, option.kind)
 
 
-def test_two_ranks_go_on_from_a_checkpoint_with_the_one_in_force(competing: Group, tmp_path_factory):
+@pytest.mark.parametrize("kind", ["muon", "schedulefree_plus"])
+def test_two_ranks_go_on_from_a_checkpoint_with_the_one_in_force(competing: Group, kind: str, tmp_path_factory):
     url = str(tmp_path_factory.mktemp("checkpoint"))
     competing.restore("start")
-    _trained(competing, "muon")
+    _trained(competing, kind)
     competing.save(url)
-    straight_on = _trained(competing, "muon")
+    straight_on = _trained(competing, kind)
 
     competing.restore("start")
     competing.load(url)
 
-    assert _trained(competing, "muon") == straight_on
+    assert _trained(competing, kind) == straight_on

@@ -18,6 +18,7 @@ RATES = {
     "muon": 0.01,
     "schedulefree_sgd": 1.0,
     "schedulefree_adamw": 2.5e-3,
+    "schedulefree_plus": 1.0,
 }
 
 

@@ -81,6 +81,12 @@ def accepted(changes: dict[str, Any]) -> JobSpec:
             None,
             "one number",
         ),
+        (
+            {"optimizer": {"kind": "schedulefree_plus", "interpolation": [0.8, 0.9]}},
+            "/optimizer/interpolation",
+            None,
+            "one number",
+        ),
         ({"workload": DIGITS | {"batch_size": [64, 16]}}, "/workload/batch_size", [64, 16], "low < high"),
         ({"workload": DIGITS | {"batch_size": [16, 1000]}}, "/workers/count", 2, "[1, 1]"),
         ({"optimizer": SGD | {"momentum": [0.8, 0.9]}} | COSINE, "/optimizer/momentum", [0.8, 0.9], "one number"),
@@ -254,7 +260,7 @@ def test_the_workers_timeout_is_that_of_every_collective():
     assert spec.replica.collective_timeout_s == 600
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "schedulefree_sgd", "schedulefree_adamw"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "schedulefree_sgd", "schedulefree_adamw", "schedulefree_plus"])
 def test_the_lowest_rate_that_is_accepted_opens_a_search(optimizer: str) -> None:
     spec = JobSpec.model_validate(JOB | {"optimizer": {"kind": optimizer, "learning_rate": 1e-8}})
     space = SearchSpace(optimizer=optimizer, guess=Values(learning_rate=spec.optimizer.learning_rate))

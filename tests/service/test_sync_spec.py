@@ -63,6 +63,7 @@ TOPK = {"kind": "topk", "density": 0.1}
         ("cocod_sgd", {"kind": "fp16"}, "sgd", "`cocod_sgd` averages exactly"),
         ("overlap_local_sgd", TOPK, "sgd", "give `exchange: {kind: none}`"),
         ("vrl_sgd", {"kind": "none"}, "schedulefree_sgd", "corrects one iterate"),
+        ("vrl_sgd", {"kind": "none"}, "schedulefree_plus", "corrects one iterate"),
         ("local_sgd", {"kind": "dgc", "density": 0.1}, "own", "accumulates the momentum of gradients"),
         ("local_sgd", TOPK | {"memory": "ef21"}, "sgd", "has no plain residual"),
         ("stl_sgd", TOPK | {"lr_corrected": True}, "sgd", "has no plain residual"),

@@ -19,6 +19,7 @@ from trainers.methods.optimizer.spec import (
     MuonConfig,
     OptimizerConfig,
     ScheduleFreeAdamWConfig,
+    ScheduleFreePlusConfig,
     ScheduleFreeSgdConfig,
     SgdConfig,
 )
@@ -31,6 +32,7 @@ OPTIMIZERS: dict[str, OptimizerConfig] = {
     "muon": MuonConfig(learning_rate=1e-3, warmup_steps=5),
     "schedulefree_sgd": ScheduleFreeSgdConfig(learning_rate=0.5, weight_decay=1e-4, warmup_steps=5),
     "schedulefree_adamw": ScheduleFreeAdamWConfig(learning_rate=2.5e-3, warmup_steps=5),
+    "schedulefree_plus": ScheduleFreePlusConfig(learning_rate=0.3, weight_decay=20, warmup_steps=5),
 }
 EXCHANGES = {"none": NoneConfig(), "threshold": ThresholdConfig(density=0.02)}
 

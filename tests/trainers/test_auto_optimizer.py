@@ -13,8 +13,10 @@ from trainers.spec.replica import ReplicaConfig
 from trainers.training.checkpoint import commit_manifest
 from trainers.training.replica import Replica
 
-AUTO = AutoOptimizerConfig(options=({"kind": "sgd", "weight_decay": 0.01}, "adamw", "muon", "schedulefree_sgd"))
-RATES = {"sgd": 0.1, "adamw": 0.003, "muon": 0.01, "schedulefree_sgd": 1.0}
+AUTO = AutoOptimizerConfig(
+    options=({"kind": "sgd", "weight_decay": 0.01}, "adamw", "muon", "schedulefree_sgd", "schedulefree_plus")
+)
+RATES = {"sgd": 0.1, "adamw": 0.003, "muon": 0.01, "schedulefree_sgd": 1.0, "schedulefree_plus": 0.5}
 KINDS = list(RATES)
 Make = Callable[..., ReplicaConfig]
 
@@ -63,7 +65,7 @@ def test_it_goes_on_bit_for_bit_from_a_checkpoint(make_config: Make, kind: str, 
 
 @pytest.mark.parametrize("kind", [None, "lars"])
 def test_a_segment_must_name_one_of_them(make_config: Make, kind: str | None):
-    with pytest.raises(ValueError, match=r"`optimizer` must be one of \['sgd', 'adamw', 'muon', 'schedulefree_sgd'\]"):
+    with pytest.raises(ValueError, match=r"`optimizer` must be one of \['sgd', 'adamw', 'muon', 'schedulefree_sgd', "):
         _replica(make_config).run(Segment(num_steps=1, learning_rate=0.1, level=0.1, optimizer=kind))
 
 

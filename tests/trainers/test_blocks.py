@@ -157,7 +157,7 @@ def updates(config: OptimizerConfig, blocks: BlocksConfig, num_steps: int) -> to
         buffer.expect()
         workload.loss(model, None).backward()
         buffer.finish()
-        optimizer.step()
+        optimizer.step(1.0)
         moves.append(nn.utils.parameters_to_vector(parameters).detach() - start)
         nn.utils.vector_to_parameters(start.clone(), parameters)
     return torch.stack(moves)

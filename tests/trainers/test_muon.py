@@ -48,7 +48,7 @@ def _trained(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
         for parameter in model.parameters():
             parameter.grad = _gradient(parameter, step)
         optimizer.set_learning_rate(RATE, step)
-        optimizer.step()
+        optimizer.step(1.0)
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 

@@ -23,7 +23,7 @@ def steps(optimizer: Optimizer, parameter: Parameter, which: range, *, learning_
     for step in which:
         parameter.grad = gradient(step)
         optimizer.set_learning_rate(learning_rate, step)
-        optimizer.step()
+        optimizer.step(1.0)
 
 
 def fresh(config: OptimizerConfig) -> tuple[Optimizer, Parameter]:

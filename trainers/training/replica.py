@@ -306,17 +306,17 @@ class Replica:
         scale = self._blocks.gradient_scale()
         if not outcome.diverged:
             if not outcome.is_held:
-                self._update()
+                self._update(outcome.loss)
             self._steps.taken += 1
             outcome = self._sync.advance(outcome, Update(self.step, learning_rate, segment.level, segment.period))
         return outcome, scale
 
-    def _update(self) -> None:
-        """Step with the gradient in the buffer."""
+    def _update(self, loss: float) -> None:
+        """Step with the gradient in the buffer, which is that of `loss`."""
         self._sync.amend(self._buffer.gradient)
         if self.config.clip is not None:
             self._buffer.clip(self.config.clip)
-        self._optimizer.step()
+        self._optimizer.step(loss)
 
     def _exchanged(self, segment: Segment, learning_rate: float, *, is_first: bool) -> Exchanged:
         """Fill the gradient buffer by this rank's micro-batches, and replace it by what the policy steps with.

@@ -47,8 +47,8 @@ class AutoOptimizer(Optimizer):
     def set_options(self, segment: Segment) -> None:
         self._in_force.set_options(segment)
 
-    def step(self) -> None:
-        self._in_force.step()
+    def step(self, loss: float) -> None:
+        self._in_force.step(loss)
 
     @property
     def averages(self) -> bool:

@@ -10,6 +10,7 @@ from torch.nn import Parameter
 
 from trainers.methods.optimizer.lars import Lars
 from trainers.methods.optimizer.muon import MuonWithAdamW, embeddings
+from trainers.methods.optimizer.schedulefree_plus import ScheduleFreePlus
 from trainers.methods.optimizer.spec import (
     AdamWConfig,
     LarsConfig,
@@ -17,6 +18,7 @@ from trainers.methods.optimizer.spec import (
     OptimizerConfig,
     OwnOptimizerConfig,
     ScheduleFreeAdamWConfig,
+    ScheduleFreePlusConfig,
     ScheduleFreeSgdConfig,
     SgdConfig,
 )
@@ -27,7 +29,15 @@ from trainers.workload import Workload, WorkloadError
 Group = dict[str, Any]  # a torch parameter group
 #: Of parameters whose rates are the optimizer's.
 NO_FACTORS: Mapping[Parameter, float] = {}
-OurOptimizerConfig = SgdConfig | LarsConfig | AdamWConfig | MuonConfig | ScheduleFreeSgdConfig | ScheduleFreeAdamWConfig
+OurOptimizerConfig = (
+    SgdConfig
+    | LarsConfig
+    | AdamWConfig
+    | MuonConfig
+    | ScheduleFreeSgdConfig
+    | ScheduleFreeAdamWConfig
+    | ScheduleFreePlusConfig
+)
 
 
 class Optimizer:
@@ -89,9 +99,15 @@ class Optimizer:
                 options["momentum"] = segment.momentum
             group |= {name: value for name, value in options.items() if value is not None and name not in brought}
 
-    def step(self) -> None:
-        """Apply one update. The gradients are used as scratch."""
-        self._optimizer.step()
+    def step(self, loss: float) -> None:
+        """Apply one update. The gradients are used as scratch.
+
+        `loss` is the one whose gradients they are, a mean over the ranks as they are. ScheduleFree+ alone asks for it.
+        """
+        if isinstance(self._optimizer, ScheduleFreePlus):
+            self._optimizer.step(lambda: loss)
+        else:
+            self._optimizer.step()
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the live state tensors by name; a step updates them in place.
@@ -286,6 +302,14 @@ def _of_kind(config: OurOptimizerConfig, groups: list[Group], model: nn.Module) 
                 betas=config.betas,
                 weight_decay=decay,
             )
+        case ScheduleFreePlusConfig():
+            return ScheduleFreePlus(
+                groups,
+                betas=config.betas,
+                interpolation=config.interpolation,
+                l1_momentum=config.l1_momentum,
+                weight_decay=decay,
+            )
         case ScheduleFreeSgdConfig():
             optimizer: torch.optim.Optimizer = SGDScheduleFree(groups, momentum=config.momentum, weight_decay=decay)
         case ScheduleFreeAdamWConfig():
@@ -309,7 +333,7 @@ def _initial_state(config: OptimizerConfig, group: Group, parameter: Parameter) 
             return {"z": start}
         case ScheduleFreeAdamWConfig():
             return {"z": start, "exp_avg_sq": zeros}
-        case OwnOptimizerConfig():
+        case ScheduleFreePlusConfig() | OwnOptimizerConfig():
             return {}
 
 
@@ -319,6 +343,8 @@ def _interpolation(config: OptimizerConfig, group: Group) -> float | None:
             return float(group["momentum"])
         case ScheduleFreeAdamWConfig():
             return float(group["betas"][0])
+        case ScheduleFreePlusConfig():
+            return float(group["interpolation"])
         case _:
             return None
 

@@ -89,6 +89,23 @@ class ScheduleFreeAdamWConfig(Config):
     warmup_steps: int = Field(0, ge=0, description="linear ramp from the first step")
 
 
+class ScheduleFreePlusConfig(Config):
+    """ScheduleFree+: Polyak's step along AdamW's direction, averaged (Defazio, 2026).
+
+    The step follows from the loss, so the loss must have a least value of about 0: below 0 there are no steps.
+    """
+
+    kind: Literal["schedulefree_plus"] = "schedulefree_plus"
+    learning_rate: LearningRate = Field(1.0, description="times Polyak's step")
+    betas: tuple[Momentum, Momentum] = (0.9, 0.95)
+    interpolation: Interpolation = Field(0.9, description="the interpolation beta")
+    l1_momentum: Momentum = Field(0.9, description="of the average of the gradient's L1 norm, which divides the step")
+    weight_decay: WeightDecay | tuple[WeightDecay, WeightDecay] = Field(
+        0.0, description="times the squared step: rather 20 or 50 than 0.1"
+    )
+    warmup_steps: int = Field(0, ge=0, description="linear ramp from the first step")
+
+
 class MuonConfig(Config):
     """Muon for matrices and kernels (Jordan, 2024), AdamW for the rest, at one learning rate.
 
@@ -119,16 +136,23 @@ OptimizerConfig = Annotated[
     | MuonConfig
     | ScheduleFreeSgdConfig
     | ScheduleFreeAdamWConfig
+    | ScheduleFreePlusConfig
     | OwnOptimizerConfig,
     Field(discriminator="kind"),
 ]
 
 #: Those that can compete: all their state exists before the first step, so a probe can be taken back to there.
 ContenderConfig = Annotated[
-    SgdConfig | LarsConfig | AdamWConfig | MuonConfig | ScheduleFreeSgdConfig | ScheduleFreeAdamWConfig,
+    SgdConfig
+    | LarsConfig
+    | AdamWConfig
+    | MuonConfig
+    | ScheduleFreeSgdConfig
+    | ScheduleFreeAdamWConfig
+    | ScheduleFreePlusConfig,
     Field(discriminator="kind"),
 ]
-ContenderKind = Literal["sgd", "lars", "adamw", "muon", "schedulefree_sgd", "schedulefree_adamw"]
+ContenderKind = Literal["sgd", "lars", "adamw", "muon", "schedulefree_sgd", "schedulefree_adamw", "schedulefree_plus"]
 
 
 def _of_kind(given: object) -> object:
@@ -149,7 +173,7 @@ class AutoOptimizerConfig(Config):
     options: tuple[Contender, ...] = Field(
         (MuonConfig(), AdamWConfig(), ScheduleFreeSgdConfig(), SgdConfig()),
         min_length=2,
-        max_length=6,
+        max_length=7,
         description="what competes, as `adamw`, or with knobs: `{kind: sgd, learning_rate: 0.05}`. A short budget has "
         "room for the first ones alone, and where nothing shows progress the first one's guess is trained",
     )
@@ -199,6 +223,18 @@ METHODS = (
     ),
     Method("optimizer", ScheduleFreeSgdConfig, papers=(_SCHEDULE_FREE,)),
     Method("optimizer", ScheduleFreeAdamWConfig, papers=(_SCHEDULE_FREE,)),
+    Method(
+        "optimizer",
+        ScheduleFreePlusConfig,
+        papers=(
+            Paper(
+                "Defazio",
+                "ScheduleFree+: Scaling learning-rate-free & schedule-free learning to large language models",
+                "arXiv:2605.19095",
+                2026,
+            ),
+        ),
+    ),
     Method("optimizer", OwnOptimizerConfig),
     Method("optimizer", AutoOptimizerConfig, beside={"controller": {"kind": "bo"}}),
 )
