@@ -199,6 +199,8 @@ class StagedConfig(RateRange):
 
 #: Longer probes of the first search where the coarse ones do not decide.
 FINALISTS = 3
+#: Where the rate alone is searched, three of so many steps know it better than the coarse ones (docs/decisions/0016).
+PAYING_STEPS = 40
 #: Probes may spend this share of a run of so many steps; in the longest runs at least the other one.
 MOST_SEARCH, SHORT_RUN, LEAST_SEARCH = 0.20, 480, 0.03
 
@@ -216,7 +218,7 @@ class WideConfig(StagedConfig):
         ge=0,
         le=16,
         description="longer probes of the first search about the rate that the coarse ones found; null: 3 where a "
-        "further value is searched, 1 where exchanges compete, else none",
+        "further value is searched, or where they have 40 steps each, 1 where exchanges compete, else none",
     )
     wide_probes_per_axis: int = Field(3, ge=0, le=8, description="more of them for each further axis")
     wide_decades: PositiveFloat = Field(

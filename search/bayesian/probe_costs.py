@@ -2,7 +2,7 @@
 
 import math
 
-from search.bayesian.stage import Proposal, SearchSetup, Stage
+from search.bayesian.stage import KEPT_PART, Proposal, SearchSetup, Stage
 from search.budget import spending
 from search.budget.spending import Amounts
 from search.config import FINALISTS
@@ -10,8 +10,6 @@ from search.curves.curve_summary import Reading
 from search.space import distance
 from search.types import SEARCHED, Allowance, Candidate, Refusal, Spent, Values
 
-#: Of what searching may spend, the part that the wide search keeps for later ones; its shortest probes may use it too.
-KEPT_PART = {"events": 0.25, "stages": 0.6}
 #: Finalists of which one probe may take the place: a costly one leaves room for as many.
 MIN_FINALISTS = 2
 #: A later search compares at least the incumbent and one rival.
@@ -67,15 +65,15 @@ def room(setup: SearchSetup, search: Spent, spent: Spent) -> Amounts:
 def probe_amounts(setup: SearchSetup, stage: Stage) -> Amounts:
     """Return what each probe of `stage` should spend: the same for all of them, fixed when the stage opened.
 
-    Finalists of the wide search share what the probes before them left of the cap; one more may extend their range. A
-    later probe gets `probe_fraction` of its stage's commit, but no more than an equal part of what searching may still
+    Finalists of the wide search share what the probes before them left of the cap. One more may extend their range: of
+    the rate alone it takes what is kept for later searches, else it has its part. A later probe gets `probe_fraction` of its stage's commit, but no more than an equal part of what searching may still
     spend: of the stage's share of it where every stage searches, else of half.
     """
     config, budget = setup.config, setup.budget
     if not stage.has_incumbent:
         share = spending.scale(search_cap(setup), 1 - KEPT_PART[config.revisit])
         left = spending.subtract(share, spending.amounts(budget, stage.search_coarse))
-        return spending.scale(left, 1 / (max(setup.wide_probes, FINALISTS) + 1))
+        return spending.scale(left, 1 / (max(setup.wide_probes, FINALISTS) + (not setup.is_of_rate_alone)))
     shares = setup.shares(stage.index)
     part = shares[0] / sum(shares)
     of_commit = spending.scale(spending.remaining(budget, stage.opened), part * config.probe_fraction)

@@ -35,8 +35,8 @@ Array = NDArray[np.float64]
 LEAST_EXTENSION = 1.5
 #: An end of the finalists' range that turns out best is extended once: they share what there is with one more.
 MAX_FINALIST_EXTENSIONS = 1
-#: Neighbouring finalists differ by this factor of the learning rate.
-FINALIST_STEP = 2.0
+#: Neighbouring finalists differ by this factor of the learning rate: where that alone is searched, and elsewhere.
+RATE_STEP, JOINT_STEP = math.sqrt(10), 2.0
 #: From this share of the budget on, a learning rate no longer rises: a probe does not see slow divergence.
 LAST_RISE = 0.5
 #: Values closer than this were tried already.
@@ -154,7 +154,7 @@ def _propose_finalist(setup: SearchSetup, stage: Stage) -> Proposal | None:
     if left and len(own) < wanted:
         return Proposal(left[0], "finalist", rung)
     if not stage.pending and len(extensions) < MAX_FINALIST_EXTENSIONS:
-        extension = _extension(setup, finalists, FINALIST_STEP)
+        extension = _extension(setup, finalists, _finalist_step(setup))
         if extension is not None:
             return Proposal(extension, "finalist", rung)
     if len(own) - len(extensions) < wanted:
@@ -173,12 +173,16 @@ def finalist_plan(setup: SearchSetup, stage: Stage) -> list[Values]:
     rate and level apart. Further axes start from where the run opens, and are then spread over their ranges (Sobol).
     """
     centre = coarse_pick(setup, stage.at(0))
-    rates = [setup.clip_rate(centre * FINALIST_STEP**step) for step in (0, 1, -1)]
+    rates = [setup.clip_rate(centre * _finalist_step(setup) ** step) for step in (0, 1, -1)]
     levels = _alternating_levels(setup, [0, 1, 2])
     return [
         spread.model_copy(update={"learning_rate": rate, "level": level})
         for rate, level, spread in zip(rates, levels, _spread(setup, len(rates)), strict=True)
     ]
+
+
+def _finalist_step(setup: SearchSetup) -> float:
+    return RATE_STEP if setup.is_of_rate_alone else JOINT_STEP
 
 
 def _around_finalists(setup: SearchSetup, tried: list[Values]) -> Box:

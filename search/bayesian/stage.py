@@ -13,6 +13,7 @@ from search.config import (
     CONTEST_RATES,
     FINALISTS,
     OPTIMIZER_TRAITS,
+    PAYING_STEPS,
     Budget,
     OptimizerTraits,
     SearchConfig,
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 BARRED_SHARE = 0.7
 #: ... at values within this factor of what also decides whether a rate diverges (momentum: of 1 - momentum).
 BARRED_FACTOR = 3.0
+#: Of what searching may spend, the part that the wide search keeps for later ones; its shortest probes may use it too.
+KEPT_PART = {"events": 0.25, "stages": 0.6}
 #: Finalists more where the level is searched: a surrogate needs four.
 LEVEL_PROBES = 2
 #: Rung 0 are the probes that tell decades apart.
@@ -126,9 +129,24 @@ class SearchSetup:
         """Those of them with the exchange and the optimizer that do best; each that competes with it has one more."""
         first = self.config.wide_probes
         if first is None:
-            first = FINALISTS if self.space.ranges else min(1, len(self.space.options) + len(self.space.optimizers))
+            is_wanted = self._finalists_pay if self.is_of_rate_alone else bool(self.space.ranges)
+            first = FINALISTS if is_wanted else min(1, len(self.space.options) + len(self.space.optimizers))
         of_axes = self.config.wide_probes_per_axis * len(self.space.further)
         return first + LEVEL_PROBES * bool(self.space.axis("level")) + of_axes
+
+    @property
+    def is_of_rate_alone(self) -> bool:
+        """True where the learning rate is the only value that is searched."""
+        return not (self.space.ranges or self.space.options or self.space.optimizers)
+
+    @property
+    def _finalists_pay(self) -> bool:
+        """True where the cap leaves each finalist enough steps to tell the rate better than coarse probes do."""
+        if self.num_steps is None:
+            return False
+        num_rounds = math.ceil(len(self.coarse_rates) / self.space.num_alone)
+        left = self._cap_steps * (1 - KEPT_PART[self.config.revisit]) - num_rounds * self.config.coarse_probe_steps
+        return left >= FINALISTS * PAYING_STEPS
 
     @property
     def coarse_rates(self) -> list[float]:

@@ -176,8 +176,9 @@ def parabola_peak(setup: SearchSetup, stage: Stage) -> Values | None:
 def steady_scores(stage: Stage) -> list[Score]:
     """Return the scores of `stage`, without a reward where a finalist jumps.
 
-    It jumps if its loss rises clearly above that of the next lower rate on the same batch, all other values equal. Its
-    rate is at the edge of what trains at all, and a longer run at it goes over the edge.
+    It jumps if in its last third its loss lies clearly above that of the next lower rate on the same batch, all other
+    values equal. Its rate is at the edge of what trains at all, and a longer run at it goes over the edge. What is
+    before only tells that a high rate overshoots at first.
     """
     found, level = scores(stage), stage_level(stage)
     by_rate = sorted(range(len(found)), key=lambda index: found[index].values.learning_rate)
@@ -199,7 +200,8 @@ def _jumps(probe: Probe, below: Probe, *, level: float) -> bool:
         return False  # the jump may be another value's
     losses, others = (np.asarray(each.reading.losses) for each in (probe, below))
     num_points = min(len(losses), len(others))
-    return bool(np.any(losses[:num_points] - others[:num_points] > JUMP * abs(level)))
+    last = slice(2 * num_points // 3, num_points)
+    return bool(np.any(losses[last] - others[last] > JUMP * abs(level)))
 
 
 def interpolated_peak(

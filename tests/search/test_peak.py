@@ -19,6 +19,7 @@ from search.space import SearchSpace
 from search.types import Allowance, Candidate, Observation, Spent, Values
 
 NUM_STEPS = 20
+LATE = 5 * NUM_STEPS // 6
 PROBLEM = SearchSetup(
     space=SearchSpace(optimizer="sgd", guess=Values(learning_rate=0.1)),
     config=BoConfig(),
@@ -115,8 +116,8 @@ def falling(end: float, *, noise: float = 0.0) -> list[float]:
 
 
 def jumping(end: float) -> list[float]:
-    """Return losses that jump on the way and come back."""
-    return [loss + 1.0 * (step == NUM_STEPS // 3) for step, loss in enumerate(falling(end))]
+    """Return losses that jump in their last third and come back."""
+    return [loss + 1.0 * (step == LATE) for step, loss in enumerate(falling(end))]
 
 
 def test_a_neighbour_that_diverged_brackets_the_vertex_as_one_with_a_low_reward_does():
@@ -136,12 +137,18 @@ def test_a_finalist_that_jumps_brackets_the_vertex_and_is_not_chosen():
 
 
 def test_a_jump_is_one_above_the_next_lower_rate_that_does_not_jump_on_the_same_batch():
-    shared = [loss + 1.0 * (step == NUM_STEPS // 3) for step, loss in enumerate(falling(1.5))]
+    shared = jumping(1.5)
     on_the_same_batch = stage_of({0.4: jumping(1.1), 0.2: jumping(1.3), 0.1: shared})
     one_after_the_other = stage_of({0.4: jumping(1.1), 0.2: jumping(1.3), 0.1: falling(1.5)})
 
     assert all(score.reward is not None for score in steady_scores(on_the_same_batch))
     assert [score.reward is None for score in steady_scores(one_after_the_other)] == [True, True, False]
+
+
+def test_a_rate_that_overshoots_at_first_and_then_trains_is_no_jump():
+    early = [loss + 1.0 * (step == NUM_STEPS // 3) for step, loss in enumerate(falling(1.1))]
+
+    assert all(score.reward is not None for score in steady_scores(stage_of({0.1: falling(1.3), 0.4: early})))
 
 
 def test_short_probes_are_not_asked_to_be_steady():

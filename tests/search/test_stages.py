@@ -377,7 +377,7 @@ def test_a_restored_controller_knows_what_was_promoted(switch):
 
 
 @pytest.mark.parametrize(
-    ("max_search_fraction", "num_probes", "num_steps"), [(0.9, 3, 56), (0.14, 3, 27), (0.045, 2, 20), (0.035, 0, 0)]
+    ("max_search_fraction", "num_probes", "num_steps"), [(0.9, 3, 30), (0.14, 3, 27), (0.045, 2, 20), (0.035, 0, 0)]
 )
 def test_over_the_cap_probes_shrink_to_their_least_and_then_are_dropped(max_search_fraction, num_probes, num_steps):
     given = {"max_search_fraction": max_search_fraction, "min_probe_steps": 20, "num_stages": 3}

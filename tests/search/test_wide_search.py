@@ -2,6 +2,7 @@
 
 import math
 import re
+from itertools import pairwise
 
 import pytest
 
@@ -10,7 +11,7 @@ from search.bayesian.proposals import MAX_FINALIST_EXTENSIONS
 from search.bayesian.rewards import scores
 from search.bayesian.stage import BARRED_SHARE, Stage
 from search.budget.link import StepCost
-from search.config import BoConfig, Budget
+from search.config import PAYING_STEPS, BoConfig, Budget
 from search.curves.curve_summary import Reading
 from search.space import Axis, SearchSpace
 from search.types import Allowance, Candidate, Observation, Spent, Values
@@ -97,6 +98,17 @@ def test_finalists_follow_where_a_further_value_is_searched_or_no_short_probe_tr
     assert sum(each.rung for each in further) >= 5
     assert sum(each.rung for each in untrained) >= 3
     assert not any(each.rung for each in _search(_controller(), _bowl))
+
+
+@pytest.mark.parametrize(("steps", "num_finalists"), [(1000, 0), (2200, 0), (2300, 3), (30_000, 3)])
+def test_of_the_rate_alone_finalists_are_trained_where_each_has_forty_steps(steps, num_finalists):
+    asked = _search(_controller(budget=Budget(steps=steps)), _bowl)
+    finalists = [each for each in asked if each.rung]
+
+    rates = sorted(each.values.learning_rate for each in finalists)
+    assert len(rates) == num_finalists
+    assert all(each.allowance.steps >= PAYING_STEPS and each.decay == 0.5 for each in finalists)
+    assert all(high / low == pytest.approx(math.sqrt(10)) for low, high in pairwise(rates))
 
 
 @pytest.mark.parametrize("factor", [0.01, 100.0])
