@@ -106,7 +106,7 @@ def test_of_the_rate_alone_finalists_are_trained_where_each_has_forty_steps(step
     finalists = [each for each in asked if each.rung]
 
     rates = sorted(each.values.learning_rate for each in finalists)
-    assert len(rates) == num_finalists
+    assert num_finalists <= len(rates) <= num_finalists + MAX_FINALIST_EXTENSIONS * bool(num_finalists)
     assert all(each.allowance.steps >= PAYING_STEPS and each.decay == 0.5 for each in finalists)
     assert all(high / low == pytest.approx(math.sqrt(10)) for low, high in pairwise(rates))
 
