@@ -11,7 +11,6 @@ from typing import TypeVar
 import httpx2
 
 from service.wire.records import (
-    DRIVER_STREAM,
     Acknowledgement,
     AnyRecord,
     AttemptBrief,
@@ -237,18 +236,9 @@ class LeaseKeeper:
             except Stopped as told:
                 stopped = told
             else:
-                heard, stopped = time.monotonic(), _superseded(answer)
+                heard, stopped = time.monotonic(), None
+                if answer.control is Control.FENCED:
+                    stopped = Stopped(Control.FENCED, "told to stop: another attempt owns the job")
             if stopped is not None:
                 self._on_loss(stopped)
                 return
-
-
-def _superseded(answer: Acknowledgement) -> Stopped | None:
-    if answer.control is not Control.FENCED:
-        return None
-    return Stopped(Control.FENCED, "told to stop: another attempt owns the job")
-
-
-def driver_reporter(door: Door, *, max_silence_s: float) -> Reporter:
-    """Return the driver's own stream."""
-    return Reporter(door, DRIVER_STREAM, max_silence_s=max_silence_s)
