@@ -161,7 +161,7 @@ def run(job: JobRow, *, now: float) -> None:
     jobs.transition(job, to, now=now, reason=reason)
 
 
-def end(session: Session, attempt: AttemptRow, *, outcome: str, reason: str, now: float) -> None:
+def end(attempt: AttemptRow, *, outcome: str, reason: str, now: float) -> None:
     """Close the attempt; its writes are refused from now on."""
     attempt.ended_at, attempt.outcome, attempt.reason = now, outcome, reason
 
@@ -172,10 +172,10 @@ def lose(session: Session, job: JobRow, *, reason: str, now: float, max_attempts
         return
     attempt = require_owner(session, job, job.attempt)
     if (wanted := _WANTED.get(job.job_state)) is not None:
-        end(session, attempt, outcome=wanted.value, reason=reason, now=now)
+        end(attempt, outcome=wanted.value, reason=reason, now=now)
         jobs.transition(job, wanted, now=now, reason=job.reason)
         return
-    end(session, attempt, outcome="failed", reason=reason, now=now)
+    end(attempt, outcome="failed", reason=reason, now=now)
     num_tried = job.attempt - job.attempts_before
     if num_tried >= max_attempts:
         jobs.transition(job, JobState.FAILED, now=now, reason=reason)
@@ -192,7 +192,7 @@ def back_off_s(num_tried: int) -> float:
 def succeed(session: Session, job: JobRow, *, now: float) -> None:
     """End the current attempt with the job's result; one that was being cancelled is; one about to pause is over."""
     attempt = require_owner(session, job, job.attempt)
-    end(session, attempt, outcome="succeeded", reason="", now=now)
+    end(attempt, outcome="succeeded", reason="", now=now)
     if job.job_state is JobState.CANCELLING:
         jobs.transition(job, JobState.CANCELLED, now=now, reason=job.reason)
         return

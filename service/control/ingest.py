@@ -156,14 +156,11 @@ class Ingest:
         stage = self._decided(trial, record.stage)
         stage.closed, stage.num_steps = True, record.num_steps
         stage.density, stage.threshold, stage.loss = record.density, record.threshold, record.loss
-        if record.num_steps == 0:
-            self._take_back(trial, record)
+        if record.num_steps == 0:  # its commit was rolled back
+            attempts.forget_beyond(self.session, trial, record.step)
+            if trial.steady is not None and trial.steady["stage"] == record.stage:
+                trial.steady = None
         self._keep(trial, stage, record)
-
-    def _take_back(self, trial: TrialRow, record: StageClosed) -> None:
-        attempts.forget_beyond(self.session, trial, record.step)
-        if trial.steady is not None and trial.steady["stage"] == record.stage:
-            trial.steady = None
 
     def _checkpoint(self, trial: TrialRow, record: Checkpointed) -> None:
         self._keep(trial, self._decided(trial, record.stage), record)

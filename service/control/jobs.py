@@ -23,11 +23,6 @@ def require(session: Session, job_id: str) -> JobRow:
     return job
 
 
-def new_id(now: float) -> str:
-    """Return an id that sorts by age: microseconds, then 44 random bits (as RFC 9562's version 7)."""
-    return f"job-{int(now * 1e6):013x}{secrets.randbits(44):011x}"
-
-
 def add(session: Session, spec: JobSpec, *, key: str | None, now: float) -> tuple[JobRow, bool]:
     """Store a queued job with its trials, or find the one that `key` made; the flag says which: made now.
 
@@ -39,7 +34,9 @@ def add(session: Session, spec: JobSpec, *, key: str | None, now: float) -> tupl
             raise KeyReused(f"the key made `{first.id}` from another job; send a new key with a new job")
         return first, False
     body = spec.model_dump(mode="json")
-    job = JobRow(id=new_id(now), name=spec.name, state=JobState.QUEUED.value, spec=body, created_at=now)
+    # Sorts by age: microseconds, then 44 random bits (as RFC 9562's version 7).
+    job_id = f"job-{int(now * 1e6):013x}{secrets.randbits(44):011x}"
+    job = JobRow(id=job_id, name=spec.name, state=JobState.QUEUED.value, spec=body, created_at=now)
     session.add(job)
     session.flush()  # the rows below refer to it
     session.add_all(LabelRow(job_id=job.id, name=name, value=value) for name, value in spec.labels.items())

@@ -4,8 +4,11 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
+
+T = TypeVar("T")
 
 
 def is_running(pid: int, *, word: str) -> bool:
@@ -78,11 +81,9 @@ def reap() -> None:
         return
 
 
-def wait_until(condition: Callable[[], bool], *, timeout_s: float, every_s: float = 0.1) -> bool:
-    """Return whether `condition` came true within `timeout_s`."""
+def wait_until(condition: Callable[[], T], *, timeout_s: float, every_s: float = 0.1) -> T:
+    """Return what `condition` gave: the first that is true, or what there is after `timeout_s`."""
     end = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > end:
-            return False
+    while not (found := condition()) and time.monotonic() <= end:
         time.sleep(every_s)
-    return True
+    return found
