@@ -143,15 +143,13 @@ def _unknown(what: str, name: str, known: Any) -> str:
 @cache
 def _all() -> tuple[Composed, ...]:
     """Return every method as what a job says to choose it, those that are kinds first within each part."""
-    return tuple(_of_kinds()) + COMPOSED
-
-
-def _of_kinds() -> Iterator[Composed]:
+    kinds = []
     for part, union in PARTS.items():
         for kind, config in kinds_of(union).items():
             summary = " ".join((config.__doc__ or "").partition("\n\n")[0].split())
             note = note_of(part, kind)
-            yield Composed(kind, part, summary, note.papers, choosing(part, kind), note.otherwise)
+            kinds.append(Composed(kind, part, summary, note.papers, choosing(part, kind), note.otherwise))
+    return (*kinds, *COMPOSED)
 
 
 @cache
