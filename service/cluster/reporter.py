@@ -71,16 +71,14 @@ class Door:
         return AttemptBrief.model_validate_json(answer)
 
     def post(self, batch: Batch) -> Acknowledgement:
-        return self._acknowledged("/records", batch.model_dump_json())
+        return Acknowledgement.model_validate_json(self._answer("POST", "/records", batch.model_dump_json()))
 
     def renew(self, *, timeout_s: float) -> Acknowledgement:
-        return self._acknowledged("/lease", Lease().model_dump_json(), timeout_s=timeout_s)
+        answer = self._answer("POST", "/lease", Lease().model_dump_json(), timeout_s=timeout_s)
+        return Acknowledgement.model_validate_json(answer)
 
     def close(self) -> None:
         self._http.close()
-
-    def _acknowledged(self, path: str, body: str, *, timeout_s: float = TIMEOUT_S) -> Acknowledgement:
-        return Acknowledgement.model_validate_json(self._answer("POST", path, body, timeout_s=timeout_s))
 
     def _answer(self, method: str, path: str, body: str | None, *, timeout_s: float = TIMEOUT_S) -> bytes:
         headers = {"Content-Type": "application/json"} if body else None
