@@ -52,20 +52,18 @@ def begin(session: Session, job: JobRow, *, now: float, lease_s: float) -> Attem
 
 def _rewind(session: Session, trial: TrialRow) -> None:
     """Take the trial back to where it can go on; what came later will be reported again."""
+    step, bill = -1, Bill()  # the trial begins anew
     if trial.searching is not None:
         search = Searched.model_validate(trial.searching)
         _forget_stages(session, trial, beyond=search.stage - 1, but=search.probes)
-        forget_beyond(session, trial, search.step)
-        keep(trial, search.step, search.bill)
-        return
-    stage = last_resumable(session, trial.id)
-    _forget_stages(session, trial, beyond=-1 if stage is None else stage.stage)
-    if stage is None or stage.resume_step is None:
-        forget_beyond(session, trial, -1)
-        keep(trial, 0, Bill())
+        step, bill = search.step, search.bill
     else:
-        forget_beyond(session, trial, stage.resume_step)
-        keep(trial, stage.resume_step, Bill.model_validate(stage.bill))
+        stage = last_resumable(session, trial.id)
+        _forget_stages(session, trial, beyond=-1 if stage is None else stage.stage)
+        if stage is not None and stage.resume_step is not None:
+            step, bill = stage.resume_step, Bill.model_validate(stage.bill)
+    forget_beyond(session, trial, step)
+    keep(trial, max(0, step), bill)
 
 
 def _forget_stages(session: Session, trial: TrialRow, *, beyond: int, but: Collection[str] = ()) -> None:

@@ -1,12 +1,10 @@
 """Make, move on and explain a job's row. Functions of one open transaction."""
 
 import secrets
-from collections.abc import Mapping
 
 from sqlalchemy.orm import Session
 
 from search.config import Budget
-from search.past_jobs.prior import Prior
 from service.control import transfer
 from service.control.models import IdempotencyRow, JobRow, LabelRow, TrialRow
 from service.errors import IllegalTransition, KeyReused, NotFound
@@ -40,7 +38,19 @@ def add(session: Session, spec: JobSpec, *, key: str | None, now: float) -> tupl
     session.add(job)
     session.flush()  # the rows below refer to it
     session.add_all(LabelRow(job_id=job.id, name=name, value=value) for name, value in spec.labels.items())
-    session.add_all(_trials(job.id, spec, transfer.priors(session, spec)))
+    bill, priors = Bill().model_dump(mode="json"), transfer.priors(session, spec)
+    session.add_all(
+        TrialRow(
+            id=f"{job.id}.{trial.arm}.{trial.seed}",
+            job_id=job.id,
+            position=position,
+            arm=trial.arm,
+            seed=trial.seed,
+            bill=bill,
+            prior=priors[trial.arm].model_dump(mode="json") if trial.arm in priors else None,
+        )
+        for position, trial in enumerate(spec.trials())
+    )
     if key is not None:
         session.add(IdempotencyRow(key=key, job_id=job.id, created_at=now))
     _enter(job, JobState.QUEUED, reason="", now=now)
@@ -56,22 +66,6 @@ def _submitted(job: JobRow) -> JobSpec:
         workers = spec.workers.model_copy(update={"count": job.first_workers})
         spec = spec.model_copy(update={"workers": workers})
     return spec
-
-
-def _trials(job_id: str, spec: JobSpec, priors: Mapping[str, Prior]) -> list[TrialRow]:
-    bill = Bill().model_dump(mode="json")
-    return [
-        TrialRow(
-            id=f"{job_id}.{trial.arm}.{trial.seed}",
-            job_id=job_id,
-            position=position,
-            arm=trial.arm,
-            seed=trial.seed,
-            bill=bill,
-            prior=priors[trial.arm].model_dump(mode="json") if trial.arm in priors else None,
-        )
-        for position, trial in enumerate(spec.trials())
-    ]
 
 
 def transition(job: JobRow, to: JobState, *, now: float, reason: str = "") -> None:

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -42,15 +43,11 @@ def started_at(pid: int) -> int | None:
 
 def children(parent: int) -> list[int]:
     """Return the living processes that `parent` started, or was left with; zombies left out."""
-    return _below(parent, recursive=False)
+    return descendants(parent, recursive=False)
 
 
-def descendants(root: int) -> list[int]:
-    """Return every process below `root` that lives, zombies left out."""
-    return _below(root, recursive=True)
-
-
-def _below(root: int, *, recursive: bool) -> list[int]:
+def descendants(root: int, *, recursive: bool = True) -> list[int]:
+    """Return every process below `root` that lives, zombies left out; not `recursive`: directly below."""
     try:
         return [process.pid for process in psutil.Process(root).children(recursive=recursive) if _lives(process)]
     except psutil.NoSuchProcess:
@@ -66,19 +63,15 @@ def _lives(process: psutil.Process) -> bool:
 
 def send(pid: int, signal: int) -> None:
     """Signal `pid`; nothing if it is gone."""
-    try:
+    with suppress(ProcessLookupError):
         os.kill(pid, signal)
-    except ProcessLookupError:
-        return
 
 
 def reap() -> None:
     """Collect our own children that have ended."""
-    try:
+    with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0] != 0:
             pass
-    except ChildProcessError:
-        return
 
 
 def wait_until(condition: Callable[[], T], *, timeout_s: float, every_s: float = 0.1) -> T:
