@@ -111,8 +111,8 @@ class Client:
         What `workers` (2) send in a step is predicted for a built-in `workload` (`digits-mlp`), or for `shapes`, such
         as `512x64,512`.
         """
-        params = {"name": name, "workload": workload, "shapes": shapes, "workers": workers}
-        return MethodsView.model_validate_json(self._get("/v1/methods", **params))
+        answer = self._get("/v1/methods", name=name, workload=workload, shapes=shapes, workers=workers)
+        return MethodsView.model_validate_json(answer)
 
     def jobs(
         self,
@@ -123,13 +123,8 @@ class Client:
         cursor: str | None = None,
     ) -> JobPage:
         """Return a page of jobs, newest first."""
-        params = {
-            "state": state,
-            "label": "=".join(label) if label else None,
-            "limit": limit,
-            "cursor": cursor,
-        }
-        return JobPage.model_validate_json(self._get("/v1/jobs", **params))
+        pair = "=".join(label) if label else None
+        return JobPage.model_validate_json(self._get("/v1/jobs", state=state, label=pair, limit=limit, cursor=cursor))
 
     def job(self, job_id: str) -> JobView:
         """Return one job."""
@@ -180,7 +175,7 @@ class Client:
 
         With a job's `version`, here as for every verb: only if it still is the job's; if not, `ApiError` 412.
         """
-        return self._ask(job_id, Verb.RESUME, version, params=_given({"workers": workers}))
+        return self._ask(job_id, Verb.RESUME, version, workers=workers)
 
     def stop(self, job_id: str, *, version: int | None = None) -> JobView:
         """Have the job end as if its budget were spent, and keep its result; `version` is as in `resume`."""
@@ -192,7 +187,7 @@ class Client:
 
     def retry(self, job_id: str, *, workers: int | None = None, version: int | None = None) -> JobView:
         """Have a failed or cancelled job go on from its last checkpoint; `workers` and `version` are as in `resume`."""
-        return self._ask(job_id, Verb.RETRY, version, params=_given({"workers": workers}))
+        return self._ask(job_id, Verb.RETRY, version, workers=workers)
 
     def extend(
         self,
@@ -209,7 +204,7 @@ class Client:
         `workers` and `version` are as in `resume`.
         """
         caps = _given({"seconds": seconds, "steps": steps, "bytes": bytes})
-        return self._ask(job_id, Verb.EXTEND, version, json=caps, params=_given({"workers": workers}))
+        return self._ask(job_id, Verb.EXTEND, version, workers=workers, json=caps)
 
     def clone(
         self, job_id: str, changes: Mapping[str, Any], *, dry_run: bool = False, idempotency_key: str | None = None
@@ -219,9 +214,10 @@ class Client:
         path, params = f"/v1/jobs/{job_id}:clone", {"dry_run": dry_run}
         return Cloned.model_validate_json(self._send("POST", path, json=changes, params=params, headers=headers))
 
-    def _ask(self, job_id: str, verb: Verb, version: int | None, **options: Any) -> JobView:
+    def _ask(self, job_id: str, verb: Verb, version: int | None, *, workers: int | None = None, **body: Any) -> JobView:
         headers = {} if version is None else {"If-Match": f'"{version}"'}
-        return JobView.model_validate_json(self._send("POST", f"/v1/jobs/{job_id}:{verb}", headers=headers, **options))
+        path, params = f"/v1/jobs/{job_id}:{verb}", _given({"workers": workers})
+        return JobView.model_validate_json(self._send("POST", path, headers=headers, params=params, **body))
 
     def watch(self, job_id: str, *, timeout_s: float | None = None, poll_s: float = POLL_S) -> Iterator[JobView]:
         """Yield the job at once and then every `poll_s` seconds, last in its terminal state.

@@ -3,11 +3,11 @@
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import typer
 
@@ -48,15 +48,11 @@ class Written(NamedTuple):
     path: Path
     content: str
 
-    @property
-    def num_bytes(self) -> int:
-        return self.path.stat().st_size
-
 
 def write(client: Client, chosen: Selection, what: What, out: Path) -> Written:
     """Write one thing to the file `out`; `-` is standard output."""
     with _complete(out) as file:
-        content = _WRITERS[what](client, chosen, file, out)
+        content = _fetch(client, chosen, what, file, as_parquet=out.suffix == ".parquet")
     return Written(out, content)
 
 
@@ -105,47 +101,30 @@ def _complete(out: Path) -> Iterator[BinaryIO]:
         partial.unlink(missing_ok=True)
 
 
-def _write_schedule(client: Client, chosen: Selection, file: BinaryIO, out: Path) -> str:
-    schedule = client.schedule(chosen.job_id, arm=chosen.arm, seed=chosen.seed)
-    file.write(f"{schedule.model_dump_json(indent=2)}\n".encode())
-    unfinished = "" if schedule.complete else " (the job is not over: this is the schedule so far)"
-    return f"{schedule.num_steps} steps of arm {schedule.arm}, seed {schedule.seed}{unfinished}"
-
-
-def _write_metrics(client: Client, chosen: Selection, file: BinaryIO, out: Path) -> str:
-    if out.suffix != ".parquet":
-        client.save_metrics(chosen.job_id, file, arm=chosen.arm, seed=chosen.seed)
+def _fetch(client: Client, chosen: Selection, what: What, file: BinaryIO, *, as_parquet: bool) -> str:
+    """Write one thing into `file`; return what it is, for a person."""
+    job_id, arm, seed = chosen
+    if what is What.SCHEDULE:
+        schedule = client.schedule(job_id, arm=arm, seed=seed)
+        file.write(f"{schedule.model_dump_json(indent=2)}\n".encode())
+        unfinished = "" if schedule.complete else " (the job is not over: this is the schedule so far)"
+        return f"{schedule.num_steps} steps of arm {schedule.arm}, seed {schedule.seed}{unfinished}"
+    if what is What.REPORT:
+        file.write(f"{client.report(job_id).model_dump_json(indent=2)}\n".encode())
+        return "every trial's result, and every arm's over its seeds"
+    if what is What.WEIGHTS:
+        client.save_weights(job_id, file, arm=arm, seed=seed)
+        return f"weights of {_whose(chosen)}"
+    if not as_parquet:
+        client.save_metrics(job_id, file, arm=arm, seed=seed)
         return "every point, as CSV"
     with tempfile.TemporaryFile() as text:
-        client.save_metrics(chosen.job_id, text, arm=chosen.arm, seed=chosen.seed)
+        client.save_metrics(job_id, text, arm=arm, seed=seed)
         text.seek(0)
         write_parquet(text, file)
     return "every point, as Parquet"
 
 
-def _write_weights(client: Client, chosen: Selection, file: BinaryIO, out: Path) -> str:
-    client.save_weights(chosen.job_id, file, arm=chosen.arm, seed=chosen.seed)
-    return f"weights of {_whose(chosen)}"
-
-
-def _write_report(client: Client, chosen: Selection, file: BinaryIO, out: Path) -> str:
-    file.write(f"{client.report(chosen.job_id).model_dump_json(indent=2)}\n".encode())
-    return "every trial's result, and every arm's over its seeds"
-
-
 def _whose(chosen: Selection) -> str:
     arm = "the first arm" if chosen.arm is None else f"arm {chosen.arm}"
     return f"{arm}, {'first seed' if chosen.seed is None else f'seed {chosen.seed}'}"
-
-
-_WRITERS: dict[What, Callable[[Client, Selection, BinaryIO, Path], str]] = {
-    What.SCHEDULE: _write_schedule,
-    What.METRICS: _write_metrics,
-    What.WEIGHTS: _write_weights,
-    What.REPORT: _write_report,
-}
-
-
-def as_json(job_id: str, written: Written) -> dict[str, Any]:
-    """Return the confirmation for a script."""
-    return {"job": job_id, "path": str(written.path), "bytes": written.num_bytes, "content": written.content}

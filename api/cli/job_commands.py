@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 
 from api.cli import explanation, exports, figures, report
-from api.cli.exports import DEFAULT_NAMES, Selection, What, Written
+from api.cli.exports import DEFAULT_NAMES, Selection, What
 from api.cli.runs import follow, say
 from api.cli.terminal import (
     FAILED,
@@ -241,16 +241,14 @@ def export(
             exports.write_all(client, chosen, out) if what is What.ALL else [exports.write(client, chosen, what, out)]
         )
         for each in written:
-            _confirm(each, job, as_json=as_json)
-
-
-def _confirm(written: Written, job: str, *, as_json: bool) -> None:
-    if written.path == STANDARD:
-        return
-    if as_json:
-        print_json(exports.as_json(job, written), indent=None)
-    else:
-        typer.echo(f"wrote {written.path}: {written.content}")
+            if each.path == STANDARD:
+                continue
+            if as_json:
+                size = each.path.stat().st_size
+                said = {"job": job, "path": str(each.path), "bytes": size, "content": each.content}
+                print_json(said, indent=None)
+            else:
+                typer.echo(f"wrote {each.path}: {each.content}")
 
 
 def require_success(view: JobView) -> None:
@@ -263,5 +261,8 @@ def print_result(found: report.Result) -> None:
     """Print what a person reads at the end of a job."""
     for table in report.tables(found):
         console().print(table)
-    for line in (*report.crossing_lines(found), *report.note_lines(found)):
+    for line in report.crossing_lines(found):
         say(console(), line)
+    for trial in found.report.trials:
+        for note in trial.notes:
+            say(console(), f"{found.name(trial)}: {note}")

@@ -37,7 +37,12 @@ class LocalServerError(Exception):
 def running_server(settings: Settings) -> Server | None:
     """Return the server that serves the state dir, if one is up and answers."""
     found = _announced(settings.state_dir)
-    if found is None or not _answers(found.url):
+    if found is None:
+        return None
+    try:
+        if not httpx2.get(f"{found.url}/healthz", timeout=2.0, trust_env=False).is_success:
+            return None
+    except httpx2.HTTPError:
         return None
     return Server(found.url, (settings.state_dir / "api_key").read_text().strip())
 
@@ -50,6 +55,7 @@ def start_server(settings: Settings, *, linger_s: float | None = None) -> Server
         linger_s: the server ends by itself after so long without a request and without an active job.
     """
     prepare_state_dir(settings)
+    given = settings.model_dump(mode="json", exclude={"host", "port"}, exclude_none=True)  # whatever it was made from
     log = settings.state_dir / "server.log"
     with log.open("ab") as output:
         # Not the caller's pipes: whoever reads them would wait for as long as the server lives.
@@ -59,7 +65,7 @@ def start_server(settings: Settings, *, linger_s: float | None = None) -> Server
             stdout=output,
             stderr=output,
             start_new_session=True,
-            env=_environment(settings),
+            env=os.environ | {f"WIRETUNE_{name.upper()}": str(value) for name, value in given.items()},
         )
     _children[process.pid] = process
     server = None
@@ -73,18 +79,15 @@ def start_server(settings: Settings, *, linger_s: float | None = None) -> Server
 
 
 def _await_answer(settings: Settings, process: "subprocess.Popen[bytes]", log: Path) -> Server:
-    found: list[Server] = []
-
-    def settled() -> bool:
-        found.extend(filter(None, [running_server(settings)]))
-        return bool(found) or process.poll() is not None
-
-    if not processes.wait_until(settled, timeout_s=START_S, every_s=_POLL_S):
-        raise LocalServerError(f"the server did not answer within {START_S:.0f} s; see {log}:\n{_tail(log)}")
-    if not found:
+    settled = processes.wait_until(
+        lambda: running_server(settings) or process.poll() is not None, timeout_s=START_S, every_s=_POLL_S
+    )
+    if isinstance(settled, Server):
+        return settled
+    if settled:
         code = process.returncode
         raise LocalServerError(f"the server ended at once (exit code {code}):\n{_tail(log)}")
-    return found[0]
+    raise LocalServerError(f"the server did not answer within {START_S:.0f} s; see {log}:\n{_tail(log)}")
 
 
 def stop_server(settings: Settings) -> str:
@@ -131,13 +134,6 @@ def _is_alive(server: _Announced) -> bool:
     return processes.is_running(server.pid, word="serve") and processes.started_at(server.pid) == server.started_at
 
 
-def _answers(url: str) -> bool:
-    try:
-        return httpx2.get(f"{url}/healthz", timeout=2.0, trust_env=False).is_success
-    except httpx2.HTTPError:
-        return False
-
-
 def _ends(server: _Announced) -> bool:
     """Return whether the server ends in time; a child of ours is waited for."""
     has_ended = processes.wait_until(lambda: not _is_alive(server), timeout_s=STOP_S, every_s=_POLL_S)
@@ -152,12 +148,6 @@ def _command(settings: Settings, linger_s: float | None) -> list[str]:
         port = 0
     command = [sys.executable, "-m", "api.cli.main", "serve", "--host", settings.host, "--port", str(port)]
     return command if linger_s is None else [*command, "--linger", str(linger_s)]
-
-
-def _environment(settings: Settings) -> dict[str, str]:
-    """Return this process's environment with what `settings` say, whatever they were made from."""
-    given = settings.model_dump(mode="json", exclude={"host", "port"}, exclude_none=True)
-    return os.environ | {f"WIRETUNE_{name.upper()}": str(value) for name, value in given.items()}
 
 
 def _is_free(host: str, port: int) -> bool:

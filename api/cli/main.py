@@ -229,8 +229,11 @@ def _run_here(
         require_success(view)
         if not as_json and json_file != STANDARD:
             print_result(found)
-        if json_file is not None:
-            _write_summary(found, json_file)
+        if json_file == STANDARD:
+            print_json(report.summary(found))
+        elif json_file is not None:
+            json_file.write_text(json.dumps(report.summary(found), indent=2) + "\n")
+            say(console(), f"wrote {json_file}")
 
     with refusals():
         try:
@@ -239,15 +242,6 @@ def _run_here(
         except Interrupted as error:
             fail(str(error), code=INTERRUPTED)
     return here.page
-
-
-def _write_summary(found: report.Result, json_file: Path) -> None:
-    summary = report.summary(found)
-    if json_file == STANDARD:
-        print_json(summary)
-        return
-    json_file.write_text(json.dumps(summary, indent=2) + "\n")
-    say(console(), f"wrote {json_file}")
 
 
 def configure_logging() -> None:

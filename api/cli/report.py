@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 
 from api.cli import figures
-from api.cli.watch import level_names, trial_name
+from api.cli.watch import level_name, trial_name
 from api.client import ApiError, Client
 from service.job.spec import JobSpec
 from service.job.states import TERMINAL, JobState
@@ -83,13 +83,17 @@ def tables(found: Result) -> Iterator[Table]:
 
 def trials_table(found: Result) -> Table:
     """Return where each trial is."""
-    table = _table(
-        "Trials", "trial", "state", "step", "training", "learning rate", level_names(found.job.spec), "val. loss"
-    )
+    spec = found.job.spec
+    level = " or ".join(sorted({level_name(spec, arm.name) for arm in spec.arms}))
+    table = _table("Trials", "trial", "state", "step", "training", "learning rate", level, "val. loss")
+    begun = "paused" if found.job.state is JobState.PAUSED else "training"
     for trial in found.trials:
+        state = trial.outcome or (begun if trial.backend else "waiting")
+        if trial.outcome is None and found.job.state in TERMINAL:
+            state = "not finished"
         table.add_row(
             found.name(trial),
-            _trial_state(trial, found.job),
+            state,
             str(trial.step),
             f"{trial.seconds:.1f} s",
             figures.number(trial.learning_rate),
@@ -97,13 +101,6 @@ def trials_table(found: Result) -> Table:
             figures.loss(trial.validation_loss),
         )
     return table
-
-
-def _trial_state(trial: TrialView, job: JobView) -> str:
-    if trial.outcome is None and job.state in TERMINAL:
-        return "not finished"
-    begun = "paused" if job.state is JobState.PAUSED else "training"
-    return trial.outcome or (begun if trial.backend else "waiting")
 
 
 def schedule_table(name: str, schedule: ScheduleView) -> Table:
@@ -219,12 +216,6 @@ def crossing_lines(found: Result) -> Iterator[str]:
         else:
             seconds = f"{crossing.seconds:.1f} s instead of {crossing.other_seconds:.1f} s"
             yield f"{first} reached {goal} after {seconds}"
-
-
-def note_lines(found: Result) -> Iterator[str]:
-    """Yield what the figures alone do not show, trial by trial."""
-    for trial in found.report.trials:
-        yield from (f"{found.name(trial)}: {note}" for note in trial.notes)
 
 
 def _table(title: str, *columns: str) -> Table:

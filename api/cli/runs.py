@@ -4,7 +4,6 @@ import signal
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 
 from rich.console import Console
 
@@ -41,7 +40,7 @@ class Run:
         self.page = ""  # the job's, once it is queued
         self._job: tuple[Server, str] | None = None
 
-    def run(self, spec: JobSpec, *, at_end: AtEnd) -> JobView:
+    def run(self, spec: JobSpec, *, at_end: AtEnd) -> None:
         """Run `spec` to its end and hand its last view to `at_end`.
 
         Raises `Interrupted` after SIGINT or SIGTERM, once the job is cancelled and what was started is gone.
@@ -49,9 +48,8 @@ class Run:
         succeeded = False
         with _interruptible():
             try:
-                view = self._run(spec, at_end)
+                self._run(spec, at_end)
                 succeeded = True
-                return view
             except KeyboardInterrupt as error:
                 _ignore_signals()
                 raise Interrupted(self._cancel()) from error
@@ -60,7 +58,7 @@ class Run:
                     _ignore_signals()
                     self._say(stop_server(self._settings))
 
-    def _run(self, spec: JobSpec, at_end: AtEnd) -> JobView:
+    def _run(self, spec: JobSpec, at_end: AtEnd) -> None:
         server = running_server(self._settings)
         if server is None:
             self._say(f"starting a service (state in {self._settings.state_dir})")
@@ -69,11 +67,10 @@ class Run:
         with Client(server.url, server.key) as client:
             job = client.submit(spec, idempotency_key=str(uuid.uuid4()))
             self._job = server, job.id
-            self.page = page_url(server, job.id)
+            # The key is behind the `#`, which browsers do not send.
+            self.page = f"{server.url}/?job={job.id}#key={server.key}"
             self._say(f"page: {self.page}")
-            view = follow(client, job.id, self._console)
-            at_end(client, view)
-        return view
+            at_end(client, follow(client, job.id, self._console))
 
     def _own_settings(self) -> Settings:
         """Return the settings of a service for one job: it may bring code along, for nobody else has the key."""
@@ -117,19 +114,10 @@ def say(console: Console, line: str) -> None:
     console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def page_url(server: Server, job_id: str) -> str:
-    """Return the page's address; the key is behind the `#`, which browsers do not send."""
-    return f"{server.url}/?job={job_id}#key={server.key}"
-
-
-def _raise_interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
 @contextmanager
 def _interruptible() -> Iterator[None]:
     """Turn SIGINT and SIGTERM into KeyboardInterrupt, even in a background job, which ignores SIGINT."""
-    before = {number: signal.signal(number, _raise_interrupt) for number in _SIGNALS}
+    before = {number: signal.signal(number, signal.default_int_handler) for number in _SIGNALS}
     try:
         yield
     finally:

@@ -27,21 +27,18 @@ def with_schedules(content: Any, folder: str) -> Any:
     Raises:
         InvalidJob: such a file cannot be read, or holds no JSON.
     """
-    for pointer, controller in _controllers(content):
-        is_named = isinstance(controller.get("path"), str) and "schedule" not in controller
-        if controller.get("kind") == "schedule" and is_named:
-            controller["schedule"] = _read(os.path.join(folder, os.path.expanduser(controller.pop("path"))), pointer)
-    return content
-
-
-def _controllers(content: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield every controller with its JSON pointer; what has not a job's form is left to the job's own checks."""
+    # What has not a job's form is left to the job's own checks.
     parts = [("", content)]
     if isinstance(content, dict) and isinstance(content.get("arms"), list):
         parts += [(f"/arms/{index}", arm) for index, arm in enumerate(content["arms"])]
     for pointer, part in parts:
-        if isinstance(part, dict) and isinstance(part.get("controller"), dict):
-            yield f"{pointer}/controller", part["controller"]
+        controller = part.get("controller") if isinstance(part, dict) else None
+        if not isinstance(controller, dict) or controller.get("kind") != "schedule" or "schedule" in controller:
+            continue
+        if isinstance(controller.get("path"), str):
+            path = os.path.join(folder, os.path.expanduser(controller.pop("path")))
+            controller["schedule"] = _read(path, f"{pointer}/controller/path")
+    return content
 
 
 def _read(path: str, pointer: str) -> Any:
@@ -52,7 +49,7 @@ def _read(path: str, pointer: str) -> Any:
         message = f"cannot read the schedule {path}: {error.strerror}"
     except InvalidJob as error:
         message = f"{path} holds no schedule: {error.problems[0].message}"
-    raise InvalidJob([Problem(pointer=f"{pointer}/path", message=message, value=path)])
+    raise InvalidJob([Problem(pointer=pointer, message=message, value=path)])
 
 
 FAILED, REFUSED, INTERRUPTED = 1, 2, 130

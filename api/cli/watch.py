@@ -37,7 +37,8 @@ class Progress:
         for trial in trials:
             own = [stage for stage in stages if stage.trial_id == trial.trial_id]
             yield from self._trial_lines(trial, own, job.spec)
-        self.summary = _summary(trials) or job.state
+        live = next((trial for trial in trials if trial.backend and trial.outcome is None), None)
+        self.summary = job.state if live is None else f"{live.arm}: {_where(live)}"
         if job.state in TERMINAL:
             yield from state
 
@@ -57,7 +58,7 @@ class Progress:
                 yield _closed_line(name, stage)
         if trial.outcome is not None:
             if self._is_new("finished", trial.trial_id):
-                yield _finished_line(name, trial)
+                yield f"{name}: {trial.outcome} after {_where(trial)}; {_sent(trial.bill)}"
         elif trial.seconds >= self._next_line_s.setdefault(trial.trial_id, QUIET_S):
             self._next_line_s[trial.trial_id] = trial.seconds + QUIET_S
             yield f"{name}: {_where(trial)}"
@@ -72,11 +73,6 @@ def level_name(spec: JobSpec, arm: str) -> str:
     """Return what the arm's level is: `density` or `threshold`."""
     found = next(each for each in spec.arms if each.name == arm)
     return (found.exchange or spec.exchange).level_name
-
-
-def level_names(spec: JobSpec) -> str:
-    """Return what levels are called in the job, for a column of all arms' levels."""
-    return " or ".join(sorted({level_name(spec, arm.name) for arm in spec.arms}))
 
 
 def where_it_is(job: JobView) -> Iterator[str]:
@@ -155,10 +151,6 @@ def _closed_line(name: str, stage: StageView) -> str:
     return f"{name}: stage {stage.stage} committed {stage.num_steps} steps{density}{so_far}"
 
 
-def _finished_line(name: str, trial: TrialView) -> str:
-    return f"{name}: {trial.outcome} after {_where(trial)}; {_sent(trial.bill)}"
-
-
 def _sent(bill: Bill) -> str:
     """Return a worker's traffic, and what that saves against dense gradients."""
     sent = f"sent {figures.size(bill.bytes_sent)}"
@@ -169,8 +161,3 @@ def _sent(bill: Bill) -> str:
 def _where(trial: TrialView) -> str:
     text = f"{trial.step} steps, {trial.seconds:.1f} s, validation loss {figures.loss(trial.validation_loss)}"
     return ", ".join([text, *(f"{name} {figures.loss(value)}" for name, value in trial.validation_metrics.items())])
-
-
-def _summary(trials: tuple[TrialView, ...]) -> str:
-    live = next((trial for trial in trials if trial.backend and trial.outcome is None), None)
-    return "" if live is None else f"{live.arm}: {_where(live)}"

@@ -12,8 +12,6 @@ from api.http import openapi, problems
 from api.http.routes import attempts, health, jobs, methods, page, results, verbs
 from service.control.logs import Logs
 from service.control.store import Store
-from service.job.problems import Problem
-from service.job.spec import JobSpec
 
 #: plotly.js sets styles inline; nothing else is let in, and nothing from elsewhere.
 CONTENT_SECURITY_POLICY = (
@@ -49,18 +47,14 @@ class SecurityHeaders:
         await self.app(scope, receive, send_with_headers)
 
 
-def _no_conflicts(spec: JobSpec) -> list[Problem]:
-    return []
-
-
 def create_app(
-    store: Store, *, conflicts: jobs.Conflicts = _no_conflicts, user_code: bool = False, logs: Logs | None = None
+    store: Store, *, conflicts: jobs.Conflicts = lambda spec: [], user_code: bool = False, logs: Logs | None = None
 ) -> FastAPI:
     """Return the application on an open `store`, which stays the caller's to close.
 
     Args:
         store: every route's only source; its calls run in the thread pool.
-        misfits: what of a job the cluster can never place; by default every job is let in.
+        conflicts: what of a job the cluster can never place; by default every job is let in.
         user_code: whether jobs may name code and files of their own.
         logs: of the attempts; by default those on storage alone, without Ray.
     """

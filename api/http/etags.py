@@ -15,11 +15,6 @@ _TAGS = re.compile(r'(?:W/)?"[^"]*"(?:\s*,\s*(?:W/)?"[^"]*")*')
 _OURS = re.compile(r'"([0-9]{1,18})"')
 
 
-def of_version(version: int) -> str:
-    """Return the tag of a job that is at `version`."""
-    return f'"{version}"'
-
-
 def seen_versions(
     if_match: Annotated[str | None, Header(description="`ETag`s of the job: 412 if it has another by now")] = None,
 ) -> frozenset[int] | None:

@@ -25,14 +25,21 @@ _PHRASES = {413: "Content Too Large"}
 log = logging.getLogger(__name__)
 
 
-def problem(
-    document: ProblemDocument, *, errors: Sequence[Problem] = (), headers: Mapping[str, str] | None = None
+def _problem(
+    slug: str,
+    title: str,
+    status: int,
+    detail: str,
+    *,
+    errors: Sequence[Problem] = (),
+    headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """Return `document` with `errors` as a response."""
+    """Return a problem document with `errors` as a response."""
+    document = ProblemDocument(type=f"/problems/{slug}", title=title, status=status, detail=detail)
     shown = [each.model_dump() | {"value": _shown(each.value)} for each in errors]
     # In ASCII: a refused value may hold what UTF-8 cannot, such as half a surrogate pair.
     body = json.dumps(document.model_dump() | {"errors": shown}, ensure_ascii=True)
-    return Response(body, document.status, headers=dict(headers or {}), media_type=MEDIA_TYPE)
+    return Response(body, status, headers=dict(headers or {}), media_type=MEDIA_TYPE)
 
 
 def _shown(value: Any) -> Any:
@@ -55,15 +62,19 @@ async def _answer_domain_error(_: Request, error: Exception) -> Response:
         headers["WWW-Authenticate"] = 'Bearer realm="wiretune"'
     if isinstance(error, Unavailable):
         headers["Retry-After"] = str(RETRY_AFTER_S)
-    document = _document(error.slug, error.title, error.status, str(error))
-    return problem(document, errors=getattr(error, "problems", ()), headers=headers)
+    errors = getattr(error, "problems", ())
+    return _problem(error.slug, error.title, error.status, str(error), errors=errors, headers=headers)
 
 
 async def _answer_bad_parameters(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    errors = [_parameter_problem(detail) for detail in error.errors()]
+    errors = []
+    for found in error.errors():
+        pointer = "".join(f"/{part}" for part in found["loc"][1:])  # loc[0] says query, path or header
+        value = found["input"] if isinstance(found["input"], str | int | float) else None
+        errors.append(Problem(pointer=pointer, message=found["msg"], value=value))
     detail = "; ".join(f"{each.pointer}: {each.message}" for each in errors)
-    return problem(_document("invalid-request", "The request is not valid", 422, detail), errors=errors)
+    return _problem("invalid-request", "The request is not valid", 422, detail, errors=errors)
 
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:
@@ -71,20 +82,10 @@ async def _answer_http_error(request: Request, error: Exception) -> Response:
     phrase = _PHRASES.get(error.status_code) or HTTPStatus(error.status_code).phrase
     slug = phrase.lower().replace(" ", "-")
     detail = error.detail if error.detail != phrase else f"{request.method} {request.url.path}: {phrase.lower()}"
-    return problem(_document(slug, phrase, error.status_code, detail), headers=error.headers)
+    return _problem(slug, phrase, error.status_code, detail, headers=error.headers)
 
 
 async def _answer_unexpected(request: Request, error: Exception) -> Response:
     log.error("%s %s failed", request.method, request.url.path, exc_info=error)
     detail = "something went wrong inside the service; its log has the details"
-    return problem(_document("internal", "Internal error", 500, detail))
-
-
-def _document(slug: str, title: str, status: int, detail: str) -> ProblemDocument:
-    return ProblemDocument(type=f"/problems/{slug}", title=title, status=status, detail=detail)
-
-
-def _parameter_problem(detail: Mapping[str, Any]) -> Problem:
-    pointer = "".join(f"/{part}" for part in detail["loc"][1:])  # loc[0] says query, path or header
-    value = detail["input"] if isinstance(detail["input"], str | int | float) else None
-    return Problem(pointer=pointer, message=detail["msg"], value=value)
+    return _problem("internal", "Internal error", 500, detail)

@@ -77,13 +77,6 @@ def combinations(method: Composed) -> Iterator[Combination]:
                 yield _combination(method, part, kind)
 
 
-def _together(method: Composed, part: str, kind: str) -> dict[str, Any]:
-    """Return the parts of a job that choose both; of a part that both have something in, the method's is taken."""
-    other = choosing(part, kind)
-    inside = {name: value for name, value in method.job.get(part, {}).items() if name == method.part}  # `levels`
-    return {**other, **method.job, part: other[part] | inside}
-
-
 def merged(parts: Parts, knobs: Parts) -> dict[str, Any]:
     """Return `parts` with these knobs in them."""
     inner = {name: merged(parts.get(name, {}), each) for name, each in knobs.items() if isinstance(each, Mapping)}
@@ -91,7 +84,9 @@ def merged(parts: Parts, knobs: Parts) -> dict[str, Any]:
 
 
 def _combination(method: Composed, part: str, kind: str) -> Combination:
-    both = _together(method, part, kind)
+    other = choosing(part, kind)
+    inside = {name: value for name, value in method.job.get(part, {}).items() if name == method.part}  # `levels`
+    both = {**other, **method.job, part: other[part] | inside}  # of a part that both have, the method's is taken
     for needs in _to_try(method, part, kind):
         if not any(_refusals(merged(both, needs))):
             return Combination(part, kind, needs, "")

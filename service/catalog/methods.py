@@ -10,17 +10,17 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, Field, TypeAdapter
 
 from service.catalog.combinations import PARTS, Combination, choosing, combinations, job, kinds_of, note_of
 from service.catalog.papers import COMPOSED, Composed
 from service.errors import NotFound
 from service.job.knobs import Knob, knobs_of
 from service.job.spec import JobSpec
+from service.wire.views import View
 from trainers.methods.blocks.jointspar.spec import JointSparConfig
 from trainers.methods.exchange.auto.spec import AutoConfig, mean_traffic
 from trainers.methods.exchange.dense.spec import NoneConfig
-from trainers.spec.method import Paper
 from trainers.spec.ranges import first
 from trainers.spec.sync import LocalUpdatesConfig
 from trainers.spec.two_way import DriftingConfig
@@ -36,11 +36,7 @@ DEFAULT_WORKLOAD = "digits-mlp"
 _ONE_ITERATE = {"optimizer": {"kind": "sgd", "momentum": 0}}
 
 
-class _View(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class PaperView(_View):
+class PaperView(View):
     """A publication of a method."""
 
     authors: str = Field(description="family names, in the paper's order")
@@ -48,13 +44,8 @@ class PaperView(_View):
     venue: str
     year: int
 
-    @classmethod
-    def of(cls, paper: Paper) -> "PaperView":
-        """Return `paper` as it is shown."""
-        return cls(**paper._asdict())
 
-
-class RefusedView(_View):
+class RefusedView(View):
     """A choice that a job cannot make beside the method."""
 
     part: str
@@ -62,7 +53,7 @@ class RefusedView(_View):
     reason: str = Field(description="with the nearest choice that is possible")
 
 
-class NeedsView(_View):
+class NeedsView(View):
     """A kind that goes with the method by certain knobs alone, of either."""
 
     part: str
@@ -70,14 +61,14 @@ class NeedsView(_View):
     knobs: dict[str, dict[str, Any]] = Field(description="by part of the job, besides those of both")
 
 
-class TrafficView(_View):
+class TrafficView(View):
     """The predicted traffic of one worker in a step: the mean over a period, or over draws, at the job's level."""
 
     bytes_per_step: float
     rounds_per_step: float = Field(description="times that a step waits for the link's latency")
 
 
-class MethodView(_View):
+class MethodView(View):
     """One method, as a job may choose it."""
 
     name: str
@@ -98,7 +89,7 @@ class MethodView(_View):
     )
 
 
-class MethodsView(_View):
+class MethodsView(View):
     """The methods, and what their traffic was predicted for."""
 
     workload: str | None = Field(description="null: shapes were given")
@@ -152,15 +143,13 @@ def _unknown(what: str, name: str, known: Any) -> str:
 @cache
 def _all() -> tuple[Composed, ...]:
     """Return every method as what a job says to choose it, those that are kinds first within each part."""
-    return tuple(_of_kinds()) + COMPOSED
-
-
-def _of_kinds() -> Iterator[Composed]:
+    kinds = []
     for part, union in PARTS.items():
         for kind, config in kinds_of(union).items():
             summary = " ".join((config.__doc__ or "").partition("\n\n")[0].split())
             note = note_of(part, kind)
-            yield Composed(kind, part, summary, note.papers, choosing(part, kind), note.otherwise)
+            kinds.append(Composed(kind, part, summary, note.papers, choosing(part, kind), note.otherwise))
+    return (*kinds, *COMPOSED)
 
 
 @cache
@@ -178,9 +167,13 @@ def _view(method: Composed, shapes: tuple[Shape, ...], workers: int) -> MethodVi
         name=method.name,
         part=method.part,
         summary=method.summary,
-        papers=tuple(map(PaperView.of, method.papers)),
+        papers=tuple(PaperView(**paper._asdict()) for paper in method.papers),
         job=method.job,
-        knobs={path: knobs for part, each in chosen.items() for path, knobs in _knobs(part, each)},
+        knobs={
+            path: knobs
+            for part, each in chosen.items()
+            for path, knobs in _knobs(part, TypeAdapter(PARTS[part]).validate_python(each), each)
+        },
         combines_with={
             part: tuple(each.kind for each in possible if each.part == part)
             for part in dict.fromkeys(each.part for each in found)
@@ -191,16 +184,12 @@ def _view(method: Composed, shapes: tuple[Shape, ...], workers: int) -> MethodVi
     )
 
 
-def _knobs(part: str, chosen: dict[str, Any]) -> Iterator[tuple[str, tuple[Knob, ...]]]:
+def _knobs(path: str, config: BaseModel, chosen: dict[str, Any]) -> Iterator[tuple[str, tuple[Knob, ...]]]:
     """Yield the knobs of a part, then those of what is chosen inside of it: `exchange`, `exchange.levels`."""
-    yield from _nested(part, TypeAdapter(PARTS[part]).validate_python(chosen), chosen)
-
-
-def _nested(path: str, config: BaseModel, chosen: dict[str, Any]) -> Iterator[tuple[str, tuple[Knob, ...]]]:
     yield path, knobs_of(type(config))
     for name, inner in chosen.items():
         if isinstance(inner, dict):
-            yield from _nested(f"{path}.{name}", getattr(config, name), inner)
+            yield from _knobs(f"{path}.{name}", getattr(config, name), inner)
 
 
 def traffic(spec: JobSpec, shapes: tuple[Shape, ...], workers: int) -> TrafficView:
@@ -208,25 +197,25 @@ def traffic(spec: JobSpec, shapes: tuple[Shape, ...], workers: int) -> TrafficVi
     replica = next(spec.trials()).replica
     exchange, level = replica.exchange, replica.exchange.level
     num_iterates = 2 if replica.optimizer.kind.startswith("schedulefree") else 1
+    sent: collectives.Traffic | collectives.MeanTraffic
+    period = 1
     if isinstance(exchange, AutoConfig):
-        likely = [
+        likely = (
             mean_traffic(option, shapes, num_workers=workers, like=exchange, num_iterates=num_iterates)
             for option in replica.menu
-        ]
-        least = min(likely, key=lambda each: each.bytes)
-        return TrafficView(bytes_per_step=least.bytes, rounds_per_step=least.rounds)
-    if isinstance(exchange, DriftingConfig):
-        mean = exchange.mean_traffic(shapes, num_workers=workers, num_iterates=num_iterates)
-        return TrafficView(bytes_per_step=mean.bytes, rounds_per_step=mean.rounds)
-    if isinstance(replica.blocks, JointSparConfig) and isinstance(exchange, NoneConfig):
+        )
+        sent = min(likely, key=lambda each: each.bytes)
+    elif isinstance(exchange, DriftingConfig):
+        sent = exchange.mean_traffic(shapes, num_workers=workers, num_iterates=num_iterates)
+    elif isinstance(replica.blocks, JointSparConfig) and isinstance(exchange, NoneConfig):
         sent = cost.drawn_step(shapes, num_workers=workers, exchange=exchange, share=first(replica.blocks.share))
-        return TrafficView(bytes_per_step=sent.bytes, rounds_per_step=sent.rounds)
-    period = first(replica.sync.period) if isinstance(replica.sync, LocalUpdatesConfig) else 1
-    sent = replica.sync.meeting_traffic(
-        shapes,
-        num_workers=workers,
-        exchange=exchange,
-        level=None if level is None else first(level),
-        num_iterates=num_iterates,
-    )
+    else:
+        period = first(replica.sync.period) if isinstance(replica.sync, LocalUpdatesConfig) else 1
+        sent = replica.sync.meeting_traffic(
+            shapes,
+            num_workers=workers,
+            exchange=exchange,
+            level=None if level is None else first(level),
+            num_iterates=num_iterates,
+        )
     return TrafficView(bytes_per_step=sent.bytes / period, rounds_per_step=sent.rounds / period)

@@ -90,8 +90,8 @@ def _cat(name: str, summary: str, policy: dict[str, Any], **knobs: str) -> Compo
     return Composed(name, "levels", summary, (_CAT,), {"exchange": exchange} | (_SECONDS if measures else {}))
 
 
-#: `levels` of an exchange, and what CAT may take for the cost of a message.
-_LEVELS = (
+COMPOSED = (
+    # `levels` of an exchange, and what CAT may take for the cost of a message
     Composed(
         "warmup",
         "levels",
@@ -125,10 +125,7 @@ _LEVELS = (
         {"variant": "drawn"},
         memory="none",
     ),
-)
-
-COMPOSED = (
-    *_LEVELS,
+    # what is of other parts
     Composed(
         "error_feedback",
         "memory",

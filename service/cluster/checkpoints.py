@@ -76,7 +76,5 @@ def require_room(url: str, *, num_more: int) -> None:
 
 def _remove(url: str) -> None:
     filesystem, path = fsspec.core.url_to_fs(url)
-    try:
+    with suppress(FileNotFoundError):  # somebody made room
         filesystem.rm(path, recursive=True)
-    except FileNotFoundError:
-        return  # somebody made room

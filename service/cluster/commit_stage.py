@@ -1,6 +1,7 @@
 """Commit a stage: train the steps that stay, look at them on the way, and keep the stage or roll it back."""
 
 from search.budget.spending import fraction_spent
+from search.curves.curve_summary import end_level
 from search.types import Allowance, Course
 from service.cluster import reports, segment_length
 from service.cluster.probe_ends import BEST
@@ -9,6 +10,7 @@ from service.cluster.search_stage import keep_segment
 from service.cluster.trial_ledger import BEST_SPACING, OpenCommit
 from service.cluster.trial_state import TrialState, finite_or_worst
 from service.cluster.warm_up import STAGE
+from service.wire.records import StageClosed
 
 
 def commit_stage(state: TrialState, commit: OpenCommit) -> Course:
@@ -35,7 +37,10 @@ def commit_stage(state: TrialState, commit: OpenCommit) -> Course:
         elif is_due and state.recorder.sink.is_clear():  # while the API is silent nobody would know of another
             state.known = state.keeper.saved[-1:]
             state.recorder.report(state.checkpointed(commit))
-    return _course_at_end(state, commit)
+    if not commit.measured.num_steps or _look(state, commit) != "roll_back":
+        return "end"
+    # Where no budget is left to search again, the better state stays.
+    return "end" if state.is_over() and _is_better_than_start(state) else "roll_back"
 
 
 def close_stage(state: TrialState, commit: OpenCommit, course: Course) -> None:
@@ -50,7 +55,18 @@ def close_stage(state: TrialState, commit: OpenCommit, course: Course) -> None:
         state.group.restore(STAGE)
         state.progress.rewind_to(state.stage.progress, num_steps=measured.num_steps)
     resume = state.save(None)
-    state.recorder.wait_for(reports.closed(state.trial_id, commit, ended, state.progress, resume=resume))
+    closed = StageClosed(
+        trial_id=state.trial_id,
+        stage=commit.decision.stage,
+        step=state.progress.step,
+        num_steps=measured.num_steps if is_kept else 0,
+        density=measured.density,
+        threshold=measured.threshold,
+        loss=reports.finite(end_level(ended)),
+        bill=state.progress.bill,
+        resume=resume,
+    )
+    state.recorder.wait_for(closed)
     state.known = []
 
 
@@ -86,13 +102,6 @@ def _next_look(state: TrialState, commit: OpenCommit, until: Allowance) -> int:
 def _look(state: TrialState, commit: OpenCommit) -> Course:
     commit.looked = commit.measured.num_steps
     return state.strategy.watch(commit.measured.observation(None, state.spent()))
-
-
-def _course_at_end(state: TrialState, commit: OpenCommit) -> Course:
-    """Return whether a commit that came to its end stays; where no budget is left, the better state does."""
-    if not commit.measured.num_steps or _look(state, commit) != "roll_back":
-        return "end"
-    return "end" if state.is_over() and _is_better_than_start(state) else "roll_back"
 
 
 def _is_better_than_start(state: TrialState) -> bool:

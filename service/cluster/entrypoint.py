@@ -12,9 +12,9 @@ from ray import tune
 from ray.exceptions import RayActorError
 
 from service.cluster.attempt import Hopeless, configure_logging, is_wanted, last_line
-from service.cluster.reporter import Door, LeaseKeeper, Stopped, driver_reporter
+from service.cluster.reporter import Door, LeaseKeeper, Reporter, Stopped
 from service.job.spec import JobSpec
-from service.wire.records import AttemptBrief, AttemptFinished, Control
+from service.wire.records import DRIVER_STREAM, AttemptBrief, AttemptFinished, Control
 
 log = logging.getLogger("wiretune.driver")
 
@@ -26,7 +26,7 @@ def main() -> int:
     brief = door.brief()
     log.info("attempt %d of %s: the driver is up", brief.number, brief.job_id)
     lease = LeaseKeeper(door, renew_s=brief.renew_s, max_silence_s=brief.max_silence_s, on_loss=_die)
-    reporter = driver_reporter(door, max_silence_s=brief.max_silence_s)
+    reporter = Reporter(door, DRIVER_STREAM, max_silence_s=brief.max_silence_s)
     try:
         finished = run(brief)
         log.info("attempt %d of %s %s %s", brief.number, brief.job_id, finished.outcome, finished.reason)

@@ -31,7 +31,11 @@ def opened(
     traffic = predicted(spec, groups[0])
     measuring = _Measuring(traffic, lambda option: warm_up(groups[0], _at(space.opening, option.name)))
     priced = measuring.in_seconds(spec.replica.link) if spec.budget.seconds is not None else None
-    costs, compute = priced or _without_a_clock(spec, traffic)
+    if priced is None:  # without a clock options cost their bytes, or where steps alone count, all the same
+        counts_bytes = spec.budget.bytes is not None or spec.budget.seconds is not None
+        costs = [_cost(option, each, each.bytes if counts_bytes else 1.0) for option, each in traffic.items()]
+        priced = costs, 0.0
+    costs, compute = priced
     options, opening = link_rule.short_list(costs, compute)
     if measuring.link is not None:
         space = space.model_copy(update={"exchanges": tuple(costs), "link": measuring.link})
@@ -59,13 +63,6 @@ def predicted(spec: TrialSpec, group: Group) -> dict[Option, MeanTraffic]:
 
 def _at(values: Values, option: str) -> Values:
     return values.model_copy(update={"option": option})
-
-
-def _without_a_clock(spec: TrialSpec, traffic: Mapping[Option, MeanTraffic]) -> tuple[list[OptionCost], float]:
-    """Return the options' costs where a budget counts bytes, or steps alone: then they all cost the same."""
-    counts_bytes = spec.budget.bytes is not None or spec.budget.seconds is not None
-    costs = [_cost(option, each, each.bytes if counts_bytes else 1.0) for option, each in traffic.items()]
-    return costs, 0.0
 
 
 def _cost(option: Option, traffic: MeanTraffic, cost: float, spared: float = 0.0) -> OptionCost:
@@ -96,37 +93,27 @@ class _Measuring:
         """Return what a step costs under each option, and without sending; None: the link does not show."""
         if isinstance(link, EmulateLink):
             seconds = {option: each.seconds(link) for option, each in self._traffic.items()}
-            computes = self._computes(seconds)
-            if computes is None:
-                return None
-            compute = computes
+            option = next(iter(self._sparse_first or self._traffic))  # whose steps send little, or nothing
+            step = self._step(option)
+            if step is None:
+                return None  # it diverged
+            compute = max(0.0, step.seconds - (seconds[option] if option.kind != LOCAL else 0.0))
         else:
             self.link = found = self._measured()
             if found is None:
                 return None
             seconds = {option: each.bytes * found.seconds_per_byte for option, each in self._traffic.items()}
             compute = found.compute_s
-        exchanging = self._exchanging(compute)
+        # How much of it goes into exchanging: of local updates the shortest step of the warm-up averages nothing.
+        local = next((option for option in self._traffic if option.kind == LOCAL), None)
+        alone = None if local is None else self._step(local)
+        exchanging = 0.0 if alone is None else max(0.0, compute - alone.seconds)
         costs = []
         for option, each in self._traffic.items():
             # local updates compute it once a period
             spared = exchanging * (1 - 1 / (option.level or 1)) if option.kind == LOCAL else 0.0
             costs.append(_cost(option, each, compute + seconds[option] - spared, spared))
         return costs, compute
-
-    def _computes(self, seconds: Mapping[Option, float]) -> float | None:
-        """Return what a step takes beside sending, by steps that send little, or nothing; None: they diverged."""
-        option = next(iter(self._sparse_first or self._traffic))
-        step = self._step(option)
-        if step is None:
-            return None
-        return max(0.0, step.seconds - (seconds[option] if option.kind != LOCAL else 0.0))
-
-    def _exchanging(self, compute: float) -> float:
-        """Return how much of the seconds `compute` goes into exchanging: a step by itself takes less."""
-        local = next((option for option in self._traffic if option.kind == LOCAL), None)
-        step = None if local is None else self._step(local)  # the shortest of the warm-up: one that averages nothing
-        return 0.0 if step is None else max(0.0, compute - step.seconds)
 
     def _measured(self) -> link_rule.Link | None:
         """Return the link, told by steps that send more and more until that is felt."""
@@ -145,12 +132,13 @@ class _Measuring:
         if option not in self._steps:
             result = self._warm_up(option)
             self.warm_ups.append(result)
-            self._steps[option] = _step_cost(result)
+            self._steps[option] = step_cost(result)
         return self._steps[option]
 
 
-def _step_cost(result: SegmentResult) -> StepCost | None:
+def step_cost(result: SegmentResult) -> StepCost | None:
+    """Return what a step of a warm-up cost, by the one that least else delayed; None: it took none."""
     if not result.step_seconds:
         return None
     sent = bytes_per_worker(result.bytes_sent) / len(result.step_seconds)
-    return StepCost(bytes=sent, seconds=min(result.step_seconds))  # the step that least else delayed
+    return StepCost(bytes=sent, seconds=min(result.step_seconds))

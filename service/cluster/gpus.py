@@ -77,11 +77,8 @@ def visible(gpus: Sequence[Gpu], names: str | None) -> tuple[Gpu, ...]:
     if names is None:
         return tuple(gpus)
     wanted = [name.strip() for name in names.split(",") if name.strip()]
-    return tuple(gpu for gpu in gpus if any(name == str(gpu.index) or _begins(gpu.uuid, name) for name in wanted))
-
-
-def _begins(uuid: str, name: str) -> bool:
-    return name.startswith("GPU-") and uuid.startswith(name)
+    uuids = tuple(name for name in wanted if name.startswith("GPU-"))
+    return tuple(gpu for gpu in gpus if str(gpu.index) in wanted or gpu.uuid.startswith(uuids))
 
 
 def look() -> tuple[Gpu, ...]:

@@ -33,7 +33,9 @@ class InsuranceSink:
         if self._is_over.is_set():
             raise Over
         self._last = next((each.resume for each in records if isinstance(each, Checkpointed)), self._last)
-        self._sink.report(*(_renamed(each) for each in records if _is_evaluation(each)))
+        found = [each for each in records if isinstance(each, MetricPoints) and each.name.startswith("validation_")]
+        # Without any, too: this raises what ends the run.
+        self._sink.report(*(each.model_copy(update={"name": f"{INSURANCE_PREFIX}{each.name}"}) for each in found))
 
     flush = report
 
@@ -53,15 +55,6 @@ class InsuranceSink:
     def end(self) -> None:
         """Have the next report raise `Over`."""
         self._is_over.set()
-
-
-def _is_evaluation(record: AnyRecord) -> bool:
-    return isinstance(record, MetricPoints) and record.name.startswith("validation_")
-
-
-def _renamed(record: AnyRecord) -> AnyRecord:
-    assert isinstance(record, MetricPoints)
-    return record.model_copy(update={"name": f"{INSURANCE_PREFIX}{record.name}"})
 
 
 def insured(spec: TrialSpec) -> TrialSpec:

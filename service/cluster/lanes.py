@@ -1,11 +1,10 @@
 """The worker groups of one trial, its lanes: the first trains the main line, and all of them probe side by side."""
 
-import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import ParamSpec, TypeVar
 
+from search.budget.link import StepCost
 from search.config import Budget
 from search.types import Allowance, Candidate, Course, Observation, Spent, Values
 from service.cluster import segment_length
@@ -54,14 +53,13 @@ def probe_alone(group: Group, candidates: Sequence[Candidate], *, opened: Spent)
     results = group.run_alone(segments)
     seconds = time.monotonic() - group.recovery.seconds - started
     group.restore(STAGE)
-    pushed = [
-        Pushed(segment, result, started_s=opened.seconds, bytes_sent=opened.bytes)
-        for segment, result in zip(segments, results, strict=True)
-    ]
-    return [
-        Probe(candidate, Measured.of(each.result), seconds=seconds, pushed=[each], is_cut=False)
-        for candidate, each in zip(candidates, pushed, strict=True)
-    ]
+    probes = []
+    for candidate, segment, result in zip(candidates, segments, results, strict=True):
+        measured = Measured()
+        measured.add(result)
+        pushed = Pushed(segment, result, started_s=opened.seconds, bytes_sent=opened.bytes)
+        probes.append(Probe(candidate, measured, seconds=seconds, pushed=[pushed], is_cut=False))
+    return probes
 
 
 class ProbeRun:
@@ -72,7 +70,7 @@ class ProbeRun:
         self._measured = Measured()
         self._pushed: list[Pushed] = []
         self._started = self._now()
-        self._cost: segment_length.StepCost | None = None
+        self._cost: StepCost | None = None
 
     def run(self, *, watch: Callable[[Observation], Course], check: Callable[[], None]) -> Probe:
         """Train the candidate until it has spent its allowance, diverges, or `watch` ends it.
@@ -94,14 +92,13 @@ class ProbeRun:
 
     def _train(self, allowed: Allowance, check: Callable[[], None]) -> None:
         until = segment_length.within(segment_length.until_totals(self._opened, allowed), self._budget)
-        while not self._measured.diverged and self._goes_on(until, allowed.min_steps):
+        while not self._measured.diverged:
             missing = allowed.min_steps - self._measured.num_steps
+            if missing <= 0 and segment_length.is_reached(until, self._spent(), self._cost):
+                return
             most = missing if missing > 0 else segment_length.NO_LIMIT
             check()
             self._push(segment_length.next_chunk(until, self._spent(), self._cost, most=most))
-
-    def _goes_on(self, until: Allowance, at_least: int) -> bool:
-        return self._measured.num_steps < at_least or not segment_length.is_reached(until, self._spent(), self._cost)
 
     def _push(self, num_steps: int) -> None:
         segment = segment_length.segment(self._values_after(0), self._values_after(num_steps - 1), num_steps)
@@ -182,20 +179,6 @@ def for_a_lane(ask: Callable[[], Candidate | None], num_workers: int) -> Callabl
         return tuple(asked)
 
     return next_candidates
-
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def one_at_a_time(lock: threading.Lock, call: Callable[P, R]) -> Callable[P, R]:
-    """Return `call` for several threads to make."""
-
-    def locked(*args: P.args, **kwargs: P.kwargs) -> R:
-        with lock:
-            return call(*args, **kwargs)
-
-    return locked
 
 
 def require_equal(groups: Sequence[Group]) -> None:

@@ -33,21 +33,6 @@ class End(BaseModel):
     seconds: float
     pushes: tuple[Push, ...]
 
-    @classmethod
-    def of(cls, probe: Probe) -> "End":
-        """Return the end of `probe`."""
-        pushes = (
-            Push(
-                num_steps=each.segment.num_steps,
-                started_s=each.started_s,
-                bytes_sent=each.bytes_sent,
-                learning_rate=each.segment.learning_rate,
-                final_learning_rate=each.segment.final_learning_rate,
-            )
-            for each in probe.pushed
-        )
-        return cls(candidate=probe.candidate, seconds=probe.seconds, pushes=tuple(pushes))
-
 
 class Held(BaseModel):
     """The ends that a stage could go on from; None: the live state is the stage's start, nothing is put aside."""
@@ -90,7 +75,18 @@ class Ends:
 
     def ended(self, probe: Probe) -> None:
         """Note that the live state is the end of `probe`."""
-        self.held = Held(live=End.of(probe), aside=self.held.aside)
+        pushes = tuple(
+            Push(
+                num_steps=each.segment.num_steps,
+                started_s=each.started_s,
+                bytes_sent=each.bytes_sent,
+                learning_rate=each.segment.learning_rate,
+                final_learning_rate=each.segment.final_learning_rate,
+            )
+            for each in probe.pushed
+        )
+        end = End(candidate=probe.candidate, seconds=probe.seconds, pushes=pushes)
+        self.held = Held(live=end, aside=self.held.aside)
         self._pushed = {name: pushed for name, pushed in self._pushed.items() if name in self.ids}
         self._pushed[probe.candidate.id] = list(probe.pushed)
 

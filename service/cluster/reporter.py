@@ -11,7 +11,6 @@ from typing import TypeVar
 import httpx2
 
 from service.wire.records import (
-    DRIVER_STREAM,
     Acknowledgement,
     AnyRecord,
     AttemptBrief,
@@ -72,16 +71,14 @@ class Door:
         return AttemptBrief.model_validate_json(answer)
 
     def post(self, batch: Batch) -> Acknowledgement:
-        return self._acknowledged("/records", batch.model_dump_json())
+        return Acknowledgement.model_validate_json(self._answer("POST", "/records", batch.model_dump_json()))
 
     def renew(self, *, timeout_s: float) -> Acknowledgement:
-        return self._acknowledged("/lease", Lease().model_dump_json(), timeout_s=timeout_s)
+        answer = self._answer("POST", "/lease", Lease().model_dump_json(), timeout_s=timeout_s)
+        return Acknowledgement.model_validate_json(answer)
 
     def close(self) -> None:
         self._http.close()
-
-    def _acknowledged(self, path: str, body: str, *, timeout_s: float = TIMEOUT_S) -> Acknowledgement:
-        return Acknowledgement.model_validate_json(self._answer("POST", path, body, timeout_s=timeout_s))
 
     def _answer(self, method: str, path: str, body: str | None, *, timeout_s: float = TIMEOUT_S) -> bytes:
         headers = {"Content-Type": "application/json"} if body else None
@@ -237,18 +234,9 @@ class LeaseKeeper:
             except Stopped as told:
                 stopped = told
             else:
-                heard, stopped = time.monotonic(), _superseded(answer)
+                heard, stopped = time.monotonic(), None
+                if answer.control is Control.FENCED:
+                    stopped = Stopped(Control.FENCED, "told to stop: another attempt owns the job")
             if stopped is not None:
                 self._on_loss(stopped)
                 return
-
-
-def _superseded(answer: Acknowledgement) -> Stopped | None:
-    if answer.control is not Control.FENCED:
-        return None
-    return Stopped(Control.FENCED, "told to stop: another attempt owns the job")
-
-
-def driver_reporter(door: Door, *, max_silence_s: float) -> Reporter:
-    """Return the driver's own stream."""
-    return Reporter(door, DRIVER_STREAM, max_silence_s=max_silence_s)

@@ -4,18 +4,14 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from search.curves.curve_summary import end_level
-from search.types import Candidate, Decision, Forecast, Observation
-from service.cluster.trial_ledger import Measured, OpenCommit, Progress
+from search.types import Candidate, Decision, Forecast
+from service.cluster.trial_ledger import Measured
 from service.job.parts import TrialSpec
 from service.wire.records import (
     AnyRecord,
-    Checkpointed,
     Control,
     MetricPoints,
     ProbeDone,
-    Searched,
-    StageClosed,
     StageDecided,
     TrialStarted,
 )
@@ -130,49 +126,6 @@ def decided(trial_id: str, decision: Decision, probes: Sequence[ProbeDone], *, f
             decision=decision,
         ),
     ]
-
-
-def closed(
-    trial_id: str, commit: OpenCommit, ended: Observation, progress: Progress, *, resume: dict[str, Any]
-) -> StageClosed:
-    """Return the record of a stage that is over: `ended` is what its strategy was told, `progress` what is kept."""
-    return StageClosed(
-        trial_id=trial_id,
-        stage=commit.decision.stage,
-        step=progress.step,
-        num_steps=0 if ended.rolled_back else commit.measured.num_steps,
-        density=commit.measured.density,
-        threshold=commit.measured.threshold,
-        loss=finite(end_level(ended)),
-        bill=progress.bill,
-        resume=resume,
-    )
-
-
-def checkpointed(
-    trial_id: str, commit: OpenCommit, progress: Progress, *, resume: dict[str, Any], is_steady: bool
-) -> Checkpointed:
-    """Return the record of a checkpoint within `commit`."""
-    return Checkpointed(
-        trial_id=trial_id,
-        stage=commit.decision.stage,
-        step=progress.step,
-        bill=progress.bill,
-        resume=resume,
-        steady=is_steady,
-    )
-
-
-def searched(trial_id: str, probes: Sequence[ProbeDone], progress: Progress, *, resume: dict[str, Any]) -> Searched:
-    """Return the record of a search of which `probes` are told."""
-    return Searched(
-        trial_id=trial_id,
-        stage=probes[0].stage,
-        step=progress.step,
-        probes=tuple(probe.probe_id for probe in probes),
-        bill=progress.bill,
-        resume=resume,
-    )
 
 
 def committed(trial_id: str, pushed: Pushed) -> list[MetricPoints]:

@@ -4,9 +4,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from search.budget.link import StepCost
 from search.config import Budget
 from search.types import Candidate, Values
-from service.cluster import segment_length
 from service.cluster.probe_ends import Held
 from service.cluster.trial_ledger import OpenCommit, Progress
 from service.cluster.warm_up import dense_bytes
@@ -50,7 +50,7 @@ class Resume(BaseModel):
     journal: dict[str, Any]
     progress: Progress
     num_workers: int | None = None  # that the checkpoint is of; None: an earlier release has not said
-    cost: segment_length.StepCost | None
+    cost: StepCost | None
     diverged_values: Values | None
     open_commit: OpenCommit | None  # None: the stage is closed
     search: OpenSearch | None = None  # of the stage that opens; None: it has no probe yet

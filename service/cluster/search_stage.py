@@ -2,17 +2,18 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 
-from search.types import Candidate
+from search.types import Candidate, Course, Observation
 from service.cluster import reports
-from service.cluster.lanes import Lane, ProbeRun, for_a_lane, one_at_a_time, probe_alone, side_by_side
+from service.cluster.lanes import Lane, ProbeRun, for_a_lane, probe_alone, side_by_side
 from service.cluster.probe_ends import End
 from service.cluster.reports import Probe, Pushed
 from service.cluster.resume import OpenSearch, StageStart
 from service.cluster.trial_ledger import OpenCommit, bytes_per_worker
 from service.cluster.trial_state import TrialState
+from service.wire.records import Searched
 from trainers.training.group import Recovery
 
 
@@ -35,8 +36,13 @@ def search_stage(state: TrialState, begun: OpenSearch | None) -> OpenCommit:
     state.progress.charge_seconds(seconds_search=search.seconds)
     first_step = state.progress.step
     state.recorder.report(*reports.decided(state.trial_id, commit.decision, search.probes, first_step=first_step))
-    if promoted is not None:
-        _promote(state, commit, *promoted)
+    if promoted is not None:  # the group is at that probe's end: its steps are the commit's first
+        end, pushed = promoted
+        option = commit.decision.values.contender
+        state.progress.promote((each.result for each in pushed), seconds=end.seconds, option=option)
+        for each in pushed:
+            commit.measured.add(each.result)
+            keep_segment(state, commit, each)
     return commit
 
 
@@ -51,15 +57,6 @@ def keep_segment(state: TrialState, commit: OpenCommit, pushed: Pushed) -> None:
     state.progress.schedule_segment(pushed.segment, pushed.result, commit.decision.reason)
     bill = state.recorder.bill(state.progress, state.second)
     state.recorder.report(*reports.committed(state.trial_id, pushed), bill)
-
-
-def _promote(state: TrialState, commit: OpenCommit, end: End, pushed: Sequence[Pushed]) -> None:
-    """Make the steps of the probe at whose end the group is the first of the commit."""
-    option = commit.decision.values.contender
-    state.progress.promote((each.result for each in pushed), seconds=end.seconds, option=option)
-    for each in pushed:
-        commit.measured.add(each.result)
-        keep_segment(state, commit, each)
 
 
 class _Search:
@@ -81,7 +78,19 @@ class _Search:
         state, lanes = self._state, self._state.lanes
         groups = [lane.group for lane in lanes]
         before = [group.recovery.seconds for group in groups]
-        ask = one_at_a_time(self._turn, for_a_lane(self._asking(), groups[0].num_workers))
+        left = list(self._begun.running)  # what an earlier attempt did not end comes first
+
+        def next_candidate() -> Candidate | None:
+            if left:
+                return left.pop(0)
+            return None if state.requests.is_stop() else state.strategy.ask()
+
+        next_candidates = for_a_lane(next_candidate, groups[0].num_workers)
+
+        def ask() -> tuple[Candidate, ...]:
+            with self._turn:
+                return next_candidates()
+
         in_rounds = state.spec.budget.seconds is None
         with closing(side_by_side(lanes, ask=ask, probe=self._probe, in_rounds=in_rounds)) as rounds:
             for ended, running in rounds:
@@ -90,11 +99,6 @@ class _Search:
                 self._report(running)
         waited = [group.recovery.seconds - start for group, start in zip(groups, before, strict=True)]
         state.clock.skip(max(waited) - waited[0])  # the clock knows the recovery of the main lane alone
-
-    def _asking(self) -> Callable[[], Candidate | None]:
-        """Return what gives first the probes that an earlier attempt did not end, then new ones."""
-        ask, left = self._state.requests.asking(self._state.strategy.ask), list(self._begun.running)
-        return lambda: left.pop(0) if left else ask()
 
     def _probe(self, lane: Lane, candidates: Sequence[Candidate]) -> list[Probe]:
         """Train `candidates` on `lane`, in its thread."""
@@ -107,7 +111,11 @@ class _Search:
             return probe_alone(lane.group, candidates, opened=state.spent())
         [candidate] = candidates
         probing = ProbeRun(lane.group, candidate, opened=state.spent(), budget=state.spec.budget)
-        watch = one_at_a_time(self._turn, state.requests.watching(state.strategy.watch))
+
+        def watch(seen: Observation) -> Course:
+            with self._turn:
+                return "end" if state.requests.is_stop() else state.strategy.watch(seen)
+
         probe = probing.run(watch=watch, check=state.requests.check)
         lane.ends.ended(probe)
         return [probe]
@@ -120,7 +128,8 @@ class _Search:
             state.progress.charge(pushed.result, is_probe=True, option=pushed.segment.contender)
         for probe in probes:
             seen = probe.measured.observation(probe.candidate.id, state.spent(), is_cut=probe.is_cut)
-            one_at_a_time(self._turn, state.strategy.tell)(seen)
+            with self._turn:
+                state.strategy.tell(seen)
             done = reports.probe_done(state.trial_id, probe)
             state.recorder.report(done, state.recorder.bill(state.progress, state.second))
             self.probes.append(done)
@@ -134,7 +143,15 @@ class _Search:
             held = state.lanes[0].ends.held
             search = OpenSearch(seconds=self.seconds, probes=tuple(self.probes), running=tuple(running), held=held)
             resume = state.resume(state.stage.checkpoint, search=search)
-            state.recorder.report(reports.searched(state.trial_id, search.probes, state.progress, resume=resume))
+            searched = Searched(
+                trial_id=state.trial_id,
+                stage=search.stage,
+                step=state.progress.step,
+                probes=tuple(probe.probe_id for probe in search.probes),
+                bill=state.progress.bill,
+                resume=resume,
+            )
+            state.recorder.report(searched)
 
     def go_to(self, promoted: str | None) -> tuple[End, list[Pushed]] | None:
         """Go to the end of the probe with this id and return it; None: to the stage's start.

@@ -2,8 +2,7 @@
 
 import math
 
-from pydantic import BaseModel, ConfigDict
-
+from search.budget.link import StepCost
 from search.config import Budget
 from search.types import Allowance, Spent, Values
 from service.cluster.trial_ledger import bytes_per_worker
@@ -18,15 +17,6 @@ LOOK_SHARE, LEAST_LOOK_STEPS = 0.02, 10
 #: Longest push under a budget in seconds; a cancel is heard between two pushes.
 MAX_CHUNK_S = 0.5
 NO_LIMIT = 10**9
-
-
-class StepCost(BaseModel):
-    """The cost of one step with the values in force."""
-
-    model_config = ConfigDict(frozen=True)
-
-    bytes: float
-    seconds: float
 
 
 def cost_of(result: SegmentResult) -> StepCost | None:

@@ -161,20 +161,14 @@ class Ending(NamedTuple):
     end_loss: float
     exported: Best | None  # None: the weights are those of the end
 
-    @property
-    def loss(self) -> float:
-        """The loss by which lines are ranked."""
-        return finite_or_worst(self.evaluation.loss)
-
 
 def _ending(line: TrialState) -> Ending:
     """Evaluate what the clock has stopped at, and go to the best checkpoint where that has the lower loss."""
     end = _evaluate_behind_the_clock(line)
     progress, best = line.progress, line.progress.best
     line.recorder.report(*reports.evaluated(line.trial_id, end, progress.step, progress.seconds))
-    if line.spec.checkpoint.export == "last" or best is None or best.step is None:
-        return Ending(line, end, end.loss, None)
-    if not best.loss < finite_or_worst(end.loss):
+    is_last = line.spec.checkpoint.export == "last"
+    if is_last or best is None or best.step is None or not best.loss < finite_or_worst(end.loss):
         return Ending(line, end, end.loss, None)
     line.group.load(best.checkpoint)
     return Ending(line, _evaluate_behind_the_clock(line), end.loss, best)
@@ -191,7 +185,7 @@ def _finish(state: TrialState, outcome: Literal["completed", "diverged"]) -> Tri
     ended = state.seconds()
     beside = [state.second.state] if state.second and state.second.wait() == "end" else []
     state.progress.stop_clock(max([ended, *(line.progress.seconds for line in beside)]))
-    kept = min(map(_ending, (state, *beside)), key=lambda ending: ending.loss)
+    kept = min(map(_ending, (state, *beside)), key=lambda ending: finite_or_worst(ending.evaluation.loss))
     line, evaluation, exported = kept.line, kept.evaluation, kept.exported
     weights_url = line.keeper.export()
     state.recorder.complete(state.progress, state.second)

@@ -28,13 +28,6 @@ class Measured(BaseModel):
     threshold: float | None = None
     diverged: bool = False
 
-    @classmethod
-    def of(cls, result: SegmentResult) -> "Measured":
-        """Return what one segment measured."""
-        measured = cls()
-        measured.add(result)
-        return measured
-
     def add(self, result: SegmentResult) -> None:
         """Append a segment."""
         self.num_steps += len(result.losses)

@@ -7,9 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+from search.budget.link import StepCost
 from search.protocol import Strategy
 from search.space import SearchSpace
-from search.types import Allowance, Candidate, Course, Observation, Spent, Values
+from search.types import Allowance, Course, Spent, Values
 from service.cluster import reports, segment_length
 from service.cluster.checkpoints import Keeper
 from service.cluster.insurance import InsuranceSink
@@ -47,14 +48,6 @@ class UserRequests:
     def leave(self) -> None:
         """End the run, whose last checkpoint is known."""
         raise Stopped(Control.PAUSE, "told to pause")
-
-    def asking(self, ask: Callable[[], Candidate | None]) -> Callable[[], Candidate | None]:
-        """Return `ask`, which has no more candidates once the run is to stop."""
-        return lambda: None if self.is_stop() else ask()
-
-    def watching(self, watch: Callable[[Observation], Course]) -> Callable[[Observation], Course]:
-        """Return `watch`, which ends every probe once the run is to stop."""
-        return lambda observation: "end" if self.is_stop() else watch(observation)
 
 
 class TrainingClock:
@@ -137,7 +130,7 @@ class TrialState:
         self.recorder = Recorder(trial_id, sink, groups, self.clock)
         self.requests = UserRequests(sink)
         self.progress = Progress()
-        self.cost: segment_length.StepCost | None = None  # of a step with the values in force; None: not known yet
+        self.cost: StepCost | None = None  # of a step with the values in force; None: not known yet
         self.diverged_values: Values | None = None
         self.second: SecondLine | None = None
         self.known: list[str] = []  # the checkpoint that the API knew of when the last one was reported
@@ -212,7 +205,14 @@ class TrialState:
     def checkpointed(self, commit: OpenCommit, *, is_steady: bool = False, is_new_best: bool = False) -> Checkpointed:
         """Write a checkpoint within `commit`, and return its record."""
         resume = self.save(commit, is_timed=not is_new_best)
-        return reports.checkpointed(self.trial_id, commit, self.progress, resume=resume, is_steady=is_steady)
+        return Checkpointed(
+            trial_id=self.trial_id,
+            stage=commit.decision.stage,
+            step=self.progress.step,
+            bill=self.progress.bill,
+            resume=resume,
+            steady=is_steady,
+        )
 
     def resume(
         self, checkpoint: str, *, commit: OpenCommit | None = None, search: OpenSearch | None = None

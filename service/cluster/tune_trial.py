@@ -33,7 +33,10 @@ def run(trial_id: str) -> None:
     log.info("trial %s starts %d workers, lanes: %d", point.trial_id, num_workers, spec.lanes.count)
     try:
         with ExitStack() as lanes:
-            group, *spare = [lanes.enter_context(_open_lane(spec, lane)) for lane in range(spec.lanes.count)]
+            group, *spare = [
+                lanes.enter_context(RepairingGroup(RayGroup(spec.replica, spec.workers, lane=lane)))
+                for lane in range(spec.lanes.count)
+            ]
             log.info("trial %s: its workers are ready, on %s over %s", point.trial_id, group.device, group.backend)
             result = trial.train(
                 spec,
@@ -59,10 +62,6 @@ def run(trial_id: str) -> None:
     finally:
         reporter.close()
     tune.report({"outcome": outcome})
-
-
-def _open_lane(spec: TrialSpec, lane: int) -> RepairingGroup:
-    return RepairingGroup(RayGroup(spec.replica, spec.workers, lane=lane))
 
 
 def _find(brief: AttemptBrief, trial_id: str) -> tuple[ResumePoint, TrialSpec]:

@@ -4,11 +4,9 @@ import statistics
 from collections.abc import Sequence
 
 from search.budget import link as link_rule
-from search.budget.link import StepCost
 from search.space import Axis, Contender, SearchSpace
 from search.types import Values
 from service.cluster import exchange_probing
-from service.cluster.trial_ledger import bytes_per_worker
 from service.job.parts import TrialSpec
 from trainers.methods.exchange.auto.spec import AutoConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
@@ -34,7 +32,11 @@ def opening_space(spec: TrialSpec, groups: Sequence[Group]) -> tuple[SearchSpace
     """
     _check_budget(spec, groups[0])
     space, warm_ups = _measured_space(spec, groups)
-    known = {"step": _step_cost(warm_ups), "num_alone": spec.replica.num_alone(groups[0].num_workers)}
+    steps = [step for warm_up in warm_ups if (step := exchange_probing.step_cost(warm_up)) is not None]
+    known = {
+        "step": min(steps, key=lambda each: each.seconds, default=None),
+        "num_alone": spec.replica.num_alone(groups[0].num_workers),
+    }
     return space.model_copy(update=known), warm_ups
 
 
@@ -50,16 +52,6 @@ def _measured_space(spec: TrialSpec, groups: Sequence[Group]) -> tuple[SearchSpa
     if rule is None:
         return space, warm_ups
     return space.model_copy(update={"guess": space.guess.model_copy(update={"level": rule})}), warm_ups
-
-
-def _step_cost(warm_ups: Sequence[SegmentResult]) -> StepCost | None:
-    """Return what a step costs, by the warm-up with the fastest steps; None: no warm-up took one."""
-    timed = [warm_up for warm_up in warm_ups if warm_up.step_seconds]
-    if not timed:
-        return None
-    fastest = min(timed, key=lambda warm_up: min(warm_up.step_seconds))
-    sent = bytes_per_worker(fastest.bytes_sent) / len(fastest.step_seconds)
-    return StepCost(bytes=sent, seconds=min(fastest.step_seconds))
 
 
 def dense_bytes(spec: TrialSpec, group: Group) -> int | None:

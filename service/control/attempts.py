@@ -52,20 +52,18 @@ def begin(session: Session, job: JobRow, *, now: float, lease_s: float) -> Attem
 
 def _rewind(session: Session, trial: TrialRow) -> None:
     """Take the trial back to where it can go on; what came later will be reported again."""
+    step, bill = -1, Bill()  # the trial begins anew
     if trial.searching is not None:
         search = Searched.model_validate(trial.searching)
         _forget_stages(session, trial, beyond=search.stage - 1, but=search.probes)
-        forget_beyond(session, trial, search.step)
-        keep(trial, search.step, search.bill)
-        return
-    stage = last_resumable(session, trial.id)
-    _forget_stages(session, trial, beyond=-1 if stage is None else stage.stage)
-    if stage is None or stage.resume_step is None:
-        forget_beyond(session, trial, -1)
-        keep(trial, 0, Bill())
+        step, bill = search.step, search.bill
     else:
-        forget_beyond(session, trial, stage.resume_step)
-        keep(trial, stage.resume_step, Bill.model_validate(stage.bill))
+        stage = last_resumable(session, trial.id)
+        _forget_stages(session, trial, beyond=-1 if stage is None else stage.stage)
+        if stage is not None and stage.resume_step is not None:
+            step, bill = stage.resume_step, Bill.model_validate(stage.bill)
+    forget_beyond(session, trial, step)
+    keep(trial, max(0, step), bill)
 
 
 def _forget_stages(session: Session, trial: TrialRow, *, beyond: int, but: Collection[str] = ()) -> None:
@@ -161,7 +159,7 @@ def run(job: JobRow, *, now: float) -> None:
     jobs.transition(job, to, now=now, reason=reason)
 
 
-def end(session: Session, attempt: AttemptRow, *, outcome: str, reason: str, now: float) -> None:
+def end(attempt: AttemptRow, *, outcome: str, reason: str, now: float) -> None:
     """Close the attempt; its writes are refused from now on."""
     attempt.ended_at, attempt.outcome, attempt.reason = now, outcome, reason
 
@@ -172,10 +170,10 @@ def lose(session: Session, job: JobRow, *, reason: str, now: float, max_attempts
         return
     attempt = require_owner(session, job, job.attempt)
     if (wanted := _WANTED.get(job.job_state)) is not None:
-        end(session, attempt, outcome=wanted.value, reason=reason, now=now)
+        end(attempt, outcome=wanted.value, reason=reason, now=now)
         jobs.transition(job, wanted, now=now, reason=job.reason)
         return
-    end(session, attempt, outcome="failed", reason=reason, now=now)
+    end(attempt, outcome="failed", reason=reason, now=now)
     num_tried = job.attempt - job.attempts_before
     if num_tried >= max_attempts:
         jobs.transition(job, JobState.FAILED, now=now, reason=reason)
@@ -192,7 +190,7 @@ def back_off_s(num_tried: int) -> float:
 def succeed(session: Session, job: JobRow, *, now: float) -> None:
     """End the current attempt with the job's result; one that was being cancelled is; one about to pause is over."""
     attempt = require_owner(session, job, job.attempt)
-    end(session, attempt, outcome="succeeded", reason="", now=now)
+    end(attempt, outcome="succeeded", reason="", now=now)
     if job.job_state is JobState.CANCELLING:
         jobs.transition(job, JobState.CANCELLED, now=now, reason=job.reason)
         return

@@ -57,7 +57,11 @@ def leftovers(settings: Settings, finished: Iterable[str], *, with_weights: bool
     job_ids = list(finished)
     storage = Storage(settings.resolved_storage_url)
     found = [_on_storage(storage, job_id, with_weights=with_weights) for job_id in job_ids]
-    found += _of_tune(set(job_ids))
+    found += [  # of drivers that were killed: a job that is over has none
+        _folder(f"Tune's files of {job_id}", folder)
+        for folder, attempts in tune_folders()
+        for job_id in {name.rpartition("-a")[0] for name in attempts}.intersection(job_ids)
+    ]
     if (folder := embedded.stale_dir(settings)) is not None:
         found.append(_folder(_RAYS_FILES, folder))
     return [leftover for leftover in found if leftover.num_files]
@@ -84,15 +88,6 @@ def _on_storage(storage: Storage, job_id: str, *, with_weights: bool) -> Leftove
         job_id=job_id,
         paths=gone,
     )
-
-
-def _of_tune(finished: set[str]) -> list[Leftover]:
-    """Return the folders of drivers that were killed, of jobs that are over: those have no driver."""
-    return [
-        _folder(f"Tune's files of {job_id}", folder)
-        for folder, attempts in tune_folders()
-        for job_id in {name.rpartition("-a")[0] for name in attempts} & finished
-    ]
 
 
 def _folder(what: str, folder: Path) -> Leftover:

@@ -5,7 +5,6 @@ import math
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import Protocol
 
 from service.control import embedded
@@ -68,7 +67,12 @@ class RemoteCluster:
 
     def __init__(self, settings: Settings) -> None:
         """Raises Unavailable where the token's file cannot be read."""
-        self._ray = RayJobs(settings.ray_address, _token(settings.ray_token_path))
+        path = settings.ray_token_path
+        try:
+            token = None if path is None else path.read_text().strip()
+        except OSError as error:
+            raise Unavailable(f"cannot read {path}: {error.strerror}; check WIRETUNE_RAY_TOKEN_PATH") from error
+        self._ray = RayJobs(settings.ray_address, token)
 
     def connect(self) -> RayApi:
         """Return the cluster's Jobs server; nothing is sent yet."""
@@ -163,13 +167,6 @@ class EmbeddedCluster:
         if self._head is not None:
             self._head.owner.close()
         self._ray = self._head = None
-
-
-def _token(path: Path | None) -> str | None:
-    try:
-        return None if path is None else path.read_text().strip()
-    except OSError as error:
-        raise Unavailable(f"cannot read {path}: {error.strerror}; check WIRETUNE_RAY_TOKEN_PATH") from error
 
 
 def cluster_of(settings: Settings) -> Cluster:

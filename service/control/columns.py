@@ -3,8 +3,8 @@
 import math
 import zlib
 from array import array
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 FORMAT = 1
@@ -28,7 +28,8 @@ def encode(samples: Sequence[Sample]) -> bytes:
         _differences(array("d", (each.seconds for each in samples))),
         array("Q", values.tobytes()),
     ]
-    return bytes([FORMAT]) + zlib.compress(b"".join(_shuffled(column.tobytes()) for column in columns))
+    words = (column.tobytes() for column in columns)
+    return bytes([FORMAT]) + zlib.compress(b"".join(each[place::_WORD] for each in words for place in range(_WORD)))
 
 
 def decode(data: bytes) -> list[Sample]:
@@ -53,18 +54,7 @@ def _differences(column: "array[int] | array[float]") -> "array[int]":
 
 
 def _sums(words: bytes) -> "array[int]":
-    return array("Q", _running(array("Q", words)))
-
-
-def _running(differences: Iterable[int]) -> Iterable[int]:
-    total = 0
-    for each in differences:
-        total = (total + each) & _MASK
-        yield total
-
-
-def _shuffled(words: bytes) -> bytes:
-    return b"".join(words[place::_WORD] for place in range(_WORD))
+    return array("Q", accumulate(array("Q", words), lambda total, each: (total + each) & _MASK))
 
 
 def _unshuffled(content: bytes) -> bytes:

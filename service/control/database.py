@@ -10,7 +10,7 @@ from typing import IO, Any
 
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import URL, Connection, Engine, create_engine, event, func, make_url, select
+from sqlalchemy import URL, Engine, create_engine, event, func, make_url, select
 from sqlalchemy.exc import (
     ArgumentError,
     DataError,
@@ -102,7 +102,7 @@ def connect(url: str) -> Engine:
         return _engine(address.update_query_dict(unsaid), pool_pre_ping=True, isolation_level="READ COMMITTED")
     engine = _engine(url, connect_args={"timeout": _BUSY_TIMEOUT_MS / 1000, "check_same_thread": False})
     event.listen(engine, "connect", _configure_sqlite)
-    event.listen(engine, "begin", _begin_sqlite)
+    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
     return engine
 
 
@@ -123,16 +123,12 @@ def _engine(url: str | URL, **options: Any) -> Engine:
 
 
 def _configure_sqlite(connection: Any, _record: Any) -> None:
-    # Python's driver would begin transactions late and break savepoints; `_begin_sqlite` begins them instead.
+    # Python's driver would begin transactions late and break savepoints; `connect` has them begun instead.
     connection.isolation_level = None
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")  # NORMAL survives a killed process, not a power cut
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
-
-
-def _begin_sqlite(connection: Connection) -> None:
-    connection.exec_driver_sql("BEGIN")
 
 
 def migrate(engine: Engine, *, revision: str = "head") -> None:
@@ -141,19 +137,15 @@ def migrate(engine: Engine, *, revision: str = "head") -> None:
     config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     with engine.begin() as connection:
-        _take_turns(connection)
+        if connection.dialect.name == "postgresql":  # SQLite's file is locked already
+            # Waits for other replicas that migrate; the lock ends with the transaction.
+            connection.exec_driver_sql(f"SET LOCAL lock_timeout = {_MIGRATION_TIMEOUT_MS}")
+            connection.execute(select(func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
         config.attributes["connection"] = connection
         if revision == "base":
             command.downgrade(config, revision)
         else:
             command.upgrade(config, revision)
-
-
-def _take_turns(connection: Connection) -> None:
-    """Wait for other replicas that migrate; the lock ends with the transaction. SQLite's file is locked already."""
-    if connection.dialect.name == "postgresql":
-        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {_MIGRATION_TIMEOUT_MS}")
-        connection.execute(select(func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
 
 
 def is_collision(error: SQLAlchemyError) -> bool:

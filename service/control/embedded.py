@@ -7,6 +7,7 @@ import secrets
 import shutil
 import signal
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -75,18 +76,13 @@ def ensure_head(settings: Settings) -> Head:
 
 def _await_answer(settings: Settings, pid: int) -> Status:
     log_path = _launch(settings).log_path
-    found: list[Status] = []
-
-    def settled() -> bool:
-        found.extend(filter(None, [head_status(settings)]))
-        return bool(found) or _is_gone(pid)
-
-    if not processes.wait_until(settled, timeout_s=_START_S, every_s=0.25):
-        stop_head(settings)
-        raise Unavailable(f"Ray did not answer within {_START_S:g} s of its start; its log is {log_path}")
-    if not found:
+    settled = processes.wait_until(lambda: head_status(settings) or _is_gone(pid), timeout_s=_START_S, every_s=0.25)
+    if isinstance(settled, Status):
+        return settled
+    if settled:
         raise Unavailable(f"Ray ended before it answered; its log is {log_path}")
-    return found[0]
+    stop_head(settings)
+    raise Unavailable(f"Ray did not answer within {_START_S:g} s of its start; its log is {log_path}")
 
 
 def head_status(settings: Settings) -> Status | None:
@@ -143,19 +139,14 @@ def clear_stale(settings: Settings) -> None:
 
 def _own(launch: Launch) -> IO[str]:
     """Take the owner's lock; the watchdog looks at it for an instant now and then, hence the patience."""
-    taken: list[IO[str]] = []
-    refusals: list[Unavailable] = []
-
-    def take() -> bool:
+    end = time.monotonic() + 1.0
+    while True:
         try:
-            taken.append(lock(launch.owner_path, purpose="the embedded Ray"))
-        except Unavailable as error:
-            refusals.append(error)
-        return bool(taken)
-
-    if not processes.wait_until(take, timeout_s=1.0, every_s=0.05):
-        raise refusals[-1]
-    return taken[0]
+            return lock(launch.owner_path, purpose="the embedded Ray")
+        except Unavailable:
+            if time.monotonic() > end:
+                raise
+        time.sleep(0.05)
 
 
 def _spawn(launch: Launch) -> int:

@@ -96,7 +96,11 @@ class Ingest:
         trial = self.session.get_one(TrialRow, record.trial_id)
         match record:
             case TrialStarted():
-                self._start_trial(trial, record, attempt)
+                trial.backend, trial.device = record.backend, record.device
+                trial.metric_directions = dict(record.metrics)
+                if self.job.job_state is JobState.STARTING:
+                    attempts.run(self.job, now=self.now)
+                    attempt.lease_expires = self.now + self.lease_s
             case MetricPoints():
                 self._add_points(trial, record)
             case ProbeDone():
@@ -108,17 +112,13 @@ class Ingest:
             case StageClosed():
                 self._close_stage(trial, record)
             case Checkpointed():
-                self._checkpoint(trial, record)
+                self._keep(trial, self._decided(trial, record.stage), record)
+                if record.steady:
+                    trial.steady = record.model_dump(mode="json")
             case Searched():
                 self._note_search(trial, record)
             case TrialFinished():
                 self._finish_trial(trial, record)
-
-    def _start_trial(self, trial: TrialRow, record: TrialStarted, attempt: AttemptRow) -> None:
-        trial.backend, trial.device, trial.metric_directions = record.backend, record.device, dict(record.metrics)
-        if self.job.job_state is JobState.STARTING:
-            attempts.run(self.job, now=self.now)
-            attempt.lease_expires = self.now + self.lease_s
 
     def _add_points(self, trial: TrialRow, record: MetricPoints) -> None:
         if not record.steps:
@@ -156,19 +156,11 @@ class Ingest:
         stage = self._decided(trial, record.stage)
         stage.closed, stage.num_steps = True, record.num_steps
         stage.density, stage.threshold, stage.loss = record.density, record.threshold, record.loss
-        if record.num_steps == 0:
-            self._take_back(trial, record)
+        if record.num_steps == 0:  # its commit was rolled back
+            attempts.forget_beyond(self.session, trial, record.step)
+            if trial.steady is not None and trial.steady["stage"] == record.stage:
+                trial.steady = None
         self._keep(trial, stage, record)
-
-    def _take_back(self, trial: TrialRow, record: StageClosed) -> None:
-        attempts.forget_beyond(self.session, trial, record.step)
-        if trial.steady is not None and trial.steady["stage"] == record.stage:
-            trial.steady = None
-
-    def _checkpoint(self, trial: TrialRow, record: Checkpointed) -> None:
-        self._keep(trial, self._decided(trial, record.stage), record)
-        if record.steady:
-            trial.steady = record.model_dump(mode="json")
 
     def _keep(self, trial: TrialRow, stage: StageRow, record: StageClosed | Checkpointed) -> None:
         """A later attempt goes on from here."""

@@ -1,12 +1,10 @@
 """Make, move on and explain a job's row. Functions of one open transaction."""
 
 import secrets
-from collections.abc import Mapping
 
 from sqlalchemy.orm import Session
 
 from search.config import Budget
-from search.past_jobs.prior import Prior
 from service.control import transfer
 from service.control.models import IdempotencyRow, JobRow, LabelRow, TrialRow
 from service.errors import IllegalTransition, KeyReused, NotFound
@@ -23,11 +21,6 @@ def require(session: Session, job_id: str) -> JobRow:
     return job
 
 
-def new_id(now: float) -> str:
-    """Return an id that sorts by age: microseconds, then 44 random bits (as RFC 9562's version 7)."""
-    return f"job-{int(now * 1e6):013x}{secrets.randbits(44):011x}"
-
-
 def add(session: Session, spec: JobSpec, *, key: str | None, now: float) -> tuple[JobRow, bool]:
     """Store a queued job with its trials, or find the one that `key` made; the flag says which: made now.
 
@@ -39,11 +32,25 @@ def add(session: Session, spec: JobSpec, *, key: str | None, now: float) -> tupl
             raise KeyReused(f"the key made `{first.id}` from another job; send a new key with a new job")
         return first, False
     body = spec.model_dump(mode="json")
-    job = JobRow(id=new_id(now), name=spec.name, state=JobState.QUEUED.value, spec=body, created_at=now)
+    # Sorts by age: microseconds, then 44 random bits (as RFC 9562's version 7).
+    job_id = f"job-{int(now * 1e6):013x}{secrets.randbits(44):011x}"
+    job = JobRow(id=job_id, name=spec.name, state=JobState.QUEUED.value, spec=body, created_at=now)
     session.add(job)
     session.flush()  # the rows below refer to it
     session.add_all(LabelRow(job_id=job.id, name=name, value=value) for name, value in spec.labels.items())
-    session.add_all(_trials(job.id, spec, transfer.priors(session, spec)))
+    bill, priors = Bill().model_dump(mode="json"), transfer.priors(session, spec)
+    session.add_all(
+        TrialRow(
+            id=f"{job.id}.{trial.arm}.{trial.seed}",
+            job_id=job.id,
+            position=position,
+            arm=trial.arm,
+            seed=trial.seed,
+            bill=bill,
+            prior=priors[trial.arm].model_dump(mode="json") if trial.arm in priors else None,
+        )
+        for position, trial in enumerate(spec.trials())
+    )
     if key is not None:
         session.add(IdempotencyRow(key=key, job_id=job.id, created_at=now))
     _enter(job, JobState.QUEUED, reason="", now=now)
@@ -59,22 +66,6 @@ def _submitted(job: JobRow) -> JobSpec:
         workers = spec.workers.model_copy(update={"count": job.first_workers})
         spec = spec.model_copy(update={"workers": workers})
     return spec
-
-
-def _trials(job_id: str, spec: JobSpec, priors: Mapping[str, Prior]) -> list[TrialRow]:
-    bill = Bill().model_dump(mode="json")
-    return [
-        TrialRow(
-            id=f"{job_id}.{trial.arm}.{trial.seed}",
-            job_id=job_id,
-            position=position,
-            arm=trial.arm,
-            seed=trial.seed,
-            bill=bill,
-            prior=priors[trial.arm].model_dump(mode="json") if trial.arm in priors else None,
-        )
-        for position, trial in enumerate(spec.trials())
-    ]
 
 
 def transition(job: JobRow, to: JobState, *, now: float, reason: str = "") -> None:

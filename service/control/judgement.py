@@ -52,7 +52,11 @@ def judge(work: Work, status: RayStatus, *, now: float, leases_count: bool, is_d
     is_silent = leases_count and work.lease_expires is not None and work.lease_expires < now
     is_overdue = _is_overdue(work, now=now)
     is_given_up = is_overdue or (is_silent and work.state in _LEASED)
-    why = _why(work, is_silent=is_silent, is_overdue=is_overdue)
+    why = ""
+    if is_overdue:
+        why = RULES[work.state].on_deadline
+    elif is_given_up:
+        why = "the driver was silent for longer than its lease; its machine or its network failed"
     if status is RayStatus.UNREACHABLE:
         # Nobody answers for the driver: its own lease decides, and the fence stops it if it lives.
         action = Action.LOSE if is_silent and is_given_up else Action.WAIT
@@ -78,14 +82,6 @@ def judge_alone(work: Work, *, now: float, leases_count: bool) -> Verdict:
 
 def _is_overdue(work: Work, *, now: float) -> bool:
     return work.deadline is not None and work.deadline < now
-
-
-def _why(work: Work, *, is_silent: bool, is_overdue: bool) -> str:
-    if is_overdue:
-        return RULES[work.state].on_deadline
-    if is_silent and work.state in _LEASED:
-        return "the driver was silent for longer than its lease; its machine or its network failed"
-    return ""
 
 
 def admit(queued: Iterable[Work], running: Sequence[Work], nodes: Sequence[Node], *, now: float) -> dict[str, Verdict]:

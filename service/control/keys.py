@@ -43,8 +43,3 @@ def write_private(path: Path, text: str) -> None:
 def attempt_token(secret: bytes, job_id: str, number: int) -> str:
     """Return the token that lets one attempt report: HMAC-SHA256, derivable again after a crash."""
     return hmac.new(secret, f"{job_id}|{number}".encode(), hashlib.sha256).hexdigest()
-
-
-def is_attempt_token(secret: bytes, job_id: str, number: int, *, token: str) -> bool:
-    """Return whether `token` is the attempt's; takes the same time for every wrong token."""
-    return hmac.compare_digest(attempt_token(secret, job_id, number).encode(), token.encode())

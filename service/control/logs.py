@@ -4,6 +4,7 @@ import logging
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 from service.control.clusters import RayApi
@@ -54,8 +55,10 @@ class Logs:
         try:
             return since(self._kept(attempt), offset)
         except NotFound as error:
-            missing = NotFound(f"attempt {attempt.number} of job `{job_id}` has no log: {_reason(attempt)}")
-            raise silence or missing from error
+            why = "its driver has not printed anything yet"
+            if attempt.ended_at is not None:
+                why = "Ray ended before it could be kept, or `wiretune clean` removed it"
+            raise silence or NotFound(f"attempt {attempt.number} of job `{job_id}` has no log: {why}") from error
 
     def tail(self, job_id: str, number: int, *, num_lines: int) -> str:
         """Return the last lines that Ray has of an attempt's log; empty where it gives none."""
@@ -76,7 +79,7 @@ class Logs:
             return
         try:
             for attempt in self._store.attempts_without_log():
-                if attempt.ended_at is not None and (log := self._whole(ray, attempt, now=now)) is not None:
+                if (log := self._whole(ray, attempt, now=now)) is not None:
                     self._keep(attempt, log)
                     self._store.note_log(attempt.job_id, attempt.number)
                     self._refusals.pop(attempt.submission_id, None)
@@ -85,28 +88,22 @@ class Logs:
             _log.warning("logs are not kept yet: %s", error)
 
     def _whole(self, ray: RayApi, attempt: Attempt, *, now: float) -> bytes | None:
-        """Return an ended attempt's log, or why there is none; None: not yet."""
+        """Return an attempt's log once it has ended, or why there is none; None: not yet."""
         first_at, ask_at = self._refusals.get(attempt.submission_id, (now, now))
-        if now < ask_at:
+        if attempt.ended_at is None or now < ask_at:
             return None
         try:
-            return None if self._may_still_print(ray, attempt, now=now) else self._text(ray, attempt).encode()
+            may_print = now < attempt.ended_at + _LAST_WORDS_S and ray.status(attempt.submission_id) in LIVE
+            return None if may_print else self._text(ray, attempt).encode()
         except Unavailable as error:
             if now >= first_at + _PATIENCE_S:
-                return self._earlier(attempt) + f"[this log ends here: {error}]\n".encode()
+                earlier = b""
+                with suppress(NotFound):
+                    earlier = self._kept(attempt)
+                return earlier + f"[this log ends here: {error}]\n".encode()
             self._refusals[attempt.submission_id] = _Refusal(first_at, now + _ASK_AGAIN_S)
             _log.warning("the log of %s is not kept yet: %s", attempt.submission_id, error)
             return None
-
-    def _may_still_print(self, ray: RayApi, attempt: Attempt, *, now: float) -> bool:
-        assert attempt.ended_at is not None
-        return now < attempt.ended_at + _LAST_WORDS_S and ray.status(attempt.submission_id) in LIVE
-
-    def _earlier(self, attempt: Attempt) -> bytes:
-        try:
-            return self._kept(attempt)
-        except NotFound:
-            return b""
 
     def keep_all(self) -> None:
         """Write what there is of every log that only Ray has: Ray may be about to end. Takes some `_STOP_S` at most."""
@@ -136,12 +133,6 @@ class Logs:
 
     def _url(self, attempt: Attempt) -> str:
         return self._storage.log_url(attempt.job_id, attempt.number)
-
-
-def _reason(attempt: Attempt) -> str:
-    if attempt.ended_at is None:
-        return "its driver has not printed anything yet"
-    return "Ray ended before it could be kept, or `wiretune clean` removed it"
 
 
 def bounded(log: bytes, *, head: int = _HEAD_BYTES, tail: int = _TAIL_BYTES) -> bytes:

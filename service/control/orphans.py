@@ -35,20 +35,15 @@ class Orphans:
         if now < self._look_at:
             return
         self._look_at = now + _EVERY_S
-        self._stop_drivers(now)
+        if (ray := self._ray()) is not None:
+            for submission_id in ray.live():
+                if self._is_over(submission_id, now):
+                    _log.warning("%s outlived its attempt and is stopped", submission_id)
+                    ray.stop(submission_id)
         for folder, submissions in tune_folders():
             if submissions and all(self._is_over(each, now) for each in submissions):
                 _log.warning("%s was left by a driver that was killed; it is removed", folder)
                 shutil.rmtree(folder, ignore_errors=True)
-
-    def _stop_drivers(self, now: float) -> None:
-        ray = self._ray()
-        if ray is None:
-            return
-        for submission_id in ray.live():
-            if self._is_over(submission_id, now):
-                _log.warning("%s outlived its attempt and is stopped", submission_id)
-                ray.stop(submission_id)
 
     def _is_over(self, submission_id: str, now: float) -> bool:
         """Return whether it is of an attempt of ours that has ended, and had the time to close."""

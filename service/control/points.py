@@ -30,13 +30,10 @@ def thin(values: Sequence[float | None], max_points: int) -> list[int]:
     kept = {0, last}
     for bucket in range(num_buckets):
         low, high = 1 + bucket * (last - 1) // num_buckets, 1 + (bucket + 1) * (last - 1) // num_buckets
-        heights = {index: _height(values[index]) for index in range(low, high)}
+        inside = enumerate(values[low:high], start=low)
+        heights = {index: math.inf if value is None else value for index, value in inside}
         kept |= {min(heights, key=heights.__getitem__), max(heights, key=heights.__getitem__)}
     return sorted(kept)
-
-
-def _height(value: float | None) -> float:
-    return math.inf if value is None else value
 
 
 CHUNK = 1024

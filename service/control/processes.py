@@ -3,9 +3,13 @@
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
+
+T = TypeVar("T")
 
 
 def is_running(pid: int, *, word: str) -> bool:
@@ -39,15 +43,11 @@ def started_at(pid: int) -> int | None:
 
 def children(parent: int) -> list[int]:
     """Return the living processes that `parent` started, or was left with; zombies left out."""
-    return _below(parent, recursive=False)
+    return descendants(parent, recursive=False)
 
 
-def descendants(root: int) -> list[int]:
-    """Return every process below `root` that lives, zombies left out."""
-    return _below(root, recursive=True)
-
-
-def _below(root: int, *, recursive: bool) -> list[int]:
+def descendants(root: int, *, recursive: bool = True) -> list[int]:
+    """Return every process below `root` that lives, zombies left out; not `recursive`: directly below."""
     try:
         return [process.pid for process in psutil.Process(root).children(recursive=recursive) if _lives(process)]
     except psutil.NoSuchProcess:
@@ -63,26 +63,20 @@ def _lives(process: psutil.Process) -> bool:
 
 def send(pid: int, signal: int) -> None:
     """Signal `pid`; nothing if it is gone."""
-    try:
+    with suppress(ProcessLookupError):
         os.kill(pid, signal)
-    except ProcessLookupError:
-        return
 
 
 def reap() -> None:
     """Collect our own children that have ended."""
-    try:
+    with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0] != 0:
             pass
-    except ChildProcessError:
-        return
 
 
-def wait_until(condition: Callable[[], bool], *, timeout_s: float, every_s: float = 0.1) -> bool:
-    """Return whether `condition` came true within `timeout_s`."""
+def wait_until(condition: Callable[[], T], *, timeout_s: float, every_s: float = 0.1) -> T:
+    """Return what `condition` gave: the first that is true, or what there is after `timeout_s`."""
     end = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > end:
-            return False
+    while not (found := condition()) and time.monotonic() <= end:
         time.sleep(every_s)
-    return True
+    return found

@@ -93,7 +93,9 @@ def page(
         query = query.where(JobRow.id < _decode(cursor))
     rows = session.execute(query).all()
     shown = rows[:limit]
-    following = _encode(shown[-1][0].id) if len(rows) > limit else None
+    following = None
+    if len(rows) > limit:
+        following = base64.urlsafe_b64encode(shown[-1][0].id.encode()).decode().rstrip("=")
     return JobPage(jobs=tuple(_summary(job, losses) for job, *losses in shown), next_cursor=following)
 
 
@@ -109,10 +111,6 @@ def _summary(job: JobRow, losses: Iterable[float | None]) -> JobSummary:
         best_validation_loss=min((loss for loss in losses if loss is not None), default=None),
         labels=job.spec["labels"],
     )
-
-
-def _encode(job_id: str) -> str:
-    return base64.urlsafe_b64encode(job_id.encode()).decode().rstrip("=")
 
 
 def _decode(cursor: str) -> str:

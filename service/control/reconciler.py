@@ -107,7 +107,10 @@ class Reconciler:
         if not jobs:
             if self._cluster.is_spent(now - self._busy_at):
                 self._let_go()
-            self._look(now)
+            # A cluster that nobody declared is asked what it holds: the first job, too, is refused if it never fits.
+            if self._cluster.declared() is None and now >= self._look_at:
+                self._look_at = now + _LOOK_S
+                self._nodes = self._cluster.connect().nodes()
             return
         self._busy_at = now
         try:
@@ -118,13 +121,6 @@ class Reconciler:
             return
         self._watch(ray, [work for work in jobs if work.state in ACTIVE], now=now)
         self._admit(ray, jobs, self._nodes, now=now)
-
-    def _look(self, now: float) -> None:
-        """Ask a cluster that nobody declared what it holds, so that the first job, too, is refused if it never fits."""
-        if self._cluster.declared() is not None or now < self._look_at:
-            return
-        self._look_at = now + _LOOK_S
-        self._nodes = self._cluster.connect().nodes()
 
     def _without_ray(self, jobs: Sequence[Work], reason: str, *, now: float) -> None:
         for work in jobs:

@@ -41,7 +41,6 @@ class _Decided(_Stored):
     refused: tuple[Refusal, ...] = ()
 
 
-_PROBE_COLUMNS = ProbeResult.model_fields
 _STAGE_COLUMNS = StageView.model_fields.keys() - {
     "arm", "seed", "probes", "tax", "forecast_weight", "num_earlier", "posterior", "refused", "z_score"
 }  # fmt: skip
@@ -74,4 +73,4 @@ def z_score_of(stage: StageRow) -> float | None:
 
 def _probe_view(row: ProbeRow, report: _Report | None) -> ProbeView:
     judged = {name: getattr(report, name, None) for name in ("reward", "posterior_mean", "posterior_std")}
-    return ProbeView(**{name: getattr(row, name) for name in _PROBE_COLUMNS}, **judged)
+    return ProbeView(**{name: getattr(row, name) for name in ProbeResult.model_fields}, **judged)

@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, Any
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
@@ -54,8 +54,7 @@ class Storage:
         """Open a file of the job. One elsewhere is not found: attempts say where their files are, users read them."""
         if not url.startswith(f"{self.job_url(job_id)}/") or ".." in url.split("/"):
             raise NotFound(f"{url} is not in the folder of job `{job_id}`, {self.job_url(job_id)}")
-        with _reaching(url):
-            filesystem, path = fsspec.url_to_fs(url)
+        with _reaching(url) as (filesystem, path):
             if isinstance(filesystem, LocalFileSystem) and not self._holds(job_id, path):
                 raise NotFound(f"{url} is a link out of the folder of job `{job_id}`")
             about = filesystem.info(path)
@@ -70,8 +69,7 @@ class Storage:
 
     def write(self, url: str, content: bytes) -> None:
         """Write a file, which appears under its name only when complete, and the folders above it."""
-        with _reaching(url):
-            filesystem, path = fsspec.url_to_fs(url)
+        with _reaching(url) as (filesystem, path):
             partial = f"{path}.{secrets.token_hex(4)}.partial"
             filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
             try:
@@ -85,26 +83,22 @@ class Storage:
         """Raise Unavailable unless the storage takes a file."""
         url = f"{self.root.rstrip('/')}/.writable-{secrets.token_hex(4)}"
         self.write(url, bytes(_CHUNK_BYTES))  # a disk that is full takes a few bytes yet
-        with _reaching(url):
-            filesystem, path = fsspec.url_to_fs(url)
+        with _reaching(url) as (filesystem, path):
             filesystem.rm_file(path)
 
     def has(self, url: str) -> bool:
         """Return whether there is a file or a folder at `url`."""
-        with _reaching(url):
-            filesystem, path = fsspec.url_to_fs(url)
+        with _reaching(url) as (filesystem, path):
             return bool(filesystem.exists(path))
 
     def sizes(self, job_id: str) -> dict[str, int]:
         """Return the bytes of every file in the job's folder, by path; nothing where there is no folder."""
-        with _reaching(url := self.job_url(job_id)):
-            filesystem, path = fsspec.url_to_fs(url)
+        with _reaching(self.job_url(job_id)) as (filesystem, path):
             return {found: about["size"] for found, about in filesystem.find(path, detail=True).items()}
 
     def remove(self, job_id: str, paths: list[str]) -> None:
         """Remove files of the job's folder, then every folder in it that has become empty."""
-        with _reaching(url := self.job_url(job_id)):
-            filesystem, root = fsspec.url_to_fs(url)
+        with _reaching(self.job_url(job_id)) as (filesystem, root):
             for path in paths:
                 with suppress(FileNotFoundError):  # somebody made room
                     filesystem.rm_file(path)
@@ -114,9 +108,10 @@ class Storage:
 
 
 @contextmanager
-def _reaching(url: str) -> Iterator[None]:
+def _reaching(url: str) -> Iterator[tuple[Any, str]]:
+    """Give the file system of `url`, and the path there."""
     try:
-        yield
+        yield fsspec.url_to_fs(url)
     except FileNotFoundError as error:
         raise NotFound(f"{url} is not on storage (any more)") from error
     except (OSError, ImportError, ValueError) as error:  # no answer or no right; no driver; no such kind of URL

@@ -4,7 +4,7 @@ So a later attempt learns from the same, whatever has finished since. Functions 
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -17,7 +17,7 @@ from service.job.parts import TrialSpec
 from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.job.states import JobState
-from trainers.spec.workloads import OwnWorkload, WorkloadConfig
+from trainers.spec.workloads import OwnWorkload
 
 #: `auto` takes at most so many jobs ...
 MAX_JOBS = 5
@@ -77,8 +77,13 @@ def kept(session: Session, job_id: str) -> Mapping[str, Prior]:
 
 
 def _newest(session: Session, trial: TrialSpec) -> Prior:
+    workload, given = trial.replica.workload, JobRow.spec["workload"]
+    query = select(JobRow).where(JobRow.state == JobState.SUCCEEDED.value)
+    query = query.where(given["kind"].as_string() == workload.kind)
+    if isinstance(workload, OwnWorkload):
+        query = query.where(given["factory"].as_string() == workload.factory)
     searches: list[PastSearch] = []
-    for job in session.scalars(_of_workload(trial.replica.workload)):
+    for job in session.scalars(query.order_by(JobRow.id.desc()).limit(MAX_LOOKED_AT)):
         try:
             searches.append(_search(session, job, _Kind.of(trial)))
         except _Refusal:
@@ -86,15 +91,6 @@ def _newest(session: Session, trial: TrialSpec) -> Prior:
         if len(searches) == MAX_JOBS:
             break
     return Prior(searches=tuple(searches))
-
-
-def _of_workload(workload: WorkloadConfig) -> Any:
-    given = JobRow.spec["workload"]
-    query = select(JobRow).where(JobRow.state == JobState.SUCCEEDED.value)
-    query = query.where(given["kind"].as_string() == workload.kind)
-    if isinstance(workload, OwnWorkload):
-        query = query.where(given["factory"].as_string() == workload.factory)
-    return query.order_by(JobRow.id.desc()).limit(MAX_LOOKED_AT)
 
 
 def _named(session: Session, job_id: str, kind: _Kind) -> PastSearch:

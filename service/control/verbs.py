@@ -6,12 +6,11 @@ All are called alike, and raise IllegalTransition where `service.job.states.ALLO
 from collections.abc import Collection, Iterator
 
 from pydantic import ValidationError
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from search.config import Budget
-from service.control import attempts, jobs
-from service.control.models import JobRow, Json, TrialRow
+from service.control import attempts, jobs, queries
+from service.control.models import JobRow, TrialRow
 from service.errors import IllegalTransition, InvalidJob, PreconditionFailed
 from service.job.problems import Problem, problems_of
 from service.job.spec import JobSpec
@@ -97,7 +96,7 @@ def extend(session: Session, job: JobRow, *, caps: Budget, workers: int | None, 
     job.first_budget = job.first_budget or job.spec["budget"]
     job.spec = {**job.spec, "budget": larger.model_dump(mode="json")}
     job.stops = False
-    trials = [trial for trial in _trials(session, job) if trial.outcome != "diverged"]
+    trials = [trial for trial in queries.trials(session, job.id) if trial.outcome != "diverged"]
     if not trials:
         raise InvalidJob([Problem(pointer="", message="every trial diverged, and would again with a larger budget")])
     begins = "; ".join(_begin(trial) for trial in trials)
@@ -108,19 +107,12 @@ def extend(session: Session, job: JobRow, *, caps: Budget, workers: int | None, 
 
 def checkpoints(session: Session, job: JobRow) -> list[str]:
     """Return the checkpoints that the job would go on from, were it tried again or extended."""
-    resumes = (_resume(session, trial) for trial in _trials(session, job) if trial.outcome != "diverged")
+    resumes = [
+        trial.steady["resume"] if trial.outcome is not None and trial.steady else attempts.resume_of(session, trial)
+        for trial in queries.trials(session, job.id)
+        if trial.outcome != "diverged"
+    ]
     return [resume["checkpoint"] for resume in resumes if resume and "checkpoint" in resume]
-
-
-def _resume(session: Session, trial: TrialRow) -> Json | None:
-    if trial.outcome is not None and trial.steady is not None:
-        resume: Json = trial.steady["resume"]
-        return resume
-    return attempts.resume_of(session, trial)
-
-
-def _trials(session: Session, job: JobRow) -> Iterator[TrialRow]:
-    yield from session.scalars(select(TrialRow).where(TrialRow.job_id == job.id).order_by(TrialRow.position))
 
 
 def _queue(job: JobRow, *, workers: int | None, now: float, reason: str) -> None:
@@ -152,8 +144,14 @@ def _change_workers(job: JobRow, count: int) -> None:
 def _larger(spec: JobSpec, caps: Budget, *, was_stopped: bool) -> Budget:
     """Return the job's budget with `caps`; one that was stopped early may have the same again."""
     before, given = (each.model_dump(exclude_none=True) for each in (spec.budget, caps))
-    problems = [Problem(pointer=f"/{unit}", message=_too_small(unit, before), value=cap)
-                for unit, cap in given.items() if unit not in before or cap < before[unit]]  # fmt: skip
+    problems = []
+    for unit, cap in given.items():
+        if unit not in before:
+            message = f"the job's budget has no `{unit}`; extend what it has: {_caps(before)}"
+            problems.append(Problem(pointer=f"/{unit}", message=message, value=cap))
+        elif cap < before[unit]:
+            message = f"`{unit}` must be at least {before[unit]:g}, what the job had"
+            problems.append(Problem(pointer=f"/{unit}", message=message, value=cap))
     if spec.lanes.after == "insurance":
         message = "a job with `lanes.after: insurance` cannot be extended: both its lines have ended; clone it instead"
         problems.append(Problem(pointer="", message=message))
@@ -163,12 +161,6 @@ def _larger(spec: JobSpec, caps: Budget, *, was_stopped: bool) -> Budget:
     if problems:
         raise InvalidJob(problems)
     return spec.budget.model_copy(update=given)
-
-
-def _too_small(unit: str, before: dict[str, float]) -> str:
-    if unit not in before:
-        return f"the job's budget has no `{unit}`; extend what it has: {_caps(before)}"
-    return f"`{unit}` must be at least {before[unit]:g}, what the job had"
 
 
 def _caps(budget: dict[str, float]) -> str:

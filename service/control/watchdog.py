@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -144,12 +145,9 @@ def _is_forsaken(launch: Launch, unowned_s: float) -> bool:
     """Return whether the service has been away for so long that nobody waits for the head any more."""
     if unowned_s < launch.idle_s:
         return False
-    return unowned_s > launch.idle_s + launch.max_silence_s or not _has_driver()
-
-
-def _has_driver() -> bool:
-    """Return whether a job's driver is below this process."""
-    return any(processes.is_running(pid, word=_DRIVER) for pid in processes.descendants(os.getpid()))
+    if unowned_s > launch.idle_s + launch.max_silence_s:
+        return True
+    return not any(processes.is_running(pid, word=_DRIVER) for pid in processes.descendants(os.getpid()))
 
 
 def is_owned(path: Path) -> bool:
@@ -192,12 +190,8 @@ def _start_ray(launch: Launch, ports: dict[str, int]) -> int:
         "OMP_NUM_THREADS": "1",
     }
     # Ray must not outlive us: nobody would know of it. Nothing else runs in this process when it forks.
-    ray = subprocess.Popen(command, env=environment, preexec_fn=_die_with_parent)
+    ray = subprocess.Popen(command, env=environment, preexec_fn=partial(_prctl, _PR_SET_PDEATHSIG, signal.SIGTERM))
     return ray.pid
-
-
-def _die_with_parent() -> None:
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _prctl(option: int, value: int) -> None:

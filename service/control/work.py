@@ -1,6 +1,6 @@
 """Jobs and attempts as whoever runs them sees them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from service.control.models import AttemptRow, JobRow
 from service.job.spec import JobSpec
@@ -48,10 +48,4 @@ def work_of(job: JobRow, attempt: AttemptRow | None) -> Work:
 
 
 def attempt_of(row: AttemptRow) -> Attempt:
-    return Attempt(
-        job_id=row.job_id,
-        number=row.number,
-        submission_id=row.submission_id,
-        ended_at=row.ended_at,
-        log_kept=row.log_kept,
-    )
+    return Attempt(**{field.name: getattr(row, field.name) for field in fields(Attempt)})

@@ -40,18 +40,6 @@ class _Outcome:
     error: Exception | None = None
     collided: bool = False  # with another replica: worth a second run
 
-    @property
-    def is_outage(self) -> bool:
-        """Return whether the database is to blame."""
-        return isinstance(self.error, Unavailable) and is_outage(self.error.__cause__)
-
-    def give(self) -> None:
-        """Answer the caller."""
-        if self.error is None:
-            self.call.future.set_result(self.value)
-        else:
-            self.call.future.set_exception(self.error)
-
 
 class Writer:
     """Run functions in the database's only writing thread; each answer is given after its commit.
@@ -117,9 +105,12 @@ class Writer:
             for outcome in self._commit(live):
                 if outcome.collided:
                     (outcome,) = self._commit([outcome.call])
-                if outcome.is_outage:
+                if isinstance(outcome.error, Unavailable) and is_outage(outcome.error.__cause__):
                     self.failed_at = self._clock()
-                outcome.give()
+                if outcome.error is None:
+                    outcome.call.future.set_result(outcome.value)
+                else:
+                    outcome.call.future.set_exception(outcome.error)
 
     def _next_group(self) -> tuple[list[_Call], bool]:
         group: list[_Call] = []

@@ -49,7 +49,8 @@ def allowed(schema: Schema, definitions: Mapping[str, Schema]) -> str:
         kind = definitions[name].get("properties", {}).get("kind", {})
         return f"{{kind: {kind['const']}}}" if "const" in kind else name
     if "enum" in schema or "const" in schema:
-        return " or ".join(_word(each) for each in schema.get("enum", (schema.get("const"),)))
+        words = schema.get("enum", (schema.get("const"),))
+        return " or ".join(str(each).lower() if isinstance(each, bool) else str(each) for each in words)
     return _of_type(schema, definitions)
 
 
@@ -80,7 +81,3 @@ def _bounds(schema: Schema) -> str:
     low = found.get("minimum") or found.get("exclusiveMinimum") or "(-inf"
     high = found.get("maximum") or found.get("exclusiveMaximum") or "inf)"
     return f" in {low}, {high}" if found else ""
-
-
-def _word(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -59,7 +59,7 @@ def _is_told_better(found: Sequence[tuple[ErrorDetails, Problem]], number: int) 
 def _problems(detail: ErrorDetails, body: Any, model: type[BaseModel]) -> list[Problem]:
     if detail["type"] != "conflicts":
         return [_problem(detail, body, model)]
-    place = _pointer(_path(detail["loc"], body, keep_last=False))
+    place = pointer_to(_path(detail["loc"], body, keep_last=False))
     conflicts: list[Conflict] = detail["ctx"]["conflicts"]  # of a check across fields, which knows the fields at fault
     return [Problem.of(conflict, place) for conflict in conflicts]
 
@@ -73,24 +73,16 @@ def _problem(detail: ErrorDetails, body: Any, model: type[BaseModel]) -> Problem
         path.append("kind" if "kind" in detail["ctx"]["discriminator"] else "mode")
         shown = detail["ctx"]["tag"]
     if detail["type"] == "union_tag_not_found":
-        path.append(_discriminator(detail["ctx"]["discriminator"]))
-    message = _misplaced(detail, path, body, model) or _message(detail, path, shown)
-    return Problem(pointer=_pointer(path), message=message, value=shown)
+        described = detail["ctx"]["discriminator"]  # as `_kind_of()` where a function tells the members apart
+        path.append("kind" if described.endswith("()") else described.strip("'"))
+    misplaced = None
+    if path and (detail["type"] == "extra_forbidden" or detail["type"].endswith("_type")):
+        misplaced = why_misplaced(model, body, path, given)
+    return Problem(pointer=pointer_to(path), message=misplaced or _message(detail, path, shown), value=shown)
 
 
-def _misplaced(detail: ErrorDetails, path: list[str | int], body: Any, model: type[BaseModel]) -> str | None:
-    """Return what to say of a field, or a value of it, that only other kinds of its object take; None: no kind does."""
-    if not path or not (detail["type"] == "extra_forbidden" or detail["type"].endswith("_type")):
-        return None
-    return why_misplaced(model, body, path, detail["input"])
-
-
-def _discriminator(described: str) -> str:
-    """Return the field that tells the members apart; pydantic describes a function of it as `_kind_of()`."""
-    return "kind" if described.endswith("()") else described.strip("'")
-
-
-def _pointer(path: Sequence[str | int]) -> str:
+def pointer_to(path: Sequence[str | int]) -> str:
+    """Return the JSON pointer (RFC 6901) of what is at `path`."""
     return "".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in path)
 
 
@@ -99,7 +91,7 @@ def _path(loc: Sequence[str | int], body: Any, *, keep_last: bool) -> list[str |
     path: list[str | int] = []
     is_member_named = False  # by its tag, once: a field of the member may have the same name
     for index, part in enumerate(loc):
-        if not is_member_named and _is_tag(body, part):
+        if not is_member_named and isinstance(body, dict) and part in (body.get("kind"), body.get("mode")):
             is_member_named = True
         elif _holds(body, part):
             body, is_member_named = body[part], False
@@ -109,10 +101,6 @@ def _path(loc: Sequence[str | int], body: Any, *, keep_last: bool) -> list[str |
     return path
 
 
-def _is_tag(body: Any, part: str | int) -> bool:
-    return isinstance(body, dict) and part in (body.get("kind"), body.get("mode"))
-
-
 def _holds(body: Any, part: str | int) -> bool:
     if isinstance(body, dict):
         return part in body
@@ -120,7 +108,10 @@ def _holds(body: Any, part: str | int) -> bool:
 
 
 def _message(detail: ErrorDetails, path: list[str | int], shown: Any) -> str:
-    kind, field, context = detail["type"], _name(path), detail.get("ctx", {})
+    kind, context = detail["type"], detail.get("ctx", {})
+    field = str(path[-1]) if path else "job"
+    if len(path) > 1 and isinstance(path[-1], int):
+        field = f"{path[-2]}[{path[-1]}]"
     if kind == "union_tag_invalid":
         return _unknown_word(shown, context["expected_tags"])
     if kind == "literal_error":
@@ -137,12 +128,6 @@ def _message(detail: ErrorDetails, path: list[str | int], shown: Any) -> str:
     if text.startswith("should"):
         text = f"`{field}` {text}"
     return text if shown is None or "got " in text else f"{text}, got {shown!r}"
-
-
-def _name(path: list[str | int]) -> str:
-    if not path:
-        return "job"
-    return f"{path[-2]}[{path[-1]}]" if isinstance(path[-1], int) and len(path) > 1 else str(path[-1])
 
 
 def _unknown_word(word: Any, expected: str) -> str:

@@ -20,15 +20,6 @@ class Choice(NamedTuple):
     fields: Mapping[str, Mapping[str, Schema]]  # by kind, by name
     definitions: Mapping[str, Schema]
 
-    def taking(self, name: str, given: Any) -> list[str]:
-        """Return the kinds whose field of this name takes an object, as `given` is one, or something else."""
-        is_object = isinstance(given, dict)
-        return [
-            kind
-            for kind, fields in self.fields.items()
-            if name in fields and is_object in map(_is_object, _alternatives(fields[name], self.definitions))
-        ]
-
 
 def why_misplaced(model: type[BaseModel], body: Any, path: Sequence[str | int], given: Any) -> str | None:
     """Return why the field at `path` cannot be what is `given` there, and which other kinds of its object take it.
@@ -39,7 +30,13 @@ def why_misplaced(model: type[BaseModel], body: Any, path: Sequence[str | int], 
     choice = _choice(model, body, place)
     if choice is None or not isinstance(name, str):
         return None
-    kinds = choice.taking(name, given)
+    is_object = isinstance(given, dict)
+    kinds = [
+        kind
+        for kind, fields in choice.fields.items()
+        if name in fields
+        and any((each.get("type") == "object") is is_object for each in _alternatives(fields[name], choice.definitions))
+    ]
     if not kinds or choice.kind in kinds:
         return None
     chosen = f"`{next(part for part in reversed(place) if isinstance(part, str))}.{choice.word}: {choice.kind}`"
@@ -48,10 +45,9 @@ def why_misplaced(model: type[BaseModel], body: Any, path: Sequence[str | int], 
     if own is None:
         return f"{chosen} has no `{name}`; {choice.word}s that have it: {listed}"
     told = f" ({own['description']})" if "description" in own else ""
-    is_object = "is an object" if isinstance(given, dict) else "is no object"
     return (
         f"`{name}` of {chosen} must be {allowed(own, choice.definitions)}{told}; "
-        f"{choice.word}s whose `{name}` {is_object}: {listed}"
+        f"{choice.word}s whose `{name}` is {'an' if is_object else 'no'} object: {listed}"
     )
 
 
@@ -66,8 +62,12 @@ def _choice(model: type[BaseModel], body: Any, place: Sequence[str | int]) -> Ch
     definitions: Mapping[str, Schema] = schema.get("$defs", {})
     offered = [schema]
     for part in place:
-        inner = [found for each in offered if _suits(each, body) and (found := _inside(each, part))]
-        offered = [each for found in inner for each in _alternatives(found, definitions)]
+        named = body if isinstance(body, dict) else {}
+        suiting = [each for each in offered if all(named.get(word) == kind for word, kind in _names(each).items())]
+        inner = [
+            each.get("items") if isinstance(part, int) else each.get("properties", {}).get(part) for each in suiting
+        ]
+        offered = [each for found in inner if found for each in _alternatives(found, definitions)]
         body = body[part]
     for word in WORDS:
         fields = {_names(each)[word]: each["properties"] for each in offered if word in _names(each)}
@@ -88,19 +88,6 @@ def _alternatives(schema: Schema, definitions: Mapping[str, Schema]) -> Iterator
         yield schema
 
 
-def _inside(schema: Schema, part: str | int) -> Schema | None:
-    found: Schema | None = schema.get("items") if isinstance(part, int) else schema.get("properties", {}).get(part)
-    return found
-
-
 def _names(schema: Schema) -> dict[str, str]:
     """Return the fields that have but one value, which names the kind."""
     return {name: each["const"] for name, each in schema.get("properties", {}).items() if "const" in each}
-
-
-def _suits(schema: Schema, body: Any) -> bool:
-    return all(isinstance(body, dict) and body.get(word) == kind for word, kind in _names(schema).items())
-
-
-def _is_object(schema: Schema) -> bool:
-    return schema.get("type") == "object"

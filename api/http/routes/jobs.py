@@ -1,13 +1,13 @@
 """`/v1/jobs`: submit, look."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 
 from api.http import bodies
 from api.http.auth import StoreOf, require_key
-from api.http.etags import UNCHANGED, IfNoneMatch, of_version, unchanged
+from api.http.etags import UNCHANGED, IfNoneMatch, unchanged
 from api.http.openapi import CREATING, EXAMPLE_JOB, READING, body, refusals
 from service.control import permissions
 from service.errors import DoesNotFit, InvalidJob
@@ -25,22 +25,6 @@ JobBody = Annotated[JobSpec, Depends(bodies.job_spec)]
 _JOB_BODY = body("JobSpec", example=EXAMPLE_JOB, media_types=("application/json", "application/yaml"))
 
 
-def get_conflicts(request: Request) -> Conflicts:
-    """Return the capacity check that the app was created with."""
-    conflicts: Conflicts = request.app.state.conflicts
-    return conflicts
-
-
-ConflictsOf = Annotated[Conflicts, Depends(get_conflicts)]
-
-
-def get_user_code(request: Request) -> bool:
-    """Return whether jobs may name code and files of their own."""
-    allowed: bool = request.app.state.user_code
-    return allowed
-
-
-UserCode = Annotated[bool, Depends(get_user_code)]
 IdempotencyKey = Annotated[str | None, Header(min_length=1, max_length=200)]
 
 
@@ -48,25 +32,30 @@ IdempotencyKey = Annotated[str | None, Header(min_length=1, max_length=200)]
 def create_job(
     spec: JobBody,
     store: StoreOf,
-    conflicts: ConflictsOf,
-    user_code: UserCode,
+    request: Request,
     response: Response,
     idempotency_key: IdempotencyKey = None,
 ) -> JobView:
     """Queue a job. The same `Idempotency-Key` with the same job gives the first job again."""
-    check(spec, conflicts, user_code)
+    check(spec, request)
     view, _ = store.add_job(spec, idempotency_key=idempotency_key)
     response.headers["Location"] = f"/v1/jobs/{view.id}"
     return view
 
 
 @router.post("/jobs:validate", operation_id="validateJob", responses=refusals(*CREATING), openapi_extra=_JOB_BODY)
-def validate_job(spec: JobBody, store: StoreOf, conflicts: ConflictsOf, user_code: UserCode) -> Validated:
+def validate_job(spec: JobBody, store: StoreOf, request: Request) -> Validated:
     """Check a job without queueing it; the answer has every default filled in."""
-    check(spec, conflicts, user_code)
+    check(spec, request)
     num_trials = len(spec.arms) * len(spec.seeds)
-    notes = (*_notes(spec, num_trials), *_notes_on_priors(store.prior_jobs(spec)))
-    return Validated(spec=spec, num_trials=num_trials, notes=notes, advice=advice(spec))
+    notes = []
+    if num_trials > 1:
+        count = f"{num_trials} trials ({len(spec.arms)} arms x {len(spec.seeds)} seeds)"
+        notes.append(f"{count}, each with the whole budget")
+    for arm, found in store.prior_jobs(spec).items():
+        learns = f"learns from {', '.join(found)}" if found else "has no past job to learn from, and starts without"
+        notes.append(f"arm `{arm}` {learns}")
+    return Validated(spec=spec, num_trials=num_trials, notes=tuple(notes), advice=advice(spec))
 
 
 @router.get("/jobs", operation_id="listJobs", responses=refusals(*READING))
@@ -91,28 +80,16 @@ def list_jobs(
 def get_job(job: str, store: StoreOf, response: Response, if_none_match: IfNoneMatch = None) -> JobView | Response:
     """Return one job. Its `ETag` changes with every change of its state or reason; verbs take it as `If-Match`."""
     view = store.job(job)
-    etag = of_version(view.version)
+    etag = f'"{view.version}"'
     response.headers["ETag"] = etag
     return unchanged(etag, if_none_match) or view
 
 
-def check(spec: JobSpec, conflicts: Conflicts, user_code: bool) -> None:
-    """Raise InvalidJob or DoesNotFit where this service cannot take the job."""
-    if refused := permissions.conflicts(spec, user_code=user_code):
+def check(spec: JobSpec, request: Request) -> None:
+    """Raise InvalidJob or DoesNotFit where the service that got the `request` cannot take the job."""
+    service = request.app.state
+    if refused := permissions.conflicts(spec, user_code=service.user_code):
         raise InvalidJob(refused)
-    problems = conflicts(spec)
+    problems: list[Problem] = service.conflicts(spec)
     if problems:
         raise DoesNotFit("; ".join(problem.message for problem in problems), problems)
-
-
-def _notes(spec: JobSpec, num_trials: int) -> tuple[str, ...]:
-    if num_trials == 1:
-        return ()
-    count = f"{num_trials} trials ({len(spec.arms)} arms x {len(spec.seeds)} seeds)"
-    return (f"{count}, each with the whole budget",)
-
-
-def _notes_on_priors(jobs: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
-    for arm, found in jobs.items():
-        learns = f"learns from {', '.join(found)}" if found else "has no past job to learn from, and starts without"
-        yield f"arm `{arm}` {learns}"

@@ -44,15 +44,8 @@ def chosen_trials(job: str, store: StoreOf, arm: Arm = None, seed: Seed = None) 
     return found
 
 
-def get_logs_reader(request: Request) -> Logs:
-    """Return the reader of logs that the app was created with."""
-    logs: Logs = request.app.state.logs
-    return logs
-
-
 TrialOf = Annotated[TrialView, Depends(chosen_trial)]
 TrialsOf = Annotated[list[TrialView], Depends(chosen_trials)]
-LogsOf = Annotated[Logs, Depends(get_logs_reader)]
 
 
 @router.get("/trials", operation_id="listTrials")
@@ -135,11 +128,12 @@ def get_report(job: str, store: StoreOf) -> JobReport:
 )
 def get_logs(
     job: str,
-    logs: LogsOf,
+    request: Request,
     attempt: Annotated[int | None, Query(ge=1, description="default: the last")] = None,
     offset: Annotated[int, Query(ge=0, description="leave out so many bytes: those already read")] = 0,
 ) -> PlainTextResponse:
     """Return what an attempt's driver and its workers have printed; while it lives, so far."""
+    logs: Logs = request.app.state.logs
     text = logs.read(job, number=attempt, offset=offset)
     return PlainTextResponse(text, headers={"Content-Type": "text/plain; charset=utf-8"})
 

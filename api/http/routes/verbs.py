@@ -4,16 +4,17 @@ from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 
 from api.documents import checked
 from api.http import bodies
 from api.http.auth import StoreOf, require_key
 from api.http.etags import SeenVersions
 from api.http.openapi import CHANGING, CLONING, EXTENDING, body, refusals
-from api.http.routes.jobs import ConflictsOf, IdempotencyKey, UserCode, check
+from api.http.routes.jobs import IdempotencyKey, check
 from search.config import Budget
 from service.errors import DoesNotFit
+from service.job.problems import pointer_to
 from service.job.spec import JobSpec
 from service.wire.views import Change, Cloned, JobView
 
@@ -28,14 +29,11 @@ def merged(base: Any, patch: Any) -> Any:
     """
     if not isinstance(patch, Mapping):
         return patch
-    if not isinstance(base, Mapping) or any(_is_another(base, patch, tag) for tag in _TAGS):
+    tags = {tag: patch[tag] for tag in _TAGS if isinstance(patch.get(tag), str)}
+    if not isinstance(base, Mapping) or any(base.get(tag) != kind for tag, kind in tags.items()):
         base = {}
     changed = {name: merged(base.get(name), value) for name, value in patch.items() if value is not None}
     return {name: value for name, value in base.items() if name not in patch} | changed
-
-
-def _is_another(base: Mapping[str, Any], patch: Mapping[str, Any], tag: str) -> bool:
-    return isinstance(patch.get(tag), str) and patch[tag] != base.get(tag)
 
 
 def differences(before: JobSpec, after: JobSpec) -> tuple[Change, ...]:
@@ -48,16 +46,12 @@ def _differences(pointer: str, before: Any, after: Any) -> Iterator[Change]:
         return
     if isinstance(before, dict) and isinstance(after, dict):
         for name in [*before, *(name for name in after if name not in before)]:
-            yield from _differences(f"{pointer}/{_escaped(name)}", before.get(name), after.get(name))
+            yield from _differences(pointer + pointer_to([name]), before.get(name), after.get(name))
     elif isinstance(before, list) and isinstance(after, list) and any(isinstance(each, dict) for each in after):
         for index, (old, new) in enumerate(zip_longest(before, after)):
             yield from _differences(f"{pointer}/{index}", old, new)
     else:
         yield Change(pointer=pointer, before=before, after=after)
-
-
-def _escaped(name: str) -> str:
-    return name.replace("~", "~0").replace("/", "~1")
 
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], dependencies=[Depends(require_key)])
@@ -68,14 +62,13 @@ _ANSWERS, _GOING_ON = refusals(*CHANGING), refusals(*EXTENDING, DoesNotFit)
 def require_room(
     job: str,
     store: StoreOf,
-    conflicts: ConflictsOf,
-    user_code: UserCode,
+    request: Request,
     workers: Annotated[int | None, Query(ge=1, le=1024, description="per training run, from now on")] = None,
 ) -> int | None:
     """Return the number of workers that the job is to go on with; raises DoesNotFit if the cluster cannot hold them."""
     if workers is not None:
         changed = merged(store.job(job).spec.model_dump(mode="json"), {"workers": {"count": workers}})
-        check(checked(JobSpec, changed), conflicts, user_code)
+        check(checked(JobSpec, changed), request)
     return workers
 
 
@@ -137,8 +130,7 @@ def clone_job(
     job: str,
     changes: Annotated[dict[str, Any], Depends(bodies.changes)],
     store: StoreOf,
-    conflicts: ConflictsOf,
-    user_code: UserCode,
+    request: Request,
     response: Response,
     dry_run: Annotated[bool, Query(description="only show what would differ")] = False,
     idempotency_key: IdempotencyKey = None,
@@ -146,7 +138,7 @@ def clone_job(
     """Queue a new job that is this one with changes, a JSON merge patch; pointers lead into the changed job."""
     source = store.job(job).spec
     spec = checked(JobSpec, merged(source.model_dump(mode="json"), changes))
-    check(spec, conflicts, user_code)
+    check(spec, request)
     made = None if dry_run else store.add_job(spec, idempotency_key=idempotency_key)[0]
     if made is None:
         response.status_code = 200
