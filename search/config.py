@@ -235,6 +235,12 @@ class BoConfig(WideConfig):
     transfer: Transfer | None = Field(
         None, description="past jobs to learn from: `{jobs: [...]}`, or `auto`, the newest 5 that are like this one"
     )
+    max_raise: float = Field(
+        3.0,
+        ge=1,
+        le=3,
+        description="most that the gradients of commits may raise the rate by between two searches; 1: it stays",
+    )
     switch_probability: float = Field(0.95, ge=0.5, lt=1, description="switch only if this sure to be better")
     min_gain: float = Field(0.002, ge=0, description="and better by this share of the loss")
 
@@ -245,6 +251,7 @@ class SobolConfig(WideConfig):
     kind: Literal["sobol"] = "sobol"
     has_surrogate: ClassVar[bool] = False
     revisit: Literal["events", "stages"] = Field("stages", description="when a later search opens")
+    max_raise: ClassVar[float] = 1.0
     switch_probability: ClassVar[float] = 0.5
     min_gain: ClassVar[float] = 0.0
 
@@ -259,6 +266,7 @@ class LocalConfig(StagedConfig):
     wide_probes_per_axis: ClassVar[int] = 0
     wide_decades: ClassVar[float] = 0.0
     coarse_probe_steps: ClassVar[int] = 0
+    max_raise: ClassVar[float] = 1.0
     switch_probability: ClassVar[float] = 0.5
     min_gain: ClassVar[float] = 0.0
 
@@ -322,13 +330,14 @@ class OptimizerTraits(Config):
     centre: float = Field(description="the wide search is centred on guess x centre")
     pick: float = Field(description="the run uses the rate in the middle of the plateau x pick")
     cools_down: bool = Field(description="whether the rate must decay at the end of the budget")
+    rises: bool = Field(False, description="whether a commit's own gradients may raise the rate")
 
 
 #: `pick` as chosen by benchmarks/suite/constants.py (docs/decisions/0014); of an unknown kind it is SGD's, the lowest.
 OPTIMIZER_TRAITS: dict[str, OptimizerTraits] = {
-    "sgd": OptimizerTraits(centre=1.0, pick=0.35, cools_down=True),
-    "lars": OptimizerTraits(centre=1.0, pick=0.35, cools_down=True),  # as SGD, which it scales
-    "adamw": OptimizerTraits(centre=1.0, pick=1.2, cools_down=True),
+    "sgd": OptimizerTraits(centre=1.0, pick=0.35, cools_down=True, rises=True),
+    "lars": OptimizerTraits(centre=1.0, pick=0.35, cools_down=True, rises=True),  # as SGD, which it scales
+    "adamw": OptimizerTraits(centre=1.0, pick=1.2, cools_down=True, rises=True),
     "muon": OptimizerTraits(centre=1.0, pick=0.14, cools_down=True),
     "schedulefree_sgd": OptimizerTraits(centre=20.0, pick=1.5, cools_down=False),
     "schedulefree_adamw": OptimizerTraits(centre=3.0, pick=1.5, cools_down=False),

@@ -8,6 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 #: A trace has at most this many points, and at least half of them once it had that many.
 MAX_POINTS = 200
+#: Steps in full agreement with those before them; beyond so many, more of them say nothing new.
+MOST_ALIGNED = 22.0
 Point = tuple[float, float, float]
 
 
@@ -15,6 +17,7 @@ class Trace(BaseModel):
     """Means of blocks of `steps_per_point` steps each: losses, seconds per step, gradient scales.
 
     A series that nobody measured is all NaN. The steps of an unfinished block are in `rest`, as they are.
+    `aligned` sums the cosines between each step's descent direction and the update before, within [0, `MOST_ALIGNED`].
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
@@ -22,6 +25,7 @@ class Trace(BaseModel):
     steps_per_point: int = 1
     points: tuple[Point, ...] = Field((), description="(loss, step seconds, gradient scale) by block")
     rest: tuple[Point, ...] = ()
+    aligned: float = 0.0
 
     @property
     def num_steps(self) -> int:
@@ -40,7 +44,11 @@ class Trace(BaseModel):
         return tuple(point[2] for point in self.points)
 
     def extended(
-        self, losses: Sequence[float], step_seconds: Sequence[float], gradient_scales: Sequence[float]
+        self,
+        losses: Sequence[float],
+        step_seconds: Sequence[float],
+        gradient_scales: Sequence[float],
+        alignments: Sequence[float] = (),
     ) -> "Trace":
         """Return the trace with further steps, one entry per step in each series; how they are split is no matter."""
         size, points, rest = self.steps_per_point, list(self.points), list(self.rest)
@@ -52,7 +60,10 @@ class Trace(BaseModel):
             if len(points) == MAX_POINTS:
                 points = [_mean(points[index : index + 2]) for index in range(0, MAX_POINTS, 2)]
                 size *= 2
-        return Trace(steps_per_point=size, points=tuple(points), rest=tuple(rest))
+        aligned = self.aligned
+        for cosine in alignments:
+            aligned = min(MOST_ALIGNED, max(0.0, aligned + cosine))
+        return Trace(steps_per_point=size, points=tuple(points), rest=tuple(rest), aligned=aligned)
 
 
 def _mean(points: Sequence[Point]) -> Point:

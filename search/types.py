@@ -133,6 +133,9 @@ class Observation(Value):
     losses: tuple[float, ...]
     step_seconds: tuple[float, ...]
     gradient_scales: tuple[float, ...] = Field((), description="root mean square of the mean gradient; () if unknown")
+    alignments: tuple[float, ...] = Field(
+        (), description="cosine between each step's descent direction and the update before; () if unknown"
+    )
     trace: Trace | None = Field(None, description="the whole course, where the series are only its end")
     bytes_sent: int = Field(description="by one worker, during this observation")
     density: float | None = Field(None, description="measured mean share of gradient entries sent")

@@ -64,6 +64,7 @@ class SegmentResult(Value):
     gradient_scales: tuple[
         float, ...
     ] = ()  # root mean square of the mean gradient, before clipping; of a rank alone its own
+    alignments: tuple[float, ...] = ()  # cosine between the descent direction and the update before; 0: none is known
     bytes_dense: int  # what a rank, or the leader of a node, would have sent without compression
     density: float | None = None  # measured mean share of entries sent; None: dense exchange
     threshold: float | None = None  # in force at the segment's end

@@ -64,11 +64,11 @@ def _commit(line: Line, strategy: Strategy, decision: Decision, start: Any, run:
     while course == "go_on" and run.spent < min(until, run.num_steps):
         chunk = min(max(10, run.num_steps // LOOKS), min(until, run.num_steps) - run.spent)
         rates = [strategy.values(Spent(steps=run.spent + step)).learning_rate for step in range(chunk)]
-        scales = list[float]()
-        more = line.train(rates, scales=scales)
+        scales, alignments = list[float](), list[float]()
+        more = line.train(rates, scales=scales, alignments=alignments)
         run.spent += len(more)
         losses += more
-        trace = trace.extended(more, [0.01] * len(more), scales)
+        trace = trace.extended(more, [0.01] * len(more), scales, alignments)
         told = _observation(None, losses, run, diverged=not math.isfinite(losses[-1]), trace=trace)
         course = "roll_back" if told.diverged else strategy.watch(told)
     if course == "roll_back":

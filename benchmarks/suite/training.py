@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch.func import functional_call
 from suite.tasks import SuiteWorkload, Task
 from trainers.methods.optimizer import optimizers
 from trainers.methods.optimizer.spec import OptimizerConfig
+from trainers.training.alignment import Alignment
 from trainers.training.sampler import Sampler
 
 #: A rate at a step, and the part of the budget that is spent, in [0, 1).
@@ -45,14 +47,23 @@ class Line:
         self._sampler = Sampler(
             seed=seed, num_samples=len(self.data[0]), num_workers=num_workers, batch_size=task.batch_size
         )
+        self._alignment = Alignment(list(self.optimizer.parameters.values()))
         self.step = 0
 
-    def train(self, rates: Sequence[float], *, rank: int = 0, scales: list[float] | None = None) -> list[float]:
+    def train(
+        self,
+        rates: Sequence[float],
+        *,
+        rank: int = 0,
+        scales: list[float] | None = None,
+        alignments: list[float] | None = None,
+    ) -> list[float]:
         """Take a step with each of `rates`; returns the losses, up to the first that is not finite.
 
-        The root mean squares of the gradients are appended to `scales`.
+        The root mean squares of the gradients are appended to `scales`, their cosines to `alignments`.
         """
         losses = []
+        self._alignment.begin()
         for rate in rates:
             indices = self._sampler.indices(self.step, rank=rank)
             loss = self.workload.loss(self.model, (self.data[0][indices], self.data[1][indices]))
@@ -60,9 +71,12 @@ class Line:
             loss.backward()
             if scales is not None:
                 scales.append(self._gradient_scale())
+            if alignments is not None:
+                alignments.append(float(self._alignment.measure()))
             self.optimizer.set_learning_rate(rate, self.step)
             losses.append(loss.item())
-            self.optimizer.step(losses[-1])
+            with nullcontext() if alignments is None else self._alignment.following():
+                self.optimizer.step(losses[-1])
             self.step += 1
             if not math.isfinite(losses[-1]):
                 break

@@ -30,6 +30,7 @@ from search.bayesian.probe_costs import (
     too_slow,
 )
 from search.bayesian.proposals import propose
+from search.bayesian.refinement import raise_of
 from search.bayesian.reports import forecast_of, line_forecast, probe_reports
 from search.bayesian.stage import SearchSetup, Stage
 from search.budget import spending
@@ -110,13 +111,20 @@ class Controller:
     def watch(self, observation: Observation) -> Course:
         """Return `end` for a probe that is not worth its rest, and for a commit in which something happened.
 
-        `roll_back` for a commit that does worse than it would have without its switch, or diverges.
+        `roll_back` for a commit that does worse than it would have without its switch, or diverges. One that goes on
+        may get a higher rate.
 
         Raises:
             ValueError: no such probe is running, or no commit is.
         """
         self._check_runs(observation.candidate_id)
-        return course_of(self._setup, self._stage, observation, costs=self._costs, search=self._search)
+        course = course_of(self._setup, self._stage, observation, costs=self._costs, search=self._search)
+        if observation.candidate_id is None and course == "go_on":
+            rise = raise_of(self._setup, self._stage, observation)
+            if rise != self._stage.rise:
+                self._journal.append({"rise": rise})
+                self._stage.rise = rise
+        return course
 
     def leading(self) -> str | None:
         """Return the id of the probe that would be promoted if the stage were decided now, or None."""
@@ -138,8 +146,8 @@ class Controller:
         """Return what the committed line uses at these totals: a plain optimizer's rate ends at 0."""
         decision = self._stage.decision
         chosen = self._stage.incumbent if decision is None else decision.values
-        factor = cooldown_factor(self._setup, spent)
-        return chosen.model_copy(update={"learning_rate": chosen.learning_rate * factor})
+        rate = self._setup.clip_rate(chosen.learning_rate * self._stage.rise)
+        return chosen.model_copy(update={"learning_rate": rate * cooldown_factor(self._setup, spent)})
 
     def anneals(self, spent: Spent) -> bool:
         """Return whether the rate at these totals depends on where the budget ends."""
@@ -192,6 +200,8 @@ class Controller:
             self._apply_tell(Reading.model_validate(event["tell"]))
         elif "close" in event:
             self._apply_close(Ending.model_validate(event["close"]))
+        elif "rise" in event:
+            self._stage.rise = event["rise"]
         elif "refuse" in event:
             self._stage.refused.append(Refusal.model_validate(event["refuse"]))
         else:

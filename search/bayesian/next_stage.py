@@ -57,7 +57,7 @@ def next_stage(setup: SearchSetup, stage: Stage, ending: Ending, *, search: Spen
     if ending.has_failed:
         begin = _after_failure(setup, stage, ending)
     else:
-        begin = _Begin(stage.decision.values, next_width(setup, stage, has_lasted=True), stage.barred)
+        begin = _Begin(*_raised(setup, stage), next_width(setup, stage, has_lasted=True), stage.barred)
     # steps that were rolled back are none of the committed line
     reached = faults.reached(ending.losses) if ending.is_kept else None
     if reached is not None:
@@ -85,6 +85,7 @@ def next_stage(setup: SearchSetup, stage: Stage, ending: Ending, *, search: Spen
         events=ending.events,
         reference_seconds=ending.signs.reference_seconds if ending.is_kept and not ending.events else None,
         link=changed_link(setup, stage, ending, measured_link(setup, stage, begin.incumbent.batch_size)),
+        raised=1.0 if ending.has_failed else (1.0 if stage.probes else stage.raised) * stage.rise,
         note=begin.note,
         outcomes=with_outcome(stage.outcomes, stage.decision.forecast, None if ending.events else ending.level),
     )
@@ -98,10 +99,21 @@ class _Begin(NamedTuple):
     """The start of the next stage's search, and the values that it may not try."""
 
     incumbent: Values
+    note: str
     width: float
     barred: tuple[Values, ...]
     rejected: tuple[Values, ...] = ()
-    note: str = ""
+
+
+def _raised(setup: SearchSetup, stage: Stage) -> tuple[Values, str]:
+    """Return the values that a commit ended with, and how they came to differ from those of its decision."""
+    assert stage.decision is not None
+    used = stage.decision.values
+    rate = setup.clip_rate(used.learning_rate * stage.rise)
+    if rate == used.learning_rate:
+        return used, ""
+    note = f"the rate had risen from {used.learning_rate:.3g} to {rate:.3g}, since gradients kept their course"
+    return used.model_copy(update={"learning_rate": rate}), note
 
 
 def _after_failure(setup: SearchSetup, stage: Stage, ending: Ending) -> _Begin:
@@ -111,12 +123,12 @@ def _after_failure(setup: SearchSetup, stage: Stage, ending: Ending) -> _Begin:
     if stage.decision.switched and usable_control(stage) is not None and is_taken_back:
         note = f"the switch to {used.learning_rate:.3g} was rolled back"
         width = next_width(setup, stage, has_lasted=False)
-        return _Begin(stage.incumbent, width, stage.barred, rejected=(used,), note=note)
+        return _Begin(stage.incumbent, note, width, stage.barred, rejected=(used,))
     factor, what = _cut(ending)
     rate = max(setup.space.min_learning_rate, used.learning_rate * factor)
     note = f"the stage before {what} at {used.learning_rate:.3g}, so this one starts from {rate:.3g}"
     incumbent = used.model_copy(update={"learning_rate": rate})
-    return _Begin(incumbent, WIDEST, (*stage.barred, used), note=note)
+    return _Begin(incumbent, note, WIDEST, (*stage.barred, used))
 
 
 def _cut(ending: Ending) -> tuple[float, str]:

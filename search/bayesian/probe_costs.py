@@ -66,8 +66,9 @@ def probe_amounts(setup: SearchSetup, stage: Stage) -> Amounts:
     """Return what each probe of `stage` should spend: the same for all of them, fixed when the stage opened.
 
     Finalists of the wide search share what the probes before them left of the cap. One more may extend their range: of
-    the rate alone it takes what is kept for later searches, else it has its part. A later probe gets `probe_fraction` of its stage's commit, but no more than an equal part of what searching may still
-    spend: of the stage's share of it where every stage searches, else of half.
+    the rate alone it takes what is kept for later searches, else it has its part. A later probe gets `probe_fraction`
+    of its stage's commit, but no more than an equal part of what searching may still spend: of the stage's share of it
+    where every stage searches, else of half.
     """
     config, budget = setup.config, setup.budget
     if not stage.has_incumbent:

@@ -228,6 +228,8 @@ class Stage:
     refused: list[Refusal] = field(default_factory=list)  # without a step
     too_slow: dict[str, Refusal] = field(default_factory=dict)  # by candidate, after a few steps
     decided: Spent = field(default_factory=Spent)  # the run's totals when its commit began
+    raised: float = 1.0  # what commits since the last search have multiplied the rate by ...
+    rise: float = 1.0  # ... and this one so far
     note: str = ""  # why the incumbent is not what the stage before used
     is_complete: bool = False
     decision: Decision | None = None

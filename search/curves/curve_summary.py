@@ -138,7 +138,9 @@ def trace_of(observation: Observation) -> Trace:
     """Return the whole course of what `observation` measured."""
     if observation.trace is not None:
         return observation.trace
-    return Trace().extended(observation.losses, observation.step_seconds, observation.gradient_scales)
+    return Trace().extended(
+        observation.losses, observation.step_seconds, observation.gradient_scales, observation.alignments
+    )
 
 
 def thinned(losses: Sequence[float]) -> tuple[float, ...]:

@@ -41,7 +41,7 @@ def search_stage(state: TrialState, begun: OpenSearch | None) -> OpenCommit:
         option = commit.decision.values.contender
         state.progress.promote((each.result for each in pushed), seconds=end.seconds, option=option)
         for each in pushed:
-            commit.measured.add(each.result)
+            commit.measured.add(each.result.model_copy(update={"alignments": ()}))  # those of a rate that fell to 0
             keep_segment(state, commit, each)
     return commit
 

@@ -33,7 +33,7 @@ class Measured(BaseModel):
         self.num_steps += len(result.losses)
         self.losses = [*self.losses, *result.losses][-(self.limit or 0) :]
         self.step_seconds = [*self.step_seconds, *result.step_seconds][-(self.limit or 0) :]
-        self.trace = self.trace.extended(result.losses, result.step_seconds, result.gradient_scales)
+        self.trace = self.trace.extended(result.losses, result.step_seconds, result.gradient_scales, result.alignments)
         self.bytes_sent += bytes_per_worker(result.bytes_sent)
         self.threshold = result.threshold
         self.diverged = self.diverged or result.diverged

@@ -101,9 +101,9 @@ def test_finalists_follow_where_a_further_value_is_searched_or_no_short_probe_tr
 
 
 @pytest.mark.parametrize(("steps", "num_finalists"), [(1000, 0), (2200, 0), (2300, 3), (30_000, 3)])
-def test_of_the_rate_alone_finalists_are_trained_where_each_has_forty_steps(steps, num_finalists):
-    asked = _search(_controller(budget=Budget(steps=steps)), _bowl)
-    finalists = [each for each in asked if each.rung]
+def test_of_the_rate_alone_finalists_are_trained_where_each_has_forty_steps(simulated_run, steps, num_finalists):
+    budget = Budget(steps=steps)
+    finalists = [each for each, _ in simulated_run(budget).train(_controller(budget=budget)).history if each.rung]
 
     rates = sorted(each.values.learning_rate for each in finalists)
     assert num_finalists <= len(rates) <= num_finalists + MAX_FINALIST_EXTENSIONS * bool(num_finalists)

@@ -35,6 +35,7 @@ from trainers.spec.replica import ReplicaConfig
 from trainers.spec.two_way import DriftingConfig, group_conflict
 from trainers.traffic import collectives
 from trainers.training import checkpoint, feed, model
+from trainers.training.alignment import Alignment
 from trainers.training.checkpoint import CheckpointError, Shard
 from trainers.workload import Workload, WorkloadError
 from trainers.workloads import registry
@@ -70,6 +71,7 @@ class Replica:
         self._optimizer = optimizer_auto.build(config.optimizer, self.workload, self.model, apart=apart)
         if message := group_conflict(config.exchange, self._optimizer.config, self._optimizer.brought):
             raise WorkloadError(message)
+        self._alignment = Alignment(list(self._optimizer.parameters.values()))
         self._buffer = GradientBuffer.behind(list(self._optimizer.parameters.values()), config.exchange)
         self._buffers = Buffers(dict(self.model.named_buffers()))
         self._communication = Communication(self._buffer, self.device, threads=config.threads)
@@ -229,6 +231,7 @@ class Replica:
         first_step = self.step
         sent: list[Exchanged] = []
         scales: list[Tensor] = []
+        alignments: list[Tensor] = []
         seconds: list[float] = []
         diverged = False
         for each in self.config.ranges():
@@ -239,10 +242,11 @@ class Replica:
         self._activations.use(segment.gamma)
         self._blocks.use(segment.share)
         self._sync.use(segment.option)
+        self._alignment.begin()
         with self._random.scope():
             for index in range(segment.num_steps):
                 started = time.monotonic()
-                outcome, scale = self._train_step(segment, index)
+                outcome, scale, alignment = self._train_step(segment, index)
                 diverged = outcome.diverged
                 if diverged:
                     break
@@ -250,6 +254,7 @@ class Replica:
                     self._check_buffers()
                 sent.append(outcome)
                 scales.append(scale)
+                alignments.append(alignment)
                 seconds.append(time.monotonic() - started)
         dense_step = collectives.dense_step(self._buffer.num_elements, len(self.nodes))
         return SegmentResult(
@@ -257,6 +262,7 @@ class Replica:
             losses=tuple(outcome.loss for outcome in sent),
             step_seconds=tuple(seconds),
             gradient_scales=tuple(torch.stack(scales).tolist()) if scales else (),
+            alignments=tuple(torch.stack(alignments).tolist()) if alignments else (),
             bytes_sent=(self._node_links.between.ledger.take(),),
             bytes_within=(self._node_links.within.ledger.take(),),
             bytes_dense=(len(sent) + diverged) * dense_step.bytes,
@@ -298,25 +304,29 @@ class Replica:
                     f"the model replaced its buffer `{name}`: change it in place (`copy_`, `mul_`, ...)"
                 )
 
-    def _train_step(self, segment: Segment, index: int) -> tuple[Exchanged, Tensor]:
-        """Take a step; returns what the exchange knows, and the scale of the gradient that it left."""
+    def _train_step(self, segment: Segment, index: int) -> tuple[Exchanged, Tensor, Tensor]:
+        """Take a step; returns what the exchange knows, and scale and alignment of the gradient that it left."""
         asked = self._sync.learning_rate(segment.learning_rate_at(index), self.step)
         learning_rate = self._optimizer.set_learning_rate(asked, self.step, self._blocks.draw(self.step))
         outcome = self._exchanged(segment, learning_rate, is_first=index == 0)
         scale = self._blocks.gradient_scale()
+        if self._sync.is_apart:  # the last update was one rank's own
+            self._alignment.begin()
+        alignment = self._alignment.measure()
         if not outcome.diverged:
             if not outcome.is_held:
                 self._update(outcome.loss)
             self._steps.taken += 1
             outcome = self._sync.advance(outcome, Update(self.step, learning_rate, segment.level, segment.period))
-        return outcome, scale
+        return outcome, scale, alignment
 
     def _update(self, loss: float) -> None:
         """Step with the gradient in the buffer, which is that of `loss`."""
         self._sync.amend(self._buffer.gradient)
         if self.config.clip is not None:
             self._buffer.clip(self.config.clip)
-        self._optimizer.step(loss)
+        with self._alignment.following():
+            self._optimizer.step(loss)
 
     def _exchanged(self, segment: Segment, learning_rate: float, *, is_first: bool) -> Exchanged:
         """Fill the gradient buffer by this rank's micro-batches, and replace it by what the policy steps with.

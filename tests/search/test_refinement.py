@@ -1,0 +1,128 @@
+"""A commit whose own gradients keep their course gets a higher rate, without a probe."""
+
+import json
+import math
+
+import pytest
+
+from search import strategies
+from search.bayesian.controller import Controller
+from search.bayesian.refinement import RISE_PER_STEP
+from search.config import BoConfig, Budget
+from search.space import SearchSpace
+from search.trace import MOST_ALIGNED, Trace
+from search.types import Observation, Spent, Values
+
+BUDGET = Budget(steps=4000)
+
+
+class Line:
+    """A run without probes, whose commits show cosines at will."""
+
+    def __init__(self, *, optimizer: str = "sgd", **config: object) -> None:
+        space = SearchSpace(optimizer=optimizer, guess=Values(learning_rate=0.1))
+        self.controller = Controller(space, BoConfig(max_search_fraction=0.001, **config), 0, budget=BUDGET)
+        assert self.controller.ask() is None
+        self.controller.decide()
+        self.trace, self.steps = Trace(), 0
+
+    def train(self, cosine: float, num_steps: int = 20, loss: float = 1.0) -> float:
+        """Commit steps that all show `cosine`; return the rate that follows."""
+        self.steps += num_steps
+        series = [loss] * num_steps
+        self.trace = self.trace.extended(series, series, series, [cosine] * num_steps)
+        self.controller.watch(self.told())
+        return self.rate
+
+    def told(self) -> Observation:
+        spent = Spent(steps=self.steps)
+        losses = self.trace.losses[-20:]
+        return Observation(
+            candidate_id=None, losses=losses, step_seconds=(), trace=self.trace, bytes_sent=0, spent=spent
+        )
+
+    @property
+    def rate(self) -> float:
+        return self.controller.values(Spent(steps=self.steps)).learning_rate
+
+    def next_stage(self, *, rolled_back: bool = False) -> float:
+        """Close the commit, open the next one without a probe, and return its rate."""
+        self.controller.tell(self.told().model_copy(update={"rolled_back": rolled_back, "diverged": rolled_back}))
+        assert self.controller.ask() is None
+        self.controller.decide()
+        self.trace = Trace()
+        return self.rate
+
+
+def test_the_rate_rises_with_the_cosines_of_its_steps() -> None:
+    assert Line().train(0.2) == pytest.approx(0.1 * math.exp(RISE_PER_STEP * 0.2 * 20))
+
+
+def test_gradients_that_point_back_never_lower_it() -> None:
+    line = Line()
+
+    assert line.train(-0.5, 200) == 0.1
+    assert line.train(0.2) == pytest.approx(0.1 * math.exp(RISE_PER_STEP * 0.2 * 20))  # what was before is forgotten
+    assert line.train(-0.5, 20) == 0.1  # it comes down from a rise alone
+
+
+def test_it_rises_no_further_than_the_job_says_whatever_the_number_of_commits() -> None:
+    line = Line(max_raise=2.0)
+    first = line.train(0.05, 200)
+    rates = [line.next_stage(), line.train(0.9, 100), line.next_stage(), line.train(0.9, 100)]
+
+    assert 0.1 < first == pytest.approx(rates[0]) and rates[1:] == pytest.approx([0.2] * 3)
+
+
+def test_the_next_stage_goes_on_at_the_rate_and_says_why() -> None:
+    line = Line()
+    risen = line.train(0.2)
+
+    assert line.next_stage() == pytest.approx(risen)
+    assert "the rate had risen from 0.1 to 0.122, since gradients kept their course" in line.controller.decide().reason
+
+
+def test_after_a_divergence_it_starts_below_the_rate_of_the_decision_and_rises_no_more() -> None:
+    line = Line()
+    line.train(0.2)
+    lowered = line.next_stage(rolled_back=True)
+
+    assert lowered < 0.1 and line.train(0.9, 100) == lowered
+
+
+def test_while_the_rate_decays_it_does_not_rise() -> None:
+    line = Line()
+    risen = line.train(0.2)
+    line.steps = 2000
+    line.train(0.9, 100)
+
+    assert line.rate == pytest.approx(risen * 0.95)
+
+
+@pytest.mark.parametrize("case", [{"max_raise": 1.0}, {"optimizer": "schedulefree_sgd"}, {"optimizer": "muon"}])
+def test_where_it_is_not_wanted_or_was_not_tried_the_rate_stays(case: dict[str, object]) -> None:
+    assert Line(**case).train(0.9, 100) == 0.1
+
+
+def test_a_restored_controller_uses_the_risen_rate_and_goes_on_alike() -> None:
+    line = Line()
+    line.train(0.2)
+    restored = strategies.restore(json.loads(json.dumps(dict(line.controller.state_dict()), allow_nan=False)))
+
+    assert restored.values(Spent(steps=20)) == line.controller.values(Spent(steps=20))
+    for controller in (restored, line.controller):
+        controller.tell(line.told())
+    assert restored.decide() == line.controller.decide()
+
+
+def test_a_trace_sums_cosines_within_bounds_however_its_steps_are_split() -> None:
+    cosines = [math.sin(index) for index in range(100)]
+    series = [1.0] * 100
+    whole, pieces = Trace().extended(series, series, series, cosines), Trace()
+    for index in range(0, 100, 7):
+        part = slice(index, index + 7)
+        pieces = pieces.extended(series[part], series[part], series[part], cosines[part])
+
+    assert pieces.aligned == whole.aligned
+    assert Trace().extended(series, series, series, [1.0] * 100).aligned == MOST_ALIGNED
+    assert Trace().extended(series, series, series, [-1.0] * 100).aligned == 0.0
