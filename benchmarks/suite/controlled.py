@@ -11,6 +11,10 @@ from suite.training import Line
 
 #: How many times a commit is looked at over the whole budget.
 LOOKS = 50
+#: Committed steps between two evaluations, as in a job.
+EVERY = 50
+#: A checkpoint for export has a validation loss that is lower by this share, and comes so late after the last one.
+LEAST_GAIN, LEAST_PART = 0.002, 0.05
 
 
 @dataclass
@@ -21,12 +25,17 @@ class Run:
     spent: int = 0
     searched: int = 0
     taken_back: int = 0
+    exported: float = math.inf  # the lowest validation loss of a checkpoint
+    exported_at: float = 0.0  # of the budget
     decisions: list[Decision] = field(default_factory=list)
     probes: list[tuple[Candidate, list[float]]] = field(default_factory=list)
 
 
 def train(line: Line, strategy: Strategy, num_steps: int) -> Run:
-    """Train `line` for `num_steps` steps, of probes and commits together, as `strategy` says."""
+    """Train `line` for `num_steps` steps, of probes and commits together, as `strategy` says.
+
+    As a job does, it exports the best evaluated checkpoint where that is better than the end.
+    """
     run = Run(num_steps)
     while run.spent < num_steps:
         start, ends = line.snapshot(), dict[str, Any]()
@@ -39,6 +48,7 @@ def train(line: Line, strategy: Strategy, num_steps: int) -> Run:
         if decision.promoted is not None:
             line.restore(ends[decision.promoted])
         _commit(line, strategy, decision, start, run)
+    run.exported = min(run.exported, line.evaluate())
     return run
 
 
@@ -62,7 +72,7 @@ def _commit(line: Line, strategy: Strategy, decision: Decision, start: Any, run:
     until, trace, course = decision.commit_until.steps or 0, Trace(), "go_on"
     began, losses = run.spent, list[float]()
     while course == "go_on" and run.spent < min(until, run.num_steps):
-        chunk = min(max(10, run.num_steps // LOOKS), min(until, run.num_steps) - run.spent)
+        chunk = min(max(10, run.num_steps // LOOKS), min(until, run.num_steps) - run.spent, EVERY - line.step % EVERY)
         rates = [strategy.values(Spent(steps=run.spent + step)).learning_rate for step in range(chunk)]
         scales, alignments = list[float](), list[float]()
         more = line.train(rates, scales=scales, alignments=alignments)
@@ -70,11 +80,19 @@ def _commit(line: Line, strategy: Strategy, decision: Decision, start: Any, run:
         losses += more
         trace = trace.extended(more, [0.01] * len(more), scales, alignments)
         told = _observation(None, losses, run, diverged=not math.isfinite(losses[-1]), trace=trace)
+        if line.step % EVERY == 0:
+            _evaluate(line, run)
         course = "roll_back" if told.diverged else strategy.watch(told)
     if course == "roll_back":
         line.restore(start)
         run.taken_back += run.spent - began
     strategy.tell(told.model_copy(update={"rolled_back": course == "roll_back"}))
+
+
+def _evaluate(line: Line, run: Run) -> None:
+    loss, part = line.evaluate(), run.spent / run.num_steps
+    if loss < (1 - LEAST_GAIN) * run.exported and part - run.exported_at >= LEAST_PART:
+        run.exported, run.exported_at = loss, part
 
 
 def _observation(

@@ -137,6 +137,8 @@ def _controlled(task: str, controller: Row, steps: int, seed: int, factor: float
         strategy = strategies.build(config, space=space, seed=seed, budget=Budget(steps=steps))
         done = train(line, strategy, steps)
         return _measured(line) | {
+            "loss": done.exported,
+            "end_loss": line.evaluate(),
             "picked": [decision.values.learning_rate for decision in done.decisions],
             "searched": done.searched,
             "taken_back": done.taken_back,
