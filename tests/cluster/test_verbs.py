@@ -17,7 +17,10 @@ ARMS: dict[str, dict[str, Any]] = {
     "fixed": {"controller": {"kind": "fixed"}},
     "cosine": {"controller": {"kind": "cosine"}, "optimizer": {"kind": "sgd", "learning_rate": 0.5}},
     "off with a cool-down": {"controller": {"kind": "off"}, "optimizer": {"kind": "sgd", "learning_rate": 0.5}},
-    "bo with a cool-down": {"controller": {"kind": "bo", "max_search_fraction": 0.5}, "optimizer": {"kind": "sgd"}},
+    "bo with a cool-down": {
+        "controller": {"kind": "bo", "max_search_fraction": 0.5, "wide_probes": 0},
+        "optimizer": {"kind": "sgd"},
+    },
     "bo beside the own schedule": {
         "controller": {"kind": "bo", "max_search_fraction": 0.5},
         "optimizer": {"kind": "sgd"},
