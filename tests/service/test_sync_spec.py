@@ -139,6 +139,39 @@ def test_a_search_of_periods_is_told_that_steps_do_not_count_averages():
     assert "`budget.seconds`" in said
 
 
+DILOCO = {"kind": "diloco", "period": 10, "outer_momentum": 0.9}
+
+
+def test_a_high_outer_momentum_is_advised_against_where_there_are_few_averages():
+    [said] = advice(spec(sync=DILOCO, budget={"steps": 990}))
+
+    assert "room for 99 averages" in said and "give `outer_momentum` 0.5, or 1000 steps" in said
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"budget": {"steps": 1000}},
+        {"budget": {"seconds": 60}},
+        {"sync": DILOCO | {"outer_momentum": 0.8}, "budget": {"steps": 100}},
+        {"partition": {"kind": "by_label"}, "budget": {"steps": 100}},
+    ],
+    ids=["a hundred averages", "nobody knows how many", "less momentum", "data that differ"],
+)
+def test_an_outer_momentum_that_may_help_needs_no_advice(changes: dict[str, Any]):
+    assert advice(spec(**{"sync": DILOCO} | changes)) == ()
+
+
+def test_averages_are_counted_by_the_shortest_period_of_a_search():
+    searched = {"controller": {"kind": "bo"}, "budget": {"steps": 10_000}}
+
+    few, many = (
+        [said for said in advice(spec(sync=DILOCO | {"period": [low, 500]}, **searched)) if "outer_momentum" in said]
+        for low in (101, 100)
+    )
+    assert few and not many
+
+
 def test_one_worker_is_told_that_it_has_nobody_to_train_apart_from():
     [said] = advice(spec(sync=LOCAL, workers={"count": 1}))
 
