@@ -26,6 +26,7 @@ from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.levels.spec import AccordionConfig
 from trainers.methods.optimizer.spec import contenders
 from trainers.methods.sync.accordion_batch.spec import AccordionBatchConfig
+from trainers.methods.sync.diloco.spec import DiLoCoConfig
 from trainers.methods.sync.every_step.spec import EveryStepConfig
 from trainers.methods.sync.stl_sgd.spec import StlSgdConfig
 from trainers.spec.partition import IidPartition
@@ -33,6 +34,9 @@ from trainers.spec.replica import ReplicaConfig
 
 #: A shorter probe says little of where its loss leads.
 MIN_PROBE_STEPS = StagedConfig.model_fields["min_probe_steps"].default
+
+#: Where data are alike, jobs with an outer momentum this high and fewer averages have ended worse than without any.
+HIGH_OUTER_MOMENTUM, MIN_AVERAGES = 0.9, 100
 
 #: Up to this share, entries of 4 bytes that are kept take, with 2 bytes each for their places, as much as all entries.
 NOTHING_SAVED = 1 / 3
@@ -68,6 +72,8 @@ def _on_an_arm(trial: TrialSpec) -> Iterator[str]:
         yield from _on_a_decay(controller.kind, fall, trial.replica)
     if isinstance(trial.replica.activations, DropItConfig):
         yield from _on_dropping(trial.replica.activations)
+    if isinstance(trial.replica.sync, DiLoCoConfig) and isinstance(trial.replica.partition, IidPartition):
+        yield from _on_an_outer_momentum(trial.budget, trial.replica.sync)
     if trial.workers.count == trial.workers.placed_together:
         one = "one worker" if trial.workers.count == 1 else "one node"
         if not isinstance(exchange, NoneConfig):
@@ -159,6 +165,20 @@ def _on_dropping(config: DropItConfig) -> Iterator[str]:
         yield (
             f"`dropit` with `gamma` {most:g} saves nothing: what it keeps of float32, and where that belongs, takes as "
             f"much as everything; give a `gamma` above {NOTHING_SAVED:.2f}"
+        )
+
+
+def _on_an_outer_momentum(budget: Budget, config: DiLoCoConfig) -> Iterator[str]:
+    """Count the averages, of a search with its shortest period; only a budget in steps tells how many there are."""
+    if budget.steps is None or config.outer_momentum < HIGH_OUTER_MOMENTUM:
+        return
+    shortest = min(config.period) if isinstance(config.period, tuple) else config.period
+    averages = budget.steps // shortest
+    if averages < MIN_AVERAGES:
+        yield (
+            f"`budget.steps` {budget.steps} has room for {averages} averages, too few for an outer momentum of "
+            f"{config.outer_momentum:g} where workers see data alike, which then ends worse than plain averages: give "
+            f"`outer_momentum` 0.5, or {MIN_AVERAGES * shortest} steps"
         )
 
 

@@ -36,6 +36,50 @@ def local_sgd(problems: Sequence[Problem], rates: Sequence[float], *, period: in
     return np.stack(trace)
 
 
+class AdamW:
+    """All workers' updates at once, each by moments of its own (Loshchilov and Hutter, 2019, Algorithm 2)."""
+
+    def __init__(self, *, betas: tuple[float, float], weight_decay: float) -> None:
+        self.betas, self.weight_decay = betas, weight_decay
+        self.first, self.second, self.taken = 0.0, 0.0, 0
+
+    def __call__(self, x: Array, gradients: Array, rate: float) -> Array:
+        (first, second), self.taken = self.betas, self.taken + 1
+        self.first = first * self.first + (1 - first) * gradients
+        self.second = second * self.second + (1 - second) * gradients**2
+        unbiased = self.first / (1 - first**self.taken)
+        scale = np.sqrt(self.second / (1 - second**self.taken)) + 1e-8
+        return x - rate * self.weight_decay * x - rate * unbiased / scale
+
+
+def _descend(x: Array, gradients: Array, rate: float) -> Array:
+    return x - rate * gradients
+
+
+def diloco(
+    problems: Sequence[Problem],
+    rates: Sequence[float],
+    *,
+    period: int,
+    eta: float,
+    mu: float,
+    nesterov: bool,
+    inner: Callable[[Array, Array, float], Array] = _descend,
+) -> Traces:
+    workers, trace = Workers(problems), []
+    x = workers.start
+    anchor, velocity = x[0], np.zeros(D)
+    for step, rate in enumerate(rates, start=1):
+        x = inner(x, workers.gradients(x), rate)
+        if step % period == 0:
+            gone = anchor - x.mean(axis=0)
+            velocity = mu * velocity + gone
+            anchor = anchor - eta * (gone + mu * velocity if nesterov else velocity)
+            x = np.broadcast_to(anchor, x.shape)
+        trace.append(x)
+    return np.stack(trace)
+
+
 def accordion_batch(
     problems: Sequence[Problem], rates: Sequence[float], *, factor: int, epoch_steps: int, eta: float
 ) -> Traces:

@@ -20,9 +20,16 @@ from trainers.methods.exchange.dense.spec import Bf16Config, Fp16Config, NoneCon
 from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
 from trainers.methods.exchange.signsgd.spec import SignSgdConfig
 from trainers.methods.exchange.topk.spec import TopKConfig
-from trainers.methods.optimizer.spec import OptimizerConfig, ScheduleFreeSgdConfig, SgdConfig
+from trainers.methods.optimizer.spec import (
+    AdamWConfig,
+    MuonConfig,
+    OptimizerConfig,
+    ScheduleFreeSgdConfig,
+    SgdConfig,
+)
 from trainers.methods.sync.cocod_sgd.spec import CocodSgdConfig
 from trainers.methods.sync.delayed_average import Background
+from trainers.methods.sync.diloco.spec import DiLoCoConfig
 from trainers.methods.sync.every_step.spec import EveryStepConfig
 from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
 from trainers.methods.sync.overlap_local_sgd.spec import OverlapLocalSgdConfig
@@ -45,6 +52,8 @@ SEGMENT = Segment(num_steps=7, learning_rate=0.1)
 LOCAL: dict[str, SyncConfig] = {
     "local_sgd": LocalSgdConfig(period=4),
     "slow momentum": LocalSgdConfig(period=3, slow_momentum=0.6),
+    "diloco": DiLoCoConfig(period=4, outer_learning_rate=0.7, outer_momentum=0.6),
+    "diloco, heavy ball": DiLoCoConfig(period=3, outer_learning_rate=0.7, outer_momentum=0.6, nesterov=False),
     "stl_sgd": StlSgdConfig(period=2, first_stage=3),
     "stl_sgd, linear": StlSgdConfig(period=2, first_stage=3, growth="linear", gamma=2.0, data="non_iid"),
     "stl_sgd, double": StlSgdConfig(period=2, first_stage=3, growth="double", gamma=2.0, data="non_iid"),
@@ -52,9 +61,19 @@ LOCAL: dict[str, SyncConfig] = {
     "cocod_sgd": CocodSgdConfig(period=3),
     "overlap_local_sgd": OverlapLocalSgdConfig(period=3),
 }
+#: Policies that keep an anchor, and whose rounds are as long as they are told.
+ANCHORED = ("local_sgd", "slow momentum", "diloco", "diloco, heavy ball")
+#: What each rank trains by between meetings, with moments of its own.
+INNER: dict[str, OptimizerConfig] = {
+    "sgd": SgdConfig(momentum=0.9),
+    "adamw": AdamWConfig(betas=(0.8, 0.95), weight_decay=0.1),
+    "muon": MuonConfig(),
+    "schedule-free": ScheduleFreeSgdConfig(),
+}
 #: Policies that are synchronous training when they average in every step, and updates that are linear in gradients.
 SYNCHRONOUS: dict[str, SyncConfig] = {
     "local_sgd": LocalSgdConfig(period=1),
+    "diloco": DiLoCoConfig(period=1),
     "stl_sgd": StlSgdConfig(period=1, first_stage=100),
     "vrl_sgd": VrlSgdConfig(period=1),
 }
@@ -68,6 +87,15 @@ COMPRESSED: dict[str, tuple[ExchangeConfig, float | None]] = {
     "topk, all": (TopKConfig(density=1.0, values="float32"), 1.0),
     "powersgd": (PowerSgdConfig(rank=1, min_saving=1.1, values="float32"), 1),
     "signsgd": (SignSgdConfig(), None),
+}
+#: What replicas train by that are apart.
+APART: dict[str, dict[str, Any]] = {
+    **{name: {"sync": config} for name, config in LOCAL.items()},
+    "diloco, compressed, adamw inside": {
+        "sync": LOCAL["diloco"],
+        "optimizer": INNER["adamw"],
+        "exchange": TopKConfig(density=0.05),
+    },
 }
 ROUNDED: dict[str, ExchangeConfig] = {"fp16": Fp16Config(), "bf16": Bf16Config()}
 
@@ -99,6 +127,9 @@ def _sync(place: Place) -> dict[str, Any]:
         "traffic": {name: _traffic(place, config) for name, config in LOCAL.items()},
         "stopped": {name: _stopped(place, config) for name, config in LOCAL.items()},
         "compressed": {name: _compressed(place, *COMPRESSED[name]) for name in COMPRESSED},
+        "adamw inside": {name: _inside(place, LOCAL[name]) for name in ("diloco", "diloco, heavy ball")},
+        "plain diloco": {name: _plain(place, *COMPRESSED[name]) for name in COMPRESSED},
+        "not met": {name: _not_met(place, LOCAL[name]) for name in ANCHORED},
         "rounded": {name: _rounded(place, ROUNDED[name]) for name in ROUNDED},
         "vrl": _drift(place, SgdConfig(momentum=0.0)),
         "vrl, momentum": _drift(place, SgdConfig(momentum=0.8, nesterov=True, weight_decay=0.01)),
@@ -167,6 +198,39 @@ def _compressed(place: Place, exchange: ExchangeConfig, level: float | None) -> 
     return {"moved": moved.tolist(), "kept": kept.tolist(), "x": bench.x.tolist(), "densities": densities}
 
 
+def _inside(place: Place, config: SyncConfig) -> list[list[float]]:
+    """Where AdamW leads between meetings, and the policy at them."""
+    return SyncBench(config, place, optimizer=INNER["adamw"]).run(RATES)
+
+
+def _plain(place: Place, exchange: ExchangeConfig, level: float | None) -> dict[str, bool]:
+    """Whether DiLoCo that only averages goes where local SGD does, bit for bit, by each inner optimizer."""
+
+    def trace(config: SyncConfig, optimizer: OptimizerConfig) -> list[list[float]]:
+        return SyncBench(config, place, optimizer=optimizer, exchange=exchange).run(RATES, level=level)
+
+    plain = DiLoCoConfig(period=3, outer_learning_rate=1.0, outer_momentum=0.0)
+    return {
+        name: trace(plain, optimizer) == trace(LocalSgdConfig(period=3), optimizer) for name, optimizer in INNER.items()
+    }
+
+
+def _not_met(place: Place, config: SyncConfig) -> dict[str, Any]:
+    """What is kept of a compressed average after two rounds, and after one more in which the last rank diverged."""
+    bench = SyncBench(config, place, exchange=COMPRESSED["topk"][0])
+
+    def kept() -> dict[str, list[float]]:
+        tensors = bench.state()[0] | bench.policy.exchange.tensors()
+        return {name: tensor.tolist() for name, tensor in tensors.items() if tensor.is_floating_point()}
+
+    bench.run([0.1] * 6, level=0.05, period=3)
+    before = kept()
+    if place.rank == place.num_workers - 1:
+        bench.problem = Problem(bench.problem.curvature * float("nan"), bench.problem.optimum)
+    told = [bench.step(0.1, level=0.05, period=3).diverged for _ in range(3)]
+    return {"told": told, "before": before, "after": kept()}
+
+
 def _rounded(place: Place, exchange: ExchangeConfig) -> dict[str, list[float]]:
     """How far this rank went from 0 in a round, and where the average of all ranks is."""
     bench = SyncBench(LocalSgdConfig(period=3), place, exchange=exchange)
@@ -213,8 +277,8 @@ def paced_average(rank: int, num_workers: int) -> dict[str, float]:
 
 
 def apart(rank: int, num_workers: int) -> dict[str, Any]:
-    """Replicas that train by themselves on digits of their own, under each policy."""
-    return {name: replicas_apart(rank, num_workers, sync=config) for name, config in LOCAL.items()}
+    """Replicas that train by themselves on digits of their own, under each policy, and by what else is apart."""
+    return {name: replicas_apart(rank, num_workers, **parts) for name, parts in APART.items()}
 
 
 def replicas_apart(rank: int, num_workers: int, **parts: Any) -> dict[str, Any]:

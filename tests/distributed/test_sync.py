@@ -10,8 +10,10 @@ from exchange_bench import Place
 from exchange_kinds import UNEVEN
 from killed_workers import outcome
 from local_definitions import (
+    AdamW,
     Definition,
     cocod_sgd,
+    diloco,
     local_sgd,
     overlap_local_sgd,
     slow_momentum,
@@ -21,17 +23,22 @@ from local_definitions import (
 )
 from scenarios import Reports
 from sync_bench import Problem, SyncBench, solution
-from sync_scenarios import LINEAR, LOCAL, RATES, SYNCHRONOUS
+from sync_scenarios import ANCHORED, APART, COMPRESSED, INNER, LINEAR, LOCAL, RATES, SYNCHRONOUS
 
 from tests.patience import crowd
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.spec import SgdConfig
+from trainers.methods.sync.diloco.spec import DiLoCoConfig
+from trainers.methods.sync.every_step.spec import EveryStepConfig
+from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 
 DEFINITIONS: dict[str, Definition] = {
     "local_sgd": partial(local_sgd, period=4),
     "slow momentum": partial(slow_momentum, period=3, beta=0.6),
+    "diloco": partial(diloco, period=4, eta=0.7, mu=0.6, nesterov=True),
+    "diloco, heavy ball": partial(diloco, period=3, eta=0.7, mu=0.6, nesterov=False),
     "stl_sgd": partial(stl_sgd, period=2, length=3),
     "stl_sgd, linear": partial(stl_sgd_nc, period=2, length=3, gamma=2.0, factor=lambda stage: stage),
     "stl_sgd, double": partial(stl_sgd_nc, period=2, length=3, gamma=2.0, factor=lambda stage: 2 ** (stage - 1)),
@@ -138,6 +145,51 @@ def test_compression_that_sends_everything_is_local_sgd(groups: Groups):
         np.testing.assert_allclose([rank["compressed"]["topk, all"]["x"] for rank in group], expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["diloco", "diloco, heavy ball"])
+def test_diloco_leaves_each_rank_the_moments_of_its_adamw_and_moves_the_anchor_as_defined(groups: Groups, name: str):
+    for group in groups:
+        problems = [Problem.of(rank) for rank in range(len(group))]
+        inner = AdamW(betas=(0.8, 0.95), weight_decay=0.1)
+        traces = np.stack([rank["adamw inside"][name] for rank in group], axis=1)
+        np.testing.assert_allclose(traces, DEFINITIONS[name](problems, RATES, inner=inner), atol=2e-5)
+
+
+@pytest.mark.parametrize("optimizer", INNER)
+@pytest.mark.parametrize("exchange", COMPRESSED)
+def test_diloco_of_rate_one_without_momentum_is_local_sgd_bit_for_bit(groups: Groups, exchange: str, optimizer: str):
+    for group in groups:
+        assert all(rank["plain diloco"][exchange][optimizer] for rank in group)
+
+
+def test_diloco_that_meets_in_every_step_is_sgd_with_its_outer_momentum():
+    policy = DiLoCoConfig(period=1, outer_learning_rate=0.5, outer_momentum=0.8)
+    outer = SyncBench(policy, Place(0, 1)).run([0.1] * 12)
+    inner = SyncBench(EveryStepConfig(), Place(0, 1), optimizer=SgdConfig(momentum=0.8, nesterov=True))
+
+    np.testing.assert_allclose(outer, inner.run([0.05] * 12), atol=2e-5)
+
+
+def test_diloco_with_a_heavy_ball_is_slow_momentum_while_the_rate_stays():
+    rates = [0.1] * 12
+    ball = SyncBench(DiLoCoConfig(period=3, outer_momentum=0.6, nesterov=False), Place(0, 1))
+    slow = SyncBench(LocalSgdConfig(period=3, slow_momentum=0.6), Place(0, 1))
+
+    np.testing.assert_allclose(ball.run(rates), slow.run(rates), atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ANCHORED)
+def test_an_average_that_is_not_finite_on_one_rank_leaves_anchor_velocity_and_residual_of_all(groups, name: str):
+    for group in groups:
+        first = group[0]["not met"][name]
+        for rank in group:
+            seen = rank["not met"][name]
+            assert seen["told"] == [False, False, True]
+            assert seen["after"] == seen["before"]
+            assert seen["before"]["anchor"] == first["before"]["anchor"]
+            assert seen["before"]["velocity"] == first["before"]["velocity"]
+            assert any(seen["before"]["residual"])
+
+
 @pytest.mark.parametrize(("kind", "unit"), [("fp16", 2**-11), ("bf16", 2**-8)])
 def test_averages_in_16_bits_are_equal_on_all_ranks_and_wrong_by_no_more_than_their_rounding(groups, kind, unit):
     for group in groups:
@@ -183,7 +235,7 @@ def test_an_average_behind_training_takes_the_links_time(four_ranks: Reports):
         assert rank["seconds"] >= rank["least"] > 0.03
 
 
-@pytest.fixture(params=LOCAL)
+@pytest.fixture(params=APART)
 def replicas(request: pytest.FixtureRequest, three_ranks: Reports) -> list[dict[str, Any]]:
     return [rank[request.param] for rank in three_ranks["apart"]]
 
@@ -198,7 +250,7 @@ def test_a_replica_rewound_or_restored_in_the_middle_of_a_round_trains_on_bit_fo
 def test_averages_are_billed_as_parameters(replicas: list[dict[str, Any]]):
     for rank in replicas:
         [billed] = rank["sent"][0]
-        assert billed["parameters"] > 0 and billed.keys() <= {"parameters", "control"}
+        assert billed["parameters"] > 0 and billed.keys() <= {"parameters", "control", "padding"}
 
 
 @pytest.mark.long

@@ -36,6 +36,10 @@ def refused(**changes: Any) -> list[Problem]:
         (LOCAL | {"period": 0}, "period", "greater than or equal to 1"),
         (LOCAL | {"period": 2.5}, "period", "valid integer"),
         (LOCAL | {"slow_momentum": 1.0}, "slow_momentum", "less than 1"),
+        ({"kind": "diloco", "outer_learning_rate": 0.0}, "outer_learning_rate", "greater than 0"),
+        ({"kind": "diloco", "outer_momentum": 1.0}, "outer_momentum", "less than 1"),
+        ({"kind": "diloco", "slow_momentum": 0.5}, "slow_momentum", "kinds that have it: `local_sgd`"),
+        (LOCAL | {"outer_momentum": 0.5}, "outer_momentum", "kinds that have it: `diloco`"),
         ({"kind": "stl_sgd", "first_stage": 0}, "first_stage", "greater than or equal to 1"),
         ({"kind": "stl_sgd", "gamma": 0.0}, "gamma", "greater than 0"),
         ({"kind": "stl_sgd", "growth": "linear"}, "gamma", "needs `gamma`"),
@@ -67,6 +71,7 @@ TOPK = {"kind": "topk", "density": 0.1}
         ("local_sgd", {"kind": "dgc", "density": 0.1}, "own", "accumulates the momentum of gradients"),
         ("local_sgd", TOPK | {"memory": "ef21"}, "sgd", "has no plain residual"),
         ("stl_sgd", TOPK | {"lr_corrected": True}, "sgd", "has no plain residual"),
+        ("diloco", TOPK | {"memory": "ef21"}, "adamw", "`diloco` compresses differences of parameters"),
         ("local_sgd", {"kind": "signsgd", "lr_corrected": True}, "sgd", "has no plain residual"),
         ("local_sgd", {"kind": "powersgd", "lr_corrected": True}, "sgd", "has no plain residual"),
         ("stl_sgd", {"kind": "signsgd", "feedback": False}, "sgd", "keeps no error"),
@@ -80,9 +85,15 @@ def test_what_does_not_go_together_is_refused_with_what_does(sync, exchange, opt
     assert said in problems[0].message and "give" in problems[0].message
 
 
+@pytest.mark.parametrize("sync", ["local_sgd", "diloco"])
 @pytest.mark.parametrize("kind", ["none", "fp16", "adacomp", "onebit", "powersgd"])
-def test_local_sgd_takes_exchanges_that_keep_what_they_do_not_send_or_send_every_entry(kind: str):
-    assert spec(sync=LOCAL, exchange={"kind": kind}).sync.kind == "local_sgd"
+def test_differences_go_by_exchanges_that_keep_what_they_do_not_send_or_send_every_entry(kind: str, sync: str):
+    assert spec(sync={"kind": sync}, exchange={"kind": kind}).sync.kind == sync
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "muon", "schedulefree_sgd", "schedulefree_adamw"])
+def test_diloco_takes_any_optimizer_inside(optimizer: str):
+    assert spec(sync={"kind": "diloco"}, optimizer={"kind": optimizer}).sync.kind == "diloco"
 
 
 def test_an_arm_may_have_a_policy_of_its_own():
@@ -126,6 +137,39 @@ def test_a_search_of_periods_is_told_that_steps_do_not_count_averages():
 
     [said] = advice(spec(**searched))
     assert "`budget.seconds`" in said
+
+
+DILOCO = {"kind": "diloco", "period": 10, "outer_momentum": 0.9}
+
+
+def test_a_high_outer_momentum_is_advised_against_where_there_are_few_averages():
+    [said] = advice(spec(sync=DILOCO, budget={"steps": 990}))
+
+    assert "room for 99 averages" in said and "give `outer_momentum` 0.5, or 1000 steps" in said
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"budget": {"steps": 1000}},
+        {"budget": {"seconds": 60}},
+        {"sync": DILOCO | {"outer_momentum": 0.8}, "budget": {"steps": 100}},
+        {"partition": {"kind": "by_label"}, "budget": {"steps": 100}},
+    ],
+    ids=["a hundred averages", "nobody knows how many", "less momentum", "data that differ"],
+)
+def test_an_outer_momentum_that_may_help_needs_no_advice(changes: dict[str, Any]):
+    assert advice(spec(**{"sync": DILOCO} | changes)) == ()
+
+
+def test_averages_are_counted_by_the_shortest_period_of_a_search():
+    searched = {"controller": {"kind": "bo"}, "budget": {"steps": 10_000}}
+
+    few, many = (
+        [said for said in advice(spec(sync=DILOCO | {"period": [low, 500]}, **searched)) if "outer_momentum" in said]
+        for low in (101, 100)
+    )
+    assert few and not many
 
 
 def test_one_worker_is_told_that_it_has_nobody_to_train_apart_from():

@@ -1,6 +1,8 @@
 """Local updates on one rank, and what of them is a pure function."""
 
 import math
+from functools import partial
+from itertools import product
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.topk.spec import TopKConfig
 from trainers.methods.optimizer.spec import ScheduleFreeSgdConfig
 from trainers.methods.sync.cocod_sgd.spec import CocodSgdConfig
+from trainers.methods.sync.diloco.spec import DiLoCoConfig
 from trainers.methods.sync.every_step.spec import EveryStepConfig
 from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
 from trainers.methods.sync.stl_sgd.policy import Stage, period_at, stage_at
@@ -65,15 +68,19 @@ def _replica(make_config, **changes) -> Replica:
     return Replica(make_config(**changes), 0, 1, device="cpu")
 
 
-def test_a_period_that_is_searched_trains_as_the_same_one_fixed(make_config):
-    slow = {"slow_momentum": 0.5}  # on one rank a plain average is no event
-    searched = _replica(make_config, sync=LocalSgdConfig(period=(1, 16), **slow))
-    fixed = _replica(make_config, sync=LocalSgdConfig(period=3, **slow))
+#: On one rank a plain average is no event.
+MOMENTUM = [partial(LocalSgdConfig, slow_momentum=0.5), partial(DiLoCoConfig, outer_momentum=0.5)]
+
+
+@pytest.mark.parametrize("config", MOMENTUM, ids=["local_sgd", "diloco"])
+def test_a_period_that_is_searched_trains_as_the_same_one_fixed(make_config, config):
+    searched = _replica(make_config, sync=config(period=(1, 16)))
+    fixed = _replica(make_config, sync=config(period=3))
 
     losses = searched.run(SEGMENT.model_copy(update={"period": 3})).losses
 
     assert losses == fixed.run(SEGMENT).losses
-    assert losses != _replica(make_config, sync=LocalSgdConfig(period=2, **slow)).run(SEGMENT).losses
+    assert losses != _replica(make_config, sync=config(period=2)).run(SEGMENT).losses
 
 
 def test_a_period_that_is_searched_must_be_given(make_config):
@@ -81,8 +88,9 @@ def test_a_period_that_is_searched_must_be_given(make_config):
         _replica(make_config, sync=LocalSgdConfig(period=(1, 16))).run(SEGMENT)
 
 
-def test_apart_with_schedule_free_both_iterates_are_averaged(make_config):
-    replica = _replica(make_config, optimizer=ScheduleFreeSgdConfig(), sync=LocalSgdConfig(period=2))
+@pytest.mark.parametrize("config", MOMENTUM, ids=["local_sgd", "diloco"])
+def test_apart_with_schedule_free_both_iterates_are_averaged(make_config, config):
+    replica = _replica(make_config, optimizer=ScheduleFreeSgdConfig(), sync=config(period=2))
     replica.run(SEGMENT)
 
     anchor = replica._sync.divide({})[1]["sync"].tensors()["anchor"]
@@ -157,10 +165,8 @@ def test_an_average_costs_what_an_exchange_of_its_kind_does_and_schedule_free_tw
 def test_compressed_averages_cost_what_the_exchange_makes_of_them():
     exchange = TopKConfig(density=0.01)
 
-    for num_iterates, shapes in ((1, SHAPES), (2, SHAPES * 2)):
-        foreseen = LocalSgdConfig().meeting_traffic(
-            SHAPES, num_workers=2, exchange=exchange, level=0.01, num_iterates=num_iterates
-        )
+    for sync, (num_iterates, shapes) in product((LocalSgdConfig(), DiLoCoConfig()), ((1, SHAPES), (2, SHAPES * 2))):
+        foreseen = sync.meeting_traffic(SHAPES, num_workers=2, exchange=exchange, level=0.01, num_iterates=num_iterates)
         assert foreseen == cost.step_traffic(shapes, num_workers=2, exchange=exchange, level=0.01)
 
 

@@ -31,6 +31,7 @@ from trainers.methods.exchange.topk import spec as topk
 from trainers.methods.optimizer import spec as optimizer
 from trainers.methods.sync.accordion_batch import spec as accordion_batch
 from trainers.methods.sync.cocod_sgd import spec as cocod_sgd
+from trainers.methods.sync.diloco import spec as diloco
 from trainers.methods.sync.every_step import spec as every_step
 from trainers.methods.sync.local_sgd import spec as local_sgd
 from trainers.methods.sync.overlap_local_sgd import spec as overlap_local_sgd
@@ -62,6 +63,7 @@ OURS: tuple[Method, ...] = (
     liec_sgd.METHOD,
     every_step.METHOD,
     local_sgd.METHOD,
+    diloco.METHOD,
     stl_sgd.METHOD,
     vrl_sgd.METHOD,
     cocod_sgd.METHOD,
