@@ -16,8 +16,9 @@ from the guess too. Its guess is about the right rate for itself, which is well 
 
 The grid tries seven rates in half decades about the task's own, and the best five of them with three more schedules:
 what somebody knows who has trained the task before. A task's reference is the schedule and rate that are best on the
-mean of the seeds. All losses are of the validation set, at the run's end. Constants were
-chosen with one family left out at a time (`constants.py`); what was added afterwards is *new*.
+mean of the seeds. All losses are of the validation set, at the run's end. What the controller exports, the end or its
+best evaluated checkpoint, stands beside it. Constants were chosen with one family left out at a time (`constants.py`);
+what was added afterwards is *new*.
 """
 
 import argparse
@@ -137,8 +138,7 @@ def _controlled(task: str, controller: Row, steps: int, seed: int, factor: float
         strategy = strategies.build(config, space=space, seed=seed, budget=Budget(steps=steps))
         done = train(line, strategy, steps)
         return _measured(line) | {
-            "loss": done.exported,
-            "end_loss": line.evaluate(),
+            "exported": done.exported,
             "picked": [decision.values.learning_rate for decision in done.decisions],
             "searched": done.searched,
             "taken_back": done.taken_back,
@@ -204,8 +204,10 @@ def excesses(known: Sequence[Row], steps: int) -> Excesses:
     arms: Excesses = defaultdict(lambda: defaultdict(list))
     for row in known:
         if row["steps"] == steps and row["what"] != "grid" and row["task"] in reference:
-            excess = row["loss"] / reference[row["task"]] - 1
-            arms[row["what"], row["arm"]][row["task"]].append(excess if excess < LOST else LOST)
+            for loss, suffix in (("loss", ""), ("exported", ", exported")):
+                if loss in row:
+                    excess = row[loss] / reference[row["task"]] - 1
+                    arms[row["what"], row["arm"] + suffix][row["task"]].append(excess if excess < LOST else LOST)
     return arms
 
 
