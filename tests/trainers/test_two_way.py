@@ -30,10 +30,11 @@ def test_shards_are_whole_blocks_and_together_the_bucket(d: int, num_owners: int
     assert [span.start for span in spans] == [0, *(span.stop for span in spans[:-1])]
     assert spans[-1].stop == d
     assert shards.block <= most
-    for owner, span in enumerate(spans):
+    for span in spans:
         assert span.start % shards.block == 0 or span.start == d
         assert span.stop - span.start <= shards.size
-        assert shards.layout(owner).num_bytes <= shards.row_bytes
+        layout = DoubleSqueezeConfig().layout(span.stop - span.start, shards.block)
+        assert layout.num_bytes <= DoubleSqueezeConfig().row_bytes(shards)
 
 
 @given(st.integers(1, 5000), st.integers(1, 9))
