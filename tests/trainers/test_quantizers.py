@@ -15,6 +15,7 @@ from trainers.exchange.kernels.codes import (
     unpack,
 )
 from trainers.exchange.quantizer import Quantizer, Segments
+from trainers.methods.exchange.blockwise.spec import blockwise_layout
 from trainers.methods.exchange.onebit.exchange import OneBit
 from trainers.methods.exchange.onebit.spec import onebit_layout
 from trainers.methods.exchange.qsgd.exchange import Qsgd
@@ -275,6 +276,8 @@ def test_others_are_averaged(kind: str):
         (terngrad_layout(1000, 3), 252 + 12),
         (qsgd_layout(1000, levels=127, bucket=128), 1000 + 32),
         (qsgd_layout(1000, levels=7, bucket=64), 500 + 64),
+        (blockwise_layout(1000, 64, bits=4), 500 + 32),
+        (blockwise_layout(960, 64, bits=8), 960 + 32),  # 15 scales of two bytes, in whole words
     ],
 )
 def test_a_payload_takes_as_many_bits_as_its_codes(layout: sizes.CodedLayout, num_bytes: int):
