@@ -14,6 +14,7 @@ from trainers.exchange.kernels import operators
 from trainers.methods import registry
 from trainers.methods.exchange.adacomp.spec import AdaCompConfig
 from trainers.methods.exchange.auto.spec import ExchangeConfig
+from trainers.methods.exchange.blockwise.spec import BlockwiseConfig
 from trainers.methods.exchange.dense.spec import Bf16Config, Fp16Config, NoneConfig
 from trainers.methods.exchange.dgc.spec import DgcConfig
 from trainers.methods.exchange.dist_ef_sgd.spec import DistEfSgdConfig
@@ -54,6 +55,8 @@ CONSERVING: Kinds = {
     "ef21": (TopKConfig(density=0.1, memory="ef21"), 0.1),
     "doublesqueeze": (DoubleSqueezeConfig(block=100), None),
     "dist_ef_sgd": (DistEfSgdConfig(), None),
+    "blockwise": (BlockwiseConfig(block=20), None),
+    "blockwise, 8 bits": (BlockwiseConfig(bits=8), None),
 }
 #: What is right on average.
 UNBIASED: Kinds = {
@@ -74,7 +77,7 @@ KINDS: Kinds = {
 FORESEEN = [
     "none", "fp16", "bf16", "topk, by layer", "randomk", "randomk, block", "dgc, gathered", "gtopk", "powersgd",
     "scaled sign", "onebit", "qsgd", "terngrad", "majority",
-    "doublesqueeze", "dist_ef_sgd",
+    "doublesqueeze", "dist_ef_sgd", "blockwise", "blockwise, 8 bits",
 ]  # fmt: skip
 #: The same for the first step.
 FORESEEN_FIRST = ["threshold", "topk", "topk, global", "topk, signs", "dgc", "adacomp", "adacomp, small bins", "ef21"]
@@ -91,7 +94,7 @@ KINDS = CONSERVING | KINDS
 EVEN, UNEVEN = ((0, 1), (2, 3)), ((0, 2, 3), (1,))
 FOR_NODES = {
     EVEN: ["none", "threshold", "topk", "dgc", "randomk", "gtopk", "adacomp", "powersgd", "onebit", "qsgd", "ef21"],
-    UNEVEN: ["none", "threshold", "dgc, gathered", "powersgd", "terngrad", "doublesqueeze"],
+    UNEVEN: ["none", "threshold", "dgc, gathered", "powersgd", "terngrad", "doublesqueeze", "blockwise"],
 }
 #: What is done by kernels compiled for a CPU, and on a GPU by others.
 COMPILED = [

@@ -16,6 +16,7 @@ from trainers.exchange.node_links import NodeLinks
 from trainers.exchange.pacing import LinkPacer
 from trainers.exchange.topology import Nodes, Topology
 from trainers.methods.exchange.auto.spec import ExchangeConfig
+from trainers.methods.exchange.blockwise.spec import BlockwiseConfig
 from trainers.methods.exchange.dense.spec import Bf16Config, Fp16Config, NoneConfig
 from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
 from trainers.methods.exchange.signsgd.spec import SignSgdConfig
@@ -42,6 +43,7 @@ from trainers.spec.partition import ByLabelPartition
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.traffic import collectives
+from trainers.traffic.block_shards import BlockShards
 from trainers.training.checkpoint import Shard, commit_manifest
 from trainers.training.replica import Replica
 
@@ -87,6 +89,8 @@ COMPRESSED: dict[str, tuple[ExchangeConfig, float | None]] = {
     "topk, all": (TopKConfig(density=1.0, values="float32"), 1.0),
     "powersgd": (PowerSgdConfig(rank=1, min_saving=1.1, values="float32"), 1),
     "signsgd": (SignSgdConfig(), None),
+    "blockwise": (BlockwiseConfig(), None),
+    "blockwise, 8 bits": (BlockwiseConfig(bits=8), None),
 }
 #: What replicas train by that are apart.
 APART: dict[str, dict[str, Any]] = {
@@ -194,7 +198,11 @@ def _compressed(place: Place, exchange: ExchangeConfig, level: float | None) -> 
             moved += before - own
             before = bench.x
             densities.append(density)
-    kept = bench.policy.exchange.tensors().get("residual", torch.zeros(D))
+    state = bench.policy.exchange.tensors()
+    kept = state.get("residual", torch.zeros(D)).clone()
+    if "server.0" in state:
+        own = kept[BlockShards(D, place.num_workers, exchange.block).span(place.rank)]
+        own += place.num_workers * state["server.0"][: len(own)]
     return {"moved": moved.tolist(), "kept": kept.tolist(), "x": bench.x.tolist(), "densities": densities}
 
 

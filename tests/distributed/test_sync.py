@@ -130,7 +130,7 @@ def test_what_is_not_finite_on_one_rank_stops_all_at_the_same_meeting(groups: Gr
         assert all(rank["stopped"][name] == first for rank in group)
 
 
-@pytest.mark.parametrize("kind", ["topk", "powersgd", "signsgd"])
+@pytest.mark.parametrize("kind", ["topk", "powersgd", "signsgd", "blockwise", "blockwise, 8 bits"])
 def test_of_compressed_averages_what_is_not_sent_is_kept(groups: Groups, kind: str):
     for group in groups:
         ranks = [rank["compressed"][kind] for rank in group]

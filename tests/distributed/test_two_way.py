@@ -14,7 +14,7 @@ from local_definitions import Traces
 from scenarios import Reports
 from sync_bench import D, Problem
 from sync_scenarios import RATES
-from two_way_definitions import cser, double_squeeze, liec_sgd
+from two_way_definitions import cser, double_squeeze, integers, liec_sgd
 from two_way_scenarios import (
     BLOCK,
     CSER_PERIOD,
@@ -70,7 +70,7 @@ def _of_servers(group: list[dict[str, Any]], kind: str) -> Array:
     return np.concatenate([left[:, i, : span.stop - span.start] for i, span in enumerate(spans)], axis=1)
 
 
-@pytest.mark.parametrize("kind", EXCHANGES)
+@pytest.mark.parametrize("kind", DEFINITIONS)
 def test_ranks_train_as_the_method_defines_with_one_server(groups: Groups, kind: str):
     for group in groups:
         problems = [Problem.of(rank) for rank in range(len(group))]
@@ -78,7 +78,7 @@ def test_ranks_train_as_the_method_defines_with_one_server(groups: Groups, kind:
         np.testing.assert_allclose(_series(group, kind, "x"), expected, atol=ATOL)
 
 
-@pytest.mark.parametrize("kind", EXCHANGES)
+@pytest.mark.parametrize("kind", DEFINITIONS)
 def test_ranks_that_share_nodes_train_as_nodes_and_only_leaders_send(four_ranks: Reports, kind: str):
     ranks = [rank[kind] for rank in four_ranks["two_way_on_nodes"]]
 
@@ -88,6 +88,35 @@ def test_ranks_that_share_nodes_train_as_nodes_and_only_leaders_send(four_ranks:
             np.testing.assert_allclose([step["x"] for step in ranks[rank]], expected[:, number], atol=ATOL)
             sends = {bool(step["sent"]) and sum(step["sent"].values()) > 0 for step in ranks[rank]}
             assert sends == {rank == node[0]}
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_integers_go_to_one_server_and_back_as_defined(groups: Groups, bits: int):
+    # Step by step: an error of the last digit may take a scale to the next float16, and all that follows with it.
+    kind, most, rates = f"blockwise, {bits} bits", 2 ** (bits - 1) - 1, np.array(RATES)[:, None]
+    for group in groups:
+        block = _block(kind, len(group))
+        gradients, x = (_series(group, kind, name).astype(np.float32) for name in ("gradient", "x"))
+        errors, of_servers = _left(group, kind, "residual").astype(np.float32), _of_servers(group, kind)
+        corrected = gradients + _before(errors)
+        sent = integers(corrected, block, bits=bits)
+        np.testing.assert_array_equal(errors, corrected - sent)
+
+        total = _before(of_servers) + sent.mean(axis=1)
+        got = total - of_servers
+        np.testing.assert_allclose(x[:, 0], _before(x[:, 0]) - rates * got, atol=1e-6)
+        # Within half a scale, and whole numbers of scales: sent again, they would arrive as they are.
+        blocks = range(block, D, block)
+        for of_all, kept in zip(*(np.split(each, blocks, axis=-1) for each in (total, of_servers)), strict=True):
+            scale = np.abs(of_all).max(axis=-1, keepdims=True) / most
+            assert (np.abs(kept) <= 0.501 * scale).all()
+        again = integers(got.astype(np.float32), block, bits=bits)
+        np.testing.assert_allclose(again, got, atol=2e-3 * np.abs(got).max())
+
+
+def _before(states: Array) -> Array:
+    """Return what was there before each step, of what was left after it `(steps, ...)`; at first, zeros."""
+    return np.concatenate([np.zeros_like(states[:1]), states[:-1]])
 
 
 def _block(kind: str, num_nodes: int) -> int:

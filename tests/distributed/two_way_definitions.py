@@ -14,6 +14,17 @@ def signs(values: Array, block: int) -> Array:
     return np.concatenate(sent, axis=-1)
 
 
+def integers(values: Array, block: int, *, bits: int) -> Array:
+    """Return what is sent of `values` `(..., D)`, float32: of each block whole numbers, times the least scale."""
+    most, sent = 2 ** (bits - 1) - 1, []
+    for each in np.split(values, range(block, D, block), axis=-1):
+        wanted = np.abs(each).max(axis=-1, keepdims=True) / np.float32(most)
+        nearest = wanted.astype(np.float16)
+        scale = np.where(nearest < wanted, np.nextafter(nearest, np.float16(np.inf)), nearest).astype(np.float32)
+        sent.append(scale * np.clip(np.rint(each / np.where(scale > 0, scale, 1)), -most, most))
+    return np.concatenate(sent, axis=-1)
+
+
 def double_squeeze(
     problems: Sequence[Problem], rates: Sequence[float], *, block: int, follows: bool = False, momentum: float = 0.0
 ) -> Traces:

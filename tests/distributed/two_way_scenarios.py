@@ -12,6 +12,7 @@ from sync_scenarios import RATES, SEGMENT, joined_replica, loss_of_the_mean, rep
 from torch import Tensor
 
 from trainers.methods.exchange.auto.spec import ExchangeConfig
+from trainers.methods.exchange.blockwise.spec import BlockwiseConfig
 from trainers.methods.exchange.cser.spec import CserConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.dist_ef_sgd.spec import DistEfSgdConfig
@@ -27,6 +28,8 @@ BLOCK = 32
 CSER_PERIOD, LIEC_PERIOD, MOMENTUM = 3, 4, 0.8
 EXCHANGES: dict[str, TwoWayConfig] = {
     "doublesqueeze": DoubleSqueezeConfig(block=BLOCK),
+    "blockwise, 4 bits": BlockwiseConfig(block=BLOCK, bits=4),
+    "blockwise, 8 bits": BlockwiseConfig(block=BLOCK, bits=8),
     "dist_ef_sgd": DistEfSgdConfig(block=BLOCK),
     "dist_ef_sgd, momentum": DistEfSgdConfig(block=BLOCK, momentum=MOMENTUM),
     "cser": CserConfig(block=BLOCK, period=CSER_PERIOD),
@@ -34,7 +37,7 @@ EXCHANGES: dict[str, TwoWayConfig] = {
 }
 DRIFTING = [name for name, config in EXCHANGES.items() if isinstance(config, DriftingConfig)]
 #: What replicas are asked to train with.
-REPLICAS = ["dist_ef_sgd, momentum", *DRIFTING]
+REPLICAS = ["dist_ef_sgd, momentum", "blockwise, 4 bits", *DRIFTING]
 
 
 def two_way(rank: int, num_workers: int) -> dict[str, Any]:

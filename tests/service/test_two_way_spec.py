@@ -25,6 +25,8 @@ def refused(**changes: Any) -> Problem:
     ("exchange", "field", "right"),
     [
         ({"kind": "doublesqueeze", "block": 4}, "block", "greater than or equal to 8"),
+        ({"kind": "blockwise", "bits": 2}, "bits", "available: 4, 8"),
+        ({"kind": "blockwise", "block": 4}, "block", "greater than or equal to 8"),
         ({"kind": "doublesqueeze", "period": 8}, "period", "kinds that have it: `cser`, `liec_sgd`"),
         ({"kind": "dist_ef_sgd", "momentum": 1.0}, "momentum", "less than 1"),
         ({"kind": "cser", "period": 0}, "period", "greater than or equal to 1"),
@@ -84,8 +86,23 @@ def test_averages_of_parameters_do_not_go_through_errors_that_follow_the_rate(ki
     assert "follow the learning rate of gradients" in problem.message and "give" in problem.message
 
 
-def test_averages_of_parameters_go_through_doublesqueeze():
-    assert spec(exchange={"kind": "doublesqueeze"}, sync={"kind": "local_sgd"}).sync.kind == "local_sgd"
+@pytest.mark.parametrize("sync", ["local_sgd", "diloco", "stl_sgd"])
+@pytest.mark.parametrize("kind", ["doublesqueeze", "blockwise"])
+def test_averages_of_parameters_go_through_errors_in_units_of_their_own(kind: str, sync: str):
+    assert spec(exchange={"kind": kind}, sync={"kind": sync}).sync.kind == sync
+
+
+@pytest.mark.parametrize("sync", ["vrl_sgd", "cocod_sgd", "overlap_local_sgd"])
+def test_averages_that_must_be_exact_do_not_go_through_integers(sync: str):
+    problem = refused(exchange={"kind": "blockwise"}, sync={"kind": sync})
+
+    assert problem.pointer == "/sync"
+    assert "averages exactly" in problem.message or "give `exchange: {kind: none}`" in problem.message
+
+
+def test_integers_go_with_any_optimizer_and_with_clipping():
+    for optimizer in ({"kind": "adamw"}, {"kind": "muon"}, {"kind": "sgd", "momentum": 0.9}):
+        assert spec(exchange={"kind": "blockwise"}, optimizer=optimizer, clip=1.0).exchange.kind == "blockwise"
 
 
 def test_the_fault_of_an_arm_is_at_its_place():

@@ -18,6 +18,7 @@ from trainers.exchange.pacing import Unpaced
 from trainers.exchange.sum_by_owner import Shards
 from trainers.exchange.topology import Topology
 from trainers.methods.exchange.auto.spec import ExchangeConfig
+from trainers.methods.exchange.blockwise.spec import BlockwiseConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.dgc.spec import DgcConfig
 from trainers.methods.exchange.dist_ef_sgd.spec import DistEfSgdConfig
@@ -42,6 +43,7 @@ KINDS: dict[str, ExchangeConfig] = {
     "powersgd": PowerSgdConfig(rank=2),
     "onebit": OneBitConfig(),
     "doublesqueeze": DoubleSqueezeConfig(block=BLOCK, bucket_mib=0.001),
+    "blockwise": BlockwiseConfig(block=BLOCK, bucket_mib=0.001),
     "dist_ef_sgd": DistEfSgdConfig(block=BLOCK, momentum=0.9),
 }
 EF21 = TopKConfig(density=0.1, memory="ef21")

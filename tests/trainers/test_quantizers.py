@@ -6,8 +6,16 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
-from trainers.exchange.kernels.codes import pack, round_at_random, rounded_by_torch, unpack
+from trainers.exchange.kernels.codes import (
+    nearest_by_torch,
+    pack,
+    round_at_random,
+    round_to_nearest,
+    rounded_by_torch,
+    unpack,
+)
 from trainers.exchange.quantizer import Quantizer, Segments
+from trainers.methods.exchange.blockwise.spec import blockwise_layout
 from trainers.methods.exchange.onebit.exchange import OneBit
 from trainers.methods.exchange.onebit.spec import onebit_layout
 from trainers.methods.exchange.qsgd.exchange import Qsgd
@@ -76,6 +84,18 @@ def test_a_gpu_would_round_as_the_cpu_does(levels: int):
     codes = round_at_random(values, scales, group=128, levels=levels, generator=generator(4))
 
     assert torch.equal(codes, rounded_by_torch(values, scales.repeat_interleave(128)[:1000], levels, seed))
+    assert codes.max() <= 2 * levels
+
+
+@pytest.mark.parametrize("levels", [7, 127])
+def test_a_gpu_would_round_to_the_nearest_as_the_cpu_does(levels: int):
+    values, steps = normal(1000), normal(8).abs().half().float()
+    steps[2], values[3:6] = 0.0, torch.tensor([1.5, 2.5, -2.5]) * steps[0]  # half-way: to the even one
+
+    codes = round_to_nearest(values, steps, group=128, levels=levels)
+
+    assert torch.equal(codes, nearest_by_torch(values, steps.repeat_interleave(128)[:1000], levels))
+    assert codes[3:6].tolist() == [levels + 2, levels + 2, levels - 2]
     assert codes.max() <= 2 * levels
 
 
@@ -256,6 +276,8 @@ def test_others_are_averaged(kind: str):
         (terngrad_layout(1000, 3), 252 + 12),
         (qsgd_layout(1000, levels=127, bucket=128), 1000 + 32),
         (qsgd_layout(1000, levels=7, bucket=64), 500 + 64),
+        (blockwise_layout(1000, 64, bits=4), 500 + 32),
+        (blockwise_layout(960, 64, bits=8), 960 + 32),  # 15 scales of two bytes, in whole words
     ],
 )
 def test_a_payload_takes_as_many_bits_as_its_codes(layout: sizes.CodedLayout, num_bytes: int):

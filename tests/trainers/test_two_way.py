@@ -1,11 +1,15 @@
 """Two-way compression on one rank, and what of it is a pure function."""
 
+import numpy as np
 import pytest
 import torch
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 from pydantic import ValidationError
+from torch import Tensor
 
 from trainers.exchange.block_sign import BlockSign
+from trainers.methods.exchange.blockwise.exchange import BlockIntegers, half_above
+from trainers.methods.exchange.blockwise.spec import BlockwiseConfig, blockwise_layout
 from trainers.methods.exchange.cser.spec import CserConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.dist_ef_sgd.spec import DistEfSgdConfig
@@ -30,10 +34,11 @@ def test_shards_are_whole_blocks_and_together_the_bucket(d: int, num_owners: int
     assert [span.start for span in spans] == [0, *(span.stop for span in spans[:-1])]
     assert spans[-1].stop == d
     assert shards.block <= most
-    for owner, span in enumerate(spans):
+    for span in spans:
         assert span.start % shards.block == 0 or span.start == d
         assert span.stop - span.start <= shards.size
-        assert shards.layout(owner).num_bytes <= shards.row_bytes
+        for config in (DoubleSqueezeConfig(), BlockwiseConfig()):
+            assert config.layout(span.stop - span.start, shards.block).num_bytes <= config.row_bytes(shards)
 
 
 @given(st.integers(1, 5000), st.integers(1, 9))
@@ -58,6 +63,109 @@ def test_a_block_is_sent_as_its_signs_times_its_mean_magnitude(d: int):
         expected = torch.where(given_part >= 0, 1.0, -1.0) * given_part.abs().mean()
         torch.testing.assert_close(got_part, expected)
     assert signs.num_bytes == sizes.block_sign(d, block).num_bytes
+
+
+#: What float16 scales have to hold: nothing, what is below their smallest number, what is close to their largest.
+SCALES = [0.0, 1e-38, 1e-9, 1e-6, 1.0, 1e4]
+MOST = 65_504.0
+BITS = pytest.mark.parametrize("bits", [4, 8])
+
+
+def integers(values: Tensor, block: int, bits: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what is received of `values` `(d,)`, what is left of them, and the scale of each entry."""
+    code, got, left = BlockIntegers(len(values), block, bits=bits), torch.zeros_like(values), values.clone()
+    payload = torch.full((code.num_bytes,), 0xFF, dtype=torch.uint8)
+    code.encode(values, payload)
+    code.add_decoded(payload, got)
+    code.add_decoded(payload, left, factor=-1.0)
+    num_blocks = -(-len(values) // block)
+    scales = payload[: 2 * num_blocks].view(torch.float16).float()
+    assert code.num_bytes == blockwise_layout(len(values), block, bits=bits).num_bytes
+    return got, left, scales.repeat_interleave(block)[: len(values)]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.integers(1, 300),
+    st.integers(8, 70),
+    st.sampled_from([4, 8]),
+    st.lists(st.sampled_from(SCALES), min_size=1, max_size=4),
+    st.sampled_from([1.0, 1e3, -3e4]),
+    st.integers(0, 2**31),
+)
+def test_an_integer_is_wrong_by_no_more_than_half_its_blocks_scale(d, block, bits, sizes_of_runs, outlier, seed):
+    values = torch.randn(d, generator=torch.Generator().manual_seed(seed))
+    values *= torch.tensor(sizes_of_runs)[torch.arange(d) // 40 % len(sizes_of_runs)]
+    values[seed % d] = outlier
+
+    got, left, scales = integers(values, block, bits)
+
+    wrong = values.double() - got.double()
+    assert torch.isfinite(got).all()
+    assert torch.all(2 * wrong.abs() <= scales)
+    assert torch.equal(left.double(), wrong)  # bit for bit: the residual loses nothing
+
+
+@BITS
+@pytest.mark.parametrize("size", [1e8, 1e20, 3e38])
+def test_a_block_beyond_float16_is_sent_as_far_as_it_goes_and_the_rest_is_left(bits: int, size: float):
+    values = size * torch.linspace(-1.0, 1.0, 101)
+
+    got, left, scales = integers(values, 64, bits)
+
+    assert torch.all(scales == MOST)
+    assert torch.all(got.abs() <= got.abs().max()) and torch.isfinite(got).all() and torch.isfinite(left).all()
+    assert torch.equal(got + left, values)
+
+
+@BITS
+@pytest.mark.parametrize("bad", [torch.inf, -torch.inf, torch.nan])
+def test_what_is_not_finite_reaches_the_others_as_such_and_leaves_other_blocks_alone(bits: int, bad: float):
+    values = torch.randn(100, generator=torch.Generator().manual_seed(bits))
+    expected = integers(values, 32, bits)[0]
+    values[40] = bad
+
+    got = integers(values, 32, bits)[0]
+
+    assert not torch.isfinite(got[32:64]).any()
+    assert torch.equal(got[:32], expected[:32]) and torch.equal(got[64:], expected[64:])
+
+
+@given(st.floats(0, 1e6, width=32))
+def test_a_scale_is_the_least_float16_that_is_not_too_small(value: float):
+    scale = half_above(torch.tensor([value])).numpy()[0]
+
+    assert float(scale) >= min(value, MOST)
+    assert scale == 0 or float(np.nextafter(scale, np.float16(0))) < value
+
+
+@pytest.mark.parametrize(("bits", "most"), [(4, 0.12), (8, 0.007)])
+def test_the_fewer_bits_the_more_is_left_of_normal_entries(bits: int, most: float):
+    values = torch.randn(20_000, generator=torch.Generator().manual_seed(bits))
+
+    left = integers(values, 64, bits)[1]
+
+    assert most / 2 < left.norm() / values.norm() < most
+
+
+@BITS
+def test_one_worker_in_blockwise_integers_trains_nearly_as_in_dense_steps(make_config, bits: int):
+    ends = []
+    for exchange in (BlockwiseConfig(bits=bits), NoneConfig()):
+        replica = Replica(make_config(exchange=exchange, optimizer=SgdConfig(momentum=0.9)), 0, 1, device="cpu")
+        ends.append(replica.run(Segment(num_steps=20, learning_rate=0.05)).losses[-1])
+
+    assert ends[0] == pytest.approx(ends[1], rel={4: 0.05, 8: 0.002}[bits])
+
+
+@pytest.mark.parametrize("num_workers", [2, 4, 8])
+@BITS
+def test_blockwise_integers_send_their_bits_each_way_and_16_more_for_each_block(num_workers: int, bits: int):
+    sent = cost.step_traffic(SHAPES, num_workers=num_workers, exchange=BlockwiseConfig(bits=bits)).bytes
+
+    share = (num_workers - 1) / num_workers
+    both_ways = 2 * (bits + 16 / 64) * share
+    assert 8 * sent / collectives.num_elements(SHAPES) == pytest.approx(both_ways, rel=0.001)
 
 
 @pytest.mark.parametrize("num_workers", [2, 4, 8])

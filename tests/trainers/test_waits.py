@@ -16,6 +16,7 @@ from trainers.exchange.pacing import Unpaced
 from trainers.methods import build
 from trainers.methods.exchange.adacomp.spec import AdaCompConfig
 from trainers.methods.exchange.auto.spec import ExchangeConfig
+from trainers.methods.exchange.blockwise.spec import BlockwiseConfig
 from trainers.methods.exchange.cser.spec import CserConfig
 from trainers.methods.exchange.dense.spec import Bf16Config, Fp16Config, NoneConfig
 from trainers.methods.exchange.dgc.spec import DgcConfig
@@ -46,6 +47,7 @@ WITHOUT_SELECTION: tuple[ExchangeConfig, ...] = (
     SignSgdConfig(feedback=False),
     OneBitConfig(),
     DoubleSqueezeConfig(),
+    BlockwiseConfig(),
     DistEfSgdConfig(),
     CserConfig(),
 )

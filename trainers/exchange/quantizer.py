@@ -1,4 +1,4 @@
-"""The base of all quantizers: payloads of a fixed size, made of float32 scales and packed codes.
+"""The base of all quantizers: payloads of a fixed size, made of scales and packed codes.
 
 Quantizers are values: they keep nothing between steps. What they make of NaN or infinity means nothing.
 """
@@ -15,6 +15,8 @@ from trainers.traffic.sizes import CodedLayout
 
 #: The layers' ranges (start, stop) in a flat vector, one behind the other from 0.
 Segments = Sequence[tuple[int, int]]
+#: The types of scales, by their bytes.
+SCALE_TYPES = {2: torch.float16, 4: torch.float32}
 
 
 class Quantizer(Protocol):
@@ -53,7 +55,7 @@ class CodedPayload:
 
     def scales(self, payload: Tensor) -> Tensor:
         """Return a view `(num_scales,)` into `payload`."""
-        return payload[: self.layout.scale_bytes].view(torch.float32)
+        return payload[: self.layout.scale_bytes].view(SCALE_TYPES[self.layout.bytes_of_scale])
 
     def write_codes(self, codes: Tensor, payload: Tensor) -> None:
         """Pack `codes` `(d,)` uint8 into `payload`."""

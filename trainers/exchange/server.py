@@ -1,13 +1,15 @@
 """A server of compressed gradients that no machine is: each rank sums up its shard of every bucket for all.
 
-Two collectives a bucket: signs to the owners of their entries, and the signs of the owners' sums to all. What all ranks
+Two collectives a bucket: codes to the owners of their entries, and the codes of the owners' sums to all. What all ranks
 get is what one server of the whole bucket would send them.
 """
+
+from collections.abc import Callable
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from trainers.exchange.block_sign import BlockSign
 from trainers.exchange.connection import Connection
 from trainers.snapshot import Kept
 from trainers.spec.two_way import TwoWayConfig
@@ -18,59 +20,78 @@ from trainers.traffic.buckets import Bucket
 HEADER_BYTES = collectives.WORD_BYTES
 
 
-class Server:
-    """Of one bucket; this rank's part keeps what the signs of its sums get wrong, in units of the mean."""
+class BlockCode(Protocol):
+    """Sends neighbouring entries, block by block. Of values that are not finite it makes some that are not either."""
 
-    def __init__(self, config: TwoWayConfig, bucket: Bucket, connection: Connection, device: torch.device) -> None:
+    @property
+    def num_bytes(self) -> int:
+        """The length of a payload; a multiple of 4."""
+
+    def encode(self, values: Tensor, payload: Tensor) -> None:
+        """Write `values` `(d,)` to `payload` `(num_bytes,)` uint8, which starts at a multiple of 4 bytes."""
+
+    def add_decoded(self, payload: Tensor, out: Tensor, *, factor: float = 1.0) -> None:
+        """Add `factor` * what `payload` `(num_bytes,)` says to `out` `(d,)`, in place."""
+
+
+class Server:
+    """Of one bucket; this rank's part keeps what the codes of its sums get wrong, in units of the mean."""
+
+    def __init__(
+        self,
+        config: TwoWayConfig,
+        code: Callable[[int, int], BlockCode],
+        bucket: Bucket,
+        connection: Connection,
+        device: torch.device,
+    ) -> None:
         self._connection = connection
         self._shards = BlockShards(bucket.num_elements, connection.num_workers, config.block)
         self._spans = [self._shards.span(owner) for owner in range(connection.num_workers)]
-        self._signs = [BlockSign(span.stop - span.start, self._shards.block) for span in self._spans]
-        self._useful_bytes = sum(signs.num_bytes for signs in self._signs)
+        self._codes = [code(span.stop - span.start, self._shards.block) for span in self._spans]
+        self._useful_bytes = sum(each.num_bytes for each in self._codes)
+        self._row_bytes = config.row_bytes(self._shards)
         #: Of this rank's shard; zeros behind it `(size of the largest shard,)`.
         self.error, self._next_error = (torch.zeros(self._shards.size, device=device) for _ in range(2))
         self._factor = 1.0
 
     def encode(self, values: Tensor, loss: Tensor) -> Tensor:
-        """Return the payloads of `values` `(d,)`, a row for each owner; `values` becomes what they get wrong.
-
-        Values that are not finite make a magnitude that is not either.
-        """
-        num_bytes = HEADER_BYTES + self._shards.row_bytes
-        rows = torch.zeros(len(self._signs), num_bytes, dtype=torch.uint8, device=values.device)
+        """Return the payloads of `values` `(d,)`, a row for each owner; `values` becomes what they get wrong."""
+        num_bytes = HEADER_BYTES + self._row_bytes
+        rows = torch.zeros(len(self._codes), num_bytes, dtype=torch.uint8, device=values.device)
         rows.view(torch.float32)[:, 0] = loss
-        for signs, span, row in zip(self._signs, self._spans, rows[:, HEADER_BYTES:], strict=True):
-            payload = row[: signs.num_bytes]
-            signs.encode(values[span], payload)
-            signs.add_decoded(payload, values[span], factor=-1.0)
+        for code, span, row in zip(self._codes, self._spans, rows[:, HEADER_BYTES:], strict=True):
+            payload = row[: code.num_bytes]
+            code.encode(values[span], payload)
+            code.add_decoded(payload, values[span], factor=-1.0)
         return rows
 
     def average(self, rows: Tensor, out: Tensor) -> Tensor:
         """Overwrite `out` `(d,)` by what the owners make of all ranks' payloads; returns their losses `(N,)`."""
-        count, width = len(rows), self._shards.row_bytes
+        count, width = len(rows), self._row_bytes
         padding = count * width - self._useful_bytes
         received = self._connection.all_to_all(
             rows, {"control": count * HEADER_BYTES, "gradient": self._useful_bytes, "padding": padding}
         )
-        useful = self._signs[self._connection.rank].num_bytes
+        useful = self._codes[self._connection.rank].num_bytes
         sums = self._connection.all_gather(self._sum(received), {"gradient": useful, "padding": width - useful})
         out.zero_()
-        for signs, span, row in zip(self._signs, self._spans, sums, strict=True):
-            signs.add_decoded(row[: signs.num_bytes], out[span])
+        for code, span, row in zip(self._codes, self._spans, sums, strict=True):
+            code.add_decoded(row[: code.num_bytes], out[span])
         return received.view(torch.float32)[:, 0]
 
     def _sum(self, received: Tensor) -> Tensor:
         """Return the payload of this rank's shard: of the mean of what was `received`, and of what was wrong before."""
-        signs = self._signs[self._connection.rank]
+        code = self._codes[self._connection.rank]
         self._next_error.copy_(self.error).mul_(self._factor)
         span = self._spans[self._connection.rank]
         mean = self._next_error[: span.stop - span.start]
         # One rank after the other: the order of additions, and with it every bit, follows from nothing else.
         for row in received[:, HEADER_BYTES:]:
-            signs.add_decoded(row[: signs.num_bytes], mean, factor=1 / len(received))
-        sent = torch.zeros(self._shards.row_bytes, dtype=torch.uint8, device=received.device)
-        signs.encode(mean, sent[: signs.num_bytes])
-        signs.add_decoded(sent[: signs.num_bytes], mean, factor=-1.0)
+            code.add_decoded(row[: code.num_bytes], mean, factor=1 / len(received))
+        sent = torch.zeros(self._row_bytes, dtype=torch.uint8, device=received.device)
+        code.encode(mean, sent[: code.num_bytes])
+        code.add_decoded(sent[: code.num_bytes], mean, factor=-1.0)
         return sent
 
     def release(self, values: Tensor) -> None:

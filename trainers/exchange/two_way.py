@@ -1,13 +1,16 @@
-"""The base of exchanges that compress both ways: a memory, and signs to owners of entries and back."""
+"""The base of exchanges that compress both ways: a memory, and codes to owners of entries and back."""
+
+from collections.abc import Callable
 
 from torch import Tensor
 
 from trainers.exchange import server
+from trainers.exchange.block_sign import BlockSign
 from trainers.exchange.bucketwise import BucketwiseExchange
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
 from trainers.exchange.memory import Memory
-from trainers.exchange.server import Server
+from trainers.exchange.server import BlockCode, Server
 from trainers.exchange.step_result import all_finite, loss_if
 from trainers.snapshot import Kept
 from trainers.spec.two_way import TwoWayConfig
@@ -15,12 +18,23 @@ from trainers.traffic.buckets import Bucket
 
 
 class TwoWayExchange(BucketwiseExchange):
-    """A server for each bucket; the memory says what becomes of what does not reach it."""
+    """A server for each bucket; the memory says what becomes of what does not reach it.
 
-    def __init__(self, config: TwoWayConfig, memory: Memory, buffer: GradientBuffer, connection: Connection) -> None:
+    `code` makes the code of so many entries in blocks of so many, in the configuration's layout.
+    """
+
+    def __init__(
+        self,
+        config: TwoWayConfig,
+        memory: Memory,
+        buffer: GradientBuffer,
+        connection: Connection,
+        *,
+        code: Callable[[int, int], BlockCode] = BlockSign,
+    ) -> None:
         super().__init__(memory, buffer, connection, follows_rate=config.follows_rate)
         self._config = config
-        self._servers = [Server(config, bucket, connection, buffer.gradient.device) for bucket in buffer.buckets]
+        self._servers = [Server(config, code, bucket, connection, buffer.gradient.device) for bucket in buffer.buckets]
 
     def _rescale(self, factor: float) -> None:
         super()._rescale(factor)

@@ -13,6 +13,7 @@ from trainers.methods.activations.keep import spec as keep
 from trainers.methods.blocks.all import spec as all_blocks
 from trainers.methods.blocks.jointspar import spec as jointspar
 from trainers.methods.exchange.adacomp import spec as adacomp
+from trainers.methods.exchange.blockwise import spec as blockwise
 from trainers.methods.exchange.cser import spec as cser
 from trainers.methods.exchange.dense import spec as dense
 from trainers.methods.exchange.dgc import spec as dgc
@@ -59,6 +60,7 @@ OURS: tuple[Method, ...] = (
     onebit.METHOD,
     doublesqueeze.METHOD,
     dist_ef_sgd.METHOD,
+    blockwise.METHOD,
     cser.METHOD,
     liec_sgd.METHOD,
     every_step.METHOD,

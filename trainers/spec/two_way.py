@@ -1,4 +1,4 @@
-"""The configurations of exchanges that compress both ways: signs to owners of entries, signs of their sums to all.
+"""The configurations of exchanges that compress both ways: codes to owners of entries, codes of their sums to all.
 
 Pydantic only.
 """
@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import Field
 
 from trainers.spec.exchange import ExchangeBase, Period
+from trainers.traffic import sizes
 from trainers.traffic.block_shards import BlockShards
 from trainers.traffic.buckets import Bucket, split
 from trainers.traffic.collectives import WORD_BYTES, MeanTraffic, Traffic, all_gather, all_to_all
+from trainers.traffic.sizes import CodedLayout
 
 if TYPE_CHECKING:
     from trainers.methods.optimizer.spec import JobOptimizer, OptimizerConfig
@@ -20,16 +22,28 @@ Shapes = Sequence[Sequence[int]]
 
 
 class TwoWayConfig(ExchangeBase):
-    """An exchange that sends each entry's sign, and each block's mean magnitude, in every direction."""
+    """An exchange that sends a code of each entry, and a scale of each block, in every direction.
+
+    Unless it says otherwise, the code is a sign, and the scale the mean magnitude.
+    """
 
     follows_rate: ClassVar[bool] = True  # whether errors are rescaled so that rate x error stays as it was
 
     block: int = Field(4096, ge=8, le=2**24, description="neighbouring entries that share a magnitude, at most")
 
     def bucket_traffic(self, bucket: Bucket, num_workers: int, level: float | None) -> Traffic:
-        """Return the traffic of signs to their entries' owners, with the loss, and of their sums' signs to all."""
-        row = BlockShards(bucket.num_elements, num_workers, self.block).row_bytes
+        """Return the traffic of codes to their entries' owners, with the loss, and of their sums' codes to all."""
+        row = self.row_bytes(BlockShards(bucket.num_elements, num_workers, self.block))
         return all_to_all(num_workers * (WORD_BYTES + row), num_workers) + all_gather(row, num_workers)
+
+    def layout(self, num_entries: int, block: int) -> CodedLayout:
+        """Return what is sent of neighbouring entries in blocks of `block`, the last of which may be shorter."""
+        return sizes.block_sign(num_entries, block)
+
+    def row_bytes(self, shards: BlockShards) -> int:
+        """Return the bytes in which what is sent of any shard fits: those of the first, the largest."""
+        largest = shards.span(0)
+        return self.layout(largest.stop - largest.start, shards.block).num_bytes
 
     def difference_conflict(self) -> str | None:
         return f"the errors of `{self.kind}` follow the learning rate of gradients" if self.follows_rate else None

@@ -3,9 +3,6 @@
 import math
 from dataclasses import dataclass
 
-from trainers.traffic import sizes
-from trainers.traffic.sizes import CodedLayout
-
 
 @dataclass(frozen=True)
 class BlockShards:
@@ -25,7 +22,7 @@ class BlockShards:
 
     @property
     def block(self) -> int:
-        """Entries that share a magnitude: as even as the shards, so that little room is unused."""
+        """Entries that share a scale: as even as the shards, so that little room is unused."""
         return math.ceil(self.d / (self.num_owners * self.num_blocks))
 
     @property
@@ -36,13 +33,3 @@ class BlockShards:
     def span(self, owner: int) -> slice:
         """Return an owner's entries of the bucket."""
         return slice(min(self.d, owner * self.size), min(self.d, (owner + 1) * self.size))
-
-    def layout(self, owner: int) -> CodedLayout:
-        """Return what is sent of an owner's shard."""
-        span = self.span(owner)
-        return sizes.block_sign(span.stop - span.start, self.block)
-
-    @property
-    def row_bytes(self) -> int:
-        """The bytes in which what is sent of any shard fits."""
-        return self.layout(0).num_bytes

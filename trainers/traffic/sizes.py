@@ -18,20 +18,21 @@ def code_bits(levels: int) -> int:
 
 @dataclass(frozen=True)
 class CodedLayout:
-    """A payload of float32 scales, and behind them one code for each entry, packed."""
+    """A payload of scales, and behind them one code for each entry, packed."""
 
     num_entries: int
     bits: int
     num_scales: int = 0
+    bytes_of_scale: int = WORD_BYTES  # float32; 2: float16
 
     @property
     def scale_bytes(self) -> int:
-        return WORD_BYTES * self.num_scales
+        return self.bytes_of_scale * self.num_scales
 
     @property
     def num_bytes(self) -> int:
         """The length of a payload, in whole words, since payloads lie one behind the other."""
-        return self.scale_bytes + WORD_BYTES * math.ceil(self.num_entries * self.bits / (8 * WORD_BYTES))
+        return WORD_BYTES * math.ceil((8 * self.scale_bytes + self.num_entries * self.bits) / (8 * WORD_BYTES))
 
 
 def block_sign(num_entries: int, block: int) -> CodedLayout:

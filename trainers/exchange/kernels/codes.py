@@ -1,4 +1,4 @@
-"""Small codes for a vector's entries: rounding to them at random, packing them into bytes, adding up what they mean.
+"""Small codes for a vector's entries: rounding to them, packing them into bytes, adding up what they mean.
 
 A code is a uint8 in [0, 2**bits), bits in (1, 2, 4, 8). Packed into B bytes, byte i holds the codes i, i + B, i + 2B
 and so on, lowest bits first: whole runs of codes are shifted at once, on any device. Random numbers are SplitMix64's
@@ -39,6 +39,24 @@ def round_at_random(values: Tensor, scales: Tensor, *, group: int, levels: int, 
     if values.is_cuda:
         return rounded_by_torch(values, scales.repeat_interleave(group)[: len(values)], levels, seed)
     return torch.from_numpy(_round_at_random(values.numpy(), scales.numpy(), group, levels, seed))
+
+
+def round_to_nearest(values: Tensor, steps: Tensor, *, group: int, levels: int) -> Tensor:
+    """Return a code, `levels` + level, for each of `values` `(d,)`, as uint8 `(d,)`.
+
+    The level is the whole number nearest to value / step, the even one of two, but at most `levels` from zero. Each run
+    of `group` entries has one of `steps` `(ceil(d / group),)`. With steps of no more than 11 bits, as in float16, no
+    rounding of the quotient moves a level: half-way from one to the next is a float32.
+    """
+    if values.is_cuda:
+        return nearest_by_torch(values, steps.repeat_interleave(group)[: len(values)], levels)
+    return torch.from_numpy(_round_to_nearest(values.numpy(), steps.numpy(), group, levels))
+
+
+def nearest_by_torch(values: Tensor, steps: Tensor, levels: int) -> Tensor:
+    """Return the codes of `round_to_nearest` `(d,)`, bit for bit, for one of `steps` `(d,)` per entry."""
+    level = (values / steps.where(steps > 0, 1.0)).round_().nan_to_num_(levels).clamp_(-levels, levels)
+    return level.add_(levels).to(torch.uint8)
 
 
 def add_levels(codes: Tensor, steps: Tensor, out: Tensor, *, group: int, zero: float) -> None:
@@ -91,6 +109,22 @@ def _round_at_random(
             level = np.int32(position)
             level += np.int32(chance < position - np.float32(level))
             some[i] = levels + (level if mine[i] >= 0 else -level)
+    return codes
+
+
+@compiled_later
+def _round_to_nearest(
+    values: NDArray[np.float32], steps: NDArray[np.float32], group: int, levels: int
+) -> NDArray[np.uint8]:
+    codes, most = np.empty(len(values), np.uint8), np.float32(levels)
+    for run in range(len(steps)):
+        mine, some = values[run * group : (run + 1) * group], codes[run * group : (run + 1) * group]
+        step = steps[run] if steps[run] > 0 else np.float32(1.0)
+        for i in range(len(mine)):
+            level = np.rint(mine[i] / step)
+            level = level if level < most else most  # NaN too: a code must not spill into its neighbours
+            level = level if level > -most else -most
+            some[i] = np.int32(level + most)
     return codes
 
 

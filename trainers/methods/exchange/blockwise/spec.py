@@ -1,0 +1,46 @@
+"""Blockwise integers: whole numbers of a few bits times a scale per block, to a server and back. Pydantic only."""
+
+import math
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from trainers.methods.exchange.doublesqueeze import spec as doublesqueeze
+from trainers.spec.method import Method, Paper
+from trainers.spec.two_way import TwoWayConfig
+from trainers.traffic.collectives import HALF_BYTES
+from trainers.traffic.sizes import CodedLayout
+
+
+class BlockwiseConfig(TwoWayConfig):
+    """Integers of 4 or 8 bits in blocks, to a server and back, with error feedback (blocks: Dettmers et al., 2022)."""
+
+    follows_rate: ClassVar[bool] = False
+
+    kind: Literal["blockwise"] = "blockwise"
+    bits: Literal[4, 8] = Field(4, description="of an entry, in either direction")
+    block: int = Field(64, ge=8, le=65_536, description="neighbouring entries that share a scale, at most")
+
+    def layout(self, num_entries: int, block: int) -> CodedLayout:
+        return blockwise_layout(num_entries, block, bits=self.bits)
+
+
+def blockwise_layout(num_entries: int, block: int, *, bits: int) -> CodedLayout:
+    """Return the layout of an integer for each entry, and a float16 for each `block` entries."""
+    return CodedLayout(num_entries, bits=bits, num_scales=math.ceil(num_entries / block), bytes_of_scale=HALF_BYTES)
+
+
+METHOD = Method(
+    "exchange",
+    BlockwiseConfig,
+    "trainers.methods.exchange.blockwise.exchange:build",
+    papers=(
+        Paper(
+            "Dettmers, Lewis, Shleifer, Zettlemoyer",
+            "8-bit optimizers via block-wise quantization",
+            "ICLR",
+            2022,
+        ),
+        *doublesqueeze.METHOD.papers,
+    ),
+)
