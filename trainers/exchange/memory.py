@@ -107,11 +107,14 @@ class MemoryBase:
 
 
 class Residual(MemoryBase):
-    """Error feedback: the unsent part is added to the next gradient (Karimireddy et al., 2019, Algorithm 1)."""
+    """Error feedback: the unsent part is added to the next gradient (Karimireddy et al., 2019, Algorithm 1).
 
-    def __init__(self, like: Tensor) -> None:
+    A share `decay` of it is, from one step to the next.
+    """
+
+    def __init__(self, like: Tensor, *, decay: float = 1.0) -> None:
         self._residual = StatePair(like)
-        self._factor = 1.0
+        self._decay = self._factor = decay
 
     def select(self, gradient: Tensor, span: slice, *, threshold: Tensor, capacity: int) -> Selection:
         room = Entries.room(capacity, len(gradient), gradient.device)
@@ -137,7 +140,7 @@ class Residual(MemoryBase):
         scatter_add(self._residual.next[span], errors)
 
     def rescale(self, factor: float) -> None:
-        self._factor = factor
+        self._factor = self._decay * factor
 
     def commit(self) -> None:
         self._residual.commit()

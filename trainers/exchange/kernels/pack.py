@@ -44,7 +44,7 @@ def pack(entries: Entries, layout: PayloadLayout, payload: Tensor) -> Tensor:
         return torch.zeros_like(values)
     if layout.values == "sign":
         return _pack_signs(values, is_used.sum(), payload[parts.unit], payload[parts.values])
-    unit = _unit(values)
+    unit = unit_for(values)
     halves = (values * unit.reciprocal()).half()
     payload[parts.unit].view(torch.float32).copy_(unit)
     payload[parts.values].view(torch.float16)[:num] = halves
@@ -111,7 +111,7 @@ def _bits(words: Tensor) -> Tensor:
     return (words.unsqueeze(-1) >> torch.arange(8, dtype=torch.uint8, device=words.device) & 1).flatten(1)
 
 
-def _unit(values: Tensor) -> Tensor:
+def unit_for(values: Tensor) -> Tensor:
     """Return the power of two (scalar) that float16 multiples of hold `values` `(k,)` best."""
     largest = values.abs().amax() if len(values) else values.new_zeros(())
     exponent = torch.where(largest.isfinite(), largest.frexp().exponent, 0) - TOP_EXPONENT
