@@ -20,6 +20,7 @@ from trainers.exchange.step_result import Exchanged
 from trainers.exchange.sum_by_owner import Shards
 from trainers.exchange.topology import Nodes, Topology
 from trainers.methods.exchange.auto.spec import ExchangeConfig
+from trainers.methods.exchange.sparse_loco.spec import SparseLoCoConfig
 from trainers.spec.sparse import SparseConfig
 from trainers.traffic import collectives
 from trainers.traffic.block_shards import BlockShards
@@ -110,7 +111,7 @@ class Bench:
         self.rate = 1.0
 
     def step(self, gradient: Tensor, level: float | None, *, loss: Tensor = LOSS, rate: float = 1.0) -> Exchanged:
-        self.given += rate * (self._momentum() + self.node_links.share * gradient)
+        self.given += rate * (self._momentum() + self.node_links.share * gradient - self._faded())
         self.buffer.expect()
         self.buffer.gradient.copy_(gradient)
         self.buffer.finish()
@@ -124,6 +125,12 @@ class Bench:
         if not isinstance(self.config, SparseConfig) or self.config.momentum_correction is None:
             return torch.zeros(D)
         return self.config.momentum_correction * self.exchange.tensors().get("momentum", torch.zeros(D))
+
+    def _faded(self) -> Tensor:
+        """Return what a memory that decays loses of itself before the coming gradient."""
+        if not isinstance(self.config, SparseLoCoConfig):
+            return torch.zeros(D)
+        return (1 - self.config.decay) * self.exchange.tensors().get("residual", torch.zeros(D))
 
     def kept(self) -> Tensor:
         """Return what this rank has not sent of its own gradients, and, as owner, of the sums of all."""

@@ -25,6 +25,7 @@ from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
 from trainers.methods.exchange.qsgd.spec import QsgdConfig
 from trainers.methods.exchange.randomk.spec import RandomKConfig
 from trainers.methods.exchange.signsgd.spec import SignSgdConfig
+from trainers.methods.exchange.sparse_loco.spec import SparseLoCoConfig
 from trainers.methods.exchange.terngrad.spec import TernGradConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.exchange.topk.spec import TopKConfig
@@ -57,6 +58,9 @@ CONSERVING: Kinds = {
     "dist_ef_sgd": (DistEfSgdConfig(), None),
     "blockwise": (BlockwiseConfig(block=20), None),
     "blockwise, 8 bits": (BlockwiseConfig(bits=8), None),
+    "sparse_loco": (SparseLoCoConfig(density=0.1), 0.1),
+    "sparse_loco, short chunks": (SparseLoCoConfig(density=0.05, chunk=100, decay=0.5), 0.05),
+    "sparse_loco, no decay": (SparseLoCoConfig(density=0.1, decay=1.0), 0.1),
 }
 #: What is right on average.
 UNBIASED: Kinds = {
@@ -78,6 +82,7 @@ FORESEEN = [
     "none", "fp16", "bf16", "topk, by layer", "randomk", "randomk, block", "dgc, gathered", "gtopk", "powersgd",
     "scaled sign", "onebit", "qsgd", "terngrad", "majority",
     "doublesqueeze", "dist_ef_sgd", "blockwise", "blockwise, 8 bits",
+    "sparse_loco", "sparse_loco, short chunks", "sparse_loco, no decay",
 ]  # fmt: skip
 #: The same for the first step.
 FORESEEN_FIRST = ["threshold", "topk", "topk, global", "topk, signs", "dgc", "adacomp", "adacomp, small bins", "ef21"]
@@ -94,12 +99,13 @@ KINDS = CONSERVING | KINDS
 EVEN, UNEVEN = ((0, 1), (2, 3)), ((0, 2, 3), (1,))
 FOR_NODES = {
     EVEN: ["none", "threshold", "topk", "dgc", "randomk", "gtopk", "adacomp", "powersgd", "onebit", "qsgd", "ef21"],
-    UNEVEN: ["none", "threshold", "dgc, gathered", "powersgd", "terngrad", "doublesqueeze", "blockwise"],
+    UNEVEN: ["none", "threshold", "dgc, gathered", "powersgd", "terngrad", "doublesqueeze", "blockwise", "sparse_loco"],
 }
 #: What is done by kernels compiled for a CPU, and on a GPU by others.
 COMPILED = [
     "threshold", "threshold, absolute", "topk", "topk, by layer", "topk, global", "topk, signs", "randomk",
     "randomk, block", "dgc", "dgc, gathered", "gtopk", "adacomp", "adacomp, small bins", "ef21",
+    "sparse_loco", "sparse_loco, short chunks",
 ]  # fmt: skip
 #: At a level that sends everything.
 DENSE: Kinds = {
@@ -142,6 +148,7 @@ STEERED: Kinds = {
     "dgc": (DgcConfig(density=(0.01, 1.0)), 1.0),
     "gtopk": (GTopKConfig(density=(0.01, 1.0)), 1.0),
     "ef21": (TopKConfig(density=(0.01, 1.0), memory="ef21"), 1.0),
+    "sparse_loco": (SparseLoCoConfig(density=(0.01, 1.0)), 1.0),
     "powersgd": (PowerSgdConfig(rank=(1, 4), values="float32"), 4),  # from rank 2 on a layer travels densely
 }
 #: What gradients are computed in; the exchange has them in float32.

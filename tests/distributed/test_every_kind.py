@@ -52,7 +52,7 @@ def test_the_dense_limit_is_dense_exchange_bit_for_bit(groups: list[Reports], li
 
 
 # Of equal entries others may take others, and AdaComp's magnitude is a mean, which they add up in another order.
-@pytest.mark.parametrize("kind", ["threshold, absolute", "dgc, gathered", "randomk", "randomk, block"])
+@pytest.mark.parametrize("kind", ["threshold, absolute", "dgc, gathered", "randomk", "randomk, block", "sparse_loco"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_operators_exchange_bit_for_bit_what_compiled_kernels_do(three_ranks: Reports, dtype: str, kind: str):
     for by_kernels, by_operators in zip(three_ranks["kinds"], three_ranks["kinds_by_operators"], strict=True):

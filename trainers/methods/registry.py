@@ -26,6 +26,7 @@ from trainers.methods.exchange.powersgd import spec as powersgd
 from trainers.methods.exchange.qsgd import spec as qsgd
 from trainers.methods.exchange.randomk import spec as randomk
 from trainers.methods.exchange.signsgd import spec as signsgd
+from trainers.methods.exchange.sparse_loco import spec as sparse_loco
 from trainers.methods.exchange.terngrad import spec as terngrad
 from trainers.methods.exchange.threshold import spec as threshold
 from trainers.methods.exchange.topk import spec as topk
@@ -61,6 +62,7 @@ OURS: tuple[Method, ...] = (
     doublesqueeze.METHOD,
     dist_ef_sgd.METHOD,
     blockwise.METHOD,
+    sparse_loco.METHOD,
     cser.METHOD,
     liec_sgd.METHOD,
     every_step.METHOD,
