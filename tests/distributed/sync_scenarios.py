@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from exchange_bench import Place, digest
+from exchange_bench import Bench, D as GRADIENT, Place, digest
 from exchange_kinds import UNEVEN
 from sync_bench import D, Problem, SyncBench
 
@@ -20,6 +20,7 @@ from trainers.methods.exchange.blockwise.spec import BlockwiseConfig
 from trainers.methods.exchange.dense.spec import Bf16Config, Fp16Config, NoneConfig
 from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
 from trainers.methods.exchange.signsgd.spec import SignSgdConfig
+from trainers.methods.exchange.sparse_loco.spec import SparseLoCoConfig
 from trainers.methods.exchange.topk.spec import TopKConfig
 from trainers.methods.optimizer.spec import (
     AdamWConfig,
@@ -91,6 +92,8 @@ COMPRESSED: dict[str, tuple[ExchangeConfig, float | None]] = {
     "signsgd": (SignSgdConfig(), None),
     "blockwise": (BlockwiseConfig(), None),
     "blockwise, 8 bits": (BlockwiseConfig(bits=8), None),
+    "sparse_loco": (SparseLoCoConfig(density=0.05, chunk=64), None),
+    "sparse_loco, no decay": (SparseLoCoConfig(density=0.05, decay=1.0), None),
 }
 #: What replicas train by that are apart.
 APART: dict[str, dict[str, Any]] = {
@@ -99,6 +102,11 @@ APART: dict[str, dict[str, Any]] = {
         "sync": LOCAL["diloco"],
         "optimizer": INNER["adamw"],
         "exchange": TopKConfig(density=0.05),
+    },
+    "sparse_loco, adamw inside": {
+        "sync": LOCAL["diloco"],
+        "optimizer": INNER["adamw"],
+        "exchange": SparseLoCoConfig(),
     },
 }
 ROUNDED: dict[str, ExchangeConfig] = {"fp16": Fp16Config(), "bf16": Bf16Config()}
@@ -134,6 +142,8 @@ def _sync(place: Place) -> dict[str, Any]:
         "adamw inside": {name: _inside(place, LOCAL[name]) for name in ("diloco", "diloco, heavy ball")},
         "plain diloco": {name: _plain(place, *COMPRESSED[name]) for name in COMPRESSED},
         "not met": {name: _not_met(place, LOCAL[name]) for name in ANCHORED},
+        "outer rates": {rate: _at_outer_rate(place, rate) for rate in ("1.0", "0.7")},
+        "alone": _alone_at_an_entry(place),
         "rounded": {name: _rounded(place, ROUNDED[name]) for name in ROUNDED},
         "vrl": _drift(place, SgdConfig(momentum=0.0)),
         "vrl, momentum": _drift(place, SgdConfig(momentum=0.8, nesterov=True, weight_decay=0.01)),
@@ -189,9 +199,11 @@ def _compressed(place: Place, exchange: ExchangeConfig, level: float | None) -> 
     """Where a compressed average is when all is counted that was not sent, beside the sums of what ranks moved."""
     bench = SyncBench(LocalSgdConfig(period=3), place, exchange=exchange)
     moved, before = torch.zeros(D), bench.x
-    densities = []
+    densities, faded = [], 1 - getattr(exchange, "decay", 1.0)
     for step in range(12):
         x = before if step % 3 == 0 else bench.x
+        if step % 3 == 2 and faded:
+            moved -= faded * bench.policy.exchange.tensors()["residual"]
         own = x - 0.1 * bench.problem.gradient(x)  # what the step makes of it, before any average
         density = bench.step(0.1, level=level).density
         if step % 3 == 2:
@@ -221,6 +233,25 @@ def _plain(place: Place, exchange: ExchangeConfig, level: float | None) -> dict[
     return {
         name: trace(plain, optimizer) == trace(LocalSgdConfig(period=3), optimizer) for name, optimizer in INNER.items()
     }
+
+
+def _at_outer_rate(place: Place, rate: str) -> dict[str, list[float]]:
+    """Where the average of a first round of SparseLoCo leads from 0, and what is kept of it."""
+    config = DiLoCoConfig(period=3, outer_learning_rate=float(rate))
+    bench = SyncBench(config, place, exchange=COMPRESSED["sparse_loco"][0])
+    bench.run([0.1] * 3)
+    return {"x": bench.x.tolist(), "kept": bench.policy.exchange.tensors()["residual"].tolist()}
+
+
+def _alone_at_an_entry(place: Place) -> dict[str, list[float]]:
+    """What arrives where each rank has one entry of its own, which no other sends, in every bucket."""
+    bench = Bench(SparseLoCoConfig(density=0.001), place)
+    gradient = torch.zeros(GRADIENT)
+    for bucket in bench.buffer.buckets:
+        gradient[bucket.start + 10 * place.rank] = 1.0 + place.rank
+    bench.step(gradient, None)
+    firsts = [bucket.start + 10 * rank for bucket in bench.buffer.buckets for rank in range(place.num_workers)]
+    return {"received": bench.buffer.gradient[firsts].tolist(), "sum": [float(bench.buffer.gradient.sum())]}
 
 
 def _not_met(place: Place, config: SyncConfig) -> dict[str, Any]:

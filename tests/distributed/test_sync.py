@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from exchange_bench import Place
+import torch
+from exchange_bench import Bench, D as GRADIENT, Place
 from exchange_kinds import UNEVEN
 from killed_workers import outcome
 from local_definitions import (
@@ -27,6 +28,7 @@ from sync_scenarios import ANCHORED, APART, COMPRESSED, INNER, LINEAR, LOCAL, RA
 
 from tests.patience import crowd
 from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.methods.exchange.sparse_loco.spec import SparseLoCoConfig
 from trainers.methods.optimizer.spec import SgdConfig
 from trainers.methods.sync.diloco.spec import DiLoCoConfig
 from trainers.methods.sync.every_step.spec import EveryStepConfig
@@ -49,6 +51,8 @@ DEFINITIONS: dict[str, Definition] = {
 ON_THREE_RANKS = ["sync", "apart"]
 ON_FOUR_RANKS = ["sync", "sync_pairs", "sync_on_nodes", "paced_average"]
 BEHIND = ("cocod_sgd", "overlap_local_sgd")
+BLOCKWISE = ("blockwise", "blockwise, 8 bits")
+SPARSE_LOCO = ("sparse_loco", "sparse_loco, no decay")
 Groups = list[list[dict[str, Any]]]
 
 
@@ -130,7 +134,7 @@ def test_what_is_not_finite_on_one_rank_stops_all_at_the_same_meeting(groups: Gr
         assert all(rank["stopped"][name] == first for rank in group)
 
 
-@pytest.mark.parametrize("kind", ["topk", "powersgd", "signsgd", "blockwise", "blockwise, 8 bits"])
+@pytest.mark.parametrize("kind", ["topk", "powersgd", "signsgd", *BLOCKWISE, *SPARSE_LOCO])
 def test_of_compressed_averages_what_is_not_sent_is_kept(groups: Groups, kind: str):
     for group in groups:
         ranks = [rank["compressed"][kind] for rank in group]
@@ -175,6 +179,41 @@ def test_diloco_with_a_heavy_ball_is_slow_momentum_while_the_rate_stays():
     slow = SyncBench(LocalSgdConfig(period=3, slow_momentum=0.6), Place(0, 1))
 
     np.testing.assert_allclose(ball.run(rates), slow.run(rates), atol=2e-5)
+
+
+def test_the_outer_rate_of_sparse_loco_is_applied_once_and_to_what_arrives_alone(groups: Groups):
+    for group in groups:
+        for rank in group:
+            plain, slower = (rank["outer rates"][rate] for rate in ("1.0", "0.7"))
+            assert np.abs(plain["x"]).max() > 0.1
+            np.testing.assert_allclose(slower["x"], 0.7 * np.array(plain["x"]), rtol=1e-6)
+            assert slower["kept"] == plain["kept"]
+
+
+def test_sparse_loco_divides_by_all_workers_at_an_entry_that_one_of_them_sends(groups: Groups):
+    for group in groups:
+        num_workers = len(group)
+        expected = [(1.0 + rank) / num_workers for rank in range(num_workers)]
+        for rank in group:
+            received = np.reshape(rank["alone"]["received"], (-1, num_workers))
+            np.testing.assert_allclose(received, [expected] * len(received), rtol=1e-6)
+            np.testing.assert_allclose(rank["alone"]["sum"], [sum(expected) * len(received)], rtol=1e-6)
+
+
+def test_sparse_loco_keeps_bounded_memories_where_error_feedback_piles_up():
+    everything = torch.ones(GRADIENT)
+    kept = {}
+    for decay in (0.5, 0.9, 1.0):
+        bench = Bench(SparseLoCoConfig(density=0.001, decay=decay), Place(0, 1))
+        norms = []
+        for _ in range(100):
+            bench.step(everything, None)
+            norms.append(float(bench.kept().norm() / everything.norm()))
+        kept[decay] = max(norms)
+
+    # A message never leaves more than there was: |e'| <= decay |e| + |D|.
+    assert kept[0.5] <= 1 / (1 - 0.5) and kept[0.9] <= 1 / (1 - 0.9)
+    assert kept[1.0] > 2 / (1 - 0.9)
 
 
 @pytest.mark.parametrize("name", ANCHORED)

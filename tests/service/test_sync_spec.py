@@ -86,7 +86,7 @@ def test_what_does_not_go_together_is_refused_with_what_does(sync, exchange, opt
 
 
 @pytest.mark.parametrize("sync", ["local_sgd", "diloco"])
-@pytest.mark.parametrize("kind", ["none", "fp16", "adacomp", "onebit", "powersgd"])
+@pytest.mark.parametrize("kind", ["none", "fp16", "adacomp", "onebit", "powersgd", "sparse_loco"])
 def test_differences_go_by_exchanges_that_keep_what_they_do_not_send_or_send_every_entry(kind: str, sync: str):
     assert spec(sync={"kind": sync}, exchange={"kind": kind}).sync.kind == sync
 

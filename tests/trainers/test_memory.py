@@ -10,7 +10,7 @@ from torch import Tensor
 from trainers.exchange import memory
 from trainers.exchange.by_count import take_largest
 from trainers.exchange.kernels.scatter import scatter_add
-from trainers.exchange.memory import MOST_RISE, FollowedRate, Memory
+from trainers.exchange.memory import MOST_RISE, FollowedRate, Memory, Residual
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 
 D = 500
@@ -40,6 +40,27 @@ def test_updates_add_up_when_the_learning_rate_changes():
         rate = after
 
     torch.testing.assert_close(updates + rate * kept.tensors()["residual"], given)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.5, 0.95, 1.0])
+def test_of_a_residual_that_decays_its_share_and_the_gradient_are_sent_or_kept_bit_for_bit(decay: float):
+    kept = Residual(torch.zeros(D), decay=decay)
+
+    for step in range(5):
+        before = kept.tensors()["residual"].clone()
+        went = sent(kept, gradient(step))
+        kept.commit()
+        assert torch.equal(went + kept.tensors()["residual"], decay * before + gradient(step))
+
+
+def test_a_residual_that_decays_follows_the_learning_rate_beside():
+    kept = Residual(torch.zeros(D), decay=0.5)
+    kept.corrected(gradient(0), ALL)
+    kept.commit()
+
+    kept.rescale(4.0)
+
+    assert torch.equal(kept.corrected(torch.zeros(D), ALL), 2.0 * gradient(0))
 
 
 @given(st.lists(st.just(0.0) | st.floats(1e-20, 10), max_size=20))

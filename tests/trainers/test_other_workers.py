@@ -25,6 +25,7 @@ from trainers.methods.exchange.dist_ef_sgd.spec import DistEfSgdConfig
 from trainers.methods.exchange.doublesqueeze.spec import DoubleSqueezeConfig
 from trainers.methods.exchange.onebit.spec import OneBitConfig
 from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
+from trainers.methods.exchange.sparse_loco.spec import SparseLoCoConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.exchange.topk.spec import TopKConfig
 from trainers.snapshot import Buffers, Kept
@@ -44,6 +45,7 @@ KINDS: dict[str, ExchangeConfig] = {
     "onebit": OneBitConfig(),
     "doublesqueeze": DoubleSqueezeConfig(block=BLOCK, bucket_mib=0.001),
     "blockwise": BlockwiseConfig(block=BLOCK, bucket_mib=0.001),
+    "sparse_loco": SparseLoCoConfig(density=0.1),
     "dist_ef_sgd": DistEfSgdConfig(block=BLOCK, momentum=0.9),
 }
 EF21 = TopKConfig(density=0.1, memory="ef21")

@@ -28,6 +28,7 @@ from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
 from trainers.methods.exchange.qsgd.spec import QsgdConfig
 from trainers.methods.exchange.randomk.spec import RandomKConfig
 from trainers.methods.exchange.signsgd.spec import SignSgdConfig
+from trainers.methods.exchange.sparse_loco.spec import SparseLoCoConfig
 from trainers.methods.exchange.terngrad.spec import TernGradConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.exchange.topk.spec import TopKConfig
@@ -69,6 +70,7 @@ SELECTING: dict[str, tuple[ExchangeConfig, float | None]] = {
     "gtopk": (GTopKConfig(density=0.1), 0.1),
     "randomk": (RandomKConfig(density=0.1), 0.1),
     "adacomp": (AdaCompConfig(), None),
+    "sparse_loco": (SparseLoCoConfig(density=0.1), 0.1),
 }
 READS = (
     *(Tensor.tolist, Tensor.item, Tensor.cpu, Tensor.nonzero, torch.nonzero, Tensor.unique, torch.unique),
