@@ -80,6 +80,7 @@ FAMILIES: dict[str, dict[str, Json]] = {
         "local_sgd 8, slow momentum": _sync("local_sgd", period=8, slow_momentum=0.5),
         "local_sgd 8, topk 10 %": _sync("local_sgd", period=8) | _exchange("topk", density=0.1),
         "diloco 8": _sync("diloco", period=8, outer_learning_rate=0.7, outer_momentum=0.5),
+        "diloco 8, sparse_loco": _sync("diloco", period=8) | _exchange("sparse_loco"),
         "stl_sgd": _sync("stl_sgd", period=4, first_stage=40),
         "stl_sgd, NC": _sync("stl_sgd", period=4, first_stage=40, growth="linear", gamma=10.0),
         "vrl_sgd 8": _sync("vrl_sgd", period=8),
