@@ -86,7 +86,7 @@ def test_the_forecast_follows_the_density_asked_for():
 
 
 @pytest.mark.parametrize(("values", "wrong"), [(normal(2**20), 0.07), (laplace(2**20), 0.125)])
-def test_both_bits_of_a_value_are_used_and_halve_what_one_gets_wrong(values: Tensor, wrong: float):
+def test_both_bits_of_a_value_are_used_and_say_more_than_a_sign_and_one_magnitude(values: Tensor, wrong: float):
     layout = ChunkLayout(len(values), 4096, 1 / 64)
     payload = message(values, layout)
     indices, decoded = ChunkCode(layout).decoded(payload)
