@@ -45,30 +45,48 @@ def _train(spec: TrialSpec, folder: Path, sink: Memory, resume: dict[str, Any] |
         trial.train(spec, group, sink, trial_id="t", storage_url=str(folder), resume=resume)
 
 
-def test_a_run_whose_optimizers_compete_goes_on_and_is_replayed_bit_for_bit(tmp_path: Path) -> None:
-    whole, cut, resumed, replayed, alone = Memory(), Stopping(9), Memory(), Memory(), Memory()
-    _train(_spec(), tmp_path / "whole", whole)
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Memory:
+    """Return what an undisturbed run reports."""
+    sink = Memory()
+    _train(_spec(), tmp_path_factory.mktemp("whole"), sink)
+    return sink
+
+
+def test_every_optimizer_is_tried_and_one_trains_all_that_is_committed(whole: Memory) -> None:
     [finished] = whole.of(TrialFinished)
     kinds = {probe.values["optimizer"] for probe in whole.of(ProbeDone)}
     chosen = whole.of(StageDecided)[0].values["optimizer"]
-    with pytest.raises(Stopped):
-        _train(_spec(), tmp_path / "cut", cut)
-    _train(_spec(), tmp_path / "cut", resumed, cut.of(Searched)[-1].resume)
-    steps = finished.bill.steps
-    entries = tuple(entry.model_dump() for entry in finished.schedule)
-    schedule = ScheduleFile(optimizer=chosen, num_steps=steps, entries=entries)
-    follow: dict[str, Any] = {"controller": {"kind": "schedule", "schedule": schedule}, "budget": {"steps": steps}}
-    [own] = [option for option in _spec().replica.optimizer.options if option.kind == chosen]
-    _train(_spec(**follow), tmp_path / "replayed", replayed)
-    _train(_spec(optimizer=own, **follow), tmp_path / "alone", alone)
 
     assert len(kinds) == 4
     assert f"{chosen} learned " in whole.of(StageDecided)[0].reason
     assert {entry.values["optimizer"] for entry in finished.schedule} == {chosen}
-    [again] = resumed.of(TrialFinished)
-    assert (again.schedule, again.validation_loss) == (finished.schedule, finished.validation_loss)
-    assert replayed.of(TrialFinished)[0].validation_loss == finished.validation_loss
-    assert alone.of(TrialFinished)[0].validation_loss == finished.validation_loss
     by_option = finished.bill.by_option
     assert set(by_option) == kinds
     assert by_option[chosen].steps - by_option[chosen].steps_search == finished.bill.steps
+
+
+def test_a_run_whose_optimizers_compete_goes_on_bit_for_bit(whole: Memory, tmp_path: Path) -> None:
+    cut, resumed = Stopping(9), Memory()
+    with pytest.raises(Stopped):
+        _train(_spec(), tmp_path, cut)
+    _train(_spec(), tmp_path, resumed, cut.of(Searched)[-1].resume)
+
+    [finished], [again] = whole.of(TrialFinished), resumed.of(TrialFinished)
+    assert (again.schedule, again.validation_loss) == (finished.schedule, finished.validation_loss)
+
+
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_its_schedule_replays_bit_for_bit_among_the_others_and_alone(
+    whole: Memory, tmp_path: Path, *, is_alone: bool
+) -> None:
+    [finished] = whole.of(TrialFinished)
+    chosen, steps = whole.of(StageDecided)[0].values["optimizer"], finished.bill.steps
+    entries = tuple(entry.model_dump() for entry in finished.schedule)
+    schedule = ScheduleFile(optimizer=chosen, num_steps=steps, entries=entries)
+    follow: dict[str, Any] = {"controller": {"kind": "schedule", "schedule": schedule}, "budget": {"steps": steps}}
+    [own] = [option for option in _spec().replica.optimizer.options if option.kind == chosen]
+    replayed = Memory()
+    _train(_spec(**follow | ({"optimizer": own} if is_alone else {})), tmp_path, replayed)
+
+    assert replayed.of(TrialFinished)[0].validation_loss == finished.validation_loss
