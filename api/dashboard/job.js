@@ -42,7 +42,7 @@ export function jobPage(root, id) {
 
   async function drawPanels(job) {
     const [trials, report, decided, validation, training] = await Promise.all([
-      api.trials(id), api.cli.report(id), api.stages(id), api.metric(id, "validation_loss"), api.metric(id, "loss"),
+      api.trials(id), api.report(id), api.stages(id), api.metric(id, "validation_loss"), api.metric(id, "loss"),
     ]);
     const several = job.spec.seeds.length > 1;
     const names = job.spec.arms.map((arm) => arm.name);

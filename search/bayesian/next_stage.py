@@ -110,9 +110,8 @@ def _raised(setup: SearchSetup, stage: Stage) -> tuple[Values, str]:
     assert stage.decision is not None
     used = stage.decision.values
     rate = setup.clip_rate(used.learning_rate * stage.rise)
-    if rate == used.learning_rate:
-        return used, ""
-    note = f"the rate had risen from {used.learning_rate:.3g} to {rate:.3g}, since gradients kept their course"
+    before, after = f"{used.learning_rate:.3g}", f"{rate:.3g}"
+    note = f"the rate had risen from {before} to {after}, since gradients kept their course" if after != before else ""
     return used.model_copy(update={"learning_rate": rate}), note
 
 

@@ -33,6 +33,15 @@ def test_everything_the_page_names_is_there(anonymous: TestClient, path: str) ->
     assert {anonymous.get(each).status_code for each in named} == {200}
 
 
+def test_scripts_call_what_the_module_of_requests_exports() -> None:
+    exported = set(
+        re.findall(r"^export (?:async )?(?:function|const|class) (\w+)", (DASHBOARD / "api.js").read_text(), re.M)
+    )
+    called = {name for script in SCRIPTS for name in re.findall(r"\bapi\.([\w.]+)\(", script.read_text())}
+
+    assert called and called <= exported
+
+
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_scripts_build_no_markup_out_of_text(script: Path) -> None:
     source = script.read_text()
