@@ -6,10 +6,12 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter, functional
+from torch.nn import Parameter
 
-#: Entries of the parameters that are looked at, at most: a cosine needs no more.
-MOST_ENTRIES = 2**20
+#: Entries of the parameters that are looked at, at most: of so many, a cosine is known within 0.01.
+MOST_ENTRIES = 2**14
+#: A shorter gradient or update has no direction.
+LEAST_NORM = 1e-12
 
 
 class Alignment:
@@ -22,11 +24,12 @@ class Alignment:
     def __init__(self, parameters: Sequence[Parameter]) -> None:
         self._parameters = list(parameters)
         self._stride = math.ceil(sum(each.numel() for each in parameters) / MOST_ENTRIES)
-        self._update: Tensor | None = None
+        self._place: Tensor | None = None  # where the last update led to, and ...
+        self._update: Tensor | None = None  # ... the update
 
     def begin(self) -> None:
         """Forget the last update, so that what is measured does not depend on what was trained before."""
-        self._update = None
+        self._place, self._update = None, None
 
     def measure(self) -> Tensor:
         """Return the cosine `()` for the gradients that the next update is made of; 0 if there was none before."""
@@ -34,14 +37,19 @@ class Alignment:
         if self._update is None:
             return zero
         gradient = self._some([zero.expand_as(each) if each.grad is None else each.grad for each in self._parameters])
-        return -functional.cosine_similarity(gradient, self._update, dim=0)
+        lengths: Tensor = gradient.norm() * self._update.norm()
+        return -gradient.dot(self._update) / lengths.clamp(min=LEAST_NORM)
 
     @contextmanager
     def following(self) -> Iterator[None]:
-        """Take what happens to the parameters inside as an update."""
-        before = self._some([each.detach() for each in self._parameters])
+        """Take what happens to the parameters inside as an update; nothing else may change them before the next one."""
+        before = self._somewhere() if self._place is None else self._place
         yield
-        self._update = self._some([each.detach() for each in self._parameters]).sub_(before)
+        self._place = self._somewhere()
+        self._update = self._place - before
+
+    def _somewhere(self) -> Tensor:
+        return self._some([each.detach() for each in self._parameters])
 
     def _some(self, tensors: Sequence[Tensor]) -> Tensor:
         """Return evenly spaced entries `(m,)` of `tensors`, in a new tensor."""
