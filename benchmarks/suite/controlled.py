@@ -19,7 +19,7 @@ LEAST_GAIN, LEAST_PART = 0.002, 0.05
 
 @dataclass
 class Run:
-    """What came of a run. Mutable while it goes on."""
+    """The course of a run. Mutable while it goes on."""
 
     num_steps: int
     spent: int = 0

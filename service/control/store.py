@@ -82,7 +82,7 @@ class Store:
 
     @property
     def failed_at(self) -> float:
-        """When the database last failed to give or to store something, in seconds since the epoch; -inf: never."""
+        """The time of the last failure of the database, in seconds since the epoch; -inf: there was none."""
         return max(self._unread_at, self._writer.failed_at)
 
     @contextmanager

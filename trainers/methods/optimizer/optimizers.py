@@ -13,6 +13,7 @@ from trainers.methods.optimizer.muon import MuonWithAdamW, embeddings
 from trainers.methods.optimizer.schedulefree_plus import ScheduleFreePlus
 from trainers.methods.optimizer.spec import (
     AdamWConfig,
+    ContenderConfig,
     LarsConfig,
     MuonConfig,
     OptimizerConfig,
@@ -29,15 +30,6 @@ from trainers.workload import Workload, WorkloadError
 Group = dict[str, Any]  # a torch parameter group
 #: Of parameters whose rates are the optimizer's.
 NO_FACTORS: Mapping[Parameter, float] = {}
-OurOptimizerConfig = (
-    SgdConfig
-    | LarsConfig
-    | AdamWConfig
-    | MuonConfig
-    | ScheduleFreeSgdConfig
-    | ScheduleFreeAdamWConfig
-    | ScheduleFreePlusConfig
-)
 
 
 class Optimizer:
@@ -269,7 +261,7 @@ def _checked(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     return optimizer
 
 
-def _prepared(config: OurOptimizerConfig, groups: list[Group], model: nn.Module) -> torch.optim.Optimizer:
+def _prepared(config: ContenderConfig, groups: list[Group], model: nn.Module) -> torch.optim.Optimizer:
     """Return one of our own kinds, with all its state made."""
     optimizer = _of_kind(config, groups, model)
     for group in optimizer.param_groups:
@@ -282,7 +274,7 @@ def _prepared(config: OurOptimizerConfig, groups: list[Group], model: nn.Module)
     return optimizer
 
 
-def _of_kind(config: OurOptimizerConfig, groups: list[Group], model: nn.Module) -> torch.optim.Optimizer:
+def _of_kind(config: ContenderConfig, groups: list[Group], model: nn.Module) -> torch.optim.Optimizer:
     """Return the optimizer; what is searched has the range's first value until a segment gives one."""
     decay = first(config.weight_decay)
     match config:
