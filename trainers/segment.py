@@ -69,6 +69,7 @@ class SegmentResult(Value):
     density: float | None = None  # measured mean share of entries sent; None: dense exchange
     threshold: float | None = None  # in force at the segment's end
     saved_bytes: int = 0  # kept for backward in the first step, by the rank that kept most; parameters apart
+    meets: bool = False  # ranks that have trained apart are to meet next: the last step's loss is each one's own
     diverged: bool = False  # the mean loss or a gradient was not finite; what was averaged in every step is unchanged
 
 

@@ -130,9 +130,15 @@ class RandomState(WithoutScalars):
 
 
 @dataclass
-class _Slot:
+class Image:
+    """A copy of a state: its tensors, named `part.name`, and the scalars of each part."""
+
     tensors: dict[str, Tensor]
     scalars: dict[str, Any]
+
+
+#: The name of the live state among the images of a `State`, which no slot has.
+LIVE = ""
 
 
 class State:
@@ -141,13 +147,13 @@ class State:
     def __init__(self, *, shared: Mapping[str, Stateful], own: Mapping[str, Stateful]) -> None:
         self.shared, self.own = dict(shared), dict(own)
         self._parts = self.shared | self.own
-        self._slots: dict[str, _Slot] = {}
+        self._slots: dict[str, Image] = {}
 
     def snapshot(self, slot: str) -> None:
         """Copy the state into `slot`; its memory is allocated at the first use of the name, and then kept."""
         live = tensors_of(self._parts)
         if slot not in self._slots or self._slots[slot].tensors.keys() != live.keys():
-            self._slots[slot] = _Slot({name: torch.empty_like(tensor) for name, tensor in live.items()}, {})
+            self._slots[slot] = Image({name: torch.empty_like(tensor) for name, tensor in live.items()}, {})
         saved = self._slots[slot].tensors
         with torch.no_grad():
             torch._foreach_copy_([saved[name] for name in live], list(live.values()))
@@ -156,6 +162,20 @@ class State:
     def restore(self, slot: str) -> None:
         """Copy `slot` back into the live state; the slot stays as it is. KeyError: nothing was put there."""
         self._take(self._slots[slot].tensors, self._slots[slot].scalars)
+
+    def images(self) -> dict[str, Image]:
+        """Return the live state, under `LIVE`, and every slot by its name."""
+        return {LIVE: Image(tensors_of(self._parts), scalars_of(self._parts)), **self._slots}
+
+    def adopt(self, images: Mapping[str, Image]) -> None:
+        """Take over another rank's `images`, tensors included; what they leave out stays as it is here."""
+        mine = self.images()
+        for slot, image in images.items():
+            kept = mine.get(slot, mine[LIVE])
+            missing = {name: tensor.clone() for name, tensor in kept.tensors.items() if name not in image.tensors}
+            self._slots[slot] = Image(image.tensors | missing, kept.scalars | image.scalars)
+        live = self._slots.pop(LIVE)
+        self._take(live.tensors, live.scalars)
 
     def copy_from(self, other: "State") -> None:
         """Take over the live state of `other`, which has the same parts; the slots stay as they are."""

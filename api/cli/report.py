@@ -13,7 +13,7 @@ from api.cli.watch import level_name, trial_name
 from api.client import ApiError, Client
 from service.job.spec import JobSpec
 from service.job.states import TERMINAL, JobState
-from service.wire.records import ScheduleEntry
+from service.wire.records import Bill, ScheduleEntry
 from service.wire.views import Estimate, JobReport, JobView, ScheduleView, TrialReport, TrialView
 
 
@@ -138,9 +138,10 @@ def bill_table(report: JobReport, spec: JobSpec) -> Table:
     metrics = sorted(report.metric_directions)
     nodes = ["within nodes"] if any(trial.bill.bytes_within_nodes for trial in report.trials) else []
     repairs = ["repairs"] if any(trial.bill.repairs for trial in report.trials) else []
+    absences = ["averages missed"] if any(trial.bill.absences for trial in report.trials) else []
     insurance = ["insurance"] if any(trial.bill.steps_insurance for trial in report.trials) else []
     kept = ["kept for backward"] if any(each.replica.activations.kind != "keep" for each in spec.trials()) else []
-    extras = [*nodes, "search", "training", *kept, *insurance, *repairs]
+    extras = [*nodes, "search", "training", *kept, *insurance, *repairs, *absences]
     figure_names = ["sent", "dense", "ratio", *extras, "val. loss", *metrics]
     table = _table(f"Bill ({link})", "trial", *figure_names)
     for trial in report.trials:
@@ -156,10 +157,16 @@ def bill_table(report: JobReport, spec: JobSpec) -> Table:
             *(figures.size(bill.saved_bytes) for _ in kept),
             *(f"{bill.steps_insurance} steps, {figures.size(bill.bytes_insurance)}" for _ in insurance),
             *(f"{bill.repairs} ({bill.seconds_recovery:.1f} s)" for _ in repairs),
+            *(_absences(bill) for _ in absences),
             figures.loss(trial.validation_loss),
             *(figures.loss(trial.validation_metrics.get(name)) for name in metrics),
         )
     return table
+
+
+def _absences(bill: Bill) -> str:
+    """Return which workers missed averages, and how many."""
+    return ", ".join(f"worker {rank}: {missed}" for rank, missed in sorted(bill.absences.items())) or "-"
 
 
 def options_table(report: JobReport, spec: JobSpec) -> Table:

@@ -185,6 +185,7 @@ function billTable(trials, job) {
     ...metricNames(trials).map((name) => [name, (trial) => loss(trial.validation_metrics[name] ?? null), "number"]),
     ...(trials.some((trial) => trial.bill.steps_insurance) ? [["insurance", insurance, "number"]] : []),
     ...(trials.some((trial) => trial.bill.repairs) ? [["repairs", repairs, "number"]] : []),
+    ...(trials.some((trial) => Object.keys(trial.bill.absences).length) ? [["averages missed", absences, ""]] : []),
   ], trials);
 }
 
@@ -209,6 +210,10 @@ const insurance = ({ bill }) =>
 // Lost workers that were replaced: outside of the training clock and of the bytes sent.
 const repairs = ({ bill }) =>
   (bill.repairs ? `${bill.repairs}: ${seconds(bill.seconds_recovery)}, ${size(bill.bytes_recovery)}` : "–");
+
+// Workers that were away when the others averaged.
+const absences = ({ bill }) =>
+  Object.entries(bill.absences).map(([rank, missed]) => `worker ${rank}: ${missed}`).join(", ") || "–";
 
 function unfinished(trial, job) {
   if (OVER.includes(job.state)) return "not finished";

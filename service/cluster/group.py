@@ -69,7 +69,7 @@ class RayGroup(WorkerGroup):
 
     def close(self) -> None:
         for rank in self._actors:
-            self._kill(rank)
+            self.kill(rank)
         self._actors = {}
 
     def _adopt(self, other: WorkerGroup, first: int) -> None:
@@ -77,7 +77,7 @@ class RayGroup(WorkerGroup):
         actors, other._actors = other._actors, {}
         self._actors |= {first + rank: actor for rank, actor in actors.items()}
 
-    def _start(self, rank: int) -> None:
+    def start(self, rank: int) -> None:
         # max_restarts=0: a rank that Ray restarted would have lost its state and its peers, and nobody would know.
         self._actors[rank] = (
             ray.remote(RankActor)
@@ -93,22 +93,22 @@ class RayGroup(WorkerGroup):
             .remote(self.config.model_dump(mode="json"), rank, self.num_workers, self._shape.model_dump(mode="json"))
         )
 
-    def _ask(self, rank: int, method: str, args: Sequence[Any]) -> None:
+    def ask(self, rank: int, method: str, args: Sequence[Any]) -> None:
         self._calls[rank] = self._actors[rank].answer.remote(method, args)
 
-    def _hear(self, ranks: Collection[int], timeout_s: float) -> dict[int, Outcome]:
+    def hear(self, ranks: Collection[int], timeout_s: float) -> dict[int, Outcome]:
         calls = {self._calls[rank]: rank for rank in ranks}
         ready, _ = ray.wait(list(calls), num_returns=1, timeout=timeout_s)
         return {calls[call]: _outcome_of(call) for call in ready}
 
-    def _kill(self, rank: int) -> None:
+    def kill(self, rank: int) -> None:
         ray.kill(self._actors[rank], no_restart=True)
 
-    def _rendezvous(self) -> str:
+    def _rendezvous(self, host: int) -> str:
         try:
-            address: str = ray.get(self._actors[0].rendezvous.remote(), timeout=self.config.reply_timeout_s)
+            address: str = ray.get(self._actors[host].rendezvous.remote(), timeout=self.config.reply_timeout_s)
         except RayError as error:
-            raise WorkerLost([0], death_of(error)) from error
+            raise WorkerLost([host], death_of(error)) from error
         return address
 
 

@@ -167,6 +167,11 @@ class Progress(BaseModel):
             repairs=self.bill.repairs + now.repairs - before.repairs,
             seconds_recovery=self.bill.seconds_recovery + now.seconds - before.seconds,
             bytes_recovery=self.bill.bytes_recovery + now.bytes - before.bytes,
+            absences=self.bill.absences
+            | {
+                rank: self.bill.absences.get(rank, 0) + missed - before.absences.get(rank, 0)
+                for rank, missed in now.absences.items()
+            },
         )
 
     def note_evaluation(self, loss: float | None) -> None:

@@ -10,9 +10,11 @@ from service.cluster.attempt import Hopeless, configure_logging, is_wanted, last
 from service.cluster.checkpoints import NoRoom
 from service.cluster.group import RayGroup
 from service.cluster.reporter import Door, Reporter, Stopped
-from service.job.parts import TrialSpec
+from service.job.parts import TrialSpec, Workers
 from service.wire.records import AttemptBrief, ResumePoint
 from trainers.training.call_results import WorkerFailed
+from trainers.training.elastic import ElasticGroup
+from trainers.training.group import Group
 from trainers.training.repair import RepairingGroup
 from trainers.workload import WorkloadError
 
@@ -34,7 +36,9 @@ def run(trial_id: str) -> None:
     try:
         with ExitStack() as lanes:
             group, *spare = [
-                lanes.enter_context(RepairingGroup(RayGroup(spec.replica, spec.workers, lane=lane)))
+                lanes.enter_context(
+                    _that_outlives_workers(RayGroup(spec.replica, spec.workers, lane=lane), spec.workers)
+                )
                 for lane in range(spec.lanes.count)
             ]
             log.info("trial %s: its workers are ready, on %s over %s", point.trial_id, group.device, group.backend)
@@ -62,6 +66,10 @@ def run(trial_id: str) -> None:
     finally:
         reporter.close()
     tune.report({"outcome": outcome})
+
+
+def _that_outlives_workers(group: RayGroup, workers: Workers) -> Group:
+    return RepairingGroup(group) if workers.min is None else ElasticGroup(group, least=workers.min)
 
 
 def _find(brief: AttemptBrief, trial_id: str) -> tuple[ResumePoint, TrialSpec]:

@@ -98,6 +98,7 @@ def _of_arms(job: JobParts) -> Iterator[Conflict]:
 def arm_conflicts(trial: TrialSpec) -> Iterator[Conflict]:
     """Yield the conflicts of one arm, as if the job had no other."""
     yield from trial.replica.conflicts()
+    yield from _workers_that_cannot_be_away(trial)
     yield from _clock_without_seconds(trial)
     yield from _ranges_that_are_not_searched(trial)
     yield from _guess_out_of_range(trial)
@@ -107,6 +108,31 @@ def arm_conflicts(trial: TrialSpec) -> Iterator[Conflict]:
         yield from _optimizers_that_cannot_compete(trial.replica.optimizer, trial.controller)
     if isinstance(trial.controller, ScheduleConfig):
         yield from _schedule_of_other_parts(trial.controller.schedule, trial.replica)
+
+
+def _workers_that_cannot_be_away(trial: TrialSpec) -> Iterator[Conflict]:
+    """Yield what does not let workers leave and come back."""
+    replica, workers, message = trial.replica, trial.workers, ""
+    if workers.min is None:
+        return
+    if not replica.sync.is_elastic:
+        message = (
+            f"under `sync: {{kind: {replica.sync.kind}}}` the workers cannot go on without one of them: leave out "
+            "`workers.min`, or give `sync: {kind: local_sgd}` or `{kind: diloco}`"
+        )
+    elif not replica.exchange.is_elastic:
+        message = (
+            f"what `{replica.exchange.kind}` keeps depends on the number of workers: leave out `workers.min`, or give "
+            "`exchange: {kind: sparse_loco}` or `{kind: none}`"
+        )
+    elif workers.per_node != 1:
+        message = (
+            f"workers can be away where each is a node, and `workers.per_node` is {workers.per_node}: leave it out"
+        )
+    elif trial.lanes.count > 1:
+        message = f"lanes start from equal states of all workers, and there are {trial.lanes.count}: leave out `lanes`"
+    if message:
+        yield Conflict("/workers/min", workers.min, message)
 
 
 def _clock_without_seconds(trial: TrialSpec) -> Iterator[Conflict]:

@@ -32,6 +32,12 @@ class Workers(Config):
     """The data-parallel workers of one training run."""
 
     count: int = Field(2, ge=1, le=1024)
+    min: int | None = Field(
+        None,
+        ge=1,
+        description="local updates alone: so many workers go on while others are lost or late, which take part again "
+        "from a later average on; null: nobody goes on, and what was lost is repeated",
+    )
     per_node: PerNode = Field(
         1,
         description="workers that are placed together on a machine and exchange as one: they add up their gradients, "
@@ -69,6 +75,9 @@ class Workers(Config):
     def _fill_nodes(self) -> "Workers":
         size, gpus = self.placed_together, self.placed_together * self.gpus
         message = ""
+        if self.min is not None and not 1 <= self.min <= self.count:
+            message = f"`min` must be in [1, {self.count}], which is `count`; got {self.min}"
+            raise conflict_error([Conflict("/min", self.min, message)])
         if size < 1 or self.count % size:
             message = f"`per_node` must be at least 1 and divide `count`, which is {self.count}, or `auto`; got {size}"
         elif gpus > 1 and not gpus.is_integer():

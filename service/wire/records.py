@@ -157,6 +157,9 @@ class Bill(Record):
     repairs: int = Field(0, description="times that lost workers, or their connection, were replaced")
     seconds_recovery: float = Field(0.0, description="spent on that, lost work included; not on the training clock")
     bytes_recovery: int = Field(0, description="sent in lost and in replayed steps; not in `bytes_sent` or the budget")
+    absences: dict[int, int] = Field(
+        default_factory=dict, description="averages that each worker missed, by its rank; none where none may be away"
+    )
     by_option: dict[str, OptionBill] = Field(
         default_factory=dict, description="where exchanges or optimizers compete: each one's"
     )

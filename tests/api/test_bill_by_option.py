@@ -1,4 +1,4 @@
-"""What competing exchanges took is on the bill, wherever one looks."""
+"""What competing exchanges took, and which workers were away, is on the bill, wherever one looks."""
 
 import pytest
 from fastapi.testclient import TestClient
@@ -18,7 +18,7 @@ BY_OPTION = {
 def billed(reporting: Reporting) -> str:
     """A job whose trial is under way; returns its id."""
     reporting.start("tuned")
-    bill = Bill(bytes_sent=8_000_000, steps=750, by_option=BY_OPTION)
+    bill = Bill(bytes_sent=8_000_000, steps=750, by_option=BY_OPTION, absences={1: 3, 2: 1})
     reporting.post(Billed(trial_id=reporting.trial("tuned"), bill=bill))
     return reporting.job_id
 
@@ -37,6 +37,7 @@ def test_show_prints_what_each_option_took_the_most_used_first(
     shown = CliRunner().invoke(main.app, ["show", billed])
 
     assert shown.exit_code == 0, shown.stderr
+    assert "worker 1: 3, worker 2: 1" in " ".join(shown.stdout.split())
     lines = shown.stdout.split("Bill by option")[1].splitlines()
     rows = [line.split() for line in lines if "tuned" in line]
     assert [row[1:] for row in rows] == [

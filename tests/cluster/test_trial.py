@@ -27,6 +27,7 @@ from service.wire.records import (
 )
 from tests.small_trials import Memory, digits_trial
 from trainers.segment import Segment
+from trainers.training.elastic import ElasticGroup
 from trainers.training.group import ProcessGroup
 from trainers.training.repair import RepairingGroup
 
@@ -189,6 +190,32 @@ class Killer(Stopping):
             victim = self.group.pids[self.dice.randrange(self.group.num_workers)]
             self.timers = [threading.Timer(0.1 * self.dice.random(), os.kill, (victim, signal.SIGKILL))]
             self.timers[0].start()
+
+
+class KillingOnce(Stopping):
+    """Kills worker 1 after the first committed steps."""
+
+    def __init__(self, group: ProcessGroup) -> None:
+        super().__init__()
+        self.group = group
+
+    def report(self, *records: AnyRecord) -> None:
+        if not self.losses() and any(isinstance(each, MetricPoints) and each.name == "loss" for each in records):
+            os.kill(self.group.pids[1], signal.SIGKILL)
+        super().report(*records)
+
+
+def test_a_trial_whose_worker_is_killed_goes_on_without_it_and_says_so_on_the_bill(tmp_path: Path) -> None:
+    local = {"sync": {"kind": "diloco", "period": 5}, "workers": {"count": 2, "min": 1}}
+    spec = _spec(**FIXED | local)
+    with ElasticGroup(inner := ProcessGroup(spec.replica, num_workers=2), least=1) as group:
+        sink = KillingOnce(inner)
+        trial.train(spec, group, sink, trial_id="job.tuned.0", storage_url=f"file://{tmp_path}")
+
+    [finished] = sink.of(TrialFinished)
+    assert finished.outcome == "completed" and finished.bill.steps == 130
+    assert sorted(sink.losses()) == list(range(130))
+    assert finished.bill.repairs == 1 and list(finished.bill.absences) == [1]
 
 
 @pytest.mark.long  # the service's kills, and those of tests/distributed, are of the default suite

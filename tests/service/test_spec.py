@@ -23,6 +23,7 @@ SCHEDULE: dict[str, Any] = {
 SGD, ADAMW, DIGITS = {"kind": "sgd"}, {"kind": "adamw"}, {"kind": "digits-mlp"}
 FREE = SGD | {"momentum": [0.8, 0.9], "nesterov": [False, True]}
 SIZES = DIGITS | {"batch_size": [16, 32]}
+DILOCO = {"kind": "diloco"}
 COSINE = {"controller": {"kind": "cosine"}}
 ABSOLUTE = {"kind": "threshold", "search": "absolute"}
 
@@ -105,6 +106,11 @@ def accepted(changes: dict[str, Any]) -> JobSpec:
         ({"workers": {"gpus": 1.5}}, "/workers/gpus", 1.5, "whole number"),
         ({"workers": {"count": 4, "per_node": 3}}, "/workers/per_node", 3, "divide `count`, which is 4"),
         ({"workers": {"count": 4, "per_node": 0}}, "/workers/per_node", 0, "at least 1"),
+        ({"workers": {"count": 2, "min": 3}}, "/workers/min", 3, "[1, 2]"),
+        ({"workers": {"min": 1}}, "/workers/min", 1, "every_step"),
+        ({"workers": {"min": 1}, "sync": DILOCO, "exchange": {"kind": "powersgd"}}, "/workers/min", 1, "sparse_loco"),
+        ({"workers": {"min": 1, "per_node": 2}, "sync": DILOCO}, "/workers/min", 1, "each is a node"),
+        ({"workers": {"min": 1}, "sync": DILOCO, "lanes": {"count": 2}}, "/workers/min", 1, "leave out `lanes`"),
         ({"workers": {"per_node": "all"}}, "/workers/per_node", "all", "available: auto"),
         ({"workers": {"count": 3, "per_node": 3, "gpus": 0.5}}, "/workers/per_node", 3, "whole number"),
         ({"workers": {"count": 2, "per_node": 2}, "budget": {"bytes": 10**6}}, "/budget/bytes", 10**6, "never end"),

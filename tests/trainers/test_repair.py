@@ -97,22 +97,22 @@ class SummingGroup(WorkerGroup):
     def close(self) -> None:
         raise AssertionError("closing is the caller's")
 
-    def _start(self, rank: int) -> None:
+    def start(self, rank: int) -> None:
         raise AssertionError
 
     def _adopt(self, other: WorkerGroup, first: int) -> None:
         raise AssertionError
 
-    def _ask(self, rank: int, method: str, args: Sequence[Any]) -> None:
+    def ask(self, rank: int, method: str, args: Sequence[Any]) -> None:
         raise AssertionError
 
-    def _hear(self, ranks: Collection[int], timeout_s: float) -> dict[int, Outcome]:
+    def hear(self, ranks: Collection[int], timeout_s: float) -> dict[int, Outcome]:
         raise AssertionError
 
-    def _kill(self, rank: int) -> None:
+    def kill(self, rank: int) -> None:
         raise AssertionError
 
-    def _rendezvous(self) -> str:
+    def _rendezvous(self, host: int) -> str:
         raise AssertionError
 
 

@@ -40,13 +40,19 @@ class NodeLinks:
         self.between = Connection(len(topology.nodes) if self.leads else 1, pacer, Ledger(payload))
         self._rank = rank
 
-    def join(self, *, timeout_s: float | None = None) -> None:
-        """Make the process groups; collective over the default group. None: torch's timeout. Raises PeerLost."""
+    def join(self, *, num_present: int | None = None, timeout_s: float | None = None) -> None:
+        """Make the process groups; collective over the default group. Raises PeerLost.
+
+        `num_present`: so many ranks of that group take part, each of which is a node; None: all of the topology.
+        `timeout_s` None: torch's timeout.
+        """
+        leaders = self.topology.leaders if num_present is None else range(num_present)
         for node in self.topology.nodes:
             group = _group(node, timeout_s)
             if self._rank in node:
                 self.within.group = group
-        self.between.group = _group(self.topology.leaders, timeout_s)
+        self.between.num_workers = len(leaders) if self.leads else 1
+        self.between.group = _group(leaders, timeout_s)
 
     def apart(self) -> Self:
         """Return these wires with ledgers of their own, for another thread; not both may be used at a time."""

@@ -38,6 +38,8 @@ class ExchangeBase(Config):
 
     #: Whether the workers' mean arrives exactly, up to the rounding of float32.
     is_exact: ClassVar[bool] = False
+    #: Whether workers may leave and come back between two exchanges: nothing that it keeps depends on their number.
+    is_elastic: ClassVar[bool] = False
     #: Whether it has a level for each layer by itself.
     has_layer_levels: ClassVar[bool] = False
     #: Whether it stands for several kinds, of which a search chooses.

@@ -25,6 +25,8 @@ class SyncBase(Config):
     payload: ClassVar[Payload] = "parameters"
     #: Whether workers train on while they average.
     overlaps: ClassVar[bool] = False
+    #: Whether workers may leave and come back between two averages, as their anchor is all that they need to agree on.
+    is_elastic: ClassVar[bool] = False
 
     kind: str
 
@@ -78,6 +80,8 @@ class LocalUpdatesConfig(SyncBase):
 
 class CompressedUpdatesConfig(LocalUpdatesConfig):
     """The base of policies that send differences of parameters, by any exchange that loses none of them for good."""
+
+    is_elastic: ClassVar[bool] = True
 
     def exchange_conflict(self, exchange: ExchangeBase) -> str | None:
         if exchange.level_policy == "static":

@@ -14,7 +14,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import TracebackType
@@ -45,6 +45,7 @@ class Recovery:
     repairs: int = 0
     seconds: float = 0.0  # from the start of a call that was lost to the start of its repetition
     bytes: int = 0  # sent by the busiest worker in calls that were lost, and in those replayed
+    absences: Mapping[int, int] = field(default_factory=dict)  # averages that each rank has missed, if it has any
 
 
 class Group(ABC):
@@ -181,7 +182,7 @@ class WorkerGroup(Group):
     """
 
     def call(self, method: str, *args: Any, timeout_s: float | None = None) -> list[Any]:
-        return self._call(range(self.num_workers), method, args, timeout_s=timeout_s)
+        return self.call_on(range(self.num_workers), method, *args, timeout_s=timeout_s)
 
     def replace(self, ranks: Collection[int]) -> None:
         """Put fresh workers, in the state before the first step, in place of `ranks`, and connect all anew.
@@ -189,7 +190,7 @@ class WorkerGroup(Group):
         The others keep their processes and what is in their memory. Raises WorkerLost if a worker is lost meanwhile.
         """
         for rank in ranks:
-            self._kill(rank)
+            self.kill(rank)
         self._start_and_connect(ranks)
 
     def absorb(self, others: Sequence[Group]) -> None:
@@ -213,18 +214,23 @@ class WorkerGroup(Group):
 
     def _start_and_connect(self, ranks: Collection[int]) -> None:
         for rank in ranks:
-            self._start(rank)
+            self.start(rank)
         self._connect(ranks)
 
     def _connect(self, ranks: Collection[int]) -> None:
         """Have `ranks` build their replicas, and then all ranks meet."""
         # All are ready before any waits for its peers, which it does no longer than for a collective.
-        self._agree(self._call(ranks, "build", ()))
-        self.backend, self.device, shapes, nodes = self.call("connect", self._rendezvous())[0]
+        self.agree(self.call_on(ranks, "build"))
+        self.meet(range(self.num_workers))
+
+    def meet(self, ranks: Sequence[int]) -> None:
+        """Connect `ranks`, in ascending order, with each other and nobody else; raises WorkerLost."""
+        met = self.call_on(ranks, "connect", self._rendezvous(ranks[0]), list(ranks))
+        self.backend, self.device, shapes, nodes = met[0]
         self.shapes = tuple(map(tuple, shapes))
         self.nodes = tuple(map(tuple, nodes))
 
-    def _agree(self, built: Sequence[dict[str, Any]]) -> None:
+    def agree(self, built: Sequence[dict[str, Any]]) -> None:
         """Note what the ranks have built; raises WorkloadError unless it is the same on all, also on later ones."""
         if not self.fingerprint:
             self.fingerprint, self.metrics = built[0]["fingerprint"], built[0]["metrics"]
@@ -234,16 +240,19 @@ class WorkerGroup(Group):
                 "generators of torch, NumPy and Python only, and read the same files everywhere"
             )
 
-    def _call(
-        self, ranks: Collection[int], method: str, args: Sequence[Any], *, timeout_s: float | None = None
-    ) -> list[Any]:
-        timeout_s = self.config.reply_timeout_s if timeout_s is None else timeout_s
+    def call_on(self, ranks: Collection[int], method: str, *args: Any, timeout_s: float | None = None) -> list[Any]:
+        """Have `ranks` answer the call, and return their answers in this order; raises as `call` does."""
         for rank in ranks:
-            self._ask(rank, method, args)
+            self.ask(rank, method, args)
+        return self.answers(ranks, method, timeout_s=timeout_s)
+
+    def answers(self, ranks: Collection[int], method: str, *, timeout_s: float | None = None) -> list[Any]:
+        """Return the answers of `ranks`, which have been asked; `method` is for messages. Raises as `call` does."""
+        timeout_s = self.config.reply_timeout_s if timeout_s is None else timeout_s
         started = time.monotonic()
         deadline, failed_at, outcomes = started + timeout_s, math.inf, dict[int, Outcome]()
         while missing := [rank for rank in ranks if rank not in outcomes]:
-            heard = self._hear(missing, max(0.0, deadline - time.monotonic()))
+            heard = self.hear(missing, max(0.0, deadline - time.monotonic()))
             if not heard:
                 waited_s = time.monotonic() - started
                 silence = Outcome("silence", f"no answer to `{method}` within {waited_s:.3g} s{_HOW_TO_WAIT_LONGER}")
@@ -260,24 +269,24 @@ class WorkerGroup(Group):
         """Take the workers of `other`, which may be this group, as ranks from `first` on; `num_workers` follows."""
 
     @abstractmethod
-    def _start(self, rank: int) -> None:
+    def start(self, rank: int) -> None:
         """Start a worker for `rank`; returns before it is ready."""
 
     @abstractmethod
-    def _ask(self, rank: int, method: str, args: Sequence[Any]) -> None:
+    def ask(self, rank: int, method: str, args: Sequence[Any]) -> None:
         """Pass a call on; that the worker is dead is heard, not raised."""
 
     @abstractmethod
-    def _hear(self, ranks: Collection[int], timeout_s: float) -> dict[int, Outcome]:
+    def hear(self, ranks: Collection[int], timeout_s: float) -> dict[int, Outcome]:
         """Return what came of the call on those of `ranks` that are first to say so; none within `timeout_s`: {}."""
 
     @abstractmethod
-    def _kill(self, rank: int) -> None:
+    def kill(self, rank: int) -> None:
         """End a worker that is dead or does not listen any more, for good."""
 
     @abstractmethod
-    def _rendezvous(self) -> str:
-        """Return an address (a torch URL) where nobody has met yet."""
+    def _rendezvous(self, host: int) -> str:
+        """Return an address (a torch URL) where nobody has met yet, on the node of rank `host`."""
 
 
 class ProcessGroup(WorkerGroup):
@@ -317,22 +326,22 @@ class ProcessGroup(WorkerGroup):
             worker.rank = first + rank
         self._workers |= {worker.rank: worker for worker in workers.values()}
 
-    def _start(self, rank: int) -> None:
+    def start(self, rank: int) -> None:
         self._workers[rank] = _Worker(rank, self.num_workers, self._launch)
 
-    def _ask(self, rank: int, method: str, args: Sequence[Any]) -> None:
+    def ask(self, rank: int, method: str, args: Sequence[Any]) -> None:
         with suppress(OSError):  # it is dead, as its end of the connection will say
             self._workers[rank].connection.send((method, args))
 
-    def _hear(self, ranks: Collection[int], timeout_s: float) -> dict[int, Outcome]:
+    def hear(self, ranks: Collection[int], timeout_s: float) -> dict[int, Outcome]:
         workers = [self._workers[rank] for rank in ranks]
         ready = wait([worker.connection for worker in workers], timeout_s)
         return {worker.rank: worker.receive() for worker in workers if worker.connection in ready}
 
-    def _kill(self, rank: int) -> None:
+    def kill(self, rank: int) -> None:
         self._workers[rank].kill()
 
-    def _rendezvous(self) -> str:
+    def _rendezvous(self, host: int) -> str:
         return f"file://{Path(self._folder.name) / f'rendezvous-{next(self._meetings)}'}"
 
 

@@ -82,6 +82,11 @@ def answer(replica: Replica, method: str, args: Sequence[Any]) -> Any:
     match method:
         case "run":
             return replica.run(Segment.model_validate(args[0])).model_dump(mode="json")
+        case "run_until_meeting":
+            told, begin = args
+            return replica.run(Segment.model_validate(told), begin, until_meeting=True).model_dump(mode="json")
+        case "meet":
+            return replica.meet().model_dump(mode="json")
         case "run_alone":
             own = dict(enumerate(args[0])).get(replica.rank)
             return own and replica.run_alone(Segment.model_validate(own)).model_dump(mode="json")
@@ -89,7 +94,7 @@ def answer(replica: Replica, method: str, args: Sequence[Any]) -> Any:
             return replica.evaluate().model_dump(mode="json")
         case "save":
             return [shard.model_dump() for shard in replica.save(args[0])]
-        case "snapshot" | "restore" | "load" | "export" | "reset" | "take_bytes":
+        case "snapshot" | "restore" | "load" | "export" | "reset" | "take_bytes" | "give_state" | "take_state":
             return getattr(replica, method)(*args)
         case _:
             raise ValueError(f"`method` must be one that a group asks for, got {method!r}")

@@ -34,13 +34,16 @@ from trainers.snapshot import Buffers, RandomState, State, Steps, Tensors
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.two_way import DriftingConfig, group_conflict
 from trainers.traffic import collectives
-from trainers.training import checkpoint, feed, model
+from trainers.training import checkpoint, feed, model, transfer
 from trainers.training.alignment import Alignment
 from trainers.training.checkpoint import CheckpointError, Shard
 from trainers.workload import Workload, WorkloadError
 from trainers.workloads import registry
 
 Backend = Literal["auto", "gloo", "nccl"]
+
+#: The slot of the state between the last step by themselves and the meeting that follows.
+BEFORE_MEETING = "before the meeting"
 
 log = logging.getLogger("wiretune.replica")
 
@@ -83,6 +86,8 @@ class Replica:
         # Distinct per rank and job, so that e.g. dropout masks differ; torch mixes the bits.
         self._random = RandomState(config.seed * 65_536 + rank, self.device)
         self.backend = "none"  # until connected
+        self._present: Sequence[int] = range(num_workers)  # the ranks that this one is connected with, itself included
+        self._held: tuple[Exchanged, Update] | None = None  # the step after which the ranks are to meet
         self._arrange(Topology.stated(num_workers, config.workers_per_node))
 
     def _settle(self, topology: Topology) -> None:
@@ -131,14 +136,16 @@ class Replica:
         """Return a hash that tells this training task from others; to be asked for before the first step."""
         return model.fingerprint(self.model, self.workload)
 
-    def connect(self, init_method: str, *, backend: Backend = "auto") -> None:
+    def connect(self, init_method: str, present: Sequence[int] | None = None, *, backend: Backend = "auto") -> None:
         """Set the process up for training, and join the other ranks at `init_method` (a torch URL).
 
-        `auto` is NCCL when each rank has its own GPU of this machine, else gloo. Leaves the ranks joined before;
-        raises PeerLost if the others do not come. Where nodes are to be found, and are others than before, memories
-        begin anew and slots are lost.
+        `present` are those that join, in ascending order; None: all. The others are away: means are taken over those
+        that are there. `auto` is NCCL when each rank has its own GPU of this machine, else gloo. Leaves the ranks
+        joined before; raises PeerLost if the others do not come. Where nodes are to be found, and are others than
+        before, memories begin anew and slots are lost.
         """
         self.close()
+        self._present = range(self.num_workers) if present is None else present
         torch.set_num_threads(self.config.threads)
         if backend == "auto":
             has_own_gpu = self.device.type == "cuda" and torch.cuda.device_count() >= self.num_workers
@@ -149,14 +156,15 @@ class Replica:
             dist.init_process_group(
                 backend,
                 init_method=init_method,
-                rank=self.rank,
-                world_size=self.num_workers,
+                rank=self._present.index(self.rank),
+                world_size=len(self._present),
                 timeout=timedelta(seconds=self.config.collective_timeout_s),
             )
         self.backend = backend
         if self.config.workers_per_node == "auto":
             self._settle(found(self.num_workers, self.device))
-        self._node_links.join(timeout_s=self.config.collective_timeout_s)
+        num_present = None if len(self._present) == self.num_workers else len(self._present)
+        self._node_links.join(num_present=num_present, timeout_s=self.config.collective_timeout_s)
 
     def close(self) -> None:
         """Leave the other ranks, if this one has joined any."""
@@ -218,7 +226,7 @@ class Replica:
     def export(self, url: str) -> None:
         """Write the evaluated iterate as the safetensors file `url` (rank 0), under the model's own names."""
         with model.lent(self.model, self._evaluated()):
-            if self.rank == 0:
+            if self.rank == self._present[0]:
                 # copies, by every name that the model has: `load_state_dict(strict=True)` takes them
                 saved = self.model.state_dict().items()
                 tensors = {name: value.clone() for name, value in saved if isinstance(value, Tensor)}
@@ -226,9 +234,13 @@ class Replica:
 
     # -- training -------------------------------------------------------------------------------------------
 
-    def run(self, segment: Segment) -> SegmentResult:
-        """Take the segment's steps; returns this rank's view of them. Losses are means over all ranks."""
-        first_step = self.step
+    def run(self, segment: Segment, begin: int = 0, *, until_meeting: bool = False) -> SegmentResult:
+        """Take the segment's steps from number `begin` on; returns this rank's view of them.
+
+        Losses are means over all ranks. With `until_meeting` it ends where ranks that have trained apart are to meet,
+        which `meet` then does.
+        """
+        first_step, self._held = self.step, None
         sent: list[Exchanged] = []
         scales: list[Tensor] = []
         alignments: list[Tensor] = []
@@ -242,11 +254,12 @@ class Replica:
         self._activations.use(segment.gamma)
         self._blocks.use(segment.share)
         self._sync.use(segment.option)
-        self._alignment.begin()
+        if not begin:
+            self._alignment.begin()
         with self._random.scope():
-            for index in range(segment.num_steps):
+            for index in range(begin, segment.num_steps):
                 started = time.monotonic()
-                outcome, scale, alignment = self._train_step(segment, index)
+                outcome, scale, alignment = self._train_step(segment, index, may_meet=not until_meeting)
                 diverged = outcome.diverged
                 if diverged:
                     break
@@ -256,6 +269,9 @@ class Replica:
                 scales.append(scale)
                 alignments.append(alignment)
                 seconds.append(time.monotonic() - started)
+                if self._held is not None:
+                    self._state.snapshot(BEFORE_MEETING)
+                    break
         dense_step = collectives.dense_step(self._buffer.num_elements, len(self.nodes))
         return SegmentResult(
             first_step=first_step,
@@ -270,7 +286,39 @@ class Replica:
             threshold=self._exchange.threshold,
             saved_bytes=self._saved.num_bytes,
             diverged=diverged,
+            meets=self._held is not None,
         )
+
+    def meet(self) -> SegmentResult:
+        """Meet the other ranks after the last step, as `run` was told to leave it; returns that step's result.
+
+        After PeerLost, `restore(BEFORE_MEETING)` undoes whatever was done of it.
+        """
+        assert self._held is not None
+        started = time.monotonic()
+        outcome = self._sync.advance(*self._held)
+        return SegmentResult(
+            first_step=self.step - 1,
+            losses=() if outcome.diverged else (outcome.loss,),
+            step_seconds=() if outcome.diverged else (time.monotonic() - started,),
+            bytes_sent=(self._node_links.between.ledger.take(),),
+            bytes_within=(self._node_links.within.ledger.take(),),
+            bytes_dense=0,
+            density=outcome.density,
+            threshold=self._exchange.threshold,
+            diverged=outcome.diverged,
+        )
+
+    def give_state(self, to: int) -> None:
+        """Send the state, and all slots, to the present rank number `to`, which takes it. Raises PeerLost."""
+        transfer.give(self._state, self._node_links.between, to, without=BEFORE_MEETING)
+
+    def take_state(self, source: int) -> None:
+        """Take the state, and all slots, that the present rank number `source` gives; raises PeerLost.
+
+        This rank's memory of what it did not send, and what it draws from, stay its own.
+        """
+        transfer.take(self._state, self._node_links.between, source)
 
     def run_alone(self, segment: Segment) -> SegmentResult:
         """Take the segment's steps as a single worker, which exchanges nothing; returns what came of them.
@@ -304,8 +352,11 @@ class Replica:
                     f"the model replaced its buffer `{name}`: change it in place (`copy_`, `mul_`, ...)"
                 )
 
-    def _train_step(self, segment: Segment, index: int) -> tuple[Exchanged, Tensor, Tensor]:
-        """Take a step; returns what the exchange knows, and scale and alignment of the gradient that it left."""
+    def _train_step(self, segment: Segment, index: int, *, may_meet: bool = True) -> tuple[Exchanged, Tensor, Tensor]:
+        """Take a step; returns what the exchange knows, and scale and alignment of the gradient that it left.
+
+        Without `may_meet` a meeting that is due after it is held back.
+        """
         asked = self._sync.learning_rate(segment.learning_rate_at(index), self.step)
         learning_rate = self._optimizer.set_learning_rate(asked, self.step, self._blocks.draw(self.step))
         outcome = self._exchanged(segment, learning_rate, is_first=index == 0)
@@ -317,7 +368,11 @@ class Replica:
             if not outcome.is_held:
                 self._update(outcome.loss)
             self._steps.taken += 1
-            outcome = self._sync.advance(outcome, Update(self.step, learning_rate, segment.level, segment.period))
+            update = Update(self.step, learning_rate, segment.level, segment.period)
+            if not may_meet and self._sync.will_meet(update):
+                self._held = (outcome, update)
+            else:
+                outcome = self._sync.advance(outcome, update)
         return outcome, scale, alignment
 
     def _update(self, loss: float) -> None:
@@ -375,7 +430,7 @@ class Replica:
         sums = torch.zeros(len(names), dtype=torch.float64)
         evaluated = self._evaluated()
         with model.evaluating(self.model), model.lent(self.model, evaluated), random_state.seeded(0):
-            share = torch.arange(self.rank, num_samples, self.num_workers)
+            share = torch.arange(self._present.index(self.rank), num_samples, len(self._present))
             for indices in torch.split(share, self.workload.evaluation_batch_size):
                 if len(indices):  # a set smaller than the ranks leaves some without a share
                     sums += len(indices) * self._evaluate_batch(indices, names)
@@ -415,7 +470,7 @@ class Replica:
             return parameters
         # Ranks train apart under local updates, and nodes under an exchange that lets them drift.
         drift = isinstance(self.config.exchange, DriftingConfig)
-        copies = self._node_links.copies if drift else self.num_workers
+        copies = self._node_links.copies if drift else len(self._present)
         means = self._node_links.average(list(parameters.values()), "state", over=copies)
         return dict(zip(parameters, means, strict=True))
 
@@ -443,6 +498,6 @@ class Replica:
         """Average `buffers` over the ranks, in place, where they are floating-point; returns them."""
         for buffer in buffers.values():
             if buffer.is_floating_point():
-                buffer.div_(self.num_workers)  # before the sum, which could overflow
+                buffer.div_(len(self._present))  # before the sum, which could overflow
                 self._node_links.all_reduce_sum(buffer, {"state": buffer.nbytes})
         return buffers

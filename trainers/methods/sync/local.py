@@ -55,16 +55,17 @@ class Local(PolicyBase, ABC):
         return self._since > 0 or (self._has_met and not self.agrees)
 
     def advance(self, outcome: Exchanged, update: Update) -> Exchanged:
+        is_due = self.will_meet(update)
         self._since += 1
         self._path += update.learning_rate
-        if not self._is_due(update):
+        if not is_due:
             return outcome
         met = self._meet(outcome, update)
         self._since, self._path, self._has_met = 0, 0.0, True
         return met
 
-    def _is_due(self, update: Update) -> bool:
-        return self._since >= (update.period or self._period)
+    def will_meet(self, update: Update) -> bool:
+        return self._since + 1 >= (update.period or self._period)
 
     @abstractmethod
     def _meet(self, outcome: Exchanged, update: Update) -> Exchanged:

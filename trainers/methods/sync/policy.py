@@ -34,6 +34,9 @@ class PolicyBase:
     def amend(self, gradient: Tensor) -> None:
         return
 
+    def will_meet(self, update: Update) -> bool:
+        return False
+
     def settle(self) -> None:
         return
 
@@ -61,6 +64,9 @@ class SyncPolicy(Protocol):
 
     def amend(self, gradient: Tensor) -> None:
         """Change the gradient `(d,)` before the optimizer uses it, in place."""
+
+    def will_meet(self, update: Update) -> bool:
+        """Return whether `advance` after this update, which the optimizer has taken, is where the ranks average."""
 
     def advance(self, outcome: Exchanged, update: Update) -> Exchanged:
         """Note that the optimizer has stepped, and average if it is time to; returns what is known of the step then.

@@ -12,6 +12,8 @@ from trainers.traffic.collectives import HALF_BYTES, WORD_BYTES, Traffic, all_re
 class DenseBase(ExchangeBase):
     """An exchange that loses nothing but what its format rounds off."""
 
+    is_elastic: ClassVar[bool] = True
+
     def difference_conflict(self) -> str | None:
         return None
 

@@ -1,6 +1,6 @@
 """SparseLoCo: the largest entries of each chunk in 14 bits, and a memory that fades. Pydantic only."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -13,6 +13,8 @@ from trainers.traffic.collectives import WORD_BYTES, Traffic, all_gather
 
 class SparseLoCoConfig(ExchangeBase):
     """The largest entries of each chunk in 14 bits each, and a memory that fades (SparseLoCo, Sarfi et al., 2025)."""
+
+    is_elastic: ClassVar[bool] = True
 
     kind: Literal["sparse_loco"] = "sparse_loco"
     density: Density | tuple[Density, Density] = Field(

@@ -1,0 +1,225 @@
+"""Real workers that leave and come back between two averages: the others go on, and nothing is trained twice."""
+
+import math
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, strategies as st
+from safetensors.torch import load_file
+
+from tests.patience import crowd
+from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.methods.exchange.sparse_loco.spec import SparseLoCoConfig
+from trainers.methods.optimizer.spec import AdamWConfig
+from trainers.methods.sync.diloco.spec import DiLoCoConfig
+from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
+from trainers.segment import Segment, SegmentResult
+from trainers.spec.link import EmulateLink
+from trainers.spec.replica import ReplicaConfig
+from trainers.spec.workloads import DigitsMlp
+from trainers.training import elastic
+from trainers.training.call_results import WorkerLost
+from trainers.training.elastic import KNOWN, LEAST_GRACE, ElasticGroup, deadline_s
+from trainers.training.group import Group, ProcessGroup, Recovery
+
+CONFIG = ReplicaConfig(
+    workload=DigitsMlp(batch_size=16),
+    optimizer=AdamWConfig(learning_rate=0.003),
+    exchange=SparseLoCoConfig(),
+    sync=DiLoCoConfig(period=4, outer_momentum=0.5),
+    collective_timeout_s=20.0 * crowd(),
+)
+#: Neither ends where the workers meet.
+SEGMENTS = [
+    Segment(num_steps=10, learning_rate=0.003, final_learning_rate=0.001, level=1 / 64),
+    Segment(num_steps=21, learning_rate=0.001, level=1 / 64),
+]
+#: Of a result, what a clock does not decide.
+EXACT = SegmentResult.model_fields.keys() - {"step_seconds"}
+
+
+class Run:
+    """Three workers, of which two are enough."""
+
+    def __init__(self, workers: ProcessGroup) -> None:
+        self.workers, self.group = workers, ElasticGroup(workers, least=2)
+
+    def train(self, num_steps: int) -> SegmentResult:
+        return self.group.run(Segment(num_steps=num_steps, learning_rate=0.003, level=1 / 64))
+
+    def train_until_all_are_back(self) -> None:
+        while self.group.absent:
+            self.train(4)
+
+    def signal(self, rank: int, number: int) -> None:
+        os.kill(self.workers.pids[rank], number)
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine nobody is late unless a test says so."""
+    monkeypatch.setattr(elastic, "LEAST_GRACE_S", 60.0)
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Run]:
+    run = Run(ProcessGroup(CONFIG, 3, device="cpu"))
+    with run.group:
+        yield run
+
+
+@pytest.fixture
+def run(workers: Run) -> Run:
+    """All three, before their first step."""
+    workers.group.call("reset")
+    workers.group.recovery = Recovery()
+    return workers
+
+
+def _anchors(group: Group, folder: Path) -> list[torch.Tensor]:
+    group.save(f"file://{folder}")
+    return [load_file(path)["sync.anchor"] for path in sorted(folder.glob("rank-*"))]
+
+
+def _results(group: Group) -> list[Any]:
+    results = [group.run(segment) for segment in SEGMENTS]
+    return [[getattr(each, name) for name in sorted(EXACT)] for each in results] + [group.evaluate()]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [CONFIG, CONFIG.model_copy(update={"sync": LocalSgdConfig(period=3), "exchange": NoneConfig()})],
+    ids=["diloco by sparse_loco", "local_sgd"],
+)
+def test_workers_that_all_stay_train_as_those_that_may_not_leave_bit_for_bit(config: ReplicaConfig):
+    with ProcessGroup(config, 3, device="cpu") as plain:
+        expected = _results(plain)
+
+    with Run(ProcessGroup(config, 3, device="cpu")).group as group:
+        assert _results(group) == expected
+
+
+def test_workers_go_on_without_a_killed_one_and_no_survivor_restarts_or_repeats_a_step(run: Run):
+    before = [*run.workers.pids]
+
+    run.signal(1, signal.SIGKILL)
+    result = run.train(4)
+
+    assert run.group.absent == [1] and run.group.recovery.absences == {1: 1}
+    assert (result.first_step, len(result.losses)) == (0, 4)
+    assert result.bytes_sent[1] == {} and result.bytes_sent[0]["parameters"] > 0
+    assert [run.workers.pids[rank] for rank in (0, 2)] == [before[0], before[2]]
+
+
+def test_a_worker_that_comes_back_has_the_others_anchor_and_trains_on_with_them(run: Run, tmp_path: Path):
+    run.signal(2, signal.SIGKILL)
+    run.train(8)
+
+    run.train_until_all_are_back()
+    step = run.train(4).first_step + 4
+
+    first, *others = _anchors(run.group, tmp_path / "all")
+    assert all(torch.equal(first, each) for each in others) and len(others) == 2
+    assert run.train(4).first_step == step
+
+
+def test_a_slot_that_the_others_made_earlier_is_there_for_the_one_that_comes_back(run: Run):
+    run.train(4)
+    run.group.snapshot("stage")
+    expected = run.train(6).losses
+    run.signal(0, signal.SIGKILL)
+    run.train(4)
+    run.train_until_all_are_back()
+
+    run.group.restore("stage")
+    again = run.train(6).losses
+
+    # worker 0 has Adam's moments of worker 1 there: the first step's loss is that of equal parameters
+    assert again[0] == expected[0]
+
+
+class KilledInMeeting(ProcessGroup):
+    """Worker 1 dies in the first meeting."""
+
+    is_alive = True
+
+    def ask(self, rank: int, method: str, args: Sequence[Any]) -> None:
+        super().ask(rank, method, args)
+        if method == "meet" and self.is_alive:
+            self.is_alive = False
+            os.kill(self.pids[1], signal.SIGKILL)
+
+
+def test_a_worker_killed_in_a_meeting_leaves_the_others_where_one_without_it_does(tmp_path: Path):
+    config = CONFIG.model_copy(update={"link": EmulateLink(mbps=10.0), "exchange": NoneConfig()})
+    early = Run(ProcessGroup(config, 3, device="cpu"))
+    in_meeting = Run(KilledInMeeting(config, 3, device="cpu"))
+
+    early.signal(1, signal.SIGKILL)
+
+    with early.group, in_meeting.group:
+        assert early.train(4).losses[3] == in_meeting.train(4).losses[3]
+        assert early.group.recovery.absences == in_meeting.group.recovery.absences == {1: 1}
+        anchors = [*_anchors(early.group, tmp_path / "early"), *_anchors(in_meeting.group, tmp_path / "in meeting")]
+    assert all(torch.equal(anchors[0], each) for each in anchors)
+
+
+def test_a_stopped_worker_is_late_and_comes_back_without_a_restart(run: Run, monkeypatch: pytest.MonkeyPatch):
+    run.train(12)
+    monkeypatch.setattr(elastic, "LEAST_GRACE_S", 0.5)
+    before = [*run.workers.pids]
+
+    run.signal(1, signal.SIGSTOP)
+    run.train(4)
+    assert 1 in run.group.absent
+    run.signal(1, signal.SIGCONT)
+    run.train_until_all_are_back()
+
+    assert run.workers.pids == before and run.group.recovery.repairs == 0
+
+
+def test_the_run_waits_where_too_few_workers_are_left_and_goes_on_when_one_is_back(run: Run):
+    for rank in (1, 2):
+        run.signal(rank, signal.SIGKILL)
+
+    run.train(4)  # a round that has begun is ended by whoever is left
+    run.train(4)
+
+    assert len(run.group.absent) <= 1
+    assert run.group.recovery.seconds > 0
+
+
+def test_all_workers_lost_at_once_are_the_callers():
+    run = Run(ProcessGroup(CONFIG, 3, device="cpu"))
+    for rank in range(3):
+        run.signal(rank, signal.SIGKILL)
+
+    with run.group, pytest.raises(WorkerLost):
+        run.train(4)
+
+
+@given(
+    arrivals=st.lists(st.floats(0.001, 1e6), min_size=1, max_size=6),
+    num_ranks=st.integers(1, 8),
+    lateness=st.lists(st.floats(-1, 100), max_size=20),
+)
+def test_nobody_is_late_before_most_have_arrived_and_little_is_known(
+    arrivals: list[float], num_ranks: int, lateness: list[float]
+):
+    deadline = deadline_s(arrivals, num_ranks, lateness)
+
+    if len(arrivals) <= num_ranks / 2 or len(lateness) < KNOWN:
+        assert deadline == math.inf
+    else:
+        assert deadline >= sorted(arrivals)[num_ranks // 2] * (1 + LEAST_GRACE)
+
+
+def test_ranks_that_are_usually_uneven_have_more_time():
+    even, uneven = [0.0] * KNOWN, [-0.3, 0.0, 0.4, -0.2, 0.1, 0.3, -0.4, 0.2]
+
+    assert deadline_s([1000.0] * 2, 3, uneven) > deadline_s([1000.0] * 2, 3, even) == 1000 * (1 + LEAST_GRACE)

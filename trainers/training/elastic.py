@@ -1,0 +1,275 @@
+"""A group that goes on without workers that are lost or late, and takes them back between two meetings.
+
+It is for local updates: ranks take a round's steps by themselves, each call ends where they are to meet, and whoever
+has arrived by then meets. Nobody restarts, and no step is repeated, for the sake of another rank. A rank that comes
+back takes over the state of one that was there. Deadlines follow the ranks' own arrivals, as fixed ones do not fit two
+clusters; that is the grace window of Douillard et al. (2026), "Decoupled DiLoCo".
+"""
+
+import logging
+import math
+import statistics
+import time
+from collections import Counter, deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from trainers.segment import Purpose, Segment, SegmentResult
+from trainers.training.call_results import Outcome, WorkerLost, judge
+from trainers.training.group import Group, Recovery, WorkerGroup, merge
+from trainers.training.replica import BEFORE_MEETING
+
+#: Losses in a row, without a call completed in between, before they are the caller's.
+MAX_LOSSES = 5
+#: Arrivals that are remembered, and those that must be known before anybody is late.
+REMEMBERED, KNOWN = 64, 8
+#: How much later than the middle of the ranks one is late at the earliest: a share of the round's time, and seconds.
+LEAST_GRACE, LEAST_GRACE_S = 0.5, 2.0
+#: Median absolute deviations above the usual arrival: about seven standard deviations of normal ones.
+GRACE_MADS = 10
+#: Calls that need all ranks: whoever is away is waited for.
+OF_ALL = ("save", "load", "reset")
+
+log = logging.getLogger("wiretune.elastic")
+
+
+def deadline_s(arrivals: Sequence[float], num_ranks: int, lateness: Collection[float]) -> float:
+    """Return until when, in seconds from a round's start, to wait for those of `num_ranks` that have not arrived.
+
+    It is infinite until more than half of them have, in `arrivals`, and while little is known. `lateness` are earlier
+    arrivals, each as a share of its round's median that it came after that.
+    """
+    if len(arrivals) <= num_ranks // 2 or len(lateness) < KNOWN:
+        return math.inf
+    middle, usual = sorted(arrivals)[num_ranks // 2], statistics.median(lateness)
+    deviation = statistics.median(abs(each - usual) for each in lateness)
+    return middle + max(LEAST_GRACE_S, middle * max(LEAST_GRACE, usual + GRACE_MADS * deviation))
+
+
+class ElasticGroup(Group):
+    """Wraps `group`, and owns it; a round begins when at least `least` ranks are there.
+
+    Raises WorkerLost only if all workers are lost at once, or again and again, or if too few come back.
+    """
+
+    def __init__(self, group: WorkerGroup, *, least: int) -> None:
+        self._group, self._least = group, least
+        self.config, self.num_workers = group.config, group.num_workers
+        self.backend, self.device = group.backend, group.device
+        self.shapes, self.nodes = group.shapes, group.nodes
+        self.metrics, self.fingerprint = group.metrics, group.fingerprint
+        self.recovery = Recovery()
+        self._present, self._connected = list(range(self.num_workers)), list(range(self.num_workers))
+        self._away: dict[int, str] = {}  # the call of each rank that is away which it has still to answer
+        self._lateness: deque[float] = deque(maxlen=REMEMBERED)
+        self._num_losses = 0
+
+    @property
+    def absent(self) -> list[int]:
+        """The ranks that are away."""
+        return sorted(self._away)
+
+    def call(self, method: str, *args: Any, timeout_s: float | None = None) -> list[Any]:
+        while True:
+            self._wait_for(self.num_workers if method in OF_ALL else self._least)
+            try:
+                answers = self._together(method, *args, timeout_s=timeout_s)
+            except WorkerLost as lost:
+                self._lose(lost)
+                continue
+            self._num_losses = 0
+            return answers
+
+    def run(self, segment: Segment) -> SegmentResult:
+        rounds: list[SegmentResult] = []
+        while (begin := sum(len(each.losses) for each in rounds)) < segment.num_steps:
+            self._wait_for(self._least)
+            results = self._run_round(segment, begin)
+            taken = _of_all(results, self.num_workers)
+            rounds.append(_met(taken, self._meet()) if taken.meets and not taken.diverged else taken)
+            if rounds[-1].diverged:
+                break
+        return _in_a_row(rounds)
+
+    def absorb(self, others: Sequence[Group]) -> None:
+        raise ValueError("lanes do not join where workers may be away: `lanes.after` must be idle or insurance")
+
+    def close(self) -> None:
+        self._group.close()
+
+    def _run_round(self, segment: Segment, begin: int) -> dict[int, SegmentResult]:
+        """Have those present train until they are to meet; returns the results of those that have arrived in time."""
+        told, started = segment.model_dump(mode="json"), time.monotonic()
+        limit_s = self.config.reply_timeout_s + (segment.num_steps - begin) * self.config.collective_timeout_s
+        for rank in self._present:
+            self._group.ask(rank, "run_until_meeting", (told, begin))
+        results, arrivals, dead = dict[int, SegmentResult](), dict[int, float](), dict[int, Outcome]()
+        end_s = limit_s
+        while missing := [rank for rank in self._present if rank not in results and rank not in dead]:
+            heard = self._group.hear(missing, max(0.0, started + end_s - time.monotonic()))
+            if not heard:
+                break
+            dead |= {rank: outcome for rank, outcome in heard.items() if outcome.kind == "death"}
+            answered = [rank for rank in heard if rank not in dead]
+            for rank, answer in zip(answered, judge({each: heard[each] for each in answered}), strict=True):
+                results[rank], arrivals[rank] = SegmentResult.model_validate(answer), time.monotonic() - started
+            if any(each.meets for each in results.values()):
+                end_s = min(limit_s, deadline_s([*arrivals.values()], len(self._present), self._lateness))
+        if not results:
+            raise WorkerLost(self._present, "none of them has finished a round")
+        middle = statistics.median(arrivals.values())
+        self._lateness.extend(arrival / middle - 1 for arrival in arrivals.values())
+        self._leave_behind(missing if end_s < limit_s else (), dead=[*dead, *(missing if end_s == limit_s else ())])
+        return results
+
+    def _leave_behind(self, late: Collection[int], *, dead: Collection[int]) -> None:
+        """Go on without these ranks; the late ones train on, and those that are dead are replaced."""
+        for rank in late:
+            log.warning("worker %d is late: the others meet without it", rank)
+            self._away[rank] = "run_until_meeting"
+        for rank in dead:
+            log.warning("worker %d is lost: the others go on, and it is replaced", rank)
+            self._group.kill(rank)
+            self._group.start(rank)
+            self._group.ask(rank, "build", ())
+            self._away[rank] = "build"
+        self._present = [rank for rank in self._present if rank not in {*late, *dead}]
+        self.recovery = replace(self.recovery, repairs=self.recovery.repairs + len(dead))
+
+    def _lose(self, lost: WorkerLost) -> None:
+        """Go on without those that a failed call has lost; raises `lost` if nobody is left, or it goes on and on."""
+        self._num_losses += 1
+        if self._num_losses > MAX_LOSSES or set(self._present) <= {*lost.ranks}:
+            raise lost
+        self._leave_behind((), dead=lost.ranks)
+        self._connected = []  # whoever failed has left the others
+
+    def _connect(self) -> None:
+        if self._connected != self._present:
+            self._group.meet(self._present)
+            self._connected = [*self._present]
+
+    def _together(self, method: str, *args: Any, timeout_s: float | None = None) -> list[Any]:
+        """Have those present answer, connected with each other; raises WorkerLost."""
+        self._connect()
+        return self._group.call_on(self._present, method, *args, timeout_s=timeout_s)
+
+    def _meet(self) -> SegmentResult:
+        """Have those present meet: all of them do, or nobody has."""
+        while True:
+            try:
+                answers = self._together("meet")
+                break
+            except WorkerLost as lost:
+                self._lose(lost)
+                self._undo_meeting()
+        self._num_losses = 0
+        absences = Counter(self.recovery.absences) + Counter(self._away.keys())
+        self.recovery = replace(self.recovery, absences=absences)
+        met = {rank: SegmentResult.model_validate(each) for rank, each in zip(self._present, answers, strict=True)}
+        return _of_all(met, self.num_workers)
+
+    def _undo_meeting(self) -> None:
+        """Bring all who are left to where they were before they met, which some of them may have done."""
+        while True:
+            try:
+                self._group.call_on(self._present, "restore", BEFORE_MEETING)
+                return
+            except WorkerLost as lost:
+                self._lose(lost)
+
+    def _wait_for(self, num_ranks: int) -> None:
+        """Take back who is ready, and wait until so many ranks are there. Raises WorkerLost if they do not come."""
+        started = time.monotonic()
+        while self._away:
+            is_waiting = len(self._present) < num_ranks
+            heard = self._group.hear([*self._away], self.config.reply_timeout_s if is_waiting else 0.0)
+            if heard:
+                self._take_back(heard)
+            elif is_waiting:
+                raise WorkerLost([*self._away], f"not back within {self.config.reply_timeout_s:g} s")
+            else:
+                break
+        waited_s = time.monotonic() - started
+        self.recovery = replace(self.recovery, seconds=self.recovery.seconds + waited_s)
+
+    def _take_back(self, heard: Mapping[int, Outcome]) -> None:
+        """Give the ranks that have been `heard` the state of one that is there, or replace them if they have died."""
+        ready = [rank for rank, outcome in heard.items() if outcome.kind != "death"]
+        for rank, answer in zip(ready, judge({rank: heard[rank] for rank in ready}), strict=True):
+            if self._away[rank] == "build":
+                self._group.agree([answer])
+        donor, dead = self._present[0], [rank for rank in heard if rank not in ready]
+        for rank in heard:
+            del self._away[rank]
+        self._present = sorted([*self._present, *ready])
+        try:
+            for rank in ready:
+                self._pass_on(donor, rank)
+        except WorkerLost as lost:
+            dead += [*ready, *(rank for rank in lost.ranks if rank not in ready)]
+            self._connected = []
+        self._leave_behind((), dead=dead)
+
+    def _pass_on(self, donor: int, rank: int) -> None:
+        """Have `rank` take over the state of `donor`, while the others wait; raises WorkerLost."""
+        self._connect()
+        self._group.ask(donor, "give_state", (self._present.index(rank),))
+        self._group.ask(rank, "take_state", (self._present.index(donor),))
+        self._group.answers([donor, rank], "give_state")
+        log.info("worker %d is back", rank)
+
+
+def _of_all(results: Mapping[int, SegmentResult], num_workers: int) -> SegmentResult:
+    """Return the results, by rank, of those that were there as one; who was away has sent nothing."""
+    away = SegmentResult(first_step=0, losses=(), step_seconds=(), bytes_sent=({},), bytes_within=({},), bytes_dense=0)
+    by_rank = [results.get(rank, away) for rank in range(num_workers)]
+    fields = {field: tuple(getattr(each, field)[0] for each in by_rank) for field in ("bytes_sent", "bytes_within")}
+    return merge(list(results.values())).model_copy(update=fields)
+
+
+def _met(taken: SegmentResult, met: SegmentResult) -> SegmentResult:
+    """Return the steps `taken` with the meeting after the last one, which that step's result is part of."""
+    last = len(taken.losses) - 1
+    series = ("losses", "step_seconds", "gradient_scales", "alignments")
+    kept = (
+        {name: getattr(taken, name)[:last] for name in series}
+        if met.diverged
+        else {
+            "losses": (*taken.losses[:last], met.losses[0]),
+            "step_seconds": (*taken.step_seconds[:last], taken.step_seconds[last] + met.step_seconds[0]),
+        }
+    )
+    said = {name: getattr(met, name) for name in ("density", "threshold", "diverged")}
+    return taken.model_copy(update=kept | said | _sums([taken, met]) | {"meets": False})
+
+
+def _in_a_row(rounds: Sequence[SegmentResult]) -> SegmentResult:
+    """Return the results of rounds that followed each other as that of one segment."""
+    series = ("losses", "step_seconds", "gradient_scales", "alignments")
+    joined = {name: tuple(value for each in rounds for value in getattr(each, name)) for name in series}
+    densities = [each.density for each in rounds if each.density is not None]
+    return rounds[-1].model_copy(
+        update=joined
+        | _sums(rounds)
+        | {
+            "first_step": rounds[0].first_step,
+            "bytes_dense": sum(each.bytes_dense for each in rounds),
+            "density": statistics.mean(densities) if densities else None,
+            "saved_bytes": rounds[0].saved_bytes,
+        }
+    )
+
+
+def _sums(results: Sequence[SegmentResult]) -> dict[str, Any]:
+    """Return the bytes of each rank over all `results`, by purpose."""
+    return {
+        field: tuple(map(_sum, zip(*(getattr(each, field) for each in results), strict=True)))
+        for field in ("bytes_sent", "bytes_within")
+    }
+
+
+def _sum(by_result: Sequence[Mapping[Purpose, int]]) -> dict[Purpose, int]:
+    purposes = dict.fromkeys(purpose for each in by_result for purpose in each)
+    return {purpose: sum(each.get(purpose, 0) for each in by_result) for purpose in purposes}

@@ -1,0 +1,50 @@
+"""One rank's state, sent to another that takes its place among the others."""
+
+import json
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainers.exchange.connection import Connection
+from trainers.snapshot import Image, State
+
+#: The parts that stay a rank's own: what it has not sent yet, and what it draws from.
+OWN = ("exchange", "random")
+
+
+def give(state: State, connection: Connection, to: int, *, without: str) -> None:
+    """Send the live `state` and its slots, but for one, to rank `to` of the connection. Raises PeerLost."""
+    images = {slot: _without_own(image) for slot, image in state.images().items() if slot != without}
+    header = torch.tensor(list(json.dumps({slot: _described(each) for slot, each in images.items()}).encode()))
+    tensors = [torch.tensor([len(header)]), header.byte()]
+    tensors += [tensor for image in images.values() for tensor in image.tensors.values()]
+    for tensor in tensors:
+        connection.send(tensor.contiguous(), to, {"state": tensor.nbytes})
+
+
+def take(state: State, connection: Connection, source: int) -> None:
+    """Receive what rank `source` of the connection gives, and go on from there. Raises PeerLost."""
+    (length,) = connection.receive(torch.tensor([0]), source).tolist()
+    header = json.loads(bytes(connection.receive(torch.empty(length, dtype=torch.uint8), source).tolist()))
+    images = {}
+    for slot, described in header.items():
+        tensors = {name: connection.receive(_like(*each), source) for name, each in described["tensors"].items()}
+        images[slot] = Image(tensors, described["scalars"])
+    state.adopt(images)
+
+
+def _without_own(image: Image) -> Image:
+    return Image(
+        {name: tensor for name, tensor in image.tensors.items() if name.partition(".")[0] not in OWN},
+        {part: scalars for part, scalars in image.scalars.items() if part not in OWN},
+    )
+
+
+def _described(image: Image) -> dict[str, Any]:
+    shapes = {name: (list(each.shape), str(each.dtype).removeprefix("torch.")) for name, each in image.tensors.items()}
+    return {"scalars": image.scalars, "tensors": shapes}
+
+
+def _like(shape: list[int], dtype: str) -> Tensor:
+    return torch.empty(shape, dtype=getattr(torch, dtype))
