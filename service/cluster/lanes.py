@@ -197,4 +197,5 @@ def recovered(groups: Sequence[Group]) -> Recovery:
         repairs=sum(each.repairs for each in spent),
         seconds=sum(each.seconds for each in spent),
         bytes=sum(each.bytes for each in spent),
+        absences=groups[0].recovery.absences,  # lanes have none: a job with several waits for its workers
     )

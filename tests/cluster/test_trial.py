@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from killed_workers import KilledInMeeting
 
 from service.cluster import trial
 from service.cluster.reporter import Stopped
@@ -192,24 +193,11 @@ class Killer(Stopping):
             self.timers[0].start()
 
 
-class KillingOnce(Stopping):
-    """Kills worker 1 after the first committed steps."""
-
-    def __init__(self, group: ProcessGroup) -> None:
-        super().__init__()
-        self.group = group
-
-    def report(self, *records: AnyRecord) -> None:
-        if not self.losses() and any(isinstance(each, MetricPoints) and each.name == "loss" for each in records):
-            os.kill(self.group.pids[1], signal.SIGKILL)
-        super().report(*records)
-
-
 def test_a_trial_whose_worker_is_killed_goes_on_without_it_and_says_so_on_the_bill(tmp_path: Path) -> None:
     local = {"sync": {"kind": "diloco", "period": 5}, "workers": {"count": 2, "min": 1}}
     spec = _spec(**FIXED | local)
-    with ElasticGroup(inner := ProcessGroup(spec.replica, num_workers=2), least=1) as group:
-        sink = KillingOnce(inner)
+    sink = Stopping()
+    with ElasticGroup(KilledInMeeting(spec.replica, num_workers=2), least=1) as group:
         trial.train(spec, group, sink, trial_id="job.tuned.0", storage_url=f"file://{tmp_path}")
 
     [finished] = sink.of(TrialFinished)

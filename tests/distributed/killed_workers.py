@@ -1,7 +1,8 @@
-"""A run of three workers, left alone or with one of them killed between two segments."""
+"""Runs of real workers, of which one is killed: between two segments, or in a meeting."""
 
 import os
 import signal
+from collections.abc import Sequence
 from typing import Any
 
 from trainers.segment import Segment
@@ -20,3 +21,15 @@ def outcome(config: ReplicaConfig, *, is_killed: bool) -> list[Any]:
         results.append(group.run(Segment(num_steps=40, learning_rate=0.05)))
         assert group.recovery.repairs == is_killed
         return [(result.losses, result.bytes_sent) for result in results] + [group.evaluate().loss]
+
+
+class KilledInMeeting(ProcessGroup):
+    """Worker 1 dies in the first meeting."""
+
+    is_alive = True
+
+    def ask(self, rank: int, method: str, args: Sequence[Any]) -> None:
+        super().ask(rank, method, args)
+        if method == "meet" and self.is_alive:
+            self.is_alive = False
+            os.kill(self.pids[1], signal.SIGKILL)

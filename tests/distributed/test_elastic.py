@@ -3,13 +3,14 @@
 import math
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, strategies as st
+from killed_workers import KilledInMeeting
 from safetensors.torch import load_file
 
 from tests.patience import crowd
@@ -141,18 +142,6 @@ def test_a_slot_that_the_others_made_earlier_is_there_for_the_one_that_comes_bac
 
     # worker 0 has Adam's moments of worker 1 there: the first step's loss is that of equal parameters
     assert again[0] == expected[0]
-
-
-class KilledInMeeting(ProcessGroup):
-    """Worker 1 dies in the first meeting."""
-
-    is_alive = True
-
-    def ask(self, rank: int, method: str, args: Sequence[Any]) -> None:
-        super().ask(rank, method, args)
-        if method == "meet" and self.is_alive:
-            self.is_alive = False
-            os.kill(self.pids[1], signal.SIGKILL)
 
 
 def test_a_worker_killed_in_a_meeting_leaves_the_others_where_one_without_it_does(tmp_path: Path):
