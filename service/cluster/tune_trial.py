@@ -69,7 +69,9 @@ def run(trial_id: str) -> None:
 
 
 def _that_outlives_workers(group: RayGroup, workers: Workers) -> Group:
-    return RepairingGroup(group) if workers.min is None else ElasticGroup(group, least=workers.min)
+    if workers.min is None:
+        return RepairingGroup(group)
+    return ElasticGroup(group, least=workers.min, own_pace=workers.pace == "own")
 
 
 def _find(brief: AttemptBrief, trial_id: str) -> tuple[ResumePoint, TrialSpec]:

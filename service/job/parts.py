@@ -38,6 +38,9 @@ class Workers(Config):
         description="local updates alone: so many workers go on while others are lost or late, which take part again "
         "from a later average on; null: nobody goes on, and what was lost is repeated",
     )
+    pace: Literal["equal", "own"] = Field(
+        "equal", description="with `min`: own: a slower worker takes fewer steps between two averages, in equal time"
+    )
     per_node: PerNode = Field(
         1,
         description="workers that are placed together on a machine and exchange as one: they add up their gradients, "
@@ -78,6 +81,9 @@ class Workers(Config):
         if self.min is not None and not 1 <= self.min <= self.count:
             message = f"`min` must be in [1, {self.count}], which is `count`; got {self.min}"
             raise conflict_error([Conflict("/min", self.min, message)])
+        if self.min is None and self.pace == "own":
+            message = "`pace: own` needs `min`, as it is about workers that need not wait for each other"
+            raise conflict_error([Conflict("/pace", self.pace, message)])
         if size < 1 or self.count % size:
             message = f"`per_node` must be at least 1 and divide `count`, which is {self.count}, or `auto`; got {size}"
         elif gpus > 1 and not gpus.is_integer():

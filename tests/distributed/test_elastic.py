@@ -25,7 +25,7 @@ from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.training import elastic
 from trainers.training.call_results import WorkerLost
-from trainers.training.elastic import KNOWN, LEAST_GRACE, ElasticGroup, deadline_s
+from trainers.training.elastic import AS_FAST, KNOWN, LEAST_GRACE, LEAST_PACE, ElasticGroup, deadline_s
 from trainers.training.group import Group, ProcessGroup, Recovery
 
 CONFIG = ReplicaConfig(
@@ -190,6 +190,33 @@ def test_all_workers_lost_at_once_are_the_callers():
 
     with run.group, pytest.raises(WorkerLost):
         run.train(4)
+
+
+def test_slower_workers_take_fewer_steps_and_agree_with_the_others_after_each_average(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setattr(elastic, "paces", lambda speeds: {0: 1.0, 1: 0.5, 2: 0.25})
+    group = ElasticGroup(run.workers, least=2, own_pace=True)
+
+    group.run(SEGMENTS[1].model_copy(update={"num_steps": 12}))  # of the first four nobody knows who is slower
+
+    first, *others = _anchors(group, tmp_path)
+    steps = [load_file(path)["optimizer.0.weight.step"].item() for path in sorted(tmp_path.glob("rank-*"))]
+
+    assert all(torch.equal(first, each) for each in others)
+    assert steps == [12, 4 + 4, 4 + 2]
+
+
+@given(st.dictionaries(st.integers(0, 7), st.floats(1e-3, 1e6), min_size=1))
+def test_the_fastest_and_those_about_as_fast_take_all_steps_and_others_what_their_speed_allows(
+    speeds: dict[int, float],
+):
+    shares = elastic.paces(speeds)
+    fastest = max(speeds.values())
+
+    for rank, share in shares.items():
+        assert LEAST_PACE <= share <= 1
+        assert share == 1 if speeds[rank] >= AS_FAST * fastest else share <= AS_FAST
 
 
 @given(

@@ -107,6 +107,7 @@ def accepted(changes: dict[str, Any]) -> JobSpec:
         ({"workers": {"count": 4, "per_node": 3}}, "/workers/per_node", 3, "divide `count`, which is 4"),
         ({"workers": {"count": 4, "per_node": 0}}, "/workers/per_node", 0, "at least 1"),
         ({"workers": {"count": 2, "min": 3}}, "/workers/min", 3, "[1, 2]"),
+        ({"workers": {"pace": "own"}}, "/workers/pace", "own", "needs `min`"),
         ({"workers": {"min": 1}}, "/workers/min", 1, "every_step"),
         ({"workers": {"min": 1}, "sync": DILOCO, "exchange": {"kind": "powersgd"}}, "/workers/min", 1, "sparse_loco"),
         ({"workers": {"min": 1, "per_node": 2}, "sync": DILOCO}, "/workers/min", 1, "each is a node"),

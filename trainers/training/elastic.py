@@ -28,6 +28,10 @@ REMEMBERED, KNOWN = 64, 8
 LEAST_GRACE, LEAST_GRACE_S = 0.5, 2.0
 #: Median absolute deviations above the usual arrival: about seven standard deviations of normal ones.
 GRACE_MADS = 10
+#: Ranks this close to the fastest are as fast, as a share of its speed; and the least pace.
+AS_FAST, LEAST_PACE = 0.8, 0.05
+#: Weight of a round in a rank's speed.
+SPEED_WEIGHT = 0.5
 #: Calls that need all ranks: whoever is away is waited for.
 OF_ALL = ("save", "load", "reset")
 
@@ -47,14 +51,24 @@ def deadline_s(arrivals: Sequence[float], num_ranks: int, lateness: Collection[f
     return middle + max(LEAST_GRACE_S, middle * max(LEAST_GRACE, usual + GRACE_MADS * deviation))
 
 
+def paces(speeds: Mapping[int, float]) -> dict[int, float]:
+    """Return the share of a round's steps that each rank can take in the time of the fastest, by their steps a second.
+
+    That is DyLU of Liu et al. (2024), "Asynchronous local-SGD training for language modeling", section 5.
+    """
+    shares = {rank: speed / max(speeds.values()) for rank, speed in speeds.items()}
+    return {rank: 1.0 if share >= AS_FAST else max(LEAST_PACE, share) for rank, share in shares.items()}
+
+
 class ElasticGroup(Group):
     """Wraps `group`, and owns it; a round begins when at least `least` ranks are there.
 
+    With `own_pace` slower ranks take fewer of a round's steps, so that all arrive at about the same time.
     Raises WorkerLost only if all workers are lost at once, or again and again, or if too few come back.
     """
 
-    def __init__(self, group: WorkerGroup, *, least: int) -> None:
-        self._group, self._least = group, least
+    def __init__(self, group: WorkerGroup, *, least: int, own_pace: bool = False) -> None:
+        self._group, self._least, self._own_pace = group, least, own_pace
         self.config, self.num_workers = group.config, group.num_workers
         self.backend, self.device = group.backend, group.device
         self.shapes, self.nodes = group.shapes, group.nodes
@@ -63,6 +77,7 @@ class ElasticGroup(Group):
         self._present, self._connected = list(range(self.num_workers)), list(range(self.num_workers))
         self._away: dict[int, str] = {}  # the call of each rank that is away which it has still to answer
         self._lateness: deque[float] = deque(maxlen=REMEMBERED)
+        self._speeds: dict[int, float] = {}  # steps a second, by rank
         self._num_losses = 0
 
     @property
@@ -102,8 +117,9 @@ class ElasticGroup(Group):
         """Have those present train until they are to meet; returns the results of those that have arrived in time."""
         told, started = segment.model_dump(mode="json"), time.monotonic()
         limit_s = self.config.reply_timeout_s + (segment.num_steps - begin) * self.config.collective_timeout_s
+        pace = dict.fromkeys(self._present, 1.0) | (paces(self._speeds) if self._own_pace and self._speeds else {})
         for rank in self._present:
-            self._group.ask(rank, "run_until_meeting", (told, begin))
+            self._group.ask(rank, "run_until_meeting", (told, begin, pace[rank]))
         results, arrivals, dead = dict[int, SegmentResult](), dict[int, float](), dict[int, Outcome]()
         end_s = limit_s
         while missing := [rank for rank in self._present if rank not in results and rank not in dead]:
@@ -118,6 +134,9 @@ class ElasticGroup(Group):
                 end_s = min(limit_s, deadline_s([*arrivals.values()], len(self._present), self._lateness))
         if not results:
             raise WorkerLost(self._present, "none of them has finished a round")
+        for rank, arrival in arrivals.items():
+            speed = pace[rank] * len(results[rank].losses) / arrival
+            self._speeds[rank] = (1 - SPEED_WEIGHT) * self._speeds.get(rank, speed) + SPEED_WEIGHT * speed
         middle = statistics.median(arrivals.values())
         self._lateness.extend(arrival / middle - 1 for arrival in arrivals.values())
         self._leave_behind(missing if end_s < limit_s else (), dead=[*dead, *(missing if end_s == limit_s else ())])
@@ -184,13 +203,17 @@ class ElasticGroup(Group):
         started = time.monotonic()
         while self._away:
             is_waiting = len(self._present) < num_ranks
-            heard = self._group.hear([*self._away], self.config.reply_timeout_s if is_waiting else 0.0)
+            late = [rank for rank, call in self._away.items() if call != "build"]
+            patience_s = self.config.collective_timeout_s if late else self.config.reply_timeout_s
+            heard = self._group.hear([*self._away], patience_s if is_waiting else 0.0)
             if heard:
                 self._take_back(heard)
-            elif is_waiting:
-                raise WorkerLost([*self._away], f"not back within {self.config.reply_timeout_s:g} s")
-            else:
+            elif not is_waiting:
                 break
+            elif late:
+                self._leave_behind((), dead=late)  # they hang
+            else:
+                raise WorkerLost([*self._away], f"not back within {patience_s:g} s")
         waited_s = time.monotonic() - started
         self.recovery = replace(self.recovery, seconds=self.recovery.seconds + waited_s)
 

@@ -83,8 +83,9 @@ def answer(replica: Replica, method: str, args: Sequence[Any]) -> Any:
         case "run":
             return replica.run(Segment.model_validate(args[0])).model_dump(mode="json")
         case "run_until_meeting":
-            told, begin = args
-            return replica.run(Segment.model_validate(told), begin, until_meeting=True).model_dump(mode="json")
+            told, begin, pace = args
+            segment = Segment.model_validate(told)
+            return replica.run(segment, begin, until_meeting=True, pace=pace).model_dump(mode="json")
         case "meet":
             return replica.meet().model_dump(mode="json")
         case "run_alone":

@@ -1,6 +1,7 @@
 """One rank of a data-parallel training run: state, segments, evaluation. Runs under any launcher."""
 
 import logging
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -234,11 +235,12 @@ class Replica:
 
     # -- training -------------------------------------------------------------------------------------------
 
-    def run(self, segment: Segment, begin: int = 0, *, until_meeting: bool = False) -> SegmentResult:
+    def run(self, segment: Segment, begin: int = 0, *, until_meeting: bool = False, pace: float = 1.0) -> SegmentResult:
         """Take the segment's steps from number `begin` on; returns this rank's view of them.
 
         Losses are means over all ranks. With `until_meeting` it ends where ranks that have trained apart are to meet,
-        which `meet` then does.
+        which `meet` then does. A rank with a `pace` below 1 trains this share of the steps, the first one included, and
+        leaves out the others, whose results are those of the one before.
         """
         first_step, self._held = self.step, None
         sent: list[Exchanged] = []
@@ -259,7 +261,11 @@ class Replica:
         with self._random.scope():
             for index in range(begin, segment.num_steps):
                 started = time.monotonic()
-                outcome, scale, alignment = self._train_step(segment, index, may_meet=not until_meeting)
+                if math.floor((index - begin) * pace) != math.floor((index - begin - 1) * pace):
+                    outcome, scale, alignment = self._train_step(segment, index, may_meet=not until_meeting)
+                else:
+                    rate = self._optimizer.set_learning_rate(segment.learning_rate_at(index), self.step)
+                    outcome = self._count(outcome, segment, rate, may_meet=not until_meeting)
                 diverged = outcome.diverged
                 if diverged:
                     break
@@ -367,13 +373,17 @@ class Replica:
         if not outcome.diverged:
             if not outcome.is_held:
                 self._update(outcome.loss)
-            self._steps.taken += 1
-            update = Update(self.step, learning_rate, segment.level, segment.period)
-            if not may_meet and self._sync.will_meet(update):
-                self._held = (outcome, update)
-            else:
-                outcome = self._sync.advance(outcome, update)
+            outcome = self._count(outcome, segment, learning_rate, may_meet=may_meet)
         return outcome, scale, alignment
+
+    def _count(self, outcome: Exchanged, segment: Segment, learning_rate: float, *, may_meet: bool) -> Exchanged:
+        """Count the step with this outcome, and meet the other ranks if that is due; returns what is known then."""
+        self._steps.taken += 1
+        update = Update(self.step, learning_rate, segment.level, segment.period)
+        if may_meet or not self._sync.will_meet(update):
+            return self._sync.advance(outcome, update)
+        self._held = (outcome, update)
+        return outcome
 
     def _update(self, loss: float) -> None:
         """Step with the gradient in the buffer, which is that of `loss`."""
