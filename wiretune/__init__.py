@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         Spent as Spent,
         Values as Values,
     )
+    from trainers.attach import Attached as Attached, attach as attach
     from trainers.exchange.ddp import (
         CompressedGradients as CompressedGradients,
         CompressionConfig as CompressionConfig,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "ApiError": "api.client",
+    "Attached": "trainers.attach",
     "BoConfig": "search.config",
     "Budget": "search.config",
     "Candidate": "search.types",
@@ -41,6 +43,7 @@ _HOMES = {
     "Values": "search.types",
     "Workload": "trainers.workload",
     "WorkloadError": "trainers.workload",
+    "attach": "trainers.attach",
     "compress_gradients": "trainers.exchange.ddp",
 }
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from attach_scenario import attached
 from auto_scenarios import auto, auto_on_nodes, auto_pairs
 from blocks_scenarios import jointspar, jointspar_on_nodes
 from ddp_scenario import ddp
@@ -234,6 +235,7 @@ SCENARIOS = {
         batches_in_pairs,
         batches_on_nodes,
         ddp,
+        attached,
         silent_rank,
         dead_rank,
     )
