@@ -152,7 +152,7 @@ class Attached:
         self._parameters = [each.detach() for each in parameters.values()]
         if ddp is None:
             for tensor in (*self._parameters, *buffers.values()):
-                node_links.tell(tensor)
+                node_links.tell(tensor, "state")
         names = {parameter: name for name, parameter in parameters.items()}
         wrapped = Optimizer(OwnOptimizerConfig(), optimizer, names, brought=())
         buffer = GradientBuffer([tuple(each.shape) for each in names], config.exchange, self._parameters[0].device)
