@@ -146,7 +146,7 @@ class Attached:
         scale: Callable[[], float],
     ) -> None:
         self.last: Exchanged | None = None  # outcome of the last step; None before the first
-        self._config, self._node_links, self._groups = config, node_links, optimizer.param_groups
+        self._config, self.node_links, self.optimizer = config, node_links, optimizer
         parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
         buffers = dict(model.named_buffers())
         self._parameters = [each.detach() for each in parameters.values()]
@@ -182,7 +182,7 @@ class Attached:
         broadcasts = ddp.broadcast_buffers
         if self._config.sync.payload == "parameters":
             self._on_bucket, ddp.broadcast_buffers = _keep, False  # buffers are each rank's own, as in a job
-        elif isinstance(self._config.exchange, NoneConfig) and self._node_links.share == 1:
+        elif isinstance(self._config.exchange, NoneConfig) and self.node_links.share == 1:
             self._undo.append(ddp.register_forward_hook(self._count).remove)
             return
 
@@ -199,10 +199,10 @@ class Attached:
     def _count(self, ddp: DistributedDataParallel, *_: object) -> None:
         """Bill the all-reduce of the backward to come, under the condition of DDP's own forward."""
         if torch.is_grad_enabled() and ddp.require_backward_grad_sync:
-            self._node_links.charge_sum({"gradient": sum(each.nbytes for each in self._parameters)})
+            self.node_links.charge_sum({"gradient": sum(each.nbytes for each in self._parameters)})
 
     def _rate(self) -> float:
-        return float(self._groups[0]["lr"])
+        return float(self.optimizer.param_groups[0]["lr"])
 
     def _advance(self, *_: object) -> None:
         """Count a step of the optimizer, and let the ranks meet if it is time to."""
@@ -214,15 +214,15 @@ class Attached:
 
     def take_bytes(self, *, within_node: bool = False) -> dict[Purpose, int]:
         """Return the bytes sent to other nodes since the last such call, by purpose, or within this rank's node."""
-        return (self._node_links.within if within_node else self._node_links.between).ledger.take()
+        return (self.node_links.within if within_node else self.node_links.between).ledger.take()
 
     def _agree(self) -> None:
         """Give all ranks the mean of their parameters, if these differ; collective."""
         self._sync.settle()
         if self._sync.is_apart:
             drifts = isinstance(self._config.exchange, DriftingConfig)
-            copies = self._node_links.copies if drifts else self._node_links.topology.num_workers
-            torch._foreach_copy_(self._parameters, self._node_links.average(self._parameters, "state", over=copies))
+            copies = self.node_links.copies if drifts else self.node_links.topology.num_workers
+            torch._foreach_copy_(self._parameters, self.node_links.average(self._parameters, "state", over=copies))
 
     @contextmanager
     def averaged(self) -> Iterator[None]:

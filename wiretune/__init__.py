@@ -16,13 +16,15 @@ if TYPE_CHECKING:
         Spent as Spent,
         Values as Values,
     )
-    from trainers.attach import Attached as Attached, attach as attach
+    from trainers.attach import Attached as Attached
     from trainers.exchange.ddp import (
         CompressedGradients as CompressedGradients,
         CompressionConfig as CompressionConfig,
         compress_gradients as compress_gradients,
     )
     from trainers.workload import Workload as Workload, WorkloadError as WorkloadError
+    from wiretune.loop import attach as attach
+    from wiretune.tuner import Tuner as Tuner
 
 _HOMES = {
     "ApiError": "api.client",
@@ -39,11 +41,12 @@ _HOMES = {
     "Schedule": "search.schedule",
     "SearchSpace": "search.space",
     "Spent": "search.types",
+    "Tuner": "wiretune.tuner",
     "Unreachable": "api.client",
     "Values": "search.types",
     "Workload": "trainers.workload",
     "WorkloadError": "trainers.workload",
-    "attach": "trainers.attach",
+    "attach": "wiretune.loop",
     "compress_gradients": "trainers.exchange.ddp",
 }
 

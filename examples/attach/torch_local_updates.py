@@ -18,15 +18,14 @@ def main() -> None:
     inputs, targets = torch.tensor(pixels / 16, dtype=torch.float32), torch.tensor(labels)
     model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.003)
-    sync, exchange = {"kind": "diloco", "period": 20, "outer_momentum": 0.5}, {"kind": "sparse_loco"}
-    handle = wiretune.attach(model, optimizer, sync=sync, exchange=exchange)
+    handle = wiretune.attach(model, optimizer, sync={"kind": "diloco", "period": 20}, exchange={"kind": "sparse_loco"})
     for _ in range(200):
         batch = torch.randint(len(inputs), (64,))
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(inputs[batch]), targets[batch])
         loss.backward()
         optimizer.step()
-    with handle.averaged(), torch.no_grad():
+    with torch.no_grad():  # the ranks have just met
         loss = nn.functional.cross_entropy(model(inputs), targets)
     print(f"rank {dist.get_rank()}: loss {loss.item()}, sent {handle.take_bytes()}")
     dist.destroy_process_group()

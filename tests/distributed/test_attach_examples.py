@@ -13,7 +13,6 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "attach"
 #: By script, what it imports, and the package without which it does not run.
 RECIPES = {
-    "torch_ddp": ("torch.distributed", "torch"),
     "accelerate_loop": ("accelerate", "accelerate"),
     "fabric_loop": ("lightning.fabric", "lightning"),
     "lightning_module": ("lightning", "lightning"),
@@ -45,7 +44,36 @@ def run(folder: Path, scripts: dict[str, str], *, imported: str) -> dict[str, li
 
 def losses(printed: list[str]) -> list[list[str]]:
     """Return the printed losses of each rank, and of its weights where a script prints them."""
-    return [re.findall(r"(?:loss|weights) (\S+)", text) for text in printed]
+    return [re.findall(r"(?:loss|weights) ([^\s,]+)", text) for text in printed]
+
+
+def variants(recipe: str) -> dict[str, str]:
+    """Return a script without the lines that attach, with a dense exchange, and as it is."""
+    code = (EXAMPLES / f"{recipe}.py").read_text()
+    plain = "".join(line for line in code.splitlines(keepends=True) if not line.endswith("# wiretune\n"))
+    assert len(code.splitlines()) - len(plain.splitlines()) <= 3
+    return {f"{recipe} plain": plain, f"{recipe} dense": code.replace(TOPK, '{"kind": "none"}'), recipe: code}
+
+
+def assert_losses_change_with_the_exchange_alone(printed: dict[str, list[str]], recipe: str) -> None:
+    plain = losses(printed[f"{recipe} plain"])
+
+    assert len(plain[0]) > 5
+    assert losses(printed[f"{recipe} dense"]) == plain
+    assert losses(printed[recipe]) != plain
+
+
+@pytest.fixture(scope="module")
+def torch_scripts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    tuned = variants("torch_tuned")
+    del tuned["torch_tuned dense"]
+    local = {"torch_local_updates": (EXAMPLES / "torch_local_updates.py").read_text()}
+    scripts = variants("torch_ddp") | local | tuned
+    return run(tmp_path_factory.mktemp("torch"), scripts, imported="torch.distributed")
+
+
+def test_three_lines_attach_to_plain_torch_and_without_an_exchange_no_loss_changes(torch_scripts: dict[str, list[str]]):
+    assert_losses_change_with_the_exchange_alone(torch_scripts, "torch_ddp")
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -53,23 +81,20 @@ def test_three_lines_attach_and_without_an_exchange_no_loss_changes(recipe: str,
     imported, package = RECIPES[recipe]
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed: pip install '.[recipes]'")
-    code = (EXAMPLES / f"{recipe}.py").read_text()
-    added = [line for line in code.splitlines() if line.endswith("# wiretune")]
-    plain = "".join(line for line in code.splitlines(keepends=True) if not line.endswith("# wiretune\n"))
-    scripts = {"plain": plain, "dense": code.replace(TOPK, '{"kind": "none"}'), "sparse": code}
 
-    printed = run(tmp_path, scripts, imported=imported)
+    printed = run(tmp_path, variants(recipe), imported=imported)
 
-    assert len(added) <= 3 and "wiretune." not in plain.split('"""')[2]
-    assert len(losses(printed["plain"])[0]) > 5
-    assert losses(printed["dense"]) == losses(printed["plain"])
-    assert losses(printed["sparse"]) != losses(printed["plain"])
+    assert_losses_change_with_the_exchange_alone(printed, recipe)
 
 
-def test_a_bare_model_trains_by_local_updates(tmp_path: Path):
-    code = (EXAMPLES / "torch_local_updates.py").read_text()
+def test_a_bare_model_trains_by_local_updates(torch_scripts: dict[str, list[str]]):
+    (first,), (second,) = losses(torch_scripts["torch_local_updates"])
 
-    printed = run(tmp_path, {"local": code}, imported="torch.distributed")["local"]
+    assert first == second and float(first) < 0.3
 
-    (first,), (second,) = losses(printed)
-    assert first == second and float(first.rstrip(",")) < 0.3
+
+def test_three_lines_find_a_better_rate_than_a_guess_that_is_too_low(torch_scripts: dict[str, list[str]]):
+    (first,), (second,) = losses(torch_scripts["torch_tuned"])
+    (guessed,), _ = losses(torch_scripts["torch_tuned plain"])
+
+    assert first == second and float(first) < float(guessed) / 5

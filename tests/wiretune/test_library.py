@@ -9,7 +9,7 @@ import pytest
 
 import wiretune
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "ray", "pydantic", "httpx2", "numpy")
 
 
