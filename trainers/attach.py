@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.fsdp import FSDPModule
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
@@ -72,6 +73,8 @@ def attach(
         optimizer = inner  # Accelerate, Lightning and Fabric wrap it
     config = _config(optimizer, exchange or {"kind": "none"}, sync or {"kind": "every_step"}, seed=seed)
     ddp = next((each for each in model.modules() if isinstance(each, DistributedDataParallel)), None)
+    if any(isinstance(each, FSDPModule) for each in model.modules()):
+        raise ValueError("`model` must hold its parameters whole, got one that FSDP shards: see `compress_replicas`")
     trains_apart = config.sync.payload == "parameters"
     num_workers = dist.get_world_size() if dist.is_initialized() else 1
     if ddp is None and num_workers > 1 and not trains_apart:

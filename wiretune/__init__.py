@@ -22,6 +22,10 @@ if TYPE_CHECKING:
         CompressionConfig as CompressionConfig,
         compress_gradients as compress_gradients,
     )
+    from trainers.exchange.fsdp import (
+        CompressedReplicas as CompressedReplicas,
+        compress_replicas as compress_replicas,
+    )
     from trainers.workload import Workload as Workload, WorkloadError as WorkloadError
     from wiretune.loop import attach as attach
     from wiretune.tuner import Tuner as Tuner
@@ -34,6 +38,7 @@ _HOMES = {
     "Candidate": "search.types",
     "Client": "api.client",
     "CompressedGradients": "trainers.exchange.ddp",
+    "CompressedReplicas": "trainers.exchange.fsdp",
     "CompressionConfig": "trainers.exchange.ddp",
     "Controller": "search.bayesian.controller",
     "Decision": "search.types",
@@ -48,6 +53,7 @@ _HOMES = {
     "WorkloadError": "trainers.workload",
     "attach": "wiretune.loop",
     "compress_gradients": "trainers.exchange.ddp",
+    "compress_replicas": "trainers.exchange.fsdp",
 }
 
 __all__ = sorted(_HOMES)

@@ -30,6 +30,7 @@ from exchange_kinds import (
     near_limits,
     pairs,
 )
+from fsdp_scenario import fsdp
 from level_scenarios import batches, batches_in_pairs, batches_on_nodes, levels, levels_in_pairs
 from lost_ranks import dead_rank, silent_rank
 from sync_scenarios import apart, paced_average, sync, sync_on_nodes, sync_pairs, write_checkpoint
@@ -236,6 +237,7 @@ SCENARIOS = {
         batches_on_nodes,
         ddp,
         attached,
+        fsdp,
         silent_rank,
         dead_rank,
     )

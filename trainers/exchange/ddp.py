@@ -64,15 +64,7 @@ def compress_gradients(
     Raises ValueError for a range where a number is needed, for what needs the learning rate or the data, for parameters
     that are neither float32 nor bfloat16, or not on one device, and for nodes that do not hold every rank once.
     """
-    if ranges := [each.field for each in config.ranges()]:
-        raise ValueError(f"`{ranges[0]}` must be one number: nothing searches a range here")
-    if isinstance(config, CorrectedConfig) and config.lr_corrected:
-        raise ValueError("`lr_corrected` must be false: here nothing says what the learning rate is")
-    levels = getattr(config, "levels", None)
-    if isinstance(levels, AccordionConfig) and (levels.follow_decay or levels.epoch_steps is None):
-        raise ValueError("`accordion` needs `follow_decay: false` and `epoch_steps`: rates and epochs are unknown here")
-    if isinstance(config, TwoWayConfig) and config.follows_rate:
-        raise ValueError(f"`{config.kind}` follows the learning rate, which nothing says here: give `doublesqueeze`")
+    check_config(config)
     parameters = [each for each in model.parameters() if each.requires_grad]
     check_types(parameters)
     device = parameters[0].device
@@ -83,6 +75,19 @@ def compress_gradients(
     hook = BucketHook(parameters, buffer, exchange, scale=scale)
     model.register_comm_hook(None, hook.on_bucket)
     return CompressedGradients(hook, exchange, node_links)
+
+
+def check_config(config: ExchangeConfig) -> None:
+    """Raise ValueError for a range, and for what needs the learning rate or the data: nothing says them in a script."""
+    if ranges := [each.field for each in config.ranges()]:
+        raise ValueError(f"`{ranges[0]}` must be one number: nothing searches a range here")
+    if isinstance(config, CorrectedConfig) and config.lr_corrected:
+        raise ValueError("`lr_corrected` must be false: here nothing says what the learning rate is")
+    levels = getattr(config, "levels", None)
+    if isinstance(levels, AccordionConfig) and (levels.follow_decay or levels.epoch_steps is None):
+        raise ValueError("`accordion` needs `follow_decay: false` and `epoch_steps`: rates and epochs are unknown here")
+    if isinstance(config, TwoWayConfig) and config.follows_rate:
+        raise ValueError(f"`{config.kind}` follows the learning rate, which nothing says here: give `doublesqueeze`")
 
 
 def check_types(parameters: Sequence[Parameter], types: Sequence[torch.dtype] = TYPES) -> None:
