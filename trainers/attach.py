@@ -86,6 +86,11 @@ def attach(
         raise ValueError(f"`model` must be one of all {num_workers} ranks, got one of {ddp.process_group.size()}")
     if trains_apart and scale is not None:
         raise ValueError(f"`scale` must be left out with `{config.sync.kind}`: one rank alone would skip a step")
+    if trains_apart and callable(getattr(optimizer, "eval", None)):
+        raise ValueError(
+            f"`optimizer` must train what it evaluates where ranks meet, got {type(optimizer).__name__}, whose second "
+            "iterate would stay apart: take another, or train Schedule-Free as a job"
+        )
     parameters = [each for each in model.parameters() if each.requires_grad]
     check_types(parameters, (torch.float32,) if trains_apart else TYPES)
     node_links = _connected(per_node, config, parameters[0].device)

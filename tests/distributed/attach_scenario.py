@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
+from schedulefree import SGDScheduleFree
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -36,6 +37,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "scale": {"sync": DILOCO, "scale": lambda: 1024.0},
     "an unknown field": {"sync": {"kind": "diloco", "perod": 4}},
     "momentum": {"exchange": {"kind": "liec_sgd"}},
+    "schedule-free": {"sync": DILOCO},
 }
 
 
@@ -94,16 +96,20 @@ def _dense(rank: int) -> dict[str, Any]:
 
 
 def _halves(rank: int, how: dict[str, Any]) -> dict[str, Any]:
+    """Training in one piece, in two with the state saved between them, and with steps that are taken back."""
     whole = Script(rank, **how).train(range(12))
     first, second = Script(rank, **how).train(range(6)), Script(rank, **how)
     assert first.handle is not None and second.handle is not None and whole.handle is not None
     second.handle.load_state_dict(first.handle.state_dict())
     second.model.load_state_dict(first.model.state_dict())
     second.train(range(6, 12))
+    first.handle.snapshot("slot")
+    first.train(range(6, 11)).handle.restore("slot")
+    rewound = first.train(range(6, 12)).bits
     with whole.handle.averaged():
         averaged = whole.bits
     taken = whole.handle.take_bytes()
-    return {"whole": whole.bits, "halves": second.bits, "averaged": averaged, "bytes": taken, "loss": whole.losses[-1]}
+    return {"whole": whole.bits, "halves": second.bits, "rewound": rewound, "averaged": averaged, "bytes": taken}
 
 
 def _compressed(rank: int) -> str:
@@ -156,6 +162,8 @@ def _refusal(rank: int, case: str) -> str:
     script = Script(rank)
     model = nn.Linear(4, 4) if case.startswith("bare") else script.model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9 if case == "momentum" else 0.0)
+    if case == "schedule-free":
+        optimizer = SGDScheduleFree(model.parameters(), lr=0.1)
     try:
         attach(model.half() if case == "float16" else model, optimizer, **REFUSED[case])
     except ValueError as error:

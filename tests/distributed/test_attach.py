@@ -32,6 +32,12 @@ def test_a_loaded_state_trains_on_bit_for_bit(two_ranks: Reports, kind: str):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_steps_that_are_taken_back_leave_no_trace(two_ranks: Reports, kind: str):
+    for rank in two_ranks["attached"]:
+        assert rank["kinds"][kind]["rewound"] == rank["kinds"][kind]["whole"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_ranks_evaluate_one_mean(two_ranks: Reports, kind: str):
     assert len({rank["kinds"][kind]["averaged"] for rank in two_ranks["attached"]}) == 1
 
@@ -91,6 +97,7 @@ MESSAGES = {
     "stl_sgd": "`sync` must leave rates and gradients to the loop, and `stl_sgd` sets its own",
     "scale": "`scale` must be left out with `diloco`",
     "an unknown field": "perod",
+    "schedule-free": "`optimizer` must train what it evaluates .*got SGDScheduleFree",
     "momentum": r"give `optimizer: \{kind: sgd, momentum: 0.0\}`",
 }
 
