@@ -9,8 +9,10 @@ from schedulefree import SGDScheduleFree
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from search.config import BoConfig
 from trainers.attach import Attached, attach
 from trainers.exchange.ddp import CompressionConfig, compress_gradients
+from wiretune.tuner import Tuner
 
 TOPK = {"kind": "topk", "density": 0.05}
 DILOCO = {"kind": "diloco", "period": 4, "outer_momentum": 0.5}
@@ -55,16 +57,19 @@ class Script:
 
     def train(self, steps: range) -> "Script":
         for step in steps:
-            self.optimizer.param_groups[0]["lr"] = 0.1 if step < 6 else 0.05
-            self.optimizer.zero_grad()
-            for micro, rows in enumerate(self.inputs[step]):
-                is_last = micro == 1 or not isinstance(self.model, DistributedDataParallel)
-                with nullcontext() if is_last else self.model.no_sync():
-                    loss = (self.model(rows) - rows[:, :4]).square().mean()
-                    loss.backward()
-            self.optimizer.step()
-            self.losses.append(loss.item())
+            self.step(step, 0.1 if step < 6 else 0.05)
         return self
+
+    def step(self, step: int, rate: float) -> None:
+        self.optimizer.param_groups[0]["lr"] = rate
+        self.optimizer.zero_grad()
+        for micro, rows in enumerate(self.inputs[step % len(self.inputs)]):
+            is_last = micro == 1 or not isinstance(self.model, DistributedDataParallel)
+            with nullcontext() if is_last else self.model.no_sync():
+                loss = (self.model(rows) - rows[:, :4]).square().mean()
+                loss.backward()
+        self.optimizer.step()
+        self.losses.append(loss.item())
 
     @property
     def vector(self) -> Tensor:
@@ -85,6 +90,7 @@ def attached(rank: int, num_workers: int) -> dict[str, Any]:
         "by hand": _by_hand(rank, num_workers),
         "lost": _lost(rank),
         "detached": {name: _detached(rank, KINDS[name]) for name in ("topk", "diloco")},
+        "tuned": _tuned(rank),
         "refused": {name: _refusal(rank, name) for name in REFUSED},
     }
 
@@ -156,6 +162,25 @@ def _detached(rank: int, how: dict[str, Any]) -> dict[str, Any]:
     plain.model.load_state_dict(script.model.state_dict())
     same = script.train(range(6, 12)).bits == plain.train(range(6, 12)).bits
     return {"agreed": agreed, "goes on plainly": same, "bytes": script.handle.take_bytes()}
+
+
+def _tuned(rank: int) -> dict[str, Any]:
+    """The rates of a search while ranks train apart, and whether what stays is training at the committed ones."""
+    how = KINDS["sparse diloco"] | {"momentum": 0.9}
+    script, plain = Script(rank, **how), Script(rank, **how)
+    assert script.handle is not None
+    tuner = Tuner(script.handle, BoConfig(num_stages=1), steps=200, seed=0)
+    rates = []
+    for step in range(200):
+        rates.append(script.optimizer.param_groups[0]["lr"])
+        script.step(step, rates[-1])
+        tuner.report(script.losses[-1])
+    # rank 0 alone has the decisions; the commit begins behind its probes
+    searched = torch.tensor([tuner.decisions[0].search_steps if tuner.decisions else 0])
+    torch.distributed.broadcast(searched, src=0)
+    for step in range(int(searched), 200):
+        plain.step(step, rates[step])
+    return {"rates": rates, "searched": int(searched), "stays": plain.bits == script.bits}
 
 
 def _refusal(rank: int, case: str) -> str:

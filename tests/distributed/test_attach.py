@@ -86,6 +86,14 @@ def test_what_is_detached_goes_on_as_plain_ddp(two_ranks: Reports, kind: str):
     assert all(rank["goes on plainly"] and rank["bytes"] == {} for rank in ranks)
 
 
+def test_a_search_while_ranks_train_apart_leaves_training_at_the_committed_rates(two_ranks: Reports):
+    first, second = (rank["tuned"] for rank in two_ranks["attached"])
+
+    assert first["rates"] == second["rates"]
+    assert len(set(first["rates"][: first["searched"]])) > 3
+    assert first["stays"] and second["stays"]
+
+
 MESSAGES = {
     "bare": "`model` must be a DistributedDataParallel, .* got Linear: wrap it, or give `sync=",
     "bare and dense": "`model` must be a DistributedDataParallel",
