@@ -13,10 +13,10 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
 
-from search.schedule import Schedule
 from trainers.methods.optimizer.lars import Lars
 from trainers.methods.optimizer.muon import MuonWithAdamW
 from trainers.methods.optimizer.schedulefree_plus import ScheduleFreePlus
+from wiretune import Schedule
 
 BATCH_SIZE = 64  # of a step: 2 workers x 32
 #: A schedule names its optimizer and its rates; the other knobs are those of the job, here of digits.yaml.

@@ -12,9 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from search import strategies
-from search.config import BoConfig, Budget
-from search.space import SearchSpace
-from search.types import Observation, Spent, Values
+from wiretune import BoConfig, Budget, Observation, SearchSpace, Spent, Values
 
 BUDGET = Budget(steps=1600)  # search included
 BATCH_SIZE = 32  # of each rank

@@ -13,7 +13,7 @@ from trainers.segment import Segment
 from trainers.spec.ranges import SEARCHABLE
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("search", "trainers", "service", "api")
+PACKAGES = ("search", "trainers", "service", "api", "wiretune")
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
     for package in PACKAGES

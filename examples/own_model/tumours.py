@@ -3,7 +3,7 @@ from sklearn.datasets import load_breast_cancer
 from torch import nn
 from torch.utils.data import TensorDataset, random_split
 
-from trainers.workload import Workload
+from wiretune import Workload
 
 
 class Tumours(Workload):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from attach_scenario import attached
 from auto_scenarios import auto, auto_on_nodes, auto_pairs
 from blocks_scenarios import jointspar, jointspar_on_nodes
 from ddp_scenario import ddp
@@ -29,6 +30,7 @@ from exchange_kinds import (
     near_limits,
     pairs,
 )
+from fsdp_scenario import fsdp
 from level_scenarios import batches, batches_in_pairs, batches_on_nodes, levels, levels_in_pairs
 from lost_ranks import dead_rank, silent_rank
 from sync_scenarios import apart, paced_average, sync, sync_on_nodes, sync_pairs, write_checkpoint
@@ -234,6 +236,8 @@ SCENARIOS = {
         batches_in_pairs,
         batches_on_nodes,
         ddp,
+        attached,
+        fsdp,
         silent_rank,
         dead_rank,
     )

@@ -7,7 +7,7 @@ DDP's buckets are told apart by their parameters, since it rebuilds them after i
 last of them. It runs in its own thread and process group, as in a job.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -16,11 +16,13 @@ from pydantic import TypeAdapter
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.futures import Future
+from torch.nn import Parameter
 from torch.nn.parallel import DistributedDataParallel
 
 from trainers.exchange import two_level
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.communication import Communication
+from trainers.exchange.exchange import Exchange
 from trainers.exchange.node_links import NodeLinks, found
 from trainers.exchange.pacing import Unpaced
 from trainers.exchange.step_result import Exchanged
@@ -34,7 +36,7 @@ from trainers.spec.two_way import TwoWayConfig
 from trainers.traffic.buckets import Layer
 
 #: What a gradient may be of: float16 has not the range of the mean that comes back.
-TYPES = {torch.float32, torch.bfloat16}
+TYPES = (torch.float32, torch.bfloat16)
 #: So many neighbouring ranks a node, all ranks on one machine, or a mesh of nodes x ranks of a node.
 PerNode = int | Literal["auto"] | DeviceMesh
 
@@ -62,6 +64,21 @@ def compress_gradients(
     Raises ValueError for a range where a number is needed, for what needs the learning rate or the data, for parameters
     that are neither float32 nor bfloat16, or not on one device, and for nodes that do not hold every rank once.
     """
+    check_config(config)
+    parameters = [each for each in model.parameters() if each.requires_grad]
+    check_types(parameters)
+    device = parameters[0].device
+    node_links = NodeLinks(topology_of(per_node, device), dist.get_rank(), Unpaced())
+    node_links.join()
+    buffer = GradientBuffer([tuple(each.shape) for each in parameters], config, device)
+    exchange = two_level.build(config, buffer, node_links, seed=seed)
+    hook = BucketHook(parameters, buffer, exchange, scale=scale)
+    model.register_comm_hook(None, hook.on_bucket)
+    return CompressedGradients(hook, exchange, node_links)
+
+
+def check_config(config: ExchangeConfig) -> None:
+    """Raise ValueError for a range, and for what needs the learning rate or the data: nothing says them in a script."""
     if ranges := [each.field for each in config.ranges()]:
         raise ValueError(f"`{ranges[0]}` must be one number: nothing searches a range here")
     if isinstance(config, CorrectedConfig) and config.lr_corrected:
@@ -71,19 +88,18 @@ def compress_gradients(
         raise ValueError("`accordion` needs `follow_decay: false` and `epoch_steps`: rates and epochs are unknown here")
     if isinstance(config, TwoWayConfig) and config.follows_rate:
         raise ValueError(f"`{config.kind}` follows the learning rate, which nothing says here: give `doublesqueeze`")
-    parameters = [each for each in model.parameters() if each.requires_grad]
-    types, devices = {each.dtype for each in parameters}, {each.device for each in parameters}
-    if len(devices) != 1 or not types <= TYPES:
-        got = sorted(map(str, types | devices))
-        raise ValueError(f"parameters must be float32 or bfloat16, and on one device, got {', '.join(got)}")
-    node_links = NodeLinks(_topology(per_node, parameters[0].device), dist.get_rank(), Unpaced())
-    node_links.join()
-    handle = CompressedGradients(model, config, node_links, scale=scale, seed=seed)
-    model.register_comm_hook(None, handle.on_bucket)
-    return handle
 
 
-def _topology(per_node: PerNode, device: torch.device) -> Topology:
+def check_types(parameters: Sequence[Parameter], types: Sequence[torch.dtype] = TYPES) -> None:
+    """Raise ValueError unless the parameters are of these types, and on one device."""
+    found_types, devices = {each.dtype for each in parameters}, {each.device for each in parameters}
+    if len(devices) != 1 or not found_types <= {*types}:
+        got = sorted(map(str, found_types | devices))
+        known = " or ".join(str(each).removeprefix("torch.") for each in types)
+        raise ValueError(f"parameters must be {known}, and on one device, got {', '.join(got)}")
+
+
+def topology_of(per_node: PerNode, device: torch.device) -> Topology:
     """Return the nodes of the ranks of the default group; collective."""
     num_workers = dist.get_world_size()
     if per_node == "auto":
@@ -97,28 +113,28 @@ def _topology(per_node: PerNode, device: torch.device) -> Topology:
     return Topology.of(per_node.mesh.tolist())
 
 
-class CompressedGradients:
-    """The handle of one model's exchange. Its state is this rank's own: each rank saves and loads its."""
+class BucketHook:
+    """DDP's communication hook: it gives each bucket to `exchange`, and takes the mean back.
+
+    `scale` is what the loss was multiplied by, and `learning_rate` is that of the step to come.
+    """
 
     def __init__(
         self,
-        model: DistributedDataParallel,
-        config: ExchangeConfig,
-        node_links: NodeLinks,
+        parameters: Sequence[Parameter],
+        buffer: GradientBuffer,
+        exchange: Exchange,
         *,
         scale: Callable[[], float],
-        seed: int,
+        learning_rate: Callable[[], float] = lambda: 1.0,
     ) -> None:
-        parameters = [each for each in model.parameters() if each.requires_grad]
         device = parameters[0].device
         self.last: Exchanged | None = None
         self._no_loss = torch.zeros((), device=device)  # the script has it
-        self._scale = scale
-        self._node_links = node_links
-        self._buffer = GradientBuffer([tuple(each.shape) for each in parameters], config, device)
-        self._layers = {id(each): layer for each, layer in zip(parameters, self._buffer.layers, strict=True)}
-        self._exchange = two_level.build(config, self._buffer, node_links, seed=seed)
-        self._communication = Communication(self._buffer, device, threads=torch.get_num_threads())
+        self._scale, self._learning_rate = scale, learning_rate
+        self._buffer, self._exchange = buffer, exchange
+        self._layers = {id(each): layer for each, layer in zip(parameters, buffer.layers, strict=True)}
+        self._communication = Communication(buffer, device, threads=torch.get_num_threads())
         self._waiting: list[tuple[list[tuple[Layer, Tensor]], Tensor, Future[Tensor]]] = []
 
     def on_bucket(self, _: None, bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]
@@ -143,7 +159,8 @@ class CompressedGradients:
 
         Not before all of it is here: nobody would tell a started exchange that backward has failed.
         """
-        step = self._communication.start(lambda: self._exchange.step(self._no_loss, None, 1.0))
+        rate = self._learning_rate()
+        step = self._communication.start(lambda: self._exchange.step(self._no_loss, None, rate))
         self._buffer.finish()
         waiting, self._waiting = self._waiting, []
         self.last = self._communication.outcome(step)
@@ -154,6 +171,18 @@ class CompressedGradients:
                 else:
                     torch.mul(self._buffer.of(layer).view_as(gradient), scale, out=gradient)
             future.set_result(words)
+
+
+class CompressedGradients:
+    """The handle of one model's exchange. Its state is this rank's own: each rank saves and loads its."""
+
+    def __init__(self, hook: BucketHook, exchange: Exchange, node_links: NodeLinks) -> None:
+        self._hook, self._exchange, self._node_links = hook, exchange, node_links
+
+    @property
+    def last(self) -> Exchanged | None:
+        """The outcome of the last step; None before the first."""
+        return self._hook.last
 
     def take_bytes(self, *, within_node: bool = False) -> dict[Purpose, int]:
         """Return the bytes sent to other nodes since the last such call, by purpose, or within this rank's node."""
@@ -169,10 +198,15 @@ class CompressedGradients:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go back to `state`, which this rank of as many ranks has saved; raises ValueError if it is not like that."""
         live = self._exchange.tensors()
-        shapes = {name: tuple(tensor.shape) for name, tensor in live.items()}
-        given = {name: tuple(tensor.shape) for name, tensor in state["tensors"].items()}
-        if shapes != given:
-            raise ValueError(f"`state` must be of the same exchange, model and number of ranks: {shapes}, got {given}")
+        check_shapes(live, state["tensors"])
         for name, tensor in live.items():
             tensor.copy_(state["tensors"][name])
         self._exchange.load_scalars(state["scalars"])
+
+
+def check_shapes(live: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
+    """Raise ValueError unless `saved` tensors have the names and shapes of the `live` ones."""
+    shapes = {name: tuple(tensor.shape) for name, tensor in live.items()}
+    given = {name: tuple(tensor.shape) for name, tensor in saved.items()}
+    if shapes != given:
+        raise ValueError(f"`state` must be of the same exchange, model and number of ranks: {shapes}, got {given}")

@@ -78,10 +78,10 @@ class NodeLinks:
         parts = torch.split(flat, [tensor.numel() for tensor in tensors])
         return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
 
-    def tell(self, tensor: Tensor) -> None:
+    def tell(self, tensor: Tensor, purpose: Purpose = "control") -> None:
         """Overwrite `tensor` by that of the first rank, on all."""
         for connection in (self.between, self.within):
-            connection.broadcast(tensor, LEADER, {"control": tensor.nbytes})
+            connection.broadcast(tensor, LEADER, {purpose: tensor.nbytes})
 
     def charge_sum(self, parts: Parts) -> None:
         """Bill what `all_reduce_sum` sends of a tensor of `parts`."""

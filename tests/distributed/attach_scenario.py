@@ -1,0 +1,196 @@
+"""What one rank sees of an exchange, and of local updates, that a script of the user's own is given by `attach`."""
+
+import hashlib
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from schedulefree import SGDScheduleFree
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from search.config import BoConfig
+from trainers.attach import Attached, attach
+from trainers.exchange.ddp import CompressionConfig, compress_gradients
+from wiretune.tuner import Tuner
+
+TOPK = {"kind": "topk", "density": 0.05}
+DILOCO = {"kind": "diloco", "period": 4, "outer_momentum": 0.5}
+#: Attached in one piece, and in two halves with the state saved between them.
+KINDS: dict[str, dict[str, Any]] = {
+    "topk": {"exchange": TOPK},
+    "corrected": {"exchange": TOPK | {"lr_corrected": True}},
+    "liec_sgd": {"exchange": {"kind": "liec_sgd", "period": 4}},
+    "diloco": {"sync": DILOCO},
+    "sparse diloco": {"sync": DILOCO, "exchange": {"kind": "sparse_loco"}},
+    "vrl_sgd": {"sync": {"kind": "vrl_sgd", "period": 4}},
+    "cocod_sgd": {"sync": {"kind": "cocod_sgd", "period": 4}},
+}
+#: What is refused, by what it is given; the model is bare, or in float16, where that says so.
+REFUSED: dict[str, dict[str, Any]] = {
+    "bare": {"exchange": TOPK},
+    "bare and dense": {},
+    "float16": {"sync": DILOCO},
+    "a range": {"exchange": {"kind": "topk", "density": (0.01, 0.1)}},
+    "a range of periods": {"sync": {"kind": "diloco", "period": (4, 16)}},
+    "auto": {"exchange": {"kind": "auto"}},
+    "accordion": {"exchange": TOPK | {"levels": {"kind": "accordion", "critical": 0.5}}},
+    "stl_sgd": {"sync": {"kind": "stl_sgd"}},
+    "scale": {"sync": DILOCO, "scale": lambda: 1024.0},
+    "an unknown field": {"sync": {"kind": "diloco", "perod": 4}},
+    "momentum": {"exchange": {"kind": "liec_sgd"}},
+    "schedule-free": {"sync": DILOCO},
+}
+
+
+class Script:
+    """A user's training script. It accumulates gradients of two batches; each rank has data of its own."""
+
+    def __init__(self, rank: int, *, bare: bool = False, momentum: float = 0.0, **how: Any) -> None:
+        torch.manual_seed(rank if bare else 0)  # rank 0's parameters are to be everybody's
+        layers = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4))
+        self.model: nn.Module = layers if bare else DistributedDataParallel(layers, bucket_cap_mb=0.01)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=momentum)
+        self.handle: Attached | None = attach(self.model, self.optimizer, **how) if how else None
+        self.inputs = torch.randn(40, 2, 8, 20, generator=torch.Generator().manual_seed(rank))
+        self.losses: list[float] = []
+
+    def train(self, steps: range) -> "Script":
+        for step in steps:
+            self.step(step, 0.1 if step < 6 else 0.05)
+        return self
+
+    def step(self, step: int, rate: float) -> None:
+        self.optimizer.param_groups[0]["lr"] = rate
+        self.optimizer.zero_grad()
+        for micro, rows in enumerate(self.inputs[step % len(self.inputs)]):
+            is_last = micro == 1 or not isinstance(self.model, DistributedDataParallel)
+            with nullcontext() if is_last else self.model.no_sync():
+                loss = (self.model(rows) - rows[:, :4]).square().mean()
+                loss.backward()
+        self.optimizer.step()
+        self.losses.append(loss.item())
+
+    @property
+    def vector(self) -> Tensor:
+        return nn.utils.parameters_to_vector(self.model.parameters()).detach().clone()
+
+    @property
+    def bits(self) -> str:
+        return hashlib.sha256(self.vector.numpy().tobytes()).hexdigest()
+
+
+def attached(rank: int, num_workers: int) -> dict[str, Any]:
+    """What becomes of the parameters, by what is attached."""
+    return {
+        "dense": _dense(rank),
+        "kinds": {name: _halves(rank, how) for name, how in KINDS.items()},
+        "by compress_gradients": _compressed(rank),
+        "meetings": _meetings(rank),
+        "by hand": _by_hand(rank, num_workers),
+        "lost": _lost(rank),
+        "detached": {name: _detached(rank, KINDS[name]) for name in ("topk", "diloco")},
+        "tuned": _tuned(rank),
+        "refused": {name: _refusal(rank, name) for name in REFUSED},
+    }
+
+
+def _dense(rank: int) -> dict[str, Any]:
+    plain, dense = Script(rank).train(range(12)), Script(rank, exchange={"kind": "none"}).train(range(12))
+    assert dense.handle is not None
+    return {"equal": (plain.losses, plain.bits) == (dense.losses, dense.bits), "bytes": dense.handle.take_bytes()}
+
+
+def _halves(rank: int, how: dict[str, Any]) -> dict[str, Any]:
+    """Training in one piece, in two with the state saved between them, and with steps that are taken back."""
+    whole = Script(rank, **how).train(range(12))
+    first, second = Script(rank, **how).train(range(6)), Script(rank, **how)
+    assert first.handle is not None and second.handle is not None and whole.handle is not None
+    second.handle.load_state_dict(first.handle.state_dict())
+    second.model.load_state_dict(first.model.state_dict())
+    second.train(range(6, 12))
+    first.handle.snapshot("slot")
+    first.train(range(6, 11)).handle.restore("slot")
+    rewound = first.train(range(6, 12)).bits
+    with whole.handle.averaged():
+        averaged = whole.bits
+    taken = whole.handle.take_bytes()
+    return {"whole": whole.bits, "halves": second.bits, "rewound": rewound, "averaged": averaged, "bytes": taken}
+
+
+def _compressed(rank: int) -> str:
+    script = Script(rank)
+    assert isinstance(script.model, DistributedDataParallel)
+    compress_gradients(script.model, CompressionConfig(**TOPK))
+    return script.train(range(12)).bits
+
+
+def _meetings(rank: int) -> dict[str, list[str]]:
+    """The parameters after each of eight steps of DiLoCo, in DDP and bare."""
+    found: dict[str, list[str]] = {}
+    for name, bare in (("ddp", False), ("bare", True)):
+        script = Script(rank, bare=bare, sync=DILOCO)
+        found[name] = [script.train(range(step, step + 1)).bits for step in range(8)]
+    return found
+
+
+def _by_hand(rank: int, num_workers: int) -> bool:
+    """Whether a period of local SGD ends at the mean of what ranks by themselves come to."""
+    script = Script(rank, sync={"kind": "local_sgd", "period": 4}).train(range(4))
+    alone = []
+    for each in range(num_workers):
+        single = Script(0, bare=True, sync={"kind": "local_sgd", "period": 1000})
+        single.inputs = torch.randn(40, 2, 8, 20, generator=torch.Generator().manual_seed(each))
+        alone.append(single.train(range(4)).vector)
+    return torch.allclose(script.vector, torch.stack(alone).mean(dim=0), rtol=1e-5, atol=1e-6)
+
+
+def _lost(rank: int) -> list[bool]:
+    """Whether parameters are finite after each step; one rank's are not in the second."""
+    script = Script(rank, sync=DILOCO)
+    script.inputs[1] *= torch.nan if rank == 1 else 1.0
+    return [bool(script.train(range(step, step + 1)).vector.isfinite().all()) for step in range(5)]
+
+
+def _detached(rank: int, how: dict[str, Any]) -> dict[str, Any]:
+    """A script that lets go of its exchange, beside a plain one that begins there."""
+    script, plain = Script(rank, **how).train(range(6)), Script(rank)
+    assert script.handle is not None
+    script.handle.detach()
+    agreed = script.bits
+    script.handle.take_bytes()
+    plain.model.load_state_dict(script.model.state_dict())
+    same = script.train(range(6, 12)).bits == plain.train(range(6, 12)).bits
+    return {"agreed": agreed, "goes on plainly": same, "bytes": script.handle.take_bytes()}
+
+
+def _tuned(rank: int) -> dict[str, Any]:
+    """The rates of a search while ranks train apart, and whether what stays is training at the committed ones."""
+    how = KINDS["sparse diloco"] | {"momentum": 0.9}
+    script, plain = Script(rank, **how), Script(rank, **how)
+    assert script.handle is not None
+    tuner = Tuner(script.handle, BoConfig(num_stages=1), steps=200, seed=0)
+    rates = []
+    for step in range(200):
+        rates.append(script.optimizer.param_groups[0]["lr"])
+        script.step(step, rates[-1])
+        tuner.report(script.losses[-1])
+    # rank 0 alone has the decisions; the commit begins behind its probes
+    searched = torch.tensor([tuner.decisions[0].search_steps if tuner.decisions else 0])
+    torch.distributed.broadcast(searched, src=0)
+    for step in range(int(searched), 200):
+        plain.step(step, rates[step])
+    return {"rates": rates, "searched": int(searched), "stays": plain.bits == script.bits}
+
+
+def _refusal(rank: int, case: str) -> str:
+    script = Script(rank)
+    model = nn.Linear(4, 4) if case.startswith("bare") else script.model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9 if case == "momentum" else 0.0)
+    if case == "schedule-free":
+        optimizer = SGDScheduleFree(model.parameters(), lr=0.1)
+    try:
+        attach(model.half() if case == "float16" else model, optimizer, **REFUSED[case])
+    except ValueError as error:
+        return str(error)
+    return "nothing"

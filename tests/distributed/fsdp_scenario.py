@@ -1,0 +1,101 @@
+"""What one rank of two replicas of two shards sees, when the replicas exchange gradients under FSDP2."""
+
+import hashlib
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from trainers.attach import attach
+from trainers.exchange.ddp import CompressionConfig
+from trainers.exchange.fsdp import compress_replicas
+
+KINDS: dict[str, dict[str, Any]] = {
+    "none": {"kind": "none"},
+    "everything": {"kind": "threshold", "density": 1.0},
+    "topk": {"kind": "topk", "density": 0.05},
+    "dgc": {"kind": "dgc", "density": 0.05},
+    "qsgd": {"kind": "qsgd"},
+    "signsgd": {"kind": "signsgd"},
+    "doublesqueeze": {"kind": "doublesqueeze"},
+    "blockwise": {"kind": "blockwise"},
+    "sparse_loco": {"kind": "sparse_loco"},
+}
+REFUSED: dict[str, dict[str, Any]] = {
+    "powersgd": {"kind": "powersgd", "rank": 2},
+    "cser": {"kind": "cser"},
+    "levels": {"kind": "topk", "density": 0.05, "levels": {"kind": "warmup", "steps": 10}},
+    "a range": {"kind": "topk", "density": (0.01, 0.1)},
+}
+
+
+class Script:
+    """A user's training script, whose model FSDP2 shards in two groups; sizes do not divide by the shards."""
+
+    def __init__(self, rank: int, mesh: DeviceMesh | None, kind: str | None = None) -> None:
+        torch.manual_seed(0)
+        inner = nn.Sequential(nn.Linear(20, 65), nn.ReLU())
+        self.model: nn.Module = nn.Sequential(inner, nn.Linear(65, 3))
+        if mesh is None:
+            self.model = DistributedDataParallel(self.model)
+        else:
+            fully_shard(inner, mesh=mesh)
+            fully_shard(self.model, mesh=mesh)
+        self.handle = None if kind is None else compress_replicas(self.model, CompressionConfig(**KINDS[kind]), seed=5)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.inputs = torch.randn(40, 8, 20, generator=torch.Generator().manual_seed(rank))
+
+    def train(self, steps: range) -> "Script":
+        for step in steps:
+            self.optimizer.zero_grad()
+            rows = self.inputs[step]
+            (self.model(rows) - rows[:, :3]).square().mean().backward()
+            self.optimizer.step()
+        return self
+
+    @property
+    def weights(self) -> list[Tensor]:
+        """All parameters, whole."""
+        return [getattr(each, "full_tensor", lambda each=each: each)().detach() for each in self.model.parameters()]
+
+    @property
+    def bits(self) -> str:
+        return hashlib.sha256(b"".join(each.numpy().tobytes() for each in self.weights)).hexdigest()
+
+
+def fsdp(rank: int, num_workers: int) -> dict[str, Any]:
+    """Parameters after training by DDP, and by each kind, whole and in two halves."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    plain = Script(rank, None).train(range(12)).weights
+    found: dict[str, Any] = {}
+    for kind in KINDS:
+        whole = Script(rank, mesh["shard"], kind).train(range(12))
+        first, second = Script(rank, mesh["shard"], kind).train(range(6)), Script(rank, mesh["shard"], kind)
+        assert whole.handle is not None and first.handle is not None and second.handle is not None
+        second.handle.load_state_dict(first.handle.state_dict())
+        second.model.load_state_dict(first.model.state_dict())
+        found[kind] = {
+            "whole": whole.bits,
+            "halves": second.train(range(6, 12)).bits,
+            "like ddp": all(map(_alike, whole.weights, plain)),
+            "bytes": sum(whole.handle.take_bytes().values()),
+        }
+    return found | {"refused": {name: _refusal(rank, mesh, name) for name in (*REFUSED, "two dimensions", "attach")}}
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    return torch.allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+def _refusal(rank: int, mesh: DeviceMesh, case: str) -> str:
+    script = Script(rank, mesh if case == "two dimensions" else mesh["shard"])
+    try:
+        if case == "attach":
+            attach(script.model, script.optimizer)
+        compress_replicas(script.model, CompressionConfig(**REFUSED.get(case, KINDS["topk"])))
+    except ValueError as error:
+        return str(error)
+    return "nothing"

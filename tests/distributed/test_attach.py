@@ -1,0 +1,124 @@
+"""Laws of `attach` in a script of the user's own, on two ranks."""
+
+import re
+
+import pytest
+import torch
+from attach_scenario import KINDS, REFUSED, Script
+from scenarios import Reports
+
+from trainers.traffic.collectives import all_reduce
+
+ON_TWO_RANKS = ["attached"]
+NUM_PARAMETERS = 20 * 64 + 64 + 64 * 64 + 64 + 64 * 4 + 4
+
+
+def test_without_an_exchange_it_is_plain_ddp_bit_for_bit(two_ranks: Reports):
+    step = all_reduce(4 * NUM_PARAMETERS, 2).bytes
+
+    for rank in two_ranks["attached"]:
+        assert rank["dense"] == {"equal": True, "bytes": {"gradient": 12 * step}}
+
+
+def test_it_exchanges_like_compress_gradients(two_ranks: Reports):
+    for rank in two_ranks["attached"]:
+        assert rank["kinds"]["topk"]["whole"] == rank["by compress_gradients"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_loaded_state_trains_on_bit_for_bit(two_ranks: Reports, kind: str):
+    for rank in two_ranks["attached"]:
+        assert rank["kinds"][kind]["halves"] == rank["kinds"][kind]["whole"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_steps_that_are_taken_back_leave_no_trace(two_ranks: Reports, kind: str):
+    for rank in two_ranks["attached"]:
+        assert rank["kinds"][kind]["rewound"] == rank["kinds"][kind]["whole"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ranks_evaluate_one_mean(two_ranks: Reports, kind: str):
+    assert len({rank["kinds"][kind]["averaged"] for rank in two_ranks["attached"]}) == 1
+
+
+def test_a_residual_can_follow_the_optimizers_rate(two_ranks: Reports):
+    for rank in two_ranks["attached"]:
+        assert rank["kinds"]["corrected"]["whole"] != rank["kinds"]["topk"]["whole"]
+
+
+@pytest.mark.parametrize("wrapping", ["ddp", "bare"])
+def test_ranks_differ_until_they_meet(two_ranks: Reports, wrapping: str):
+    first, second = (rank["meetings"][wrapping] for rank in two_ranks["attached"])
+
+    assert [one == other for one, other in zip(first, second, strict=True)] == [False, False, False, True] * 2
+
+
+def test_a_bare_model_meets_as_one_in_ddp_does(two_ranks: Reports):
+    for rank in two_ranks["attached"]:
+        assert rank["meetings"]["bare"] == rank["meetings"]["ddp"]
+
+
+def test_ranks_meet_at_the_mean_of_where_they_went(two_ranks: Reports):
+    assert all(rank["by hand"] for rank in two_ranks["attached"])
+
+
+def test_local_updates_send_parameters_when_ranks_meet_and_nothing_else(two_ranks: Reports):
+    meeting = all_reduce(4 * (NUM_PARAMETERS + 1), 2).bytes  # with the loss
+    for rank in two_ranks["attached"]:
+        taken = rank["kinds"]["diloco"]["bytes"]
+        assert taken.keys() <= {"parameters", "control", "state"}
+        assert taken["parameters"] + taken["control"] == 3 * meeting
+
+
+def test_a_rank_whose_parameters_are_lost_stops_the_others_too(two_ranks: Reports):
+    assert [rank["lost"] for rank in two_ranks["attached"]] == [
+        [True, True, True, False, False],
+        [True, False, False, False, False],
+    ]
+
+
+@pytest.mark.parametrize("kind", ["topk", "diloco"])
+def test_what_is_detached_goes_on_as_plain_ddp(two_ranks: Reports, kind: str):
+    ranks = [rank["detached"][kind] for rank in two_ranks["attached"]]
+
+    assert len({rank["agreed"] for rank in ranks}) == 1
+    assert all(rank["goes on plainly"] and rank["bytes"] == {} for rank in ranks)
+
+
+def test_a_search_while_ranks_train_apart_leaves_training_at_the_committed_rates(two_ranks: Reports):
+    first, second = (rank["tuned"] for rank in two_ranks["attached"])
+
+    assert first["rates"] == second["rates"]
+    assert len(set(first["rates"][: first["searched"]])) > 3
+    assert first["stays"] and second["stays"]
+
+
+MESSAGES = {
+    "bare": "`model` must be a DistributedDataParallel, .* got Linear: wrap it, or give `sync=",
+    "bare and dense": "`model` must be a DistributedDataParallel",
+    "float16": "parameters must be float32, .*got cpu, torch.float16",
+    "a range": "`exchange/density` must be one number",
+    "a range of periods": "`sync/period` must be one number",
+    "auto": "`exchange` must be of one kind",
+    "accordion": "`accordion` needs `epoch_steps`",
+    "stl_sgd": "`sync` must leave rates and gradients to the loop, and `stl_sgd` sets its own",
+    "scale": "`scale` must be left out with `diloco`",
+    "an unknown field": "perod",
+    "schedule-free": "`optimizer` must train what it evaluates .*got SGDScheduleFree",
+    "momentum": r"give `optimizer: \{kind: sgd, momentum: 0.0\}`",
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_does_not_go_in_a_loop_of_ones_own_is_refused(two_ranks: Reports, case: str):
+    for rank in two_ranks["attached"]:
+        assert re.search(MESSAGES[case], rank["refused"][case])
+
+
+def test_one_process_needs_no_group():
+    script = Script(0, bare=True, sync={"kind": "diloco", "period": 4}).train(range(8))
+
+    assert script.handle is not None
+    assert script.handle.take_bytes() == {"state": 0, "parameters": 0, "control": 0}
+    assert torch.isfinite(script.vector).all()

@@ -1,0 +1,47 @@
+"""Laws of the exchange between replicas that FSDP2 shards: two replicas of two shards."""
+
+import re
+
+import pytest
+from fsdp_scenario import KINDS
+from scenarios import Reports
+
+ON_FOUR_RANKS = ["fsdp"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_replicas_stay_equal(four_ranks: Reports, kind: str):
+    assert len({rank[kind]["whole"] for rank in four_ranks["fsdp"]}) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_loaded_state_trains_on_bit_for_bit(four_ranks: Reports, kind: str):
+    for rank in four_ranks["fsdp"]:
+        assert rank[kind]["halves"] == rank[kind]["whole"]
+
+
+def test_where_everything_is_sent_it_trains_like_plain_ddp(four_ranks: Reports):
+    for rank in four_ranks["fsdp"]:
+        assert rank["none"]["like ddp"] and rank["everything"]["like ddp"]
+
+
+@pytest.mark.parametrize("kind", ["topk", "signsgd", "sparse_loco"])
+def test_replicas_send_less_than_a_dense_shard(four_ranks: Reports, kind: str):
+    for rank in four_ranks["fsdp"]:
+        assert 0 < rank[kind]["bytes"] < rank["none"]["bytes"] / 2
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        ("powersgd", "`powersgd` looks at matrices or layers"),
+        ("cser", "`cser` follows the learning rate"),
+        ("levels", "`levels` must be `static` .*got `warmup`"),
+        ("a range", "`density` must be one number"),
+        ("two dimensions", "`model` must be sharded over one dimension"),
+        ("attach", "`model` must hold its parameters whole"),
+    ],
+)
+def test_what_a_shard_cannot_do_is_refused(four_ranks: Reports, case: str, message: str):
+    for rank in four_ranks["fsdp"]:
+        assert re.search(message, rank["refused"][case])

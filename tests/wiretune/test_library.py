@@ -1,0 +1,43 @@
+"""The package `wiretune`: public names that resolve, that a page explains, and that load nothing before their use."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import wiretune
+
+ROOT = Path(__file__).parents[2]
+HEAVY = ("torch", "ray", "pydantic", "httpx2", "numpy")
+
+
+@pytest.mark.parametrize("name", wiretune.__all__)
+def test_a_public_name_is_there(name: str):
+    assert getattr(wiretune, name).__name__ == name
+
+
+def test_the_page_explains_the_public_names_and_no_others():
+    rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/library.md").read_text(), re.M)
+
+    assert sorted(rows) == wiretune.__all__
+
+
+def test_a_type_checker_sees_the_names_that_there_are():
+    stated = re.findall(r"(\w+) as \1", Path(wiretune.__file__).read_text())
+
+    assert sorted(stated) == wiretune.__all__
+
+
+def test_another_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="has no attribute 'Trainer'"):
+        _ = wiretune.Trainer
+
+
+def test_importing_it_loads_nothing_heavy():
+    program = f"import sys, wiretune; print([each for each in {HEAVY} if each in sys.modules])"
+
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,118 @@
+"""A controller in a loop: what probes did is undone, and what stays is training at the rates that it committed."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import wiretune
+
+STEPS = 200
+
+
+class Script:
+    """A user's loop on one batch, whose loss falls to 0; `report` is called once a step."""
+
+    def __init__(self, **how: Any) -> None:
+        torch.manual_seed(0)
+        self.model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.BatchNorm1d(16), nn.Linear(16, 1))
+        groups: list[dict[str, Any]] = [{"params": self.model[0].parameters()}]
+        groups.append({"params": self.model[2:].parameters(), "lr": 0.002})
+        self.optimizer = torch.optim.SGD(groups, lr=0.001, momentum=0.9)
+        self.tuner = wiretune.attach(self.model, self.optimizer, **how) if how else None
+        self.inputs = torch.randn(32, 8)
+        self.losses: list[float] = []
+        self.rates: list[tuple[float, float]] = []
+
+    def step(self) -> None:
+        self.optimizer.zero_grad()
+        loss = (self.model(self.inputs) - self.inputs[:, :1]).square().mean()
+        loss.backward()
+        self.optimizer.step()
+        self.losses.append(loss.item())
+        first, second = self.optimizer.param_groups
+        self.rates.append((first["lr"], second["lr"]))
+        if isinstance(self.tuner, wiretune.Tuner):
+            self.tuner.report(loss)
+
+    @property
+    def state(self) -> list[Tensor]:
+        return [each.clone() for each in self.model.state_dict().values()]
+
+
+@pytest.fixture(scope="module")
+def tuned() -> Script:
+    script = Script(controller={"kind": "bo", "num_stages": 1}, steps=STEPS)
+    for _ in range(STEPS):
+        script.step()
+    return script
+
+
+def test_every_probe_begins_where_the_run_began(tuned: Script):
+    assert isinstance(tuned.tuner, wiretune.Tuner)
+    probes = [probe.candidate for probe in tuned.tuner.decisions[0].probes]
+    lengths = [probe.allowance.steps or 0 for probe in probes]
+    starts = [sum(lengths[:index]) for index in range(len(lengths) + 1)]  # the last is the commit's
+
+    assert len({tuned.rates[start] for start in starts[:-1]}) == len(probes) > 3
+    assert {tuned.losses[start] for start in starts} == {tuned.losses[0]}
+
+
+def test_what_stays_is_plain_training_at_the_committed_rates(tuned: Script):
+    assert isinstance(tuned.tuner, wiretune.Tuner)
+    committed = tuned.rates[tuned.tuner.decisions[0].search_steps :]
+    plain = Script()
+
+    for rates in committed:
+        for group, rate in zip(plain.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+        plain.step()
+
+    assert len(committed) > STEPS / 2
+    assert all(map(torch.equal, plain.state, tuned.state))
+
+
+def test_groups_keep_their_ratio(tuned: Script):
+    assert all(second == 2 * first for first, second in tuned.rates)
+
+
+def test_after_the_budget_the_last_rate_stays():
+    script = Script(controller={"kind": "linear"}, steps=5)
+
+    for _ in range(7):
+        script.step()
+
+    falling, after = script.rates[:5], script.rates[5:]
+    assert sorted(set(falling), reverse=True) == falling
+    assert after == [falling[-1]] * 2
+
+
+def test_a_controller_that_does_not_search_changes_no_loss():
+    fixed, plain = Script(controller={"kind": "fixed"}, steps=20), Script()
+
+    for _ in range(20):
+        fixed.step()
+        plain.step()
+
+    assert fixed.losses == plain.losses
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"controller": {"kind": "bo"}}, "`steps` must be"),
+        ({"controller": {"kind": "bo", "prob": 3}, "steps": 100}, "prob"),
+        ({"controller": {"kind": "autolars"}, "steps": 100}, "autolars"),
+    ],
+)
+def test_a_controller_that_a_job_would_refuse_is_refused(how: dict[str, Any], message: str):
+    with pytest.raises(ValueError, match=message):
+        Script(**how)
+
+
+def test_a_rate_of_zero_is_no_guess():
+    model = nn.Linear(4, 4)
+
+    with pytest.raises(ValueError, match="must have a positive learning rate"):
+        wiretune.attach(model, torch.optim.SGD(model.parameters(), lr=0.0), controller={"kind": "bo"}, steps=100)

@@ -1,0 +1,283 @@
+"""Exchange and local updates in a training loop of the user's own, whatever drives it.
+
+    handle = attach(ddp, optimizer, exchange={"kind": "topk", "density": 0.01})
+    handle = attach(model, optimizer, sync={"kind": "diloco", "period": 20})
+
+The loop calls `backward()` and `optimizer.step()` as before. DDP's communication hook exchanges gradients, and a hook
+of the optimizer counts its steps and lets ranks meet.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.fsdp import FSDPModule
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
+
+from trainers.exchange.buffer import GradientBuffer
+from trainers.exchange.ddp import TYPES, BucketHook, PerNode, check_shapes, check_types, topology_of
+from trainers.exchange.node_links import NodeLinks
+from trainers.exchange.pacing import Unpaced
+from trainers.exchange.step_result import Exchanged
+from trainers.exchange.topology import Topology
+from trainers.methods.blocks import blocks
+from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.methods.levels.spec import AccordionConfig
+from trainers.methods.optimizer.optimizers import Optimizer
+from trainers.methods.optimizer.spec import OptimizerConfig, OwnOptimizerConfig, SgdConfig
+from trainers.methods.sync import build
+from trainers.methods.sync.parts import PolicyParts
+from trainers.methods.sync.policy import Parts, PolicyBase, Update
+from trainers.segment import Purpose
+from trainers.snapshot import Buffers, State, Steps, Tensors, load_scalars, scalars_of, tensors_of
+from trainers.spec.exchange import ExchangeBase
+from trainers.spec.replica import MAX_THREADS, ReplicaConfig
+from trainers.spec.sync import SyncBase
+from trainers.spec.two_way import DriftingConfig
+from trainers.spec.workloads import OwnWorkload
+
+#: A part of a job, as its configuration or as its fields.
+Exchanging = ExchangeBase | Mapping[str, Any]
+Syncing = SyncBase | Mapping[str, Any]
+#: A communication hook of DDP, which gets a `torch.distributed.GradBucket`.
+Send = Callable[[None, Any], Future[Tensor]]
+
+
+def attach(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    exchange: Exchanging | None = None,
+    sync: Syncing | None = None,
+    per_node: PerNode = 1,
+    scale: Callable[[], float] | None = None,
+    seed: int = 0,
+) -> "Attached":
+    """Have the ranks that train `model` by `optimizer` exchange as `exchange` and `sync` say. All ranks must call this.
+
+    `model` is a DistributedDataParallel, or has one inside (Accelerate, Lightning, Fabric). With a `sync` that trains
+    apart it may be a bare module: rank 0's parameters and buffers become everybody's, and the default process group
+    connects the ranks. By default gradients are exchanged densely in every step: nothing changes but that bytes are
+    counted. `per_node`, `scale` and `seed` are those of `compress_gradients`.
+
+    Raises ValueError (pydantic.ValidationError for a field) for what a job would refuse, for a range, for what needs
+    the data, for what sets rates or gradients of its own, and for a model that cannot be exchanged like that.
+    """
+    while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
+        optimizer = inner  # Accelerate, Lightning and Fabric wrap it
+    config = _config(optimizer, exchange or {"kind": "none"}, sync or {"kind": "every_step"}, seed=seed)
+    ddp = next((each for each in model.modules() if isinstance(each, DistributedDataParallel)), None)
+    if any(isinstance(each, FSDPModule) for each in model.modules()):
+        raise ValueError("`model` must hold its parameters whole, got one that FSDP shards: see `compress_replicas`")
+    trains_apart = config.sync.payload == "parameters"
+    num_workers = dist.get_world_size() if dist.is_initialized() else 1
+    if ddp is None and num_workers > 1 and not trains_apart:
+        raise ValueError(
+            f"`model` must be a DistributedDataParallel, which exchanges gradients in every step, got "
+            f"{type(model).__name__}: wrap it, or give `sync={{'kind': 'diloco'}}`"
+        )
+    if ddp is not None and ddp.process_group.size() != num_workers:
+        raise ValueError(f"`model` must be one of all {num_workers} ranks, got one of {ddp.process_group.size()}")
+    if trains_apart and scale is not None:
+        raise ValueError(f"`scale` must be left out with `{config.sync.kind}`: one rank alone would skip a step")
+    if trains_apart and callable(getattr(optimizer, "eval", None)):
+        raise ValueError(
+            f"`optimizer` must train what it evaluates where ranks meet, got {type(optimizer).__name__}, whose second "
+            "iterate would stay apart: take another, or train Schedule-Free as a job"
+        )
+    parameters = [each for each in model.parameters() if each.requires_grad]
+    check_types(parameters, (torch.float32,) if trains_apart else TYPES)
+    node_links = _connected(per_node, config, parameters[0].device)
+    return Attached(config, model, ddp, optimizer, node_links, scale=scale or (lambda: 1.0))
+
+
+def _config(optimizer: torch.optim.Optimizer, exchange: Exchanging, sync: Syncing, *, seed: int) -> ReplicaConfig:
+    """Return what a job with this optimizer would train by."""
+    config = ReplicaConfig.model_validate(
+        {
+            "workload": OwnWorkload(factory="script:model"),  # nobody builds it
+            "optimizer": _described(optimizer),
+            "exchange": exchange,
+            "sync": sync,
+            "seed": seed,
+            "threads": min(torch.get_num_threads(), MAX_THREADS),
+        }
+    )
+    if ranges := [each.field for each in config.ranges()]:
+        raise ValueError(f"`{ranges[0]}` must be one number: nothing searches a range here")
+    if config.exchange.competes:
+        raise ValueError(f"`exchange` must be of one kind: nothing chooses here, got `{config.exchange.kind}`")
+    levels = getattr(config.exchange, "levels", None)
+    if isinstance(levels, AccordionConfig) and levels.epoch_steps is None:
+        raise ValueError("`accordion` needs `epoch_steps`: nothing says here how long an epoch of the data is")
+    return config
+
+
+def _described(optimizer: torch.optim.Optimizer) -> OptimizerConfig:
+    """Return the job's optimizer that is like `optimizer`: exchanges that need plain SGD look at its momentum."""
+    if type(optimizer) is not torch.optim.SGD:
+        return OwnOptimizerConfig()
+    first = optimizer.param_groups[0]
+    return SgdConfig(**{name: first[name] for name in ("momentum", "nesterov", "weight_decay")})
+
+
+def _connected(per_node: PerNode, config: ReplicaConfig, device: torch.device) -> NodeLinks:
+    """Return links between the ranks of the default group, or of this process alone if there is none; collective."""
+    topology = topology_of(per_node, device) if dist.is_initialized() else Topology.stated(1, 1)
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    node_links = NodeLinks(topology, rank, Unpaced(), payload=config.sync.payload)
+    node_links.join()
+    return node_links
+
+
+class Attached:
+    """The handle of one model's exchange. Its state is this rank's own: each rank saves and loads its.
+
+    What is not finite on one rank is so on all: a step leaves infinite gradients, which a GradScaler skips, and a
+    meeting leaves parameters that are not a number. No memory changes then.
+    """
+
+    def __init__(
+        self,
+        config: ReplicaConfig,
+        model: nn.Module,
+        ddp: DistributedDataParallel | None,
+        optimizer: torch.optim.Optimizer,
+        node_links: NodeLinks,
+        *,
+        scale: Callable[[], float],
+    ) -> None:
+        self.last: Exchanged | None = None  # outcome of the last step; None before the first
+        self._config, self.node_links, self.optimizer = config, node_links, optimizer
+        parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
+        buffers = dict(model.named_buffers())
+        self._parameters = [each.detach() for each in parameters.values()]
+        if ddp is None:
+            for tensor in (*self._parameters, *buffers.values()):
+                node_links.tell(tensor, "state")
+        names = {parameter: name for name, parameter in parameters.items()}
+        wrapped = Optimizer(OwnOptimizerConfig(), optimizer, names, brought=())
+        buffer = GradientBuffer([tuple(each.shape) for each in names], config.exchange, self._parameters[0].device)
+        self._sync = build.build(PolicyParts(config, wrapped, buffer, node_links, blocks.build(config, model, buffer)))
+        self._check_policy()
+        self._steps = Steps()
+        shared, own = self._sync.divide({})
+        self._parts: Parts = shared | own | {"exchange": self._sync.exchange, "steps": self._steps}
+        trained: Parts = {"parameters": Tensors(parameters), "buffers": Buffers(buffers), "optimizer": wrapped}
+        self._state = State(shared={}, own=self._parts | trained)
+        self._hook = BucketHook([*names], buffer, self._sync.gradients, scale=scale, learning_rate=self._rate)
+        self._on_bucket: Send = self._hook.on_bucket
+        self._undo: list[Callable[[], None]] = [optimizer.register_step_post_hook(self._advance).remove]
+        if ddp is not None:
+            self._enter(ddp)
+
+    def _check_policy(self) -> None:
+        for name in ("learning_rate", "amend"):
+            if getattr(type(self._sync), name) is not getattr(PolicyBase, name):
+                raise ValueError(
+                    f"`sync` must leave rates and gradients to the loop, and `{self._config.sync.kind}` sets its own: "
+                    "give {'kind': 'local_sgd'}, or train it as a job"
+                )
+
+    def _enter(self, ddp: DistributedDataParallel) -> None:
+        """Take the place of DDP's all-reduce, unless that is all that is asked for."""
+        broadcasts = ddp.broadcast_buffers
+        if self._config.sync.payload == "parameters":
+            self._on_bucket, ddp.broadcast_buffers = _keep, False  # buffers are each rank's own, as in a job
+        elif isinstance(self._config.exchange, NoneConfig) and self.node_links.share == 1:
+            self._undo.append(ddp.register_forward_hook(self._count).remove)
+            return
+
+        def hook(_: None, bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]
+            return self._on_bucket(None, bucket)  # which may change: DDP never lets a hook go
+
+        def undo() -> None:
+            self._on_bucket = lambda _, bucket: allreduce_hook(ddp.process_group, bucket)
+            ddp.broadcast_buffers = broadcasts
+
+        ddp.register_comm_hook(None, hook)
+        self._undo.append(undo)
+
+    def _count(self, ddp: DistributedDataParallel, *_: object) -> None:
+        """Bill the all-reduce of the backward to come, under the condition of DDP's own forward."""
+        if torch.is_grad_enabled() and ddp.require_backward_grad_sync:
+            self.node_links.charge_sum({"gradient": sum(each.nbytes for each in self._parameters)})
+
+    def _rate(self) -> float:
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    def _advance(self, *_: object) -> None:
+        """Count a step of the optimizer, and let the ranks meet if it is time to."""
+        self._steps.taken += 1
+        stepped = self._hook.last or Exchanged(loss=0.0)
+        self.last = self._sync.advance(stepped, Update(self._steps.taken, self._rate(), None, None))
+        if self.last.diverged and not stepped.diverged:  # else some ranks would train on beside one that is lost
+            torch._foreach_mul_(self._parameters, math.nan)
+
+    def take_bytes(self, *, within_node: bool = False) -> dict[Purpose, int]:
+        """Return the bytes sent to other nodes since the last such call, by purpose, or within this rank's node."""
+        return (self.node_links.within if within_node else self.node_links.between).ledger.take()
+
+    def _agree(self) -> None:
+        """Give all ranks the mean of their parameters, if these differ; collective."""
+        self._sync.settle()
+        if self._sync.is_apart:
+            drifts = isinstance(self._config.exchange, DriftingConfig)
+            copies = self.node_links.copies if drifts else self.node_links.topology.num_workers
+            torch._foreach_copy_(self._parameters, self.node_links.average(self._parameters, "state", over=copies))
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Lend the model the mean of the ranks' parameters, to evaluate it or to save it; collective."""
+        own = [each.clone() for each in self._parameters]
+        self._agree()
+        try:
+            yield
+        finally:
+            torch._foreach_copy_(self._parameters, own)
+
+    def detach(self) -> None:
+        """Leave model and optimizer to themselves, with the mean of the ranks' parameters; collective.
+
+        A DistributedDataParallel averages gradients by torch's `allreduce_hook` from then on.
+        """
+        self._agree()
+        for undo in self._undo:
+            undo()
+        self._undo.clear()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return this rank's memories and what goes with them: tensors, and JSON-compatible scalars.
+
+        The ranks' parameters and optimizers belong to it, as they may differ: each rank saves its own.
+        """
+        tensors = {name: tensor.clone() for name, tensor in tensors_of(self._parts).items()}
+        return {"tensors": tensors, "scalars": scalars_of(self._parts)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go back to `state`, which this rank of as many ranks has saved; raises ValueError if it is not like that."""
+        live = tensors_of(self._parts)
+        check_shapes(live, state["tensors"])
+        torch._foreach_copy_(list(live.values()), [state["tensors"][name] for name in live])
+        load_scalars(self._parts, state["scalars"])
+
+    def snapshot(self, slot: str) -> None:
+        """Keep a copy of model, optimizer and memories in memory under the name `slot`."""
+        self._state.snapshot(slot)
+
+    def restore(self, slot: str) -> None:
+        """Go back to the copy in `slot`; KeyError if there is none."""
+        self._state.restore(slot)
+
+
+def _keep(_: None, bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]
+    """Leave DDP the rank's own gradient."""
+    future: Future[Tensor] = Future()
+    future.set_result(bucket.buffer())
+    return future

@@ -1,0 +1,146 @@
+"""Our exchanges between the replicas of a model that FSDP2 shards, in a training script of the user's own.
+
+    mesh = init_device_mesh("cpu", (2, 4), mesh_dim_names=("replicate", "shard"))
+    fully_shard(model, mesh=mesh["shard"])
+    handle = compress_replicas(model, CompressionConfig(kind="topk", density=0.01))
+
+A replica sums gradients by FSDP's reduce-scatter. Behind it, each rank exchanges its shard with the ranks that have the
+same shard in the other replicas. FSDP does that for one group of parameters after the other, and each has an exchange.
+"""
+
+from collections.abc import Mapping
+from math import ceil, prod
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+from trainers.exchange import two_level
+from trainers.exchange.buffer import GradientBuffer
+from trainers.exchange.ddp import check_config, check_shapes
+from trainers.exchange.node_links import NodeLinks
+from trainers.exchange.pacing import Unpaced
+from trainers.exchange.topology import Topology
+from trainers.methods.exchange.auto.spec import ExchangeConfig
+from trainers.methods.exchange.blockwise.spec import BlockwiseConfig
+from trainers.methods.exchange.dense.spec import DenseBase
+from trainers.methods.exchange.doublesqueeze.spec import DoubleSqueezeConfig
+from trainers.methods.exchange.sparse_loco.spec import SparseLoCoConfig
+from trainers.segment import Purpose
+from trainers.snapshot import load_scalars, scalars_of, tensors_of
+from trainers.spec.quantized import QuantizedBase
+from trainers.spec.sparse import SparseConfig
+
+#: Kinds that look at entries and not at matrices or layers, of which a shard has none.
+FLAT = (DenseBase, SparseConfig, QuantizedBase, DoubleSqueezeConfig, BlockwiseConfig, SparseLoCoConfig)
+
+
+def compress_replicas(model: nn.Module, config: ExchangeConfig, *, seed: int = 0) -> "CompressedReplicas":
+    """Have the replicas of `model` exchange gradients as `config` says, from its next backward on; collective.
+
+    `model` is sharded by `fully_shard` over one dimension of a mesh of all ranks, replicas x shards, whose rows are
+    neighbouring ranks. A step whose gradients are not finite on some replica leaves infinity in them on all.
+
+    Raises ValueError for what `compress_gradients` refuses, for kinds that look at matrices or layers, for `levels`,
+    and for a model that is not sharded like that.
+    """
+    check_config(config)
+    if not isinstance(config, FLAT):
+        raise ValueError(f"`{config.kind}` looks at matrices or layers, and a shard has none: give `topk`")
+    if config.level_policy != "static":
+        raise ValueError(f"`levels` must be `static` where a model is sharded, got `{config.level_policy}`")
+    shards = _shards_of(model)
+    node_links = _between_replicas(shards)
+    hooks = {}
+    for name, module in model.named_modules():
+        if isinstance(module, FSDPModule) and (own := _own_parameters(module)):  # type: ignore[arg-type]  # a mixin
+            hooks[name] = ShardHook(own, config, node_links, num_shards=len(shards), seed=seed)
+            module.set_all_reduce_hook(hooks[name].exchange)
+    return CompressedReplicas(hooks, node_links)
+
+
+def _shards_of(model: nn.Module) -> list[int]:
+    """Return the ranks that have the shards of this rank's replica."""
+    meshes = {each.device_mesh for each in model.parameters() if isinstance(each, DTensor)}
+    if len(meshes) == 1 and (mesh := meshes.pop()).ndim == 1:
+        ranks: list[int] = mesh.mesh.tolist()
+        first = dist.get_rank() // len(ranks) * len(ranks)
+        if ranks == list(range(first, first + len(ranks))) and len(ranks) < dist.get_world_size():
+            return ranks
+    raise ValueError(
+        "`model` must be sharded over one dimension of a mesh of replicas x shards, where replicas are neighbouring "
+        'ranks: `fully_shard(model, mesh=mesh["shard"])`'
+    )
+
+
+def _between_replicas(shards: list[int]) -> NodeLinks:
+    """Return links to the ranks that have this rank's shard of other replicas; collective."""
+    size = len(shards)
+    num_replicas = dist.get_world_size() // size
+    node_links = NodeLinks(Topology.stated(num_replicas, 1), dist.get_rank() // size, Unpaced())
+    for shard in range(size):
+        group = dist.new_group([replica * size + shard for replica in range(num_replicas)])
+        if shard == dist.get_rank() % size:
+            node_links.between.group = group
+    return node_links
+
+
+def _own_parameters(module: nn.Module) -> list[DTensor]:
+    """Return the trained parameters that FSDP reduces together for `module`."""
+    inside = [each for each in module.modules() if isinstance(each, FSDPModule) and each is not module]
+    others = {id(parameter) for each in inside for parameter in each.parameters()}
+    return [each for each in module.parameters() if each.requires_grad and id(each) not in others]  # type: ignore[misc]
+
+
+class ShardHook:
+    """Exchanges this rank's shard of the gradients of `parameters`, flat and padded, as FSDP has them."""
+
+    def __init__(
+        self, parameters: list[DTensor], config: ExchangeConfig, node_links: NodeLinks, *, num_shards: int, seed: int
+    ) -> None:
+        device = parameters[0].device
+        length = sum(ceil(each.shape[0] / num_shards) * prod(each.shape[1:]) for each in parameters)
+        self._no_loss = torch.zeros((), device=device)  # the script has it
+        self._buffer = GradientBuffer([(length,)], config, device)
+        self.between = two_level.build(config, self._buffer, node_links, seed=seed)
+
+    def exchange(self, shard: Tensor) -> None:
+        """Replace `shard` `(n,)` by its mean over the replicas, in place; raises ValueError for another length."""
+        if shard.shape != self._buffer.gradient.shape:
+            expected = len(self._buffer.gradient)
+            raise ValueError(f"a step must use all trained parameters, {expected} entries here, got {len(shard)}")
+        self._buffer.expect()
+        self._buffer.gradient.copy_(shard)
+        self._buffer.finish()
+        if self.between.step(self._no_loss, None, 1.0).diverged:
+            shard.fill_(torch.inf)
+        else:
+            shard.copy_(self._buffer.gradient)
+
+
+class CompressedReplicas:
+    """The handle of one model's exchange. Its state is this rank's own: each rank saves and loads its."""
+
+    def __init__(self, hooks: Mapping[str, ShardHook], node_links: NodeLinks) -> None:
+        self._exchanges = {name: hook.between for name, hook in hooks.items()}
+        self._node_links = node_links
+
+    def take_bytes(self) -> dict[Purpose, int]:
+        """Return the bytes sent to other replicas since the last such call, by purpose."""
+        return self._node_links.between.ledger.take()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return this rank's memories and what goes with them: tensors, and JSON-compatible scalars."""
+        tensors = {name: tensor.clone() for name, tensor in tensors_of(self._exchanges).items()}
+        return {"tensors": tensors, "scalars": scalars_of(self._exchanges)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go back to `state`, which this rank of as many ranks has saved; raises ValueError if it is not like that."""
+        live = tensors_of(self._exchanges)
+        check_shapes(live, state["tensors"])
+        for name, tensor in live.items():
+            tensor.copy_(state["tensors"][name])
+        load_scalars(self._exchanges, state["scalars"])

@@ -1,0 +1,69 @@
+"""The public names of Wiretune, each imported at its first use: `import wiretune` loads neither torch nor ray."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from api.client import ApiError as ApiError, Client as Client, Unreachable as Unreachable
+    from search.bayesian.controller import Controller as Controller
+    from search.config import BoConfig as BoConfig, Budget as Budget
+    from search.schedule import Schedule as Schedule
+    from search.space import SearchSpace as SearchSpace
+    from search.types import (
+        Candidate as Candidate,
+        Decision as Decision,
+        Observation as Observation,
+        Spent as Spent,
+        Values as Values,
+    )
+    from trainers.attach import Attached as Attached
+    from trainers.exchange.ddp import (
+        CompressedGradients as CompressedGradients,
+        CompressionConfig as CompressionConfig,
+        compress_gradients as compress_gradients,
+    )
+    from trainers.exchange.fsdp import (
+        CompressedReplicas as CompressedReplicas,
+        compress_replicas as compress_replicas,
+    )
+    from trainers.workload import Workload as Workload, WorkloadError as WorkloadError
+    from wiretune.loop import attach as attach
+    from wiretune.tuner import Tuner as Tuner
+
+_HOMES = {
+    "ApiError": "api.client",
+    "Attached": "trainers.attach",
+    "BoConfig": "search.config",
+    "Budget": "search.config",
+    "Candidate": "search.types",
+    "Client": "api.client",
+    "CompressedGradients": "trainers.exchange.ddp",
+    "CompressedReplicas": "trainers.exchange.fsdp",
+    "CompressionConfig": "trainers.exchange.ddp",
+    "Controller": "search.bayesian.controller",
+    "Decision": "search.types",
+    "Observation": "search.types",
+    "Schedule": "search.schedule",
+    "SearchSpace": "search.space",
+    "Spent": "search.types",
+    "Tuner": "wiretune.tuner",
+    "Unreachable": "api.client",
+    "Values": "search.types",
+    "Workload": "trainers.workload",
+    "WorkloadError": "trainers.workload",
+    "attach": "wiretune.loop",
+    "compress_gradients": "trainers.exchange.ddp",
+    "compress_replicas": "trainers.exchange.fsdp",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'wiretune' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__
