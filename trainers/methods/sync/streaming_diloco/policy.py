@@ -123,6 +123,9 @@ class StreamingDiLoCo(Local):
             self._launch(outcome, update)
         return outcome
 
+    def _is_due(self, update: Update) -> bool:
+        return self._since >= self._period  # the configuration's: no other is asked for
+
     def _launch(self, outcome: Exchanged, update: Update) -> None:
         fragment = self._fragments[self._turn]
         mean, sent = (vector[: len(fragment.anchor)] for vector in (self._mean, self._sent))
