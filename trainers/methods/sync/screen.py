@@ -101,7 +101,10 @@ def build(config: CompressedUpdatesConfig, node_links: NodeLinks) -> Screen:
 
 
 def weighted(moved: Tensor, outcome: Exchanged, weight: float) -> tuple[Tensor, Exchanged]:
-    """Return what a rank of this `weight` sends: zeros, and no loss, where it is 0, whatever there was."""
+    """Return what a rank of this `weight` sends, in the place of `moved`, and its loss.
+
+    Where the weight is 0 these are zeros, whatever there was.
+    """
     if not weight:
-        return torch.zeros_like(moved), replace(outcome, loss=0.0)
-    return weight * moved, replace(outcome, loss=weight * outcome.loss)
+        return moved.zero_(), replace(outcome, loss=0.0)
+    return moved.mul_(weight), replace(outcome, loss=weight * outcome.loss)

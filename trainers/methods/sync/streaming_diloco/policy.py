@@ -76,14 +76,15 @@ class Fragment:
         self.anchor -= self._outer.step(mean)
 
     def tensors(self) -> dict[str, Tensor]:
-        return {"anchor": self.anchor, "velocity": self._outer.velocity} | tensors_of(
-            {"exchange": self._meeting.exchange}
-        )
+        exchange = tensors_of({"exchange": self._meeting.exchange})
+        return {"anchor": self.anchor, "velocity": self._outer.velocity} | exchange
 
     def scalars(self) -> dict[str, Any]:
         return {"path": self.path, "screen": self._screen.scalars(), "exchange": self._meeting.exchange.scalars()}
 
     def load_scalars(self, scalars: dict[str, Any]) -> None:
+        for wire in (self._wires.between, self._wires.within):
+            wire.ledger.take()  # of an average that was lost with a peer
         self.path = scalars["path"]
         self._screen.load_scalars(scalars["screen"])
         self._meeting.exchange.load_scalars(scalars["exchange"])
