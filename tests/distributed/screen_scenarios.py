@@ -5,6 +5,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from exchange_bench import Place, digest
+from exchange_kinds import UNEVEN
 from sync_bench import Problem, SyncBench
 from sync_scenarios import COMPRESSED, RATES, kept_of
 
@@ -33,6 +34,12 @@ def screened_pairs(rank: int, num_workers: int) -> dict[str, Any]:
     """The same for pairs of the ranks."""
     groups = [dist.new_group([first, first + 1]) for first in range(0, num_workers, 2)]
     return _screened(Place(rank % 2, 2, groups[rank // 2]))
+
+
+def screened_on_nodes(rank: int, num_workers: int) -> dict[str, Any]:
+    """A rank that goes astray among ranks that share nodes of different sizes."""
+    place = Place.on_nodes(rank, UNEVEN)
+    return {"wrong": {name: _wrong(place, factor, averages=4) for name, factor in WRONG.items()}}
 
 
 def _screened(place: Place) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from streaming_scenarios import EXCHANGES
 from sync_scenarios import INNER
 
 ON_THREE_RANKS = ["streaming", "screened"]
-ON_FOUR_RANKS = ["streaming_pairs", "screened_pairs"]
+ON_FOUR_RANKS = ["streaming_pairs", "screened_pairs", "screened_on_nodes"]
 Groups = list[list[dict[str, Any]]]
 
 
@@ -88,8 +88,10 @@ def test_where_nobody_goes_too_far_averages_are_those_of_everybody_bit_for_bit(s
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_a_rank_that_goes_too_far_leaves_the_average_to_the_others_and_follows_it(screened: Groups, wrong: str):
-    for group in screened:
+def test_a_rank_that_goes_too_far_leaves_the_average_to_the_others_and_follows_it(
+    screened: Groups, four_ranks: Reports, wrong: str
+):
+    for group in [*screened, four_ranks["screened_on_nodes"]]:
         ranks = [rank["wrong"][wrong] for rank in group]
         expected = np.array(ranks[0]["began"]) - np.mean([rank["moved"] for rank in ranks[:-1]], axis=0)
         for rank in ranks:
