@@ -26,7 +26,7 @@ from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.levels.spec import AccordionConfig
 from trainers.methods.optimizer.spec import contenders
 from trainers.methods.sync.accordion_batch.spec import AccordionBatchConfig
-from trainers.methods.sync.diloco.spec import DiLoCoConfig
+from trainers.methods.sync.diloco.spec import OuterConfig
 from trainers.methods.sync.every_step.spec import EveryStepConfig
 from trainers.methods.sync.stl_sgd.spec import StlSgdConfig
 from trainers.spec.partition import IidPartition
@@ -72,7 +72,7 @@ def _on_an_arm(trial: TrialSpec) -> Iterator[str]:
         yield from _on_a_decay(controller.kind, fall, trial.replica)
     if isinstance(trial.replica.activations, DropItConfig):
         yield from _on_dropping(trial.replica.activations)
-    if isinstance(trial.replica.sync, DiLoCoConfig) and isinstance(trial.replica.partition, IidPartition):
+    if isinstance(trial.replica.sync, OuterConfig) and isinstance(trial.replica.partition, IidPartition):
         yield from _on_an_outer_momentum(trial.budget, trial.replica.sync)
     if trial.workers.count == trial.workers.placed_together:
         one = "one worker" if trial.workers.count == 1 else "one node"
@@ -168,7 +168,7 @@ def _on_dropping(config: DropItConfig) -> Iterator[str]:
         )
 
 
-def _on_an_outer_momentum(budget: Budget, config: DiLoCoConfig) -> Iterator[str]:
+def _on_an_outer_momentum(budget: Budget, config: OuterConfig) -> Iterator[str]:
     """Count the averages, of a search with its shortest period; only a budget in steps tells how many there are."""
     if budget.steps is None or config.outer_momentum < HIGH_OUTER_MOMENTUM:
         return

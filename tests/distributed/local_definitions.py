@@ -80,6 +80,40 @@ def diloco(
     return np.stack(trace)
 
 
+def streaming_diloco(
+    problems: Sequence[Problem],
+    rates: Sequence[float],
+    *,
+    interval: int,
+    flight: int,
+    keep: Callable[[Array, Array], Array],
+    eta: float,
+    mu: float,
+    nesterov: bool = True,
+) -> Traces:
+    """The bench's two tensors in turn, each sent `flight` steps before its average comes.
+
+    `keep` returns what workers have then beyond the anchor, of where they are beyond it, and beyond where they sent.
+    """
+    workers, trace = Workers(problems), []
+    x = workers.start.copy()
+    anchor, velocity = x[0].copy(), np.zeros(D)
+    fragments = [slice(0, 384), slice(384, D)]
+    sent = x
+    for step, rate in enumerate(rates, start=1):
+        x = x - rate * workers.gradients(x)
+        at, since = fragments[(step - 1) // interval % 2], (step - 1) % interval + 1
+        if since == interval - flight:
+            sent = x
+        if since == interval:
+            gone = anchor[at] - sent[:, at].mean(axis=0)
+            velocity[at] = mu * velocity[at] + gone
+            anchor[at] -= eta * (gone + mu * velocity[at] if nesterov else velocity[at])
+            x[:, at] = anchor[at] + keep(x[:, at] - anchor[at], x[:, at] - sent[:, at])
+        trace.append(x.copy())
+    return np.stack(trace)
+
+
 def accordion_batch(
     problems: Sequence[Problem], rates: Sequence[float], *, factor: int, epoch_steps: int, eta: float
 ) -> Traces:

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from exchange_bench import Bench, D as GRADIENT, Place, digest
 from exchange_kinds import UNEVEN
 from sync_bench import D, Problem, SyncBench
+from torch import Tensor
 
 from trainers.exchange.node_links import NodeLinks
 from trainers.exchange.pacing import LinkPacer
@@ -37,6 +38,7 @@ from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
 from trainers.methods.sync.overlap_local_sgd.spec import OverlapLocalSgdConfig
 from trainers.methods.sync.spec import SyncConfig
 from trainers.methods.sync.stl_sgd.spec import StlSgdConfig
+from trainers.methods.sync.streaming_diloco.spec import StreamingDiLoCoConfig
 from trainers.methods.sync.vrl_sgd.spec import VrlSgdConfig
 from trainers.segment import Segment
 from trainers.spec.link import EmulateLink
@@ -63,6 +65,13 @@ LOCAL: dict[str, SyncConfig] = {
     "vrl_sgd": VrlSgdConfig(period=4),
     "cocod_sgd": CocodSgdConfig(period=3),
     "overlap_local_sgd": OverlapLocalSgdConfig(period=3),
+    "streaming_diloco": StreamingDiLoCoConfig(
+        period=6, fragments=2, overlap_steps=2, outer_learning_rate=0.7, outer_momentum=0.6
+    ),
+    "streaming_diloco, mixed": StreamingDiLoCoConfig(
+        period=6, fragments=2, merge="mix", mix=0.3, outer_momentum=0.6, nesterov=False
+    ),
+    "streaming_diloco, replaced": StreamingDiLoCoConfig(period=4, fragments=2, merge="replace"),
 }
 #: Policies that keep an anchor, and whose rounds are as long as they are told.
 ANCHORED = ("local_sgd", "slow momentum", "diloco", "diloco, heavy ball")
@@ -107,6 +116,11 @@ APART: dict[str, dict[str, Any]] = {
         "sync": LOCAL["diloco"],
         "optimizer": INNER["adamw"],
         "exchange": SparseLoCoConfig(),
+    },
+    "streaming_diloco, compressed, adamw inside": {
+        "sync": StreamingDiLoCoConfig(period=8, fragments=4),
+        "optimizer": INNER["adamw"],
+        "exchange": BlockwiseConfig(),
     },
 }
 ROUNDED: dict[str, ExchangeConfig] = {"fp16": Fp16Config(), "bf16": Bf16Config()}
@@ -210,12 +224,18 @@ def _compressed(place: Place, exchange: ExchangeConfig, level: float | None) -> 
             moved += before - own
             before = bench.x
             densities.append(density)
+    kept = kept_of(bench, place, exchange)
+    return {"moved": moved.tolist(), "kept": kept.tolist(), "x": bench.x.tolist(), "densities": densities}
+
+
+def kept_of(bench: SyncBench, place: Place, exchange: ExchangeConfig) -> Tensor:
+    """Return what this rank has not sent of its own, and, as owner, of the sums of all."""
     state = bench.policy.exchange.tensors()
     kept = state.get("residual", torch.zeros(D)).clone()
     if "server.0" in state:
         own = kept[BlockShards(D, place.num_workers, exchange.block).span(place.rank)]
         own += place.num_workers * state["server.0"][: len(own)]
-    return {"moved": moved.tolist(), "kept": kept.tolist(), "x": bench.x.tolist(), "densities": densities}
+    return kept
 
 
 def _inside(place: Place, config: SyncConfig) -> list[list[float]]:

@@ -20,6 +20,7 @@ JOB: dict[str, Any] = {
     "controller": {"kind": "fixed"},
 }
 LOCAL = {"kind": "local_sgd", "period": 8}
+STREAMING = {"kind": "streaming_diloco", "period": 8, "fragments": 4}
 
 
 def spec(**changes: Any) -> JobSpec:
@@ -47,6 +48,16 @@ def refused(**changes: Any) -> list[Problem]:
         ({"kind": "overlap_local_sgd", "pull": 0.0}, "pull", "greater than 0"),
         ({"kind": "vrl_sgd", "slow_momentum": 0.5}, "slow_momentum", "kinds that have it: `local_sgd`"),
         ({"kind": "cocod"}, "kind", "did you mean `cocod_sgd`?"),
+        (STREAMING | {"period": 10}, "period", "must be a multiple of `fragments` 4, got 10"),
+        (STREAMING | {"period": 2}, "period", "must be a multiple of `fragments` 4, got 2"),
+        (STREAMING | {"period": [4, 8]}, "period", "a search of a range does not heed: give one number"),
+        (STREAMING | {"overlap_steps": 2}, "overlap_steps", "less than `period` / `fragments`, which is 2, got 2"),
+        (STREAMING | {"merge": "mix"}, "mix", "`merge: mix` needs `mix`, a number in [0, 1]"),
+        (STREAMING | {"mix": 0.5}, "mix", "`merge: mix` needs `mix`, a number in [0, 1]"),
+        (STREAMING | {"merge": "mix", "mix": 1.5}, "mix", "less than or equal to 1"),
+        ({"kind": "diloco", "max_z": 0.0}, "max_z", "greater than 0"),
+        ({"kind": "diloco", "max_z": 3.0, "warmup_averages": 1}, "warmup_averages", "greater than or equal to 2"),
+        ({"kind": "vrl_sgd", "max_z": 3.0}, "max_z", "kinds that have it"),
     ],
     ids=str,
 )
@@ -85,15 +96,16 @@ def test_what_does_not_go_together_is_refused_with_what_does(sync, exchange, opt
     assert said in problems[0].message and "give" in problems[0].message
 
 
-@pytest.mark.parametrize("sync", ["local_sgd", "diloco"])
+@pytest.mark.parametrize("sync", ["local_sgd", "diloco", "streaming_diloco"])
 @pytest.mark.parametrize("kind", ["none", "fp16", "adacomp", "onebit", "powersgd", "sparse_loco"])
 def test_differences_go_by_exchanges_that_keep_what_they_do_not_send_or_send_every_entry(kind: str, sync: str):
     assert spec(sync={"kind": sync}, exchange={"kind": kind}).sync.kind == sync
 
 
+@pytest.mark.parametrize("sync", ["diloco", "streaming_diloco"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw", "muon", "schedulefree_sgd", "schedulefree_adamw"])
-def test_diloco_takes_any_optimizer_inside(optimizer: str):
-    assert spec(sync={"kind": "diloco"}, optimizer={"kind": optimizer}).sync.kind == "diloco"
+def test_diloco_takes_any_optimizer_inside(optimizer: str, sync: str):
+    assert spec(sync={"kind": sync}, optimizer={"kind": optimizer}).sync.kind == sync
 
 
 def test_an_arm_may_have_a_policy_of_its_own():
@@ -142,8 +154,9 @@ def test_a_search_of_periods_is_told_that_steps_do_not_count_averages():
 DILOCO = {"kind": "diloco", "period": 10, "outer_momentum": 0.9}
 
 
-def test_a_high_outer_momentum_is_advised_against_where_there_are_few_averages():
-    [said] = advice(spec(sync=DILOCO, budget={"steps": 990}))
+@pytest.mark.parametrize("changes", [{}, {"kind": "streaming_diloco", "fragments": 2}], ids=["at once", "streamed"])
+def test_a_high_outer_momentum_is_advised_against_where_there_are_few_averages(changes: dict[str, Any]):
+    [said] = advice(spec(sync=DILOCO | changes, budget={"steps": 990}))
 
     assert "room for 99 averages" in said and "give `outer_momentum` 0.5, or 1000 steps" in said
 

@@ -17,6 +17,8 @@ from trainers.methods.sync.every_step.spec import EveryStepConfig
 from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
 from trainers.methods.sync.stl_sgd.policy import Stage, period_at, stage_at
 from trainers.methods.sync.stl_sgd.spec import StlSgdConfig
+from trainers.methods.sync.streaming_diloco.fragments import divide
+from trainers.methods.sync.streaming_diloco.spec import StreamingDiLoCoConfig
 from trainers.methods.sync.vrl_sgd.spec import VrlSgdConfig
 from trainers.segment import Segment, SegmentResult
 from trainers.spec.link import EmulateLink
@@ -25,6 +27,7 @@ from trainers.spec.workloads import Mnist5kCnn
 from trainers.traffic import collectives, cost
 from trainers.training.group import merge
 from trainers.training.replica import Replica
+from trainers.workload import WorkloadError
 
 SEGMENT = Segment(num_steps=6, learning_rate=0.1)
 SHAPES = ((100, 10), (24,))
@@ -98,6 +101,37 @@ def test_apart_with_schedule_free_both_iterates_are_averaged(make_config, config
 
     assert len(anchor) == 2 * collectives.num_elements(replica.shapes)
     assert torch.equal(anchor, live)
+
+
+@given(st.lists(st.integers(1, 10**9), min_size=1, max_size=60), st.integers(1, 20))
+def test_every_tensor_is_in_one_fragment_and_fragments_differ_by_a_tensor_at_most(sizes: list[int], count: int):
+    fragments = divide(sizes, count)
+
+    assert sorted(index for fragment in fragments for index in fragment) == list(range(len(sizes)))
+    assert all(fragment == sorted(fragment) for fragment in fragments)
+    totals = [sum(sizes[index] for index in fragment) for fragment in fragments]
+    assert max(totals) - min(totals) <= max(sizes)
+    assert all(totals) or count > len(sizes)
+
+
+@given(st.integers(1, 60), st.integers(1, 20))
+def test_layers_of_one_size_are_dealt_out_in_turn(num_layers: int, count: int):
+    assert divide([7] * num_layers, count) == [list(range(first, num_layers, count)) for first in range(count)]
+
+
+def test_both_iterates_of_schedule_free_are_in_the_fragment_of_their_parameter(make_config):
+    replica = _replica(make_config, optimizer=ScheduleFreeSgdConfig(), sync=StreamingDiLoCoConfig(fragments=4))
+
+    tensors = replica._sync.divide({})[1]["sync"].tensors()
+    anchors = [tensors[f"{index}.anchor"] for index in range(4)]
+    live = torch.cat([tensor.detach().flatten() for tensor in replica._optimizer.iterate()])
+    assert all(torch.equal(*anchor.chunk(2)) for anchor in anchors)  # before the first step they are equal
+    assert torch.equal(torch.cat(anchors).sort().values, live.sort().values)
+
+
+def test_more_fragments_than_tensors_are_refused(make_config):
+    with pytest.raises(WorkloadError, match=r"`fragments` must be at most \d+, the tensors .*, got 64"):
+        _replica(make_config, sync=StreamingDiLoCoConfig(period=128, fragments=64))
 
 
 def test_apart_batch_norm_is_evaluated_with_statistics_of_the_mean_and_keeps_its_own(make_config, small_data):
@@ -180,6 +214,15 @@ def test_a_step_takes_its_share_of_an_average_unless_that_is_hidden_behind_train
     assert [step.bytes for step in steps.values()] == [10_000] * 2
     assert steps["local_sgd"].seconds == pytest.approx(0.02 + 0.011)
     assert steps["cocod_sgd"].seconds == 0.02
+
+
+@pytest.mark.parametrize(("overlap_steps", "seconds"), [(0, 0.031), (1, 0.027), (4, 0.02)])
+def test_of_an_average_that_travels_for_some_steps_these_are_hidden(overlap_steps: int, seconds: float):
+    link, meeting = EmulateLink(mbps=8, latency_ms=5), collectives.Traffic(bytes=100_000, rounds=2)  # 0.11 s
+    sync = StreamingDiLoCoConfig(period=10, fragments=2, overlap_steps=overlap_steps)
+
+    step = cost.mean_step(meeting, sync=sync, period=10, link=link, compute_s=0.02)
+    assert step.seconds == pytest.approx(seconds)
 
 
 def test_a_replica_refuses_a_method_that_its_exchange_or_optimizer_does_not_go_with(make_config):

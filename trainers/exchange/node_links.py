@@ -38,6 +38,7 @@ class NodeLinks:
         self.leads = rank == node[LEADER]
         self.within = Connection(len(node), Unpaced(), Ledger(payload))
         self.between = Connection(len(topology.nodes) if self.leads else 1, pacer, Ledger(payload))
+        self.num_ranks = topology.num_workers  # that are connected
         self._rank = rank
 
     def join(self, *, num_present: int | None = None, timeout_s: float | None = None) -> None:
@@ -47,6 +48,7 @@ class NodeLinks:
         `timeout_s` None: torch's timeout.
         """
         leaders = self.topology.leaders if num_present is None else range(num_present)
+        self.num_ranks = self.topology.num_workers if num_present is None else num_present
         for node in self.topology.nodes:
             group = _group(node, timeout_s)
             if self._rank in node:

@@ -38,6 +38,7 @@ from trainers.methods.sync.every_step import spec as every_step
 from trainers.methods.sync.local_sgd import spec as local_sgd
 from trainers.methods.sync.overlap_local_sgd import spec as overlap_local_sgd
 from trainers.methods.sync.stl_sgd import spec as stl_sgd
+from trainers.methods.sync.streaming_diloco import spec as streaming_diloco
 from trainers.methods.sync.vrl_sgd import spec as vrl_sgd
 from trainers.spec import partition
 from trainers.spec.method import OPEN, Method, Part
@@ -68,6 +69,7 @@ OURS: tuple[Method, ...] = (
     every_step.METHOD,
     local_sgd.METHOD,
     diloco.METHOD,
+    streaming_diloco.METHOD,
     stl_sgd.METHOD,
     vrl_sgd.METHOD,
     cocod_sgd.METHOD,

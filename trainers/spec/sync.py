@@ -23,12 +23,15 @@ class SyncBase(Config):
     """A policy that keeps the workers' parameters together."""
 
     payload: ClassVar[Payload] = "parameters"
-    #: Whether workers train on while they average.
-    overlaps: ClassVar[bool] = False
     #: Whether workers may leave and come back between two averages, as their anchor is all that they need to agree on.
     is_elastic: ClassVar[bool] = False
 
     kind: str
+
+    @property
+    def overlapped(self) -> float:
+        """The share of the steps that workers take while an average is under way."""
+        return 0.0
 
     def conflict(self, exchange: ExchangeBase, optimizer: str) -> str | None:
         """Return why this does not go with `exchange`, or with an optimizer of this kind; None: it does."""
@@ -83,6 +86,15 @@ class CompressedUpdatesConfig(LocalUpdatesConfig):
 
     is_elastic: ClassVar[bool] = True
 
+    max_z: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="a worker is left out of an average when it went more standard deviations farther than it used to, "
+        "or nowhere finite; published: 3; null: nobody is",
+    )
+    warmup_averages: int = Field(10, ge=2, description="the first averages, of which `max_z` leaves nobody finite out")
+
     def exchange_conflict(self, exchange: ExchangeBase) -> str | None:
         if exchange.level_policy == "static":
             reason = exchange.difference_conflict()
@@ -95,11 +107,28 @@ class CompressedUpdatesConfig(LocalUpdatesConfig):
             "0.01}` or another one with `memory: residual`, or `{kind: none}`"
         )
 
+    def meeting_traffic(
+        self,
+        shapes: Shapes,
+        *,
+        num_workers: int,
+        exchange: ExchangeBase,
+        level: float | None = None,
+        num_iterates: int = 1,
+    ) -> Traffic:
+        """Return also the traffic of agreeing on who takes part, if anybody may be left out."""
+        sent = super().meeting_traffic(
+            shapes, num_workers=num_workers, exchange=exchange, level=level, num_iterates=num_iterates
+        )
+        return sent if self.max_z is None else sent + all_reduce(WORD_BYTES, num_workers)
+
 
 class DelayedAverageConfig(LocalUpdatesConfig):
     """The base of policies that average while the workers train on."""
 
-    overlaps: ClassVar[bool] = True
+    @property
+    def overlapped(self) -> float:
+        return 1.0
 
     def meeting_traffic(
         self,

@@ -58,11 +58,11 @@ class StepMeans(NamedTuple):
 def mean_step(meeting: Traffic, *, sync: SyncBase, period: int, link: EmulateLink, compute_s: float) -> StepMeans:
     """Return what a step takes that computes for `compute_s` and averages every `period` steps with `meeting`.
 
-    A method that averages while it trains on takes the longer of the two; others take their sum, whatever an exchange
-    of gradients may hide behind backward.
+    Of an average that is under way while a method trains on, what these steps compute is hidden; others take the sum,
+    whatever an exchange of gradients may hide behind backward.
     """
     shared_s = meeting.seconds(link) / period
-    seconds = max(compute_s, shared_s) if sync.overlaps else compute_s + shared_s
+    seconds = compute_s + max(0.0, shared_s - sync.overlapped * compute_s)
     return StepMeans(bytes=meeting.bytes / period, seconds=seconds)
 
 

@@ -4,14 +4,17 @@ The difference is what is sent, so that it can be compressed with error feedback
 """
 
 from abc import abstractmethod
+from typing import Any
 
 from torch import Tensor
 
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.step_result import Exchanged
+from trainers.methods.sync import screen
 from trainers.methods.sync.averaging import Iterate, Meeting
 from trainers.methods.sync.local import Local
 from trainers.methods.sync.policy import Update
+from trainers.methods.sync.screen import weighted
 from trainers.spec.sync import CompressedUpdatesConfig
 
 
@@ -23,10 +26,15 @@ class Anchored(Local):
     ) -> None:
         super().__init__(config, iterate, gradients=gradients, exchange=meeting.exchange)
         self._meeting, self._anchor = meeting, iterate.read()
+        self._screen = screen.build(config, meeting.node_links)
 
     def _meet(self, outcome: Exchanged, update: Update) -> Exchanged:
         moved = self._anchor - self._iterate.read()
-        mean, met = self._meeting.average(moved, outcome, update)
+        weight = self._screen.weight(moved, outcome.loss, self._path)
+        if weight is None:
+            self._iterate.write(self._anchor)
+            return outcome
+        mean, met = self._meeting.average(*weighted(moved, outcome, weight), update)
         if not met.diverged:
             self._anchor -= self._outer_step(mean, update.learning_rate)
             self._iterate.write(self._anchor)
@@ -41,3 +49,10 @@ class Anchored(Local):
 
     def tensors(self) -> dict[str, Tensor]:
         return {"anchor": self._anchor}
+
+    def scalars(self) -> dict[str, Any]:
+        return super().scalars() | {"screen": self._screen.scalars()}
+
+    def load_scalars(self, scalars: dict[str, Any]) -> None:
+        super().load_scalars(scalars)
+        self._screen.load_scalars(scalars.get("screen", {}))  # which was not always saved

@@ -43,6 +43,7 @@ class Meeting:
     """An exchange with a buffer of its own, of the iterate's shapes."""
 
     def __init__(self, config: ExchangeConfig, iterate: Iterate, node_links: NodeLinks, *, seed: int) -> None:
+        self.node_links = node_links
         device = iterate.read().device
         self._buffer = GradientBuffer(iterate.shapes, config, device)
         self.exchange = two_level.build(config, self._buffer, node_links, seed=seed)

@@ -1,17 +1,17 @@
 """Average a vector over the ranks while they take the next round's steps."""
 
 from abc import abstractmethod
-from concurrent.futures import Future
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from trainers.exchange.communication import own_thread
 from trainers.exchange.connection import Parts
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.node_links import NodeLinks
 from trainers.exchange.step_result import DIVERGED, Exchanged, is_finite
 from trainers.methods.sync.averaging import Iterate
+from trainers.methods.sync.background_thread import BackgroundThread
 from trainers.methods.sync.local import Local
 from trainers.methods.sync.policy import Update
 from trainers.spec.sync import DelayedAverageConfig
@@ -21,33 +21,22 @@ class Background:
     """All ranks launch and wait in the same order. Bytes are billed at the launch, so they depend on no clock."""
 
     def __init__(self, node_links: NodeLinks, device: torch.device, *, threads: int) -> None:
-        self._node_links, self._device = node_links, device
-        self._thread = own_thread("wiretune-average", device, threads=threads)
-        self._pending: Future[None] | None = None
+        self._node_links = node_links
+        self._thread = BackgroundThread[None](device, threads=threads)
 
     def launch(self, vector: Tensor) -> None:
         """Begin to average `vector` over the ranks, in place; it is not to be touched before `wait` has returned."""
-        self._ready = torch.cuda.current_stream(self._device).record_event() if vector.is_cuda else None
         parts: Parts = {"parameters": vector.nbytes}
         self._node_links.charge_sum(parts)
-        self._pending = self._thread.submit(self._average, vector, parts, self._node_links.apart())
+        self._thread.launch(partial(self._average, vector, parts, self._node_links.apart()))
 
     def _average(self, vector: Tensor, parts: Parts, node_links: NodeLinks) -> None:
-        if self._ready is not None:
-            torch.cuda.current_stream(self._device).wait_event(self._ready)
         vector.div_(self._node_links.topology.num_workers)
         node_links.all_reduce_sum(vector, parts)
-        if self._ready is not None:
-            self._ready = torch.cuda.current_stream(self._device).record_event()
 
     def wait(self) -> None:
         """Return when what was launched is averaged, at once if nothing was; raises PeerLost."""
-        if self._pending is None:
-            return
-        pending, self._pending = self._pending, None
-        pending.result()
-        if self._ready is not None:
-            torch.cuda.current_stream(self._device).wait_event(self._ready)
+        self._thread.wait()
 
 
 class DelayedAverage(Local):

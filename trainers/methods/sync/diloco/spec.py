@@ -9,10 +9,9 @@ from trainers.spec.method import Method, Paper
 from trainers.spec.sync import CompressedUpdatesConfig
 
 
-class DiLoCoConfig(CompressedUpdatesConfig):
-    """Local updates by any optimizer; an outer one takes their mean for its gradient (Douillard et al., 2023)."""
+class OuterConfig(CompressedUpdatesConfig):
+    """The base of policies whose averages an outer optimizer takes for gradients."""
 
-    kind: Literal["diloco"] = "diloco"
     outer_learning_rate: float = Field(
         1.0, gt=0, allow_inf_nan=False, description="of the outer optimizer; 1 without momentum: plain averages"
     )
@@ -21,6 +20,12 @@ class DiLoCoConfig(CompressedUpdatesConfig):
         description="of the outer optimizer; where data are alike, the published 0.9 needs a hundred averages and more",
     )
     nesterov: bool = Field(True, description="whether the outer momentum is Nesterov's; false: heavy ball")
+
+
+class DiLoCoConfig(OuterConfig):
+    """Local updates by any optimizer; an outer one takes their mean for its gradient (Douillard et al., 2023)."""
+
+    kind: Literal["diloco"] = "diloco"
 
 
 METHOD = Method(

@@ -1,0 +1,204 @@
+"""Streaming DiLoCo: fragments of the model meet one after the other, and each average travels while the ranks train on.
+
+Douillard et al. (2025), "Streaming DiLoCo with overlapping communication: towards a distributed free lunch",
+Algorithm 2: quantised averages are the exchange's part here. `merge: add` is CoCoD-SGD's (Shen et al., 2019).
+"""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from trainers.exchange.exchange import Exchange
+from trainers.exchange.node_links import NodeLinks
+from trainers.exchange.step_result import DIVERGED, Exchanged
+from trainers.methods.sync import screen
+from trainers.methods.sync.averaging import Iterate, Meeting
+from trainers.methods.sync.background_thread import BackgroundThread
+from trainers.methods.sync.diloco.outer import OuterSgd
+from trainers.methods.sync.local import Local
+from trainers.methods.sync.parts import PolicyParts
+from trainers.methods.sync.policy import Update
+from trainers.methods.sync.screen import weighted
+from trainers.methods.sync.streaming_diloco.fragments import divide
+from trainers.methods.sync.streaming_diloco.spec import StreamingDiLoCoConfig
+from trainers.segment import Purpose
+from trainers.snapshot import tensors_of
+from trainers.spec.replica import ReplicaConfig
+from trainers.workload import WorkloadError
+
+
+class Arrived(NamedTuple):
+    """The report of a fragment's average, whose bytes are billed when it is taken: no clock tells when it came."""
+
+    weight: float | None  # as `Screen` says
+    diverged: bool
+    density: float | None
+    between: dict[Purpose, int]  # sent, as in `NodeLinks`
+    within: dict[Purpose, int]
+
+
+class Fragment:
+    """Some tensors of the iterate, which meet by themselves: anchor, outer optimizer, exchange and wires are their own.
+
+    `config` is the replica's.
+    """
+
+    def __init__(self, config: ReplicaConfig, sync: StreamingDiLoCoConfig, iterate: Iterate, links: NodeLinks) -> None:
+        self.iterate, self.anchor = iterate, iterate.read()
+        self._links, self._wires = links, links.apart()
+        self._meeting = Meeting(config.exchange, iterate, self._wires, seed=config.seed)
+        self._outer, self._screen = OuterSgd(sync, self.anchor), screen.build(sync, self._wires)
+        self.path = 0.0  # sum of the learning rates since it was last launched
+
+    def join(self) -> None:
+        """Use the process groups of the ranks, which may have joined since this was built."""
+        self._wires.between.group, self._wires.within.group = self._links.between.group, self._links.within.group
+
+    def bill(self, arrived: Arrived) -> None:
+        """Have the ranks' ledgers count what was sent."""
+        self._links.between.ledger.charge(arrived.between, int)
+        self._links.within.ledger.charge(arrived.within, int)
+
+    def average(self, moved: Tensor, outcome: Exchanged, update: Update, path: float, mean: Tensor) -> Arrived:
+        """Write the mean of what the ranks `moved` over `mean`, both `(n,)`; collective."""
+        weight, met = self._screen.weight(moved, outcome.loss, path), outcome
+        if weight is not None:
+            average, met = self._meeting.average(*weighted(moved, outcome, weight), update)
+            mean.copy_(average)
+        sent = (wire.ledger.take() for wire in (self._wires.between, self._wires.within))
+        return Arrived(weight, met.diverged, met.density, *sent)
+
+    def follow(self, mean: Tensor) -> None:
+        """Move the anchor by what the ranks moved on average `(n,)`."""
+        self.anchor -= self._outer.step(mean)
+
+    def tensors(self) -> dict[str, Tensor]:
+        exchange = tensors_of({"exchange": self._meeting.exchange})
+        return {"anchor": self.anchor, "velocity": self._outer.velocity} | exchange
+
+    def scalars(self) -> dict[str, Any]:
+        return {"path": self.path, "screen": self._screen.scalars(), "exchange": self._meeting.exchange.scalars()}
+
+    def load_scalars(self, scalars: dict[str, Any]) -> None:
+        for wire in (self._wires.between, self._wires.within):
+            wire.ledger.take()  # of an average that was lost with a peer
+        self.path = scalars["path"]
+        self._screen.load_scalars(scalars["screen"])
+        self._meeting.exchange.load_scalars(scalars["exchange"])
+
+
+class StreamingDiLoCo(Local):
+    """Launches the fragments' averages in turn, one every `interval` steps, and takes each so many steps later.
+
+    A fragment's average lands in `mean`, of which the first entries are used, and `sent` is where this rank was at
+    the launch: at most one is under way.
+    """
+
+    def __init__(
+        self,
+        config: StreamingDiLoCoConfig,
+        iterate: Iterate,
+        fragments: list[Fragment],
+        *,
+        background: BackgroundThread[Arrived],
+        gradients: Exchange,
+    ) -> None:
+        super().__init__(config, iterate, gradients=gradients, exchange=gradients)
+        self._period, self._overlap_steps = config.interval, config.overlap_steps
+        self._merge, self._mix = config.merge, config.mix
+        self.agrees = config.fragments == 1 and not config.overlap_steps and config.merge != "mix"
+        self._fragments, self._background = fragments, background
+        largest = max((fragment.anchor for fragment in fragments), key=len)
+        self._mean, self._sent = torch.zeros_like(largest), torch.zeros_like(largest)
+        self._turn = 0  # of the fragment that is averaged next
+        self._arrived: Arrived | None = None  # and not taken yet
+
+    def advance(self, outcome: Exchanged, update: Update) -> Exchanged:
+        for fragment in self._fragments:
+            fragment.path += update.learning_rate
+        outcome = super().advance(outcome, update)
+        if self._since == self._period - self._overlap_steps:
+            self._launch(outcome, update)
+        return outcome
+
+    def will_meet(self, update: Update) -> bool:
+        return self._since + 1 >= self._period  # the configuration's: no other is asked for
+
+    def _launch(self, outcome: Exchanged, update: Update) -> None:
+        fragment = self._fragments[self._turn]
+        mean, sent = (vector[: len(fragment.anchor)] for vector in (self._mean, self._sent))
+        sent.copy_(fragment.iterate.read())
+        path, fragment.path = fragment.path, 0.0
+        fragment.join()
+        self._background.launch(partial(fragment.average, fragment.anchor - sent, outcome, update, path, mean))
+
+    def _meet(self, outcome: Exchanged, update: Update) -> Exchanged:
+        if not self._overlap_steps:
+            self._launch(outcome, update)
+        self.settle()
+        assert self._arrived is not None
+        arrived, self._arrived = self._arrived, None
+        fragment = self._fragments[self._turn]
+        fragment.bill(arrived)
+        if arrived.diverged:
+            return DIVERGED
+        self._turn = (self._turn + 1) % len(self._fragments)
+        self._take(fragment, arrived)
+        return replace(outcome, density=arrived.density)
+
+    def _take(self, fragment: Fragment, arrived: Arrived) -> None:
+        """Move the anchor, if there is an average, and have the rank go on from it with what its own steps add."""
+        mean, sent = (vector[: len(fragment.anchor)] for vector in (self._mean, self._sent))
+        if arrived.weight is not None:
+            fragment.follow(mean)
+        if not arrived.weight or self._merge == "replace":  # one that is left out has nothing to add
+            fragment.iterate.write(fragment.anchor)
+            return
+        local = fragment.iterate.read()
+        if self._mix is None:
+            fragment.iterate.write(fragment.anchor + (local - sent))
+        else:
+            fragment.iterate.write(torch.lerp(fragment.anchor, local, self._mix))
+
+    def settle(self) -> None:
+        self._arrived = self._background.wait() or self._arrived
+
+    def tensors(self) -> dict[str, Tensor]:
+        self.settle()  # whoever reads or writes the state must not meet what is under way
+        own = tensors_of({str(index): fragment for index, fragment in enumerate(self._fragments)})
+        return own | {"mean": self._mean, "sent": self._sent}
+
+    def scalars(self) -> dict[str, Any]:
+        self.settle()
+        return super().scalars() | {
+            "turn": self._turn,
+            "arrived": self._arrived,
+            "fragments": [fragment.scalars() for fragment in self._fragments],
+        }
+
+    def load_scalars(self, scalars: dict[str, Any]) -> None:
+        super().load_scalars(scalars)
+        self._turn, arrived = scalars["turn"], scalars["arrived"]
+        self._arrived = None if arrived is None else Arrived(*arrived)
+        for fragment, own in zip(self._fragments, scalars["fragments"], strict=True):
+            fragment.load_scalars(own)
+
+
+def build(config: StreamingDiLoCoConfig, parts: PolicyParts) -> StreamingDiLoCo:
+    """Return the policy from where the parameters are now. Raises WorkloadError if they are too few to divide."""
+    parameters, trained = list(parts.optimizer.parameters.values()), parts.optimizer.iterate()
+    if config.fragments > len(parameters):
+        raise WorkloadError(
+            f"`fragments` must be at most {len(parameters)}, the tensors of parameters that the model trains, got "
+            f"{config.fragments}"
+        )
+    fragments = []
+    for places in divide([parameter.numel() for parameter in parameters], config.fragments):
+        own = [trained[start + place] for start in range(0, len(trained), len(parameters)) for place in places]
+        iterate = Iterate(own, num_parameters=sum(parameters[place].numel() for place in places))
+        fragments.append(Fragment(parts.config, config, iterate, parts.node_links))
+    background = BackgroundThread[Arrived](parts.buffer.gradient.device, threads=parts.config.threads)
+    return StreamingDiLoCo(config, parts.iterate, fragments, background=background, gradients=parts.alone())
