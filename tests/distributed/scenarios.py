@@ -33,6 +33,7 @@ from level_scenarios import batches, batches_in_pairs, batches_on_nodes, levels,
 from lost_ranks import dead_rank, silent_rank
 from sync_scenarios import apart, paced_average, sync, sync_on_nodes, sync_pairs, write_checkpoint
 from two_way_scenarios import drifting_replicas_on_nodes, two_way, two_way_on_nodes, two_way_pairs, two_way_replicas
+from update_scenarios import updates
 
 from tests.patience import crowd
 from trainers.exchange.connection import Connection
@@ -230,6 +231,7 @@ SCENARIOS = {
         two_way_on_nodes,
         two_way_replicas,
         drifting_replicas_on_nodes,
+        updates,
         batches,
         batches_in_pairs,
         batches_on_nodes,

@@ -18,12 +18,15 @@ from trainers.methods.exchange.adacomp.spec import AdaCompConfig
 from trainers.methods.exchange.auto.spec import ExchangeConfig
 from trainers.methods.exchange.blockwise.spec import BlockwiseConfig
 from trainers.methods.exchange.cser.spec import CserConfig
+from trainers.methods.exchange.demo.spec import DemoConfig
 from trainers.methods.exchange.dense.spec import Bf16Config, Fp16Config, NoneConfig
 from trainers.methods.exchange.dgc.spec import DgcConfig
+from trainers.methods.exchange.dion.spec import DionConfig
 from trainers.methods.exchange.dist_ef_sgd.spec import DistEfSgdConfig
 from trainers.methods.exchange.doublesqueeze.spec import DoubleSqueezeConfig
 from trainers.methods.exchange.gtopk.spec import GTopKConfig
 from trainers.methods.exchange.onebit.spec import OneBitConfig
+from trainers.methods.exchange.onebit_adam.spec import OneBitAdamConfig
 from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
 from trainers.methods.exchange.qsgd.spec import QsgdConfig
 from trainers.methods.exchange.randomk.spec import RandomKConfig
@@ -51,6 +54,8 @@ WITHOUT_SELECTION: tuple[ExchangeConfig, ...] = (
     BlockwiseConfig(),
     DistEfSgdConfig(),
     CserConfig(),
+    DionConfig(),
+    OneBitAdamConfig(freeze_steps=1),
 )
 #: What does not have to look at a gradient to say how much of it is sent; and a level for each.
 SELECTING: dict[str, tuple[ExchangeConfig, float | None]] = {
@@ -71,6 +76,7 @@ SELECTING: dict[str, tuple[ExchangeConfig, float | None]] = {
     "randomk": (RandomKConfig(density=0.1), 0.1),
     "adacomp": (AdaCompConfig(), None),
     "sparse_loco": (SparseLoCoConfig(density=0.1), 0.1),
+    "demo": (DemoConfig(density=0.1), 0.1),
 }
 READS = (
     *(Tensor.tolist, Tensor.item, Tensor.cpu, Tensor.nonzero, torch.nonzero, Tensor.unique, torch.unique),

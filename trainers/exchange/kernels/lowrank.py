@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from trainers.exchange.kernels import operators
 from trainers.exchange.kernels.compiled import compiled_later
 
 #: Entries that are added and multiplied while they are in the cache (1 MiB).
@@ -60,7 +61,7 @@ def rebuild(p: Tensor, q: Tensor, out: Tensor) -> None:
 
 def multiply(rows: Tensor, columns: Tensor, out: Tensor) -> None:
     """Write the product `rows`' `columns` to `out` `(n, m)`; `rows` are `(r, n)` and `columns` `(r, m)`."""
-    if out.is_cuda:
+    if operators.needed_for(out):
         torch.mm(rows.t(), columns, out=out)
     else:
         _multiply(rows.numpy(), columns.numpy(), out.numpy())

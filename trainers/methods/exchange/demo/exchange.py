@@ -88,7 +88,7 @@ class TileCode:
         firsts, begin = [], 0
         for _, tiling, per_tile in layout.parts:
             tiles = torch.arange(tiling.num_tiles, device=device)
-            firsts.append((begin + tiling.size * tiles).repeat_interleave(per_tile))
+            firsts.append((begin + tiling.size * tiles).unsqueeze(1).expand(-1, per_tile).flatten())
             begin += tiling.size * tiling.num_tiles
         #: Of each coefficient that is sent, where its tile's coefficients begin.
         self._firsts = torch.cat(firsts)

@@ -10,6 +10,8 @@ published, signs of m itself are sent. Then a block's one magnitude is divided b
 magnitude, and training diverges where some inputs are rare.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -18,7 +20,7 @@ from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
 from trainers.exchange.dense import DenseExchange
 from trainers.exchange.memory import Residual
-from trainers.exchange.step_result import Exchanged
+from trainers.exchange.step_result import Exchanged, all_finite, loss_if
 from trainers.exchange.two_way import TwoWayExchange
 from trainers.methods.exchange.onebit_adam.spec import OneBitAdamConfig
 from trainers.snapshot import Kept
@@ -59,11 +61,14 @@ class OneBitAdamExchange(TwoWayExchange):
 
     def _exchange(self, bucket: Bucket, loss: Tensor) -> Tensor:
         gradient, span = self._buffer.wait(bucket), bucket.span
-        gradient /= self._moments.root(self._adam.freeze_steps, span)
+        finite, (decay, decay_of_squares) = all_finite(gradient), self._adam.betas
+        # A variance that is not frozen has the gradient in it, so that Adam's ratio is never longer than this.
+        most = 1 / math.sqrt(1 - decay_of_squares)
+        gradient.div_(self._moments.root(self._adam.freeze_steps, span)).clamp_(-most, most)
         # What had no gradient before has no variance, and no scale.
         gradient *= self._moments.second[span] > 0
-        torch.lerp(self._moments.first[span], gradient, 1 - self._adam.betas[0], out=gradient)
-        return super()._exchange(bucket, loss)
+        torch.lerp(self._moments.first[span], gradient, 1 - decay, out=gradient)
+        return super()._exchange(bucket, loss_if(finite, loss))
 
     def tensors(self) -> dict[str, Tensor]:
         return super().tensors() | self._shared()
