@@ -96,7 +96,7 @@ class TileLayout:
 
     @cached_property
     def sections(self) -> TileSections:
-        """Where everything lies."""
+        """The range of each part, one behind the other."""
         edges = [0, *accumulate(self._section_bytes())]
         return TileSections(*(slice(start, stop) for start, stop in pairwise(edges)))
 

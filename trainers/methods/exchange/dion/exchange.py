@@ -1,8 +1,8 @@
 """Dion: orthonormal steps along two low-rank factors of the momentum, which is also the error memory.
 
-Ahn, Xu, Abreu, Fan, Magakyan, Sharma, Zhan and Langford (2025), "Dion: distributed orthonormalized updates". Symbols: M
-`(n, m)` a rank's momentum of a matrix, r the rank, mu the momentum. P is the factor of the matrix's long side, Q that
-of its short side, as `trainers.exchange.kernels.lowrank` has them.
+Ahn, Xu, Abreu and Langford (2025), "Dion: distributed orthonormalized updates". Symbols: M `(n, m)` a rank's momentum
+of a matrix, r the rank, mu the momentum. P is the factor of the matrix's long side, Q that of its short side, as
+`trainers.exchange.kernels.lowrank` has them.
 
     M <- M + G;  P = orth(mean of M Q);  R = M'P;  M <- M - (1 - mu) P R';  Q = mean of R, in columns of length 1
 

@@ -72,12 +72,7 @@ METHOD = Method(
     DionConfig,
     "trainers.methods.exchange.dion.exchange:build",
     papers=(
-        Paper(
-            "Ahn, Xu, Abreu, Fan, Magakyan, Sharma, Zhan, Langford",
-            "Dion: distributed orthonormalized updates",
-            "arXiv:2504.05295",
-            2025,
-        ),
+        Paper("Ahn, Xu, Abreu, Langford", "Dion: distributed orthonormalized updates", "arXiv:2504.05295", 2025),
     ),
     beside={"optimizer": {"kind": "from_exchange"}},
 )
