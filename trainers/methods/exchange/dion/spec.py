@@ -71,8 +71,6 @@ METHOD = Method(
     "exchange",
     DionConfig,
     "trainers.methods.exchange.dion.exchange:build",
-    papers=(
-        Paper("Ahn, Xu, Abreu, Langford", "Dion: distributed orthonormalized updates", "arXiv:2504.05295", 2025),
-    ),
+    papers=(Paper("Ahn, Xu, Abreu, Langford", "Dion: distributed orthonormalized updates", "arXiv:2504.05295", 2025),),
     beside={"optimizer": {"kind": "from_exchange"}},
 )
