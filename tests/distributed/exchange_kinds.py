@@ -32,6 +32,7 @@ from trainers.methods.exchange.sparse_loco.spec import SparseLoCoConfig
 from trainers.methods.exchange.terngrad.spec import TernGradConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.exchange.topk.spec import TopKConfig
+from trainers.methods.exchange.zero_one_adam.spec import ZeroOneAdamConfig
 from trainers.spec.two_way import DriftingConfig
 from trainers.traffic import cost
 
@@ -80,6 +81,7 @@ KINDS: Kinds = {
     "demo": (DemoConfig(density=0.05), 0.05),
     "dion": (DionConfig(), 0.25),
     "onebit_adam": (OneBitAdamConfig(freeze_steps=2, block=100), None),
+    "zero_one_adam": (ZeroOneAdamConfig(refreshes=1, block=100), None),
 }
 
 
@@ -107,7 +109,7 @@ FOR_NODES = {
     EVEN: ["none", "threshold", "topk", "dgc", "randomk", "gtopk", "adacomp", "powersgd", "onebit", "qsgd", "ef21"],
     UNEVEN: [
         "none", "threshold", "dgc, gathered", "powersgd", "terngrad", "doublesqueeze", "blockwise", "sparse_loco",
-        "demo", "dion", "onebit_adam",
+        "demo", "dion", "onebit_adam", "zero_one_adam",
     ],
 }  # fmt: skip
 #: What is done by kernels compiled for a CPU, and on a GPU by others.

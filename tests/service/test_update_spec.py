@@ -10,7 +10,7 @@ from tests.service.refusals import problems_in
 
 JOB: dict[str, Any] = {"workload": {"kind": "digits-mlp"}, "budget": {"steps": 100}}
 BY_EXCHANGE = {"optimizer": {"kind": "from_exchange"}}
-KINDS = ["demo", "dion", "onebit_adam"]
+KINDS = ["demo", "dion", "onebit_adam", "zero_one_adam"]
 
 
 def refused(**changes: Any) -> Problem:

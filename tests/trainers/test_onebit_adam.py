@@ -14,19 +14,23 @@ from trainers.exchange.ledger import Ledger
 from trainers.exchange.pacing import Unpaced
 from trainers.exchange.step_result import Exchanged
 from trainers.methods import build
-from trainers.methods.exchange.onebit_adam.spec import OneBitAdamConfig
+from trainers.methods.exchange.onebit_adam.spec import OneBitAdamConfig, SignsOfAdamConfig
+from trainers.methods.exchange.zero_one_adam.spec import ZeroOneAdamConfig
 
 D, FREEZE_STEPS = 300, 5
 BETAS = (0.8, 0.99)
 CONFIG = OneBitAdamConfig(freeze_steps=FREEZE_STEPS, betas=BETAS, block=50)
+#: Dense in steps 0, 1, 3, 5, 9, 13, 21, 29, and no more from 32 on.
+REFRESHED = ZeroOneAdamConfig(refreshes=2, freeze_steps=32, betas=BETAS, block=50)
+both = pytest.mark.parametrize("config", [CONFIG, REFRESHED], ids=lambda config: config.kind)
 
 
 class Worker:
     """A worker of its own, and what Adam of torch does with the same gradients."""
 
-    def __init__(self) -> None:
-        self._buffer = GradientBuffer(((D,),), CONFIG, torch.device("cpu"))
-        self.exchange: Exchange = build.exchange(CONFIG, self._buffer, Connection(1, Unpaced(), Ledger()))
+    def __init__(self, config: SignsOfAdamConfig = CONFIG) -> None:
+        self._buffer = GradientBuffer(((D,),), config, torch.device("cpu"))
+        self.exchange: Exchange = build.exchange(config, self._buffer, Connection(1, Unpaced(), Ledger()))
         self._parameter = Parameter(torch.zeros(D))
         self._adam = torch.optim.Adam([self._parameter], lr=1.0, betas=BETAS)
 
@@ -57,11 +61,12 @@ def test_before_it_freezes_the_direction_has_the_bits_of_torchs_adam():
         assert torch.equal(worker.step(gradient(step))[0], worker.adam_step(gradient(step)))
 
 
-def test_of_a_gradient_that_stays_so_does_the_direction_through_the_freeze():
-    worker, constant = Worker(), gradient(0)
+@both
+def test_of_a_gradient_that_stays_so_does_the_direction_whenever_the_variance_freezes(config: SignsOfAdamConfig):
+    worker, constant = Worker(config), gradient(0)
     constant = constant.sign() * constant.abs().clamp(min=1e-3)  # far above eps: |m| / sqrt(v) is 1
 
-    for _ in range(4 * FREEZE_STEPS):
+    for _ in range(40):
         torch.testing.assert_close(worker.step(constant)[0], constant.sign(), atol=1e-3, rtol=0)
 
 
@@ -90,3 +95,33 @@ def test_what_is_not_finite_stops_a_frozen_step_also_where_there_is_no_variance(
 
     assert worker.step(given)[1].diverged
     assert all(torch.equal(tensor, before[name]) for name, tensor in worker.exchange.tensors().items())
+
+
+def test_intervals_between_refreshes_double_until_the_variance_freezes():
+    dense = [step for step in range(100) if REFRESHED.is_dense(step)]
+
+    assert dense == [0, 1, 3, 5, 9, 13, 21, 29]
+    assert REFRESHED.num_dense(100) == len(dense)
+
+
+def test_a_refresh_takes_in_the_dense_gradient_and_no_other_step_changes_the_variance():
+    worker, expected = Worker(REFRESHED), torch.zeros(D)
+
+    for step in range(40):
+        worker.step(gradient(step))
+        if REFRESHED.is_dense(step):
+            expected = expected * BETAS[1] + (1 - BETAS[1]) * gradient(step) ** 2
+        torch.testing.assert_close(worker.exchange.tensors()["second"], expected)
+
+
+def test_what_was_not_sent_yet_keeps_its_length_when_a_refresh_changes_the_units():
+    worker, kept = Worker(REFRESHED), []
+    for step in range(31):
+        worker.step(gradient(step))
+        state = worker.exchange.tensors()
+        root = (state["second"] / (1 - BETAS[1] ** REFRESHED.num_dense(step + 1))).sqrt() + 1e-8
+        kept.append(root * (state["residual"] + state["server.0"][:D]))
+
+    assert kept[28].any()
+    torch.testing.assert_close(kept[29], kept[28])
+    assert not torch.equal(kept[30], kept[29])

@@ -35,6 +35,7 @@ from trainers.methods.exchange.sparse_loco.spec import SparseLoCoConfig
 from trainers.methods.exchange.terngrad.spec import TernGradConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.exchange.topk.spec import TopKConfig
+from trainers.methods.exchange.zero_one_adam.spec import ZeroOneAdamConfig
 from trainers.methods.levels.spec import CatConfig
 from trainers.traffic import collectives
 
@@ -56,6 +57,7 @@ WITHOUT_SELECTION: tuple[ExchangeConfig, ...] = (
     CserConfig(),
     DionConfig(),
     OneBitAdamConfig(freeze_steps=1),
+    ZeroOneAdamConfig(refreshes=1),
 )
 #: What does not have to look at a gradient to say how much of it is sent; and a level for each.
 SELECTING: dict[str, tuple[ExchangeConfig, float | None]] = {

@@ -22,12 +22,12 @@ class Moments:
         self.first.lerp_(gradient, 1 - decay)
         self.second.mul_(decay_of_squares).addcmul_(gradient, gradient, value=1 - decay_of_squares)
 
-    def direction(self, out: Tensor, num_steps: int) -> None:
-        """Write m / (sqrt(v) + eps) to `out` `(d,)`, of moments without the bias of so many steps."""
+    def direction(self, out: Tensor, num_gradients: int, num_squares: int) -> None:
+        """Write m / (sqrt(v) + eps) to `out` `(d,)`, of moments without the bias of so few gradients and squares."""
         decay, _ = self._betas
-        out.zero_().addcdiv_(self.first, self.root(num_steps), value=1 / (1 - decay**num_steps))
+        out.zero_().addcdiv_(self.first, self.root(num_squares), value=1 / (1 - decay**num_gradients))
 
-    def root(self, num_steps: int, span: slice = slice(None)) -> Tensor:
-        """Return sqrt(v) + eps of the entries at `span`, of the second moment without the bias of so many steps."""
+    def root(self, num_squares: int, span: slice = slice(None)) -> Tensor:
+        """Return sqrt(v) + eps of the entries at `span`, of v without the bias of so few squares."""
         _, decay = self._betas
-        return self.second[span].sqrt().div_(math.sqrt(1 - decay**num_steps)).add_(EPSILON)
+        return self.second[span].sqrt().div_(math.sqrt(1 - decay**num_squares)).add_(EPSILON)

@@ -33,6 +33,7 @@ from trainers.methods.exchange.sparse_loco import spec as sparse_loco
 from trainers.methods.exchange.terngrad import spec as terngrad
 from trainers.methods.exchange.threshold import spec as threshold
 from trainers.methods.exchange.topk import spec as topk
+from trainers.methods.exchange.zero_one_adam import spec as zero_one_adam
 from trainers.methods.optimizer import spec as optimizer
 from trainers.methods.sync.accordion_batch import spec as accordion_batch
 from trainers.methods.sync.cocod_sgd import spec as cocod_sgd
@@ -71,6 +72,7 @@ OURS: tuple[Method, ...] = (
     demo.METHOD,
     dion.METHOD,
     onebit_adam.METHOD,
+    zero_one_adam.METHOD,
     every_step.METHOD,
     local_sgd.METHOD,
     diloco.METHOD,

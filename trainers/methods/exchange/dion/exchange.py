@@ -147,7 +147,7 @@ class DionExchange:
         """Replace the mean gradients of the dense layers by Adam's direction."""
         entries = self._dense_entries()
         self._moments.follow(entries)
-        self._moments.direction(entries, self._taken)
+        self._moments.direction(entries, self._taken, num_squares=self._taken)
         sizes = [layer.num_elements for layer in self._dense]
         for layer, some in zip(self._dense, torch.split(entries, sizes), strict=True):
             self._buffer.of(layer).copy_(some)

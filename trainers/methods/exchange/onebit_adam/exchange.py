@@ -22,15 +22,18 @@ from trainers.exchange.dense import DenseExchange
 from trainers.exchange.memory import Residual
 from trainers.exchange.step_result import Exchanged, all_finite, loss_if
 from trainers.exchange.two_way import TwoWayExchange
-from trainers.methods.exchange.onebit_adam.spec import OneBitAdamConfig
+from trainers.methods.exchange.onebit_adam.spec import OneBitAdamConfig, SignsOfAdamConfig
 from trainers.snapshot import Kept
 from trainers.traffic.buckets import Bucket
 
 
-class OneBitAdamExchange(TwoWayExchange):
-    """Mutable too: Adam's moments, which are equal on all ranks; the second stays once it is frozen."""
+class SignsOfAdam(TwoWayExchange):
+    """Mutable too: Adam's moments, which are equal on all ranks.
 
-    def __init__(self, config: OneBitAdamConfig, buffer: GradientBuffer, connection: Connection) -> None:
+    The second changes in dense steps alone. From a dense step to the next one the first is in units of its root.
+    """
+
+    def __init__(self, config: SignsOfAdamConfig, buffer: GradientBuffer, connection: Connection) -> None:
         super().__init__(config, Residual(buffer.gradient), buffer, connection)
         self._adam, self._dense = config, DenseExchange(buffer, connection)
         self._moments = Moments(buffer.gradient, config.betas)
@@ -38,7 +41,7 @@ class OneBitAdamExchange(TwoWayExchange):
     @torch.no_grad()
     def step(self, loss: Tensor, level: float | None, learning_rate: float) -> Exchanged:
         """Replace the buffer's gradient by the direction of Adam."""
-        if self._taken < self._adam.freeze_steps:
+        if self._adam.is_dense(self._taken):
             return self._dense_step(loss, level, learning_rate)
         outcome = super().step(loss, level, learning_rate)
         if not outcome.diverged:
@@ -48,23 +51,40 @@ class OneBitAdamExchange(TwoWayExchange):
             gradient /= 1 - self._adam.betas[0] ** self._taken
         return outcome
 
+    def _root(self, span: slice = slice(None)) -> Tensor:
+        """Return the unit of each entry at `span`."""
+        return self._moments.root(self._adam.num_dense(self._taken), span)
+
     def _dense_step(self, loss: Tensor, level: float | None, learning_rate: float) -> Exchanged:
-        """Step as Adam with the mean gradient; in the last of these steps the momentum changes its units."""
+        """Step as Adam with the mean gradient, and change units with the variance, where signs come before or next."""
         outcome = self._dense.step(loss, level, learning_rate)
-        if not outcome.diverged:
-            self._taken += 1
-            self._moments.follow(self._buffer.gradient)
-            self._moments.direction(self._buffer.gradient, self._taken)
-            if self._taken == self._adam.freeze_steps:
-                self._moments.first /= self._moments.root(self._taken)
+        if outcome.diverged:
+            return outcome
+        before = self._root() if self._taken and not self._adam.is_dense(self._taken - 1) else None
+        if before is not None:
+            self._moments.first *= before
+        self._taken += 1
+        self._moments.follow(self._buffer.gradient)
+        self._moments.direction(self._buffer.gradient, self._taken, num_squares=self._adam.num_dense(self._taken))
+        if not self._adam.is_dense(self._taken):
+            after = self._root()
+            self._moments.first /= after
+            if before is not None:
+                self._stretch(before / after)
         return outcome
+
+    def _stretch(self, factors: Tensor) -> None:
+        """Multiply what was not sent yet by `factors` `(d,)`."""
+        self._memory.tensors()["residual"].mul_(factors)
+        for bucket, of_bucket in zip(self._buffer.buckets, self._servers, strict=True):
+            of_bucket.stretch(factors[bucket.span])
 
     def _exchange(self, bucket: Bucket, loss: Tensor) -> Tensor:
         gradient, span = self._buffer.wait(bucket), bucket.span
         finite, (decay, decay_of_squares) = all_finite(gradient), self._adam.betas
         # A variance that is not frozen has the gradient in it, so that Adam's ratio is never longer than this.
         most = 1 / math.sqrt(1 - decay_of_squares)
-        gradient.div_(self._moments.root(self._adam.freeze_steps, span)).clamp_(-most, most)
+        gradient.div_(self._root(span)).clamp_(-most, most)
         # What had no gradient before has no variance, and no scale.
         gradient *= self._moments.second[span] > 0
         torch.lerp(self._moments.first[span], gradient, 1 - decay, out=gradient)
@@ -84,6 +104,6 @@ class OneBitAdamExchange(TwoWayExchange):
                 tensor.copy_(kept.tensors[name])
 
 
-def build(config: OneBitAdamConfig, buffer: GradientBuffer, connection: Connection, *, seed: int) -> OneBitAdamExchange:
+def build(config: OneBitAdamConfig, buffer: GradientBuffer, connection: Connection, *, seed: int) -> SignsOfAdam:
     """Return the exchange of `config`."""
-    return OneBitAdamExchange(config, buffer, connection)
+    return SignsOfAdam(config, buffer, connection)
