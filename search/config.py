@@ -342,5 +342,7 @@ OPTIMIZER_TRAITS: dict[str, OptimizerTraits] = {
     "schedulefree_sgd": OptimizerTraits(centre=20.0, pick=1.5, cools_down=False),
     "schedulefree_adamw": OptimizerTraits(centre=3.0, pick=1.5, cools_down=False),
     "schedulefree_plus": OptimizerTraits(centre=1.0, pick=0.3, cools_down=False),  # not from the benchmark yet
+    # as AdamW, to whose size steps are scaled; but a direction that has momentum in it always points on
+    "from_exchange": OptimizerTraits(centre=1.0, pick=1.2, cools_down=True),
     "own": OptimizerTraits(centre=1.0, pick=0.35, cools_down=True),
 }

@@ -16,7 +16,8 @@ OPTIMIZERS = {"sgd": {"kind": "sgd", "momentum": 0.9}, "adamw": {"kind": "adamw"
 
 def configuration(arm: dict[str, Any], task: str, seed: int, link: dict[str, Any] | None = None) -> ReplicaConfig:
     """Return what a replica is told: `arm` is JSON that overrides parts of it; raises ValidationError if unknown."""
-    optimizer = OPTIMIZERS[tasks.OPTIMIZERS[task]] | arm.get("optimizer", {})
+    given = arm.get("optimizer", {})
+    optimizer = given if "kind" in given else OPTIMIZERS[tasks.OPTIMIZERS[task]] | given
     told = {"workload": tasks.reference(task), "optimizer": optimizer, "seed": seed} | ({"link": link} if link else {})
     return ReplicaConfig.model_validate(arm | told)
 

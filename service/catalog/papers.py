@@ -65,8 +65,13 @@ _CONTROLLERS = {
             }
         },
         beside={"optimizer": {"kind": "sgd"}},
-        otherwise=tuple(
-            {"controller": {"schedule": {"optimizer": method.kind}}} for method in registry.of("optimizer")
+        otherwise=(
+            *({"controller": {"schedule": {"optimizer": method.kind}}} for method in registry.of("optimizer")),
+            # of exchanges that return a direction, which take no other optimizer
+            {
+                "controller": {"schedule": {"optimizer": "from_exchange"}},
+                "optimizer": {"kind": "from_exchange"},
+            },
         ),
     ),
 }

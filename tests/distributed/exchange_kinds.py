@@ -15,12 +15,15 @@ from trainers.methods import registry
 from trainers.methods.exchange.adacomp.spec import AdaCompConfig
 from trainers.methods.exchange.auto.spec import ExchangeConfig
 from trainers.methods.exchange.blockwise.spec import BlockwiseConfig
+from trainers.methods.exchange.demo.spec import DemoConfig
 from trainers.methods.exchange.dense.spec import Bf16Config, Fp16Config, NoneConfig
 from trainers.methods.exchange.dgc.spec import DgcConfig
+from trainers.methods.exchange.dion.spec import DionConfig
 from trainers.methods.exchange.dist_ef_sgd.spec import DistEfSgdConfig
 from trainers.methods.exchange.doublesqueeze.spec import DoubleSqueezeConfig
 from trainers.methods.exchange.gtopk.spec import GTopKConfig
 from trainers.methods.exchange.onebit.spec import OneBitConfig
+from trainers.methods.exchange.onebit_adam.spec import OneBitAdamConfig
 from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
 from trainers.methods.exchange.qsgd.spec import QsgdConfig
 from trainers.methods.exchange.randomk.spec import RandomKConfig
@@ -29,6 +32,7 @@ from trainers.methods.exchange.sparse_loco.spec import SparseLoCoConfig
 from trainers.methods.exchange.terngrad.spec import TernGradConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.exchange.topk.spec import TopKConfig
+from trainers.methods.exchange.zero_one_adam.spec import ZeroOneAdamConfig
 from trainers.spec.two_way import DriftingConfig
 from trainers.traffic import cost
 
@@ -74,6 +78,10 @@ KINDS: Kinds = {
     "qsgd": (QsgdConfig(), None),
     "terngrad": (TernGradConfig(), None),
     "majority": (SignSgdConfig(feedback=False), None),
+    "demo": (DemoConfig(density=0.05), 0.05),
+    "dion": (DionConfig(), 0.25),
+    "onebit_adam": (OneBitAdamConfig(freeze_steps=2, block=100), None),
+    "zero_one_adam": (ZeroOneAdamConfig(refreshes=1, block=100), None),
 }
 
 
@@ -82,7 +90,7 @@ FORESEEN = [
     "none", "fp16", "bf16", "topk, by layer", "randomk", "randomk, block", "dgc, gathered", "gtopk", "powersgd",
     "scaled sign", "onebit", "qsgd", "terngrad", "majority",
     "doublesqueeze", "dist_ef_sgd", "blockwise", "blockwise, 8 bits",
-    "sparse_loco", "sparse_loco, short chunks", "sparse_loco, no decay",
+    "sparse_loco", "sparse_loco, short chunks", "sparse_loco, no decay", "demo", "dion",
 ]  # fmt: skip
 #: The same for the first step.
 FORESEEN_FIRST = ["threshold", "topk", "topk, global", "topk, signs", "dgc", "adacomp", "adacomp, small bins", "ef21"]
@@ -99,8 +107,11 @@ KINDS = CONSERVING | KINDS
 EVEN, UNEVEN = ((0, 1), (2, 3)), ((0, 2, 3), (1,))
 FOR_NODES = {
     EVEN: ["none", "threshold", "topk", "dgc", "randomk", "gtopk", "adacomp", "powersgd", "onebit", "qsgd", "ef21"],
-    UNEVEN: ["none", "threshold", "dgc, gathered", "powersgd", "terngrad", "doublesqueeze", "blockwise", "sparse_loco"],
-}
+    UNEVEN: [
+        "none", "threshold", "dgc, gathered", "powersgd", "terngrad", "doublesqueeze", "blockwise", "sparse_loco",
+        "demo", "dion", "onebit_adam", "zero_one_adam",
+    ],
+}  # fmt: skip
 #: What is done by kernels compiled for a CPU, and on a GPU by others.
 COMPILED = [
     "threshold", "threshold, absolute", "topk", "topk, by layer", "topk, global", "topk, signs", "randomk",

@@ -37,6 +37,7 @@ from screen_scenarios import screened, screened_on_nodes, screened_pairs
 from streaming_scenarios import streaming, streaming_pairs
 from sync_scenarios import apart, paced_average, sync, sync_on_nodes, sync_pairs, write_checkpoint
 from two_way_scenarios import drifting_replicas_on_nodes, two_way, two_way_on_nodes, two_way_pairs, two_way_replicas
+from update_scenarios import updates
 
 from tests.patience import crowd
 from trainers.exchange.connection import Connection
@@ -239,6 +240,7 @@ SCENARIOS = {
         two_way_on_nodes,
         two_way_replicas,
         drifting_replicas_on_nodes,
+        updates,
         batches,
         batches_in_pairs,
         batches_on_nodes,

@@ -22,8 +22,8 @@ RATES = {
 }
 
 
-def test_the_example_knows_every_optimizer_but_a_users_own():
-    assert RATES.keys() == OPTIMIZER_TRAITS.keys() - {"own"}
+def test_the_example_knows_every_optimizer_but_a_users_own_and_an_exchanges():
+    assert RATES.keys() == OPTIMIZER_TRAITS.keys() - {"own", "from_exchange"}
 
 
 @pytest.mark.parametrize("optimizer", RATES)

@@ -156,7 +156,10 @@ def test_every_kind_of_every_part_but_the_methods_own_goes_together_with_it_or_i
     ("part", "name", "other", "fitting"),
     [
         ("exchange", "cser", "optimizer", {"sgd"}),
-        ("exchange", "dgc", "optimizer", set(kinds_of(PARTS["optimizer"]))),
+        ("exchange", "dgc", "optimizer", set(kinds_of(PARTS["optimizer"])) - {"from_exchange"}),
+        ("optimizer", "from_exchange", "exchange", {"demo", "dion", "onebit_adam", "zero_one_adam"}),
+        ("exchange", "onebit_adam", "optimizer", {"from_exchange"}),
+        ("exchange", "demo", "sync", {"every_step"}),
         ("exchange", "liec_sgd", "optimizer", {"sgd", "schedulefree_sgd"}),
         ("exchange", "auto", "controller", {"bo", "sobol", "schedule"}),
         ("levels", "accordion", "exchange", {"threshold", "topk", "randomk", "dgc", "gtopk", "powersgd"}),

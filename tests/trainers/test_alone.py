@@ -10,10 +10,11 @@ from trainers.methods.activations.dropit.spec import DropItConfig
 from trainers.methods.blocks.jointspar.spec import JointSparConfig
 from trainers.methods.exchange.auto.spec import AutoConfig
 from trainers.methods.exchange.cser.spec import CserConfig
+from trainers.methods.exchange.demo.spec import DemoConfig
 from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
 from trainers.methods.exchange.qsgd.spec import QsgdConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
-from trainers.methods.optimizer.spec import OptimizerConfig, SgdConfig
+from trainers.methods.optimizer.spec import FromExchangeConfig, OptimizerConfig, SgdConfig
 from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
 from trainers.segment import Segment
 from trainers.spec.partition import ByLabelPartition
@@ -103,6 +104,7 @@ UNLIKE: dict[str, dict[str, Any]] = {
     "drifting parameters": {"exchange": CserConfig(period=4), "optimizer": SgdConfig(momentum=0.0)},
     "drawn blocks": {"blocks": JointSparConfig(share=0.5)},
     "exchanges that compete": {"exchange": AutoConfig()},
+    "an exchange that makes the update": {"exchange": DemoConfig(), "optimizer": FromExchangeConfig()},
 }
 
 

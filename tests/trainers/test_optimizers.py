@@ -8,7 +8,13 @@ from torch.nn import Parameter
 
 from trainers.methods.optimizer import optimizers
 from trainers.methods.optimizer.optimizers import Optimizer
-from trainers.methods.optimizer.spec import AdamWConfig, OptimizerConfig, ScheduleFreeSgdConfig, SgdConfig
+from trainers.methods.optimizer.spec import (
+    AdamWConfig,
+    FromExchangeConfig,
+    OptimizerConfig,
+    ScheduleFreeSgdConfig,
+    SgdConfig,
+)
 from trainers.spec.workloads import DigitsMlp
 from trainers.workloads.digits import Digits
 
@@ -121,3 +127,15 @@ def test_looking_at_the_evaluated_iterate_changes_no_bit(optimizer_config: Optim
 
     assert torch.equal(parameter, before)
     assert optimizer.scalars() == scalars
+
+
+def test_an_exchanges_direction_is_taken_as_it_is_with_decoupled_decay():
+    optimizer, parameter = fresh(FromExchangeConfig(weight_decay=0.1))
+    expected = START.clone()
+
+    for step in range(3):
+        expected = expected * (1 - 0.05 * 0.1) - 0.05 * gradient(step)
+        steps(optimizer, parameter, range(step, step + 1))
+
+    torch.testing.assert_close(parameter.detach(), expected)
+    assert not optimizer.tensors()

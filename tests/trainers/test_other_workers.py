@@ -19,11 +19,14 @@ from trainers.exchange.sum_by_owner import Shards
 from trainers.exchange.topology import Topology
 from trainers.methods.exchange.auto.spec import ExchangeConfig
 from trainers.methods.exchange.blockwise.spec import BlockwiseConfig
+from trainers.methods.exchange.demo.spec import DemoConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.dgc.spec import DgcConfig
+from trainers.methods.exchange.dion.spec import DionConfig
 from trainers.methods.exchange.dist_ef_sgd.spec import DistEfSgdConfig
 from trainers.methods.exchange.doublesqueeze.spec import DoubleSqueezeConfig
 from trainers.methods.exchange.onebit.spec import OneBitConfig
+from trainers.methods.exchange.onebit_adam.spec import OneBitAdamConfig
 from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
 from trainers.methods.exchange.sparse_loco.spec import SparseLoCoConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
@@ -47,7 +50,10 @@ KINDS: dict[str, ExchangeConfig] = {
     "blockwise": BlockwiseConfig(block=BLOCK, bucket_mib=0.001),
     "sparse_loco": SparseLoCoConfig(density=0.1),
     "dist_ef_sgd": DistEfSgdConfig(block=BLOCK, momentum=0.9),
+    "demo": DemoConfig(),
+    "onebit_adam": OneBitAdamConfig(block=BLOCK, bucket_mib=0.001),
 }
+DION = DionConfig()
 EF21 = TopKConfig(density=0.1, memory="ef21")
 
 
@@ -66,7 +72,7 @@ def _filled(config: ExchangeConfig, num_workers: int) -> list[Exchange]:
     exchanges = _exchanges(config, num_workers)
     for rank, exchange in enumerate(exchanges):
         for name, tensor in exchange.tensors().items():
-            is_common = name.startswith("factor") or name == "mean"
+            is_common = name.startswith("factor") or name in ("mean", "first", "second")
             draws = torch.Generator().manual_seed(len(name) if is_common else 100 + rank)
             tensor.copy_(torch.randn(tensor.shape, generator=draws))
     return exchanges
@@ -105,12 +111,13 @@ def test_what_was_not_sent_yet_is_kept_whatever_the_number_of_ranks(kind: str, b
     assert _still_to_come(config, old).any()
 
 
-@pytest.mark.parametrize("kind", ["dgc", "dist_ef_sgd"])
+@pytest.mark.parametrize("kind", ["dgc", "dist_ef_sgd", "dion"])
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 2), (4, 1)])
 def test_the_mean_of_the_momenta_is_kept(kind: str, before: int, after: int) -> None:
-    old = _filled(KINDS[kind], before)
+    config = (KINDS | {"dion": DION})[kind]
+    old = _filled(config, before)
 
-    new = _taken_over(KINDS[kind], old, after)
+    new = _taken_over(config, old, after)
 
     means = [sum(each.tensors()["momentum"] for each in ranks) / len(ranks) for ranks in (old, new)]
     torch.testing.assert_close(*means)
@@ -127,13 +134,16 @@ def test_what_ef21s_ranks_have_as_the_mean_of_their_estimates_is_that(before: in
     torch.testing.assert_close(sum(state["sent"] for state in states) / after, states[0]["mean"])
 
 
-def test_what_all_ranks_had_alike_all_new_ones_have() -> None:
-    old = _filled(KINDS["powersgd"], 2)
+@pytest.mark.parametrize(
+    ("config", "count"), [(KINDS["powersgd"], 2), (DION, 4), (KINDS["onebit_adam"], 2)], ids=lambda each: str(each)[:20]
+)
+def test_what_all_ranks_had_alike_all_new_ones_have(config: ExchangeConfig, count: int) -> None:
+    old = _filled(config, 2)
 
-    for exchange in _taken_over(KINDS["powersgd"], old, 3):
-        factors = [name for name in exchange.tensors() if name.startswith("factor")]
-        assert len(factors) == 2
-        assert all(torch.equal(exchange.tensors()[name], old[0].tensors()[name]) for name in factors)
+    for exchange in _taken_over(config, old, 3):
+        common = [name for name in exchange.tensors() if name.startswith(("factor", "first", "second"))]
+        assert len(common) == count
+        assert all(torch.equal(exchange.tensors()[name], old[0].tensors()[name]) for name in common)
 
 
 def test_buffers_become_their_mean_and_constants_keep_their_bits() -> None:

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainers.methods.exchange.sparse_loco.exchange import LARGER, ChunkCode, largest_of_each
+from trainers.exchange.kernels.chunks import largest_of_each
+from trainers.methods.exchange.sparse_loco.exchange import LARGER, ChunkCode
 from trainers.methods.exchange.sparse_loco.spec import SparseLoCoConfig
 from trainers.traffic.buckets import split
 from trainers.traffic.chunk_layout import ChunkLayout

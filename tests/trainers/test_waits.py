@@ -18,12 +18,15 @@ from trainers.methods.exchange.adacomp.spec import AdaCompConfig
 from trainers.methods.exchange.auto.spec import ExchangeConfig
 from trainers.methods.exchange.blockwise.spec import BlockwiseConfig
 from trainers.methods.exchange.cser.spec import CserConfig
+from trainers.methods.exchange.demo.spec import DemoConfig
 from trainers.methods.exchange.dense.spec import Bf16Config, Fp16Config, NoneConfig
 from trainers.methods.exchange.dgc.spec import DgcConfig
+from trainers.methods.exchange.dion.spec import DionConfig
 from trainers.methods.exchange.dist_ef_sgd.spec import DistEfSgdConfig
 from trainers.methods.exchange.doublesqueeze.spec import DoubleSqueezeConfig
 from trainers.methods.exchange.gtopk.spec import GTopKConfig
 from trainers.methods.exchange.onebit.spec import OneBitConfig
+from trainers.methods.exchange.onebit_adam.spec import OneBitAdamConfig
 from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
 from trainers.methods.exchange.qsgd.spec import QsgdConfig
 from trainers.methods.exchange.randomk.spec import RandomKConfig
@@ -32,6 +35,7 @@ from trainers.methods.exchange.sparse_loco.spec import SparseLoCoConfig
 from trainers.methods.exchange.terngrad.spec import TernGradConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.exchange.topk.spec import TopKConfig
+from trainers.methods.exchange.zero_one_adam.spec import ZeroOneAdamConfig
 from trainers.methods.levels.spec import CatConfig
 from trainers.traffic import collectives
 
@@ -51,6 +55,9 @@ WITHOUT_SELECTION: tuple[ExchangeConfig, ...] = (
     BlockwiseConfig(),
     DistEfSgdConfig(),
     CserConfig(),
+    DionConfig(),
+    OneBitAdamConfig(freeze_steps=1),
+    ZeroOneAdamConfig(refreshes=1),
 )
 #: What does not have to look at a gradient to say how much of it is sent; and a level for each.
 SELECTING: dict[str, tuple[ExchangeConfig, float | None]] = {
@@ -71,6 +78,7 @@ SELECTING: dict[str, tuple[ExchangeConfig, float | None]] = {
     "randomk": (RandomKConfig(density=0.1), 0.1),
     "adacomp": (AdaCompConfig(), None),
     "sparse_loco": (SparseLoCoConfig(density=0.1), 0.1),
+    "demo": (DemoConfig(density=0.1), 0.1),
 }
 READS = (
     *(Tensor.tolist, Tensor.item, Tensor.cpu, Tensor.nonzero, torch.nonzero, Tensor.unique, torch.unique),

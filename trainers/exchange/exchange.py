@@ -11,7 +11,8 @@ from trainers.snapshot import Kept
 class Exchange(Protocol):
     """Replaces the local gradient in the buffer by the mean over the ranks.
 
-    Of kinds whose ranks drift apart (`trainers.spec.two_way.DriftingConfig`), by what this rank is to step by.
+    Of kinds whose ranks drift apart (`trainers.spec.two_way.DriftingConfig`), by what this rank is to step by. Of those
+    that make the update (`trainers.spec.exchange.UpdateConfig`), by the direction that all step by.
     """
 
     def step(self, loss: Tensor, level: float | None, learning_rate: float) -> Exchanged:

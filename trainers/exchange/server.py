@@ -100,6 +100,11 @@ class Server:
         values[span].add_(self.error[: span.stop - span.start], alpha=self._factor * len(self._spans))
         self._next_error.zero_()
 
+    def stretch(self, factors: Tensor) -> None:
+        """Multiply what this rank keeps by its entries of `factors` `(d,)`."""
+        span = self._spans[self._connection.rank]
+        self.error[: span.stop - span.start] *= factors[span]
+
     def rescale(self, factor: float) -> None:
         """Use what is kept times `factor` in the coming step."""
         self._factor = factor

@@ -15,13 +15,16 @@ from trainers.methods.blocks.jointspar import spec as jointspar
 from trainers.methods.exchange.adacomp import spec as adacomp
 from trainers.methods.exchange.blockwise import spec as blockwise
 from trainers.methods.exchange.cser import spec as cser
+from trainers.methods.exchange.demo import spec as demo
 from trainers.methods.exchange.dense import spec as dense
 from trainers.methods.exchange.dgc import spec as dgc
+from trainers.methods.exchange.dion import spec as dion
 from trainers.methods.exchange.dist_ef_sgd import spec as dist_ef_sgd
 from trainers.methods.exchange.doublesqueeze import spec as doublesqueeze
 from trainers.methods.exchange.gtopk import spec as gtopk
 from trainers.methods.exchange.liec_sgd import spec as liec_sgd
 from trainers.methods.exchange.onebit import spec as onebit
+from trainers.methods.exchange.onebit_adam import spec as onebit_adam
 from trainers.methods.exchange.powersgd import spec as powersgd
 from trainers.methods.exchange.qsgd import spec as qsgd
 from trainers.methods.exchange.randomk import spec as randomk
@@ -30,6 +33,7 @@ from trainers.methods.exchange.sparse_loco import spec as sparse_loco
 from trainers.methods.exchange.terngrad import spec as terngrad
 from trainers.methods.exchange.threshold import spec as threshold
 from trainers.methods.exchange.topk import spec as topk
+from trainers.methods.exchange.zero_one_adam import spec as zero_one_adam
 from trainers.methods.optimizer import spec as optimizer
 from trainers.methods.sync.accordion_batch import spec as accordion_batch
 from trainers.methods.sync.cocod_sgd import spec as cocod_sgd
@@ -66,6 +70,10 @@ OURS: tuple[Method, ...] = (
     sparse_loco.METHOD,
     cser.METHOD,
     liec_sgd.METHOD,
+    demo.METHOD,
+    dion.METHOD,
+    onebit_adam.METHOD,
+    zero_one_adam.METHOD,
     every_step.METHOD,
     local_sgd.METHOD,
     diloco.METHOD,

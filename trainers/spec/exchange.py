@@ -30,7 +30,7 @@ Threshold = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Coefficient = Annotated[float, Field(ge=0, lt=1)]
 #: Steps from one meeting of the ranks to the next.
 Period = Annotated[int, Field(ge=1, le=100_000)]
-LevelName = Literal["density", "threshold", "rank"]
+LevelName = Literal["density", "threshold", "rank", "rank_fraction"]
 
 
 class ExchangeBase(Config):
@@ -116,6 +116,11 @@ class ExchangeBase(Config):
         Momentum that workers apply before they compress comes instead of the optimizer's, which an optimizer of one's
         own has to see to itself.
         """
+        if optimizer.kind == "from_exchange":
+            return (
+                f"`from_exchange` steps by a direction that the exchange returns, and `{self.kind}` returns a mean "
+                "gradient: give `optimizer: {kind: adamw}`, or `exchange: {kind: demo}`"
+            )
         is_plain = optimizer.kind in ("sgd", "lars") and getattr(optimizer, "momentum", None) == 0
         if self.without_momentum is None or is_plain or optimizer.kind == "own":
             return None
@@ -123,6 +128,23 @@ class ExchangeBase(Config):
         return (
             f"`{self.kind}` here applies momentum before it compresses: give "
             f"`optimizer: {{kind: {plain}, momentum: 0}}`, or the exchange `{self.without_momentum}`"
+        )
+
+
+class UpdateConfig(ExchangeBase):
+    """An exchange that returns the direction to step by: momentum, and what scales it, are the exchange's own."""
+
+    def optimizer_conflict(self, optimizer: "JobOptimizer", *, clip: float | None) -> str | None:
+        if clip is not None:
+            return (
+                f"`{self.kind}` returns the direction to step by, whose length is the method's, and `clip` {clip:g} "
+                "would shorten that, not a gradient: give `clip: null`, or `exchange: {kind: none}`"
+            )
+        if optimizer.kind == "from_exchange" and not getattr(optimizer, "momentum", 0):  # which groups may bring
+            return None
+        return (
+            f"`{self.kind}` returns the direction to step by, momentum included: give "
+            "`optimizer: {kind: from_exchange}` without momentum, or `exchange: {kind: none}`"
         )
 
 

@@ -13,6 +13,7 @@ from trainers.methods.exchange.auto.spec import LOCAL, Beside, JobExchange, Opti
 from trainers.methods.optimizer.spec import JobOptimizer, exchange_conflict
 from trainers.methods.sync.every_step.spec import EveryStepConfig
 from trainers.methods.sync.spec import SyncConfig
+from trainers.spec.exchange import UpdateConfig
 from trainers.spec.link import LinkConfig, MeasureLink
 from trainers.spec.partition import IidPartition, PartitionConfig
 from trainers.spec.ranges import Config, Conflict, Range
@@ -60,10 +61,12 @@ class ReplicaConfig(Config):
         """Return how many values `num_workers` workers can try at a time, each by one that exchanges nothing.
 
         Only 1, by all of them together, where a worker alone shows little of the run: where workers train apart and
-        meet again, where a step trains some blocks, where exchanges are compared, or where data differ.
+        meet again, where a step trains some blocks, where exchanges are compared or make the update, or where data
+        differ.
         """
         is_alike = isinstance(self.partition, IidPartition) and isinstance(self.blocks, AllBlocksConfig)
-        return num_workers if is_alike and not self.menu and not self.apart_under else 1
+        by_exchange = self.menu or self.apart_under or isinstance(self.exchange, UpdateConfig)
+        return num_workers if is_alike and not by_exchange else 1
 
     def _beside(self) -> Beside:
         return Beside(optimizer=self.optimizer.kind, per_node=self.workers_per_node, partition=self.partition.kind)

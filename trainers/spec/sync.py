@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from trainers.spec.exchange import ExchangeBase, Period
+from trainers.spec.exchange import ExchangeBase, Period, UpdateConfig
 from trainers.spec.ranges import Config
 from trainers.traffic.buckets import split
 from trainers.traffic.collectives import WORD_BYTES, Traffic, all_reduce, num_elements
@@ -45,6 +45,11 @@ class SyncBase(Config):
             return (
                 f"`auto` chooses itself how often workers meet, and `{self.kind}` says it too: leave `sync` out, or "
                 "give one `exchange`, as `{kind: none}`"
+            )
+        if isinstance(exchange, UpdateConfig):
+            return (
+                f"`{exchange.kind}` returns a direction to step by at once, which `{self.kind}` does not do: give "
+                "`sync: {kind: every_step}`, or `exchange: {kind: none}`"
             )
         return self.exchange_conflict(exchange)
 

@@ -3,7 +3,7 @@
 Symbols: M `(n, m)` a layer's gradient plus residual, r the rank. P is the factor of its long side, l = max(n, m), and
 Q that of its short side, s = min(n, m); both are held as their transposes, P' `(r, l)` and Q' `(r, s)`. M is P Q' where
 it is tall, and Q P' where it is wide. All tensors are contiguous float32. `project` and `take_out` compute what is a
-rank's own; what all must agree on, `rebuild` and `orthogonalize_`, gives the same bits on every kind of CPU.
+rank's own; what all must agree on, `rebuild`, `multiply` and `orthogonalize_`, gives the same bits on every CPU.
 """
 
 from functools import partial
@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from trainers.exchange.kernels import operators
 from trainers.exchange.kernels.compiled import compiled_later
 
 #: Entries that are added and multiplied while they are in the cache (1 MiB).
@@ -55,8 +56,12 @@ def take_out(matrix: Tensor, p: Tensor, q_out: Tensor) -> None:
 
 def rebuild(p: Tensor, q: Tensor, out: Tensor) -> None:
     """Write P Q', or Q P', to `out` `(n, m)`."""
-    rows, columns = _by_sides(out, p, q)
-    if out.is_cuda:
+    multiply(*_by_sides(out, p, q), out)
+
+
+def multiply(rows: Tensor, columns: Tensor, out: Tensor) -> None:
+    """Write the product `rows`' `columns` to `out` `(n, m)`; `rows` are `(r, n)` and `columns` `(r, m)`."""
+    if operators.needed_for(out):
         torch.mm(rows.t(), columns, out=out)
     else:
         _multiply(rows.numpy(), columns.numpy(), out.numpy())

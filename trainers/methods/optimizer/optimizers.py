@@ -14,6 +14,7 @@ from trainers.methods.optimizer.schedulefree_plus import ScheduleFreePlus
 from trainers.methods.optimizer.spec import (
     AdamWConfig,
     ContenderConfig,
+    FromExchangeConfig,
     LarsConfig,
     MuonConfig,
     OptimizerConfig,
@@ -261,7 +262,9 @@ def _checked(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     return optimizer
 
 
-def _prepared(config: ContenderConfig, groups: list[Group], model: nn.Module) -> torch.optim.Optimizer:
+def _prepared(
+    config: ContenderConfig | FromExchangeConfig, groups: list[Group], model: nn.Module
+) -> torch.optim.Optimizer:
     """Return one of our own kinds, with all its state made."""
     optimizer = _of_kind(config, groups, model)
     for group in optimizer.param_groups:
@@ -274,7 +277,9 @@ def _prepared(config: ContenderConfig, groups: list[Group], model: nn.Module) ->
     return optimizer
 
 
-def _of_kind(config: ContenderConfig, groups: list[Group], model: nn.Module) -> torch.optim.Optimizer:
+def _of_kind(
+    config: ContenderConfig | FromExchangeConfig, groups: list[Group], model: nn.Module
+) -> torch.optim.Optimizer:
     """Return the optimizer; what is searched has the range's first value until a segment gives one."""
     decay = first(config.weight_decay)
     match config:
@@ -282,6 +287,9 @@ def _of_kind(config: ContenderConfig, groups: list[Group], model: nn.Module) -> 
             return torch.optim.SGD(
                 groups, momentum=first(config.momentum), nesterov=first(config.nesterov), weight_decay=decay
             )
+        case FromExchangeConfig():
+            # Without momentum its decay is decoupled: x <- x (1 - lr decay) - lr direction.
+            return torch.optim.SGD(groups, weight_decay=decay)
         case LarsConfig():
             return Lars(groups, momentum=first(config.momentum), weight_decay=decay, trust=config.trust)
         case AdamWConfig():
@@ -325,7 +333,7 @@ def _initial_state(config: OptimizerConfig, group: Group, parameter: Parameter) 
             return {"z": start}
         case ScheduleFreeAdamWConfig():
             return {"z": start, "exp_avg_sq": zeros}
-        case ScheduleFreePlusConfig() | OwnOptimizerConfig():
+        case ScheduleFreePlusConfig() | FromExchangeConfig() | OwnOptimizerConfig():
             return {}
 
 

@@ -121,6 +121,15 @@ class MuonConfig(Config):
     warmup_steps: int = Field(0, ge=0, description="linear ramp from the first step")
 
 
+class FromExchangeConfig(Config):
+    """Step by the direction that the exchange returns; momentum, and what scales the step, are the exchange's."""
+
+    kind: Literal["from_exchange"] = "from_exchange"
+    learning_rate: LearningRate = Field(1e-3, description="times the exchange's direction, of the size of AdamW's")
+    weight_decay: WeightDecay | tuple[WeightDecay, WeightDecay] = Field(0.01, description="decoupled, as AdamW's")
+    warmup_steps: int = Field(0, ge=0, description="linear ramp from the first step")
+
+
 class OwnOptimizerConfig(Config):
     """The workload's own `optimizer`; the learning rate multiplies the rates of its parameter groups."""
 
@@ -137,6 +146,7 @@ OptimizerConfig = Annotated[
     | ScheduleFreeSgdConfig
     | ScheduleFreeAdamWConfig
     | ScheduleFreePlusConfig
+    | FromExchangeConfig
     | OwnOptimizerConfig,
     Field(discriminator="kind"),
 ]
@@ -235,6 +245,7 @@ METHODS = (
             ),
         ),
     ),
+    Method("optimizer", FromExchangeConfig, beside={"exchange": {"kind": "demo"}}),
     Method("optimizer", OwnOptimizerConfig),
     Method("optimizer", AutoOptimizerConfig, beside={"controller": {"kind": "bo"}}),
 )

@@ -12,6 +12,7 @@ from torch import Tensor
 from trainers.exchange.bucketwise import BucketwiseExchange
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
+from trainers.exchange.kernels.chunks import largest_of_each, read_places, write_places
 from trainers.exchange.kernels.codes import pack, unpack
 from trainers.exchange.kernels.entries import Entries
 from trainers.exchange.kernels.pack import unit_for
@@ -21,7 +22,7 @@ from trainers.exchange.step_result import Exchanged, all_finite, loss_if
 from trainers.methods.exchange.sparse_loco.spec import SparseLoCoConfig
 from trainers.traffic import collectives
 from trainers.traffic.buckets import Bucket
-from trainers.traffic.chunk_layout import CODE_BITS, LARGEST_CHUNK, PLACE_BITS, ChunkLayout
+from trainers.traffic.chunk_layout import CODE_BITS, ChunkLayout
 
 HEADER_BYTES = collectives.WORD_BYTES
 #: Bits of a code.
@@ -52,17 +53,15 @@ class ChunkCode:
         payload[parts.unit].view(torch.float32).copy_(unit)
         payload[parts.magnitudes].view(torch.float16).copy_(magnitudes * unit.reciprocal())
         pack(codes, CODE_BITS, payload[parts.codes])
-        payload[parts.places] = (places & 0xFF).to(torch.uint8)
-        pack((places >> 8).to(torch.uint8), PLACE_BITS - 8, payload[parts.high_places])
+        write_places(places, payload[parts.places], payload[parts.high_places])
 
     def decoded(self, payload: Tensor) -> Entries:
         """Return the entries that `payload` `(num_bytes,)` stands for: the same bits wherever it is read."""
         parts = self._parts
-        codes, high = (payload.new_empty(self.num_sent) for _ in range(2))
+        codes = payload.new_empty(self.num_sent)
         unpack(payload[parts.codes], CODE_BITS, codes)
-        unpack(payload[parts.high_places], PLACE_BITS - 8, high)
         chunks = torch.arange(self.num_sent, device=payload.device) // self._layout.per_chunk
-        indices = chunks * self._layout.chunk + (high.long() << 8) + payload[parts.places]
+        indices = chunks * self._layout.chunk + read_places(payload[parts.places], payload[parts.high_places])
         unit = payload[parts.unit].view(torch.float32)
         magnitudes = payload[parts.magnitudes].view(torch.float16).float() * unit
         values = magnitudes[2 * chunks + (codes & LARGER > 0)]
@@ -78,18 +77,6 @@ def _coded(chunks: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     means = [_mean_where(each, magnitudes) for each in (~larger, larger)]
     codes = NEGATIVE * (values < 0) + LARGER * larger
     return places.flatten(), codes.flatten().to(torch.uint8), torch.stack(means, dim=1).flatten()
-
-
-def largest_of_each(chunks: Tensor, count: int) -> Tensor:
-    """Return the places `(n, count)`, ascending, of the largest magnitudes of each of `chunks` `(n, c)`.
-
-    Of equal magnitudes the first are taken.
-    """
-    # Bits of floats that are not negative are in the floats' order; with the place behind them, no two are equal.
-    backwards = torch.arange(LARGEST_CHUNK - 1, LARGEST_CHUNK - 1 - chunks.shape[1], -1, device=chunks.device)
-    keys = (chunks.abs().view(torch.int32).long() << PLACE_BITS) + backwards
-    found = keys.topk(count, dim=1, sorted=False).values & LARGEST_CHUNK - 1
-    return (LARGEST_CHUNK - 1 - found).sort(dim=1).values
 
 
 def _mean_where(hits: Tensor, magnitudes: Tensor) -> Tensor:
