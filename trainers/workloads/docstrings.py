@@ -2,7 +2,7 @@
 
 import ast
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -90,17 +90,19 @@ def read_docstrings(folder: Path) -> tuple[list[str], list[int]]:
     found: dict[str, int] = {}
     for topic, name in enumerate(TOPICS):
         for path in sorted((folder / name).rglob("*.py")):
-            if "tests" not in path.parts:
-                for text in _first_paragraphs(path):
+            if "tests" not in path.relative_to(folder).parts:
+                for text in _first_paragraphs(ast.parse(path.read_bytes()).body):
                     found.setdefault(text, topic)
     if not found:
         raise WorkloadError(f"the workers' SciPy has no source in {folder}")
     return list(found), list(found.values())
 
 
-def _first_paragraphs(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_bytes())):
+def _first_paragraphs(body: Sequence[ast.stmt]) -> Iterator[str]:
+    """Yield those of the functions and classes in `body`, and in theirs. No expression is looked at."""
+    for node in body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             text = " ".join((ast.get_docstring(node) or "").split("\n\n")[0].split())
             if len(text) >= SHORTEST:
                 yield text
+            yield from _first_paragraphs(node.body)
