@@ -16,7 +16,16 @@ from trainers.methods.optimizer.spec import OptimizerConfig, ScheduleFreeAdamWCo
 from trainers.segment import Segment
 from trainers.spec.link import EmulateLink
 from trainers.spec.replica import ReplicaConfig
-from trainers.spec.workloads import DiamondsMlp, DigitsMlp, FashionConv, Mnist5kCnn, StdlibLm, WorkloadConfig
+from trainers.spec.workloads import (
+    DiamondsMlp,
+    DigitsMlp,
+    FashionConv,
+    FlightsEmbedding,
+    MinilmLora,
+    Mnist5kCnn,
+    StdlibLm,
+    WorkloadConfig,
+)
 from trainers.training.group import Group, ProcessGroup
 from trainers.workload import WorkloadError
 from trainers.workloads import registry
@@ -33,6 +42,8 @@ RUNS: list[tuple[WorkloadConfig, OptimizerConfig]] = [
     (StdlibLm(), ADAMW),
     (StdlibLm(size="1M"), ADAMW),
     (DiamondsMlp(), SGD),
+    (FlightsEmbedding(), ADAMW),
+    (MinilmLora(), ADAMW),
 ]
 #: Longest segment: after it the clock is looked at.
 SEGMENT_STEPS = 100

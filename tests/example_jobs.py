@@ -16,7 +16,14 @@ from trainers.workloads import registry
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples" / "jobs").glob("*.yaml"))
 #: Enough that a method does what it does now and then.
-STEPS = {"digits-mlp": 400, "mnist5k-cnn": 200, "fashion-conv": 80, "stdlib-lm": 80}
+STEPS = {
+    "digits-mlp": 400,
+    "mnist5k-cnn": 200,
+    "fashion-conv": 80,
+    "stdlib-lm": 80,
+    "flights-embedding": 80,
+    "minilm-lora": 40,
+}
 #: Counted in steps all exchanges cost the same, and none would compete; in bytes the result is exact too. Other arms
 #: would take one step for them, or thousands.
 COMPETING: dict[str, Any] = {"budget": {"bytes": 2_000_000}, "arms": [{"name": "auto"}]}

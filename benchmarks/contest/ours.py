@@ -28,6 +28,7 @@ class Ours:
     def __init__(self, config: ReplicaConfig, workload: Workload, *, rank: int, num_workers: int) -> None:
         self._replica = Replica(config, rank, num_workers, device="cpu", workload=workload)
         self._rate = math.nan
+        self.warm_up_steps = max(3, getattr(config.sync, "period", 0))
 
     def connect(self, init_method: str) -> None:
         self._replica.connect(init_method, backend="gloo")

@@ -43,6 +43,8 @@ class Method:
 class Rival:
     """A rank of a method by torch; `place` is (seed, rank, hosts). Mutable: the model."""
 
+    warm_up_steps = 3
+
     def __init__(self, method: str, workload: Workload, optimizer: str, *, place: tuple[int, int, int]) -> None:
         self._method, self._workload, self._place = method, workload, place
         self._optimizer = OPTIMIZERS[optimizer]

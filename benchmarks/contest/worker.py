@@ -12,12 +12,12 @@ from contest import tasks
 from contest.ours import Ours, configuration
 from contest.rivals import Rival
 
-#: They load kernels, fill caches and open connections: before the clock, for every arm.
-WARM_UP_STEPS = 3
-
 
 class Contender(Protocol):
     """A rank of an arm."""
+
+    #: They load kernels, fill caches and open connections, before the clock: until hosts have met.
+    warm_up_steps: int
 
     def connect(self, init_method: str) -> None:
         """Join the other hosts at a torch URL."""
@@ -49,7 +49,7 @@ def answer(contender: Contender, request: dict[str, Any]) -> dict[str, Any]:
     match request:
         case {"do": "begin", "rate": rate}:
             contender.begin(rate)
-            contender.run(WARM_UP_STEPS)
+            contender.run(contender.warm_up_steps)
             contender.begin(rate)
             return {}
         case {"do": "run", "num_steps": num_steps}:

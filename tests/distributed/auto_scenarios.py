@@ -13,10 +13,19 @@ from sync_scenarios import write_checkpoint
 
 from trainers.exchange.step_result import Exchanged
 from trainers.methods.exchange.auto.spec import AutoConfig, JobExchange, Option, mean_traffic
+from trainers.methods.exchange.blockwise.spec import BlockwiseConfig
 from trainers.methods.exchange.dense.spec import Fp16Config, NoneConfig
 from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
+from trainers.methods.exchange.sparse_loco.spec import SparseLoCoConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
-from trainers.methods.optimizer.spec import ScheduleFreeSgdConfig, SgdConfig
+from trainers.methods.optimizer.spec import (
+    AdamWConfig,
+    MuonConfig,
+    OptimizerConfig,
+    ScheduleFreeAdamWConfig,
+    ScheduleFreeSgdConfig,
+    SgdConfig,
+)
 from trainers.methods.sync.every_step.spec import EveryStepConfig
 from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
 from trainers.methods.sync.spec import SyncConfig
@@ -33,22 +42,49 @@ PLAIN: dict[str, tuple[JobExchange, SyncConfig]] = {
     "threshold 0.1": (ThresholdConfig(density=0.1), EveryStepConfig()),
     "powersgd 2": (PowerSgdConfig(rank=2), EveryStepConfig()),
     "local_sgd 3": (NoneConfig(), LocalSgdConfig(period=3)),
+    "local_sgd 3 blockwise": (BlockwiseConfig(), LocalSgdConfig(period=3)),
+    "local_sgd 3 sparse_loco": (SparseLoCoConfig(), LocalSgdConfig(period=3)),
 }
 AUTO = AutoConfig(options=(*PLAIN, "powersgd 1"))
-#: Every change there is between those that lose nothing, and at the end all that is left.
+#: Every change there is between those that lose nothing, and at the end all that is left. Under local updates, and from
+#: one of them to the next, ranks meet once: a memory that fades has lost nothing by then.
 CHANGES = [
     "none", "threshold 0.1", "powersgd 1", "local_sgd 3", "threshold 0.1", "none", "powersgd 1", "threshold 0.1",
-    "local_sgd 3", "powersgd 1", "none", "local_sgd 3", "none",
+    "local_sgd 3", "powersgd 1", "none", "local_sgd 3", "none", "local_sgd 3 blockwise", "none",
+    "local_sgd 3 sparse_loco", "powersgd 1", "local_sgd 3", "local_sgd 3 sparse_loco", "local_sgd 3 blockwise",
+    "local_sgd 3", "none", "local_sgd 3 blockwise", "local_sgd 3 sparse_loco", "threshold 0.1", "none",
 ]  # fmt: skip
+#: Those whose state is averaged, and what of it.
+STATES: dict[str, OptimizerConfig] = {
+    "momentum": SgdConfig(),
+    "moments": AdamWConfig(),
+    "both": MuonConfig(),
+    "schedule-free": ScheduleFreeSgdConfig(),
+    "schedule-free moments": ScheduleFreeAdamWConfig(),
+}
 ON_NODES = AutoConfig(options=("none", "threshold 0.1", "powersgd 1"))
-REPLICA_RUN = ["threshold 0.01", "local_sgd 4", "powersgd 1", "none"]
+REPLICA_RUN = [
+    "threshold 0.01",
+    "local_sgd 4",
+    "local_sgd 2 blockwise",
+    "local_sgd 2 sparse_loco",
+    "powersgd 1",
+    "none",
+]
 
 
 class AutoBench(SyncBench):
     """Counts the gradients that went in, in the mean over the ranks."""
 
-    def __init__(self, place: Place, config: AutoConfig = AUTO, momentum: float = 0.0) -> None:
-        super().__init__(EveryStepConfig(), place, optimizer=SgdConfig(momentum=momentum), exchange=config)
+    def __init__(
+        self,
+        place: Place,
+        config: AutoConfig = AUTO,
+        momentum: float = 0.0,
+        optimizer: OptimizerConfig | None = None,
+    ) -> None:
+        optimizer = optimizer or SgdConfig(momentum=momentum)
+        super().__init__(EveryStepConfig(), place, optimizer=optimizer, exchange=config)
         self.given = torch.zeros(D, dtype=torch.float64)
 
     def take(self, option: str, num_steps: int = 1) -> Exchanged:
@@ -83,7 +119,7 @@ def auto_pairs(rank: int, num_workers: int) -> dict[str, Any]:
 def auto_on_nodes(rank: int, num_workers: int) -> dict[str, Any]:
     """Changes between ranks that share nodes of different sizes."""
     bench = AutoBench(Place.on_nodes(rank, UNEVEN), ON_NODES)
-    for option in (each for each in CHANGES if each != "local_sgd 3"):
+    for option in (each for each in CHANGES if not each.startswith("local_sgd")):
         bench.take(option, 3)
     return {"lost": bench.lost(), "x": bench.x.tolist()}
 
@@ -101,6 +137,7 @@ def _auto(place: Place) -> dict[str, Any]:
         "sent": {option: _sent(place, Option.parse(option)) for option in PLAIN},
         "stopped": _stopped(place),
         "with momentum": _with_momentum(place),
+        "agreed": {name: _agreed(place, optimizer) for name, optimizer in STATES.items()},
     }
 
 
@@ -153,15 +190,36 @@ def _with_momentum(place: Place) -> list[list[float]]:
     return [changing.x.tolist(), plain.x.tolist()]
 
 
+def _agreed(place: Place, optimizer: OptimizerConfig) -> dict[str, float]:
+    """Return how far apart ranks are after local updates, and how far from their means once they have agreed."""
+    bench = AutoBench(place, optimizer=optimizer)
+    bench.take("none")
+    bench.take("local_sgd 3", 4)
+    before, mean = _held(bench), _held(bench) / place.num_workers
+    bench.node_links.all_reduce_sum(mean, {"control": mean.nbytes})
+    bench.policy.use("none")
+    return {
+        "apart": float((before - mean).abs().max() / mean.abs().max()),
+        "off": float((_held(bench) - mean).abs().max() / mean.abs().max()),
+    }
+
+
+def _held(bench: AutoBench) -> torch.Tensor:
+    """Return the parameters and all that the optimizer keeps of them."""
+    state = [tensor for tensor in bench.optimizer.tensors().values() if tensor.ndim]
+    return torch.cat([tensor.detach().double().flatten() for tensor in (*bench.parameters, *state)])
+
+
 def _resumed(rank: int, num_workers: int) -> dict[str, list[list[str]]]:
     """Where a replica gets right after a change of option, and another one that goes on from its checkpoint there."""
     found: dict[str, list[list[str]]] = {}
-    for name, optimizer in (("momentum", SgdConfig()), ("schedule-free", ScheduleFreeSgdConfig())):
-        config = ReplicaConfig(workload=DigitsMlp(), optimizer=optimizer, exchange=AutoConfig())
+    for name in ("momentum", "moments", "schedule-free"):
+        options = AutoConfig(options=tuple(REPLICA_RUN))
+        config = ReplicaConfig(workload=DigitsMlp(), optimizer=STATES[name], exchange=options)
         first, second = (_joined(config, rank, num_workers) for _ in range(2))
         found[name] = []
-        for number, options in enumerate(pairwise(REPLICA_RUN)):
-            before, after = (Segment(num_steps=2, learning_rate=0.05, option=option) for option in options)
+        for number, pair in enumerate(pairwise(REPLICA_RUN)):
+            before, after = (Segment(num_steps=3, learning_rate=0.01, option=option) for option in pair)
             first.run(before)
             saved = f"{Path.cwd()}/auto-{name}-{number}"
             write_checkpoint(first, saved)

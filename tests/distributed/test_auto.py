@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from auto_scenarios import PLAIN
+from auto_scenarios import PLAIN, REPLICA_RUN, STATES
 from scenarios import Reports
 
 ON_THREE_RANKS = ["auto"]
@@ -57,8 +57,17 @@ def test_momentum_goes_through_local_updates_as_if_gradients_had_been_exchanged(
         np.testing.assert_allclose(changing, plain, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", STATES)
+def test_after_local_updates_ranks_take_the_means_of_their_parameters_and_of_what_their_optimizers_hold(
+    groups: Groups, name: str
+):
+    for rank in (*groups[0], *groups[1]):
+        agreed = rank["agreed"][name]
+        assert agreed["apart"] > 1e-2 and agreed["off"] < 1e-6
+
+
 def test_replicas_go_on_bit_for_bit_from_any_option_to_the_next(groups: Groups):
     for rank in groups[1]:
         changes = [each for optimizer in rank["resumed"].values() for each in optimizer]
-        assert len(changes) == 6
+        assert len(changes) == 3 * (len(REPLICA_RUN) - 1)
         assert all(straight_on == from_its_checkpoint for straight_on, from_its_checkpoint in changes)

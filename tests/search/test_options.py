@@ -48,7 +48,7 @@ def test_the_slower_the_link_the_less_is_sent_by_what_a_run_opens_with():
     opened = [sent[each] for each in openings]
 
     assert opened == sorted(opened)
-    assert openings[0] in ("threshold 0.001", "powersgd 1") and openings[-1] == "none"
+    assert openings[0] == "local_sgd 16 sparse_loco" and openings[-1] == "none"
     assert len(set(openings)) > 3
 
 
@@ -75,6 +75,16 @@ def test_of_dense_exchanges_one_is_probed_and_the_16_bits_only_where_they_save_a
 
 def test_what_gains_nothing_by_sending_less_is_not_probed():
     assert short_list(_costs(1e6, 0.01), 0.01) == (("none",), "none")
+
+
+@pytest.mark.parametrize("mbps", np.geomspace(0.1, 1e5, 13).tolist())
+def test_a_compressed_average_is_probed_only_where_it_saves_a_twentieth_of_a_dense_one(mbps: float):
+    costs = {each.option: each.cost for each in _costs(mbps, 0.01)}
+    options, _ = short_list(_costs(mbps, 0.01), 0.01)
+
+    if "local_sgd 16" in options:
+        compressed = {"local_sgd 16 blockwise", "local_sgd 16 sparse_loco"} & {*options}
+        assert all(costs[each] < 0.95 * costs["local_sgd 16"] for each in compressed)
 
 
 def test_what_cannot_pay_for_itself_is_not_probed():

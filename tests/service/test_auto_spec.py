@@ -44,13 +44,16 @@ def test_the_menu_is_what_fits_the_job():
 
     assert trial().replica.menu == DEFAULT
     assert trial(optimizer={"kind": "schedulefree_sgd"}).replica.menu == DEFAULT
-    assert trial(optimizer={"kind": "adamw"}).replica.menu == no_local
+    assert trial(optimizer={"kind": "adamw"}).replica.menu == DEFAULT
+    assert trial(optimizer={"kind": "lars"}).replica.menu == no_local
     assert trial(partition={"kind": "by_label"}).replica.menu == no_local
     assert trial(workers={"count": 4, "per_node": 2}).replica.menu == no_local
     assert trial(exchange={"kind": "none"}).replica.menu == ()
 
 
-@pytest.mark.parametrize("name", ["none", "bf16", "threshold 0.01", "topk 1e-05", "powersgd 16", "local_sgd 100"])
+@pytest.mark.parametrize(
+    "name", ["none", "bf16", "threshold 0.01", "topk 1e-05", "powersgd 16", "local_sgd 100", "local_sgd 8 blockwise"]
+)
 def test_the_name_of_an_option_says_all_of_it(name: str):
     assert Option.parse(name).name == name
     assert Option.parse(Option.parse(name).name) == Option.parse(name)
@@ -66,6 +69,10 @@ def test_the_name_of_an_option_says_all_of_it(name: str):
         (["none", "powersgd 1.5"], "valid integer"),
         (["none", "powersgd much"], "no legal rank"),
         (["none", "local_sgd 1"], "[2, 100000]"),
+        (["none", "local_sgd 1 blockwise"], "[2, 100000]"),
+        (["none", "local_sgd 16 zip"], "`local_sgd <period> sparse_loco`"),
+        (["none", "threshold 0.01 blockwise"], "`local_sgd <period> blockwise`"),
+        (["local_sgd 8 blockwise"], "`exchange: {kind: blockwise}`"),
         (["none", "threshold 0.01", "threshold 1e-2"], "must be distinct"),
         (["threshold 0.01"], "give `exchange: {kind: threshold, density: 0.01}`"),
         (["local_sgd 4"], "give `sync: {kind: local_sgd, period: 4}`"),
@@ -86,7 +93,7 @@ def test_options_that_are_none_are_refused_with_what_is_right(named: list[str], 
         ({"controller": {"kind": "local"}}, "/exchange", "(`bo`, `sobol`)"),
         ({"controller": {"kind": "fixed"}}, "/exchange", "give one exchange"),
         ({"controller": {"kind": "autolrs"}}, "/exchange", "`schedule`"),
-        ({"exchange": NAMED, "optimizer": {"kind": "adamw"}}, "/exchange/options", "leave out `local_sgd 8`"),
+        ({"exchange": NAMED, "optimizer": {"kind": "lars"}}, "/exchange/options", "leave out `local_sgd 8`"),
         ({"exchange": NAMED, "partition": {"kind": "by_label"}}, "/exchange/options", "`partition` is by_label"),
         ({"exchange": NAMED, "workers": {"count": 4, "per_node": 2}}, "/exchange/options", "`workers.per_node` is 2"),
         ({"blocks": {"kind": "jointspar"}}, "/blocks", "give `exchange: {kind: none}`"),
@@ -139,7 +146,9 @@ def test_a_budget_in_steps_is_told_that_it_does_not_count_what_is_sent():
 
 
 def test_a_job_whose_options_include_local_updates_goes_on_with_its_workers_alone():
-    assert trial().replica.apart_under == ("local_sgd 4", "local_sgd 16")
+    local = tuple(option.name for option in DEFAULT if option.kind == "local_sgd")
+
+    assert trial().replica.apart_under == local and "local_sgd 16 blockwise" in local
     assert trial(optimizer={"kind": "lars"}).replica.apart_under == ()
 
 
@@ -225,7 +234,7 @@ def test_no_option_is_warmed_up_twice(mbps: float):
     ("changes", "num_nodes", "options"),
     [
         ({"budget": {"steps": 1000}}, 2, ()),
-        ({"budget": {"bytes": 10**9}}, 2, ("threshold 0.001",)),
+        ({"budget": {"bytes": 10**9}}, 2, ("threshold 0.001", "local_sgd 16 sparse_loco")),
         ({}, 1, ()),
     ],
     ids=["steps", "bytes", "one node"],

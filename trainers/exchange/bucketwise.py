@@ -58,6 +58,12 @@ class BucketwiseExchange(ABC):
         self._rate.commit(learning_rate)
         self._taken += 1
 
+    def release(self, values: Tensor) -> None:
+        """Add to `values` `(d,)` what was not sent yet, and keep nothing of it any more; of plain residuals."""
+        residual = self._memory.tensors()["residual"]
+        values += residual
+        residual.zero_()
+
     def tensors(self) -> dict[str, Tensor]:
         return self._memory.tensors()
 

@@ -95,7 +95,7 @@ class Server:
         return sent
 
     def release(self, values: Tensor) -> None:
-        """Add to `values` `(d,)`, which will be averaged densely, what this rank keeps for all."""
+        """Add to `values` `(d,)`, of which the mean over the ranks counts, what this rank keeps for all."""
         span = self._spans[self._connection.rank]
         values[span].add_(self.error[: span.stop - span.start], alpha=self._factor * len(self._spans))
         self._next_error.zero_()

@@ -54,6 +54,12 @@ class TwoWayExchange(BucketwiseExchange):
         for each in self._servers:
             each.commit()
 
+    def release(self, values: Tensor) -> None:
+        super().release(values)
+        for bucket, of_bucket in zip(self._buffer.buckets, self._servers, strict=True):
+            of_bucket.release(values[bucket.span])
+            of_bucket.commit()
+
     def tensors(self) -> dict[str, Tensor]:
         return super().tensors() | {server.name_of(index): each.error for index, each in enumerate(self._servers)}
 

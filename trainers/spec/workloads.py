@@ -74,6 +74,25 @@ class DiamondsMlp(WorkloadBase):
     batch_size: TableSize | tuple[TableSize, TableSize] = Field(128, description="samples per worker and step")
 
 
+class FlightsEmbedding(WorkloadBase):
+    """327,346 flights out of New York, late or not, and a perceptron over vectors that it learns for their ids."""
+
+    kind: Literal["flights-embedding"] = "flights-embedding"
+    width: int = Field(
+        16, ge=1, le=256, description="entries of the vector of an airline, airport, aircraft, hour, month"
+    )
+    batch_size: TableSize | tuple[TableSize, TableSize] = Field(256, description="flights per worker and step")
+
+
+class MinilmLora(WorkloadBase):
+    """SciPy's docstrings by package, and the sentence encoder all-MiniLM-L6-v2 with trained adapters (LoRA)."""
+
+    kind: Literal["minilm-lora"] = "minilm-lora"
+    rank: int = Field(8, ge=1, le=128, description="of the adapters, which alone are trained beside the classifier")
+    max_tokens: int = Field(32, ge=8, le=512, description="pieces of a text that are read")
+    batch_size: Size | tuple[Size, Size] = Field(16, description="texts per worker and step")
+
+
 class OwnWorkload(WorkloadBase):
     """The user's own `trainers.workload.Workload`, as a factory in a module that the workers can import."""
 
@@ -120,6 +139,8 @@ WorkloadConfig = Annotated[
     | Annotated[FashionConv, Tag("fashion-conv")]
     | Annotated[StdlibLm, Tag("stdlib-lm")]
     | Annotated[DiamondsMlp, Tag("diamonds-mlp")]
+    | Annotated[FlightsEmbedding, Tag("flights-embedding")]
+    | Annotated[MinilmLora, Tag("minilm-lora")]
     | Annotated[OwnWorkload, Tag("own")],
     Discriminator(_kind_of),
 ]

@@ -7,7 +7,16 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trainers.spec.workloads import ConvNet, DiamondsMlp, DigitsMlp, OwnWorkload, StdlibLm, WorkloadConfig
+from trainers.spec.workloads import (
+    ConvNet,
+    DiamondsMlp,
+    DigitsMlp,
+    FlightsEmbedding,
+    MinilmLora,
+    OwnWorkload,
+    StdlibLm,
+    WorkloadConfig,
+)
 
 Shape = tuple[int, ...]
 
@@ -41,9 +50,31 @@ DIGITS_WIDTHS = (64, 512, 512, 10)
 #: Six numbers, and 5 cuts + 7 colors + 8 clarities one-hot.
 DIAMONDS_WIDTHS = (26, 256, 256, 1)
 
+#: The columns of ids, and the values of each: those of the training flights, and one for all others.
+FLIGHT_IDS = {"carrier": 17, "origin": 4, "dest": 105, "tailnum": 3987, "hour": 20, "month": 13}
+FLIGHT_NUMBERS = ("distance", "temp", "humid", "wind_speed", "precip", "pressure", "visib")
+
+
+def flight_widths(width: int) -> tuple[int, ...]:
+    """Return the widths of the perceptron over one vector of `width` for each id, and the numbers."""
+    return (len(FLIGHT_IDS) * width + len(FLIGHT_NUMBERS), 128, 128, 2)
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """The size of a pretrained BERT; its vocabulary and its hidden layers are as wide as the weights say."""
+
+    width: int
+    num_layers: int
+    num_heads: int
+
+
+MINILM = Encoder(width=384, num_layers=6, num_heads=12)
+NUM_TOPICS = 13
+
 
 def parameter_shapes(config: WorkloadConfig) -> tuple[Shape, ...] | None:
-    """Return the shapes of the model's parameters; None for a user's own model, which only the workers know."""
+    """Return the shapes of the model's trained parameters; None for a user's own model, which only workers know."""
     match config:
         case DigitsMlp():
             return tuple(_perceptron(DIGITS_WIDTHS))
@@ -53,6 +84,11 @@ def parameter_shapes(config: WorkloadConfig) -> tuple[Shape, ...] | None:
             return tuple(_conv_net(CONV_CHANNELS[config.size]))
         case StdlibLm():
             return tuple(_transformer(TRANSFORMERS[config.size], config.context))
+        case FlightsEmbedding(width=width):
+            return ((sum(FLIGHT_IDS.values()), width), *_perceptron(flight_widths(width)))
+        case MinilmLora(rank=rank):
+            adapter = ((rank, MINILM.width), (MINILM.width, rank))
+            return (*adapter * 2 * MINILM.num_layers, *_perceptron((MINILM.width, NUM_TOPICS)))
         case OwnWorkload():
             return None
 
@@ -60,9 +96,10 @@ def parameter_shapes(config: WorkloadConfig) -> tuple[Shape, ...] | None:
 def num_samples(config: WorkloadConfig) -> int | None:
     """Return how many samples there are to train on.
 
-    None where only the workers know: a user's own data, and text that depends on the workers' Python.
+    None where only the workers know: a user's own data, and text that depends on the workers' Python or SciPy.
     """
-    return {"digits-mlp": 1438, "mnist5k-cnn": 4000, "fashion-conv": 60_000, "diamonds-mlp": 43_152}.get(config.kind)
+    known = {"digits-mlp": 1438, "mnist5k-cnn": 4000, "fashion-conv": 60_000, "diamonds-mlp": 43_152}
+    return (known | {"flights-embedding": 263_149}).get(config.kind)
 
 
 def has_labels(config: WorkloadConfig) -> bool | None:

@@ -10,20 +10,23 @@ from trainers.workload import Batch, Workload
 
 
 class Classification(Workload):
-    """Batches are inputs `(b, ...)` and labels `(b,)` (int64); the model returns scores `(b, num_classes)`."""
+    """Batches are inputs `(b, ...)`, one or several, and labels `(b,)` (int64).
+
+    The model takes the inputs and returns scores `(b, num_classes)`.
+    """
 
     training: TensorDataset
     metrics: Mapping[str, Direction] = {"accuracy": "max"}
 
     def labels(self) -> Tensor:
-        return self.training.tensors[1]
+        return self.training.tensors[-1]
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        inputs, labels = batch
-        return nn.functional.cross_entropy(model(inputs), labels)
+        *inputs, labels = batch
+        return nn.functional.cross_entropy(model(*inputs), labels)
 
     def evaluate(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
-        inputs, labels = batch
-        scores = model(inputs)
+        *inputs, labels = batch
+        scores = model(*inputs)
         hits = (scores.argmax(dim=1) == labels).float()
         return {"loss": nn.functional.cross_entropy(scores, labels), "accuracy": hits.mean()}

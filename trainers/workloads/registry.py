@@ -9,6 +9,8 @@ from trainers.workloads import own
 from trainers.workloads.conv import FashionMnist, Mnist5k
 from trainers.workloads.diamonds import Diamonds
 from trainers.workloads.digits import Digits
+from trainers.workloads.docstrings import Docstrings
+from trainers.workloads.flights import Flights
 from trainers.workloads.stdlib import Stdlib
 
 BUILTIN: dict[str, Callable[[Any], Workload]] = {
@@ -17,6 +19,8 @@ BUILTIN: dict[str, Callable[[Any], Workload]] = {
     "fashion-conv": FashionMnist,
     "stdlib-lm": Stdlib,
     "diamonds-mlp": Diamonds,
+    "flights-embedding": Flights,
+    "minilm-lora": Docstrings,
     "own": own.load,
 }
 

@@ -2,17 +2,20 @@
 
 Ranks that have trained by themselves agree again before gradients are exchanged: on their parameters, and on what their
 optimizers hold, which are the means over the ranks. For updates that are linear in both, that is where synchronous
-training on the same gradients would be.
+training on the same gradients would be. For Adam's it is the average of Local Adam (Cheng and Glasgow, 2025,
+"Convergence of distributed adaptive optimization with local updates").
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from trainers.exchange import two_level
+from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.node_links import NodeLinks
 from trainers.exchange.step_result import Exchanged
@@ -20,11 +23,43 @@ from trainers.methods import build as methods
 from trainers.methods.exchange.auto.exchange import AutoExchange
 from trainers.methods.exchange.auto.spec import LOCAL, AutoConfig, Option, by_kind, exchange_of
 from trainers.methods.optimizer.optimizers import Optimizer
-from trainers.methods.sync.averaging import Meeting
+from trainers.methods.sync.averaging import Iterate, Meeting
 from trainers.methods.sync.local_sgd.policy import LocalSgd
 from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
 from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import Parts, PolicyBase, Update
+from trainers.snapshot import scalars_of, tensors_of
+from trainers.spec.exchange import ExchangeBase
+
+
+class LocalUpdates(LocalSgd):
+    """Local SGD that averages by one of several exchanges; what one of them keeps joins the next average."""
+
+    def __init__(self, iterate: Iterate, meeting: Meeting, *, gradients: Exchange) -> None:
+        super().__init__(LocalSgdConfig(), iterate, meeting, gradients=gradients)
+        assert isinstance(meeting.exchange, AutoExchange)
+        self._meetings = meeting.exchange
+
+    def meet_by(self, option: Option) -> None:
+        """Average as `option` says from the next time on."""
+        self._meetings.use(Option(option.meeting))
+
+    @torch.no_grad()
+    def release(self) -> None:
+        """Move this rank's parameters by what was not averaged yet, so that nothing is kept any more."""
+        kept = torch.zeros_like(self._anchor)
+        self._meetings.release(kept)
+        self._iterate.add(kept, -1.0)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return super().tensors() | tensors_of({"meetings": self._meetings})
+
+    def scalars(self) -> dict[str, Any]:
+        return super().scalars() | scalars_of({"meetings": self._meetings})
+
+    def load_scalars(self, scalars: dict[str, Any]) -> None:
+        super().load_scalars(scalars)
+        self._meetings.load_scalars(scalars["meetings"])
 
 
 class AutoSync(PolicyBase):
@@ -41,7 +76,7 @@ class AutoSync(PolicyBase):
         *,
         gradients: Exchange,
         leading: AutoExchange | None,
-        local: LocalSgd | None,
+        local: "LocalUpdates | None",
     ) -> None:
         self._menu, self._option = {option.name: option for option in menu}, Option("")
         self._optimizer, self._node_links = optimizer, node_links
@@ -55,9 +90,12 @@ class AutoSync(PolicyBase):
         chosen = self._menu[option]
         if self._local is not None and chosen.kind != self._option.kind:
             if self._option.kind == LOCAL:
+                self._local.release()
                 self._agree()
             if chosen.kind == LOCAL:
                 self._local.begin()
+        if self._local is not None and chosen.kind == LOCAL:
+            self._local.meet_by(chosen)
         self._option = chosen
         self._node_links.between.ledger.payload = "parameters" if chosen.kind == LOCAL else "gradient"
         if self._leading is not None:
@@ -107,8 +145,19 @@ def build(auto: AutoConfig, parts: PolicyParts) -> AutoSync:
     local = None
     if LOCAL in kinds:
         exchanges[LOCAL] = alone = parts.alone()
-        meeting = Meeting(exchange_of(kinds[LOCAL], like=auto), parts.iterate, node_links, seed=config.seed)
-        local = LocalSgd(LocalSgdConfig(), parts.iterate, meeting, gradients=alone)
+        meeting = Meeting(auto, parts.iterate, node_links, seed=config.seed, build=partial(_meetings, kinds[LOCAL]))
+        local = LocalUpdates(parts.iterate, meeting, gradients=alone)
     leading = AutoExchange(exchanges, buffer) if node_links.leads else None
     gradients = two_level.TwoLevelExchange(leading or two_level.Follower(), buffer, node_links)
     return AutoSync(config.menu, parts.optimizer, node_links, gradients=gradients, leading=leading, local=local)
+
+
+def _meetings(
+    options: Sequence[Option], auto: ExchangeBase, buffer: GradientBuffer, node_links: NodeLinks, *, seed: int
+) -> AutoExchange:
+    """Return the exchanges in which local updates average, by their kinds. Each rank is a node."""
+    by_meeting = {option.meeting: exchange_of([option], like=auto) for option in options}
+    exchanges = {
+        kind: methods.exchange(each, buffer, node_links.between, seed=seed) for kind, each in by_meeting.items()
+    }
+    return AutoExchange(exchanges, buffer)

@@ -1,12 +1,13 @@
 """Average a vector over the ranks while all of them wait, compressed as the job's exchange says."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from trainers.exchange import two_level
 from trainers.exchange.buffer import GradientBuffer
+from trainers.exchange.exchange import Exchange
 from trainers.exchange.node_links import NodeLinks
 from trainers.exchange.step_result import Exchanged
 from trainers.methods.exchange.auto.spec import ExchangeConfig
@@ -40,13 +41,21 @@ class Iterate:
 
 
 class Meeting:
-    """An exchange with a buffer of its own, of the iterate's shapes."""
+    """An exchange with a buffer of its own, of the iterate's shapes; `build` makes it from `config`."""
 
-    def __init__(self, config: ExchangeConfig, iterate: Iterate, node_links: NodeLinks, *, seed: int) -> None:
+    def __init__(
+        self,
+        config: ExchangeConfig,
+        iterate: Iterate,
+        node_links: NodeLinks,
+        *,
+        seed: int,
+        build: Callable[..., Exchange] = two_level.build,
+    ) -> None:
         self.node_links = node_links
         device = iterate.read().device
         self._buffer = GradientBuffer(iterate.shapes, config, device)
-        self.exchange = two_level.build(config, self._buffer, node_links, seed=seed)
+        self.exchange = build(config, self._buffer, node_links, seed=seed)
 
     def average(self, values: Tensor, outcome: Exchanged, update: Update) -> tuple[Tensor, Exchanged]:
         """Return the mean of the ranks' `values` `(n,)`, a view that the next call overwrites, and what is known then.

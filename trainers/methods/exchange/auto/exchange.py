@@ -28,12 +28,18 @@ class AutoExchange:
 
     def use(self, option: Option) -> None:
         """Exchange by `option` from the next step on."""
-        if option.kind != self._option.kind:
-            before = self._exchanges.get(self._option.kind)
-            if isinstance(before, Keeping):
-                before.release(self._carried)
-                self._carries = True
+        before = self._exchanges.get(self._option.kind)
+        if option.kind != self._option.kind and isinstance(before, Keeping):
+            before.release(self._carried)
+            self._carries = True
         self._option = option
+
+    def release(self, values: Tensor) -> None:
+        """Add to `values` `(d,)` what was not sent yet, and keep nothing of it any more."""
+        self.use(Option(""))
+        values += self._carried
+        self._carried.zero_()
+        self._carries = False
 
     @property
     def threshold(self) -> float | None:

@@ -18,6 +18,10 @@ PerNode = int | Literal["auto"]
 LOCAL = "local_sgd"
 #: Periods: 1 is what `none` does.
 SHORTEST, LONGEST = 2, 100_000
+#: How they may average: densely, or in few bits with what is left out kept for the next time.
+DENSELY, MEETINGS = "none", ("blockwise", "sparse_loco")
+#: Optimizers whose ranks may take for their state the mean of all ranks'. `lars` and `schedulefree_plus` keep norms.
+AVERAGED = ("sgd", "adamw", "muon", "schedulefree_sgd", "schedulefree_adamw")
 _COMPETING = {each.kind: each.competing for each in registry.of("exchange") if each.competing is not None}
 #: The level of each kind by name; None: it has none. All keep what they do not send, and no momentum of it.
 LEVELS: dict[str, str | None] = {kind: competing.level for kind, competing in _COMPETING.items()} | {LOCAL: "period"}
@@ -25,24 +29,29 @@ _EXCHANGES: TypeAdapter[Any] = TypeAdapter(registry.union("exchange"))
 
 
 class Option(NamedTuple):
-    """A kind of exchange, at one level. Its name says all of it: `threshold 0.01`."""
+    """A kind of exchange, at one level. Its name says all of it: `threshold 0.01`, `local_sgd 16 blockwise`."""
 
     kind: str
     level: float | None = None  # density, rank, or period
+    meeting: str = DENSELY  # the exchange in which local updates average
 
     @property
     def name(self) -> str:
-        return self.kind if self.level is None else f"{self.kind} {self.level:g}"
+        level = "" if self.level is None else f" {self.level:g}"
+        return f"{self.kind}{level}" + (f" {self.meeting}" if self.meeting != DENSELY else "")
 
     @classmethod
     def parse(cls, name: str) -> "Option":
         """Return the option of that name; raises ValueError if there is none."""
-        kind, _, number = name.strip().partition(" ")
-        if kind not in LEVELS or (LEVELS[kind] is None) != (not number):
-            known = ", ".join(f"`{kind}`" if level is None else f"`{kind} <{level}>`" for kind, level in LEVELS.items())
-            raise ValueError(f"`options` are of the forms {known}, got {name!r}")
+        kind, _, rest = name.strip().partition(" ")
+        number, _, meeting = rest.partition(" ")
+        has_form = kind in LEVELS and (LEVELS[kind] is None) == (not number)
+        if not has_form or meeting not in (("", *MEETINGS) if kind == LOCAL else ("",)):
+            known = [f"`{kind}`" if level is None else f"`{kind} <{level}>`" for kind, level in LEVELS.items()]
+            known += [f"`{LOCAL} <period> {meeting}`" for meeting in MEETINGS]
+            raise ValueError(f"`options` are of the forms {', '.join(known)}, got {name!r}")
         try:
-            option = cls(kind, float(f"{float(number):g}") if number else None)
+            option = cls(kind, float(f"{float(number):g}") if number else None, meeting or DENSELY)
             option.check()
         except ValueError as error:
             reason = error.errors()[0]["msg"].lower() if isinstance(error, ValidationError) else str(error)
@@ -60,12 +69,13 @@ class Option(NamedTuple):
 def exchange_of(options: Sequence[Option], *, like: ExchangeBase) -> ExchangeBase:
     """Return the exchange that runs these `options` of one kind, with its defaults and the buckets of `like`.
 
-    Local updates average parameters densely.
+    Of local updates, which are to have one meeting, it is that.
     """
-    kind = "none" if options[0].kind == LOCAL else options[0].kind
+    is_local = options[0].kind == LOCAL
+    kind = options[0].meeting if is_local else options[0].kind
     fields: dict[str, object] = {"kind": kind, "overlap": like.overlap, "bucket_mib": like.bucket_mib}
     levels = sorted({option.level for option in options if option.level is not None})
-    if name := LEVELS[kind]:
+    if not is_local and (name := LEVELS[kind]):
         fields[name] = levels[0] if len(levels) == 1 else (levels[0], levels[-1])
     exchange: ExchangeBase = _EXCHANGES.validate_python(fields)
     return exchange
@@ -81,6 +91,7 @@ DEFAULT = (
     *(Option(kind, level) for kind, competing in _COMPETING.items() for level in competing.defaults),
     Option(LOCAL, 4),
     Option(LOCAL, 16),
+    *(Option(LOCAL, 16, meeting) for meeting in MEETINGS),
 )
 
 
@@ -93,7 +104,8 @@ class AutoConfig(ExchangeBase):
     options: tuple[str, ...] | None = Field(
         None,
         max_length=16,
-        description="what competes, as `threshold 0.01`: kind, and density, rank or period; null: all that fit the job",
+        description="what competes, as `threshold 0.01`: kind, and density, rank or period; of local updates how they "
+        "average too, as `local_sgd 16 blockwise`; null: all that fit the job",
     )
 
     @field_validator("options")
@@ -111,9 +123,9 @@ class AutoConfig(ExchangeBase):
 
 def _one_kind(names: Sequence[str]) -> str:
     """Return what to write where nothing competes."""
-    kind, level = Option.parse(names[0] if names else "none")
+    kind, level, meeting = Option.parse(names[0] if names else "none")
     if kind == LOCAL:
-        return f"give `sync: {{kind: {kind}, period: {level:g}}}` and `exchange: {{kind: none}}`"
+        return f"give `sync: {{kind: {kind}, period: {level:g}}}` and `exchange: {{kind: {meeting}}}`"
     knob = "" if level is None else f", {LEVELS[kind]}: {level:g}"
     return f"give `exchange: {{kind: {kind}{knob}}}`"
 
@@ -161,10 +173,10 @@ def options_conflict(config: ExchangeBase, **beside: Unpack[Beside]) -> str | No
 def local_conflict(**beside: Unpack[Beside]) -> str | None:
     """Return why local updates cannot compete in such a job; None: they can."""
     optimizer, per_node, partition = beside["optimizer"], beside["per_node"], beside["partition"]
-    if optimizer not in ("sgd", "schedulefree_sgd"):
+    if optimizer not in AVERAGED:
         return (
-            f"after a `{LOCAL}` option workers average what their optimizers hold, which is right for `sgd` and "
-            f"`schedulefree_sgd`, whose updates are linear in it, and not for `{optimizer}`"
+            f"after a `{LOCAL}` option workers average what their optimizers hold, which is established for "
+            f"{', '.join(f'`{each}`' for each in AVERAGED)}, and not for `{optimizer}`"
         )
     if per_node != 1:
         return f"a `{LOCAL}` option needs workers that each are a node, and `workers.per_node` is {per_node}"
@@ -181,7 +193,7 @@ def mean_traffic(
 ) -> MeanTraffic:
     """Return the traffic of a step between `num_workers` nodes; `like` says how gradients are cut into buckets.
 
-    Local updates average `num_iterates` vectors of parameters once a period, which is 2 with Schedule-Free.
+    Local updates average `num_iterates` vectors of parameters once a period, as it meets: 2 with Schedule-Free.
     """
     is_local = option.kind == LOCAL
     exchange = exchange_of([option], like=like)
