@@ -59,6 +59,10 @@ class Values(Value):
     share: Annotated[float | None, Searched("log", costs=True)] = Field(
         None, description="of the blocks, those that a step trains on average"
     )
+    outer_learning_rate: Annotated[float | None, Searched("log")] = Field(
+        None, description="of the optimizer that moves all workers after a round of local updates"
+    )
+    outer_momentum: Annotated[float | None, Searched("complement")] = Field(None, description="of the same")
     option: Annotated[str | None, Searched("name", costs=True)] = Field(
         None, description="the exchange in force, of several that compete: `threshold 0.01`"
     )

@@ -29,6 +29,8 @@ class Segment(Value):
     period: int | None = None  # steps from one averaging of the parameters to the next
     gamma: float | None = None  # share of the activations that is dropped
     share: float | None = None  # of the blocks, those that a step trains
+    outer_learning_rate: float | None = None  # of the optimizer that moves all ranks after a round
+    outer_momentum: float | None = None  # of the same
     option: str | None = None  # of `exchange: {kind: auto}`, whose segments always name one
     optimizer: str | None = None  # of `optimizer: {kind: auto}`, whose segments always name one
 

@@ -170,14 +170,15 @@ def _on_dropping(config: DropItConfig) -> Iterator[str]:
 
 def _on_an_outer_momentum(budget: Budget, config: OuterConfig) -> Iterator[str]:
     """Count the averages, of a search with its shortest period; only a budget in steps tells how many there are."""
-    if budget.steps is None or config.outer_momentum < HIGH_OUTER_MOMENTUM:
+    momentum = config.outer_momentum
+    if budget.steps is None or isinstance(momentum, tuple) or momentum < HIGH_OUTER_MOMENTUM:
         return
     shortest = min(config.period) if isinstance(config.period, tuple) else config.period
     averages = budget.steps // shortest
     if averages < MIN_AVERAGES:
         yield (
             f"`budget.steps` {budget.steps} has room for {averages} averages, too few for an outer momentum of "
-            f"{config.outer_momentum:g} where workers see data alike, which then ends worse than plain averages: give "
+            f"{momentum:g} where workers see data alike, which then ends worse than plain averages: give "
             f"`outer_momentum` 0.5, or {MIN_AVERAGES * shortest} steps"
         )
 

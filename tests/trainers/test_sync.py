@@ -86,6 +86,18 @@ def test_a_period_that_is_searched_trains_as_the_same_one_fixed(make_config, con
     assert losses != _replica(make_config, sync=config(period=2)).run(SEGMENT).losses
 
 
+def test_an_outer_optimizer_that_is_searched_trains_as_the_same_one_fixed(make_config):
+    searched = DiLoCoConfig(period=2, outer_learning_rate=(0.3, 1.0), outer_momentum=(0.5, 0.9))
+    fixed = DiLoCoConfig(period=2, outer_learning_rate=0.7, outer_momentum=0.6)
+    segment = SEGMENT.model_copy(update={"outer_learning_rate": 0.7, "outer_momentum": 0.6})
+
+    losses = _replica(make_config, sync=searched).run(segment).losses
+
+    assert losses == _replica(make_config, sync=fixed).run(SEGMENT).losses
+    with pytest.raises(ValueError, match="`outer_learning_rate` must be given"):
+        _replica(make_config, sync=searched).run(SEGMENT)
+
+
 def test_a_period_that_is_searched_must_be_given(make_config):
     with pytest.raises(ValueError, match="`period` must be given"):
         _replica(make_config, sync=LocalSgdConfig(period=(1, 16))).run(SEGMENT)

@@ -59,7 +59,17 @@ class Range(NamedTuple):
 
 
 #: Fields of configurations that may be a pair, and give a segment the value of their own name.
-SEARCHABLE = ("batch_size", "momentum", "weight_decay", "nesterov", "period", "gamma", "share")
+SEARCHABLE = (
+    "batch_size",
+    "momentum",
+    "weight_decay",
+    "nesterov",
+    "period",
+    "gamma",
+    "share",
+    "outer_learning_rate",
+    "outer_momentum",
+)
 
 
 class Config(BaseModel):

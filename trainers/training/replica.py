@@ -379,7 +379,8 @@ class Replica:
     def _count(self, outcome: Exchanged, segment: Segment, learning_rate: float, *, may_meet: bool) -> Exchanged:
         """Count the step with this outcome, and meet the other ranks if that is due; returns what is known then."""
         self._steps.taken += 1
-        update = Update(self.step, learning_rate, segment.level, segment.period)
+        outer = segment.outer_learning_rate, segment.outer_momentum
+        update = Update(self.step, learning_rate, segment.level, segment.period, *outer)
         if may_meet or not self._sync.will_meet(update):
             return self._sync.advance(outcome, update)
         self._held = (outcome, update)

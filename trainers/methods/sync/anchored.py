@@ -36,15 +36,15 @@ class Anchored(Local):
             return outcome
         mean, met = self._meeting.average(*weighted(moved, outcome, weight), update)
         if not met.diverged:
-            self._anchor -= self._outer_step(mean, update.learning_rate)
+            self._anchor -= self._outer_step(mean, update)
             self._iterate.write(self._anchor)
         return met
 
     @abstractmethod
-    def _outer_step(self, mean: Tensor, learning_rate: float) -> Tensor:
+    def _outer_step(self, mean: Tensor, update: Update) -> Tensor:
         """Return what the anchor loses where the ranks' iterates have lost `mean`; all ranks return the same bits.
 
-        `learning_rate` is that of the round's last step.
+        `update` is the round's last one.
         """
 
     def tensors(self) -> dict[str, Tensor]:

@@ -19,7 +19,10 @@ class Update:
     number: int  # optimizer steps taken, this one included
     learning_rate: float  # with the ramp of a warm-up
     level: float | None  # of the exchange
-    period: int | None  # None: the configuration's
+    # None from here on: the configuration's
+    period: int | None
+    outer_learning_rate: float | None = None
+    outer_momentum: float | None = None
 
 
 class PolicyBase:

@@ -7,24 +7,28 @@ import torch
 from torch import Tensor
 
 from trainers.methods.sync.diloco.spec import OuterConfig
+from trainers.methods.sync.policy import Update
+from trainers.spec.ranges import first
 
 
 class OuterSgd:
     """Keeps, with momentum, a velocity in units of parameters, of vectors like the `anchor` `(n,)`."""
 
     def __init__(self, config: OuterConfig, anchor: Tensor) -> None:
-        self._rate, self._momentum = config.outer_learning_rate, config.outer_momentum
-        self._nesterov = config.nesterov
-        self.velocity = torch.zeros_like(anchor) if self._momentum else anchor.new_zeros(0)
+        self._config = config
+        self.velocity = torch.zeros_like(anchor) if first(config.outer_momentum) else anchor.new_zeros(0)
 
-    def step(self, mean: Tensor) -> Tensor:
+    def step(self, mean: Tensor, update: Update) -> Tensor:
         """Return what the anchor loses where the ranks lost D, their `mean` `(n,)`; the inner rate is in D already.
 
-        v <- mu v + D, and then eta (D + mu v), or eta v without Nesterov.
+        v <- mu v + D, and then eta (D + mu v), or eta v without Nesterov. eta and mu are those of the `update`, where
+        they are searched.
         """
-        if not self._momentum:
-            return self._rate * mean
-        self.velocity.mul_(self._momentum).add_(mean)
-        if self._nesterov:
-            return self._rate * mean.add(self.velocity, alpha=self._momentum)
-        return self._rate * self.velocity
+        eta = update.outer_learning_rate or first(self._config.outer_learning_rate)
+        mu = update.outer_momentum or first(self._config.outer_momentum)
+        if not mu:
+            return eta * mean
+        self.velocity.mul_(mu).add_(mean)
+        if self._config.nesterov:
+            return eta * mean.add(self.velocity, alpha=mu)
+        return eta * self.velocity

@@ -12,6 +12,7 @@ from trainers.methods.sync.averaging import Iterate, Meeting
 from trainers.methods.sync.diloco.outer import OuterSgd
 from trainers.methods.sync.diloco.spec import DiLoCoConfig
 from trainers.methods.sync.parts import PolicyParts
+from trainers.methods.sync.policy import Update
 
 
 class DiLoCo(Anchored):
@@ -21,8 +22,8 @@ class DiLoCo(Anchored):
         super().__init__(config, iterate, meeting, gradients=gradients)
         self._outer = OuterSgd(config, self._anchor)
 
-    def _outer_step(self, mean: Tensor, learning_rate: float) -> Tensor:
-        return self._outer.step(mean)
+    def _outer_step(self, mean: Tensor, update: Update) -> Tensor:
+        return self._outer.step(mean, update)
 
     def tensors(self) -> dict[str, Tensor]:
         return super().tensors() | {"velocity": self._outer.velocity}

@@ -1,6 +1,6 @@
 """DiLoCo: local updates with an outer optimizer. Pydantic only."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -8,14 +8,16 @@ from trainers.spec.exchange import Coefficient
 from trainers.spec.method import Method, Paper
 from trainers.spec.sync import CompressedUpdatesConfig
 
+OuterRate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
 
 class OuterConfig(CompressedUpdatesConfig):
     """The base of policies whose averages an outer optimizer takes for gradients."""
 
-    outer_learning_rate: float = Field(
-        1.0, gt=0, allow_inf_nan=False, description="of the outer optimizer; 1 without momentum: plain averages"
+    outer_learning_rate: OuterRate | tuple[OuterRate, OuterRate] = Field(
+        1.0, description="of the outer optimizer; 1 without momentum: plain averages"
     )
-    outer_momentum: Coefficient = Field(
+    outer_momentum: Coefficient | tuple[Coefficient, Coefficient] = Field(
         0.0,
         description="of the outer optimizer; where data are alike, the published 0.9 needs a hundred averages and more",
     )

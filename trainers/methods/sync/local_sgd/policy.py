@@ -13,6 +13,7 @@ from trainers.methods.sync.anchored import Anchored
 from trainers.methods.sync.averaging import Iterate, Meeting
 from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
 from trainers.methods.sync.parts import PolicyParts
+from trainers.methods.sync.policy import Update
 from trainers.methods.sync.stl_sgd.spec import StlSgdConfig
 
 
@@ -31,7 +32,8 @@ class LocalSgd(Anchored):
         self._since, self._path = 0, 0.0
         self._anchor.copy_(self._iterate.read())
 
-    def _outer_step(self, mean: Tensor, learning_rate: float) -> Tensor:
+    def _outer_step(self, mean: Tensor, update: Update) -> Tensor:
+        learning_rate = update.learning_rate
         if not self._slow_momentum or not learning_rate:  # a rate of 0 has no velocity
             return mean
         self._velocity.mul_(self._slow_momentum).add_(mean, alpha=1 / learning_rate)

@@ -71,9 +71,9 @@ class Fragment:
         sent = (wire.ledger.take() for wire in (self._wires.between, self._wires.within))
         return Arrived(weight, met.diverged, met.density, *sent)
 
-    def follow(self, mean: Tensor) -> None:
+    def follow(self, mean: Tensor, update: Update) -> None:
         """Move the anchor by what the ranks moved on average `(n,)`."""
-        self.anchor -= self._outer.step(mean)
+        self.anchor -= self._outer.step(mean, update)
 
     def tensors(self) -> dict[str, Tensor]:
         exchange = tensors_of({"exchange": self._meeting.exchange})
@@ -146,14 +146,14 @@ class StreamingDiLoCo(Local):
         if arrived.diverged:
             return DIVERGED
         self._turn = (self._turn + 1) % len(self._fragments)
-        self._take(fragment, arrived)
+        self._take(fragment, arrived, update)
         return replace(outcome, density=arrived.density)
 
-    def _take(self, fragment: Fragment, arrived: Arrived) -> None:
+    def _take(self, fragment: Fragment, arrived: Arrived, update: Update) -> None:
         """Move the anchor, if there is an average, and have the rank go on from it with what its own steps add."""
         mean, sent = (vector[: len(fragment.anchor)] for vector in (self._mean, self._sent))
         if arrived.weight is not None:
-            fragment.follow(mean)
+            fragment.follow(mean, update)
         if not arrived.weight or self._merge == "replace":  # one that is left out has nothing to add
             fragment.iterate.write(fragment.anchor)
             return
