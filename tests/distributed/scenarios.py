@@ -33,7 +33,7 @@ from exchange_kinds import (
 from fsdp_scenario import fsdp
 from level_scenarios import batches, batches_in_pairs, batches_on_nodes, levels, levels_in_pairs
 from lost_ranks import dead_rank, silent_rank
-from screen_scenarios import screened, screened_on_nodes, screened_pairs
+from screen_scenarios import lost_replica, screened, screened_on_nodes, screened_pairs
 from streaming_scenarios import streaming, streaming_pairs
 from sync_scenarios import apart, paced_average, sync, sync_on_nodes, sync_pairs, write_checkpoint
 from two_way_scenarios import drifting_replicas_on_nodes, two_way, two_way_on_nodes, two_way_pairs, two_way_replicas
@@ -225,6 +225,7 @@ SCENARIOS = {
         paced_average,
         streaming,
         streaming_pairs,
+        lost_replica,
         screened,
         screened_pairs,
         screened_on_nodes,

@@ -7,14 +7,17 @@ import torch.distributed as dist
 from exchange_bench import Place, digest
 from exchange_kinds import UNEVEN
 from sync_bench import Problem, SyncBench
-from sync_scenarios import COMPRESSED, RATES, kept_of
+from sync_scenarios import COMPRESSED, RATES, joined_replica, kept_of
 
 from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.methods.optimizer.spec import AdamWConfig
 from trainers.methods.sync.diloco.spec import DiLoCoConfig
 from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
 from trainers.methods.sync.spec import SyncConfig
 from trainers.methods.sync.stl_sgd.spec import StlSgdConfig
 from trainers.methods.sync.streaming_diloco.spec import StreamingDiLoCoConfig
+from trainers.segment import Segment
+from trainers.spec.partition import IidPartition
 
 SCREENED: dict[str, Any] = {"max_z": 3.0, "warmup_averages": 3}
 AVERAGED: dict[str, SyncConfig] = {
@@ -52,6 +55,25 @@ def _screened(place: Place) -> dict[str, Any]:
         "restored": _restored(place),
         "streamed": _streamed(place),
         "sent": _sent(place),
+    }
+
+
+def lost_replica(rank: int, num_workers: int) -> dict[str, Any]:
+    """A replica whose last rank has losses that are not finite for one round, and trains on."""
+    sync = LocalSgdConfig(period=4, **SCREENED)
+    replica = joined_replica(rank, num_workers, sync=sync, optimizer=AdamWConfig(), partition=IidPartition())
+    segment, loss = Segment(num_steps=16, learning_rate=0.003), replica.workload.loss
+    before = replica.run(segment)
+    if rank == num_workers - 1:
+        replica.workload.loss = lambda model, batch: float("nan") * loss(model, batch)
+    lost = replica.run(segment.model_copy(update={"num_steps": 4}))
+    replica.workload.loss = loss
+    after = replica.run(segment)
+    state = replica._optimizer.tensors().values()
+    return {
+        "results": [each.model_dump(mode="json") for each in (before, lost, after)],
+        "is finite": all(bool(tensor.isfinite().all()) for tensor in state),
+        "parameters": digest(list(replica._optimizer.parameters.values())),
     }
 
 

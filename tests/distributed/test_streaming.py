@@ -10,7 +10,10 @@ from screen_scenarios import AVERAGED, WRONG
 from streaming_scenarios import EXCHANGES
 from sync_scenarios import INNER
 
-ON_THREE_RANKS = ["streaming", "screened"]
+from trainers.segment import SegmentResult
+from trainers.training.group import merge
+
+ON_THREE_RANKS = ["streaming", "screened", "lost_replica"]
 ON_FOUR_RANKS = ["streaming_pairs", "screened_pairs", "screened_on_nodes"]
 Groups = list[list[dict[str, Any]]]
 
@@ -136,6 +139,17 @@ def test_a_fragment_that_is_not_finite_on_one_rank_is_averaged_by_the_others_and
             assert not any(rank["streamed"]["told"])
             assert rank["streamed"]["anchors"] == group[0]["streamed"]["anchors"]
             assert rank["streamed"]["is finite"]
+
+
+def test_a_rank_whose_losses_were_not_finite_trains_on_with_the_others(three_ranks: Reports):
+    ranks = three_ranks["lost_replica"]
+    results = [[SegmentResult.model_validate(each) for each in rank["results"]] for rank in ranks]
+    before, lost, after = (merge(list(each), leaves_out=True) for each in zip(*results, strict=True))
+
+    assert not (before.diverged or lost.diverged or after.diverged)
+    assert (len(lost.losses), len(after.losses)) == (4, 16)
+    assert after.losses[-1] < before.losses[-1]
+    assert all(rank["is finite"] and rank["parameters"] == ranks[0]["parameters"] for rank in ranks)
 
 
 def test_who_takes_part_costs_a_word_that_is_foreseen(screened: Groups):

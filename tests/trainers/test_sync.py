@@ -193,6 +193,15 @@ def test_a_rank_apart_whose_loss_is_not_finite_ends_the_segment_for_all(bad: flo
     assert [len(series) for series in (told.losses, told.step_seconds, told.gradient_scales)] == [1, 1, 1]
 
 
+def test_where_averages_leave_ranks_out_the_others_say_what_the_loss_is():
+    lost, finite = [1.0, math.nan, math.inf], [3.0, 2.0, 1.0]
+
+    told = merge([_result(lost), _result(finite), _result(finite)], leaves_out=True)
+
+    assert told.losses == told.gradient_scales == (7 / 3, 2.0, 1.0) and not told.diverged
+    assert merge([_result(lost)] * 2, leaves_out=True).losses == (1.0,)
+
+
 def test_an_average_costs_what_an_exchange_of_its_kind_does_and_schedule_free_two():
     foreseen = {
         (sync.kind, num_iterates): sync.meeting_traffic(

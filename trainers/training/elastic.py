@@ -101,7 +101,7 @@ class ElasticGroup(Group):
         while (begin := sum(len(each.losses) for each in rounds)) < segment.num_steps:
             self._wait_for(self._least)
             results = self._run_round(segment, begin)
-            taken = _of_all(results, self.num_workers)
+            taken = self._merged(results)
             rounds.append(_met(taken, self._meet()) if taken.meets and not taken.diverged else taken)
             if rounds[-1].diverged:
                 break
@@ -187,7 +187,17 @@ class ElasticGroup(Group):
         absences = Counter(self.recovery.absences) + Counter(self._away.keys())
         self.recovery = replace(self.recovery, absences=absences)
         met = {rank: SegmentResult.model_validate(each) for rank, each in zip(self._present, answers, strict=True)}
-        return _of_all(met, self.num_workers)
+        return self._merged(met)
+
+    def _merged(self, results: Mapping[int, SegmentResult]) -> SegmentResult:
+        """Return the results, by rank, of those that were there as one; who was away has sent nothing."""
+        fields: dict[str, Any] = {
+            field: tuple(
+                getattr(results[rank], field)[0] if rank in results else {} for rank in range(self.num_workers)
+            )
+            for field in ("bytes_sent", "bytes_within")
+        }
+        return merge(list(results.values()), leaves_out=self._leaves_out).model_copy(update=fields)
 
     def _undo_meeting(self) -> None:
         """Bring all who are left to where they were before they met, which some of them may have done."""
@@ -242,14 +252,6 @@ class ElasticGroup(Group):
         self._group.ask(rank, "take_state", (self._present.index(donor),))
         self._group.answers([donor, rank], "give_state")
         log.info("worker %d is back", rank)
-
-
-def _of_all(results: Mapping[int, SegmentResult], num_workers: int) -> SegmentResult:
-    """Return the results, by rank, of those that were there as one; who was away has sent nothing."""
-    away = SegmentResult(first_step=0, losses=(), step_seconds=(), bytes_sent=({},), bytes_within=({},), bytes_dense=0)
-    by_rank = [results.get(rank, away) for rank in range(num_workers)]
-    fields = {field: tuple(getattr(each, field)[0] for each in by_rank) for field in ("bytes_sent", "bytes_within")}
-    return merge(list(results.values())).model_copy(update=fields)
 
 
 def _met(taken: SegmentResult, met: SegmentResult) -> SegmentResult:

@@ -92,7 +92,12 @@ class Group(ABC):
         """Take the segment's steps on all ranks."""
         timeout_s = self.config.reply_timeout_s + segment.num_steps * self.config.collective_timeout_s
         answers = self.call("run", segment.model_dump(mode="json"), timeout_s=timeout_s)
-        return merge([SegmentResult.model_validate(answer) for answer in answers])
+        return merge([SegmentResult.model_validate(answer) for answer in answers], leaves_out=self._leaves_out)
+
+    @property
+    def _leaves_out(self) -> bool:
+        """Whether an average leaves out a rank that is not finite."""
+        return getattr(self.config.sync, "max_z", None) is not None
 
     def run_alone(self, segments: Sequence[Segment]) -> list[SegmentResult]:
         """Have each of the first ranks take the steps of one of `segments` by itself; returns their results in order.
@@ -143,11 +148,14 @@ class Group(ABC):
         self.close()
 
 
-def merge(results: list[SegmentResult]) -> SegmentResult:
+def merge(results: list[SegmentResult], *, leaves_out: bool = False) -> SegmentResult:
     """Return the ranks' views of one segment as one: a step lasts as long as its slowest rank.
 
-    Ranks that train by themselves report what is their own. One whose loss is not finite ends the segment for all.
+    Ranks that train by themselves report what is their own. One whose loss is not finite ends the segment for all, or
+    where an average `leaves_out` such ranks, only if that of all others is not finite either.
     """
+    if leaves_out:
+        results = _of_finite(results)
     losses = _means([result.losses for result in results])
     num_finite = sum(1 for _ in itertools.takewhile(math.isfinite, losses))
     seconds = tuple(map(max, zip(*(result.step_seconds for result in results), strict=True)))
@@ -162,6 +170,21 @@ def merge(results: list[SegmentResult]) -> SegmentResult:
         }
         | _bytes(results)
     )
+
+
+def _of_finite(results: Sequence[SegmentResult]) -> list[SegmentResult]:
+    """Return the results with the mean of the finite ranks wherever a rank's number is not finite."""
+    filled: dict[str, list[tuple[float, ...]]] = {}
+    for name in ("losses", "gradient_scales", "alignments"):
+        steps = list(zip(*(getattr(result, name) for result in results), strict=True))
+        finite = [[value for value in step if math.isfinite(value)] or step for step in steps]
+        means = [statistics.mean(step) for step in finite]
+        whole = [[v if math.isfinite(v) else mean for v in step] for step, mean in zip(steps, means, strict=True)]
+        filled[name] = [*zip(*whole, strict=True)] or [()] * len(results)
+    return [
+        result.model_copy(update={name: by_rank[index] for name, by_rank in filled.items()})
+        for index, result in enumerate(results)
+    ]
 
 
 def _means(series: Sequence[Sequence[float]]) -> tuple[float, ...]:

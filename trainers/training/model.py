@@ -11,6 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import UninitializedParameter
 
 from trainers import random_state
+from trainers.exchange.step_result import is_finite
 from trainers.training import checkpoint
 from trainers.training.checkpoint import CheckpointError
 from trainers.workload import Workload, WorkloadError
@@ -29,6 +30,13 @@ def norm_statistics(model: nn.Module, layers: Sequence[_BatchNorm]) -> dict[str,
     """Return the running means and variances of `layers` by their names in `model`."""
     wanted = {id(tensor) for layer in layers for tensor in (layer.running_mean, layer.running_var)}
     return {name: buffer for name, buffer in model.named_buffers() if id(buffer) in wanted}
+
+
+def forget_lost(model: nn.Module) -> None:
+    """Begin running statistics anew that are not finite: they would stay so for ever."""
+    for layer in norms_that_track(model):
+        if not all(map(is_finite, norm_statistics(model, [layer]).values())):
+            layer.reset_running_stats()
 
 
 @contextmanager

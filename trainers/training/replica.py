@@ -302,7 +302,7 @@ class Replica:
         """
         assert self._held is not None
         started = time.monotonic()
-        outcome = self._sync.advance(*self._held)
+        outcome = self._advanced(*self._held)
         return SegmentResult(
             first_step=self.step - 1,
             losses=() if outcome.diverged else (outcome.loss,),
@@ -382,9 +382,17 @@ class Replica:
         outer = segment.outer_learning_rate, segment.outer_momentum
         update = Update(self.step, learning_rate, segment.level, segment.period, *outer)
         if may_meet or not self._sync.will_meet(update):
-            return self._sync.advance(outcome, update)
+            return self._advanced(outcome, update)
         self._held = (outcome, update)
         return outcome
+
+    def _advanced(self, outcome: Exchanged, update: Update) -> Exchanged:
+        """Have the policy do what is due after the step; returns what is known then."""
+        met = self._sync.advance(outcome, update)
+        if math.isfinite(met.loss) and not math.isfinite(outcome.loss):  # an average of the others, without this rank
+            self._optimizer.forget_lost()
+            model.forget_lost(self.model)
+        return met
 
     def _update(self, loss: float) -> None:
         """Step with the gradient in the buffer, which is that of `loss`."""

@@ -8,6 +8,7 @@ from schedulefree import AdamWScheduleFree, SGDScheduleFree
 from torch import Tensor, nn
 from torch.nn import Parameter
 
+from trainers.exchange.step_result import is_finite
 from trainers.methods.optimizer.lars import Lars
 from trainers.methods.optimizer.muon import MuonWithAdamW, embeddings
 from trainers.methods.optimizer.schedulefree_plus import ScheduleFreePlus
@@ -101,6 +102,12 @@ class Optimizer:
             self._optimizer.step(lambda: loss)
         else:
             self._optimizer.step()
+
+    def forget_lost(self) -> None:
+        """Begin anew what is not finite of the state: it would stay so for ever."""
+        for tensor in self.tensors().values():
+            if tensor.is_floating_point() and not is_finite(tensor):
+                tensor.zero_()
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the live state tensors by name; a step updates them in place.
