@@ -20,7 +20,6 @@ from trainers.methods.optimizer.spec import AdamWConfig
 from trainers.methods.sync.diloco.spec import DiLoCoConfig
 from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
 from trainers.segment import Segment, SegmentResult
-from trainers.spec.link import EmulateLink
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.training import elastic
@@ -144,17 +143,15 @@ def test_a_slot_that_the_others_made_earlier_is_there_for_the_one_that_comes_bac
     assert again[0] == expected[0]
 
 
-def test_a_worker_killed_in_a_meeting_leaves_the_others_where_one_without_it_does(tmp_path: Path):
-    config = CONFIG.model_copy(update={"link": EmulateLink(mbps=10.0), "exchange": NoneConfig()})
-    early = Run(ProcessGroup(config, 3, device="cpu"))
-    in_meeting = Run(KilledInMeeting(config, 3, device="cpu"))
+def test_a_worker_killed_in_a_meeting_leaves_the_others_where_one_without_it_does(run: Run, tmp_path: Path):
+    in_meeting = Run(KilledInMeeting(CONFIG, 3, device="cpu"))
 
-    early.signal(1, signal.SIGKILL)
+    run.signal(1, signal.SIGKILL)
 
-    with early.group, in_meeting.group:
-        assert early.train(4).losses[3] == in_meeting.train(4).losses[3]
-        assert early.group.recovery.absences == in_meeting.group.recovery.absences == {1: 1}
-        anchors = [*_anchors(early.group, tmp_path / "early"), *_anchors(in_meeting.group, tmp_path / "in meeting")]
+    with in_meeting.group:
+        assert run.train(4).losses[3] == in_meeting.train(4).losses[3]
+        assert run.group.recovery.absences == in_meeting.group.recovery.absences == {1: 1}
+        anchors = [*_anchors(run.group, tmp_path / "early"), *_anchors(in_meeting.group, tmp_path / "in meeting")]
     assert all(torch.equal(anchors[0], each) for each in anchors)
 
 

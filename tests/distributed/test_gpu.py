@@ -16,6 +16,8 @@ from trainers.methods.exchange.randomk.spec import RandomKConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.exchange.topk.spec import TopKConfig
 from trainers.methods.optimizer.spec import SgdConfig
+from trainers.methods.sync.diloco.spec import DiLoCoConfig, OuterConfig
+from trainers.methods.sync.streaming_diloco.spec import StreamingDiLoCoConfig
 from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
@@ -74,6 +76,20 @@ def test_the_host_waits_for_the_gpu_once_a_step(kind: str) -> None:
     )
 
     assert many - few == 20, "see which calls wait: torch.profiler with `with_stack=True`"
+
+
+@pytest.mark.parametrize("sync", [DiLoCoConfig, StreamingDiLoCoConfig])
+def test_an_anchor_in_host_memory_trains_as_one_on_the_gpu_bit_for_bit(sync: type[OuterConfig]) -> None:
+    segment, losses = Segment(num_steps=16, learning_rate=0.05), []
+    for offload in (False, True):
+        policy = sync(period=8, outer_momentum=0.5, offload=offload)
+        config = ReplicaConfig(workload=DigitsMlp(), optimizer=SgdConfig(), exchange=NoneConfig(), sync=policy)
+        replica = Replica(config, 0, 1, device="cuda:0")
+        losses.append(replica.run(segment).losses)
+        kept = replica._sync.divide({})[1]["sync"].tensors()
+        assert {kept[name].is_cuda for name in kept if name.endswith(("anchor", "velocity"))} == {not offload}
+
+    assert losses[0] == losses[1]
 
 
 def waits(replica: Replica, segment: Segment) -> int:

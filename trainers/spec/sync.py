@@ -98,6 +98,9 @@ class CompressedUpdatesConfig(LocalUpdatesConfig):
         description="a worker is left out of an average when it went more standard deviations farther than it used to, "
         "or nowhere finite; published: 3; null: nobody is",
     )
+    offload: bool = Field(
+        False, description="keep where a round began, and an outer velocity, in host memory, where a GPU's is short"
+    )
     warmup_averages: int = Field(10, ge=2, description="the first averages, of which `max_z` leaves nobody finite out")
 
     def exchange_conflict(self, exchange: ExchangeBase) -> str | None:

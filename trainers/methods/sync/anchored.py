@@ -25,18 +25,20 @@ class Anchored(Local):
         self, config: CompressedUpdatesConfig, iterate: Iterate, meeting: Meeting, *, gradients: Exchange
     ) -> None:
         super().__init__(config, iterate, gradients=gradients, exchange=meeting.exchange)
-        self._meeting, self._anchor = meeting, iterate.read()
+        self._meeting = meeting
+        self._anchor = iterate.read().cpu() if config.offload else iterate.read()
         self._screen = screen.build(config, meeting.node_links)
 
     def _meet(self, outcome: Exchanged, update: Update) -> Exchanged:
-        moved = self._anchor - self._iterate.read()
+        here = self._iterate.read()
+        moved = self._anchor.to(here.device) - here
         weight = self._screen.weight(moved, outcome.loss, self._path)
         if weight is None:
             self._iterate.write(self._anchor)
             return outcome
         mean, met = self._meeting.average(*weighted(moved, outcome, weight), update)
         if not met.diverged:
-            self._anchor -= self._outer_step(mean, update)
+            self._anchor -= self._outer_step(mean.to(self._anchor.device), update)
             self._iterate.write(self._anchor)
         return met
 

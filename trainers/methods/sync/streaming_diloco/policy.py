@@ -47,7 +47,8 @@ class Fragment:
     """
 
     def __init__(self, config: ReplicaConfig, sync: StreamingDiLoCoConfig, iterate: Iterate, links: NodeLinks) -> None:
-        self.iterate, self.anchor = iterate, iterate.read()
+        self.iterate = iterate
+        self.anchor = iterate.read().cpu() if sync.offload else iterate.read()
         self._links, self._wires = links, links.apart()
         self._meeting = Meeting(config.exchange, iterate, self._wires, seed=config.seed)
         self._outer, self._screen = OuterSgd(sync, self.anchor), screen.build(sync, self._wires)
@@ -73,7 +74,7 @@ class Fragment:
 
     def follow(self, mean: Tensor, update: Update) -> None:
         """Move the anchor by what the ranks moved on average `(n,)`."""
-        self.anchor -= self._outer.step(mean, update)
+        self.anchor -= self._outer.step(mean.to(self.anchor.device), update)
 
     def tensors(self) -> dict[str, Tensor]:
         exchange = tensors_of({"exchange": self._meeting.exchange})
@@ -111,7 +112,7 @@ class StreamingDiLoCo(Local):
         self._merge, self._mix = config.merge, config.mix
         self.agrees = config.fragments == 1 and not config.overlap_steps and config.merge != "mix"
         self._fragments, self._background = fragments, background
-        largest = max((fragment.anchor for fragment in fragments), key=len)
+        largest = max((fragment.iterate.read() for fragment in fragments), key=len)
         self._mean, self._sent = torch.zeros_like(largest), torch.zeros_like(largest)
         self._turn = 0  # of the fragment that is averaged next
         self._arrived: Arrived | None = None  # and not taken yet
@@ -133,7 +134,9 @@ class StreamingDiLoCo(Local):
         sent.copy_(fragment.iterate.read())
         path, fragment.path = fragment.path, 0.0
         fragment.join()
-        self._background.launch(partial(fragment.average, fragment.anchor - sent, outcome, update, path, mean))
+        self._background.launch(
+            partial(fragment.average, fragment.anchor.to(sent.device) - sent, outcome, update, path, mean)
+        )
 
     def _meet(self, outcome: Exchanged, update: Update) -> Exchanged:
         if not self._overlap_steps:
@@ -158,10 +161,8 @@ class StreamingDiLoCo(Local):
             fragment.iterate.write(fragment.anchor)
             return
         local = fragment.iterate.read()
-        if self._mix is None:
-            fragment.iterate.write(fragment.anchor + (local - sent))
-        else:
-            fragment.iterate.write(torch.lerp(fragment.anchor, local, self._mix))
+        anchor = fragment.anchor.to(local.device)
+        fragment.iterate.write(anchor + (local - sent) if self._mix is None else torch.lerp(anchor, local, self._mix))
 
     def settle(self) -> None:
         self._arrived = self._background.wait() or self._arrived
