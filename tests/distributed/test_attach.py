@@ -97,10 +97,11 @@ def test_a_search_leaves_training_at_the_committed_values(two_ranks: Reports, se
     assert first["stays"] and second["stays"]
 
 
-@pytest.mark.parametrize(
-    ("searched", "names"), [("level", ["level"]), ("period", ["level", "period", "outer_learning_rate"])]
-)
-def test_every_range_is_searched(two_ranks: Reports, searched: str, names: list[str]):
+SEARCHED = {"rate": [], "level": ["level"], "period": ["level", "period", "outer_learning_rate"]}
+
+
+@pytest.mark.parametrize(("searched", "names"), SEARCHED.items())
+def test_every_range_is_searched_and_nothing_else(two_ranks: Reports, searched: str, names: list[str]):
     for rank in two_ranks["attached"]:
         num_probed = dict(zip(Chosen._fields, rank["tuned"][searched]["num_probed"], strict=True))
         assert {name for name, number in num_probed.items() if number > 1} == {*names}

@@ -9,6 +9,11 @@ from torch import Tensor, nn
 import wiretune
 from search.config import BoConfig, Budget, FixedConfig
 from trainers.attach import attach
+from trainers.methods.exchange.demo.spec import DemoConfig
+from trainers.methods.optimizer.spec import FromExchangeConfig
+from trainers.spec.replica import ReplicaConfig
+from trainers.spec.workloads import OwnWorkload
+from wiretune.tuner import space_of
 
 STEPS = 200
 PERIODS = {"kind": "diloco", "period": [4, 32]}
@@ -104,6 +109,13 @@ def test_seconds_end_the_search_and_the_run_though_steps_become_slower():
 
     assert 0 < tuner.decisions[0].search_seconds < 0.2 * 20
     assert abs(now - 20) <= 4 * 0.04
+
+
+def test_the_rate_of_a_direction_is_searched_as_a_job_would():
+    exchange, optimizer = DemoConfig(), FromExchangeConfig()
+    config = ReplicaConfig(workload=OwnWorkload(factory="script:model"), exchange=exchange, optimizer=optimizer)
+
+    assert space_of(config, "sgd", 0.1).optimizer == "from_exchange"
 
 
 def test_the_first_cap_that_is_reached_ends_the_run():
