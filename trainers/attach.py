@@ -156,7 +156,7 @@ def _connected(per_node: PerNode, config: ReplicaConfig, device: torch.device) -
 
 
 class Chosen(NamedTuple):
-    """What a search sets besides the learning rate. None: the configuration's own."""
+    """The values that a search sets besides the learning rate. None: the configuration's own."""
 
     level: float | None = None  # of the exchange
     period: int | None = None

@@ -27,7 +27,7 @@ PROBE_PARTS, COMMIT_PARTS = (0.25, 0.5, 0.75, 1.0), 20
 
 
 class Taken(NamedTuple):
-    """What the steps of an order came to; the series are means over the ranks."""
+    """The answer to an order: series of its steps, which are means over the ranks."""
 
     losses: list[float]
     step_seconds: list[float]
@@ -155,12 +155,13 @@ class Leader:
     def _within_budget(self, ends: Amounts) -> Amounts:
         """Return the totals `ends`, or those of the budget where it ends before."""
         budget = spending.caps(self._budget)
-        return {unit: min(caps[unit] for caps in (budget, ends) if unit in caps) for unit in budget | ends}
+        return {unit: min(caps[unit] for caps in (budget, ends) if unit in caps) for unit in {*budget, *ends}}
 
 
 def num_fitting(until: Amounts, spent: Spent, cost: Amounts) -> int:
     """Return how many more whole steps of `cost` end within the totals `until`; a great many if they cost nothing."""
-    return max(0, math.floor(min((cap - getattr(spent, unit)) / max(cost[unit], TINY) for unit, cap in until.items())))
+    fitting: list[float] = [(cap - getattr(spent, unit)) / max(cost[unit], TINY) for unit, cap in until.items()]
+    return max(0, math.floor(min(fitting)))
 
 
 def next_steps(line: Line, until: Amounts, spent: Spent, *, at_least: int = 0) -> int:

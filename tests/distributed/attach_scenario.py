@@ -37,11 +37,11 @@ KINDS: dict[str, dict[str, Any]] = {
 #: What a controller searches, in which budget.
 TUNED: dict[str, dict[str, Any]] = {
     "rate": {**KINDS["sparse diloco"], "steps": 200},
-    "level": {"exchange": {"kind": "topk", "density": (0.01, 0.5)}, "bytes": 1_000_000},
+    "level": {"exchange": {"kind": "topk", "density": (0.01, 0.5)}, "bytes": 500_000},
     "period": {
         "exchange": {"kind": "sparse_loco", "density": (0.02, 0.5)},
         "sync": {"kind": "diloco", "period": (2, 8), "outer_learning_rate": (0.5, 1.5)},
-        "steps": 300,
+        "steps": 200,
     },
 }
 #: What is refused, by what it is given; the model is bare, or in float16, where that says so.
@@ -186,7 +186,8 @@ def _detached(rank: int, how: dict[str, Any]) -> dict[str, Any]:
 def _tuned(rank: int, how: dict[str, Any]) -> dict[str, Any]:
     """A search while the script counts its bytes, and whether what stays is training at what was committed."""
     script = Script(rank, momentum=0.9)
-    tuner = attach_controller(script.model, script.optimizer, controller=BoConfig(num_stages=1), **how)
+    config = BoConfig(num_stages=1, max_search_fraction=0.5)  # few steps, and up to three axes more
+    tuner = attach_controller(script.model, script.optimizer, controller=config, **how)
     rates, chosen, taken = list[float](), list[Chosen](), 0
     while not tuner.is_over:
         rates.append(script.optimizer.param_groups[0]["lr"])
