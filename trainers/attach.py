@@ -10,7 +10,7 @@ of the optimizer counts its steps and lets ranks meet.
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -26,17 +26,18 @@ from trainers.exchange.node_links import NodeLinks
 from trainers.exchange.pacing import Unpaced
 from trainers.exchange.step_result import Exchanged
 from trainers.exchange.topology import Topology
+from trainers.methods import registry
 from trainers.methods.blocks import blocks
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.levels.spec import AccordionConfig
 from trainers.methods.optimizer.optimizers import Optimizer
-from trainers.methods.optimizer.spec import OptimizerConfig, OwnOptimizerConfig, SgdConfig
+from trainers.methods.optimizer.spec import FromExchangeConfig, OptimizerConfig, OwnOptimizerConfig, SgdConfig
 from trainers.methods.sync import build
 from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import Parts, PolicyBase, Update
 from trainers.segment import Purpose
 from trainers.snapshot import Buffers, State, Steps, Tensors, load_scalars, scalars_of, tensors_of
-from trainers.spec.exchange import ExchangeBase
+from trainers.spec.exchange import ExchangeBase, UpdateConfig
 from trainers.spec.replica import MAX_THREADS, ReplicaConfig
 from trainers.spec.sync import SyncBase
 from trainers.spec.two_way import DriftingConfig
@@ -45,8 +46,18 @@ from trainers.spec.workloads import OwnWorkload
 #: A part of a job, as its configuration or as its fields.
 Exchanging = ExchangeBase | Mapping[str, Any]
 Syncing = SyncBase | Mapping[str, Any]
+#: Raises ValueError for a configuration that it refuses.
+Check = Callable[[ReplicaConfig], None]
+#: Exchanges that return a direction to step by.
+DIRECTIONS = [each.kind for each in registry.of("exchange") if issubclass(each.config, UpdateConfig)]
 #: A communication hook of DDP, which gets a `torch.distributed.GradBucket`.
 Send = Callable[[None, Any], Future[Tensor]]
+
+
+def refuse_ranges(config: ReplicaConfig) -> None:
+    """Raise ValueError for a range."""
+    if ranges := [each.field for each in config.ranges()]:
+        raise ValueError(f"`{ranges[0]}` must be one number: nothing searches a range here")
 
 
 def attach(
@@ -58,13 +69,15 @@ def attach(
     per_node: PerNode = 1,
     scale: Callable[[], float] | None = None,
     seed: int = 0,
+    check_ranges: Check = refuse_ranges,
 ) -> "Attached":
     """Have the ranks that train `model` by `optimizer` exchange as `exchange` and `sync` say. All ranks must call this.
 
     `model` is a DistributedDataParallel, or has one inside (Accelerate, Lightning, Fabric). With a `sync` that trains
     apart it may be a bare module: rank 0's parameters and buffers become everybody's, and the default process group
     connects the ranks. By default gradients are exchanged densely in every step: nothing changes but that bytes are
-    counted. `per_node`, `scale` and `seed` are those of `compress_gradients`.
+    counted. `per_node`, `scale` and `seed` are those of `compress_gradients`. Whoever searches the ranges that
+    `check_ranges` lets pass sets the handle's `chosen` before each step.
 
     Raises ValueError (pydantic.ValidationError for a field) for what a job would refuse, for a range, for what needs
     the data, for what sets rates or gradients of its own, and for a model that cannot be exchanged like that.
@@ -75,9 +88,11 @@ def attach(
     ddp = next((each for each in model.modules() if isinstance(each, DistributedDataParallel)), None)
     if any(isinstance(each, FSDPModule) for each in model.modules()):
         raise ValueError("`model` must hold its parameters whole, got one that FSDP shards: see `compress_replicas`")
+    check_ranges(config)
     trains_apart = config.sync.payload == "parameters"
     num_workers = dist.get_world_size() if dist.is_initialized() else 1
-    if ddp is None and num_workers > 1 and not trains_apart:
+    needs_ddp = num_workers > 1 or isinstance(config.exchange, UpdateConfig)
+    if ddp is None and needs_ddp and not trains_apart:
         raise ValueError(
             f"`model` must be a DistributedDataParallel, which exchanges gradients in every step, got "
             f"{type(model).__name__}: wrap it, or give `sync={{'kind': 'diloco'}}`"
@@ -102,15 +117,13 @@ def _config(optimizer: torch.optim.Optimizer, exchange: Exchanging, sync: Syncin
     config = ReplicaConfig.model_validate(
         {
             "workload": OwnWorkload(factory="script:model"),  # nobody builds it
-            "optimizer": _described(optimizer),
+            "optimizer": _described(optimizer, exchange),
             "exchange": exchange,
             "sync": sync,
             "seed": seed,
             "threads": min(torch.get_num_threads(), MAX_THREADS),
         }
     )
-    if ranges := [each.field for each in config.ranges()]:
-        raise ValueError(f"`{ranges[0]}` must be one number: nothing searches a range here")
     if config.exchange.competes:
         raise ValueError(f"`exchange` must be of one kind: nothing chooses here, got `{config.exchange.kind}`")
     levels = getattr(config.exchange, "levels", None)
@@ -119,11 +132,17 @@ def _config(optimizer: torch.optim.Optimizer, exchange: Exchanging, sync: Syncin
     return config
 
 
-def _described(optimizer: torch.optim.Optimizer) -> OptimizerConfig:
-    """Return the job's optimizer that is like `optimizer`: exchanges that need plain SGD look at its momentum."""
+def _described(optimizer: torch.optim.Optimizer, exchange: Exchanging) -> OptimizerConfig:
+    """Return the job's optimizer that is like `optimizer`: exchanges that need plain SGD look at its momentum.
+
+    Plain SGD steps by a direction that the exchange returns, and its weight decay is decoupled then.
+    """
     if type(optimizer) is not torch.optim.SGD:
         return OwnOptimizerConfig()
     first = optimizer.param_groups[0]
+    kind = exchange.kind if isinstance(exchange, ExchangeBase) else exchange.get("kind")
+    if kind in DIRECTIONS and not any(group["momentum"] for group in optimizer.param_groups):
+        return FromExchangeConfig(weight_decay=first["weight_decay"])
     return SgdConfig(**{name: first[name] for name in ("momentum", "nesterov", "weight_decay")})
 
 
@@ -134,6 +153,15 @@ def _connected(per_node: PerNode, config: ReplicaConfig, device: torch.device) -
     node_links = NodeLinks(topology, rank, Unpaced(), payload=config.sync.payload)
     node_links.join()
     return node_links
+
+
+class Chosen(NamedTuple):
+    """The values that a search sets besides the learning rate. None: the configuration's own."""
+
+    level: float | None = None  # of the exchange
+    period: int | None = None
+    outer_learning_rate: float | None = None
+    outer_momentum: float | None = None
 
 
 class Attached:
@@ -154,7 +182,8 @@ class Attached:
         scale: Callable[[], float],
     ) -> None:
         self.last: Exchanged | None = None  # outcome of the last step; None before the first
-        self._config, self.node_links, self.optimizer = config, node_links, optimizer
+        self.chosen = Chosen()  # of the step to come
+        self.config, self.node_links, self.optimizer = config, node_links, optimizer
         parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
         buffers = dict(model.named_buffers())
         self._parameters = [each.detach() for each in parameters.values()]
@@ -171,7 +200,14 @@ class Attached:
         self._parts: Parts = shared | own | {"exchange": self._sync.exchange, "steps": self._steps}
         trained: Parts = {"parameters": Tensors(parameters), "buffers": Buffers(buffers), "optimizer": wrapped}
         self._state = State(shared={}, own=self._parts | trained)
-        self._hook = BucketHook([*names], buffer, self._sync.gradients, scale=scale, learning_rate=self._rate)
+        self._hook = BucketHook(
+            [*names],
+            buffer,
+            self._sync.gradients,
+            scale=scale,
+            learning_rate=self._rate,
+            level=lambda: self.chosen.level,
+        )
         self._on_bucket: Send = self._hook.on_bucket
         self._undo: list[Callable[[], None]] = [optimizer.register_step_post_hook(self._advance).remove]
         if ddp is not None:
@@ -181,16 +217,16 @@ class Attached:
         for name in ("learning_rate", "amend"):
             if getattr(type(self._sync), name) is not getattr(PolicyBase, name):
                 raise ValueError(
-                    f"`sync` must leave rates and gradients to the loop, and `{self._config.sync.kind}` sets its own: "
+                    f"`sync` must leave rates and gradients to the loop, and `{self.config.sync.kind}` sets its own: "
                     "give {'kind': 'local_sgd'}, or train it as a job"
                 )
 
     def _enter(self, ddp: DistributedDataParallel) -> None:
         """Take the place of DDP's all-reduce, unless that is all that is asked for."""
         broadcasts = ddp.broadcast_buffers
-        if self._config.sync.payload == "parameters":
+        if self.config.sync.payload == "parameters":
             self._on_bucket, ddp.broadcast_buffers = _keep, False  # buffers are each rank's own, as in a job
-        elif isinstance(self._config.exchange, NoneConfig) and self.node_links.share == 1:
+        elif isinstance(self.config.exchange, NoneConfig) and self.node_links.share == 1:
             self._undo.append(ddp.register_forward_hook(self._count).remove)
             return
 
@@ -216,7 +252,7 @@ class Attached:
         """Count a step of the optimizer, and let the ranks meet if it is time to."""
         self._steps.taken += 1
         stepped = self._hook.last or Exchanged(loss=0.0)
-        self.last = self._sync.advance(stepped, Update(self._steps.taken, self._rate(), None, None))
+        self.last = self._sync.advance(stepped, Update(self._steps.taken, self._rate(), *self.chosen))
         if self.last.diverged and not stepped.diverged:  # else some ranks would train on beside one that is lost
             torch._foreach_mul_(self._parameters, math.nan)
 
@@ -228,7 +264,7 @@ class Attached:
         """Give all ranks the mean of their parameters, if these differ; collective."""
         self._sync.settle()
         if self._sync.is_apart:
-            drifts = isinstance(self._config.exchange, DriftingConfig)
+            drifts = isinstance(self.config.exchange, DriftingConfig)
             copies = self.node_links.copies if drifts else self.node_links.topology.num_workers
             torch._foreach_copy_(self._parameters, self.node_links.average(self._parameters, "state", over=copies))
 

@@ -1,6 +1,8 @@
-"""Attach to a training loop, and let a controller choose its learning rate."""
+"""Attach to a training loop, and let a controller choose its learning rate, and what else may be a range."""
 
+import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypedDict, Unpack, overload
 
 import torch
@@ -8,9 +10,10 @@ from pydantic import TypeAdapter
 from torch import nn
 
 import trainers.attach
-from search.config import ControllerConfig
+from search.config import MAX_DIMENSIONS, Budget, ControllerConfig, LocalConfig, StagedConfig
 from trainers.attach import Attached, Exchanging, Syncing
 from trainers.exchange.ddp import PerNode
+from trainers.spec.replica import ReplicaConfig
 from wiretune.tuner import Tuner
 
 #: A job's controller, as its configuration or as its fields.
@@ -33,7 +36,14 @@ def attach(model: nn.Module, optimizer: torch.optim.Optimizer, **how: Unpack[How
 
 @overload
 def attach(
-    model: nn.Module, optimizer: torch.optim.Optimizer, *, controller: Controlling, steps: int, **how: Unpack[How]
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    controller: Controlling,
+    steps: int | None = None,
+    seconds: float | None = None,
+    bytes: int | None = None,
+    **how: Unpack[How],
 ) -> Tuner: ...
 
 
@@ -43,21 +53,42 @@ def attach(
     *,
     controller: Controlling | None = None,
     steps: int | None = None,
+    seconds: float | None = None,
+    bytes: int | None = None,
     **how: Unpack[How],
 ) -> Attached | Tuner:
     """Have the ranks that train `model` by `optimizer` exchange gradients, or average parameters, as a job would.
 
     The keywords are those of `trainers.attach.attach`: `exchange` and `sync`, as in a job; `per_node`, `scale`, `seed`.
-    With `controller`, as in a job, the learning rate is searched too, in a run of `steps` optimizer steps, and the loop
-    reports its losses to the `Tuner` that is returned. The optimizer's rate is the guess.
+    With `controller`, as in a job, the learning rate is searched too, and every range in `exchange` and `sync`. The
+    optimizer's rate is the guess. The run is of so many optimizer `steps`, `seconds` from now on, or `bytes` sent by a
+    node on average, search included, whichever is reached first. The loop reports its losses to the `Tuner` that is
+    returned.
 
-    Raises ValueError for what `trainers.attach.attach` refuses, for a controller without `steps`, and for what a job
+    Raises ValueError for what `trainers.attach.attach` refuses, for a controller without a budget, and for what a job
     would refuse of a controller.
     """
-    handle = trainers.attach.attach(model, optimizer, **how)
     if controller is None:
-        return handle
-    if steps is None:
-        raise ValueError("`steps` must be the number of optimizer steps of the run, search included, got None")
+        return trainers.attach.attach(model, optimizer, **how)
+    budget = Budget(steps=steps, seconds=seconds, bytes=bytes)
     config: ControllerConfig = TypeAdapter(ControllerConfig).validate_python(controller)
-    return Tuner(handle, config, steps=steps, seed=how.get("seed", 0))
+    handle = trainers.attach.attach(model, optimizer, check_ranges=partial(check_ranges, config), **how)
+    return Tuner(handle, config, budget=budget, seed=how.get("seed", 0))
+
+
+def check_ranges(controller: ControllerConfig, config: ReplicaConfig) -> None:
+    """Raise ValueError for a range that `controller` does not search, as a job would."""
+    most = MAX_DIMENSIONS - 1
+    for number, each in enumerate(config.ranges(), start=1):
+        reason = ""
+        if not isinstance(controller, StagedConfig):
+            reason = (
+                "a range needs a controller that searches it (`bo`, `sobol`; `local` the level), and this is "
+                f"`{controller.kind}`"
+            )
+        elif isinstance(controller, LocalConfig) and each.name != "level":
+            reason = "the controller `local` searches rate and level alone"
+        elif number > most:
+            reason = f"at most {most} values are searched beside the learning rate, and this is number {number}"
+        if reason:
+            raise ValueError(f"`{each.field}`: {reason}: give one number, got {json.dumps(each.pair)}")

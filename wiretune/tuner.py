@@ -1,11 +1,12 @@
-"""A controller inside a loop that goes on calling `optimizer.step()`: it sets the rates, and rewinds after each probe.
+"""A controller inside a loop that goes on calling `optimizer.step()`: it sets the values, and rewinds after each probe.
 
-The loop reports every loss. Rank 0 leads: it has all ranks keep their state, go back to it, and step at given rates.
+The loop reports every loss. Rank 0 leads: it has all ranks keep their state, go back to it, and step at given values.
 """
 
 import math
-from collections.abc import Generator
-from itertools import takewhile
+import time
+from collections.abc import Callable, Generator, Sequence
+from itertools import pairwise
 
 import torch
 import torch.distributed as dist
@@ -13,45 +14,58 @@ from torch import Tensor
 
 from search import strategies
 from search.config import Budget, ControllerConfig
-from search.protocol import Strategy
-from search.space import SearchSpace
-from search.types import Course, Decision, Observation, Spent, Values
-from trainers.attach import Attached
+from search.space import Axis, SearchSpace
+from search.types import Values
+from trainers.attach import Attached, Chosen
+from trainers.spec.replica import ReplicaConfig
+from wiretune.leader import RESTORE, SNAPSHOT, STOP, Leader, Order, Taken
 
-#: What all ranks do before the steps of an order.
-SNAPSHOT, RESTORE, GO_ON, STOP = range(4)
-#: One of these, and the learning rate of each step to take then.
-Order = tuple[int, list[float]]
-#: Between so many parts of a commit the controller is asked whether it should go on.
-PARTS = 20
 #: Torch's optimizers of which the controller knows how rates behave; others are like a workload's own.
 KINDS = {"SGD": "sgd", "Adam": "adamw", "AdamW": "adamw"}
+#: What all ranks are told of the values of a step.
+TOLD = ("learning_rate", *Chosen._fields)
 
 
 class Tuner:
-    """Searches the learning rate while the loop trains. Call `report` once a step, after `optimizer.step()`.
+    """Searches while the loop trains. Call `report` once a step, after `optimizer.step()`, until it `is_over`.
 
-    `handle` is what `attach` returns without a controller. Rank 0 has the `decisions` so far.
+    `handle` is what `attach` returns without a controller. Rank 0 has the `decisions` so far. `clock` returns seconds,
+    which a budget in them counts from now on.
     """
 
-    def __init__(self, handle: Attached, config: ControllerConfig, *, steps: int, seed: int) -> None:
-        self.handle = handle
-        self.decisions: list[Decision] = []
+    def __init__(
+        self,
+        handle: Attached,
+        config: ControllerConfig,
+        *,
+        budget: Budget,
+        seed: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.handle, self.is_over = handle, False
+        self._clock = clock
         self._groups = handle.optimizer.param_groups
         guess = float(self._groups[0]["lr"])
         if not guess > 0:
             raise ValueError(f"`optimizer` must have a positive learning rate in its first group, got {guess}")
+        if budget.counts_bytes_alone and len(handle.node_links.topology.nodes) == 1:
+            raise ValueError(
+                f"`bytes` must not be the only cap, got {budget.bytes}: one node sends nothing, so the run would never "
+                "end; add `seconds` or `steps`"
+            )
         self._ratios = [float(group["lr"]) / guess for group in self._groups]
         kind = KINDS.get(type(handle.optimizer).__name__, "own")
-        space = SearchSpace(optimizer=kind, guess=Values(learning_rate=guess))
-        strategy = strategies.build(config, space=space, seed=seed, budget=Budget(steps=steps))
-        self._orders = lead(strategy, steps, self.decisions)
-        self._losses: list[float] | None = None  # of the last order's steps
+        strategy = strategies.build(config, space=space_of(handle.config, kind, guess), seed=seed, budget=budget)
+        leader = Leader(strategy, budget, clock=clock)
+        self.decisions = leader.decisions
+        self._orders = leader.orders()
+        self._taken: Taken | None = None  # at the last order
+        self._sent = 0  # by this rank, when that was known
         self._course = self._follow()
         next(self._course, None)
 
     def report(self, loss: Tensor | float) -> None:
-        """Take note of a step's `loss` on this rank, a scalar, and set the rate of the next step.
+        """Take note of a step's `loss` on this rank, a scalar, and set the values of the next step.
 
         Where an order ends, this is collective, and may take model and optimizer back to where a probe began. After
         the budget's last step it does nothing.
@@ -64,80 +78,67 @@ class Tuner:
     def _follow(self) -> Generator[None, float, None]:
         """Do what rank 0 orders; takes the loss of each step."""
         while (order := self._ordered())[0] != STOP:
-            task, rates = order
+            task, steps = order
             if task == SNAPSHOT:
                 self.handle.snapshot("stage")
             elif task == RESTORE:
                 self.handle.restore("stage")
-            losses = []
-            for rate in rates:
-                for group, ratio in zip(self._groups, self._ratios, strict=True):
-                    group["lr"] = rate * ratio
+            losses, times = list[float](), [self._clock()]
+            for values in steps:
+                self._set(values)
                 losses.append((yield))
-            self._losses = self._mean(losses)
+                times.append(self._clock())
+            self._taken = self._mean(losses, [after - before for before, after in pairwise(times)])
+        self.is_over = True
+
+    def _set(self, values: Values) -> None:
+        for group, ratio in zip(self._groups, self._ratios, strict=True):
+            group["lr"] = values.learning_rate * ratio
+        self.handle.chosen = Chosen(*(getattr(values, name) for name in Chosen._fields))
 
     def _ordered(self) -> Order:
         """Return rank 0's next order, on all ranks."""
-        task, rates = STOP, list[float]()
+        task, steps = STOP, list[Values]()
         if not dist.is_initialized() or dist.get_rank() == 0:
             try:
-                task, rates = self._orders.send(self._losses)
+                task, steps = self._orders.send(self._taken)
             except StopIteration:
-                task, rates = STOP, []
-        head = torch.tensor([task, len(rates)])
+                task, steps = STOP, []
+        head = torch.tensor([task, len(steps)])
         self.handle.node_links.tell(head)
-        told = torch.tensor(rates or [0.0] * int(head[1]), dtype=torch.float64)
+        rows = [[number_of(values, name) for name in TOLD] for values in steps]
+        told = torch.tensor(rows or [[0.0] * len(TOLD)] * int(head[1]), dtype=torch.float64)
         if len(told):
             self.handle.node_links.tell(told)
-        return int(head[0]), told.tolist()
+        return int(head[0]), [values_of(row) for row in told.tolist()]
 
-    def _mean(self, losses: list[float]) -> list[float]:
-        """Return the means over the ranks."""
-        sums = torch.tensor(losses, dtype=torch.float64)
-        if losses:
-            self.handle.node_links.all_reduce_sum(sums, {"control": sums.nbytes})
-        means: list[float] = (sums / self.handle.node_links.topology.num_workers).tolist()
-        return means
+    def _mean(self, losses: list[float], step_seconds: list[float]) -> Taken:
+        """Return what the steps came to, as means over the ranks; of the bytes, over the nodes."""
+        links, sent = self.handle.node_links, self.handle.node_links.between.ledger.total
+        sums = torch.tensor([*losses, *step_seconds, sent - self._sent], dtype=torch.float64)
+        self._sent = sent
+        links.all_reduce_sum(sums, {"control": sums.nbytes})
+        means = (sums[:-1] / links.topology.num_workers).tolist()
+        return Taken(means[: len(losses)], means[len(losses) :], round(sums[-1].item() / len(links.topology.nodes)))
 
 
-def lead(strategy: Strategy, steps: int, decisions: list[Decision]) -> Generator[Order, list[float] | None, None]:
-    """Yield what the ranks are to do in a run of `steps`; takes the mean loss of each step that was ordered.
+def space_of(config: ReplicaConfig, kind: str, guess: float) -> SearchSpace:
+    """Return what a loop that trains by `config` searches, from the rate `guess` of an optimizer of this `kind` on."""
+    level = config.exchange.level
+    return SearchSpace(
+        optimizer="from_exchange" if config.optimizer.kind == "from_exchange" else kind,
+        guess=Values(learning_rate=guess, level=None if isinstance(level, tuple) else level),
+        level_name=config.exchange.level_name,
+        axes=tuple(Axis(name=each.name, low=each.low, high=each.high) for each in config.ranges()),
+    )
 
-    `decisions` grows by that of each stage.
-    """
-    spent = 0
 
-    def observed(candidate_id: str | None, losses: list[float], *, rolled_back: bool = False) -> Observation:
-        finite = tuple(takewhile(math.isfinite, losses))
-        return Observation(
-            candidate_id=candidate_id,
-            losses=finite,
-            step_seconds=(),
-            bytes_sent=0,  # a budget in steps counts nothing else
-            diverged=len(finite) < len(losses),
-            rolled_back=rolled_back,
-            spent=Spent(steps=spent),
-        )
+def number_of(values: Values, name: str) -> float:
+    """Return a value as a number, NaN if it is not searched."""
+    value = getattr(values, name)
+    return math.nan if value is None else value
 
-    while spent < steps:
-        yield SNAPSHOT, []
-        while (candidate := strategy.ask()) is not None:
-            length = max(candidate.allowance.steps or 0, candidate.allowance.min_steps)
-            losses = yield RESTORE, [candidate.learning_rate_at(step / length) for step in range(length)]
-            spent += length
-            strategy.tell(observed(candidate.id, losses or []))
-        yield RESTORE, []
-        decision = strategy.decide()
-        decisions.append(decision)
-        committed: list[float] = []
-        course: Course = "go_on"
-        until = min(steps, decision.commit_until.steps or steps)
-        part = max(1, (until - spent) // PARTS)
-        while course == "go_on" and spent < until:
-            coming = range(spent, min(spent + part, until))
-            committed += (yield GO_ON, [strategy.values(Spent(steps=step)).learning_rate for step in coming]) or []
-            spent += len(coming)
-            course = strategy.watch(observed(None, committed))
-        if course == "roll_back":
-            yield RESTORE, []
-        strategy.tell(observed(None, committed, rolled_back=course == "roll_back"))
+
+def values_of(row: Sequence[float]) -> Values:
+    """Return the values of a step as all ranks were told them."""
+    return Values.model_validate({name: value for name, value in zip(TOLD, row, strict=True) if not math.isnan(value)})

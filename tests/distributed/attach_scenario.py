@@ -10,12 +10,19 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from search.config import BoConfig
-from trainers.attach import Attached, attach
+from trainers.attach import Attached, Chosen, attach
 from trainers.exchange.ddp import CompressionConfig, compress_gradients
-from wiretune.tuner import Tuner
+from wiretune.loop import attach as attach_controller
 
 TOPK = {"kind": "topk", "density": 0.05}
 DILOCO = {"kind": "diloco", "period": 4, "outer_momentum": 0.5}
+#: Exchanges that return a direction to step by.
+DIRECTIONS: dict[str, dict[str, Any]] = {
+    "demo": {"kind": "demo"},
+    "dion": {"kind": "dion"},
+    "onebit_adam": {"kind": "onebit_adam", "freeze_steps": 4},
+    "zero_one_adam": {"kind": "zero_one_adam", "refreshes": 2},
+}
 #: Attached in one piece, and in two halves with the state saved between them.
 KINDS: dict[str, dict[str, Any]] = {
     "topk": {"exchange": TOPK},
@@ -25,6 +32,17 @@ KINDS: dict[str, dict[str, Any]] = {
     "sparse diloco": {"sync": DILOCO, "exchange": {"kind": "sparse_loco"}},
     "vrl_sgd": {"sync": {"kind": "vrl_sgd", "period": 4}},
     "cocod_sgd": {"sync": {"kind": "cocod_sgd", "period": 4}},
+    **{name: {"exchange": exchange} for name, exchange in DIRECTIONS.items()},
+}
+#: What a controller searches, in which budget.
+TUNED: dict[str, dict[str, Any]] = {
+    "rate": {**KINDS["sparse diloco"], "steps": 200},
+    "level": {"exchange": {"kind": "topk", "density": (0.01, 0.5)}, "bytes": 500_000},
+    "period": {
+        "exchange": {"kind": "sparse_loco", "density": (0.02, 0.5)},
+        "sync": {"kind": "diloco", "period": (2, 8), "outer_learning_rate": (0.5, 1.5)},
+        "steps": 200,
+    },
 }
 #: What is refused, by what it is given; the model is bare, or in float16, where that says so.
 REFUSED: dict[str, dict[str, Any]] = {
@@ -39,6 +57,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "scale": {"sync": DILOCO, "scale": lambda: 1024.0},
     "an unknown field": {"sync": {"kind": "diloco", "perod": 4}},
     "momentum": {"exchange": {"kind": "liec_sgd"}},
+    "momentum and a direction": {"exchange": {"kind": "dion"}},
     "schedule-free": {"sync": DILOCO},
 }
 
@@ -85,12 +104,12 @@ def attached(rank: int, num_workers: int) -> dict[str, Any]:
     return {
         "dense": _dense(rank),
         "kinds": {name: _halves(rank, how) for name, how in KINDS.items()},
-        "by compress_gradients": _compressed(rank),
+        "by compress_gradients": {name: _compressed(rank, KINDS[name]["exchange"]) for name in ("topk", *DIRECTIONS)},
         "meetings": _meetings(rank),
         "by hand": _by_hand(rank, num_workers),
         "lost": _lost(rank),
         "detached": {name: _detached(rank, KINDS[name]) for name in ("topk", "diloco")},
-        "tuned": _tuned(rank),
+        "tuned": {name: _tuned(rank, how) for name, how in TUNED.items()},
         "refused": {name: _refusal(rank, name) for name in REFUSED},
     }
 
@@ -118,10 +137,10 @@ def _halves(rank: int, how: dict[str, Any]) -> dict[str, Any]:
     return {"whole": whole.bits, "halves": second.bits, "rewound": rewound, "averaged": averaged, "bytes": taken}
 
 
-def _compressed(rank: int) -> str:
+def _compressed(rank: int, exchange: dict[str, Any]) -> str:
     script = Script(rank)
     assert isinstance(script.model, DistributedDataParallel)
-    compress_gradients(script.model, CompressionConfig(**TOPK))
+    compress_gradients(script.model, CompressionConfig(**exchange))
     return script.train(range(12)).bits
 
 
@@ -164,29 +183,49 @@ def _detached(rank: int, how: dict[str, Any]) -> dict[str, Any]:
     return {"agreed": agreed, "goes on plainly": same, "bytes": script.handle.take_bytes()}
 
 
-def _tuned(rank: int) -> dict[str, Any]:
-    """The rates of a search while ranks train apart, and whether what stays is training at the committed ones."""
-    how = KINDS["sparse diloco"] | {"momentum": 0.9}
-    script, plain = Script(rank, **how), Script(rank, **how)
-    assert script.handle is not None
-    tuner = Tuner(script.handle, BoConfig(num_stages=1), steps=200, seed=0)
-    rates = []
-    for step in range(200):
+def _tuned(rank: int, how: dict[str, Any]) -> dict[str, Any]:
+    """A search while the script counts its bytes, and whether what stays is training at what was committed."""
+    script = Script(rank, momentum=0.9)
+    config = BoConfig(num_stages=1, max_search_fraction=0.5)  # few steps, and up to three axes more
+    tuner = attach_controller(script.model, script.optimizer, controller=config, **how)
+    rates, chosen, taken = list[float](), list[Chosen](), 0
+    while not tuner.is_over:
         rates.append(script.optimizer.param_groups[0]["lr"])
-        script.step(step, rates[-1])
+        chosen.append(tuner.handle.chosen)
+        script.step(len(chosen) - 1, rates[-1])
+        taken += sum(tuner.handle.take_bytes().values())
         tuner.report(script.losses[-1])
     # rank 0 alone has the decisions; the commit begins behind its probes
     searched = torch.tensor([tuner.decisions[0].search_steps if tuner.decisions else 0])
     torch.distributed.broadcast(searched, src=0)
-    for step in range(int(searched), 200):
+    plain = Script(rank, momentum=0.9, **_fixed(how, chosen[-1]))
+    for step in range(int(searched), len(rates)):
         plain.step(step, rates[step])
-    return {"rates": rates, "searched": int(searched), "stays": plain.bits == script.bits}
+    probed = [{*values} for values in zip(*chosen[: int(searched)], strict=True)]
+    return {
+        "rates": rates,
+        "chosen": chosen,
+        "searched": int(searched),
+        "num_probed": [len(values) for values in probed],
+        "stays": set(chosen[int(searched) :]) == {chosen[-1]} and plain.bits == script.bits,
+        "bytes": taken,
+    }
+
+
+def _fixed(how: dict[str, Any], chosen: Chosen) -> dict[str, Any]:
+    """Return what `how` attaches, with the value in place of each range."""
+    values = chosen._asdict() | {"density": chosen.level}
+    return {
+        part: {name: values[name] if isinstance(given, tuple) else given for name, given in how[part].items()}
+        for part in ("exchange", "sync")
+        if part in how
+    }
 
 
 def _refusal(rank: int, case: str) -> str:
     script = Script(rank)
     model = nn.Linear(4, 4) if case.startswith("bare") else script.model
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9 if case == "momentum" else 0.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9 if "momentum" in case else 0.0)
     if case == "schedule-free":
         optimizer = SGDScheduleFree(model.parameters(), lr=0.1)
     try:

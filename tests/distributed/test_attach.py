@@ -4,9 +4,10 @@ import re
 
 import pytest
 import torch
-from attach_scenario import KINDS, REFUSED, Script
+from attach_scenario import DIRECTIONS, KINDS, REFUSED, TUNED, Script
 from scenarios import Reports
 
+from trainers.attach import Chosen
 from trainers.traffic.collectives import all_reduce
 
 ON_TWO_RANKS = ["attached"]
@@ -20,9 +21,10 @@ def test_without_an_exchange_it_is_plain_ddp_bit_for_bit(two_ranks: Reports):
         assert rank["dense"] == {"equal": True, "bytes": {"gradient": 12 * step}}
 
 
-def test_it_exchanges_like_compress_gradients(two_ranks: Reports):
+@pytest.mark.parametrize("kind", ["topk", *DIRECTIONS])
+def test_it_exchanges_like_compress_gradients(two_ranks: Reports, kind: str):
     for rank in two_ranks["attached"]:
-        assert rank["kinds"]["topk"]["whole"] == rank["by compress_gradients"]
+        assert rank["kinds"][kind]["whole"] == rank["by compress_gradients"][kind]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -86,12 +88,29 @@ def test_what_is_detached_goes_on_as_plain_ddp(two_ranks: Reports, kind: str):
     assert all(rank["goes on plainly"] and rank["bytes"] == {} for rank in ranks)
 
 
-def test_a_search_while_ranks_train_apart_leaves_training_at_the_committed_rates(two_ranks: Reports):
-    first, second = (rank["tuned"] for rank in two_ranks["attached"])
+@pytest.mark.parametrize("searched", TUNED)
+def test_a_search_leaves_training_at_the_committed_values(two_ranks: Reports, searched: str):
+    first, second = (rank["tuned"][searched] for rank in two_ranks["attached"])
 
-    assert first["rates"] == second["rates"]
+    assert (first["rates"], first["chosen"]) == (second["rates"], second["chosen"])
     assert len(set(first["rates"][: first["searched"]])) > 3
     assert first["stays"] and second["stays"]
+
+
+SEARCHED = {"rate": [], "level": ["level"], "period": ["level", "period", "outer_learning_rate"]}
+
+
+@pytest.mark.parametrize(("searched", "names"), SEARCHED.items())
+def test_every_range_is_searched_and_nothing_else(two_ranks: Reports, searched: str, names: list[str]):
+    for rank in two_ranks["attached"]:
+        num_probed = dict(zip(Chosen._fields, rank["tuned"][searched]["num_probed"], strict=True))
+        assert {name for name, number in num_probed.items() if number > 1} == {*names}
+
+
+def test_bytes_that_a_script_takes_meanwhile_count_in_the_budget(two_ranks: Reports):
+    budget = TUNED["level"]["bytes"]
+    for rank in two_ranks["attached"]:
+        assert 0.95 * budget < rank["tuned"]["level"]["bytes"] <= budget
 
 
 MESSAGES = {
@@ -107,6 +126,7 @@ MESSAGES = {
     "an unknown field": "perod",
     "schedule-free": "`optimizer` must train what it evaluates .*got SGDScheduleFree",
     "momentum": r"give `optimizer: \{kind: sgd, momentum: 0.0\}`",
+    "momentum and a direction": r"give `optimizer: \{kind: from_exchange\}` without momentum",
 }
 
 
@@ -122,3 +142,8 @@ def test_one_process_needs_no_group():
     assert script.handle is not None
     assert script.handle.take_bytes() == {"state": 0, "parameters": 0, "control": 0}
     assert torch.isfinite(script.vector).all()
+
+
+def test_one_process_without_ddp_has_nothing_that_makes_a_direction():
+    with pytest.raises(ValueError, match="`model` must be a DistributedDataParallel"):
+        Script(0, bare=True, exchange={"kind": "demo"})

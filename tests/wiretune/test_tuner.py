@@ -7,8 +7,18 @@ import torch
 from torch import Tensor, nn
 
 import wiretune
+from search.config import BoConfig, Budget, FixedConfig
+from trainers.attach import attach
+from trainers.methods.exchange.demo.spec import DemoConfig
+from trainers.methods.optimizer.spec import FromExchangeConfig
+from trainers.spec.replica import ReplicaConfig
+from trainers.spec.workloads import OwnWorkload
+from wiretune.tuner import space_of
 
 STEPS = 200
+PERIODS = {"kind": "diloco", "period": [4, 32]}
+OUTER = PERIODS | {"outer_learning_rate": [0.5, 1.0], "outer_momentum": [0.1, 0.9]}
+LEVELS = {"kind": "topk", "density": [0.01, 0.1]}
 
 
 class Script:
@@ -20,7 +30,7 @@ class Script:
         groups: list[dict[str, Any]] = [{"params": self.model[0].parameters()}]
         groups.append({"params": self.model[2:].parameters(), "lr": 0.002})
         self.optimizer = torch.optim.SGD(groups, lr=0.001, momentum=0.9)
-        self.tuner = wiretune.attach(self.model, self.optimizer, **how) if how else None
+        self.tuner: object = wiretune.attach(self.model, self.optimizer, **how) if how else None
         self.inputs = torch.randn(32, 8)
         self.losses: list[float] = []
         self.rates: list[tuple[float, float]] = []
@@ -88,6 +98,39 @@ def test_after_the_budget_the_last_rate_stays():
     assert after == [falling[-1]] * 2
 
 
+def test_seconds_end_the_search_and_the_run_though_steps_become_slower():
+    now, script = 0.0, Script()
+    handle = attach(script.model, script.optimizer)
+    script.tuner = tuner = wiretune.Tuner(handle, BoConfig(), budget=Budget(seconds=20), seed=0, clock=lambda: now)
+
+    while not tuner.is_over:
+        now += 0.02 if now < 12 else 0.04
+        script.step()
+
+    assert 0 < tuner.decisions[0].search_seconds < 0.2 * 20
+    assert abs(now - 20) <= 4 * 0.04
+
+
+def test_the_rate_of_a_direction_is_searched_as_a_job_would():
+    exchange, optimizer = DemoConfig(), FromExchangeConfig()
+    config = ReplicaConfig(workload=OwnWorkload(factory="script:model"), exchange=exchange, optimizer=optimizer)
+
+    assert space_of(config, "sgd", 0.1).optimizer == "from_exchange"
+
+
+def test_the_first_cap_that_is_reached_ends_the_run():
+    now, script = 0.0, Script()
+    handle = attach(script.model, script.optimizer)
+    budget = Budget(seconds=20, steps=50)
+    script.tuner = tuner = wiretune.Tuner(handle, FixedConfig(), budget=budget, seed=0, clock=lambda: now)
+
+    while not tuner.is_over:
+        now += 0.02
+        script.step()
+
+    assert len(script.losses) == 50
+
+
 def test_a_controller_that_does_not_search_changes_no_loss():
     fixed, plain = Script(controller={"kind": "fixed"}, steps=20), Script()
 
@@ -101,7 +144,12 @@ def test_a_controller_that_does_not_search_changes_no_loss():
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"controller": {"kind": "bo"}}, "`steps` must be"),
+        ({"controller": {"kind": "bo"}}, "at least one of `seconds`, `steps`, `bytes`"),
+        ({"controller": {"kind": "bo"}, "bytes": 10**6}, "one node sends nothing"),
+        ({"controller": {"kind": "fixed"}, "steps": 100, "sync": PERIODS}, "`sync/period`.* and this is `fixed`"),
+        ({"controller": {"kind": "local"}, "steps": 100, "sync": PERIODS}, "`local` searches rate and level alone"),
+        ({"controller": {"kind": "bo"}, "steps": 100, "sync": OUTER, "exchange": LEVELS}, "at most 3 values"),
+        ({"sync": PERIODS}, "`sync/period` must be one number"),
         ({"controller": {"kind": "bo", "prob": 3}, "steps": 100}, "prob"),
         ({"controller": {"kind": "autolars"}, "steps": 100}, "autolars"),
     ],

@@ -116,7 +116,7 @@ def topology_of(per_node: PerNode, device: torch.device) -> Topology:
 class BucketHook:
     """DDP's communication hook: it gives each bucket to `exchange`, and takes the mean back.
 
-    `scale` is what the loss was multiplied by, and `learning_rate` is that of the step to come.
+    `scale` is what the loss was multiplied by; `learning_rate` and `level` are those of the step to come.
     """
 
     def __init__(
@@ -127,11 +127,12 @@ class BucketHook:
         *,
         scale: Callable[[], float],
         learning_rate: Callable[[], float] = lambda: 1.0,
+        level: Callable[[], float | None] = lambda: None,
     ) -> None:
         device = parameters[0].device
         self.last: Exchanged | None = None
         self._no_loss = torch.zeros((), device=device)  # the script has it
-        self._scale, self._learning_rate = scale, learning_rate
+        self._scale, self._learning_rate, self._level = scale, learning_rate, level
         self._buffer, self._exchange = buffer, exchange
         self._layers = {id(each): layer for each, layer in zip(parameters, buffer.layers, strict=True)}
         self._communication = Communication(buffer, device, threads=torch.get_num_threads())
@@ -159,8 +160,8 @@ class BucketHook:
 
         Not before all of it is here: nobody would tell a started exchange that backward has failed.
         """
-        rate = self._learning_rate()
-        step = self._communication.start(lambda: self._exchange.step(self._no_loss, None, rate))
+        level, rate = self._level(), self._learning_rate()
+        step = self._communication.start(lambda: self._exchange.step(self._no_loss, level, rate))
         self._buffer.finish()
         waiting, self._waiting = self._waiting, []
         self.last = self._communication.outcome(step)

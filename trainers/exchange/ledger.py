@@ -11,6 +11,7 @@ class Ledger:
     def __init__(self, payload: Purpose = "gradient") -> None:
         self._bytes: dict[Purpose, int] = {}
         self.payload = payload
+        self.total = 0  # of all purposes since the beginning, whatever was taken
 
     def charge(self, parts: Mapping[Purpose, int], sent: Callable[[int], int]) -> None:
         """Charge a tensor of `parts` (bytes by purpose); `sent` maps its bytes to bytes on the wire."""
@@ -20,6 +21,7 @@ class Ledger:
             charged = sent(total + num_bytes) - sent(total)
             billed = self.payload if purpose == "gradient" else purpose
             self._bytes[billed] = self._bytes.get(billed, 0) + charged
+            self.total += charged
             total += num_bytes
 
     def take(self) -> dict[Purpose, int]:

@@ -1,0 +1,195 @@
+"""Rank 0's part in a tuned loop: it has all ranks probe from one state, and then take the steps that stay.
+
+An order says how many steps to take, with which values. What they came to is the answer.
+"""
+
+import math
+from collections.abc import Callable, Generator, Sequence
+from itertools import takewhile
+from typing import NamedTuple
+
+from search.budget import spending
+from search.budget.spending import Amounts
+from search.config import Budget
+from search.protocol import Strategy
+from search.types import Allowance, Candidate, Course, Decision, Observation, Spent, Values
+
+#: What all ranks do before the steps of an order.
+SNAPSHOT, RESTORE, GO_ON, STOP = range(4)
+#: One of these, and the values of each step to take then.
+Order = tuple[int, list[Values]]
+#: Stands for a cost that is not known, or 0.
+TINY = 1e-12
+#: Steps of an order while little is known about what a step costs.
+FIRST = 4
+#: The controller is asked about a probe after these shares of its allowance, and about a commit after so many parts.
+PROBE_PARTS, COMMIT_PARTS = (0.25, 0.5, 0.75, 1.0), 20
+
+
+class Taken(NamedTuple):
+    """The answer to an order: series of its steps, which are means over the ranks."""
+
+    losses: list[float]
+    step_seconds: list[float]
+    bytes_sent: int  # by a node on average, since the answer before
+
+
+NOTHING = Taken([], [], 0)
+#: Generators of orders, which take what came of each; the first `send` is of None.
+Asking = Generator[Order, Taken | None, None]
+Answered = Generator[Order, Taken | None, Taken]
+
+
+class Line:
+    """Mutable: a probe, or a commit so far."""
+
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+        self._step_seconds: list[float] = []
+        self._bytes_sent = 0
+
+    def add(self, taken: Taken) -> None:
+        self.losses += taken.losses
+        self._step_seconds += taken.step_seconds
+        self._bytes_sent += taken.bytes_sent
+
+    @property
+    def diverged(self) -> bool:
+        return not all(map(math.isfinite, self.losses))
+
+    @property
+    def cost(self) -> Amounts:
+        """The mean cost of a step, of the first one's seconds apart: it may calibrate; 0 where it is not known."""
+        timed = self._step_seconds[1:] or [0.0]
+        mean_bytes = self._bytes_sent / max(1, len(self.losses))
+        return {"steps": 1.0, "bytes": mean_bytes, "seconds": sum(timed) / len(timed)}
+
+    def observation(
+        self, candidate_id: str | None, spent: Spent, *, is_cut: bool = False, rolled_back: bool = False
+    ) -> Observation:
+        """Return it as the strategy is told, up to a loss that is not finite; None: the committed line."""
+        finite = tuple(takewhile(math.isfinite, self.losses))
+        return Observation(
+            candidate_id=candidate_id,
+            losses=finite,
+            step_seconds=tuple(self._step_seconds[: len(finite)]),
+            bytes_sent=self._bytes_sent,
+            diverged=self.diverged,
+            is_cut=is_cut,
+            rolled_back=rolled_back,
+            spent=spent,
+        )
+
+
+class Leader:
+    """Mutable: a run of `strategy` on `budget`, with the `decisions` so far. `clock` returns seconds."""
+
+    def __init__(self, strategy: Strategy, budget: Budget, *, clock: Callable[[], float]) -> None:
+        self.decisions: list[Decision] = []
+        self._strategy, self._budget = strategy, budget
+        self._clock, self._zero = clock, clock()
+        self._steps = self._bytes = 0
+
+    def orders(self) -> Asking:
+        """Yield what the ranks are to do until the budget is spent."""
+        line = Line()
+        while num_fitting(spending.caps(self._budget), self._spent(), line.cost) >= 1:
+            yield from self._order(SNAPSHOT)
+            while (candidate := self._strategy.ask()) is not None:
+                yield from self._probe(candidate)
+            yield from self._order(RESTORE)
+            self.decisions.append(self._strategy.decide())
+            line = Line()
+            yield from self._commit(line, self.decisions[-1].commit_until)
+
+    def _probe(self, candidate: Candidate) -> Asking:
+        """Try `candidate` until its allowance is spent, it diverges, or the strategy ends it."""
+        yield from self._order(RESTORE)
+        line, opened, allowance = Line(), self._spent(), candidate.allowance
+
+        def values(spent: Spent) -> Values:
+            rate = candidate.learning_rate_at(part_spent(allowance, spending.minus(spent, opened)))
+            return candidate.values.model_copy(update={"learning_rate": rate})
+
+        is_cut = False
+        for part in PROBE_PARTS:
+            ends = {unit: getattr(opened, unit) + part * cap for unit, cap in spending.caps(allowance).items()}
+            until, least = self._within_budget(ends), math.ceil(part * allowance.min_steps)
+            while not line.diverged and (num_steps := next_steps(line, until, self._spent(), at_least=least)):
+                yield from self._take(line, num_steps, values)
+            seen = line.observation(candidate.id, self._spent())
+            is_cut = part < 1 and not line.diverged and self._strategy.watch(seen) != "go_on"
+            if line.diverged or is_cut:
+                break
+        self._strategy.tell(line.observation(candidate.id, self._spent(), is_cut=is_cut))
+
+    def _commit(self, line: Line, ends: Allowance) -> Asking:
+        """Take the steps that stay, to the totals `ends`, unless the strategy ends them or rolls them back."""
+        until = self._within_budget(spending.caps(ends))
+        course: Course = "go_on"
+        while course == "go_on" and (num_steps := next_steps(line, until, self._spent())):
+            whole = len(line.losses) + num_fitting(until, self._spent(), line.cost)
+            part = max(FIRST, whole // COMMIT_PARTS)
+            yield from self._take(line, min(num_steps, part), self._strategy.values)
+            course = self._strategy.watch(line.observation(None, self._spent()))
+        if course == "roll_back":
+            yield from self._order(RESTORE)
+        self._strategy.tell(line.observation(None, self._spent(), rolled_back=course == "roll_back"))
+
+    def _take(self, line: Line, num_steps: int, values: Callable[[Spent], Values]) -> Asking:
+        """Take steps of `line` with the `values` at the totals that are expected before each."""
+        spent, cost = self._spent(), line.cost
+        coming = [values(after(index, spent, cost)) for index in range(num_steps)]
+        line.add((yield from self._order(GO_ON, coming)))
+
+    def _order(self, task: int, steps: Sequence[Values] = ()) -> Answered:
+        taken = (yield task, [*steps]) or NOTHING
+        self._steps += len(taken.losses)
+        self._bytes += taken.bytes_sent
+        return taken
+
+    def _spent(self) -> Spent:
+        """Return the run's totals."""
+        return Spent(steps=self._steps, bytes=self._bytes, seconds=self._clock() - self._zero)
+
+    def _within_budget(self, ends: Amounts) -> Amounts:
+        """Return the totals `ends`, or those of the budget where it ends before."""
+        budget = spending.caps(self._budget)
+        return {unit: min(caps[unit] for caps in (budget, ends) if unit in caps) for unit in {*budget, *ends}}
+
+
+def num_fitting(until: Amounts, spent: Spent, cost: Amounts) -> int:
+    """Return how many more whole steps of `cost` end within the totals `until`; a great many if they cost nothing."""
+    fitting: list[float] = [(cap - getattr(spent, unit)) / max(cost[unit], TINY) for unit, cap in until.items()]
+    return max(0, math.floor(min(fitting)))
+
+
+def next_steps(line: Line, until: Amounts, spent: Spent, *, at_least: int = 0) -> int:
+    """Return how many steps of `line`, which has `at_least` some, to take next towards the totals `until`.
+
+    What a step costs is a guess in other units than steps: no more are taken than before, nor than half of what fits.
+    """
+    done, fitting = len(line.losses), num_fitting(until, spent, line.cost)
+    if done < at_least:
+        return at_least - done
+    if set(until) == {"steps"}:
+        return fitting
+    return min(fitting, max(FIRST, min(done, fitting // 2)))
+
+
+def after(num_steps: int, spent: Spent, cost: Amounts) -> Spent:
+    """Return the totals `num_steps` of `cost` further on."""
+    return Spent(
+        steps=spent.steps + num_steps,
+        bytes=spent.bytes + round(num_steps * cost["bytes"]),
+        seconds=spent.seconds + num_steps * cost["seconds"],
+    )
+
+
+def part_spent(allowance: Allowance, own: Spent) -> float:
+    """Return which part, in [0, 1], of its `allowance` a probe has spent that took `own` so far.
+
+    Until it has its least number of steps, what is missing counts too.
+    """
+    parts = [getattr(own, unit) / cap for unit, cap in spending.caps(allowance).items()]
+    return min(1.0, max(parts, default=0.0), own.steps / allowance.min_steps)
