@@ -96,7 +96,7 @@ class Group(ABC):
 
     @property
     def _leaves_out(self) -> bool:
-        """Whether an average leaves out a rank that is not finite."""
+        """True where averages leave out a rank that is not finite."""
         return getattr(self.config.sync, "max_z", None) is not None
 
     def run_alone(self, segments: Sequence[Segment]) -> list[SegmentResult]:
