@@ -1,4 +1,4 @@
-"""What lost workers cost a run that goes on without them.
+"""Measure what lost workers cost a run that goes on without them.
 
     python benchmarks/elastic.py [--minutes 10] [--workers 4] [--mbps 100]
 

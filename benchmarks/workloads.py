@@ -1,4 +1,4 @@
-"""What the built-in workloads reach in 30 s: two workers of one core, an emulated 100 Mbit link, constant values.
+"""Measure what the built-in workloads reach in 30 s: two workers of a core, an emulated 100 Mbit link, constant values.
 
     python benchmarks/workloads.py [SECONDS]
 

@@ -346,3 +346,17 @@ OPTIMIZER_TRAITS: dict[str, OptimizerTraits] = {
     "from_exchange": OptimizerTraits(centre=1.0, pick=1.2, cools_down=True),
     "own": OptimizerTraits(centre=1.0, pick=0.35, cools_down=True),
 }
+
+
+def range_conflict(controller: ControllerConfig, name: str, number: int) -> str | None:
+    """Return why `controller` does not search the range of the value `name`, the `number`th one; None: it does."""
+    if not isinstance(controller, StagedConfig):
+        return (
+            "a range needs a controller that searches it (`bo`, `sobol`; `local` the level), and this is "
+            f"`{controller.kind}`"
+        )
+    if isinstance(controller, LocalConfig) and name != "level":
+        return "the controller `local` searches rate and level alone"
+    if number > MAX_DIMENSIONS - 1:
+        return f"at most {MAX_DIMENSIONS - 1} values are searched beside the learning rate, and this is number {number}"
+    return None

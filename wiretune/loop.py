@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from torch import nn
 
 import trainers.attach
-from search.config import MAX_DIMENSIONS, Budget, ControllerConfig, LocalConfig, StagedConfig
+from search.config import Budget, ControllerConfig, range_conflict
 from trainers.attach import Attached, Exchanging, Syncing
 from trainers.exchange.ddp import PerNode
 from trainers.spec.replica import ReplicaConfig
@@ -78,17 +78,6 @@ def attach(
 
 def check_ranges(controller: ControllerConfig, config: ReplicaConfig) -> None:
     """Raise ValueError for a range that `controller` does not search, as a job would."""
-    most = MAX_DIMENSIONS - 1
     for number, each in enumerate(config.ranges(), start=1):
-        reason = ""
-        if not isinstance(controller, StagedConfig):
-            reason = (
-                "a range needs a controller that searches it (`bo`, `sobol`; `local` the level), and this is "
-                f"`{controller.kind}`"
-            )
-        elif isinstance(controller, LocalConfig) and each.name != "level":
-            reason = "the controller `local` searches rate and level alone"
-        elif number > most:
-            reason = f"at most {most} values are searched beside the learning rate, and this is number {number}"
-        if reason:
+        if reason := range_conflict(controller, each.name, number):
             raise ValueError(f"`{each.field}`: {reason}: give one number, got {json.dumps(each.pair)}")

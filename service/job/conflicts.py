@@ -11,10 +11,10 @@ from search.config import (
     MAX_DIMENSIONS,
     BoConfig,
     ControllerConfig,
-    LocalConfig,
     ScheduleConfig,
     SobolConfig,
     StagedConfig,
+    range_conflict,
 )
 from search.schedule_file import ScheduleFile
 from service.job.parts import JobParts, TrialSpec
@@ -148,19 +148,8 @@ def _clock_without_seconds(trial: TrialSpec) -> Iterator[Conflict]:
 
 
 def _ranges_that_are_not_searched(trial: TrialSpec) -> Iterator[Conflict]:
-    controller, most = trial.controller, MAX_DIMENSIONS - 1
     for number, each in enumerate(trial.replica.ranges(), start=1):
-        reason = ""
-        if not isinstance(controller, StagedConfig):
-            reason = (
-                "a range needs a controller that searches it (`bo`, `sobol`; `local` the level), and this is "
-                f"`{controller.kind}`"
-            )
-        elif isinstance(controller, LocalConfig) and each.name != "level":
-            reason = "the controller `local` searches rate and level alone"
-        elif number > most:
-            reason = f"at most {most} values are searched beside the learning rate, and this is number {number}"
-        if reason:
+        if reason := range_conflict(trial.controller, each.name, number):
             message = f"{reason}: give one number, got {json.dumps(each.pair)}"
             yield Conflict(f"/{each.field}", list(each.pair), message)
 

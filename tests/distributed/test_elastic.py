@@ -3,7 +3,8 @@
 import math
 import os
 import signal
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,20 @@ def test_a_stopped_worker_is_late_and_comes_back_without_a_restart(run: Run, mon
     assert run.workers.pids == before and run.group.recovery.repairs == 0
 
 
+def test_a_worker_without_which_too_few_would_average_is_waited_for(run: Run, monkeypatch: pytest.MonkeyPatch):
+    group = ElasticGroup(run.workers, least=3)
+    group.run(SEGMENTS[1].model_copy(update={"num_steps": 12}))
+    monkeypatch.setattr(elastic, "LEAST_GRACE_S", 0.1)
+    timer = threading.Timer(1.0, run.signal, (1, signal.SIGCONT))
+
+    run.signal(1, signal.SIGSTOP)
+    timer.start()
+    group.run(SEGMENTS[1].model_copy(update={"num_steps": 4}))
+    timer.join()
+
+    assert group.recovery.absences == {}
+
+
 def test_the_run_waits_where_too_few_workers_are_left_and_goes_on_when_one_is_back(run: Run):
     for rank in (1, 2):
         run.signal(rank, signal.SIGKILL)
@@ -178,6 +193,22 @@ def test_the_run_waits_where_too_few_workers_are_left_and_goes_on_when_one_is_ba
 
     assert len(run.group.absent) <= 1
     assert run.group.recovery.seconds > 0
+
+
+class KilledGiving(ProcessGroup):
+    """The worker that gives its state to another dies of it."""
+
+    def ask(self, rank: int, method: str, args: Sequence[Any]) -> None:
+        super().ask(rank, method, args)
+        if method == "give_state":
+            os.kill(self.pids[rank], signal.SIGKILL)
+
+
+def test_the_last_state_lost_on_its_way_is_the_callers():
+    workers = KilledGiving(CONFIG, 2, device="cpu")
+    with ElasticGroup(workers, least=2) as group, pytest.raises(WorkerLost):
+        os.kill(workers.pids[1], signal.SIGKILL)
+        group.run(SEGMENTS[1])
 
 
 def test_all_workers_lost_at_once_are_the_callers():

@@ -108,7 +108,7 @@ class ElasticGroup(Group):
         return _in_a_row(rounds)
 
     def absorb(self, others: Sequence[Group]) -> None:
-        raise ValueError("lanes do not join where workers may be away: `lanes.after` must be idle or insurance")
+        raise ValueError("lanes do not join where workers may be away: leave out `lanes`, or `workers.min`")
 
     def close(self) -> None:
         self._group.close()
@@ -130,7 +130,7 @@ class ElasticGroup(Group):
             answered = [rank for rank in heard if rank not in dead]
             for rank, answer in zip(answered, judge({each: heard[each] for each in answered}), strict=True):
                 results[rank], arrivals[rank] = SegmentResult.model_validate(answer), time.monotonic() - started
-            if any(each.meets for each in results.values()):
+            if len(results) >= self._least and any(each.meets for each in results.values()):
                 end_s = min(limit_s, deadline_s([*arrivals.values()], len(self._present), self._lateness))
         if not results:
             raise WorkerLost(self._present, "none of them has finished a round")
@@ -242,6 +242,8 @@ class ElasticGroup(Group):
                 self._pass_on(donor, rank)
         except WorkerLost as lost:
             dead += [*ready, *(rank for rank in lost.ranks if rank not in ready)]
+            if set(self._present) <= {*dead}:  # and nobody has the state any more
+                raise
             self._connected = []
         self._leave_behind((), dead=dead)
 
