@@ -32,12 +32,12 @@ class HostGroup(WorkerGroup):
 
     def close(self) -> None:
         for rank in list(self._workers):
-            self._kill(rank)
+            self.kill(rank)
 
     def _adopt(self, other: WorkerGroup, first: int) -> None:
         raise NotImplementedError("each host has one worker, so there are no spare lanes to take over")
 
-    def _start(self, rank: int) -> None:
+    def start(self, rank: int) -> None:
         self._desks[rank], theirs = FORK.Pipe()
         place = (self._network.host(rank), self._network.interface)
         launch = (self.config.model_dump_json(), rank, self.num_workers)
@@ -45,13 +45,13 @@ class HostGroup(WorkerGroup):
         self._workers[rank].start()
         theirs.close()
 
-    def _ask(self, rank: int, method: str, args: Sequence[Any]) -> None:
+    def ask(self, rank: int, method: str, args: Sequence[Any]) -> None:
         try:
             self._desks[rank].send_bytes(json.dumps([method, list(args)]).encode())
         except OSError:
             return  # it is dead, as its end of the connection will say
 
-    def _hear(self, ranks: Collection[int], timeout_s: float) -> dict[int, Outcome]:
+    def hear(self, ranks: Collection[int], timeout_s: float) -> dict[int, Outcome]:
         ready = wait([self._desks[rank] for rank in ranks], timeout_s)
         return {rank: self._receive(rank) for rank in ranks if self._desks[rank] in ready}
 
@@ -61,14 +61,14 @@ class HostGroup(WorkerGroup):
         except (EOFError, OSError):
             return Outcome("death", f"the worker of host {rank} has died; is there enough memory?")
 
-    def _kill(self, rank: int) -> None:
+    def kill(self, rank: int) -> None:
         self._desks.pop(rank).close()
         worker = self._workers.pop(rank)
         worker.kill()
         worker.join(END_TIMEOUT_S)
 
-    def _rendezvous(self) -> str:
-        return f"tcp://{self._network.address(0)}:{next(self._ports)}"
+    def _rendezvous(self, host: int) -> str:
+        return f"tcp://{self._network.address(host)}:{next(self._ports)}"
 
 
 def _serve(place: tuple[str, str], launch: tuple[str, int, int], calls: Connection) -> None:

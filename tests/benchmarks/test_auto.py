@@ -1,14 +1,20 @@
 """The comparison of `auto` with its options: what runs, when a run ends, and the pure parts of its table."""
 
+import inspect
 from typing import Any
 
 import pytest
 from contest import auto_table
 from contest.auto_race import ARMS, Race, Watcher, trial
+from contest.hosts import HostGroup
 
 from service.wire.records import Bill, Control, MetricPoints, TrialFinished, TrialStarted
 
 RACE = Race(mbps=100.0, budget_s=30.0, seed=3, target=0.5)
+
+
+def test_workers_on_hosts_do_all_that_a_group_of_workers_must() -> None:
+    assert not inspect.isabstract(HostGroup)
 
 
 @pytest.mark.parametrize("arm", ARMS)
