@@ -71,6 +71,7 @@ class SegmentResult(Value):
     density: float | None = None  # measured mean share of entries sent; None: dense exchange
     threshold: float | None = None  # in force at the segment's end
     saved_bytes: int = 0  # kept for backward in the first step, by the rank that kept most; parameters apart
+    steps_to_meeting: int = 0  # until ranks that have trained apart have equal parameters; 0: they have, or never will
     meets: bool = False  # ranks that have trained apart are to meet next: the last step's loss is each one's own
     diverged: bool = False  # the mean loss or a gradient was not finite; what was averaged in every step is unchanged
 

@@ -16,6 +16,7 @@ from service.wire.records import StageClosed
 def commit_stage(state: TrialState, commit: OpenCommit) -> Course:
     """Train the steps that stay, evaluating and checkpointing on the way; return how it ended."""
     until = segment_length.within(commit.decision.commit_until, state.spec.budget)
+    every, progress = state.spec.objective.every, state.progress
     while not state.ends_at(until):
         if state.requests.is_pause():
             state.recorder.wait_for(state.checkpointed(commit))
@@ -24,7 +25,8 @@ def commit_stage(state: TrialState, commit: OpenCommit) -> Course:
         _train_chunk(state, commit, until)
         if commit.measured.diverged:
             return "roll_back"  # what follows is of states that stay
-        is_evaluated = state.progress.step % state.spec.objective.every == 0
+        progress.evaluation_due = progress.evaluation_due or progress.step % every == 0
+        is_evaluated = progress.evaluation_due and not progress.steps_to_meeting
         if is_evaluated:
             state.evaluate_line()
         if is_evaluated or commit.measured.num_steps >= _next_look(state, commit, until):
@@ -86,8 +88,8 @@ def _train_chunk(state: TrialState, commit: OpenCommit, until: Allowance) -> Non
 
 
 def _next_chunk(state: TrialState, commit: OpenCommit, until: Allowance) -> int:
-    every = state.spec.objective.every
-    most = every - state.progress.step % every
+    every, progress = state.spec.objective.every, state.progress
+    most = progress.steps_to_meeting if progress.evaluation_due else every - progress.step % every
     if state.spec.budget.seconds is not None:  # else a push is short enough
         most = min(most, max(1, _next_look(state, commit, until) - commit.measured.num_steps))
     return segment_length.next_chunk(until, state.spent(), state.cost, most=most)

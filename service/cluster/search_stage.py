@@ -54,6 +54,7 @@ def is_to_join(state: TrialState) -> bool:
 def keep_segment(state: TrialState, commit: OpenCommit, pushed: Pushed) -> None:
     """Make a trained segment the next of the commit's."""
     state.progress.step = pushed.result.first_step + len(pushed.result.losses)
+    state.progress.steps_to_meeting = pushed.result.steps_to_meeting
     state.progress.schedule_segment(pushed.segment, pushed.result, commit.decision.reason)
     bill = state.recorder.bill(state.progress, state.second)
     state.recorder.report(*reports.committed(state.trial_id, pushed), bill)

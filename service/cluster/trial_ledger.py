@@ -113,6 +113,8 @@ class Progress(BaseModel):
     schedule: list[ScheduleEntry] = Field(default_factory=list)
     validation_loss: float | None = Field(None, description="of the last evaluation; None: it was not finite")
     evaluated_step: int | None = Field(None, description="committed steps behind that evaluation")
+    steps_to_meeting: int = Field(0, description="until workers that train apart have equal parameters")
+    evaluation_due: bool = Field(False, description="it waits for their next meeting, where it costs no average")
     best: Best | None = None
     best_at: float = Field(0.0, description="share of the budget that was spent when a new best was last written")
     steady: tuple[str, ...] = Field(
@@ -176,7 +178,7 @@ class Progress(BaseModel):
 
     def note_evaluation(self, loss: float | None) -> None:
         """Remember the validation loss of the present state."""
-        self.validation_loss, self.evaluated_step = loss, self.step
+        self.validation_loss, self.evaluated_step, self.evaluation_due = loss, self.step, False
 
     def note_checkpoint(self, url: str) -> None:
         """Remember the checkpoint at `url` if its state was evaluated, with a lower loss than any before."""
@@ -216,6 +218,7 @@ class Progress(BaseModel):
             self.best = self.best.model_copy(update={"schedule": self.schedule_to(self.best)})
         self.step, self.schedule, self.steady = earlier.step, list(earlier.schedule), earlier.steady
         self.validation_loss, self.evaluated_step = earlier.validation_loss, earlier.evaluated_step
+        self.steps_to_meeting, self.evaluation_due = earlier.steps_to_meeting, earlier.evaluation_due
         self._bill(steps_taken_back=self.bill.steps_taken_back + num_steps)
 
     def stop_clock(self, seconds: float) -> None:

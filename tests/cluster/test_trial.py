@@ -48,7 +48,13 @@ class Stopping(Memory):
             raise Stopped(Control.CANCEL, "told to cancel")
 
     def losses(self) -> dict[int, float]:
-        series = [record for record in self.of(MetricPoints) if record.name == "loss"]
+        return self._series("loss")
+
+    def validation(self) -> dict[int, float]:
+        return self._series("validation_loss")
+
+    def _series(self, name: str) -> dict[int, float]:
+        series = [record for record in self.of(MetricPoints) if record.name == name]
         return {step: value for record in series for step, value in zip(record.steps, record.values, strict=True)}
 
 
@@ -160,6 +166,21 @@ def test_a_run_goes_on_from_a_checkpoint_inside_a_commit_bit_for_bit(train: Any)
 
     assert 0 < middle.step < 130
     assert {s: v for s, v in whole.losses().items() if s >= middle.step} == resumed.losses()
+
+
+def test_workers_that_train_apart_are_evaluated_where_they_meet_which_sends_nothing(train: Any) -> None:
+    spec = _spec(
+        **FIXED | {"budget": {"steps": 128}, "sync": {"kind": "local_sgd", "period": 16}},
+        checkpoint={"every_seconds": 1e-9, "keep": 100},
+    )
+    whole = train(spec)
+    waiting = next(each for each in whole.of(Checkpointed) if each.resume["progress"]["evaluation_due"])
+    resumed = train(spec, resume=waiting.resume)
+
+    assert list(whole.validation()) == [0, 32, 64, 80, 112, 128]
+    assert "state" not in whole.of(TrialFinished)[0].bill.bytes_by_purpose
+    assert 25 <= waiting.step < 32
+    assert resumed.validation() == {step: loss for step, loss in whole.validation().items() if step > waiting.step}
 
 
 def test_a_diverging_arm_ends_as_diverged_with_its_last_good_weights(train: Any) -> None:

@@ -269,7 +269,7 @@ def _met(taken: SegmentResult, met: SegmentResult) -> SegmentResult:
         }
     )
     said = {name: getattr(met, name) for name in ("density", "threshold", "diverged")}
-    return taken.model_copy(update=kept | said | _sums([taken, met]) | {"meets": False})
+    return taken.model_copy(update=kept | said | _sums([taken, met]) | {"meets": False, "steps_to_meeting": 0})
 
 
 def _in_a_row(rounds: Sequence[SegmentResult]) -> SegmentResult:

@@ -292,6 +292,7 @@ class Replica:
             threshold=self._exchange.threshold,
             saved_bytes=self._saved.num_bytes,
             diverged=diverged,
+            steps_to_meeting=self._sync.steps_to_meeting,
             meets=self._held is not None,
         )
 

@@ -113,6 +113,10 @@ class AutoSync(PolicyBase):
     def is_apart(self) -> bool:
         return self._option.kind == LOCAL and self._local is not None and self._local.is_apart
 
+    @property
+    def steps_to_meeting(self) -> int:
+        return self._local.steps_to_meeting if self._option.kind == LOCAL and self._local is not None else 0
+
     def advance(self, outcome: Exchanged, update: Update) -> Exchanged:
         if self._local is None or self._option.level is None or self._option.kind != LOCAL:
             return outcome

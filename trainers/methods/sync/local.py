@@ -47,6 +47,7 @@ class Local(PolicyBase, ABC):
         self._period, self._iterate = first(config.period), iterate
         self.gradients, self.exchange = gradients, exchange
         self._since = 0  # steps since the ranks last met
+        self._left = 0  # until they meet again, as of the last step
         self._path = 0.0  # sum of the learning rates of these steps
         self._has_met = False
 
@@ -54,8 +55,13 @@ class Local(PolicyBase, ABC):
     def is_apart(self) -> bool:
         return self._since > 0 or (self._has_met and not self.agrees)
 
+    @property
+    def steps_to_meeting(self) -> int:
+        return self._left if self.agrees else 0
+
     def advance(self, outcome: Exchanged, update: Update) -> Exchanged:
         is_due = self.will_meet(update)
+        self._left = 0 if is_due else self._steps_left(update) - 1
         self._since += 1
         self._path += update.learning_rate
         if not is_due:
@@ -65,7 +71,11 @@ class Local(PolicyBase, ABC):
         return met
 
     def will_meet(self, update: Update) -> bool:
-        return self._since + 1 >= (update.period or self._period)
+        return self._steps_left(update) <= 1
+
+    def _steps_left(self, update: Update) -> int:
+        """Return after how many steps the ranks meet, that of the `update` included."""
+        return (update.period or self._period) - self._since
 
     @abstractmethod
     def _meet(self, outcome: Exchanged, update: Update) -> Exchanged:

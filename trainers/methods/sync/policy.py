@@ -40,6 +40,10 @@ class PolicyBase:
     def will_meet(self, update: Update) -> bool:
         return False
 
+    @property
+    def steps_to_meeting(self) -> int:
+        return 0
+
     def settle(self) -> None:
         return
 
@@ -58,6 +62,10 @@ class SyncPolicy(Protocol):
     @property
     def is_apart(self) -> bool:
         """True while the ranks' parameters may differ."""
+
+    @property
+    def steps_to_meeting(self) -> int:
+        """Steps until the ranks' parameters are equal again; 0: they are, or nothing is known to make them so."""
 
     def use(self, option: str | None) -> None:
         """Train by this option of `exchange: {kind: auto}` from the next step on; None: the job has no options."""

@@ -63,10 +63,10 @@ class StlSgd(LocalSgd):
         if self._config.gamma:
             gradient.add_(self._parameters() - self._center, alpha=1 / self._config.gamma)
 
-    def will_meet(self, update: Update) -> bool:
+    def _steps_left(self, update: Update) -> int:
         stage = stage_at(update.number - 1, self._config)
         period = period_at(stage, update.period or self._period, is_iid=self._is_iid)
-        return self._since + 1 >= period or update.number == stage.end
+        return min(period - self._since, stage.end - update.number + 1)
 
     def _meet(self, outcome: Exchanged, update: Update) -> Exchanged:
         met = super()._meet(outcome, update)

@@ -125,8 +125,8 @@ class StreamingDiLoCo(Local):
             self._launch(outcome, update)
         return outcome
 
-    def will_meet(self, update: Update) -> bool:
-        return self._since + 1 >= self._period  # the configuration's: no other is asked for
+    def _steps_left(self, update: Update) -> int:
+        return self._period - self._since  # the configuration's: no other is asked for
 
     def _launch(self, outcome: Exchanged, update: Update) -> None:
         fragment = self._fragments[self._turn]
