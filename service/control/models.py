@@ -211,6 +211,20 @@ class ChunkRow(Base):
     data: Mapped[bytes]
 
 
+class EventRow(Base):
+    """A change of a job; ids are in the order of commits, see `service.control.events`."""
+
+    __tablename__ = "events"
+    # Without AUTOINCREMENT SQLite would give the id of a deleted newest row again.
+    __table_args__ = (Index("ix_events_job_id", "job_id", "id"), {"sqlite_autoincrement": True})
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
+    kind: Mapped[str]
+    at: Mapped[float]
+    data: Mapped[Json]
+
+
 class IdempotencyRow(Base):
     __tablename__ = "idempotency_keys"
 

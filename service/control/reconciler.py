@@ -58,7 +58,12 @@ class Reconciler:
 
     def start(self, *, interval_s: float = 1.0) -> None:
         """Run a round every `interval_s` until `stop`."""
-        rounds = {"reconciler": self.tick, "logs": self.logs.keep_ended, "orphans": self._orphans.sweep}
+        rounds = {
+            "reconciler": self.tick,
+            "logs": self.logs.keep_ended,
+            "orphans": self._orphans.sweep,
+            "events": self._store.prune_events,
+        }
         for name, one_round in rounds.items():
             arguments = (one_round, interval_s)
             thread = threading.Thread(target=self._run, args=arguments, name=f"wiretune-{name}", daemon=True)
