@@ -191,7 +191,7 @@ class Client:
         options: dict[str, Any] = {
             "params": _given({"after": after}) | {"kind": list(kinds)},
             "headers": {"Accept": "text/event-stream"},
-            "timeout": httpx2.Timeout(self._http.timeout, read=_SILENCE_S),
+            "timeout": httpx2.Timeout(_SILENCE_S, connect=self._http.timeout.connect),
         }
         try:
             with self._http.stream("GET", path, **options) as response:
