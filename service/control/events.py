@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Select, delete, func, insert, select
 from sqlalchemy.orm import Session, object_session
 
-from service.control.models import EventRow, JobRow, TrialRow
+from service.control.models import EventRow, JobRow, MessageRow, TrialRow
 from service.wire.views import EventKind
 
 #: Of the newest events so many stay; a reader that was away for longer finds a gap.
@@ -49,7 +49,7 @@ class Bell:
 # -- writing --------------------------------------------------------------------------------------------------
 
 
-def tell(row: JobRow | TrialRow, kind: EventKind, **data: Any) -> None:
+def tell(row: JobRow | MessageRow | TrialRow, kind: EventKind, **data: Any) -> None:
     """Have the row's transaction store an event when it commits; long texts are cut."""
     session = object_session(row)
     assert session is not None

@@ -5,7 +5,7 @@ import secrets
 from sqlalchemy.orm import Session
 
 from search.config import Budget
-from service.control import events, transfer
+from service.control import events, messages, transfer
 from service.control.models import IdempotencyRow, JobRow, LabelRow, TrialRow
 from service.errors import IllegalTransition, KeyReused, NotFound
 from service.job.spec import JobSpec
@@ -85,6 +85,8 @@ def _enter(job: JobRow, to: JobState, *, reason: str, now: float) -> None:
         job.started_at = now
     job.finished_at = now if to in TERMINAL else None
     _tell(job)
+    if to in TERMINAL:
+        messages.add(job, now=now)
 
 
 def explain(job: JobRow, reason: str) -> None:

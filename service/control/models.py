@@ -225,6 +225,20 @@ class EventRow(Base):
     data: Mapped[Json]
 
 
+class MessageRow(Base):
+    """A message that a job is over, to the URL that it names."""
+
+    __tablename__ = "messages"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
+    url: Mapped[str]
+    body: Mapped[str]  # JSON: what is signed is what is sent
+    tries: Mapped[int] = mapped_column(default=0)
+    next_at: Mapped[float | None] = mapped_column(index=True)  # of the next try; None: there is none
+    fault: Mapped[str] = mapped_column(default="")  # of the last try
+
+
 class IdempotencyRow(Base):
     __tablename__ = "idempotency_keys"
 

@@ -10,6 +10,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from service.control import points, stage_views
+from service.control.columns import Sample
 from service.control.models import ChunkRow, EventRow, JobRow, LabelRow, PointRow, ProbeRow, StageRow, TrialRow
 from service.errors import InvalidJob, NotFound
 from service.job.advice import advice
@@ -215,7 +216,7 @@ def series(session: Session, trial: TrialRow, name: str, *, max_points: int) -> 
     return series_of(trial, name, kept, num_points=num_points)
 
 
-def series_of(trial: TrialRow, name: str, kept: Sequence[points.Sample], *, num_points: int) -> Series:
+def series_of(trial: TrialRow, name: str, kept: Sequence[Sample], *, num_points: int) -> Series:
     """Return `kept` of `num_points` points as users see them."""
     return Series(
         trial_id=trial.id,

@@ -14,9 +14,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
 from search.config import Budget
-from service.control import attempts, database, events, jobs, keys, queries, snapshots, transfer, verbs
+from service.control import attempts, database, events, jobs, keys, messages, queries, snapshots, transfer, verbs
 from service.control.events import KEPT_EVENTS, Bell
 from service.control.ingest import Ingest
+from service.control.messages import Message
 from service.control.models import ApiKeyRow, AttemptRow, JobRow
 from service.control.queries import Point
 from service.control.storage import Storage
@@ -222,6 +223,20 @@ class Store:
             oldest, newest = events.bounds(session)
         if newest - oldest > 1.1 * kept:
             self._writer.write(partial(events.prune, kept=kept))
+
+    # Messages that a job is over
+
+    def due_messages(self) -> list[Message]:
+        """Return the messages whose turn it is; a caller that does not `note_message` leaves them to a later one."""
+        now = self._clock()
+        with self._reading() as session:
+            if not messages.are_due(session, now=now):
+                return []
+        return self._writer.write(partial(messages.claim, now=now))
+
+    def note_message(self, message_id: str, *, fault: str, is_final: bool) -> bool:
+        """Note what came of sending a message, "": it arrived; return whether it is sent again."""
+        return self._writer.write(partial(messages.note, message_id=message_id, fault=fault, is_final=is_final))
 
     # Verbs: each raises PreconditionFailed where the job is in none of the `versions` that its user has seen
 

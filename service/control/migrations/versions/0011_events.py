@@ -25,7 +25,21 @@ def upgrade() -> None:
         sqlite_autoincrement=True,
     )
     op.create_index("ix_events_job_id", "events", ["job_id", "id"])
+    op.create_table(
+        "messages",
+        sa.Column("id", sa.String(), nullable=False),
+        sa.Column("job_id", sa.String(), nullable=False),
+        sa.Column("url", sa.String(), nullable=False),
+        sa.Column("body", sa.String(), nullable=False),
+        sa.Column("tries", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("next_at", sa.Double(), nullable=True),
+        sa.Column("fault", sa.String(), nullable=False),
+        sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_messages_job_id"), ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_messages")),
+    )
+    op.create_index(op.f("ix_messages_next_at"), "messages", ["next_at"])
 
 
 def downgrade() -> None:
+    op.drop_table("messages")
     op.drop_table("events")
