@@ -45,7 +45,7 @@ class Broadcaster:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._num_readers = 0
+        self.num_readers = 0
         self._looking: asyncio.Task[None] | None = None
         self._is_closed = False
         self._begin_at(0)
@@ -99,21 +99,21 @@ class Broadcaster:
 
     @contextmanager
     def _joined(self, newest: int) -> Iterator[None]:
-        self._num_readers += 1
+        self.num_readers += 1
         if self._looking is None or self._looking.done():
             self._begin_at(newest)
             self._looking = asyncio.create_task(self._look())
         try:
             yield
         finally:
-            self._num_readers -= 1
+            self.num_readers -= 1
 
     async def _page(self, cursor: int, *, job_id: str | None = None, kinds: Collection[EventKind] = ()) -> EventPage:
         return await asyncio.to_thread(self._store.events, cursor, limit=_PAGE, job_id=job_id, kinds=kinds)
 
     async def _look(self) -> None:
         """Read what is new for as long as anybody listens."""
-        while self._num_readers and not self._is_closed:
+        while self.num_readers and not self._is_closed:
             num_rings = self._store.bell.num_rings
             try:
                 page = await self._page(self._last)

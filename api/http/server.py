@@ -45,9 +45,9 @@ class Linger:
         self._store, self._linger_s = store, linger_s
         self._requests, self._since = 0, now
 
-    def is_over(self, num_requests: int, now: float) -> bool:
-        """Return whether to end, given the requests served so far and the present time in seconds."""
-        if num_requests != self._requests:
+    def is_over(self, num_requests: int, now: float, *, num_readers: int = 0) -> bool:
+        """Return whether to end, given the requests served so far, the time in seconds, and who reads events now."""
+        if num_requests != self._requests or num_readers:
             self._requests, self._since = num_requests, now
         if now - self._since < self._linger_s:
             return False
@@ -71,7 +71,8 @@ class _Server(uvicorn.Server):
             return True
         if self.linger is None or counter % 10:
             return False
-        return self.linger.is_over(self.server_state.total_requests, time.monotonic())
+        num_readers = 0 if self.broadcaster is None else self.broadcaster.num_readers
+        return self.linger.is_over(self.server_state.total_requests, time.monotonic(), num_readers=num_readers)
 
 
 def serve(settings: Settings, *, linger_s: float | None = None) -> None:

@@ -5,7 +5,6 @@ import itertools
 import json
 import socket
 import threading
-import time
 from concurrent.futures import Future
 from contextlib import closing
 from urllib.parse import urlsplit
@@ -18,7 +17,7 @@ from api.client import ApiError, Client
 from api.http.app import create_app
 from api.http.broadcast import Broadcaster
 from api.http.connections import CutStalled
-from api.http.server import bind
+from api.http.server import Linger, _Server, bind
 from service.control import jobs
 from service.control.processes import wait_until
 from service.job.spec import JobSpec
@@ -41,14 +40,15 @@ def app(store):
 def served(app):
     """The application over a real socket, which waits half a second for a reader that does not read."""
     with bind("127.0.0.1", 0) as bound:
-        server = uvicorn.Server(uvicorn.Config(app, http=Impatient, log_level="warning", lifespan="off"))
+        server = _Server(uvicorn.Config(app, http=Impatient, log_level="warning", lifespan="off"))
+        server.broadcaster = app.state.broadcaster
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
         thread.start()
         assert wait_until(lambda: server.started, timeout_s=PATIENCE_S, every_s=0.01)
         yield f"http://127.0.0.1:{bound.getsockname()[1]}"
-        app.state.broadcaster.close()
         server.should_exit = True
         thread.join(PATIENCE_S)
+        assert not thread.is_alive()
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def is_heard(app):
     broadcaster: Broadcaster = app.state.broadcaster
 
     def is_heard(num_readers: int) -> None:
-        assert wait_until(lambda: broadcaster._num_readers == num_readers, timeout_s=PATIENCE_S, every_s=0.01)
+        assert wait_until(lambda: broadcaster.num_readers == num_readers, timeout_s=PATIENCE_S, every_s=0.01)
 
     return is_heard
 
@@ -226,19 +226,29 @@ def test_idle_readers_hold_no_connection_to_the_database(served, key, store, is_
 
 
 def test_a_stop_of_the_service_ends_every_stream_at_once(app, store, key):
-    broadcaster: Broadcaster = app.state.broadcaster
+    """Uvicorn alone would wait for it, here for ever."""
+    with bind("127.0.0.1", 0) as bound:
+        server = _Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
+        server.broadcaster = app.state.broadcaster
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
+        thread.start()
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}/v1/events"
+        with httpx2.stream("GET", url, headers=_asking(key), timeout=PATIENCE_S) as response:
+            pieces = response.iter_text()
+            next(pieces)
+            server.should_exit = True
 
-    async def read_on() -> float:
-        stream = broadcaster.stream(None, job_id=None, kinds=(), may_see=lambda _: True)
-        await anext(stream)
-        waiting = asyncio.create_task(anext(stream, None))
-        await asyncio.sleep(0)
-        started = time.monotonic()
-        broadcaster.close()
-        assert await waiting is None
-        return time.monotonic() - started
+            assert "".join(pieces) == ""  # whole, by HTTP's own mark of the end
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
 
-    assert asyncio.run(read_on()) < 1
+
+def test_a_service_that_somebody_listens_to_is_needed(store):
+    linger = Linger(store, linger_s=10, now=0)
+
+    assert not linger.is_over(0, 20, num_readers=1)
+    assert not linger.is_over(0, 29)
+    assert linger.is_over(0, 30)
 
 
 def test_a_reader_sees_events_of_the_jobs_alone_that_it_may_see(app, store):

@@ -13,12 +13,15 @@ import pytest
 from pydantic import ValidationError
 
 from service.control.messages import BACK_OFF_S, MAX_TRIES
+from service.control.processes import wait_until
+from service.control.reconciler import Reconciler
 from service.control.store import Store
 from service.control.webhooks import Webhooks, conflicts, is_public
 from service.job.spec import JobSpec
 from service.settings import Settings, refusals_of
 from service.wire.views import EventKind
-from tests.service.fake_ray import Clock
+from tests.patience import PATIENCE_S
+from tests.service.fake_ray import Clock, FakeCluster, FakeRay
 
 KEY = bytes(range(32))
 SECRET = f"whsec_{base64.b64encode(KEY).decode()}"
@@ -279,6 +282,19 @@ def test_a_bad_secret_is_refused_and_never_shown(secret, monkeypatch):
     assert "WIRETUNE_WEBHOOK_SECRET" in line and "24 to 64" in line
     assert secret.removeprefix("whsec_") == "" or secret not in line + str(refused.value)
     assert SECRET not in repr(Settings(webhook_secret=SECRET))
+
+
+def test_the_service_sends_what_is_due_and_deletes_old_events_by_itself(store, settings, clock, target):
+    store.cancel(store.add_job(spec_for(target.url))[0].id)
+    pruned = threading.Event()
+    store.prune_events = lambda _now: pruned.set()
+    reconciler = Reconciler(store, settings, api_url="", ray=FakeCluster(FakeRay()), clock=clock)
+
+    reconciler.start(interval_s=0.01)
+
+    assert wait_until(lambda: outcomes(store) and pruned.is_set(), timeout_s=PATIENCE_S, every_s=0.01)
+    reconciler.stop()
+    assert len(target.got) == 1
 
 
 def test_a_message_of_a_job_is_claimed_by_one_of_two_callers(store, target):

@@ -28,7 +28,6 @@ After = Annotated[
     Query(ge=0, le=_MAX_ID, description="an event's id; default: 0 for a page, the newest for a stream"),
 ]
 Limit = Annotated[int, Query(ge=1, le=500, description="of a page")]
-Accept = Annotated[str, Header(description="`text/event-stream`: a stream")]
 LastEventId = Annotated[
     str | None, Header(pattern=r"^[0-9]{1,15}$", description="as a browser sends it; goes before `after`")
 ]
@@ -51,13 +50,12 @@ def list_events(
     kind: Kinds = [],  # noqa: B006  (FastAPI copies it)
     after: After = None,
     limit: Limit = 500,
-    accept: Accept = "",
     last_event_id: LastEventId = None,
 ) -> EventPage | Response:
     """Return what changed, oldest first: a page, or a stream that resumes by `Last-Event-ID`."""
     store.newest_event(job)  # raises NotFound
     after = after if last_event_id is None else int(last_event_id)
-    if "text/event-stream" in accept:
+    if "text/event-stream" in request.headers.get("accept", ""):
         broadcaster: Broadcaster = request.app.state.broadcaster
         return EventStream(broadcaster.stream(after, job_id=job, kinds=frozenset(kind), may_see=may_see))
     page = store.events(after or 0, limit=limit, job_id=job, kinds=kind)
@@ -74,11 +72,10 @@ def list_job_events(
     kind: Kinds = [],  # noqa: B006
     after: After = None,
     limit: Limit = 500,
-    accept: Accept = "",
     last_event_id: LastEventId = None,
 ) -> EventPage | Response:
     """Return what changed of one job, as `/v1/events` does."""
-    return list_events(request, store, may_see, job, kind, after, limit, accept, last_event_id)
+    return list_events(request, store, may_see, job, kind, after, limit, last_event_id)
 
 
 @router.get("/jobs/{job}/snapshot", operation_id="getSnapshot", response_model=Snapshot, responses=UNCHANGED)
