@@ -17,7 +17,7 @@ from fastapi.responses import StreamingResponse
 from starlette.types import Send
 
 from service.control.store import Store
-from service.errors import Unavailable
+from service.errors import NotFound, Unavailable
 from service.wire.views import Event, EventKind, EventPage
 
 #: Other replicas' events are looked for so often; this process rings a bell.
@@ -94,7 +94,7 @@ class Broadcaster:
                     elif cursor >= self._last and not await _is_set(news, within_s=HEARTBEAT_S):
                         # For proxies a comment, for the reader the id up to which it has missed nothing.
                         yield f":\nid: {cursor}\n\n".encode()
-        except Unavailable as error:
+        except (NotFound, Unavailable) as error:  # the first for a job that was deleted
             _log.warning("a stream of events ends: %s", error)
 
     @contextmanager

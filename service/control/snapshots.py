@@ -15,6 +15,8 @@ from service.wire.views import EventKind, JobReport, ScheduleView, Series, Snaps
 
 #: Series that the page draws.
 _DRAWN = ("loss", "validation_loss")
+#: After more events than this the whole is cheaper than what changed.
+_MAX_CHANGES = 2000
 #: In these states an attempt takes trials back to their last checkpoint.
 _RESET_IN = (JobState.QUEUED.value, JobState.STARTING.value)
 _REPORTED = frozenset(EventKind) - {EventKind.PROGRESS, EventKind.PROBE, EventKind.CHECKPOINT}
@@ -23,13 +25,14 @@ _REPORTED = frozenset(EventKind) - {EventKind.PROGRESS, EventKind.PROBE, EventKi
 def snapshot(session: Session, job_id: str, *, since: int | None, max_points: int) -> Snapshot:
     """Return the job with all that its page shows; with `since` only what events behind that id are about.
 
-    It is whole all the same where the change cannot be told: events are gone, or steps were taken back.
+    It is whole all the same where the change cannot be told: events are gone or too many, or steps were taken back.
     """
     job = queries.require(session, job_id)
     cursor = events.bounds(session)[1]
-    changed = None if since is None or events.is_gap(session, since) else _changes(session, job_id, since)
+    changed = [] if since is None else _changes(session, job_id, since)
+    is_lost = since is None or events.is_gap(session, since) or len(changed) > _MAX_CHANGES
     found = queries.trials(session, job_id)
-    if changed is None or any(map(_takes_back, changed)):
+    if is_lost or any(map(_takes_back, changed)):
         return Snapshot(
             cursor=cursor,
             whole=True,
@@ -55,6 +58,11 @@ def snapshot(session: Session, job_id: str, *, since: int | None, max_points: in
     )
 
 
+def version(session: Session, job_id: str) -> str:
+    """Return what differs between any two snapshots of the job that differ; raises NotFound."""
+    return f"{queries.require(session, job_id).version}-{events.newest_of(session, job_id)}"
+
+
 def report(session: Session, job_id: str) -> JobReport:
     """Return what every trial and arm of the job came to."""
     found = queries.trials(session, job_id)
@@ -74,7 +82,8 @@ def schedules(session: Session, job_id: str, trials: Iterable[TrialRow]) -> tupl
 
 
 def _changes(session: Session, job_id: str, since: int) -> Sequence[EventRow]:
-    return session.scalars(select(EventRow).where(EventRow.job_id == job_id, EventRow.id > since)).all()
+    behind = select(EventRow).where(EventRow.job_id == job_id, EventRow.id > since)
+    return session.scalars(behind.order_by(EventRow.id).limit(_MAX_CHANGES + 1)).all()
 
 
 def _takes_back(row: EventRow) -> bool:

@@ -193,6 +193,11 @@ class Store:
         with self._reading() as session:
             return snapshots.snapshot(session, job_id, since=since, max_points=max_points)
 
+    def snapshot_version(self, job_id: str) -> str:
+        """Return what differs between any two snapshots of the job that differ; raises NotFound."""
+        with self._reading() as session:
+            return snapshots.version(session, job_id)
+
     # Events
 
     @property
@@ -200,19 +205,18 @@ class Store:
         """Rings after each commit of this process that has events."""
         return self._writer.bell
 
-    def newest_event(self, job_id: str | None = None) -> int:
-        """Return the id of the newest event, of the job if one is named; 0: there is none. Raises NotFound."""
+    def newest_event(self) -> int:
+        """Return the id of the newest event; 0: there is none."""
         with self._reading() as session:
-            if job_id is None:
-                return events.bounds(session)[1]
-            queries.require(session, job_id)
-            return events.newest_of(session, job_id)
+            return events.bounds(session)[1]
 
     def events(
         self, after: int, *, limit: int = 500, job_id: str | None = None, kinds: Collection[EventKind] = ()
     ) -> EventPage:
-        """Return up to `limit` events behind the id `after`, oldest first, of one moment."""
+        """Return up to `limit` events behind the id `after`, oldest first; raises NotFound for a job that is not."""
         with self._reading() as session:
+            if job_id is not None:
+                queries.require(session, job_id)
             rows, following = events.after(session, after, limit=limit, job_id=job_id, kinds=kinds)
             gap = events.is_gap(session, after)
             return EventPage(events=tuple(map(queries.event_view, rows)), next_after=following, gap=gap)

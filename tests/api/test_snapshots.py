@@ -121,12 +121,23 @@ def test_without_the_events_since_then_the_snapshot_is_whole(http, reporting, st
     assert get(http, reporting.job_id, since=10**9)["whole"]
 
 
+def test_after_very_many_events_the_snapshot_is_whole(http, reporting, monkeypatch):
+    reporting.run_to_the_end()
+    monkeypatch.setattr("service.control.snapshots._MAX_CHANGES", 3)
+
+    newest = get(http, reporting.job_id)["cursor"]
+
+    assert get(http, reporting.job_id, since=newest - 4)["whole"]
+    assert not get(http, reporting.job_id, since=newest - 3)["whole"]
+
+
 def test_an_unchanged_job_is_a_304_whatever_others_do(http, reporting, store, job):
     url = f"/v1/jobs/{reporting.job_id}/snapshot"
     known = {"If-None-Match": http.get(url).headers["ETag"]}
     store.add_job(job)
 
     assert http.get(url, headers=known).status_code == 304
+    assert http.get("/v1/jobs/job-0/snapshot", headers=known).status_code == 404
     reporting.start("tuned")
     assert http.get(url, headers=known).status_code == 200
 

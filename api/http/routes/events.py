@@ -53,9 +53,9 @@ def list_events(
     last_event_id: LastEventId = None,
 ) -> EventPage | Response:
     """Return what changed, oldest first: a page, or a stream that resumes by `Last-Event-ID`."""
-    store.newest_event(job)  # raises NotFound
     after = after if last_event_id is None else int(last_event_id)
     if "text/event-stream" in request.headers.get("accept", ""):
+        store.events(after or 0, limit=1, job_id=job)  # refuses in time what the stream could not
         broadcaster: Broadcaster = request.app.state.broadcaster
         return EventStream(broadcaster.stream(after, job_id=job, kinds=frozenset(kind), may_see=may_see))
     page = store.events(after or 0, limit=limit, job_id=job, kinds=kind)
@@ -88,6 +88,6 @@ def get_snapshot(
     if_none_match: IfNoneMatch = None,
 ) -> Snapshot | Response:
     """Return all that the job's page shows, of one moment; with `since`, what has changed."""
-    etag = f'"{store.newest_event(job)}"'
+    etag = f'"{store.snapshot_version(job)}"'
     response.headers["ETag"] = etag
     return unchanged(etag, if_none_match) or store.snapshot(job, since=since, max_points=max_points)
