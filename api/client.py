@@ -1,7 +1,7 @@
 """Python client of the HTTP API."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from types import TracebackType
 from typing import Any, BinaryIO, Self, TypeVar
 
@@ -14,11 +14,14 @@ from service.job.spec import JobSpec
 from service.job.states import TERMINAL, JobState, Verb
 from service.wire.views import (
     Cloned,
+    Event,
+    EventKind,
     JobPage,
     JobReport,
     JobView,
     ScheduleView,
     Series,
+    Snapshot,
     StageView,
     TrialView,
     Validated,
@@ -30,6 +33,8 @@ Spec = JobSpec | Mapping[str, Any]
 POLL_S = 0.5
 #: A watcher outlives a restart of the service that takes no longer than this.
 PATIENCE_S = 20.0
+#: A stream of events has a sign of life every 15 s; one that is silent for so long is dead.
+_SILENCE_S = 45.0
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _TRIALS = TypeAdapter(tuple[TrialView, ...])
 _STAGES = TypeAdapter(tuple[StageView, ...])
@@ -153,6 +158,50 @@ class Client:
     def report(self, job_id: str) -> JobReport:
         """Return the job's result: every trial's, and every arm's over its seeds."""
         return JobReport.model_validate_json(self._get(f"/v1/jobs/{job_id}/report"))
+
+    def snapshot(self, job_id: str, *, since: int | None = None, max_points: int | None = None) -> Snapshot:
+        """Return all that the job's page shows, of one moment; with an earlier one's `cursor`, what changed since."""
+        path = f"/v1/jobs/{job_id}/snapshot"
+        return Snapshot.model_validate_json(self._get(path, since=since, max_points=max_points))
+
+    def events(
+        self, job_id: str | None = None, *, after: int | None = None, kinds: Collection[EventKind] = ()
+    ) -> Iterator[Event]:
+        """Yield what changes, of one job or of all, from now on or behind the event `after`; never ends by itself.
+
+        A lost connection is made again, without a gap and without a double. An event of kind `gap` says that the
+        service does not have all events behind `after` any more: look at the whole (`snapshot`), and go on.
+        Raises `Unreachable` or `ApiError` once the service does not answer for `PATIENCE_S`.
+        """
+        heard = time.monotonic()
+        while True:
+            try:
+                for text, newest in self._stream(job_id, after, kinds):
+                    after, heard = newest, time.monotonic()
+                    if text:
+                        yield Event.model_validate_json(text)
+            except (ApiError, Unreachable) as error:
+                if not is_passing(error) or time.monotonic() - heard > PATIENCE_S:
+                    raise
+            time.sleep(POLL_S)
+
+    def _stream(self, job_id: str | None, after: int | None, kinds: Collection[EventKind]) -> Iterator[tuple[str, int]]:
+        """Yield the text of each event, empty for a sign of life, and the id to go on from."""
+        path = "/v1/events" if job_id is None else f"/v1/jobs/{job_id}/events"
+        options: dict[str, Any] = {
+            "params": _given({"after": after}) | {"kind": list(kinds)},
+            "headers": {"Accept": "text/event-stream"},
+            "timeout": httpx2.Timeout(_SILENCE_S, connect=self._http.timeout.connect),
+        }
+        try:
+            with self._http.stream("GET", path, **options) as response:
+                if not response.is_success:
+                    response.read()
+                    raise _refusal(response)
+                for event in httpx2.EventSource(response):
+                    yield event.data, int(event.id)
+        except httpx2.HTTPError as error:
+            raise Unreachable(self.url, error) from error
 
     def logs(self, job_id: str, *, attempt: int | None = None, offset: int = 0) -> bytes:
         """Return what an attempt, by default the last, has printed, from byte `offset` on."""

@@ -1,14 +1,16 @@
 """Settings of an operator, from `WIRETUNE_*` variables; the defaults need nothing."""
 
+import base64
 import math
 import os
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator
+from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+WEBHOOK_SECRET_PREFIX = "whsec_"
 _LOOPBACK = ("localhost", "::1")
 _KINDS = {"integer": "an integer", "number": "a number", "string": "text", "boolean": "true or false"}
 _BOUNDS = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to"}
@@ -17,7 +19,7 @@ _BOUNDS = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to"}
 class Settings(BaseSettings):
     """Settings of one service. Unset addresses mean: run it here, embedded."""
 
-    model_config = SettingsConfigDict(env_prefix="WIRETUNE_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="WIRETUNE_", frozen=True, extra="ignore", hide_input_in_errors=True)
 
     state_dir: Path = Field(Path.home() / ".wiretune", description="database, results, keys, embedded Ray")
     host: str = Field("127.0.0.1", description="bind address; anything but loopback is the operator's choice")
@@ -36,6 +38,11 @@ class Settings(BaseSettings):
     max_attempts: int = Field(
         3, ge=1, le=100, description="attempts in a row that get a job no further, the first included, before it fails"
     )
+    webhook_secret: SecretStr = Field(
+        SecretStr(""),
+        description="signs the messages that a job is over: `whsec_` and 24 to 64 bytes in base64",
+    )
+    webhook_private: bool = Field(False, description="let jobs name webhooks that are not public, and plain http")
     embedded_idle_s: float = Field(120.0, gt=0, description="an embedded Ray that nobody needs ends after this")
 
     @field_validator("state_dir")
@@ -66,6 +73,21 @@ class Settings(BaseSettings):
         if renew_s >= most:
             raise ValueError(f"`renew_s` is {renew_s:g}; allowed: above 0 and below {most:g}, half of `lease_s`")
         return renew_s
+
+    @field_validator("webhook_secret")
+    @classmethod
+    def _is_a_key(cls, secret: SecretStr) -> SecretStr:
+        given = secret.get_secret_value()
+        try:
+            size = len(base64.b64decode(given.removeprefix(WEBHOOK_SECRET_PREFIX), validate=True))
+        except ValueError:
+            size = 0
+        if given and not (given.startswith(WEBHOOK_SECRET_PREFIX) and 24 <= size <= 64):
+            raise ValueError(
+                "its value, which is not shown here, is no secret; allowed: `whsec_` and 24 to 64 random bytes in "
+                'base64, as `echo "whsec_$(openssl rand -base64 32)"` makes them'
+            )
+        return secret
 
     @property
     def is_private(self) -> bool:

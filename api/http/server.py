@@ -15,6 +15,8 @@ from typing import Any
 import uvicorn
 
 from api.http.app import create_app
+from api.http.broadcast import Broadcaster
+from api.http.connections import CutStalled
 from service.control import processes
 from service.control.keys import write_private
 from service.control.reconciler import Reconciler
@@ -43,9 +45,9 @@ class Linger:
         self._store, self._linger_s = store, linger_s
         self._requests, self._since = 0, now
 
-    def is_over(self, num_requests: int, now: float) -> bool:
-        """Return whether to end, given the requests served so far and the present time in seconds."""
-        if num_requests != self._requests:
+    def is_over(self, num_requests: int, now: float, *, num_readers: int = 0) -> bool:
+        """Return whether to end, given the requests served so far, the time in seconds, and who reads events now."""
+        if num_requests != self._requests or num_readers:
             self._requests, self._since = num_requests, now
         if now - self._since < self._linger_s:
             return False
@@ -57,13 +59,20 @@ class Linger:
 
 class _Server(uvicorn.Server):
     linger: Linger | None = None
+    broadcaster: Broadcaster | None = None
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self.broadcaster is not None:  # a stream of events ends by itself no more than its reader does
+            self.broadcaster.close()
+        await super().shutdown(sockets)
 
     async def on_tick(self, counter: int) -> bool:
         if await super().on_tick(counter):
             return True
         if self.linger is None or counter % 10:
             return False
-        return self.linger.is_over(self.server_state.total_requests, time.monotonic())
+        num_readers = 0 if self.broadcaster is None else self.broadcaster.num_readers
+        return self.linger.is_over(self.server_state.total_requests, time.monotonic(), num_readers=num_readers)
 
 
 def serve(settings: Settings, *, linger_s: float | None = None) -> None:
@@ -79,9 +88,11 @@ def serve(settings: Settings, *, linger_s: float | None = None) -> None:
         url = _url(settings.host, bound.getsockname()[1])
         ensure_key(store, settings.state_dir)
         reconciler = Reconciler(store, settings, api_url=settings.api_url or url)
+        app = create_app(store, conflicts=reconciler.conflicts, user_code=settings.user_code, logs=reconciler.logs)
         server = _Server(
             uvicorn.Config(
-                create_app(store, conflicts=reconciler.conflicts, user_code=settings.user_code, logs=reconciler.logs),
+                app,
+                http=CutStalled,
                 log_level="warning",
                 access_log=False,
                 timeout_graceful_shutdown=GRACEFUL_S,
@@ -89,6 +100,7 @@ def serve(settings: Settings, *, linger_s: float | None = None) -> None:
                 server_header=False,
             )
         )
+        server.broadcaster = app.state.broadcaster
         if linger_s is not None:
             server.linger = Linger(store, linger_s=linger_s, now=time.monotonic())
         _exit_on_signals(server)

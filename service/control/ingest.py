@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.control import attempts, points
+from service.control import attempts, events, points
 from service.control.columns import Sample
 from service.control.models import AttemptRow, JobRow, ProbeRow, StageRow, StreamRow, TrialRow
 from service.errors import InvalidJob, OutOfSequence
@@ -30,6 +30,7 @@ from service.wire.records import (
     TrialFinished,
     TrialStarted,
 )
+from service.wire.views import EventKind
 
 #: Series whose newest value the trial's own row repeats.
 _HEADLINES = ("learning_rate", "validation_loss")
@@ -101,20 +102,26 @@ class Ingest:
                 if self.job.job_state is JobState.STARTING:
                     attempts.run(self.job, now=self.now)
                     attempt.lease_expires = self.now + self.lease_s
+                started = record.model_dump(include={"trial_id", "backend", "device"})
+                events.tell(trial, EventKind.TRIAL_STARTED, **started)
             case MetricPoints():
                 self._add_points(trial, record)
             case ProbeDone():
                 self._add_probe(record)
+                shown = record.model_dump(include={"trial_id", "stage", "probe_id", "learning_rate", "loss", "status"})
+                events.tell(trial, EventKind.PROBE, **shown)
             case StageDecided():
                 self._decide_stage(trial, record)
             case Billed():
                 trial.bill = record.bill.model_dump(mode="json")
+                events.tell_progress(trial)
             case StageClosed():
                 self._close_stage(trial, record)
             case Checkpointed():
                 self._keep(trial, self._decided(trial, record.stage), record)
                 if record.steady:
                     trial.steady = record.model_dump(mode="json")
+                events.tell(trial, EventKind.CHECKPOINT, **record.model_dump(include={"trial_id", "stage", "step"}))
             case Searched():
                 self._note_search(trial, record)
             case TrialFinished():
@@ -133,6 +140,8 @@ class Ingest:
         metric = record.name.removeprefix("validation_")
         if metric != record.name and metric in trial.metric_directions:  # a training series may share its name
             trial.validation_metrics = {**trial.validation_metrics, metric: record.values[-1]}
+        loss = record.values[-1] if record.name == "loss" else None
+        events.tell_progress(trial, first_step=min(record.steps), loss=loss)
 
     def _add_probe(self, record: ProbeDone) -> None:
         fields = record.model_dump(exclude={"kind"})
@@ -151,6 +160,8 @@ class Ingest:
         posterior = decision.pop("posterior")
         self.session.merge(StageRow(**fields, decision=decision, posterior=posterior, closed=False))
         trial.learning_rate, trial.level = record.learning_rate, record.level
+        told = {"trial_id", "stage", "first_step", "learning_rate", "level", "reason"}
+        events.tell(trial, EventKind.STAGE_DECIDED, **record.model_dump(include=told))
 
     def _close_stage(self, trial: TrialRow, record: StageClosed) -> None:
         stage = self._decided(trial, record.stage)
@@ -161,6 +172,8 @@ class Ingest:
             if trial.steady is not None and trial.steady["stage"] == record.stage:
                 trial.steady = None
         self._keep(trial, stage, record)
+        told = {"trial_id", "stage", "step", "num_steps", "loss"}
+        events.tell(trial, EventKind.STAGE_CLOSED, **record.model_dump(include=told))
 
     def _keep(self, trial: TrialRow, stage: StageRow, record: StageClosed | Checkpointed) -> None:
         """A later attempt goes on from here."""
@@ -190,6 +203,8 @@ class Ingest:
         entries = [entry.model_dump(mode="json") for entry in record.schedule]
         trial.schedule = record.model_dump(mode="json", include=kept) | {"entries": entries}
         trial.weights_url = record.weights_url
+        told = {"trial_id", "outcome", "validation_loss"}
+        events.tell(trial, EventKind.TRIAL_FINISHED, **record.model_dump(include=told))
 
     def _get_further(self) -> None:
         """No attempt has been where this one is: earlier ones do not count any more, for back-off or for the limit."""

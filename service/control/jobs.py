@@ -5,12 +5,13 @@ import secrets
 from sqlalchemy.orm import Session
 
 from search.config import Budget
-from service.control import transfer
+from service.control import events, messages, transfer
 from service.control.models import IdempotencyRow, JobRow, LabelRow, TrialRow
 from service.errors import IllegalTransition, KeyReused, NotFound
 from service.job.spec import JobSpec
 from service.job.states import RULES, TERMINAL, JobState, may_follow
 from service.wire.records import Bill
+from service.wire.views import EventKind
 
 
 def require(session: Session, job_id: str) -> JobRow:
@@ -83,6 +84,9 @@ def _enter(job: JobRow, to: JobState, *, reason: str, now: float) -> None:
     if to is JobState.RUNNING and job.started_at is None:
         job.started_at = now
     job.finished_at = now if to in TERMINAL else None
+    _tell(job)
+    if to in TERMINAL:
+        messages.add(job, now=now)
 
 
 def explain(job: JobRow, reason: str) -> None:
@@ -90,3 +94,8 @@ def explain(job: JobRow, reason: str) -> None:
     if job.reason != reason:
         job.reason = reason
         job.version += 1
+        _tell(job)
+
+
+def _tell(job: JobRow) -> None:
+    events.tell(job, EventKind.JOB, state=job.state, reason=job.reason, version=job.version, attempt=job.attempt)

@@ -211,6 +211,34 @@ class ChunkRow(Base):
     data: Mapped[bytes]
 
 
+class EventRow(Base):
+    """A change of a job; ids are in the order of commits, see `service.control.events`."""
+
+    __tablename__ = "events"
+    # Without AUTOINCREMENT SQLite would give the id of a deleted newest row again.
+    __table_args__ = (Index("ix_events_job_id", "job_id", "id"), {"sqlite_autoincrement": True})
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
+    kind: Mapped[str]
+    at: Mapped[float]
+    data: Mapped[Json]
+
+
+class MessageRow(Base):
+    """A message that a job is over, to the URL that it names."""
+
+    __tablename__ = "messages"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
+    url: Mapped[str]
+    body: Mapped[str]  # JSON: what is signed is what is sent
+    tries: Mapped[int] = mapped_column(default=0)
+    next_at: Mapped[float | None] = mapped_column(index=True)  # of the next try; None: there is none
+    fault: Mapped[str] = mapped_column(default="")  # of the last try
+
+
 class IdempotencyRow(Base):
     __tablename__ = "idempotency_keys"
 

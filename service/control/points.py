@@ -87,7 +87,7 @@ def _lift(session: Session, key: Key) -> None:
             return
         samples = [sample for chunk in loose[:FANOUT] for sample in decode(chunk.data)]
         num_points = sum(chunk.num_points for chunk in loose[:FANOUT])
-        _put(session, key, level=level + 1, samples=_thinned(samples, CHUNK), num_points=num_points)
+        _put(session, key, level=level + 1, samples=thinned(samples, CHUNK), num_points=num_points)
 
 
 def _put(session: Session, key: Key, *, level: int, samples: Sequence[Sample], num_points: int) -> None:
@@ -154,16 +154,17 @@ def read(session: Session, key: Key, *, max_points: int) -> tuple[list[Sample], 
     level = max((each for each in range(top + 1) if total >= max_points * FANOUT**each), default=0)
     drawn = cover if level == top else _cover(session, key, level)
     parts = [*((decode(chunk.data), level - chunk.level) for chunk in drawn), (rows, level)]
-    alike = [sample for part, lower in parts for sample in _thinned(part, len(part) // FANOUT**lower)]
-    return _thinned(alike, max_points), total
+    alike = [sample for part, lower in parts for sample in thinned(part, len(part) // FANOUT**lower)]
+    return thinned(alike, max_points), total
 
 
-def every(session: Session, key: Key) -> Iterator[Sample]:
-    """Yield every point of the series by step."""
-    last = -1
-    chunks = select(ChunkRow).where(_is(ChunkRow, key), ChunkRow.level == 0).order_by(_FIRST)
+def every(session: Session, key: Key, *, beyond: int = -1) -> Iterator[Sample]:
+    """Yield every point of the series after step `beyond`, by step."""
+    last = beyond
+    reach = _is(ChunkRow, key) & (ChunkRow.last_step > beyond)
+    chunks = select(ChunkRow).where(reach, ChunkRow.level == 0).order_by(_FIRST)
     for chunk in session.scalars(chunks.execution_options(yield_per=_AT_ONCE)):
-        yield from decode(chunk.data)
+        yield from (sample for sample in decode(chunk.data) if sample.step > beyond)
         last = chunk.last_step
     yield from _rows(session, _is(PointRow, key) & (PointRow.step > last))
 
@@ -231,5 +232,6 @@ def _last_step(cover: Sequence[ChunkRow]) -> int:
     return cover[-1].last_step if cover else -1
 
 
-def _thinned(samples: Sequence[Sample], max_points: int) -> list[Sample]:
+def thinned(samples: Sequence[Sample], max_points: int) -> list[Sample]:
+    """Return at most `max_points` of `samples`, as `thin` chooses them."""
     return [samples[index] for index in thin([each.value for each in samples], max(2, max_points))]

@@ -2,7 +2,7 @@
 
 import base64
 import binascii
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -10,14 +10,25 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from service.control import points, stage_views
-from service.control.models import ChunkRow, JobRow, LabelRow, PointRow, ProbeRow, StageRow, TrialRow
+from service.control.columns import Sample
+from service.control.models import ChunkRow, EventRow, JobRow, LabelRow, PointRow, ProbeRow, StageRow, TrialRow
 from service.errors import InvalidJob, NotFound
 from service.job.advice import advice
 from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.job.states import TERMINAL, JobState, verbs_in
 from service.wire.records import Bill, Line, ScheduleEntry
-from service.wire.views import JobPage, JobSummary, JobView, ScheduleView, Series, StageView, TrialView
+from service.wire.views import (
+    Event,
+    EventKind,
+    JobPage,
+    JobSummary,
+    JobView,
+    ScheduleView,
+    Series,
+    StageView,
+    TrialView,
+)
 
 MAX_PAGE = 500
 #: What every trial reports, besides the losses and metrics of its evaluations.
@@ -162,14 +173,19 @@ def unsearched(session: Session, trial_id: str) -> str | None:
 
 
 def decided_stages(
-    session: Session, trials: Iterable[TrialRow], *, with_posterior: bool = False
+    session: Session,
+    trials: Iterable[TrialRow],
+    *,
+    with_posterior: bool = False,
+    only: Collection[tuple[str, int]] | None = None,
 ) -> tuple[StageView, ...]:
-    """Return the decided stages of `trials`, each with its probes; the posteriors are large."""
+    """Return the decided stages of `trials`, or `only` these, each with its probes; the posteriors are large."""
     return tuple(
         stage_views.stage_view(trial, stage, probes.get(stage.stage, []), with_posterior=with_posterior)
         for trial in trials
         for probes in [_probes(session, trial.id)]
         for stage in _decided(session, trial.id)
+        if only is None or (trial.id, stage.stage) in only
     )
 
 
@@ -197,6 +213,11 @@ def _columns(row: object, names: Iterable[str]) -> dict[str, Any]:
 def series(session: Session, trial: TrialRow, name: str, *, max_points: int) -> Series:
     """Return the trial's series `name`, thinned to `max_points`; empty where nothing was reported."""
     kept, num_points = points.read(session, points.Key(trial.id, name), max_points=max_points)
+    return series_of(trial, name, kept, num_points=num_points)
+
+
+def series_of(trial: TrialRow, name: str, kept: Sequence[Sample], *, num_points: int) -> Series:
+    """Return `kept` of `num_points` points as users see them."""
     return Series(
         trial_id=trial.id,
         arm=trial.arm,
@@ -248,6 +269,11 @@ def schedule_view(session: Session, trial: TrialRow, *, optimizer: str) -> Sched
         num_steps=sum(entry.num_steps for entry in entries),
         entries=tuple(entries),
     )
+
+
+def event_view(row: EventRow) -> Event:
+    """Return the event as users see it."""
+    return Event(id=row.id, job_id=row.job_id, kind=EventKind(row.kind), at=_moment(row.at), data=row.data)
 
 
 def _entry(stage: StageRow, trial: TrialRow) -> ScheduleEntry:

@@ -12,6 +12,7 @@ from service.control.logs import Logs
 from service.control.orphans import Orphans
 from service.control.storage import Storage
 from service.control.store import Store
+from service.control.webhooks import Webhooks
 from service.control.work import Work
 from service.errors import IllegalTransition, Unavailable
 from service.job.problems import Problem
@@ -28,7 +29,8 @@ _LOOK_S = 10.0  # between two looks at a cluster without work
 class Reconciler:
     """A loop over the jobs that are not over. `tick` is one round; `start` runs rounds in a thread.
 
-    Logs are kept, and orphans looked for, in threads of their own, so that no slow one delays a job.
+    Logs are kept, orphans looked for, old events deleted and messages sent in threads of their own, so that no slow one
+    delays a job.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Reconciler:
         self.logs = Logs(store, self._cluster.running)
         self._storage = Storage(settings.resolved_storage_url)
         self._orphans = Orphans(store, self._cluster.running)
+        self._webhooks = Webhooks(store, settings)
         self._told_at: dict[str, float] = {}  # when Ray was first asked to end a driver, by submission
         self._clock = clock
         self._up_since = self._busy_at = clock()
@@ -58,7 +61,13 @@ class Reconciler:
 
     def start(self, *, interval_s: float = 1.0) -> None:
         """Run a round every `interval_s` until `stop`."""
-        rounds = {"reconciler": self.tick, "logs": self.logs.keep_ended, "orphans": self._orphans.sweep}
+        rounds = {
+            "reconciler": self.tick,
+            "logs": self.logs.keep_ended,
+            "orphans": self._orphans.sweep,
+            "events": self._store.prune_events,
+            "webhooks": self._webhooks.send_due,
+        }
         for name, one_round in rounds.items():
             arguments = (one_round, interval_s)
             thread = threading.Thread(target=self._run, args=arguments, name=f"wiretune-{name}", daemon=True)

@@ -2,9 +2,8 @@
 
 import hmac
 import math
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import IO, TypeVar
@@ -15,11 +14,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
 from search.config import Budget
-from service.control import attempts, database, jobs, keys, queries, transfer, verbs
+from service.control import attempts, database, events, jobs, keys, messages, queries, snapshots, transfer, verbs
+from service.control.events import KEPT_EVENTS, Bell
 from service.control.ingest import Ingest
+from service.control.messages import Message
 from service.control.models import ApiKeyRow, AttemptRow, JobRow
 from service.control.queries import Point
-from service.control.report import job_report
 from service.control.storage import Storage
 from service.control.verbs import Versions
 from service.control.work import Attempt, Work, attempt_of, work_of
@@ -30,7 +30,18 @@ from service.job.spec import JobSpec
 from service.job.states import TERMINAL, JobState, Verb
 from service.settings import Settings
 from service.wire.records import Acknowledgement, AttemptBrief, Batch
-from service.wire.views import JobPage, JobReport, JobView, ScheduleView, Series, StageView, TrialView
+from service.wire.views import (
+    EventKind,
+    EventPage,
+    JobPage,
+    JobReport,
+    JobView,
+    ScheduleView,
+    Series,
+    Snapshot,
+    StageView,
+    TrialView,
+)
 
 T = TypeVar("T")
 Clock = Callable[[], float]
@@ -162,13 +173,9 @@ class Store:
     def schedules(self, job_id: str, *, arm: str | None = None, seed: int | None = None) -> tuple[ScheduleView, ...]:
         """Return the learned schedules of the trials that match; of an unfinished one, what is decided."""
         with self._reading() as session:
-            spec = JobSpec.model_validate(queries.require(session, job_id).spec)
-            optimizers = {(trial.arm, trial.seed): trial.replica.optimizer.kind for trial in spec.trials()}
-            return tuple(
-                queries.schedule_view(session, trial, optimizer=optimizers[trial.arm, trial.seed])
-                for trial in queries.trials(session, job_id)
-                if arm in (None, trial.arm) and seed in (None, trial.seed)
-            )
+            found = queries.trials(session, job_id)
+            matching = [trial for trial in found if arm in (None, trial.arm) and seed in (None, trial.seed)]
+            return snapshots.schedules(session, job_id, matching)
 
     def points(self, trial_id: str) -> Iterator[Point]:
         """Yield every point of a trial's series, by name and step; none is thinned out."""
@@ -178,13 +185,62 @@ class Store:
     def report(self, job_id: str) -> JobReport:
         """Return what every trial and arm of the job came to."""
         with self._reading() as session:
-            found = queries.trials(session, job_id)
-            curves = [queries.series(session, trial, "validation_loss", max_points=sys.maxsize) for trial in found]
-            job = queries.job_view(queries.require(session, job_id))
-            z_scores = {trial.id: queries.z_scores(session, trial.id) for trial in found}
-            reasons = {trial.id: queries.unsearched(session, trial.id) for trial in found}
-            trials = [queries.trial_view(trial) for trial in found]
-            return job_report(job, trials, curves, z_scores=z_scores, unsearched=reasons)
+            queries.require(session, job_id)
+            return snapshots.report(session, job_id)
+
+    def snapshot(self, job_id: str, *, since: int | None = None, max_points: int = 1000) -> Snapshot:
+        """Return all that the job's page shows, or what changed of it behind the event `since`; of one moment."""
+        with self._reading() as session:
+            return snapshots.snapshot(session, job_id, since=since, max_points=max_points)
+
+    def snapshot_version(self, job_id: str) -> str:
+        """Return what differs between any two snapshots of the job that differ; raises NotFound."""
+        with self._reading() as session:
+            return snapshots.version(session, job_id)
+
+    # Events
+
+    @property
+    def bell(self) -> Bell:
+        """Rings after each commit of this process that has events."""
+        return self._writer.bell
+
+    def newest_event(self) -> int:
+        """Return the id of the newest event; 0: there is none."""
+        with self._reading() as session:
+            return events.bounds(session)[1]
+
+    def events(
+        self, after: int, *, limit: int = 500, job_id: str | None = None, kinds: Collection[EventKind] = ()
+    ) -> EventPage:
+        """Return up to `limit` events behind the id `after`, oldest first; raises NotFound for a job that is not."""
+        with self._reading() as session:
+            if job_id is not None:
+                queries.require(session, job_id)
+            rows, following = events.after(session, after, limit=limit, job_id=job_id, kinds=kinds)
+            gap = events.is_gap(session, after)
+            return EventPage(events=tuple(map(queries.event_view, rows)), next_after=following, gap=gap)
+
+    def prune_events(self, _now: float = 0.0, *, kept: int = KEPT_EVENTS) -> None:
+        """Delete old events once there are a tenth more than `kept`."""
+        with self._reading() as session:
+            oldest, newest = events.bounds(session)
+        if newest - oldest > 1.1 * kept:
+            self._writer.write(partial(events.prune, kept=kept))
+
+    # Messages that a job is over
+
+    def due_messages(self) -> list[Message]:
+        """Return the messages whose turn it is; a caller that does not `note_message` leaves them to a later one."""
+        now = self._clock()
+        with self._reading() as session:
+            if not messages.are_due(session, now=now):
+                return []
+        return self._writer.write(partial(messages.claim, now=now))
+
+    def note_message(self, message_id: str, *, fault: str, is_final: bool) -> bool:
+        """Note what came of sending a message, "": it arrived; return whether it is sent again."""
+        return self._writer.write(partial(messages.note, message_id=message_id, fault=fault, is_final=is_final))
 
     # Verbs: each raises PreconditionFailed where the job is in none of the `versions` that its user has seen
 

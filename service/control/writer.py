@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
+from service.control import events
 from service.control.database import is_collision, is_outage, said
 from service.errors import Unavailable
 
@@ -44,7 +45,8 @@ class _Outcome:
 class Writer:
     """Run functions in the database's only writing thread; each answer is given after its commit.
 
-    `failed_at` is when the database last failed to store something, on `clock`; -inf: never.
+    `failed_at` is when the database last failed to store something, on `clock`; -inf: never. `bell` rings after each
+    commit that has events.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Writer:
         self._timeout_s = timeout_s
         self._clock = clock
         self.failed_at = -math.inf
+        self.bell = events.Bell()
         self._waiting: queue.Queue[_Call | None] = queue.Queue(max_waiting)
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="wiretune-writer", daemon=True)
@@ -129,13 +132,18 @@ class Writer:
         """Run `calls` in one transaction, and return what came of each once it is on disk."""
         try:
             with self._sessions.begin() as session:
-                return [_run_one(session, call) for call in calls]
+                outcomes = [_run_one(session, call) for call in calls]
+                events.store(session, now=self._clock())
         except SQLAlchemyError as error:
             _log.error("a group of %d writes was not stored: %s", len(calls), error)
             return [_Outcome(call, error=_not_stored(error)) for call in calls]
+        if events.num_waiting(session):
+            self.bell.ring()
+        return outcomes
 
 
 def _run_one(session: Session, call: _Call) -> _Outcome:
+    num_events = events.num_waiting(session)
     try:
         with session.begin_nested():
             return _Outcome(call, value=call.function(session))
@@ -146,6 +154,7 @@ def _run_one(session: Session, call: _Call) -> _Outcome:
         outcome = _Outcome(call, error=_not_stored(error), collided=is_collision(error))
     except Exception as error:  # it is the caller's: raised there, and must not end the group
         outcome = _Outcome(call, error=error)
+    events.take_back(session, num_events)
     # The savepoint gave this call's row locks back: another replica may change what it read.
     session.expire_all()
     return outcome

@@ -1,5 +1,6 @@
 """The parts of a job, as a user writes them. Every knob is declared beside its component; this page composes them."""
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -135,6 +136,24 @@ class Checkpointing(Config):
     )
 
 
+#: No user or password, which would be a secret in the job, and nothing that two parsers could take differently.
+_URL = re.compile(r"https?://(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9.-]{1,253})(:(?P<port>[0-9]{1,5}))?([/?][!-~]*)?")
+
+
+class Webhook(Config):
+    """Whom to tell when the job is over."""
+
+    url: str = Field(max_length=2000, description="gets a signed POST; https, unless the operator allows http")
+
+    @field_validator("url")
+    @classmethod
+    def _is_plain(cls, url: str) -> str:
+        found = _URL.fullmatch(url)
+        if found is None or int(found["port"] or 0) > 65535:
+            raise ValueError(f"`url` must be https://HOST[:PORT][/PATH], ASCII and without a password, got {url!r}")
+        return url
+
+
 class Arm(Config):
     """A way to choose values; what it sets replaces that part of the job."""
 
@@ -185,6 +204,7 @@ class JobParts(Config):
     clip: float | None = Field(None, gt=0, allow_inf_nan=False, description="global norm, after aggregation")
     precision: Literal["float32", "bf16"] = "float32"
     labels: dict[Slug, Name] = Field(default_factory=dict, max_length=64)
+    webhook: Webhook | None = None
 
     def trial(self, arm: Arm, seed: int) -> TrialSpec:
         """Return the training run of an arm and a seed, with every override applied and no conflict looked for."""

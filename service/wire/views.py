@@ -1,6 +1,7 @@
 """Views: the public shape of jobs, trials, stages and series. Client, page and CLI read nothing else."""
 
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -136,6 +137,39 @@ class ScheduleView(View):
     entries: tuple[ScheduleEntry, ...]
 
 
+class EventKind(StrEnum):
+    """The kinds of events, and what their `data` has."""
+
+    JOB = "job"  # state, reason, version, attempt
+    TRIAL_STARTED = "trial_started"  # trial_id, backend, device
+    PROGRESS = "progress"  # trial_id and its newest step, seconds, rate, level, losses, bytes_sent
+    PROBE = "probe"  # trial_id, stage, probe_id, learning_rate, loss, status
+    STAGE_DECIDED = "stage_decided"  # trial_id, stage, first_step, learning_rate, level, reason
+    STAGE_CLOSED = "stage_closed"  # trial_id, stage, step, num_steps, loss
+    CHECKPOINT = "checkpoint"  # trial_id, stage, step
+    TRIAL_FINISHED = "trial_finished"  # trial_id, outcome, validation_loss
+    WEBHOOK = "webhook"  # outcome, tries, reason
+    GAP = "gap"  # after: events behind this id are lost to the reader
+
+
+class Event(View):
+    """A change of a job, as it was committed."""
+
+    id: int = Field(description="grows with every event of the service; `Last-Event-ID` and `after` take it")
+    job_id: str | None = Field(description="null in a `gap`")
+    kind: EventKind
+    at: datetime
+    data: dict[str, Any] = Field(description="by kind; texts are cut at 500 characters")
+
+
+class EventPage(View):
+    """Events, oldest first."""
+
+    events: tuple[Event, ...]
+    next_after: int = Field(description="`after` of the next page; also where a stream would go on")
+    gap: bool = Field(description="events behind `after` are gone; the page begins with the oldest that is left")
+
+
 class Crossing(View):
     """When the first arm reached the validation loss another ended at; seconds on each training clock."""
 
@@ -204,6 +238,19 @@ class JobReport(View):
     metric_directions: dict[str, Direction]
     arms: tuple[ArmReport, ...]
     trials: tuple[TrialReport, ...]
+
+
+class Snapshot(View):
+    """A job as a page shows it, all of one moment; or what has changed of it."""
+
+    cursor: int = Field(description="the newest event of this moment: `since` of the next call, `after` of a stream")
+    whole: bool = Field(description="true: everything, replace what you have; false: merge, by trial, stage and step")
+    job: JobView | None = Field(description="null: as before")
+    trials: tuple[TrialView, ...]
+    stages: tuple[StageView, ...] = Field(description="decided ones, without their posteriors")
+    schedules: tuple[ScheduleView, ...] = Field(description="of the same trials")
+    series: tuple[Series, ...] = Field(description="`loss` and `validation_loss`; a step that comes again replaces")
+    report: JobReport | None = Field(description="null: as before, but for what `trials` and `series` have")
 
 
 class Validated(View):

@@ -345,3 +345,12 @@ def test_places_that_differ_between_workers_are_refused(store: Store, key: str) 
     document = refused(client.post("/v1/jobs", json=OWN | {"workload": workload}), 422, "invalid-job")
 
     assert [error["pointer"] for error in document["errors"]] == ["/workload/weights", "/workload/path"]
+
+
+def test_a_webhook_that_the_service_would_not_tell_is_refused(http: TestClient, store: Store) -> None:
+    hook = EXAMPLE_JOB | {"webhook": {"url": "https://example.com/hook"}}
+
+    for path in ("/v1/jobs", "/v1/jobs:validate"):
+        [error] = refused(http.post(path, json=hook), 422, "invalid-job")["errors"]
+        assert (error["pointer"], "WIRETUNE_WEBHOOK_SECRET" in error["message"]) == ("/webhook/url", True)
+    assert store.jobs().jobs == ()

@@ -1,5 +1,6 @@
 """The same job gives the same rows, whichever database stores it."""
 
+import ast
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,6 +27,7 @@ SPEC = JobSpec.model_validate(
         "objective": {"every": 20},
         "checkpoint": {"every_seconds": 1e-9},
         "labels": {"team": "demo"},
+        "webhook": {"url": "https://example.com/hook"},
     }
 )
 
@@ -73,7 +75,8 @@ def rows(store: Store, job_id: str) -> dict[str, list[tuple[Any, ...]]]:
 
 
 def _renamed(row: Any, job_id: str) -> tuple[Any, ...]:
-    return tuple(value.replace(job_id, "JOB") if isinstance(value, str) else value for value in row)
+    renamed: tuple[Any, ...] = ast.literal_eval(repr(tuple(row)).replace(job_id, "JOB"))
+    return renamed
 
 
 def test_the_same_job_gives_the_same_rows_on_sqlite_and_postgresql(tmp_path, empty_postgres_url, records):

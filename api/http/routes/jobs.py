@@ -9,7 +9,7 @@ from api.http import bodies
 from api.http.auth import StoreOf, require_key
 from api.http.etags import UNCHANGED, IfNoneMatch, unchanged
 from api.http.openapi import CREATING, EXAMPLE_JOB, READING, body, refusals
-from service.control import permissions
+from service.control import permissions, webhooks
 from service.errors import DoesNotFit, InvalidJob
 from service.job.advice import advice
 from service.job.problems import Problem
@@ -88,7 +88,8 @@ def get_job(job: str, store: StoreOf, response: Response, if_none_match: IfNoneM
 def check(spec: JobSpec, request: Request) -> None:
     """Raise InvalidJob or DoesNotFit where the service that got the `request` cannot take the job."""
     service = request.app.state
-    if refused := permissions.conflicts(spec, user_code=service.user_code):
+    refused = permissions.conflicts(spec, user_code=service.user_code)
+    if refused := [*refused, *webhooks.conflicts(spec, service.store.settings)]:
         raise InvalidJob(refused)
     problems: list[Problem] = service.conflicts(spec)
     if problems:

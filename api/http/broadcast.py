@@ -1,0 +1,172 @@
+"""Hands stored events to the readers of this process: one look at the database for all of them.
+
+A reader has no queue, only the id of its last event. What is new is read and encoded once, kept for a while, and sent
+from there to everybody; a reader that was away for longer reads pages of the database until it has caught up. So a
+slow reader costs nothing, and one that stops reading is cut off by its connection (`api.http.connections`).
+"""
+
+import asyncio
+import logging
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from contextlib import aclosing, contextmanager
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from fastapi.responses import StreamingResponse
+from starlette.types import Send
+
+from service.control.store import Store
+from service.errors import NotFound, Unavailable
+from service.wire.views import Event, EventKind, EventPage
+
+#: Other replicas' events are looked for so often; this process rings a bell.
+POLL_S = 0.25
+#: Two looks, and so two writes to a reader, are at least so far apart: what comes meanwhile is sent in one piece.
+PACE_S = 0.1
+HEARTBEAT_S = 15.0
+#: A browser that lost its connection waits so long before it connects again.
+RETRY_MS = 2000
+_PAGE = 500
+_KEPT = 2000
+_AFTER_FAULT_S = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+class _Encoded(NamedTuple):
+    job_id: str | None
+    kind: EventKind
+    text: bytes
+
+
+class Broadcaster:
+    """New events for every reader. Lives in one event loop; looks at the database only while there are readers."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.num_readers = 0
+        self._looking: asyncio.Task[None] | None = None
+        self._is_closed = False
+        self._begin_at(0)
+
+    def _begin_at(self, cursor: int) -> None:
+        self._ids: list[int] = []
+        self._kept: list[_Encoded] = []
+        self._first = self._last = cursor  # every event behind the first and up to the last is kept
+        self._news = asyncio.Event()  # of the next look; every look has its own
+
+    def close(self) -> None:
+        """End every stream; readers connect again, to whoever serves then."""
+        self._is_closed = True
+        self._announce()
+
+    async def stream(
+        self, after: int | None, *, job_id: str | None, kinds: Collection[EventKind], may_see: Callable[[str], bool]
+    ) -> AsyncIterator[bytes]:
+        """Yield events behind the id `after`, None: from now on, as server-sent events, without an end.
+
+        Those of `job_id` alone, if given, of `kinds`, if any are, and of jobs that the reader `may_see`. Ends where the
+        database does not answer; the reader connects again.
+        """
+
+        def is_wanted(event: _Encoded) -> bool:
+            assert event.job_id is not None
+            return job_id in (None, event.job_id) and (not kinds or event.kind in kinds) and may_see(event.job_id)
+
+        try:
+            newest = await asyncio.to_thread(self._store.newest_event)
+            cursor = newest if after is None else after
+            with self._joined(newest):
+                yield f"retry: {RETRY_MS}\nid: {cursor}\n\n".encode()
+                if not self._first <= cursor <= newest and (await self._page(cursor)).gap:
+                    yield _gap(cursor, newest)
+                    cursor = newest
+                while not self._is_closed:
+                    news = self._news  # taken before the look: none is missed
+                    if cursor < self._first:
+                        page = await self._page(cursor, job_id=job_id, kinds=kinds)
+                        found, cursor = [_encoded(event) for event in page.events], page.next_after
+                    else:
+                        found, cursor = self._kept[bisect_right(self._ids, cursor) :], max(cursor, self._last)
+                    if text := b"".join(event.text for event in found if is_wanted(event)):
+                        yield text
+                    elif cursor >= self._last and not await _is_set(news, within_s=HEARTBEAT_S):
+                        # For proxies a comment, for the reader the id up to which it has missed nothing.
+                        yield f":\nid: {cursor}\n\n".encode()
+        except (NotFound, Unavailable) as error:  # the first for a job that was deleted
+            _log.warning("a stream of events ends: %s", error)
+
+    @contextmanager
+    def _joined(self, newest: int) -> Iterator[None]:
+        self.num_readers += 1
+        if self._looking is None or self._looking.done():
+            self._begin_at(newest)
+            self._looking = asyncio.create_task(self._look())
+        try:
+            yield
+        finally:
+            self.num_readers -= 1
+
+    async def _page(self, cursor: int, *, job_id: str | None = None, kinds: Collection[EventKind] = ()) -> EventPage:
+        return await asyncio.to_thread(self._store.events, cursor, limit=_PAGE, job_id=job_id, kinds=kinds)
+
+    async def _look(self) -> None:
+        """Read what is new for as long as anybody listens."""
+        while self.num_readers and not self._is_closed:
+            num_rings = self._store.bell.num_rings
+            try:
+                page = await self._page(self._last)
+            except Exception as error:  # one bad look must not leave every reader without events
+                _log.warning("a look for events failed: %s", error, exc_info=not isinstance(error, Unavailable))
+                await asyncio.sleep(_AFTER_FAULT_S)
+                continue
+            if page.events:
+                self._keep(page)
+                await asyncio.sleep(PACE_S)
+            else:
+                await asyncio.to_thread(self._store.bell.wait, num_rings, timeout_s=POLL_S)
+
+    def _keep(self, page: EventPage) -> None:
+        self._ids += [event.id for event in page.events]
+        self._kept += [_encoded(event) for event in page.events]
+        self._last = page.next_after
+        if (num_old := len(self._ids) - _KEPT) > _KEPT:
+            self._first = self._ids[num_old - 1]
+            del self._ids[:num_old], self._kept[:num_old]
+        self._announce()
+
+    def _announce(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events; when the reader goes, its generator is closed at once."""
+
+    def __init__(self, events: AsyncIterator[bytes]) -> None:
+        # nginx holds back what it streams unless told not to.
+        super().__init__(events, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+
+    async def stream_response(self, send: Send) -> None:
+        """Send event by event."""
+        async with aclosing(self.body_iterator):  # type: ignore[type-var]
+            await super().stream_response(send)
+
+
+async def _is_set(event: asyncio.Event, *, within_s: float) -> bool:
+    try:
+        async with asyncio.timeout(within_s):
+            return await event.wait()
+    except TimeoutError:
+        return False
+
+
+def _encoded(event: Event) -> _Encoded:
+    text = f"id: {event.id}\nevent: {event.kind}\ndata: {event.model_dump_json()}\n\n"
+    return _Encoded(event.job_id, event.kind, text.encode())
+
+
+def _gap(after: int, newest: int) -> bytes:
+    """Return the event that says that what followed `after` is gone; the stream goes on behind `newest`."""
+    return _encoded(Event(id=newest, job_id=None, kind=EventKind.GAP, at=datetime.now(UTC), data={"after": after})).text

@@ -1,0 +1,93 @@
+"""`/v1/events`, `/v1/jobs/{job}/events`, `/v1/jobs/{job}/snapshot`: what a page shows, and each change of it."""
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+
+from api.http.auth import StoreOf, require_key
+from api.http.broadcast import Broadcaster, EventStream
+from api.http.etags import UNCHANGED, IfNoneMatch, unchanged
+from api.http.openapi import READING, refusals
+from service.wire.views import EventKind, EventPage, Snapshot
+
+router = APIRouter(prefix="/v1", tags=["events"], dependencies=[Depends(require_key)], responses=refusals(*READING))
+
+_MAX_ID = 2**53 - 1  # what JavaScript counts to
+_STREAM: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "a page; with `Accept: text/event-stream` a stream that does not end",
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+    }
+}
+
+JobFilter = Annotated[str | None, Query(max_length=100, description="of this job alone")]
+Kinds = Annotated[list[EventKind], Query(description="of these kinds alone; several: kind=job&kind=probe")]
+After = Annotated[
+    int | None,
+    Query(ge=0, le=_MAX_ID, description="an event's id; default: 0 for a page, the newest for a stream"),
+]
+Limit = Annotated[int, Query(ge=1, le=500, description="of a page")]
+LastEventId = Annotated[
+    str | None, Header(pattern=r"^[0-9]{1,15}$", description="as a browser sends it; goes before `after`")
+]
+
+
+def visible(request: Request) -> Callable[[str], bool]:
+    """Return which jobs the caller may see, by id: everybody with a key sees all."""
+    return lambda job_id: True
+
+
+MaySee = Annotated[Callable[[str], bool], Depends(visible)]
+
+
+@router.get("/events", operation_id="listEvents", response_model=EventPage, responses=_STREAM)
+def list_events(
+    request: Request,
+    store: StoreOf,
+    may_see: MaySee,
+    job: JobFilter = None,
+    kind: Kinds = [],  # noqa: B006  (FastAPI copies it)
+    after: After = None,
+    limit: Limit = 500,
+    last_event_id: LastEventId = None,
+) -> EventPage | Response:
+    """Return what changed, oldest first: a page, or a stream that resumes by `Last-Event-ID`."""
+    after = after if last_event_id is None else int(last_event_id)
+    if "text/event-stream" in request.headers.get("accept", ""):
+        store.events(after or 0, limit=1, job_id=job)  # refuses in time what the stream could not
+        broadcaster: Broadcaster = request.app.state.broadcaster
+        return EventStream(broadcaster.stream(after, job_id=job, kinds=frozenset(kind), may_see=may_see))
+    page = store.events(after or 0, limit=limit, job_id=job, kinds=kind)
+    seen = tuple(event for event in page.events if event.job_id is not None and may_see(event.job_id))
+    return page.model_copy(update={"events": seen})
+
+
+@router.get("/jobs/{job}/events", operation_id="listJobEvents", response_model=EventPage, responses=_STREAM)
+def list_job_events(
+    job: str,
+    request: Request,
+    store: StoreOf,
+    may_see: MaySee,
+    kind: Kinds = [],  # noqa: B006
+    after: After = None,
+    limit: Limit = 500,
+    last_event_id: LastEventId = None,
+) -> EventPage | Response:
+    """Return what changed of one job, as `/v1/events` does."""
+    return list_events(request, store, may_see, job, kind, after, limit, last_event_id)
+
+
+@router.get("/jobs/{job}/snapshot", operation_id="getSnapshot", response_model=Snapshot, responses=UNCHANGED)
+def get_snapshot(
+    job: str,
+    store: StoreOf,
+    response: Response,
+    since: Annotated[int | None, Query(ge=0, le=_MAX_ID, description="`cursor` of the snapshot before")] = None,
+    max_points: Annotated[int, Query(ge=2, le=10_000, description="of each series")] = 1000,
+    if_none_match: IfNoneMatch = None,
+) -> Snapshot | Response:
+    """Return all that the job's page shows, of one moment; with `since`, what has changed."""
+    etag = f'"{store.snapshot_version(job)}"'
+    response.headers["ETag"] = etag
+    return unchanged(etag, if_none_match) or store.snapshot(job, since=since, max_points=max_points)

@@ -1,0 +1,69 @@
+"""Messages that a job is over: rows, stored in the transaction that ends it. Functions of one open transaction.
+
+So a message outlives a restart, and `service.control.webhooks` sends it at least once.
+"""
+
+import json
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session, object_session
+
+from service.control import events
+from service.control.models import JobRow, MessageRow
+from service.wire.views import EventKind
+
+MAX_TRIES = 7
+#: After the first try; each later wait is four times as long as the one before: the last try is 11 hours later.
+BACK_OFF_S = 30.0
+_AT_ONCE = 20
+
+
+class Message(NamedTuple):
+    """A message whose turn it is."""
+
+    id: str
+    url: str
+    body: str
+
+
+def add(job: JobRow, *, now: float) -> None:
+    """Store the message that `job` is over, if the job names whom to tell."""
+    webhook = job.spec.get("webhook")
+    session = object_session(job)
+    if webhook is None or session is None:
+        return
+    data = {"job_id": job.id, "name": job.name, "state": job.state, "reason": job.reason, "version": job.version}
+    body = {"type": f"job.{job.state}", "timestamp": datetime.fromtimestamp(now, UTC).isoformat(), "data": data}
+    message_id = f"msg_{job.id}_{job.version}"
+    session.add(MessageRow(id=message_id, job_id=job.id, url=webhook["url"], body=json.dumps(body), next_at=now))
+
+
+def are_due(session: Session, *, now: float) -> bool:
+    """Return whether it is any message's turn."""
+    return session.scalar(select(MessageRow.id).where(MessageRow.next_at <= now).limit(1)) is not None
+
+
+def claim(session: Session, *, now: float) -> list[Message]:
+    """Return messages whose turn it is, and put each off to its next try, which comes if this one is lost."""
+    due = select(MessageRow).where(MessageRow.next_at <= now).order_by(MessageRow.next_at).limit(_AT_ONCE)
+    rows = session.scalars(due.with_for_update(skip_locked=True)).all()
+    for row in rows:
+        row.tries += 1
+        row.next_at = now + BACK_OFF_S * 4 ** (row.tries - 1)
+    return [Message(row.id, row.url, row.body) for row in rows]
+
+
+def note(session: Session, message_id: str, *, fault: str, is_final: bool) -> bool:
+    """Note what came of a try, "": it arrived; return whether there is another one."""
+    row = session.get(MessageRow, message_id)
+    if row is None:  # gone with its job
+        return False
+    row.fault = fault
+    if fault and not is_final and row.tries < MAX_TRIES:
+        return True
+    row.next_at = None
+    outcome = "failed" if fault else "delivered"
+    events.tell(row, EventKind.WEBHOOK, outcome=outcome, tries=row.tries, reason=fault)
+    return False

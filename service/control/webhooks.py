@@ -1,0 +1,147 @@
+"""Sends messages that a job is over to the URL that it names, signed as standardwebhooks.com describes.
+
+The URL is a user's. Unless the operator allows it, nothing is sent to an address that is not public: a name is resolved
+once, its address checked, and the connection made to that very address, so that no second answer counts.
+"""
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import ipaddress
+import logging
+import socket
+import time
+from typing import NamedTuple
+
+import httpx2
+
+from service.control.messages import Message
+from service.control.store import Store
+from service.job.problems import Problem
+from service.job.spec import JobSpec
+from service.settings import WEBHOOK_SECRET_PREFIX, Settings
+
+#: Of a whole try; shorter than the first back-off, so that two replicas do not send one message at the same time.
+_TIMEOUT_S = 10.0
+_GONE = 410  # "the subscription should be disabled", says standardwebhooks.com
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")  # RFC 6052: the last four bytes are an IPv4 address
+_PRIVATE_REMEDY = "its operator allows that with WIRETUNE_WEBHOOK_PRIVATE=true"
+
+_log = logging.getLogger(__name__)
+
+
+def conflicts(spec: JobSpec, settings: Settings) -> list[Problem]:
+    """Return why this service would not tell the end of the job to its webhook."""
+    if spec.webhook is None:
+        return []
+    message = _refusal(spec.webhook.url, settings)
+    return [Problem(pointer="/webhook/url", message=message, value=spec.webhook.url)] if message else []
+
+
+def _refusal(target: str, settings: Settings) -> str:
+    """Return why nothing is sent to the URL `target`; "": something may be."""
+    try:
+        url = httpx2.URL(target)
+    except httpx2.InvalidURL as error:
+        return f"`url` names no host: {error}; allowed: https://HOST[:PORT][/PATH]"
+    if not settings.webhook_secret.get_secret_value():
+        return "the service has no secret to sign messages with: its operator sets WIRETUNE_WEBHOOK_SECRET"
+    elif url.scheme != "https" and not settings.webhook_private:
+        return f"`url` must begin with https://; the service does not send in plain: {_PRIVATE_REMEDY}"
+    elif not settings.webhook_private and _is_private(url.host):
+        return f"`url` leads to an address that is not public, and the service sends to none: {_PRIVATE_REMEDY}"
+    return ""
+
+
+def _is_private(host: str) -> bool:
+    """Return whether the host is an address that is not public, or this machine; other names are resolved later."""
+    try:
+        return not is_public(host)
+    except ValueError:
+        return f".{host}".endswith(".localhost")
+
+
+def is_public(address: str) -> bool:
+    """Return whether the address is one of the Internet; raises ValueError for what is no address."""
+    found = ipaddress.ip_address(address)
+    if isinstance(found, ipaddress.IPv6Address):
+        last = ipaddress.IPv4Address(found.packed[-4:]) if found in _NAT64 else None
+        if (inner := found.ipv4_mapped or found.sixtofour or last) is not None:
+            return is_public(str(inner))
+    return found.is_global and not found.is_multicast
+
+
+def signature(secret: str, message_id: str, timestamp: int, body: str) -> str:
+    """Return the header `webhook-signature`: an HMAC-SHA256 of the message's id, its time and its body."""
+    key = base64.b64decode(secret.removeprefix(WEBHOOK_SECRET_PREFIX))
+    digest = hmac.digest(key, f"{message_id}.{timestamp}.{body}".encode(), hashlib.sha256)
+    return f"v1,{base64.b64encode(digest).decode()}"
+
+
+class _Result(NamedTuple):
+    fault: str  # "": it arrived
+    is_final: bool = False
+
+
+class Webhooks:
+    """Sends what is due, round by round."""
+
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self._store, self._settings = store, settings
+
+    def send_due(self, _now: float) -> None:
+        """Try every message whose turn it is once, all at the same time."""
+        if due := self._store.due_messages():
+            asyncio.run(self._send_all(due))
+
+    async def _send_all(self, due: list[Message]) -> None:
+        results = await asyncio.gather(*(self._send(message) for message in due))
+        for message, result in zip(due, results, strict=True):
+            again = self._store.note_message(message.id, fault=result.fault, is_final=result.is_final)
+            if result.fault:
+                _log.warning("webhook %s: %s; %s", message.id, result.fault, "tried again" if again else "given up")
+
+    async def _send(self, message: Message) -> _Result:
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                return await self._post(message)
+        except TimeoutError:
+            return _Result(f"no answer within {_TIMEOUT_S:g} s")
+        except (
+            OSError,
+            ValueError,
+            httpx2.HTTPError,
+            httpx2.InvalidURL,
+        ) as error:
+            return _Result(str(error) or type(error).__name__)
+
+    async def _post(self, message: Message) -> _Result:
+        url = httpx2.URL(message.url)
+        found = await asyncio.get_running_loop().getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
+        address = str(found[0][4][0])
+        if not self._settings.webhook_private and not is_public(address):
+            return _Result(f"{url.host} leads to an address that is not public", is_final=True)
+        # A proxy of the environment would resolve the name anew; a redirect could lead anywhere.
+        async with httpx2.AsyncClient(trust_env=False, follow_redirects=False, timeout=_TIMEOUT_S) as client:
+            request = client.build_request(
+                "POST",
+                url.copy_with(host=address),
+                content=message.body.encode(),
+                headers={"Host": url.netloc.decode("ascii"), **self._headers(message)},
+                extensions={"sni_hostname": url.host},  # the certificate is the name's
+            )
+            answer = await client.send(request, stream=True)
+            await answer.aclose()  # nobody reads its body
+        if answer.is_success:
+            return _Result("")
+        return _Result(f"{url.host} answered {answer.status_code}", is_final=answer.status_code == _GONE)
+
+    def _headers(self, message: Message) -> dict[str, str]:
+        timestamp, secret = int(time.time()), self._settings.webhook_secret.get_secret_value()
+        return {
+            "Content-Type": "application/json",
+            "webhook-id": message.id,
+            "webhook-timestamp": str(timestamp),
+            "webhook-signature": signature(secret, message.id, timestamp, message.body),
+        }

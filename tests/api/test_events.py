@@ -1,0 +1,264 @@
+"""Streams of events: nothing is lost and nothing comes twice, whoever stops, stalls or comes back."""
+
+import asyncio
+import itertools
+import json
+import socket
+import threading
+from concurrent.futures import Future
+from contextlib import closing
+from urllib.parse import urlsplit
+
+import httpx2
+import pytest
+import uvicorn
+
+from api.client import ApiError, Client
+from api.http.app import create_app
+from api.http.broadcast import Broadcaster
+from api.http.connections import CutStalled
+from api.http.server import Linger, _Server, bind
+from service.control import jobs
+from service.control.processes import wait_until
+from service.job.spec import JobSpec
+from service.wire.views import EventKind
+from tests.patience import PATIENCE_S
+
+SPEC = JobSpec.model_validate({"workload": {"kind": "digits-mlp"}, "budget": {"steps": 100}})
+
+
+class Impatient(CutStalled):
+    stall_s = 0.5
+
+
+@pytest.fixture
+def app(store):
+    return create_app(store)
+
+
+@pytest.fixture
+def served(app):
+    """The application over a real socket, which waits half a second for a reader that does not read."""
+    with bind("127.0.0.1", 0) as bound:
+        server = _Server(uvicorn.Config(app, http=Impatient, log_level="warning", lifespan="off"))
+        server.broadcaster = app.state.broadcaster
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
+        thread.start()
+        assert wait_until(lambda: server.started, timeout_s=PATIENCE_S, every_s=0.01)
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+        server.should_exit = True
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+
+
+@pytest.fixture
+def connected(served, key):
+    with Client(served, key) as client:
+        yield client
+
+
+@pytest.fixture
+def is_heard(app):
+    """Returns once so many readers listen."""
+    broadcaster: Broadcaster = app.state.broadcaster
+
+    def is_heard(num_readers: int) -> None:
+        assert wait_until(lambda: broadcaster.num_readers == num_readers, timeout_s=PATIENCE_S, every_s=0.01)
+
+    return is_heard
+
+
+def say(store, job_id, *reasons):
+    store._on_job(job_id, lambda _, job: [jobs.explain(job, reason) for reason in reasons])
+
+
+def in_thread(function):
+    """Start `function`, and return what waits for its value."""
+    future = Future()
+
+    def run():
+        try:
+            future.set_result(function())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return lambda: future.result(PATIENCE_S)
+
+
+def test_a_reader_hears_what_happens_from_now_on(connected, store, is_heard):
+    job_id = store.add_job(SPEC)[0].id
+    heard = in_thread(lambda: list(itertools.islice(connected.events(job_id), 2)))
+    is_heard(1)
+    store.add_job(SPEC)  # another's
+    say(store, job_id, "one", "two")
+
+    assert [(event.job_id, event.kind, event.data["reason"]) for event in heard()] == [
+        (job_id, EventKind.JOB, "one"),
+        (job_id, EventKind.JOB, "two"),
+    ]
+
+
+def test_a_reader_that_comes_back_goes_on_where_it_was(connected, store):
+    job_id = store.add_job(SPEC)[0].id
+    say(store, job_id, *map(str, range(1200)))  # more than a page of the database
+
+    first = list(itertools.islice(connected.events(after=0), 700))
+    rest = list(itertools.islice(connected.events(after=first[-1].id), 501))
+
+    assert [event.data["reason"] for event in [*first, *rest]] == ["", *map(str, range(1200))]
+
+
+def test_the_client_outlives_a_lost_connection_and_misses_nothing(served, key, store, monkeypatch, is_heard):
+    job_id = store.add_job(SPEC)[0].id
+    with Client(served, key) as client:
+        opened = []
+        stream = client._http.stream
+        monkeypatch.setattr(client._http, "stream", lambda *a, **k: opened.append(stream(*a, **k)) or opened[-1])
+        events = client.events(job_id)
+        heard = in_thread(lambda: [next(events)])
+        is_heard(1)
+        say(store, job_id, "one")
+        [one] = heard()
+
+        heard = in_thread(lambda: [next(events), next(events)])
+        for response in _open_sockets(client):
+            response.shutdown(socket.SHUT_RDWR)
+        is_heard(0)
+        say(store, job_id, "two", "three")
+
+        assert [event.data["reason"] for event in (one, *heard())] == ["one", "two", "three"]
+        assert len(opened) > 1
+
+
+def _open_sockets(client):
+    pool = client._http._transport._pool
+    return [connection._connection._network_stream._sock for connection in pool.connections]
+
+
+def test_a_reader_whose_events_are_gone_is_told_so_and_goes_on_from_now(connected, store, is_heard):
+    job_id = store.add_job(SPEC)[0].id
+    say(store, job_id, *map(str, range(20)))
+    store.prune_events(kept=5)
+    heard = in_thread(lambda: list(itertools.islice(connected.events(after=3), 2)))
+    is_heard(1)
+    say(store, job_id, "later")
+    gap, later = heard()
+
+    assert (gap.kind, gap.data, gap.id) == (EventKind.GAP, {"after": 3}, 21)
+    assert later.data["reason"] == "later"
+
+
+def test_a_silent_stream_gives_signs_of_life_with_the_id_to_go_on_from(served, key, store, monkeypatch):
+    monkeypatch.setattr("api.http.broadcast.HEARTBEAT_S", 0.05)
+    job_id, _ = store.add_job(SPEC)[0].id, store.add_job(SPEC)
+    with httpx2.stream("GET", f"{served}/v1/jobs/{job_id}/events", headers=_asking(key)) as response:
+        lines = list(itertools.islice(response.iter_lines(), 6))
+
+    assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert lines == ["retry: 2000", "id: 2", "", ":", "id: 2", ""]
+
+
+def _asking(key, **more):
+    return {"Authorization": f"Bearer {key}", "Accept": "text/event-stream"} | more
+
+
+def test_what_waits_is_sent_in_one_piece_and_last_event_id_goes_before_after(served, key, store):
+    job_id = store.add_job(SPEC)[0].id
+    say(store, job_id, "one", "two")
+    url, asked = f"{served}/v1/events?after=0", _asking(key, **{"Last-Event-ID": "1"})
+    with httpx2.stream("GET", url, headers=asked) as response:
+        pieces = list(itertools.islice(response.iter_text(), 2))
+
+    *_, events = "".join(pieces).partition("id: 1\n\n")
+    assert [json.loads(line[6:])["data"]["reason"] for line in events.splitlines() if line.startswith("data: ")] == [
+        "one",
+        "two",
+    ]
+
+
+def test_the_same_events_are_paged_json_and_a_bad_id_is_refused(http, store):
+    ids = [store.add_job(SPEC)[0].id for _ in range(3)]
+
+    page = http.get("/v1/events", params={"after": 1, "limit": 1}).json()
+    mine = http.get(f"/v1/jobs/{ids[2]}/events").json()
+
+    assert ([event["job_id"] for event in page["events"]], page["next_after"], page["gap"]) == ([ids[1]], 2, False)
+    assert [event["id"] for event in mine["events"]] == [3]
+    assert http.get("/v1/events", params={"job": "job-0"}).status_code == 404
+    assert http.get("/v1/jobs/job-0/events", headers={"Accept": "text/event-stream"}).status_code == 404
+    assert http.get("/v1/events", headers={"Last-Event-ID": "x"}).status_code == 422
+    assert http.get("/v1/events", params={"after": 2**60}).status_code == 422
+
+
+def test_a_stream_needs_a_key(served):
+    with Client(served, "wt_wrong") as client, pytest.raises(ApiError, match="401"):
+        next(client.events())
+
+
+def test_a_reader_that_stops_reading_is_cut_off_and_harms_nobody(served, connected, key, store, is_heard):
+    job_id = store.add_job(SPEC)[0].id
+    with closing(_stalled(served, key)):
+        heard = in_thread(lambda: list(itertools.islice(connected.events(job_id, after=0), 6001)))
+        is_heard(2)
+        say(store, job_id, *(f"{number} {'x' * 500}" for number in range(6000)))
+
+        assert [event.data["reason"].partition(" ")[0] for event in heard()] == ["", *map(str, range(6000))]
+        is_heard(0)  # the other was cut off, though its peer is still there
+
+
+def _stalled(url, key):
+    """Ask for every event, and never read."""
+    address = urlsplit(url)
+    peer = socket.socket()
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    peer.connect((address.hostname, address.port))
+    head = "".join(f"{name}: {value}\r\n" for name, value in _asking(key).items())
+    peer.sendall(f"GET /v1/events?after=0 HTTP/1.1\r\nHost: here\r\n{head}\r\n".encode())
+    return peer
+
+
+def test_idle_readers_hold_no_connection_to_the_database(served, key, store, is_heard):
+    with closing(_stalled(served, key)), closing(_stalled(served, key)):
+        is_heard(2)
+        assert wait_until(lambda: store._engine.pool.checkedout() == 0, timeout_s=PATIENCE_S, every_s=0.001)
+    is_heard(0)
+
+
+def test_a_stop_of_the_service_ends_every_stream_at_once(app, store, key):
+    """Uvicorn alone would wait for it, here for ever."""
+    with bind("127.0.0.1", 0) as bound:
+        server = _Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
+        server.broadcaster = app.state.broadcaster
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
+        thread.start()
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}/v1/events"
+        with httpx2.stream("GET", url, headers=_asking(key), timeout=PATIENCE_S) as response:
+            pieces = response.iter_text()
+            next(pieces)
+            server.should_exit = True
+
+            assert "".join(pieces) == ""  # whole, by HTTP's own mark of the end
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+
+
+def test_a_service_that_somebody_listens_to_is_needed(store):
+    linger = Linger(store, linger_s=10, now=0)
+
+    assert not linger.is_over(0, 20, num_readers=1)
+    assert not linger.is_over(0, 29)
+    assert linger.is_over(0, 30)
+
+
+def test_a_reader_sees_events_of_the_jobs_alone_that_it_may_see(app, store):
+    mine, _ = (store.add_job(SPEC)[0].id for _ in range(2))
+
+    async def read() -> bytes:
+        stream = app.state.broadcaster.stream(0, job_id=None, kinds=(), may_see=lambda job_id: job_id == mine)
+        async with asyncio.timeout(PATIENCE_S):
+            text = [await anext(stream), await anext(stream)][1]
+        await stream.aclose()
+        return text
+
+    assert asyncio.run(read()).count(b"data: ") == 1

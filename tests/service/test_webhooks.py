@@ -1,0 +1,303 @@
+"""A job's end is told to its webhook: signed, at least once whatever restarts, and to no address that is private."""
+
+import base64
+import hashlib
+import hmac
+import json
+import socket
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from pydantic import ValidationError
+
+from service.control.messages import BACK_OFF_S, MAX_TRIES
+from service.control.processes import wait_until
+from service.control.reconciler import Reconciler
+from service.control.store import Store
+from service.control.webhooks import Webhooks, conflicts, is_public
+from service.job.spec import JobSpec
+from service.settings import Settings, refusals_of
+from service.wire.views import EventKind
+from tests.patience import PATIENCE_S
+from tests.service.fake_ray import Clock, FakeCluster, FakeRay
+
+KEY = bytes(range(32))
+SECRET = f"whsec_{base64.b64encode(KEY).decode()}"
+
+
+class Target:
+    """A server that notes what it is sent, and answers with the statuses it is told, then 204."""
+
+    def __init__(self):
+        self.statuses, self.got = [], []
+        target = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                target.got.append((self.path, dict(self.headers), body))
+                self.send_response(target.statuses.pop(0) if target.statuses else 204)
+                self.send_header("Location", "/elsewhere")
+                self.end_headers()
+
+            do_GET = do_POST
+
+            def log_message(self, *_):
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/hook?a=b"
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def close(self):
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def target():
+    target = Target()
+    yield target
+    target.close()
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return Settings(state_dir=tmp_path, webhook_secret=SECRET, webhook_private=True)
+
+
+@pytest.fixture
+def store(settings, clock, put_sqlite):
+    put_sqlite(settings)
+    store = Store.open(settings, clock=clock)
+    yield store
+    store.close()
+
+
+def spec_for(url):
+    return JobSpec.model_validate({"workload": {"kind": "digits-mlp"}, "budget": {"steps": 1}, "webhook": {"url": url}})
+
+
+def outcomes(store):
+    return [event.data for event in store.events(0, kinds=[EventKind.WEBHOOK]).events]
+
+
+def test_the_message_is_what_the_standard_says_and_its_signature_holds(store, settings, target):
+    job = store.add_job(spec_for(target.url))[0]
+    webhooks = Webhooks(store, settings)
+    webhooks.send_due(0)
+    assert target.got == []  # the job is not over
+    store.cancel(job.id)
+    webhooks.send_due(0)
+    webhooks.send_due(0)
+
+    [(path, headers, body)] = target.got
+    assert path == "/hook?a=b"
+    assert headers["Host"] == target.url.split("/")[2]
+    assert abs(int(headers["webhook-timestamp"]) - time.time()) < 300
+    signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.{body.decode()}".encode()
+    expected = base64.b64encode(hmac.new(KEY, signed, hashlib.sha256).digest()).decode()
+    assert headers["webhook-signature"] == f"v1,{expected}"
+    message = json.loads(body)
+    assert (message["type"], message["data"]["job_id"], message["data"]["state"]) == (
+        "job.cancelled",
+        job.id,
+        "cancelled",
+    )
+    assert outcomes(store) == [{"outcome": "delivered", "tries": 1, "reason": ""}]
+
+
+def test_a_message_outlives_a_restart_between_the_end_and_its_delivery(store, settings, clock, target):
+    store.cancel(store.add_job(spec_for(target.url))[0].id)
+    store.close()
+
+    again = Store.open(settings, clock=clock)
+    for _ in range(3):
+        Webhooks(again, settings).send_due(0)
+        clock.now += 10 * BACK_OFF_S
+
+    assert len(target.got) == 1
+    again.close()
+
+
+def test_a_try_that_nobody_noted_is_made_again_as_the_same_message(store, settings, clock, target):
+    store.cancel(store.add_job(spec_for(target.url))[0].id)
+    [lost] = store.due_messages()  # whoever took it was killed
+    webhooks = Webhooks(store, settings)
+
+    webhooks.send_due(0)
+    assert target.got == []
+    clock.now += BACK_OFF_S
+    webhooks.send_due(0)
+
+    assert [headers["webhook-id"] for _, headers, _ in target.got] == [lost.id]
+
+
+def test_a_target_that_fails_is_tried_again_and_given_up_at_last(store, settings, clock, target):
+    target.statuses = [500] * 99
+    store.cancel(store.add_job(spec_for(target.url))[0].id)
+    webhooks = Webhooks(store, settings)
+
+    for _ in range(MAX_TRIES + 3):
+        webhooks.send_due(0)
+        clock.now += BACK_OFF_S * 4**MAX_TRIES
+
+    assert len(target.got) == MAX_TRIES
+    assert outcomes(store) == [{"outcome": "failed", "tries": MAX_TRIES, "reason": "127.0.0.1 answered 500"}]
+
+
+def test_a_redirect_is_not_followed(store, settings, target):
+    target.statuses = [307]
+    store.cancel(store.add_job(spec_for(target.url))[0].id)
+
+    Webhooks(store, settings).send_due(0)
+
+    assert [path for path, _, _ in target.got] == ["/hook?a=b"]
+
+
+def test_a_target_that_is_gone_is_not_asked_again(store, settings, clock, target):
+    target.statuses = [410]
+    store.cancel(store.add_job(spec_for(target.url))[0].id)
+    webhooks = Webhooks(store, settings)
+
+    for _ in range(2):
+        webhooks.send_due(0)
+        clock.now += 10 * BACK_OFF_S
+
+    assert len(target.got) == 1
+    assert [each["outcome"] for each in outcomes(store)] == ["failed"]
+
+
+def test_a_name_that_leads_to_a_private_address_at_delivery_is_refused(store, settings, target, monkeypatch):
+    """As a name does that was public when the job was submitted."""
+    port = target.url.split(":")[2].partition("/")[0]
+    store.cancel(store.add_job(spec_for(f"http://public.example:{port}/"))[0].id)
+    answer = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", int(port)))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answer)
+
+    Webhooks(store, settings.model_copy(update={"webhook_private": False})).send_due(0)
+
+    assert target.got == []
+    [said] = outcomes(store)
+    assert (said["outcome"], said["reason"]) == ("failed", "public.example leads to an address that is not public")
+
+
+def test_a_name_is_resolved_once(store, settings, target, monkeypatch):
+    port = target.url.split(":")[2].partition("/")[0]
+    store.cancel(store.add_job(spec_for(f"http://once.example:{port}/"))[0].id)
+    asked, resolve = [], socket.getaddrinfo
+
+    def once(host, *args, **options):
+        asked.append(host)
+        return resolve("127.0.0.1" if host == "once.example" else host, *args, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", once)
+    Webhooks(store, settings).send_due(0)
+
+    assert [headers["Host"] for _, headers, _ in target.got] == [f"once.example:{port}"]
+    assert asked.count("once.example") == 1
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *(
+            "127.0.0.1",
+            "10.1.2.3",
+            "192.168.0.1",
+            "172.16.0.1",
+            "169.254.169.254",
+            "100.64.0.1",
+            "0.0.0.0",
+            "224.0.0.1",
+        ),
+        *("::1", "fe80::1", "fd00::1", "::ffff:10.0.0.1", "64:ff9b::a00:1", "2002:a00:1::1", "::", "ff02::1"),
+    ],
+)
+def test_an_address_that_is_not_of_the_internet_is_not_public(address):
+    assert not is_public(address)
+
+
+@pytest.mark.parametrize("address", ["1.1.1.1", "2606:4700::1111", "::ffff:1.1.1.1", "64:ff9b::101:101"])
+def test_an_address_of_the_internet_is_public(address):
+    assert is_public(address)
+
+
+@pytest.mark.parametrize(
+    ("url", "word"),
+    [
+        ("http://example.com/", "https"),
+        ("https://127.0.0.1/", "not public"),
+        ("https://[::ffff:127.0.0.1]:8080/", "not public"),
+        ("https://localhost/", "not public"),
+        ("https://169.254.169.254/latest/meta-data", "not public"),
+    ],
+)
+def test_a_target_that_is_refused_at_submission_says_what_is_allowed(url, word):
+    [problem] = conflicts(spec_for(url), Settings(webhook_secret=SECRET))
+
+    assert (problem.pointer, problem.value) == ("/webhook/url", url)
+    assert word in problem.message and "WIRETUNE_WEBHOOK_PRIVATE" in problem.message
+    assert conflicts(spec_for(url), Settings(webhook_secret=SECRET, webhook_private=True)) == []
+
+
+def test_an_address_that_is_none_is_refused():
+    assert "999.1.1.1" in conflicts(spec_for("https://999.1.1.1/"), Settings(webhook_secret=SECRET))[0].message
+
+
+def test_a_service_without_a_secret_takes_no_webhook_and_one_with_a_secret_does():
+    spec = spec_for("https://example.com/hook")
+
+    assert "WIRETUNE_WEBHOOK_SECRET" in conflicts(spec, Settings())[0].message
+    assert conflicts(spec, Settings(webhook_secret=SECRET)) == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("ftp://example.com/", "https://user:word@example.com/", "https://", "https://a b/", "https://ü.example/"),
+        *("https://example.com:99999/", "https://example.com\\@10.0.0.1/", "//example.com/", "https://a/\x00"),
+    ],
+)
+def test_what_is_no_plain_url_is_refused_with_what_is_allowed(url):
+    with pytest.raises(ValidationError, match="https://HOST"):
+        spec_for(url)
+
+
+@pytest.mark.parametrize("secret", ["whsec_", "whsec_AAAA", "hunter2", f"whsec_{'A' * 120}", "whsec_%%%"])
+def test_a_bad_secret_is_refused_and_never_shown(secret, monkeypatch):
+    monkeypatch.setenv("WIRETUNE_WEBHOOK_SECRET", secret)
+
+    with pytest.raises(ValidationError) as refused:
+        Settings()
+
+    [line] = refusals_of(refused.value)
+    assert "WIRETUNE_WEBHOOK_SECRET" in line and "24 to 64" in line
+    assert secret.removeprefix("whsec_") == "" or secret not in line + str(refused.value)
+    assert SECRET not in repr(Settings(webhook_secret=SECRET))
+
+
+def test_the_service_sends_what_is_due_and_deletes_old_events_by_itself(store, settings, clock, target):
+    store.cancel(store.add_job(spec_for(target.url))[0].id)
+    pruned = threading.Event()
+    store.prune_events = lambda _now: pruned.set()
+    reconciler = Reconciler(store, settings, api_url="", ray=FakeCluster(FakeRay()), clock=clock)
+
+    reconciler.start(interval_s=0.01)
+
+    assert wait_until(lambda: outcomes(store) and pruned.is_set(), timeout_s=PATIENCE_S, every_s=0.01)
+    reconciler.stop()
+    assert len(target.got) == 1
+
+
+def test_a_message_of_a_job_is_claimed_by_one_of_two_callers(store, target):
+    store.cancel(store.add_job(spec_for(target.url))[0].id)
+
+    assert [len(store.due_messages()), len(store.due_messages())] == [1, 0]
