@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import Any, BinaryIO, Self, TypeVar
+from typing import Any, BinaryIO, Literal, Self, TypeVar
 
 import httpx2
 from pydantic import BaseModel, TypeAdapter
@@ -158,9 +158,20 @@ class Client:
         """Return what an attempt, by default the last, has printed, from byte `offset` on."""
         return self._get(f"/v1/jobs/{job_id}/logs", attempt=attempt, offset=offset)
 
-    def save_weights(self, job_id: str, out: BinaryIO, *, arm: str | None = None, seed: int | None = None) -> None:
-        """Write a trial's safetensors file to `out`; by default that of the first arm and seed."""
-        self._save(f"/v1/jobs/{job_id}/weights", out, arm=arm, seed=seed)
+    def save_weights(
+        self,
+        job_id: str,
+        out: BinaryIO,
+        *,
+        arm: str | None = None,
+        seed: int | None = None,
+        which: Literal["best", "last"] | None = None,
+    ) -> None:
+        """Write a trial's safetensors file to `out`; by default that of the first arm and seed.
+
+        `which`: of the best evaluated state, or of the end; None: as the job's `checkpoint.export` says.
+        """
+        self._save(f"/v1/jobs/{job_id}/weights", out, arm=arm, seed=seed, which=which)
 
     def save_metrics(self, job_id: str, out: BinaryIO, *, arm: str | None = None, seed: int | None = None) -> None:
         """Write every point of every series to `out`, as CSV; by default of all trials."""

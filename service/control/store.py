@@ -184,7 +184,9 @@ class Store:
             z_scores = {trial.id: queries.z_scores(session, trial.id) for trial in found}
             reasons = {trial.id: queries.unsearched(session, trial.id) for trial in found}
             trials = [queries.trial_view(trial) for trial in found]
-            return job_report(job, trials, curves, z_scores=z_scores, unsearched=reasons)
+            metric = job.spec.objective.metric
+            heart = {trial.id: queries.overfitted(session, trial, metric) for trial in found}
+            return job_report(job, trials, curves, z_scores=z_scores, unsearched=reasons, overfitted=heart)
 
     # Verbs: each raises PreconditionFailed where the job is in none of the `versions` that its user has seen
 
