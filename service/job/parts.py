@@ -49,11 +49,14 @@ class Workers(Config):
     )
     cpus: float = Field(1.0, gt=0, le=1024, description="per worker")
     gpus: float = Field(0.0, ge=0, le=64, description="per worker; several are whole ones")
-    reply_timeout_s: float = Field(
-        300.0,
+    start_timeout_s: float = Field(
+        600.0,
         gt=0,
         le=86_400,
-        description="longest that a worker may load data, evaluate, or read or write a checkpoint",
+        description="longest that a worker may take to start: its process, imports, its data and its model",
+    )
+    reply_timeout_s: float = Field(
+        300.0, gt=0, le=86_400, description="longest that a worker may evaluate, or read or write a checkpoint"
     )
     timeout_s: float = Field(
         60.0,
@@ -247,6 +250,7 @@ class JobParts(Config):
             precision=self.precision,
             threads=max(1, min(int(self.workers.cpus), MAX_THREADS)),
             collective_timeout_s=self.workers.timeout_s,
+            start_timeout_s=self.workers.start_timeout_s,
             reply_timeout_s=self.workers.reply_timeout_s,
         )
         return TrialSpec.model_construct(
