@@ -189,12 +189,13 @@ def test_a_driver_that_reports_while_its_workers_start_has_their_time_too(store,
     tick(20)
 
     lived_s = 0
-    while store.job(job_id).attempt == 1 and lived_s < 2000:
+    while store.job(job_id).state is JobState.STARTING and lived_s < 2000:
         store.renew(job_id, 1)
         tick(10)
         lived_s += 10
 
     assert 0 < lived_s - RULES[JobState.STARTING].deadline_s - make_spec().workers.start_timeout_s <= 40
+    assert RULES[JobState.STARTING].on_deadline in store.job(job_id).reason
 
 
 @pytest.mark.parametrize("ray_address", [None, "http://head:8265"])
