@@ -158,7 +158,7 @@ def _larger(spec: JobSpec, caps: Budget, *, was_stopped: bool) -> Budget:
         message = "a job with `lanes.after: insurance` cannot be extended: both its lines have ended; clone it instead"
         problems.append(Problem(pointer="", message=message))
     elif not problems and not was_stopped and given.items() <= before.items():
-        message = f"nothing is larger: the job has {_caps(before)} and did not end before"
+        message = f"nothing is larger: the job has {_caps(before)}: give more"
         problems.append(Problem(pointer="", message=message))
     if problems:
         raise InvalidJob(problems)
