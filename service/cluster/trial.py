@@ -54,6 +54,8 @@ def train(
         before = Resume.model_validate(resume).within(spec.budget) if resume else None
         begun = _go_on(state, before) if before else _start(state, prior)
         while any(begun) or not state.is_over():
+            if state.fails_before_any_update():
+                return _finish(state, "diverged")
             commit = begun.commit or search_stage(state, begun.search)
             if begun.commit is None and commit.decision.stage == 0:
                 _employ_spare_lanes(state)

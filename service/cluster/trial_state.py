@@ -156,6 +156,11 @@ class TrialState:
         ends_early = self.requests.is_stop() or self.is_stale()
         return ends_early or segment_length.is_reached(until, self.spent(), self.cost)
 
+    def fails_before_any_update(self) -> bool:
+        """Return whether a commit diverged in the run's first step, of which no learning rate has an effect yet."""
+        values = self.diverged_values
+        return self.progress.diverged_step == 0 and values is not None and values.contender is None
+
     def is_stale(self) -> bool:
         """Return whether as many evaluations in a row were no better as the job has patience for."""
         patience = self.spec.objective.patience

@@ -21,7 +21,7 @@ class Worsening(NamedTuple):
 
     @property
     def share(self) -> float:
-        """What it lost, as a share of its best value."""
+        """The loss of quality, as a share of the best value."""
         return abs(self.last - self.best) / abs(self.best)
 
 

@@ -222,7 +222,7 @@ class Divergence(Record):
 
 
 class RunEnd(BaseModel):
-    """How a run ended, and which state gave the weights: as it is reported, and as it is shown."""
+    """The end of a run, and the state that gave the weights: as they are reported, and as they are shown."""
 
     exported_step: int | None = Field(None, description="committed steps behind the weights; null: all of them")
     end_validation_loss: float | None = Field(

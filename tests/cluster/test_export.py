@@ -166,6 +166,19 @@ def test_a_run_that_ended_early_goes_on_with_a_larger_budget(train: Callable[...
     assert finished.bill.steps == 240 + 5 * 30
 
 
+@pytest.mark.parametrize("kind", ["fixed", "bo", "local", "autolrs"])
+def test_a_run_whose_first_step_fails_tries_no_other_rate(
+    kind: str, tmp_path: Path, arithmetic_group: Callable[..., Any]
+) -> None:
+    sink, spec = Memory(), digits_trial(controller={"kind": kind}, optimizer={"kind": "sgd", "learning_rate": 0.1})
+
+    trial.train(spec, arithmetic_group(limit=-1, patience=0), sink, trial_id="t", storage_url=f"file://{tmp_path}")
+
+    finished, closed = _finished(sink), sink.of(StageClosed)
+    assert finished.outcome == "diverged" and finished.divergence is not None and finished.divergence.step == 0
+    assert len(closed) == 1
+
+
 def test_evaluations_of_steps_that_are_taken_back_use_up_patience_too() -> None:
     progress = Progress()
     progress.note_evaluation(0.5)

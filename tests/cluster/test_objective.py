@@ -27,6 +27,7 @@ def train(tmp_path: Path) -> Train:
         sink: Memory | None = None,
         *,
         rate: float = 0.1,
+        every_seconds: float = 60.0,
         resume: dict[str, Any] | None = None,
         **objective: Any,
     ) -> Memory:
@@ -35,7 +36,7 @@ def train(tmp_path: Path) -> Train:
             optimizer={"kind": "sgd", "learning_rate": rate, "momentum": 0.9},
             exchange={"kind": "topk", "density": 0.5},
             controller={"kind": "fixed"},
-            checkpoint={"export": "best", "keep": 1, "every_seconds": 1e-9},
+            checkpoint={"export": "best", "keep": 1, "every_seconds": every_seconds},
             objective={"every": 10} | objective,
             budget={"steps": 400},
         )
@@ -48,7 +49,7 @@ def train(tmp_path: Path) -> Train:
 
 
 class Cut(Memory):
-    """Ends the attempt as soon as a checkpoint is stored after so many evaluations that were no better."""
+    """Ends the attempt with the first checkpoint after so many evaluations in a row that were no better."""
 
     def __init__(self, num_stale: int) -> None:
         super().__init__()
@@ -76,7 +77,7 @@ def test_a_run_cut_off_while_its_patience_wears_out_ends_with_the_same_weights_b
 
     cut = Cut(2)
     with pytest.raises(Stopped):
-        train("LearnedByHeart", cut, **objective)
+        train("LearnedByHeart", cut, every_seconds=1e-9, **objective)  # a checkpoint after every push
     resumed, *weights = _end(train("LearnedByHeart", **objective, resume=cut.of(Checkpointed)[-1].resume))
 
     assert weights == [best, last]
