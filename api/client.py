@@ -3,7 +3,7 @@
 import time
 from collections.abc import Collection, Iterator, Mapping
 from types import TracebackType
-from typing import Any, BinaryIO, Self, TypeVar
+from typing import Any, BinaryIO, Literal, Self, TypeVar
 
 import httpx2
 from pydantic import BaseModel, TypeAdapter
@@ -26,6 +26,8 @@ from service.wire.views import (
     TrialView,
     Validated,
 )
+from trainers import overload
+from trainers.overload import explained
 
 T = TypeVar("T")
 Spec = JobSpec | Mapping[str, Any]
@@ -51,11 +53,11 @@ class ApiError(Exception):
 
 
 class Unreachable(Exception):
-    """Nothing answers at the service's URL."""
+    """Nothing answers at the service's URL; `overload` of the machine may be why."""
 
-    def __init__(self, url: str, cause: Exception) -> None:
-        self.url = url
-        super().__init__(f"no Wiretune service answers at {url}: {cause}")
+    def __init__(self, url: str, cause: Exception, overload: str | None = None) -> None:
+        self.url, self.overload = url, overload
+        super().__init__(explained(f"no Wiretune service answers at {url}: {cause}", overload))
 
 
 def is_passing(error: ApiError | Unreachable) -> bool:
@@ -74,12 +76,12 @@ class Client:
 
     def __init__(self, url: str, key: str, *, timeout_s: float = 10.0) -> None:
         self.url = url.rstrip("/")
-        is_local = httpx2.URL(self.url).host in _LOOPBACK
+        self._is_local = httpx2.URL(self.url).host in _LOOPBACK
         self._http = httpx2.Client(
             base_url=self.url,
             headers={"Authorization": f"Bearer {key}"},
             timeout=timeout_s,
-            trust_env=not is_local,  # a proxy of the environment does not lead back to this machine
+            trust_env=not self._is_local,  # a proxy of the environment does not lead back to this machine
         )
 
     def __enter__(self) -> Self:
@@ -207,9 +209,20 @@ class Client:
         """Return what an attempt, by default the last, has printed, from byte `offset` on."""
         return self._get(f"/v1/jobs/{job_id}/logs", attempt=attempt, offset=offset)
 
-    def save_weights(self, job_id: str, out: BinaryIO, *, arm: str | None = None, seed: int | None = None) -> None:
-        """Write a trial's safetensors file to `out`; by default that of the first arm and seed."""
-        self._save(f"/v1/jobs/{job_id}/weights", out, arm=arm, seed=seed)
+    def save_weights(
+        self,
+        job_id: str,
+        out: BinaryIO,
+        *,
+        arm: str | None = None,
+        seed: int | None = None,
+        which: Literal["best", "last"] | None = None,
+    ) -> None:
+        """Write a trial's safetensors file to `out`; by default that of the first arm and seed.
+
+        `which`: of the best evaluated state, or of the end; None: as the job's `checkpoint.export` says.
+        """
+        self._save(f"/v1/jobs/{job_id}/weights", out, arm=arm, seed=seed, which=which)
 
     def save_metrics(self, job_id: str, out: BinaryIO, *, arm: str | None = None, seed: int | None = None) -> None:
         """Write every point of every series to `out`, as CSV; by default of all trials."""
@@ -307,13 +320,18 @@ class Client:
                 for chunk in response.iter_bytes():
                     out.write(chunk)
         except httpx2.HTTPError as error:
-            raise Unreachable(self.url, error) from error
+            raise self._unreachable(error) from error
+
+    def _unreachable(self, error: httpx2.HTTPError) -> Unreachable:
+        """Return the failure, of a machine that is too busy to answer as such."""
+        is_late = self._is_local and isinstance(error, httpx2.TimeoutException)
+        return Unreachable(self.url, error, overload.here() if is_late else None)
 
     def _send(self, method: str, path: str, **options: Any) -> bytes:
         try:
             response = self._http.request(method, path, **options)
         except httpx2.HTTPError as error:
-            raise Unreachable(self.url, error) from error
+            raise self._unreachable(error) from error
         if response.is_success:
             return response.content
         raise _refusal(response)

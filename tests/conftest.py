@@ -12,6 +12,7 @@ from service.control.models import Base
 from service.settings import Settings
 from tests.patience import crowd
 from tests.postgres_server import HOW_TO_GET_ONE, VARIABLE, Databases, Server, find_programs
+from trainers import overload
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -20,6 +21,21 @@ def pytest_runtest_protocol(item: pytest.Item) -> None:
     alone_s = item.config.getoption("timeout") or float(item.config.getini("timeout"))
     if item.get_closest_marker("timeout") is None:
         item.add_marker(pytest.mark.timeout(alone_s * crowd()))
+
+
+@pytest.fixture(autouse=True)
+def idle_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What else this machine does changes no message."""
+    monkeypatch.setattr(overload, "here", lambda: None)
+
+
+@pytest.fixture
+def busy_machine(idle_machine: None, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The clause on this machine, at a load of 40 on 2 cores."""
+    said = overload.at(40.0, 2)
+    assert said is not None
+    monkeypatch.setattr(overload, "here", lambda: said)
+    return said
 
 
 @pytest.fixture(scope="session")

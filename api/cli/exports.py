@@ -25,6 +25,11 @@ class What(StrEnum):
     ALL = "all"
 
 
+class Which(StrEnum):
+    BEST = "best"
+    LAST = "last"
+
+
 #: Where each goes by default; everything goes to a folder of the job's name.
 DEFAULT_NAMES = {
     What.SCHEDULE: "schedule.json",
@@ -40,6 +45,7 @@ class Selection(NamedTuple):
     job_id: str
     arm: str | None = None
     seed: int | None = None
+    which: Which | None = None  # of a trial's weights
 
 
 class Written(NamedTuple):
@@ -69,7 +75,7 @@ def write_all(client: Client, chosen: Selection, folder: Path) -> Iterator[Writt
     for what in (What.METRICS, What.REPORT):
         yield write(client, chosen, what, folder / DEFAULT_NAMES[what])
     for trial in trials:
-        own = Selection(chosen.job_id, trial.arm, trial.seed)
+        own = chosen._replace(arm=trial.arm, seed=trial.seed)
         own_folder = folder / f"{trial.arm}-seed-{trial.seed}"
         own_folder.mkdir(exist_ok=True)
         for what in (What.SCHEDULE, What.WEIGHTS):
@@ -103,7 +109,7 @@ def _complete(out: Path) -> Iterator[BinaryIO]:
 
 def _fetch(client: Client, chosen: Selection, what: What, file: BinaryIO, *, as_parquet: bool) -> str:
     """Write one thing into `file`; return what it is, for a person."""
-    job_id, arm, seed = chosen
+    job_id, arm, seed, which = chosen
     if what is What.SCHEDULE:
         schedule = client.schedule(job_id, arm=arm, seed=seed)
         file.write(f"{schedule.model_dump_json(indent=2)}\n".encode())
@@ -113,8 +119,8 @@ def _fetch(client: Client, chosen: Selection, what: What, file: BinaryIO, *, as_
         file.write(f"{client.report(job_id).model_dump_json(indent=2)}\n".encode())
         return "every trial's result, and every arm's over its seeds"
     if what is What.WEIGHTS:
-        client.save_weights(job_id, file, arm=arm, seed=seed)
-        return f"weights of {_whose(chosen)}"
+        client.save_weights(job_id, file, arm=arm, seed=seed, which=which.value if which else None)
+        return f"{f'{which} ' if which else ''}weights of {_whose(chosen)}"
     if not as_parquet:
         client.save_metrics(job_id, file, arm=arm, seed=seed)
         return "every point, as CSV"

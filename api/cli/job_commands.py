@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 
 from api.cli import explanation, exports, figures, report
-from api.cli.exports import DEFAULT_NAMES, Selection, What
+from api.cli.exports import DEFAULT_NAMES, Selection, What, Which
 from api.cli.runs import follow, say
 from api.cli.terminal import (
     FAILED,
@@ -217,6 +217,9 @@ def export(
     what: Annotated[What, typer.Option(help="what to write")] = What.SCHEDULE,
     arm: Annotated[str | None, typer.Option(help="default: the first; of metrics and all: every one")] = None,
     seed: Annotated[int | None, typer.Option(help="default: the first; of metrics and all: every one")] = None,
+    which: Annotated[
+        Which | None, typer.Option(help="weights of the best state, or of the end; default: what the job exports")
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -230,13 +233,15 @@ def export(
     """Write results to files: the learned schedule, for any training script; every metric; weights; the report."""
     if what is What.REPORT and (arm is not None or seed is not None):
         fail("a report is of the whole job; leave out --arm and --seed, or export --what schedule, metrics or weights")
+    if which is not None and what not in (What.WEIGHTS, What.ALL):
+        fail("--which is for weights; leave it out, or export --what weights")
     out = out or Path(DEFAULT_NAMES.get(what, job))
     if what is not What.ALL:
         require_writable(out)
     elif out == STANDARD:
         fail("--what all writes a folder; name it with --out")
     with open_client(url, key) as client:
-        chosen = Selection(job, arm, seed)
+        chosen = Selection(job, arm, seed, which)
         written = (
             exports.write_all(client, chosen, out) if what is What.ALL else [exports.write(client, chosen, what, out)]
         )

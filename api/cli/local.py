@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,8 +15,10 @@ import httpx2
 from service.control import embedded, processes
 from service.control.database import prepare_state_dir
 from service.settings import Settings
+from trainers import overload
 
 START_S = 60.0
+ANSWER_S = 10.0
 STOP_S = 90.0
 _POLL_S = 0.05
 _TAIL_BYTES = 2000
@@ -35,13 +38,16 @@ class LocalServerError(Exception):
 
 
 def running_server(settings: Settings) -> Server | None:
-    """Return the server that serves the state dir, if one is up and answers."""
+    """Return the server that serves the state dir, if one is up. Raises `LocalServerError` if it does not answer."""
     found = _announced(settings.state_dir)
     if found is None:
         return None
     try:
-        if not httpx2.get(f"{found.url}/healthz", timeout=2.0, trust_env=False).is_success:
+        if not httpx2.get(f"{found.url}/healthz", timeout=ANSWER_S, trust_env=False).is_success:
             return None
+    except httpx2.TimeoutException as error:
+        late = f"the service at {found.url} (process {found.pid}) is up and did not answer within {ANSWER_S:g} s"
+        raise LocalServerError(overload.explained(late, overload.here())) from error
     except httpx2.HTTPError:
         return None
     return Server(found.url, (settings.state_dir / "api_key").read_text().strip())
@@ -79,15 +85,20 @@ def start_server(settings: Settings, *, linger_s: float | None = None) -> Server
 
 
 def _await_answer(settings: Settings, process: "subprocess.Popen[bytes]", log: Path) -> Server:
-    settled = processes.wait_until(
-        lambda: running_server(settings) or process.poll() is not None, timeout_s=START_S, every_s=_POLL_S
-    )
+    def look() -> Server | bool:
+        with suppress(LocalServerError):  # it is up, and busy
+            if (server := running_server(settings)) is not None:
+                return server
+        return process.poll() is not None
+
+    settled = processes.wait_until(look, timeout_s=START_S, every_s=_POLL_S)
     if isinstance(settled, Server):
         return settled
     if settled:
         code = process.returncode
         raise LocalServerError(f"the server ended at once (exit code {code}):\n{_tail(log)}")
-    raise LocalServerError(f"the server did not answer within {START_S:.0f} s; see {log}:\n{_tail(log)}")
+    late = overload.explained(f"the server did not answer within {START_S:.0f} s", overload.here())
+    raise LocalServerError(f"{late}; see {log}:\n{_tail(log)}")
 
 
 def stop_server(settings: Settings) -> str:

@@ -188,7 +188,7 @@ def options_table(report: JobReport, spec: JobSpec) -> Table:
 def arms_table(report: JobReport) -> Table:
     """Return every arm's means over its finished seeds, with their intervals; the best arm is marked."""
     metrics = sorted(report.metric_directions)
-    title = f"Arms over seeds (mean ± {report.confidence:.0%} interval; * lowest loss)"
+    title = f"Arms over seeds (mean ± {report.confidence:.0%} interval; * best {report.metric})"
     table = _table(title, "arm", "seeds", "val. loss", *metrics, "sent", "to the target", "diverged")
     for arm in report.arms:
         table.add_row(

@@ -156,6 +156,6 @@ def refusals() -> Iterator[None]:
     except ApiError as error:
         fail(str(error), code=REFUSED if error.status < 500 else FAILED)
     except Unreachable as error:
-        fail(f"{error}\n{_HOW_TO_REACH_ONE}", code=FAILED)
+        fail(str(error) if error.overload else f"{error}\n{_HOW_TO_REACH_ONE}", code=FAILED)
     except (LocalServerError, WiretuneError) as error:
         fail(str(error), code=FAILED)

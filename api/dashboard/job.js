@@ -134,7 +134,7 @@ function interval(estimate, write) {
 function armTable(report) {
   const metrics = Object.keys(report.metric_directions).sort();
   const caption = `Means over finished seeds ± ${100 * report.confidence} % interval; target: where the worst arm ended`;
-  const name = (arm) => (arm.arm === report.best_arm ? element("b", {}, `${arm.arm} (lowest loss)`) : arm.arm);
+  const name = (arm) => (arm.arm === report.best_arm ? element("b", {}, `${arm.arm} (best ${report.metric})`) : arm.arm);
   return table(caption, [
     ["arm", name, ""],
     ["controller", (arm) => arm.controller, ""],
@@ -231,8 +231,10 @@ function onChange(draw) {
 }
 
 // What there is to download of a trial.
-const offer = ({ trial_id, label, arm, seed, weights_url }, decidedIds) =>
-  ({ trial_id, label, arm, seed, has_schedule: decidedIds.includes(trial_id), has_weights: weights_url !== null });
+const offer = ({ trial_id, label, arm, seed, weights_url, last_weights_url }, decidedIds) => ({
+  trial_id, label, arm, seed, has_schedule: decidedIds.includes(trial_id), has_weights: weights_url !== null,
+  has_last: last_weights_url !== null,
+});
 
 function fileLines(id, { attempt, trials }) {
   const ofJob = element("p", { class: "files" }, "Of the whole job: ",
@@ -241,10 +243,11 @@ function fileLines(id, { attempt, trials }) {
   return [ofJob, ...trials.filter((trial) => trial.has_schedule || trial.has_weights).map((trial) => trialLine(id, trial))];
 }
 
-function trialLine(id, { trial_id, label, arm, seed, has_schedule, has_weights }) {
+function trialLine(id, { trial_id, label, arm, seed, has_schedule, has_weights, has_last }) {
   return element("p", { class: "files" }, `Of ${label}: `,
     has_schedule ? fileButton(id, "schedule", { arm, seed }, `${trial_id}.schedule.json`) : null,
-    has_weights ? fileButton(id, "weights", { arm, seed }, `${trial_id}.weights.safetensors`) : null);
+    has_weights ? fileButton(id, "weights", { arm, seed }, `${trial_id}.weights.safetensors`) : null,
+    has_last ? fileButton(id, "weights", { arm, seed, which: "last" }, `${trial_id}.last.weights.safetensors`, "weights of its end") : null);
 }
 
 function fileButton(id, what, parameters, name, label = what) {

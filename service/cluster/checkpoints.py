@@ -54,9 +54,9 @@ class Keeper:
             require_room(url, num_more=self.keep + _NUM_BESIDES - len(self.saved))
         return url
 
-    def export(self) -> str:
-        """Write the weights (for Schedule-Free: of the averaged iterate) and return their URL."""
-        url = f"{self.root}/weights.safetensors"
+    def export(self, folder: str = "") -> str:
+        """Write the weights (for Schedule-Free: of the averaged iterate) to `folder` and return their URL."""
+        url = f"{self.root}/{folder}weights.safetensors"
         self.group.export(url)
         return url
 

@@ -8,7 +8,7 @@ from service.cluster.probe_ends import BEST
 from service.cluster.reports import Pushed
 from service.cluster.search_stage import keep_segment
 from service.cluster.trial_ledger import BEST_SPACING, OpenCommit
-from service.cluster.trial_state import TrialState, finite_or_worst
+from service.cluster.trial_state import TrialState
 from service.cluster.warm_up import STAGE
 from service.wire.records import StageClosed
 
@@ -52,6 +52,7 @@ def close_stage(state: TrialState, commit: OpenCommit, course: Course) -> None:
     state.strategy.tell(ended)
     if measured.diverged:
         state.diverged_values = commit.decision.values
+        state.progress.diverged_step = state.stage.progress.step + measured.num_steps
     if not is_kept:
         state.cost = state.cost if state.is_over() else None
         state.group.restore(STAGE)
@@ -107,13 +108,13 @@ def _look(state: TrialState, commit: OpenCommit) -> Course:
 
 
 def _is_better_than_start(state: TrialState) -> bool:
-    """Return whether the commit's end has the lower validation loss; the group is left there."""
+    """Return whether the commit's end is the better state by the objective; the group is left there."""
     state.group.snapshot(BEST)
     end = state.evaluate()
     state.group.restore(STAGE)
     start = state.evaluate()
     state.group.restore(BEST)
-    return finite_or_worst(end.loss) < finite_or_worst(start.loss)
+    return state.judge.rank(end) < state.judge.rank(start)
 
 
 def _hold_steady(state: TrialState, commit: OpenCommit, until: Allowance) -> None:

@@ -71,4 +71,5 @@ class Resume(BaseModel):
             return self
         commit = self.open_commit and self.open_commit.stretched(before, budget)
         journal = {**self.journal, "budget": budget.model_dump(mode="json")}
-        return self.model_copy(update={"journal": journal, "open_commit": commit})
+        progress = self.progress.model_copy(update={"num_stale": 0})  # else it would end at once
+        return self.model_copy(update={"journal": journal, "open_commit": commit, "progress": progress})

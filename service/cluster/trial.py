@@ -4,7 +4,7 @@ Calls go down and values come back: the strategy returns candidates and decision
 `commit_stage` how it ended. Each acts on the run's `TrialState`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from search import strategies
@@ -18,10 +18,10 @@ from service.cluster.reports import Sink
 from service.cluster.resume import OpenSearch, Resume, StageStart
 from service.cluster.search_stage import is_to_join, search_stage
 from service.cluster.trial_ledger import Best, OpenCommit
-from service.cluster.trial_state import SecondLine, TrialState, finite_or_worst
+from service.cluster.trial_state import SecondLine, TrialState
 from service.cluster.warm_up import STAGE, opening_space
 from service.job.parts import TrialSpec
-from service.wire.records import TrialFinished
+from service.wire.records import Divergence, TrialFinished
 from trainers.segment import Evaluation
 from trainers.training.group import Group
 from trainers.workload import WorkloadError
@@ -54,6 +54,8 @@ def train(
         before = Resume.model_validate(resume).within(spec.budget) if resume else None
         begun = _go_on(state, before) if before else _start(state, prior)
         while any(begun) or not state.is_over():
+            if state.fails_before_any_update():
+                return _finish(state, "diverged")
             commit = begun.commit or search_stage(state, begun.search)
             if begun.commit is None and commit.decision.stage == 0:
                 _employ_spare_lanes(state)
@@ -158,20 +160,22 @@ class Ending(NamedTuple):
 
     line: TrialState
     evaluation: Evaluation  # of what is kept
-    end_loss: float
-    exported: Best | None  # None: the weights are those of the end
+    end: Evaluation
+    exported: Best | None = None  # None: the weights are those of the end
+    last_weights_url: str | None = None
 
 
 def _ending(line: TrialState) -> Ending:
-    """Evaluate what the clock has stopped at, and go to the best checkpoint where that has the lower loss."""
+    """Evaluate what the clock has stopped at, and go to the best checkpoint where that is better by the objective."""
     end = _evaluate_behind_the_clock(line)
     progress, best = line.progress, line.progress.best
     line.recorder.report(*reports.evaluated(line.trial_id, end, progress.step, progress.seconds))
     is_last = line.spec.checkpoint.export == "last"
-    if is_last or best is None or best.step is None or not best.loss < finite_or_worst(end.loss):
-        return Ending(line, end, end.loss, None)
+    if is_last or best is None or best.step is None or not best.score < line.judge.rank(end):
+        return Ending(line, end, end)
+    last = line.keeper.export("last/")
     line.group.load(best.checkpoint)
-    return Ending(line, _evaluate_behind_the_clock(line), end.loss, best)
+    return Ending(line, _evaluate_behind_the_clock(line), end, best, last)
 
 
 def _evaluate_behind_the_clock(line: TrialState) -> Evaluation:
@@ -185,21 +189,36 @@ def _finish(state: TrialState, outcome: Literal["completed", "diverged"]) -> Tri
     ended = state.seconds()
     beside = [state.second.state] if state.second and state.second.wait() == "end" else []
     state.progress.stop_clock(max([ended, *(line.progress.seconds for line in beside)]))
-    kept = min(map(_ending, (state, *beside)), key=lambda ending: finite_or_worst(ending.evaluation.loss))
+    kept = min(map(_ending, (state, *beside)), key=lambda ending: state.judge.rank(ending.evaluation))
     line, evaluation, exported = kept.line, kept.evaluation, kept.exported
     weights_url = line.keeper.export()
     state.recorder.complete(state.progress, state.second)
     finished = TrialFinished(
         trial_id=state.trial_id,
         outcome=outcome if line is state else "completed",
+        divergence=_divergence(state) if outcome == "diverged" and line is state else None,
         line="main" if line is state else "insurance",
         validation_loss=reports.finite(evaluation.loss),
-        validation_metrics={name: reports.finite(value) for name, value in evaluation.metrics.items()},
+        validation_metrics=_finite(evaluation.metrics),
         exported_step=exported and exported.step,
-        end_validation_loss=reports.finite(kept.end_loss) if exported else None,
+        end_validation_loss=reports.finite(kept.end.loss) if exported else None,
+        end_validation_metrics=_finite(kept.end.metrics) if exported else {},
+        last_weights_url=kept.last_weights_url,
+        ended_early=line.is_stale(),
         schedule=line.progress.schedule_to(exported) if exported else tuple(line.progress.schedule),
         bill=state.progress.bill,
         weights_url=weights_url,
     )
     state.recorder.sink.flush(finished)
     return finished
+
+
+def _divergence(state: TrialState) -> Divergence | None:
+    values, step = state.diverged_values, state.progress.diverged_step
+    if values is None or step is None:  # an earlier release has not said at which step
+        return None
+    return Divergence(step=step, learning_rate=values.learning_rate)
+
+
+def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: reports.finite(value) for name, value in metrics.items()}

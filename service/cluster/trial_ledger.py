@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from search.config import Budget
 from search.trace import Trace
@@ -80,19 +80,19 @@ class OpenCommit(BaseModel):
 
 
 class Best(BaseModel):
-    """The checkpoint behind the evaluation with the lowest validation loss."""
+    """The checkpoint behind the best evaluation by the objective. A lower score is better."""
 
     model_config = ConfigDict(frozen=True)
 
     checkpoint: str
-    loss: float
+    score: float = Field(validation_alias=AliasChoices("score", "loss"))  # `loss`: an earlier release wrote it
     step: int | None = Field(None, description="committed steps behind it; None: an earlier release has not said")
     schedule: tuple[ScheduleEntry, ...] | None = Field(
         None, description="that led there, where its steps were rolled back; None: the beginning of the run's"
     )
 
 
-#: A loss that is lower than the best one by less than this share is not worth a checkpoint of its own ...
+#: A score that is lower than the best one by less than this share is not worth a checkpoint of its own ...
 BEST_GAIN = 0.002
 #: ... nor is one before this share of the budget was spent since the last of them ...
 BEST_SHARE = 0.05
@@ -111,11 +111,18 @@ class Progress(BaseModel):
     seconds: float = Field(0.0, description="training clock when this was last written down")
     bill: Bill = Bill()
     schedule: list[ScheduleEntry] = Field(default_factory=list)
-    validation_loss: float | None = Field(None, description="of the last evaluation; None: it was not finite")
+    score: float | None = Field(
+        None,
+        validation_alias=AliasChoices("score", "validation_loss"),
+        description="of the last evaluation by the objective, lower is better; None: it was not finite",
+    )
     evaluated_step: int | None = Field(None, description="committed steps behind that evaluation")
     steps_to_meeting: int = Field(0, description="until workers that train apart have equal parameters")
     evaluation_due: bool = Field(False, description="it waits for their next meeting, where it costs no average")
     best: Best | None = None
+    record: float | None = Field(None, description="the score that an evaluation has to be better than")
+    num_stale: int = Field(0, description="evaluations in a row that were not, of steps taken back too")
+    diverged_step: int | None = Field(None, description="the step that the last commit diverged at, if one has")
     best_at: float = Field(0.0, description="share of the budget that was spent when a new best was last written")
     steady: tuple[str, ...] = Field(
         (), description="checkpoints that a larger budget goes on from: of the last state that none has told on"
@@ -176,24 +183,26 @@ class Progress(BaseModel):
             },
         )
 
-    def note_evaluation(self, loss: float | None) -> None:
-        """Remember the validation loss of the present state."""
-        self.validation_loss, self.evaluated_step, self.evaluation_due = loss, self.step, False
+    def note_evaluation(self, score: float | None, *, min_delta: float = 0.0) -> None:
+        """Remember the score of the present state, None: not finite, and whether it is better by `min_delta`."""
+        self.score, self.evaluated_step, self.evaluation_due = score, self.step, False
+        if score is not None and (self.record is None or score < self.record - min_delta):
+            self.record, self.num_stale = score, 0
+        else:
+            self.num_stale += 1
 
     def note_checkpoint(self, url: str) -> None:
-        """Remember the checkpoint at `url` if its state was evaluated, with a lower loss than any before."""
-        loss = self.validation_loss
-        if loss is None or self.evaluated_step != self.step:
+        """Remember the checkpoint at `url` if its state was evaluated, with a lower score than any before."""
+        if self.score is None or self.evaluated_step != self.step:
             return
-        if self.best is None or loss < self.best.loss:
-            self.best = Best(checkpoint=url, loss=loss, step=self.step)
+        if self.best is None or self.score < self.best.score:
+            self.best = Best(checkpoint=url, score=self.score, step=self.step)
 
     def is_new_best(self, fraction: float) -> bool:
         """Return whether the state just evaluated is worth a checkpoint, after `fraction` of the budget."""
-        loss = self.validation_loss
-        if loss is None or fraction - self.best_at < BEST_SHARE:
+        if self.score is None or fraction - self.best_at < BEST_SHARE:
             return False
-        return self.best is None or loss < self.best.loss - BEST_GAIN * abs(self.best.loss)
+        return self.best is None or self.score < self.best.score - BEST_GAIN * abs(self.best.score)
 
     def schedule_to(self, best: Best) -> tuple[ScheduleEntry, ...]:
         """Return the schedule that led to the checkpoint `best`, whose step is known."""
@@ -212,12 +221,12 @@ class Progress(BaseModel):
     def rewind_to(self, earlier: "Progress", *, num_steps: int) -> None:
         """Forget the `num_steps` that were trained since `earlier`; what they cost stays on the bill.
 
-        The best checkpoint stays the best, with the schedule that led to it.
+        The best checkpoint stays the best, with the schedule that led to it; patience stays as short as it was.
         """
         if self.best is not None and self.best.step is not None and self.best.step > earlier.step:
             self.best = self.best.model_copy(update={"schedule": self.schedule_to(self.best)})
         self.step, self.schedule, self.steady = earlier.step, list(earlier.schedule), earlier.steady
-        self.validation_loss, self.evaluated_step = earlier.validation_loss, earlier.evaluated_step
+        self.score, self.evaluated_step = earlier.score, earlier.evaluated_step
         self.steps_to_meeting, self.evaluation_due = earlier.steps_to_meeting, earlier.evaluation_due
         self._bill(steps_taken_back=self.bill.steps_taken_back + num_steps)
 

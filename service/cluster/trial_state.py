@@ -1,6 +1,5 @@
 """The state of one line of training: its workers, its clock, and everything that a resume holds."""
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ from service.cluster import reports, segment_length
 from service.cluster.checkpoints import Keeper
 from service.cluster.insurance import InsuranceSink
 from service.cluster.lanes import Lane, recovered, require_equal
+from service.cluster.objective import judge_by
 from service.cluster.reporter import Stopped
 from service.cluster.reports import Sink
 from service.cluster.resume import OpenSearch, Resume, StageStart
@@ -123,6 +123,7 @@ class TrialState:
         self, spec: TrialSpec, groups: Sequence[Group], sink: Sink, *, trial_id: str, storage_url: str
     ) -> None:
         require_equal(groups)
+        self.judge = judge_by(spec.objective, groups[0].metrics)
         self.spec, self.trial_id, self.storage_url = spec, trial_id, f"{storage_url}/{trial_id}"
         self.group, self.groups, self.lanes = groups[0], groups, [Lane(group) for group in groups]
         self.keeper = Keeper(self.group, self.storage_url, keep=spec.checkpoint.keep)
@@ -147,12 +148,23 @@ class TrialState:
         return Spent(steps=self.progress.steps, bytes=self.progress.bytes, seconds=self.seconds())
 
     def is_over(self) -> bool:
-        """Return whether the budget is spent, or the user wants what there is."""
+        """Return whether the budget is spent, patience is at its end, or the user wants what there is."""
         return self.ends_at(segment_length.within(Allowance(), self.spec.budget))
 
     def ends_at(self, until: Allowance) -> bool:
-        """Return whether these totals are reached, or the user wants what there is."""
-        return self.requests.is_stop() or segment_length.is_reached(until, self.spent(), self.cost)
+        """Return whether these totals are reached, or the run ends before its budget does."""
+        ends_early = self.requests.is_stop() or self.is_stale()
+        return ends_early or segment_length.is_reached(until, self.spent(), self.cost)
+
+    def fails_before_any_update(self) -> bool:
+        """Return whether a commit diverged in the run's first step, of which no learning rate has an effect yet."""
+        values = self.diverged_values
+        return self.progress.diverged_step == 0 and values is not None and values.contender is None
+
+    def is_stale(self) -> bool:
+        """Return whether as many evaluations in a row were no better as the job has patience for."""
+        patience = self.spec.objective.patience
+        return patience is not None and self.progress.num_stale >= patience
 
     # -- evaluations ------------------------------------------------------------------------------------------
 
@@ -167,7 +179,7 @@ class TrialState:
     def evaluate_line(self) -> None:
         """Evaluate the committed line, and report it."""
         evaluation = self.evaluate()
-        self.progress.note_evaluation(reports.finite(evaluation.loss))
+        self.progress.note_evaluation(self.judge.score(evaluation), min_delta=self.spec.objective.min_delta)
         self.recorder.report(*reports.evaluated(self.trial_id, evaluation, self.progress.step, self.seconds()))
 
     def evaluate_start(self) -> None:
@@ -256,8 +268,3 @@ class SecondLine:
         """End the thread, at the latest when the push under way has ended."""
         self._sink.end()
         self._pool.shutdown()
-
-
-def finite_or_worst(loss: float) -> float:
-    """Return the loss by which states are ranked: one that is not finite is the worst."""
-    return loss if math.isfinite(loss) else math.inf

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from service.control import jobs, points, queries, transfer
+from service.control import divergence, jobs, points, queries, transfer
 from service.control.models import AttemptRow, JobRow, Json, ProbeRow, StageRow, TrialRow
 from service.control.points import Key
 from service.errors import Fenced
@@ -188,11 +188,18 @@ def back_off_s(num_tried: int) -> float:
 
 
 def succeed(session: Session, job: JobRow, *, now: float) -> None:
-    """End the current attempt with the job's result; one that was being cancelled is; one about to pause is over."""
+    """End the current attempt with the job's result; one that was being cancelled is; one about to pause is over.
+
+    A job whose every trial diverged fails: another attempt would not do better.
+    """
     attempt = require_owner(session, job, job.attempt)
-    end(attempt, outcome="succeeded", reason="", now=now)
+    failure = divergence.why_all([queries.trial_view(trial) for trial in queries.trials(session, job.id)])
+    end(attempt, outcome="failed" if failure else "succeeded", reason=failure or "", now=now)
     if job.job_state is JobState.CANCELLING:
         jobs.transition(job, JobState.CANCELLED, now=now, reason=job.reason)
+        return
+    if failure:
+        jobs.transition(job, JobState.FAILED, now=now, reason=failure)
         return
     if job.job_state is JobState.STARTING:  # every trial had finished in an earlier attempt
         run(job, now=now)

@@ -19,6 +19,7 @@ from service.control.ray_jobs import RayJobs
 from service.control.watchdog import Launch
 from service.errors import Unavailable
 from service.settings import Settings
+from trainers import overload
 
 _WATCHDOG = "service.control.watchdog"
 _START_S = 90.0
@@ -82,7 +83,8 @@ def _await_answer(settings: Settings, pid: int) -> Status:
     if settled:
         raise Unavailable(f"Ray ended before it answered; its log is {log_path}")
     stop_head(settings)
-    raise Unavailable(f"Ray did not answer within {_START_S:g} s of its start; its log is {log_path}")
+    late = f"Ray did not answer within {_START_S:g} s of its start; its log is {log_path}"
+    raise Unavailable(overload.explained(late, overload.here()))
 
 
 def head_status(settings: Settings) -> Status | None:

@@ -8,10 +8,12 @@ from service.control.capacity import Node, conflicts, has_room
 from service.control.ray_jobs import RayStatus
 from service.control.work import Work
 from service.job.states import ACTIVE, RULES, JobState
+from trainers.overload import explained
 
 #: The driver lives by its lease; in the other active states the deadline is shorter.
 _LEASED = frozenset({JobState.RUNNING, JobState.PAUSING, JobState.STOPPING})
 _ENDED = frozenset({RayStatus.STOPPED, RayStatus.SUCCEEDED, RayStatus.FAILED, RayStatus.MISSING})
+_UNHEARD = "the driver sent no report; see `wiretune logs JOB`, and check WIRETUNE_API_URL"
 _SAID = {
     RayStatus.STOPPED: "its Ray Job was stopped from outside",
     RayStatus.SUCCEEDED: "its driver ended without a result",
@@ -39,7 +41,15 @@ class Verdict:
     reason: str = ""
 
 
-def judge(work: Work, status: RayStatus, *, now: float, leases_count: bool, is_deaf: bool = False) -> Verdict:
+def judge(
+    work: Work,
+    status: RayStatus,
+    *,
+    now: float,
+    leases_count: bool,
+    is_deaf: bool = False,
+    overload: str | None = None,
+) -> Verdict:
     """Return what to do about a job with an attempt.
 
     Args:
@@ -48,15 +58,18 @@ def judge(work: Work, status: RayStatus, *, now: float, leases_count: bool, is_d
         now: seconds since the epoch.
         leases_count: whether the service has been up for a whole lease, so that silence is the driver's own.
         is_deaf: whether Ray was told a lease ago to end the driver, and has not: its machine hangs, or is cut off.
+        overload: of the machine that the driver is on, where it is known to be overloaded: what is late is not lost.
     """
     is_silent = leases_count and work.lease_expires is not None and work.lease_expires < now
-    is_overdue = _is_overdue(work, now=now)
+    is_starting = work.state is JobState.STARTING
+    longer_s = work.spec.workers.start_timeout_s if is_starting and not is_silent else 0.0  # its workers' own
+    is_overdue = _is_overdue(work, now=now - longer_s)
     is_given_up = is_overdue or (is_silent and work.state in _LEASED)
     why = ""
     if is_overdue:
-        why = RULES[work.state].on_deadline
+        why = explained(_UNHEARD if is_starting and is_silent else RULES[work.state].on_deadline, overload)
     elif is_given_up:
-        why = "the driver was silent for longer than its lease; its machine or its network failed"
+        why = f"the driver was silent for longer than its lease; {overload or 'its machine or its network failed'}"
     if status is RayStatus.UNREACHABLE:
         # Nobody answers for the driver: its own lease decides, and the fence stops it if it lives.
         action = Action.LOSE if is_silent and is_given_up else Action.WAIT

@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from service.control import points, stage_views
+from service.control import overfitting, points, stage_views
 from service.control.columns import Sample
 from service.control.models import ChunkRow, EventRow, JobRow, LabelRow, PointRow, ProbeRow, StageRow, TrialRow
 from service.errors import InvalidJob, NotFound
@@ -17,7 +18,7 @@ from service.job.advice import advice
 from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.job.states import TERMINAL, JobState, verbs_in
-from service.wire.records import Bill, Line, ScheduleEntry
+from service.wire.records import Bill, Line, RunEnd, ScheduleEntry
 from service.wire.views import (
     Event,
     EventKind,
@@ -31,6 +32,7 @@ from service.wire.views import (
 )
 
 MAX_PAGE = 500
+_TRAINING_POINTS = 2000  # of a training loss, to tell whether it fell
 #: What every trial reports, besides the losses and metrics of its evaluations.
 _SERIES = ("loss", "learning_rate", "density", "bytes_sent", "validation_loss")
 
@@ -150,13 +152,13 @@ def trials(session: Session, job_id: str, *, trial_id: str | None = None) -> Seq
 def trial_view(trial: TrialRow) -> TrialView:
     """Return the trial as users see it."""
     # What led to the weights; rows of earlier versions do not have all of it.
-    kept = {name: (trial.schedule or {}).get(name) for name in ("exported_step", "end_validation_loss")}
+    kept = RunEnd.model_validate(trial.schedule or {})
     return TrialView(
         trial_id=trial.id,
         bill=Bill.model_validate(trial.bill),
         line=_line(trial),
-        **kept,
-        **_columns(trial, TrialView.model_fields.keys() - {"trial_id", "bill", "line", *kept}),
+        **dict(kept),
+        **_columns(trial, TrialView.model_fields.keys() - {"trial_id", "bill", "line", *RunEnd.model_fields}),
     )
 
 
@@ -228,6 +230,17 @@ def series_of(trial: TrialRow, name: str, kept: Sequence[Sample], *, num_points:
         values=tuple(sample.value for sample in kept),
         num_points=num_points,
     )
+
+
+def overfitted(session: Session, trial: TrialRow, metric: str) -> str | None:
+    """Return a sentence if the finished trial got worse by `metric` while its training loss fell; None: it did not."""
+    if trial.outcome != "completed" or _line(trial) != "main":  # the series are those of the main line
+        return None
+    curve = series(session, trial, f"validation_{metric}", max_points=sys.maxsize)
+    found = overfitting.worsening(curve, trial.metric_directions.get(metric, "min"))
+    if found is None:
+        return None
+    return overfitting.sentence(found, metric, series(session, trial, "loss", max_points=_TRAINING_POINTS))
 
 
 def require_series(session: Session, trials: Sequence[TrialRow], name: str) -> None:

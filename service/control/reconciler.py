@@ -19,6 +19,7 @@ from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.job.states import ACTIVE, JobState
 from service.settings import Settings
+from trainers import overload
 
 _log = logging.getLogger(__name__)
 _NUM_LOG_LINES = 5
@@ -155,7 +156,14 @@ class Reconciler:
             try:
                 status = ray.status(work.submission_id)
                 is_deaf = now - self._told_at.get(work.submission_id, now) > self._settings.lease_s
-                verdict = judge(work, status, now=now, leases_count=self._leases_count(now), is_deaf=is_deaf)
+                verdict = judge(
+                    work,
+                    status,
+                    now=now,
+                    leases_count=self._leases_count(now),
+                    is_deaf=is_deaf,
+                    overload=None if self._settings.ray_address else overload.here(),  # else drivers are elsewhere
+                )
                 self._act(ray, work, verdict, now=now)
             except Unavailable as error:
                 self._explain(work, str(error))

@@ -8,7 +8,8 @@ from scipy import special
 
 from search.config import RateRange
 from search.curves.calibration import calibration
-from service.job.parts import TrialSpec
+from service.control import divergence
+from service.job.parts import LOSS, Direction, TrialSpec
 from service.job.states import TERMINAL
 from service.wire.views import ArmReport, Crossing, Estimate, JobReport, JobView, Series, TrialReport, TrialView
 
@@ -38,6 +39,7 @@ def job_report(
     *,
     z_scores: Mapping[str, Sequence[float]],
     unsearched: Mapping[str, str | None],
+    overfitted: Mapping[str, str | None],
 ) -> JobReport:
     """Return the report out of what is known by trial.
 
@@ -45,6 +47,7 @@ def job_report(
         curves: the validation losses, all of their points.
         z_scores: how far each closed stage ended from its forecast.
         unsearched: why nothing was probed; None: something was.
+        overfitted: a sentence on each trial that learned its training data by heart; None: it did not.
     """
     by_trial = {curve.trial_id: curve for curve in curves}
     first = job.spec.arms[0].name
@@ -58,20 +61,24 @@ def job_report(
             spec=specs[trial.arm, trial.seed],
             z_scores=z_scores[trial.trial_id],
             unsearched=unsearched[trial.trial_id],
+            overfitted=overfitted[trial.trial_id],
             target=targets.get(trial.seed),
             first=firsts.get(trial.seed) if trial.arm != first and trial.outcome == "completed" else None,
         )
         for trial in trials
     ]
     arms = [_arm_report(arm.name, [each for each in found if each.arm == arm.name]) for arm in job.spec.arms]
+    directions = {name: way for trial in trials for name, way in trial.metric_directions.items()}
+    metric = job.spec.objective.metric
     return JobReport(
         job_id=job.id,
         name=job.name,
         state=job.state,
         complete=job.state in TERMINAL,
         confidence=CONFIDENCE,
-        best_arm=best(arms),
-        metric_directions={name: way for trial in trials for name, way in trial.metric_directions.items()},
+        metric=metric,
+        best_arm=best(arms, metric, directions.get(metric, "min")),
+        metric_directions=directions,
         arms=tuple(arms),
         trials=tuple(found),
     )
@@ -94,6 +101,7 @@ def _trial_report(
     spec: TrialSpec,
     z_scores: Sequence[float],
     unsearched: str | None,
+    overfitted: str | None,
     target: float | None,
     first: Series | None,
 ) -> TrialReport:
@@ -114,19 +122,28 @@ def _trial_report(
         seconds_to_target=None if target is None else reached(curve, target),
         calibration=calibration(z_scores),
         crossing=None if first is None else crossing(first, curve),
-        notes=tuple(_notes(trial, unsearched if isinstance(spec.controller, RateRange) else None)),
+        notes=tuple(_notes(trial, spec, unsearched=unsearched, overfitted=overfitted)),
     )
 
 
-def _notes(trial: TrialView, unsearched: str | None) -> Iterator[str]:
+def _notes(trial: TrialView, spec: TrialSpec, *, unsearched: str | None, overfitted: str | None) -> Iterator[str]:
     """Yield what the figures alone do not show: the page and the command line print it as it stands."""
-    if unsearched is not None:
+    metric = spec.objective.metric
+    if unsearched is not None and isinstance(spec.controller, RateRange):
         yield f"not searched; {unsearched}"
+    if trial.outcome == "diverged":
+        yield divergence.why(trial.divergence)
+    if trial.ended_early:
+        patience = f"{spec.objective.patience} evaluations in a row"
+        yield f"ended early, after {trial.step} steps: the validation {metric} had not improved in {patience}"
+    if overfitted is not None:
+        yield overfitted
     if trial.line == "insurance":
         yield "your own schedule did better than the searched one, and is kept"
     if trial.exported_step is not None:
-        end = "not finite" if trial.end_validation_loss is None else f"{trial.end_validation_loss:.4g}"
-        yield f"the weights are those of step {trial.exported_step}; at the end the validation loss was {end}"
+        at_end = trial.end_validation_loss if metric == LOSS else trial.end_validation_metrics.get(metric)
+        end = "not finite" if at_end is None else f"{at_end:.4g}"
+        yield f"the weights are those of step {trial.exported_step}; at the end the validation {metric} was {end}"
 
 
 def _arm_report(arm: str, trials: Sequence[TrialReport]) -> ArmReport:
@@ -147,13 +164,17 @@ def _arm_report(arm: str, trials: Sequence[TrialReport]) -> ArmReport:
     )
 
 
-def best(arms: Sequence[ArmReport]) -> str | None:
-    """Return the arm with the lowest mean loss; one that diverged on fewer seeds comes before one that did on more.
+def best(arms: Sequence[ArmReport], metric: str, direction: Direction) -> str | None:
+    """Return the arm with the best mean of `metric`; one that diverged on fewer seeds comes before one with more.
 
     None until every trial has finished: means over other seeds do not compare.
     """
     has_finished = all(arm.num_finished == arm.num_trials for arm in arms)
-    ranked = [(arm.num_diverged, arm.validation_loss.mean, arm.arm) for arm in arms if arm.validation_loss is not None]
+    sign = 1 if direction == "min" else -1
+    means = [arm.validation_loss if metric == LOSS else arm.validation_metrics.get(metric) for arm in arms]
+    ranked = [
+        (arm.num_diverged, sign * mean.mean, arm.arm) for arm, mean in zip(arms, means, strict=True) if mean is not None
+    ]
     return min(ranked)[2] if ranked and has_finished else None
 
 

@@ -70,8 +70,10 @@ def report(session: Session, job_id: str) -> JobReport:
     job = queries.job_view(queries.require(session, job_id))
     z_scores = {trial.id: queries.z_scores(session, trial.id) for trial in found}
     reasons = {trial.id: queries.unsearched(session, trial.id) for trial in found}
+    metric = job.spec.objective.metric
+    overfitted = {trial.id: queries.overfitted(session, trial, metric) for trial in found}
     trials = [queries.trial_view(trial) for trial in found]
-    return job_report(job, trials, curves, z_scores=z_scores, unsearched=reasons)
+    return job_report(job, trials, curves, z_scores=z_scores, unsearched=reasons, overfitted=overfitted)
 
 
 def schedules(session: Session, job_id: str, trials: Iterable[TrialRow]) -> tuple[ScheduleView, ...]:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
 from search.config import Budget
-from service.control import attempts, jobs, queries
+from service.control import attempts, divergence, jobs, queries
 from service.control.models import JobRow, TrialRow
 from service.errors import IllegalTransition, InvalidJob, PreconditionFailed
 from service.job.problems import Problem, problems_of
@@ -74,12 +74,16 @@ def cancel(_: Session, job: JobRow, *, now: float) -> None:
     jobs.transition(job, to, now=now, reason="cancelled by the user")
 
 
-def retry(_: Session, job: JobRow, *, workers: int | None, now: float) -> None:
+def retry(session: Session, job: JobRow, *, workers: int | None, now: float) -> None:
     """Queue a failed or cancelled job again, with as many attempts as a new one; it goes on where it was.
 
-    Its runs go on with `workers`, None: as many as before; raises InvalidJob for a number that the job cannot have.
+    Its runs go on with `workers`, None: as many as before; raises InvalidJob for a number that the job cannot have, and
+    where every trial diverged.
     """
     require(job, Verb.RETRY)
+    if divergence.why_all([queries.trial_view(trial) for trial in queries.trials(session, job.id)]):
+        message = "every trial diverged, and is over: clone the job with what its reason advises"
+        raise InvalidJob([Problem(pointer="", message=message)])
     job.stops = False
     _queue(job, workers=workers, now=now, reason="tried again by the user")
 
@@ -97,8 +101,6 @@ def extend(session: Session, job: JobRow, *, caps: Budget, workers: int | None, 
     job.spec = {**job.spec, "budget": larger.model_dump(mode="json")}
     job.stops = False
     trials = [trial for trial in queries.trials(session, job.id) if trial.outcome != "diverged"]
-    if not trials:
-        raise InvalidJob([Problem(pointer="", message="every trial diverged, and would again with a larger budget")])
     begins = "; ".join(_begin(trial) for trial in trials)
     for trial in trials:
         attempts.reopen(session, trial)
@@ -156,7 +158,7 @@ def _larger(spec: JobSpec, caps: Budget, *, was_stopped: bool) -> Budget:
         message = "a job with `lanes.after: insurance` cannot be extended: both its lines have ended; clone it instead"
         problems.append(Problem(pointer="", message=message))
     elif not problems and not was_stopped and given.items() <= before.items():
-        message = f"nothing is larger: the job has {_caps(before)} and did not end before"
+        message = f"nothing is larger: the job has {_caps(before)}: give more"
         problems.append(Problem(pointer="", message=message))
     if problems:
         raise InvalidJob(problems)

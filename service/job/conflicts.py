@@ -24,7 +24,7 @@ from trainers.spec.link import MeasureLink
 from trainers.spec.ranges import Conflict
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import OwnWorkload
-from trainers.traffic.shapes import has_labels, num_samples
+from trainers.traffic.shapes import has_labels, metrics_of, num_samples
 
 
 def conflicts(job: JobParts) -> Iterator[Conflict]:
@@ -33,6 +33,7 @@ def conflicts(job: JobParts) -> Iterator[Conflict]:
     yield from _bytes_that_nobody_sends(job)
     yield from _steps_beyond_the_data(job)
     yield from _labels_that_are_not_there(job)
+    yield from _metric_that_is_not_measured(job)
     yield from _of_arms(job)
 
 
@@ -80,6 +81,12 @@ def _labels_that_are_not_there(job: JobParts) -> Iterator[Conflict]:
             f"`partition` {kind} divides samples by their labels, and those of `{job.workload.kind}` have none: "
             "give `partition: {kind: iid}`, or a workload that classifies",
         )
+
+
+def _metric_that_is_not_measured(job: JobParts) -> Iterator[Conflict]:
+    metrics = metrics_of(job.workload)
+    if metrics is not None and (conflict := job.objective.conflict(metrics)):  # else the workers find out
+        yield conflict
 
 
 def _of_arms(job: JobParts) -> Iterator[Conflict]:

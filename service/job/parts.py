@@ -1,9 +1,10 @@
 """The parts of a job, as a user writes them. Every knob is declared beside its component; this page composes them."""
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from search.config import BoConfig, Budget, ControllerConfig
 from trainers.methods.activations.keep.spec import KeepConfig
@@ -49,11 +50,14 @@ class Workers(Config):
     )
     cpus: float = Field(1.0, gt=0, le=1024, description="per worker")
     gpus: float = Field(0.0, ge=0, le=64, description="per worker; several are whole ones")
-    reply_timeout_s: float = Field(
-        300.0,
+    start_timeout_s: float = Field(
+        600.0,
         gt=0,
         le=86_400,
-        description="longest that a worker may load data, evaluate, or read or write a checkpoint",
+        description="longest that a worker may take to start: its process, imports, its data and its model",
+    )
+    reply_timeout_s: float = Field(
+        300.0, gt=0, le=86_400, description="longest that a worker may evaluate, or read or write a checkpoint"
     )
     timeout_s: float = Field(
         60.0,
@@ -112,13 +116,54 @@ class Lanes(Config):
         return self
 
 
-class Objective(Config):
-    """The metric that is evaluated, and how often on the committed line."""
+#: The metric that every workload has.
+LOSS = "loss"
+Direction = Literal["min", "max"]
 
-    metric: Literal["loss"] = "loss"
-    direction: Literal["min"] = "min"
+
+class Objective(Config):
+    """The metric that states are ranked by, how often it is evaluated on the committed line, and when that ends."""
+
+    metric: str = Field(
+        LOSS,
+        min_length=1,
+        max_length=60,
+        description="`loss`, or a metric of the workload: which state is the best is judged by it",
+    )
+    direction: Direction | None = Field(None, description="which way the metric is better; null: as the workload says")
     on: Literal["validation"] = "validation"
     every: int = Field(50, ge=1, description="committed steps between evaluations")
+    patience: int | None = Field(
+        None, ge=1, description="end the run after so many evaluations in a row that are no better; null: never"
+    )
+    min_delta: float = Field(
+        0.0, ge=0, allow_inf_nan=False, description="with `patience`: what an evaluation has to be better by"
+    )
+
+    @model_validator(mode="after")
+    def _waits_for_something(self) -> "Objective":
+        if self.min_delta and self.patience is None:
+            message = f"`min_delta` is for `patience`, which is not given: give both; got {self.min_delta:g}"
+            raise conflict_error([Conflict("/min_delta", self.min_delta, message)])
+        return self
+
+    @field_validator("direction")
+    @classmethod
+    def _is_known_of_a_loss(cls, direction: Direction | None, info: ValidationInfo) -> Direction | None:
+        """Drop what goes without saying: jobs of earlier releases say `min`, and a clone may have another metric."""
+        return None if direction == "min" and info.data.get("metric") == LOSS else direction
+
+    def conflict(self, metrics: Mapping[str, Direction]) -> Conflict | None:
+        """Return why a workload with `metrics` besides its loss cannot be judged so; None: it can."""
+        known: dict[str, Direction] = {LOSS: "min", **metrics}
+        if self.metric not in known:
+            names = " or ".join(f"`{name}`" for name in known)
+            message = f"this workload measures {names}, got `objective.metric: {self.metric}`"
+            return Conflict("/objective/metric", self.metric, message)
+        if self.direction not in (None, known[self.metric]):
+            message = f"`{self.metric}` is better {known[self.metric]}, as the workload says: leave `direction` out"
+            return Conflict("/objective/direction", self.direction, message)
+        return None
 
 
 class Checkpointing(Config):
@@ -132,7 +177,8 @@ class Checkpointing(Config):
         description="newest checkpoints that stay, besides the best one and those that something goes on from",
     )
     export: Literal["last", "best"] = Field(
-        "best", description="the weights of the end, or of the checkpoint with the lowest validation loss if lower"
+        "best",
+        description="the weights of the end, or of the evaluated checkpoint that `objective` ranks best",
     )
 
 
@@ -224,6 +270,7 @@ class JobParts(Config):
             precision=self.precision,
             threads=max(1, min(int(self.workers.cpus), MAX_THREADS)),
             collective_timeout_s=self.workers.timeout_s,
+            start_timeout_s=self.workers.start_timeout_s,
             reply_timeout_s=self.workers.reply_timeout_s,
         )
         return TrialSpec.model_construct(

@@ -39,15 +39,15 @@ RULES: dict[JobState, StateRule] = {
     _S.STARTING: StateRule(
         next=frozenset({_S.RUNNING, _S.QUEUED, _S.PAUSING, _S.STOPPING, _S.CANCELLING, _S.FAILED}),
         owner="reconciler",
-        deadline_s=300,
-        on_deadline="the driver sent no first report; see `wiretune logs JOB`, and check WIRETUNE_API_URL",
+        deadline_s=300,  # of a driver that reports: and `workers.start_timeout_s` on top
+        on_deadline="its workers were not ready in time; see `wiretune logs JOB`, and raise `workers.start_timeout_s`",
     ),
     _S.RUNNING: StateRule(
         next=frozenset({_S.SUCCEEDED, _S.FAILED, _S.PAUSING, _S.STOPPING, _S.CANCELLING, _S.QUEUED}),
         owner="driver (lease)",
     ),
     _S.PAUSING: StateRule(
-        next=frozenset({_S.PAUSED, _S.SUCCEEDED, _S.CANCELLING}),
+        next=frozenset({_S.PAUSED, _S.SUCCEEDED, _S.FAILED, _S.CANCELLING}),
         owner="reconciler",
         deadline_s=300,
         on_deadline="the driver did not pause by itself; its Ray Job is stopped",

@@ -11,10 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from search.past_jobs.prior import NO_PRIOR, Prior
 from search.types import Decision
+from service.job.parts import Direction
 from service.job.spec import JobSpec
 
 SCHEMA_VERSION: Literal[1] = 1
-Direction = Literal["min", "max"]
 DRIVER_STREAM = "driver"
 
 
@@ -214,17 +214,34 @@ class Searched(Record):
     resume: dict[str, Any]
 
 
-class TrialFinished(Record):
+class Divergence(Record):
+    """The step whose loss or gradient was not finite, and the learning rate that was in force."""
+
+    step: int = Field(description="committed steps before it; 0: before any update")
+    learning_rate: float = Field(description="that the stage began with")
+
+
+class RunEnd(BaseModel):
+    """The end of a run, and the state that gave the weights: as they are reported, and as they are shown."""
+
+    exported_step: int | None = Field(None, description="committed steps behind the weights; null: all of them")
+    end_validation_loss: float | None = Field(
+        None,
+        description="of the run's end, where an earlier checkpoint was better, and gave the weights",
+    )
+    end_validation_metrics: dict[str, float | None] = Field(default_factory=dict, description="the same, by name")
+    last_weights_url: str | None = Field(None, description="those of the end, where an earlier checkpoint was better")
+    ended_early: bool = Field(False, description="the job's patience was at its end before the budget was")
+    divergence: Divergence | None = Field(None, description="of a run that diverged")
+
+
+class TrialFinished(Record, RunEnd):
     kind: Literal["trial_finished"] = "trial_finished"
     trial_id: str
     outcome: Literal["completed", "diverged"]
     line: Line = Field("main", description="whose weights, schedule and losses these are")
     validation_loss: float | None
     validation_metrics: dict[str, float | None] = Field(default_factory=dict)
-    exported_step: int | None = Field(None, description="committed steps behind the weights; null: all of them")
-    end_validation_loss: float | None = Field(
-        None, description="of the run's end, where an earlier checkpoint had a lower loss and gave the weights"
-    )
     schedule: tuple[ScheduleEntry, ...] = Field(description="that led to the weights")
     bill: Bill
     weights_url: str | None

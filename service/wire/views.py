@@ -8,10 +8,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from search.curves.calibration import Calibration
 from search.types import Posterior, Refusal, Tax
+from service.job.parts import LOSS, Direction
 from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.job.states import JobState, Verb
-from service.wire.records import Bill, Direction, Line, ProbeResult, ScheduleEntry, StageOutcome
+from service.wire.records import Bill, Line, ProbeResult, RunEnd, ScheduleEntry, StageOutcome
 
 
 class View(BaseModel):
@@ -48,7 +49,7 @@ class StageView(View, StageOutcome):
     probes: tuple[ProbeView, ...]
 
 
-class TrialView(View):
+class TrialView(View, RunEnd):
     """One training run: one arm x one seed."""
 
     trial_id: str
@@ -67,10 +68,6 @@ class TrialView(View):
     metric_directions: dict[str, Direction] = Field(description="which way each of them is better")
     bill: Bill
     weights_url: str | None
-    exported_step: int | None = Field(None, description="committed steps behind the weights; null: all of them")
-    end_validation_loss: float | None = Field(
-        None, description="of the run's end, where an earlier checkpoint had a lower loss and gave the weights"
-    )
 
 
 class JobView(View):
@@ -232,8 +229,9 @@ class JobReport(View):
     state: JobState
     complete: bool = Field(description="false while the job is not over: of what has finished so far")
     confidence: float = Field(description="of the intervals")
+    metric: str = Field(LOSS, description="the objective's: what the best arm is the best by")
     best_arm: str | None = Field(
-        description="the lowest mean loss among the arms that diverged least; null: not all finished"
+        description="the best mean of the metric among the arms that diverged least; null: not all finished"
     )
     metric_directions: dict[str, Direction]
     arms: tuple[ArmReport, ...]

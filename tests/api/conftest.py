@@ -157,7 +157,9 @@ class Reporting:
             for (name, values), stride in zip(series.items(), (1, 20), strict=True)
         ]  # fmt: skip
 
-    def finish_trial(self, arm: str, *, rates: list[float], density: float | None, loss: float) -> None:
+    def finish_trial(
+        self, arm: str, *, rates: list[float], density: float | None, loss: float, exported_step: int | None = None
+    ) -> None:
         entries = tuple(
             ScheduleEntry(
                 step=100 * index, num_steps=100, learning_rate=rate, level=density, density=density,
@@ -174,16 +176,18 @@ class Reporting:
             TrialFinished(
                 trial_id=self.trial(arm), outcome="completed", validation_loss=loss,
                 validation_metrics={"accuracy": 0.97}, schedule=entries, bill=bill, weights_url=self.save(arm),
+                exported_step=exported_step,
+                last_weights_url=exported_step and self.save(arm, "last/"),
             )
         )  # fmt: skip
 
-    def save(self, arm: str) -> str:
+    def save(self, arm: str, beside: str = "") -> str:
         """Leave on storage what a trial leaves: its weights, and a checkpoint beside them."""
         storage = Storage(self.store.settings.resolved_storage_url)
         folder = f"{storage.attempt_url(self.job_id, self.number)}/{self.trial(arm)}"
         storage.write(f"{folder}/000000-step-0/shared.safetensors", bytes(3000))
-        storage.write(f"{folder}/{WEIGHTS}", f"weights of {arm}".encode())
-        return f"{folder}/{WEIGHTS}"
+        storage.write(f"{folder}/{beside}{WEIGHTS}", f"{beside}weights of {arm}".encode())
+        return f"{folder}/{beside}{WEIGHTS}"
 
     def finish(self, outcome: str = "succeeded", reason: str = "") -> None:
         self.post(AttemptFinished.model_validate({"outcome": outcome, "reason": reason}))

@@ -96,6 +96,19 @@ def test_what_is_kept_is_the_weights(served: str, store: Store, finished: str) -
     assert store.job(finished).id == finished and store.schedules(finished)
 
 
+def test_the_weights_of_the_end_are_kept_beside_the_best(served: str, store: Store, job: JobSpec) -> None:
+    reporting = Reporting(store, job)
+    reporting.start("tuned")
+    reporting.stage("tuned", 0, rate=1.0, density=None)
+    reporting.finish_trial("tuned", rates=[1.0], density=None, loss=0.3, exported_step=100)
+    reporting.finish()
+
+    clean("--yes")
+
+    left = sizes(store.settings.state_dir / "results")
+    assert {path.parent.name == "last" for path in left} == {True, False} and len(left) == 2
+
+
 def test_the_weights_go_when_asked_for(served: str, store: Store, finished: str) -> None:
     clean("--yes", "--weights")
 

@@ -86,10 +86,24 @@ def test_cancelling_twice_says_why_not(client: Client, job: JobSpec) -> None:
         client.cancel(made.id)
 
 
-def test_nothing_behind_the_url_is_said_so() -> None:
+def test_a_service_that_is_late_on_an_overloaded_machine_is_no_wrong_url(busy_machine: str) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+
+        with Client(url, "wt_any", timeout_s=0.05) as client, pytest.raises(Unreachable) as late:
+            client.jobs()
+
+    assert str(late.value).endswith(busy_machine)
+
+
+def test_nothing_behind_the_url_is_said_so(busy_machine: str) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # bound, not listening
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
 
-        with Client(url, "wt_any") as client, pytest.raises(Unreachable, match=url):
+        with Client(url, "wt_any") as client, pytest.raises(Unreachable, match=url) as nothing:
             client.jobs()
+
+    assert busy_machine not in str(nothing.value)

@@ -18,6 +18,7 @@ from api.tables import COLUMNS, csv_chunks, write_parquet
 from service.control.queries import Point
 from service.control.storage import Storage
 from service.control.store import Store
+from service.job.parts import Checkpointing
 from service.job.spec import JobSpec
 from service.wire.records import MetricPoints
 from service.wire.views import TrialView
@@ -160,6 +161,45 @@ def test_weights_are_by_default_the_first_trials(http: TestClient, reporting: Re
     reporting.run_to_the_end()
 
     assert http.get(f"/v1/jobs/{reporting.job_id}/weights").content == b"weights of tuned"
+
+
+def test_the_weights_of_the_best_state_and_of_the_end_are_both_there(http: TestClient, reporting: Reporting) -> None:
+    for arm, step in (("tuned", 100), ("dense", None)):
+        reporting.start(arm)
+        reporting.stage(arm, 0, rate=1.0, density=None)
+        reporting.finish_trial(arm, rates=[1.0], density=None, loss=0.3, exported_step=step)
+    reporting.finish()
+
+    def get(arm: str, **which: str) -> bytes:
+        return http.get(f"/v1/jobs/{reporting.job_id}/weights", params={"arm": arm} | which).content
+
+    assert get("tuned") == get("tuned", which="best") == b"weights of tuned"
+    assert get("tuned", which="last") == b"last/weights of tuned"
+    assert get("dense", which="best") == get("dense", which="last") == b"weights of dense"
+
+
+def test_a_job_that_keeps_its_end_has_no_best_weights_and_says_so(http: TestClient, store: Store, job: JobSpec) -> None:
+    reporting = Reporting(store, job.model_copy(update={"checkpoint": Checkpointing(export="last")}))
+    reporting.run_to_the_end()
+
+    document = refused(http.get(f"/v1/jobs/{reporting.job_id}/weights", params={"which": "best"}), 404, "not-found")
+
+    assert "`checkpoint.export: last`" in document["detail"]
+    assert http.get(f"/v1/jobs/{reporting.job_id}/weights", params={"which": "last"}).content == b"weights of tuned"
+
+
+def test_the_last_weights_of_an_earlier_release_are_not_there(
+    http: TestClient, reporting: Reporting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reporting.start("tuned")
+    reporting.stage("tuned", 0, rate=1.0, density=None)
+    save = reporting.save
+    monkeypatch.setattr(reporting, "save", lambda arm, beside="": None if beside else save(arm))
+    reporting.finish_trial("tuned", rates=[1.0], density=None, loss=0.3, exported_step=100)
+
+    document = refused(http.get(f"/v1/jobs/{reporting.job_id}/weights", params={"which": "last"}), 404, "not-found")
+
+    assert "an earlier release" in document["detail"]
 
 
 def test_weights_that_are_not_there_yet_are_said_to_be(http: TestClient, reporting: Reporting) -> None:
@@ -311,6 +351,22 @@ def test_an_export_that_fails_leaves_what_was_there(at: str, reporting: Reportin
 
     assert done.exit_code == 2
     assert out.read_bytes() == b"precious" and list(tmp_path.glob("*.partial")) == []
+
+
+def test_the_weights_of_the_end_are_exported_where_they_are_asked_for(
+    at: str, reporting: Reporting, tmp_path: Path
+) -> None:
+    reporting.start("tuned")
+    reporting.stage("tuned", 0, rate=1.0, density=None)
+    reporting.finish_trial("tuned", rates=[1.0], density=None, loss=0.3, exported_step=100)
+    out = tmp_path / "w.safetensors"
+
+    done = run_cli.invoke(
+        main.app, ["export", reporting.job_id, "--what", "weights", "--which", "last", "--out", str(out)]
+    )
+
+    assert done.exit_code == 0, done.stderr
+    assert out.read_bytes() == b"last/weights of tuned" and "last weights of the first arm" in done.stdout
 
 
 def test_a_schedule_can_go_to_standard_output(at: str, reporting: Reporting) -> None:

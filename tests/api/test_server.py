@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from typer.testing import CliRunner
 
-from api.cli import main
+from api.cli import local, main
 from api.cli.local import LocalServerError, running_server, start_server, stop_server
 from api.client import Client
 from api.http.server import Linger, PortBusy, bind, ensure_key
@@ -56,8 +56,8 @@ def silent(settings: Settings) -> Iterator["subprocess.Popen[bytes]"]:
     process.stdout.close()
 
 
-def announce(settings: Settings, pid: int, started_at: int | None) -> None:
-    content = {"url": "http://127.0.0.1:9", "pid": pid, "started_at": started_at}
+def announce(settings: Settings, pid: int, started_at: int | None, *, port: int = 9) -> None:
+    content = {"url": f"http://127.0.0.1:{port}", "pid": pid, "started_at": started_at}
     (settings.state_dir / "server.json").write_text(json.dumps(content))
 
 
@@ -71,6 +71,20 @@ def test_a_live_server_that_is_too_busy_to_answer_is_stopped(
     assert found is None
     assert f"process {silent.pid}" in told and "stopped" in told
     assert silent.wait(PATIENCE_S) == -signal.SIGTERM
+
+
+def test_a_live_server_that_does_not_answer_in_time_is_not_taken_for_none(
+    settings: Settings, silent: "subprocess.Popen[bytes]", busy_machine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "ANSWER_S", 0.05)
+    with bind("127.0.0.1", 0) as deaf:
+        deaf.listen()
+        announce(settings, silent.pid, processes.started_at(silent.pid), port=deaf.getsockname()[1])
+
+        with pytest.raises(LocalServerError, match="is up and did not answer within") as late:
+            running_server(settings)
+
+    assert str(late.value).endswith(busy_machine)
 
 
 def test_a_stranger_with_the_pid_of_a_dead_server_is_left_alone(

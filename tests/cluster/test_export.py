@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,30 +10,46 @@ from typing import Any
 import pytest
 
 from service.cluster import trial
+from service.cluster.objective import judge_by
 from service.cluster.trial_ledger import Best, Progress
+from service.job.parts import Objective
 from service.wire.records import Checkpointed, ScheduleEntry, StageClosed, TrialFinished
 from tests.small_trials import Memory, digits_trial
 from trainers.segment import Evaluation
+from trainers.workload import WorkloadError
 
 LOSSES = {0: 2.0, 30: 1.5, 60: 0.5, 90: 1.0, 120: 0.499}  # by step; then it rises
+ACCURACIES = {0: 0.1, 90: 0.9, 150: 0.8, 240: 0.895}
+PATIENT = {"metric": "accuracy", "patience": 5}
 
 
 @pytest.fixture
 def train(tmp_path: Path, arithmetic_group: Callable[..., Any]) -> Callable[..., Memory]:
     attempts = itertools.count()
 
-    def train(export: str, *, budget: dict[str, float] | None = None, resume: dict[str, Any] | None = None) -> Memory:
+    def train(
+        export: str,
+        *,
+        budget: dict[str, float] | None = None,
+        resume: dict[str, Any] | None = None,
+        objective: dict[str, Any] | None = None,
+        every_seconds: float = 60.0,
+    ) -> Memory:
         group, sink = arithmetic_group(), Memory()
+        group.metrics = {"accuracy": "max"}
 
         def evaluate() -> Evaluation:
-            loss = LOSSES.get(len(group.rates), 3.0)
-            return Evaluation(loss=loss, metrics={}, num_samples=10, bytes_sent=({"control": 8},) * 2)
+            step = len(group.rates)
+            metrics = {"accuracy": ACCURACIES.get(step, 0.5)}
+            return Evaluation(
+                loss=LOSSES.get(step, 3.0), metrics=metrics, num_samples=10, bytes_sent=({"control": 8},) * 2
+            )
 
         group.evaluate = evaluate
         spec = digits_trial(
             budget=budget or {"steps": 300},
-            checkpoint={"export": export, "keep": 100},
-            objective={"every": 30},
+            checkpoint={"export": export, "keep": 100, "every_seconds": every_seconds},
+            objective={"every": 30} | (objective or {}),
             controller={"kind": "fixed"},
         )
         url = f"file://{tmp_path}/{next(attempts)}"
@@ -84,6 +101,95 @@ def test_a_run_that_was_cut_off_exports_the_same(train: Callable[..., Memory]) -
     ends = [_finished(train("best", resume=point.resume)) for point in points]
     assert len(ends) == 3
     assert all(end.schedule == _finished(whole).schedule and end.exported_step == 60 for end in ends)
+    assert {(_steps_behind(end.weights_url), _steps_behind(end.last_weights_url)) for end in ends} == {(60, 300)}
+
+
+def test_the_weights_of_the_end_are_kept_beside_the_best_where_these_are_others(train: Callable[..., Memory]) -> None:
+    finished, last = _finished(train("best")), _finished(train("last"))
+
+    assert (_steps_behind(finished.weights_url), _steps_behind(finished.last_weights_url)) == (60, 300)
+    assert (_steps_behind(last.weights_url), last.last_weights_url) == (300, None)
+
+
+def test_a_metric_that_is_better_higher_says_which_state_is_the_best(train: Callable[..., Memory]) -> None:
+    finished = _finished(train("best", objective={"metric": "accuracy"}))
+
+    assert (finished.exported_step, finished.validation_metrics) == (90, {"accuracy": 0.9})
+    assert (finished.end_validation_metrics, finished.end_validation_loss) == ({"accuracy": 0.5}, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("objective", "message"),
+    [
+        ({"metric": "f1"}, "measures `loss` or `accuracy`, got `objective.metric: f1`"),
+        ({"metric": "accuracy", "direction": "min"}, "`accuracy` is better max"),
+    ],
+)
+def test_a_metric_that_the_workload_does_not_measure_ends_the_run_with_the_names_of_those_that_it_does(
+    objective: dict[str, str], message: str
+) -> None:
+    with pytest.raises(WorkloadError, match=re.escape(message)):
+        judge_by(Objective.model_validate(objective), {"accuracy": "max"})
+
+
+def test_a_run_ends_when_its_patience_does_and_keeps_the_best(train: Callable[..., Memory]) -> None:
+    finished = _finished(train("best", objective=PATIENT))
+
+    assert finished.ended_early and finished.bill.steps == 240  # 5 evaluations after that of step 90
+    assert (finished.exported_step, _steps_behind(finished.last_weights_url)) == (90, 240)
+
+
+def test_patience_looks_for_a_gain_of_min_delta(train: Callable[..., Memory]) -> None:
+    objective = {"patience": 3, "min_delta": 1.0}  # 2.0, 1.5, 0.5: the third is better by enough
+    finished = _finished(train("best", objective=objective))
+
+    assert (finished.bill.steps, finished.ended_early) == (150, True)
+    assert not _finished(train("best", objective={"patience": 20})).ended_early
+
+
+def test_a_run_that_was_cut_off_has_as_much_patience_left(train: Callable[..., Memory]) -> None:
+    whole = train("best", objective=PATIENT, every_seconds=1e-9)  # a checkpoint after every push
+    points = whole.of(Checkpointed, StageClosed)
+
+    ends = [_finished(train("best", objective=PATIENT, resume=point.resume)) for point in points]
+    assert any(point.resume["progress"]["num_stale"] > 0 for point in points[:-1])
+    for end in ends:
+        assert (end.schedule, end.exported_step, end.ended_early) == (_finished(whole).schedule, 90, True)
+        assert (end.bill.steps, _steps_behind(end.weights_url), _steps_behind(end.last_weights_url)) == (240, 90, 240)
+
+
+def test_a_run_that_ended_early_goes_on_with_a_larger_budget(train: Callable[..., Memory]) -> None:
+    closed = train("best", objective=PATIENT).of(StageClosed)[-1]
+
+    finished = _finished(train("best", objective=PATIENT, resume=closed.resume, budget={"steps": 600}))
+
+    assert finished.bill.steps == 240 + 5 * 30
+
+
+@pytest.mark.parametrize("kind", ["fixed", "bo", "local", "autolrs"])
+def test_a_run_whose_first_step_fails_tries_no_other_rate(
+    kind: str, tmp_path: Path, arithmetic_group: Callable[..., Any]
+) -> None:
+    sink, spec = Memory(), digits_trial(controller={"kind": kind}, optimizer={"kind": "sgd", "learning_rate": 0.1})
+
+    trial.train(spec, arithmetic_group(limit=-1, patience=0), sink, trial_id="t", storage_url=f"file://{tmp_path}")
+
+    finished, closed = _finished(sink), sink.of(StageClosed)
+    assert finished.outcome == "diverged" and finished.divergence is not None and finished.divergence.step == 0
+    assert len(closed) == 1
+
+
+def test_evaluations_of_steps_that_are_taken_back_use_up_patience_too() -> None:
+    progress = Progress()
+    progress.note_evaluation(0.5)
+    opened = progress.model_copy(deep=True)
+    progress.step = 30
+    progress.note_evaluation(0.6)
+    progress.note_evaluation(None)
+
+    progress.rewind_to(opened, num_steps=30)
+
+    assert (progress.num_stale, progress.record, progress.score) == (2, 0.5, 0.5)
 
 
 def test_the_best_stays_the_best_with_its_schedule_when_its_steps_are_taken_back() -> None:
@@ -91,7 +197,7 @@ def test_the_best_stays_the_best_with_its_schedule_when_its_steps_are_taken_back
     opened = progress.model_copy(deep=True)
     given = {"learning_rate": 0.1, "level": None, "reason": ""}
     progress.step, progress.schedule = 100, [ScheduleEntry(step=0, num_steps=100, **given)]
-    progress.best = Best(checkpoint="file:///there", loss=0.5, step=60)
+    progress.best = Best(checkpoint="file:///there", score=0.5, step=60)
 
     progress.rewind_to(opened, num_steps=100)
 

@@ -31,6 +31,10 @@ ARMS: dict[str, dict[str, Any]] = {
         "controller": {"kind": "bo", "max_search_fraction": 0.5, "cooldown": 0.15},
         "optimizer": {"kind": "sgd"},
     },
+    "bo whose patience ends": {
+        "controller": {"kind": "bo", "max_search_fraction": 0.5},
+        "objective": {"every": 30, "patience": 6},
+    },
     "bo that diverges": {
         "controller": {
             "kind": "bo",

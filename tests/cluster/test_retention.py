@@ -31,7 +31,7 @@ class Storage(Memory):
         if not self.best or self._loss < self.best[-1][0]:
             self.best.append((self._loss, self._step))
         best = resume.progress.best
-        assert best is not None and (best.loss, int(best.checkpoint.rpartition("-")[2])) == self.best[-1]
+        assert best is not None and (best.score, int(best.checkpoint.rpartition("-")[2])) == self.best[-1]
         assert best.checkpoint in resume.checkpoints
         assert Path(best.checkpoint.removeprefix("file://")).is_dir()
 

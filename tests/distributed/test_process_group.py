@@ -179,6 +179,15 @@ def test_a_silent_worker_is_given_up_after_the_timeout():
             group.call("snapshot", "stage", timeout_s=0.5)
 
 
+def test_the_time_that_a_start_takes_has_a_name_of_its_own(busy_machine: str):
+    slow = config(SGD, DENSE).model_copy(update={"start_timeout_s": 0.001})
+
+    with pytest.raises(WorkerLost, match=r"no answer to `build` within .*`workers\.start_timeout_s`") as lost:
+        ProcessGroup(slow, 1, device="cpu")
+
+    assert str(lost.value).endswith(busy_machine)
+
+
 def test_a_failure_carries_its_traceback_and_ends_no_worker(sparse_sgd: Group):
     with pytest.raises(WorkerFailed, match=r"(?s)worker 0 failed: Traceback.*`level` must be .*, got 7"):
         train(sparse_sgd, 5, level=7.0)

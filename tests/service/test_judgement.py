@@ -77,15 +77,34 @@ def test_a_starting_driver_has_until_its_deadline_not_its_lease():
 
 @pytest.mark.parametrize("state", sorted(ACTIVE - {S.RUNNING}))
 def test_a_driver_past_its_deadline_is_stopped_for_the_tables_reason(state):
-    verdict = judge(work(state, deadline=NOW - 1), R.RUNNING, now=NOW, leases_count=True)
+    longer_s = work(state).spec.workers.start_timeout_s if state is S.STARTING else 0
+    verdict = judge(work(state, deadline=NOW - longer_s - 1), R.RUNNING, now=NOW, leases_count=True)
 
     assert (verdict.action, verdict.reason) == (Action.STOP, RULES[state].on_deadline)
 
 
 def test_a_driver_stopped_past_its_deadline_is_lost_for_the_same_reason():
-    verdict = judge(work(S.STARTING, deadline=NOW - 1), R.STOPPED, now=NOW, leases_count=True)
+    verdict = judge(work(S.PAUSING, deadline=NOW - 1), R.STOPPED, now=NOW, leases_count=True)
 
-    assert (verdict.action, verdict.reason) == (Action.LOSE, RULES[S.STARTING].on_deadline)
+    assert (verdict.action, verdict.reason) == (Action.LOSE, RULES[S.PAUSING].on_deadline)
+
+
+@pytest.mark.parametrize(("lease_expires", "action"), [(NOW - 1, Action.STOP), (NOW + 10, Action.WAIT)])
+def test_only_a_driver_that_was_never_heard_is_given_up_before_its_workers_time_is_over(lease_expires, action):
+    starting = work(S.STARTING, deadline=NOW - 1, lease_expires=lease_expires)
+
+    verdict = judge(starting, R.RUNNING, now=NOW, leases_count=True)
+
+    assert verdict.action is action and ("WIRETUNE_API_URL" in verdict.reason) is (action is Action.STOP)
+
+
+@pytest.mark.parametrize("late", [{"lease_expires": NOW - 1}, {"deadline": NOW - 1}])
+def test_an_overloaded_machine_is_the_cause_of_what_is_late(late):
+    verdict = judge(
+        work(S.PAUSING, **late), R.RUNNING, now=NOW, leases_count=True, overload="the machine is overloaded, load 40"
+    )
+
+    assert verdict.reason.endswith("the machine is overloaded, load 40") and "network" not in verdict.reason
 
 
 @pytest.mark.parametrize(

@@ -181,7 +181,40 @@ def test_a_driver_without_a_first_report_is_given_up_with_advice(store, cluster,
     tick()
 
     assert cluster.ray.stopped == [f"wiretune-{job_id}-a1"]
+    assert "check WIRETUNE_API_URL" in store.job(job_id).reason
+
+
+def test_a_driver_that_reports_while_its_workers_start_has_their_time_too(store, tick, add, make_spec):
+    job_id = add()
+    tick(20)
+
+    lived_s = 0
+    while store.job(job_id).state is JobState.STARTING and lived_s < 2000:
+        store.renew(job_id, 1)
+        tick(10)
+        lived_s += 10
+
+    assert 0 < lived_s - RULES[JobState.STARTING].deadline_s - make_spec().workers.start_timeout_s <= 40
     assert RULES[JobState.STARTING].on_deadline in store.job(job_id).reason
+
+
+@pytest.mark.parametrize("ray_address", [None, "http://head:8265"])
+def test_an_overloaded_machine_is_named_where_its_driver_is_late(
+    store, settings, cluster, clock, add, busy_machine, ray_address
+):
+    elsewhere = settings.model_copy(update={"ray_address": ray_address})
+    reconciler = Reconciler(store, elsewhere, api_url="http://x", ray=cluster, clock=clock)
+    job_id = add()
+    clock.now += 20
+    reconciler.tick(clock.now)
+    start(store, job_id)
+
+    clock.now += 16
+    reconciler.tick(clock.now)
+
+    reason = store.job(job_id).reason
+    assert ("the machine is overloaded, load 40 on 2 cores" in reason) is (ray_address is None)
+    assert ("its machine or its network failed" in reason) is (ray_address is not None)
 
 
 def test_a_cancelled_job_ends_when_its_driver_does(store, cluster, tick, add):

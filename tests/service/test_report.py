@@ -106,7 +106,14 @@ def made(*trials: TrialView, curves: dict[str, list[float | None]]) -> report.Jo
         for each in trials
     ]  # fmt: skip
     ids = [each.trial_id for each in trials]
-    return report.job_report(job, trials, found, z_scores=dict.fromkeys(ids, ()), unsearched=dict.fromkeys(ids))
+    return report.job_report(
+        job,
+        trials,
+        found,
+        z_scores=dict.fromkeys(ids, ()),
+        unsearched=dict.fromkeys(ids),
+        overfitted=dict.fromkeys(ids),
+    )
 
 
 def test_every_arm_is_timed_to_the_worst_end_of_its_seed() -> None:

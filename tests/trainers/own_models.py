@@ -56,6 +56,22 @@ class Single(Regression):
         self.validation = TensorDataset(*samples(1, 1))
 
 
+class LearnedByHeart(Regression):
+    """Targets that are noise: what is learned of them is of no use on others."""
+
+    def __init__(self) -> None:
+        (inputs, others), draw = (samples(0, 24)[0], samples(1, 50)[0]), torch.Generator().manual_seed(2)
+        self.training = TensorDataset(inputs, torch.randn(24, 1, generator=draw))
+        self.validation = TensorDataset(others, torch.randn(50, 1, generator=draw))
+
+
+class NotANumber(Regression):
+    """The logarithm of what is below 0."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        return torch.log(-1 - super().loss(model, batch))
+
+
 class Collated(Regression):
     """Its batches are dictionaries, made of pairs."""
 

@@ -67,6 +67,11 @@ def test_declared_shapes_are_the_models(config: WorkloadConfig, small_data: Path
 
 
 @pytest.mark.parametrize("config", SMALL.values(), ids=SMALL)
+def test_declared_metrics_are_the_workloads(config: WorkloadConfig):
+    assert shapes.metrics_of(config) == registry.BUILTIN[config.kind].metrics  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("config", SMALL.values(), ids=SMALL)
 def test_declared_samples_are_the_datas(config: WorkloadConfig):
     try:
         workload = registry.build(config)

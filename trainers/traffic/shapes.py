@@ -4,8 +4,9 @@ The models are built from the same sizes. Pure Python, so that a job can be chec
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from trainers.spec.workloads import (
     ConvNet,
@@ -100,6 +101,18 @@ def num_samples(config: WorkloadConfig) -> int | None:
     """
     known = {"digits-mlp": 1438, "mnist5k-cnn": 4000, "fashion-conv": 60_000, "diamonds-mlp": 43_152}
     return (known | {"flights-embedding": 263_149}).get(config.kind)
+
+
+def metrics_of(config: WorkloadConfig) -> Mapping[str, Literal["min", "max"]] | None:
+    """Return what is measured besides the loss, and which way is better; None where only the workers know."""
+    match config:
+        case OwnWorkload():
+            return None
+        case StdlibLm():
+            return {"bits_per_byte": "min"}
+        case DiamondsMlp():
+            return {"mae": "min"}
+    return {"accuracy": "max"}
 
 
 def has_labels(config: WorkloadConfig) -> bool | None:

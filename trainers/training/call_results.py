@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any, Literal, NamedTuple
 
+from trainers.overload import explained
 from trainers.workload import WorkloadError
 
 #: After a peer's error: how long to look for the rank that caused it, at most.
@@ -60,11 +61,12 @@ class WorkerFailed(Exception):
         return f"worker {self.rank} failed: {self.traceback}"
 
 
-def judge(outcomes: Mapping[int, Outcome]) -> list[Any]:
+def judge(outcomes: Mapping[int, Outcome], overload: str | None = None) -> list[Any]:
     """Return the answers in the order of the ranks, or raise what the missing ones mean.
 
     A death explains every other failure. An error of a rank's own explains silent peers. Ranks whose peers went away
-    prove only that somebody is gone: the silent ones, or nobody, and then it was the network.
+    prove only that somebody is gone: the silent ones, or nobody, and then it was the network. `overload` of the
+    machine, where it is that, explains what came too late.
     Raises WorkerLost, WorkloadError or WorkerFailed.
     """
     by_kind: dict[Kind, list[int]] = {}
@@ -82,7 +84,8 @@ def judge(outcomes: Mapping[int, Outcome]) -> list[Any]:
         raise WorkerFailed(own[0], content, is_passing=kind == "machine_error")
     lost = dead + silent
     witness = (lost or by_kind["peer_lost"])[0]
-    raise WorkerLost(lost, outcomes[witness].content, answers)
+    why = outcomes[witness].content
+    raise WorkerLost(lost, why if dead else explained(why, overload), answers)
 
 
 def patience_s(outcomes: Collection[Outcome], *, collective_timeout_s: float) -> float | None:

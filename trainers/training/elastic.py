@@ -15,6 +15,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from trainers import overload
+from trainers.overload import explained
 from trainers.segment import Purpose, Segment, SegmentResult
 from trainers.training.call_results import Outcome, WorkerLost, judge
 from trainers.training.group import Group, Recovery, WorkerGroup, merge
@@ -214,7 +216,7 @@ class ElasticGroup(Group):
         while self._away:
             is_waiting = len(self._present) < num_ranks
             late = [rank for rank, call in self._away.items() if call != "build"]
-            patience_s = self.config.collective_timeout_s if late else self.config.reply_timeout_s
+            patience_s = self.config.collective_timeout_s if late else self.config.start_timeout_s
             heard = self._group.hear([*self._away], patience_s if is_waiting else 0.0)
             if heard:
                 self._take_back(heard)
@@ -223,7 +225,7 @@ class ElasticGroup(Group):
             elif late:
                 self._leave_behind((), dead=late)  # they hang
             else:
-                raise WorkerLost([*self._away], f"not back within {patience_s:g} s")
+                raise WorkerLost([*self._away], explained(f"not back within {patience_s:g} s", overload.here()))
         waited_s = time.monotonic() - started
         self.recovery = replace(self.recovery, seconds=self.recovery.seconds + waited_s)
 

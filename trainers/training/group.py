@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from trainers import overload
 from trainers.exchange.topology import Nodes
 from trainers.segment import Direction, Evaluation, Segment, SegmentResult
 from trainers.spec.replica import ReplicaConfig
@@ -29,7 +30,8 @@ from trainers.training.rank import Rank
 from trainers.training.replica import Backend
 from trainers.workload import WorkloadError
 
-_HOW_TO_WAIT_LONGER = " (`workers.reply_timeout_s` allows more, in an exchange `workers.timeout_s`)"
+_HOW_TO_WAIT_LONGER = "`workers.reply_timeout_s` allows more, in an exchange `workers.timeout_s`"
+_HOW_TO_START_LONGER = "it starts, imports, loads data, makes the model: `workers.start_timeout_s` allows more"
 #: Longest that a worker may take to leave by itself.
 LEAVE_S = 2.0
 #: Workers are forked from a process that has done nothing but import torch and what else all of them need.
@@ -243,7 +245,7 @@ class WorkerGroup(Group):
     def _connect(self, ranks: Collection[int]) -> None:
         """Have `ranks` build their replicas, and then all ranks meet."""
         # All are ready before any waits for its peers, which it does no longer than for a collective.
-        self.agree(self.call_on(ranks, "build"))
+        self.agree(self.call_on(ranks, "build", timeout_s=self.config.start_timeout_s))
         self.meet(range(self.num_workers))
 
     def meet(self, ranks: Sequence[int]) -> None:
@@ -278,14 +280,15 @@ class WorkerGroup(Group):
             heard = self.hear(missing, max(0.0, deadline - time.monotonic()))
             if not heard:
                 waited_s = time.monotonic() - started
-                silence = Outcome("silence", f"no answer to `{method}` within {waited_s:.3g} s{_HOW_TO_WAIT_LONGER}")
+                how = _HOW_TO_START_LONGER if method == "build" else _HOW_TO_WAIT_LONGER
+                silence = Outcome("silence", f"no answer to `{method}` within {waited_s:.3g} s ({how})")
                 heard = dict.fromkeys(missing, silence)
             outcomes |= heard
             patience = patience_s(outcomes.values(), collective_timeout_s=self.config.collective_timeout_s)
             if patience is not None:
                 failed_at = min(failed_at, time.monotonic())
                 deadline = min(started + timeout_s, failed_at + patience)
-        return judge(outcomes)
+        return judge(outcomes, overload.here())
 
     @abstractmethod
     def _adopt(self, other: "WorkerGroup", first: int) -> None:

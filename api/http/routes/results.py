@@ -9,10 +9,10 @@ from api.http.auth import StoreOf, require_key
 from api.http.etags import UNCHANGED, IfNoneMatch, unchanged
 from api.http.openapi import READING, file, refusals
 from api.tables import csv_chunks
+from service.control.exported import Which, weights_url
 from service.control.logs import Logs
 from service.control.storage import WEIGHTS, Storage
 from service.errors import NotFound
-from service.job.states import TERMINAL
 from service.wire.views import JobReport, ScheduleView, Series, StageView, TrialView
 
 router = APIRouter(
@@ -101,16 +101,23 @@ def get_schedule(job: str, store: StoreOf, trial: TrialOf) -> ScheduleView:
     response_class=Response,
     responses=UNCHANGED | file("application/octet-stream", "a safetensors file"),
 )
-def get_weights(job: str, store: StoreOf, trial: TrialOf, if_none_match: IfNoneMatch = None) -> Response:
+def get_weights(
+    job: str,
+    store: StoreOf,
+    trial: TrialOf,
+    which: Annotated[
+        Which | None, Query(description="of the best evaluated state, or of the end; default: as `checkpoint.export`")
+    ] = None,
+    if_none_match: IfNoneMatch = None,
+) -> Response:
     """Return trained weights as a safetensors file: by default those of the first arm and seed."""
-    if trial.weights_url is None:
-        why = "the job ended before it had" if store.job(job).state in TERMINAL else "it has not finished"
-        raise NotFound(f"trial `{trial.trial_id}` has no weights: {why}")
-    found = Storage(store.settings.resolved_storage_url).open(job, trial.weights_url)
+    url = weights_url(store.job(job), trial, which)
+    found = Storage(store.settings.resolved_storage_url).open(job, url)
     if (short := unchanged(found.etag, if_none_match)) is not None:
         found.content.close()
         return short
-    headers = _attachment(f"{trial.trial_id}.{WEIGHTS}") | {
+    name = ".".join([trial.trial_id, *([which] if which else []), WEIGHTS])
+    headers = _attachment(name) | {
         "Content-Length": str(found.num_bytes),
         "ETag": found.etag,
     }

@@ -1,0 +1,35 @@
+"""Ranks the states of a run by the job's objective."""
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from service.job.parts import LOSS, Direction, Objective
+from trainers.segment import Evaluation
+from trainers.workload import WorkloadError
+
+
+class Judge(NamedTuple):
+    """Ranks evaluated states by one metric of the workload."""
+
+    metric: str
+    direction: Direction
+
+    def score(self, evaluation: Evaluation) -> float | None:
+        """Return the metric so that lower is better; None where it is not finite."""
+        value = evaluation.loss if self.metric == LOSS else evaluation.metrics[self.metric]
+        if not math.isfinite(value):
+            return None
+        return value if self.direction == "min" else -value
+
+    def rank(self, evaluation: Evaluation) -> float:
+        """Return the number that states are compared by: a metric that is not finite is the worst."""
+        score = self.score(evaluation)
+        return math.inf if score is None else score
+
+
+def judge_by(objective: Objective, metrics: Mapping[str, Direction]) -> Judge:
+    """Return the judge of a run whose workload has `metrics` besides its loss; raises WorkloadError for any other."""
+    if conflict := objective.conflict(metrics):
+        raise WorkloadError(conflict.message)
+    return Judge(objective.metric, "min" if objective.metric == LOSS else metrics[objective.metric])
