@@ -1,5 +1,6 @@
 """Python client of the HTTP API."""
 
+import re
 import time
 from collections.abc import Iterator, Mapping
 from types import TracebackType
@@ -30,6 +31,10 @@ Spec = JobSpec | Mapping[str, Any]
 POLL_S = 0.5
 #: A watcher outlives a restart of the service that takes no longer than this.
 PATIENCE_S = 20.0
+#: Ids look so; what does not is looked up.
+_WHOLE_ID = re.compile("job-[0-9a-f]{24}")
+#: Of the jobs that an ambiguous word may mean, so many are named.
+_NUM_CANDIDATES = 8
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _TRIALS = TypeAdapter(tuple[TrialView, ...])
 _STAGES = TypeAdapter(tuple[StageView, ...])
@@ -45,12 +50,38 @@ class ApiError(Exception):
         super().__init__("\n".join([f"{title} (HTTP {status})", *lines]))
 
 
+class UnknownJob(LookupError):
+    """No job, or more than one, goes by a word; printed, it names those that do."""
+
+
 class Unreachable(Exception):
     """Nothing answers at the service's URL."""
 
     def __init__(self, url: str, cause: Exception) -> None:
         self.url = url
-        super().__init__(f"no Wiretune service answers at {url}: {cause}")
+        super().__init__(f"no Wiretune service answers at {url}: {cause}{_hint(url, cause)}")
+
+
+def _hint(url: str, cause: Exception) -> str:
+    """Return what else may be the matter; nothing for what its cause explains."""
+    said, (scheme, _, place) = str(cause), url.partition("://")
+    if isinstance(cause, httpx2.TimeoutException):
+        return "; it may be overloaded: try again later"
+    if "CERTIFICATE_VERIFY_FAILED" in said:
+        return "; if its certificate is one of your own, name the authority's file in SSL_CERT_FILE"
+    if scheme == "https" and "SSL" in said:
+        return f"; it may not speak TLS: try http://{place}"
+    if scheme == "http" and isinstance(cause, httpx2.RemoteProtocolError):
+        return f"; it may speak TLS: try https://{place}"
+    return ""
+
+
+def with_scheme(url: str) -> str:
+    """Return `url` with a scheme, and without a last slash: `http` of this machine, `https` of any other."""
+    url = url.rstrip("/")
+    if "://" in url:
+        return url
+    return f"{'http' if httpx2.URL(f'http://{url}').host in _LOOPBACK else 'https'}://{url}"
 
 
 def is_passing(error: ApiError | Unreachable) -> bool:
@@ -62,13 +93,13 @@ class Client:
     """Calls a Wiretune service. A context manager; every call raises `ApiError` or `Unreachable`.
 
     Args:
-        url: e.g. `http://127.0.0.1:8470`.
+        url: e.g. `http://127.0.0.1:8470`; without a scheme it is `http` of this machine, `https` of any other.
         key: an API key, `wt_...`.
         timeout_s: of one request.
     """
 
     def __init__(self, url: str, key: str, *, timeout_s: float = 10.0) -> None:
-        self.url = url.rstrip("/")
+        self.url = with_scheme(url)
         is_local = httpx2.URL(self.url).host in _LOOPBACK
         self._http = httpx2.Client(
             base_url=self.url,
@@ -119,12 +150,31 @@ class Client:
         *,
         state: JobState | None = None,
         label: tuple[str, str] | None = None,
+        ref: str | None = None,
         limit: int = 50,
         cursor: str | None = None,
     ) -> JobPage:
-        """Return a page of jobs, newest first."""
+        """Return a page of jobs, newest first; `ref` is as in `find`."""
         pair = "=".join(label) if label else None
-        return JobPage.model_validate_json(self._get("/v1/jobs", state=state, label=pair, limit=limit, cursor=cursor))
+        answer = self._get("/v1/jobs", state=state, label=pair, ref=ref, limit=limit, cursor=cursor)
+        return JobPage.model_validate_json(answer)
+
+    def find(self, ref: str) -> str:
+        """Return the id of the job that `ref` means; a whole id costs no call.
+
+        `ref` is `latest`, the job's whole name, or a beginning or an end of its id that no other job has; `job-` may be
+        left out. Raises `UnknownJob` where no job, or more than one, goes by it.
+        """
+        if _WHOLE_ID.fullmatch(ref):
+            return ref
+        found = self.jobs(limit=1) if ref == "latest" else self.jobs(ref=ref, limit=_NUM_CANDIDATES)
+        if len(found.jobs) == 1:
+            return found.jobs[0].id
+        if not found.jobs:
+            raise UnknownJob("there is no job yet" if ref == "latest" else f"no job goes by `{ref}`; see `list`")
+        candidates = [f"  {job.id}  {job.state}  {job.name}" for job in found.jobs]
+        more = ["  and more"] * (found.next_cursor is not None)
+        raise UnknownJob("\n".join([f"`{ref}` is ambiguous; give more of the id:", *candidates, *more]))
 
     def job(self, job_id: str) -> JobView:
         """Return one job."""

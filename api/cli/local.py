@@ -34,13 +34,13 @@ class LocalServerError(Exception):
     """The server on this machine did not do as asked; the message says where to look."""
 
 
-def running_server(settings: Settings) -> Server | None:
+def running_server(settings: Settings, *, timeout_s: float = 2.0) -> Server | None:
     """Return the server that serves the state dir, if one is up and answers."""
     found = _announced(settings.state_dir)
     if found is None:
         return None
     try:
-        if not httpx2.get(f"{found.url}/healthz", timeout=2.0, trust_env=False).is_success:
+        if not httpx2.get(f"{found.url}/healthz", timeout=timeout_s, trust_env=False).is_success:
             return None
     except httpx2.HTTPError:
         return None

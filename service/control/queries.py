@@ -2,11 +2,12 @@
 
 import base64
 import binascii
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.orm import Session
 
 from service.control import points, stage_views
@@ -20,6 +21,7 @@ from service.wire.records import Bill, Line, ScheduleEntry
 from service.wire.views import JobPage, JobSummary, JobView, ScheduleView, Series, StageView, TrialView
 
 MAX_PAGE = 500
+_OF_AN_ID = re.compile("(job-)?[0-9a-f]+")
 #: What every trial reports, besides the losses and metrics of its evaluations.
 _SERIES = ("loss", "learning_rate", "density", "bytes_sent", "validation_loss")
 
@@ -70,7 +72,13 @@ def job_view(job: JobRow) -> JobView:
 
 
 def page(
-    session: Session, *, state: JobState | None, label: tuple[str, str] | None, limit: int, cursor: str | None
+    session: Session,
+    *,
+    state: JobState | None,
+    label: tuple[str, str] | None,
+    ref: str | None,
+    limit: int,
+    cursor: str | None,
 ) -> JobPage:
     """Return up to `limit` jobs, newest first, from behind `cursor`; raises InvalidJob for bad ones."""
     if not 1 <= limit <= MAX_PAGE:
@@ -89,6 +97,8 @@ def page(
     if label is not None:
         name, value = label
         query = query.join(LabelRow).where(LabelRow.name == name, LabelRow.value == value)
+    if ref is not None:
+        query = query.where(_goes_by(ref))
     if cursor is not None:
         query = query.where(JobRow.id < _decode(cursor))
     rows = session.execute(query).all()
@@ -97,6 +107,16 @@ def page(
     if len(rows) > limit:
         following = base64.urlsafe_b64encode(shown[-1][0].id.encode()).decode().rstrip("=")
     return JobPage(jobs=tuple(_summary(job, losses) for job, *losses in shown), next_cursor=following)
+
+
+def _goes_by(ref: str) -> ColumnElement[bool]:
+    """Return the condition that `ref` is a beginning or an end of the job's id, or else its whole name.
+
+    What may be of an id is taken for one: ids are in an index.
+    """
+    if not _OF_AN_ID.fullmatch(ref):
+        return JobRow.name == ref
+    return or_(JobRow.id.like(f"job-{ref.removeprefix('job-')}%"), JobRow.id.like(f"%{ref}"))
 
 
 def _summary(job: JobRow, losses: Iterable[float | None]) -> JobSummary:

@@ -8,6 +8,7 @@ from scipy import special
 
 from search.config import RateRange
 from search.curves.calibration import calibration
+from service.job.advice import searching_budget
 from service.job.parts import TrialSpec
 from service.job.states import TERMINAL
 from service.wire.views import ArmReport, Crossing, Estimate, JobReport, JobView, Series, TrialReport, TrialView
@@ -97,6 +98,7 @@ def _trial_report(
     target: float | None,
     first: Series | None,
 ) -> TrialReport:
+    bill, unsearched = trial.bill, unsearched if isinstance(spec.controller, RateRange) else None
     return TrialReport(
         trial_id=trial.trial_id,
         arm=trial.arm,
@@ -114,7 +116,10 @@ def _trial_report(
         seconds_to_target=None if target is None else reached(curve, target),
         calibration=calibration(z_scores),
         crossing=None if first is None else crossing(first, curve),
-        notes=tuple(_notes(trial, unsearched if isinstance(spec.controller, RateRange) else None)),
+        searching_budget=None
+        if unsearched is None
+        else searching_budget(spec, steps=bill.steps, seconds=bill.seconds_training, bytes_sent=bill.bytes_sent),
+        notes=tuple(_notes(trial, unsearched)),
     )
 
 

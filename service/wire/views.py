@@ -5,6 +5,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from search.config import Budget
 from search.curves.calibration import Calibration
 from search.types import Posterior, Refusal, Tax
 from service.job.problems import Problem
@@ -163,6 +164,9 @@ class TrialReport(View):
     calibration: Calibration = Field(description="its forecasts against what came")
     level_name: str = Field(description="what its level is: density, threshold")
     crossing: Crossing | None = Field(description="the first arm against this trial; null in the first arm")
+    searching_budget: Budget | None = Field(
+        None, description="where nothing was searched for want of budget: about what a search needs; else null"
+    )
     notes: tuple[str, ...] = Field((), description="sentences that a reader of the figures needs")
 
 

@@ -152,8 +152,8 @@ def test_a_terminals_verbs_say_where_the_job_is_then(at: str, reporting: Reporti
     retried = run_cli.invoke(main.app, ["retry", job_id])
     paused = run_cli.invoke(main.app, ["pause", job_id])
 
-    assert stopped.stdout == f"{job_id} is stopping: stopped early by the user\n"
+    assert stopped.stdout == f"{job_id} is stopping\n    stopped early by the user\n"
     assert json.loads(cancelled.stdout)["state"] == "cancelling"
     assert refused.exit_code == 2 and "`resume` is for one that is paused" in refused.stderr
-    assert retried.stdout == f"{job_id} is queued: tried again by the user\n"
-    assert paused.stdout == f"{job_id} is paused: paused by the user\n"
+    assert retried.stdout == f"{job_id} is queued\n    tried again by the user\n"
+    assert paused.stdout == f"{job_id} is paused\n    paused by the user\n"
