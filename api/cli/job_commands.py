@@ -146,7 +146,9 @@ def _pair(text: str | None) -> tuple[str, str] | None:
 
 @app.command("list")
 def list_jobs(
-    state: Annotated[JobState | None, typer.Option(help="only those in this state")] = None,
+    state: Annotated[
+        JobState | None, typer.Option(metavar="STATE", help=f"only those that are {', '.join(JobState)}")
+    ] = None,
     label: Annotated[str | None, typer.Option(metavar="NAME=VALUE", help="only those with this label")] = None,
     sort: Annotated[
         SortKey, typer.Option(help="order of the newest `--limit` jobs; `loss` has the lowest first")
@@ -298,7 +300,7 @@ def export(
                 said = {"job": job, "path": str(each.path), "bytes": size, "content": each.content}
                 print_json(said, indent=None)
             else:
-                typer.echo(f"wrote {each.path}: {each.content}")
+                say(console(), f"wrote {each.path}: {each.content}")
 
 
 def require_success(view: JobView) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from api.cli import completion, job_commands, method_commands, report, verb_commands
+from api.cli import comparison, completion, job_commands, method_commands, rehearsal, report, verb_commands
 from api.cli.demo import DEFAULT_SECONDS, demo_job, introduction
 from api.cli.figures import size
 from api.cli.job_commands import print_result, require_success
@@ -129,6 +129,8 @@ def demo(
 app.add_typer(job_commands.app)
 app.add_typer(verb_commands.app)
 app.add_typer(method_commands.app)
+app.add_typer(comparison.app)
+app.add_typer(rehearsal.app)
 
 
 @app.command()

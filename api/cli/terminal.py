@@ -14,7 +14,7 @@ from rich.console import Console
 
 from api.cli import completion
 from api.cli.local import LocalServerError, running_server
-from api.cli.sheet import INDENT, folded
+from api.cli.sheet import GAP, folded
 from api.client import ApiError, Client, UnknownJob, Unreachable
 from api.documents import checked, parse_json, parse_yaml
 from service.errors import InvalidJob, WiretuneError
@@ -60,13 +60,11 @@ _PIPE_WIDTH = 160
 _HOW_TO_REACH_ONE = "start one with `wiretune serve`, or name another with --url and --key"
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="the job; `-` reads standard input")]
-JobId = Annotated[
-    str,
-    typer.Argument(
-        metavar="JOB",
-        help="a job: its id, a beginning or an end of that, its name, or `latest`",
-        autocompletion=completion.jobs,
-    ),
+_HOW_JOBS_GO = "its id, a beginning or an end of that, its name, or `latest`"
+JobId = Annotated[str, typer.Argument(metavar="JOB", help=f"a job: {_HOW_JOBS_GO}", autocompletion=completion.jobs)]
+JobIds = Annotated[
+    list[str],
+    typer.Argument(metavar="JOB JOB ...", help=f"two jobs or more: {_HOW_JOBS_GO}", autocompletion=completion.jobs),
 ]
 Url = Annotated[str | None, typer.Option(envvar="WIRETUNE_URL", help="default: the service running here")]
 Key = Annotated[str | None, typer.Option(envvar="WIRETUNE_API_KEY", help="an API key", show_envvar=True)]
@@ -97,7 +95,7 @@ def console(*, as_json: bool = False) -> Console:
 
 def say(out: Console, line: str) -> None:
     """Print `line` as it is, neither coloured nor searched for markup; on a screen it is folded between words."""
-    indent = line[: len(line) - len(line.lstrip())] or INDENT
+    indent = GAP + line[: len(line) - len(line.lstrip())]
     lines = folded(line, out.width, indent=indent, break_long_words=False) if _has_width(out) else [line]
     for each in lines:
         out.print(each, markup=False, highlight=False, soft_wrap=True)

@@ -1,13 +1,13 @@
 """Views: the public shape of jobs, trials, stages and series. Client, page and CLI read nothing else."""
 
 from datetime import datetime
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from search.config import Budget
 from search.curves.calibration import Calibration
 from search.types import Posterior, Refusal, Tax
+from service.job.changes import Change
 from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.job.states import JobState, Verb
@@ -224,14 +224,6 @@ class Changes(BaseModel):
     """A JSON merge patch on a job: any of its fields; null gives a field its default."""
 
     model_config = ConfigDict(extra="allow")
-
-
-class Change(View):
-    """A field in which two jobs differ, defaults filled in; null: it is not there, or has no value."""
-
-    pointer: str = Field(description="RFC 6901, into the job")
-    before: Any
-    after: Any
 
 
 class Cloned(View):

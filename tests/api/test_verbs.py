@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 from api.cli import main
 from api.client import ApiError, Client
 from api.http.openapi import EXAMPLE_JOB
-from api.http.routes.verbs import differences, merged
+from api.http.routes.verbs import merged
+from service.job.changes import differences
 from service.job.spec import JobSpec
 from service.job.states import ALLOWED_IN, JobState, Verb
 from tests.api.conftest import Reporting
