@@ -10,7 +10,17 @@ from typing import Annotated
 
 import typer
 
-from api.cli import comparison, completion, job_commands, method_commands, rehearsal, report, verb_commands
+from api.cli import (
+    comparison,
+    completion,
+    doctor,
+    job_commands,
+    method_commands,
+    rehearsal,
+    report,
+    template,
+    verb_commands,
+)
 from api.cli.demo import DEFAULT_SECONDS, demo_job, introduction
 from api.cli.figures import size
 from api.cli.job_commands import print_result, require_success
@@ -131,6 +141,8 @@ app.add_typer(verb_commands.app)
 app.add_typer(method_commands.app)
 app.add_typer(comparison.app)
 app.add_typer(rehearsal.app)
+app.add_typer(template.app)
+app.add_typer(doctor.app)
 
 
 @app.command()

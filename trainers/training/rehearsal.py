@@ -181,15 +181,15 @@ def _answers(order: Order, tell: _Tell) -> Iterator[tuple[str, Any]]:
         yield arm, found.model_dump(mode="json")
     if order.factory is not None:
         tell("importing the factory")
-        yield order.factory.factory, [each.model_dump(mode="json") for each in parameters(order.factory)]
-    for config in order.built_in:
-        tell(f"loading the data of {config.kind}")
+        yield order.factory.factory, [of.model_dump(mode="json") for of in parameters(order.factory)]
+    for each in order.built_in:
+        tell(f"loading the data of {each.kind}")
         try:
-            registry.build(config)
+            registry.build(each)
         except WorkloadError as error:
-            yield config.kind, str(error)
+            yield each.kind, str(error)
         else:
-            yield config.kind, None
+            yield each.kind, None
 
 
 def main() -> None:
