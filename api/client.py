@@ -162,8 +162,8 @@ class Client:
     def find(self, ref: str) -> str:
         """Return the id of the job that `ref` means; a whole id costs no call.
 
-        `ref` is `latest`, the job's whole name, or a beginning or an end of its id that no other job has; `job-` may be
-        left out. Raises `UnknownJob` where no job, or more than one, goes by it.
+        `ref` is `latest`, or four characters or more that the id begins or ends with and no other does (`job-` may be
+        left out), or else the job's whole name. Raises `UnknownJob` where no job, or more than one, goes by it.
         """
         if _WHOLE_ID.fullmatch(ref):
             return ref

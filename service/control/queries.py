@@ -21,7 +21,7 @@ from service.wire.records import Bill, Line, ScheduleEntry
 from service.wire.views import JobPage, JobSummary, JobView, ScheduleView, Series, StageView, TrialView
 
 MAX_PAGE = 500
-_OF_AN_ID = re.compile("(job-)?[0-9a-f]+")
+_OF_AN_ID = re.compile("(job-)?[0-9a-f]{4,}")
 #: What every trial reports, besides the losses and metrics of its evaluations.
 _SERIES = ("loss", "learning_rate", "density", "bytes_sent", "validation_loss")
 
@@ -98,7 +98,7 @@ def page(
         name, value = label
         query = query.join(LabelRow).where(LabelRow.name == name, LabelRow.value == value)
     if ref is not None:
-        query = query.where(_goes_by(ref))
+        query = query.where(_goes_by(session, ref))
     if cursor is not None:
         query = query.where(JobRow.id < _decode(cursor))
     rows = session.execute(query).all()
@@ -109,14 +109,13 @@ def page(
     return JobPage(jobs=tuple(_summary(job, losses) for job, *losses in shown), next_cursor=following)
 
 
-def _goes_by(ref: str) -> ColumnElement[bool]:
-    """Return the condition that `ref` is a beginning or an end of the job's id, or else its whole name.
-
-    What may be of an id is taken for one: ids are in an index.
-    """
-    if not _OF_AN_ID.fullmatch(ref):
-        return JobRow.name == ref
-    return or_(JobRow.id.like(f"job-{ref.removeprefix('job-')}%"), JobRow.id.like(f"%{ref}"))
+def _goes_by(session: Session, ref: str) -> ColumnElement[bool]:
+    """Return the condition that `ref` is a beginning or an end of the job's id; its whole name where no id has it."""
+    if _OF_AN_ID.fullmatch(ref):
+        has_it = or_(JobRow.id.like(f"job-{ref.removeprefix('job-')}%"), JobRow.id.like(f"%{ref}"))
+        if session.scalar(select(JobRow.id).where(has_it).limit(1)) is not None:
+            return has_it
+    return JobRow.name == ref
 
 
 def _summary(job: JobRow, losses: Iterable[float | None]) -> JobSummary:

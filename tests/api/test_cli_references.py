@@ -25,8 +25,8 @@ def ids(store: Store, job: JobSpec) -> list[str]:
 
 def test_a_job_goes_by_what_only_it_has(client: Client, ids: list[str]) -> None:
     whole, others = ids[-1], ids[:-1]
-    begins = next(n for n in range(5, 29) if not any(other.startswith(whole[:n]) for other in others))
-    ends = next(n for n in range(1, 25) if not any(other.endswith(whole[-n:]) for other in others))
+    begins = next(n for n in range(8, 29) if not any(other.startswith(whole[:n]) for other in others))
+    ends = next(n for n in range(4, 25) if not any(other.endswith(whole[-n:]) for other in others))
 
     refs = ("latest", "newest one", whole, whole[4:], whole[:begins], whole[4:begins], whole[-ends:])
 

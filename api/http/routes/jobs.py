@@ -65,7 +65,11 @@ def list_jobs(
     label: Annotated[str | None, Query(pattern=r"^[^=]+=.*$", description="name=value")] = None,
     ref: Annotated[
         str | None,
-        Query(min_length=1, max_length=100, description="a beginning or an end of the id, or else the whole name"),
+        Query(
+            min_length=1,
+            max_length=100,
+            description="that the id begins or ends with, 4 characters or more; else the whole name",
+        ),
     ] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
     cursor: Annotated[str | None, Query(max_length=200, description="`next_cursor` of the page before")] = None,
