@@ -44,7 +44,7 @@ _PINNED = ("wiretune", "torch", "ray")
 
 
 class Found(NamedTuple):
-    """What a check found, in a sentence, and what to do about it."""
+    """The result of a check, in a sentence, and what to do about it."""
 
     verdict: Verdict
     text: str
@@ -52,7 +52,7 @@ class Found(NamedTuple):
 
 
 class Finding(BaseModel):
-    """What a check found, with its name."""
+    """The result of a check, with its name."""
 
     check: str
     verdict: Verdict
@@ -159,9 +159,7 @@ def ray(settings: Settings, *, may_start: bool) -> Found:
     if embedded.head_status(settings) is not None:
         return Found("ok", "the embedded Ray runs")
     if (stale := embedded.stale_dir(settings)) is not None:
-        return Finding(
-            check="ray", verdict="warn", text=f"a killed Ray left {stale}", fix="`wiretune clean` removes it"
-        )
+        return Found("warn", f"a killed Ray left {stale}", fix="`wiretune clean` removes it")
     if not may_start:
         return Found("ok", "embedded, starts with the first job; --ray tries that")
     started = time.monotonic()
@@ -221,9 +219,7 @@ def interfaces(settings: Settings) -> Found:
         if chosen in psutil.net_if_addrs():
             return Found("ok", f"workers use {chosen}, as GLOO_SOCKET_IFNAME says")
         fix = f"name one of {', '.join(psutil.net_if_addrs())}"
-        return Finding(
-            check="network", verdict="fail", text=f"GLOO_SOCKET_IFNAME names no interface: {chosen}", fix=fix
-        )
+        return Found("fail", f"GLOO_SOCKET_IFNAME names no interface: {chosen}", fix=fix)
     name, fix = socket.gethostname(), "put its address in /etc/hosts, or name an interface in GLOO_SOCKET_IFNAME"
     try:
         address = socket.gethostbyname(name)

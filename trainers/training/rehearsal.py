@@ -34,7 +34,7 @@ _Tell = Callable[[str], None]
 
 
 class Rehearsed(BaseModel):
-    """What came of a rehearsal. Times are of this machine, with one worker that exchanges nothing."""
+    """The result of a rehearsal. Times are of this machine, with one worker that exchanges nothing."""
 
     num_parameters: int
     num_trained: int
@@ -61,7 +61,7 @@ class Parameter(BaseModel):
 
 
 class Order(BaseModel):
-    """What to look at: the arms of a job, a factory's parameters, or whether built-in workloads find their data."""
+    """The things to look at: the arms of a job, a factory's parameters, or whether built-in workloads find their data."""
 
     arms: dict[str, ReplicaConfig] = {}
     num_workers: int = 1
