@@ -61,7 +61,7 @@ class Parameter(BaseModel):
 
 
 class Order(BaseModel):
-    """The things to look at: the arms of a job, a factory's parameters, or whether built-in workloads find their data."""
+    """The things to look at: arms of a job, parameters of a factory, or whether built-in workloads find their data."""
 
     arms: dict[str, ReplicaConfig] = {}
     num_workers: int = 1
