@@ -1,5 +1,6 @@
 """Python client of the HTTP API."""
 
+import re
 import time
 from collections.abc import Collection, Iterator, Mapping
 from types import TracebackType
@@ -37,6 +38,10 @@ POLL_S = 0.5
 PATIENCE_S = 20.0
 #: A stream of events has a sign of life every 15 s; one that is silent for so long is dead.
 _SILENCE_S = 45.0
+#: Ids look so; what does not is looked up.
+_WHOLE_ID = re.compile("job-[0-9a-f]{24}")
+#: Of the jobs that an ambiguous word may mean, so many are named.
+_NUM_CANDIDATES = 8
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _TRIALS = TypeAdapter(tuple[TrialView, ...])
 _STAGES = TypeAdapter(tuple[StageView, ...])
@@ -52,12 +57,36 @@ class ApiError(Exception):
         super().__init__("\n".join([f"{title} (HTTP {status})", *lines]))
 
 
+class UnknownJob(LookupError):
+    """No job, or more than one, goes by a word; printed, it names those that do."""
+
+
 class Unreachable(Exception):
     """Nothing answers at the service's URL; `overload` of the machine may be why."""
 
     def __init__(self, url: str, cause: Exception, overload: str | None = None) -> None:
         self.url, self.overload = url, overload
-        super().__init__(explained(f"no Wiretune service answers at {url}: {cause}", overload))
+        super().__init__(explained(f"no Wiretune service answers at {url}: {cause}{_hint(url, cause)}", overload))
+
+
+def _hint(url: str, cause: Exception) -> str:
+    """Return what else may be the matter; nothing for what its cause explains."""
+    said, (scheme, _, place) = str(cause), url.partition("://")
+    if "CERTIFICATE_VERIFY_FAILED" in said:
+        return "; if its certificate is one of your own, name the authority's file in SSL_CERT_FILE"
+    if scheme == "https" and "SSL" in said:
+        return f"; it may not speak TLS: try http://{place}"
+    if scheme == "http" and isinstance(cause, httpx2.RemoteProtocolError):
+        return f"; it may speak TLS: try https://{place}"
+    return ""
+
+
+def with_scheme(url: str) -> str:
+    """Return `url` with a scheme, and without a last slash: `http` of this machine, `https` of any other."""
+    url = url.rstrip("/")
+    if "://" in url:
+        return url
+    return f"{'http' if httpx2.URL(f'http://{url}').host in _LOOPBACK else 'https'}://{url}"
 
 
 def is_passing(error: ApiError | Unreachable) -> bool:
@@ -69,13 +98,13 @@ class Client:
     """Calls a Wiretune service. A context manager; every call raises `ApiError` or `Unreachable`.
 
     Args:
-        url: e.g. `http://127.0.0.1:8470`.
+        url: e.g. `http://127.0.0.1:8470`; without a scheme it is `http` of this machine, `https` of any other.
         key: an API key, `wt_...`.
         timeout_s: of one request.
     """
 
     def __init__(self, url: str, key: str, *, timeout_s: float = 10.0) -> None:
-        self.url = url.rstrip("/")
+        self.url = with_scheme(url)
         self._is_local = httpx2.URL(self.url).host in _LOOPBACK
         self._http = httpx2.Client(
             base_url=self.url,
@@ -126,12 +155,31 @@ class Client:
         *,
         state: JobState | None = None,
         label: tuple[str, str] | None = None,
+        ref: str | None = None,
         limit: int = 50,
         cursor: str | None = None,
     ) -> JobPage:
-        """Return a page of jobs, newest first."""
+        """Return a page of jobs, newest first; `ref` is as in `find`."""
         pair = "=".join(label) if label else None
-        return JobPage.model_validate_json(self._get("/v1/jobs", state=state, label=pair, limit=limit, cursor=cursor))
+        answer = self._get("/v1/jobs", state=state, label=pair, ref=ref, limit=limit, cursor=cursor)
+        return JobPage.model_validate_json(answer)
+
+    def find(self, ref: str) -> str:
+        """Return the id of the job that `ref` means; a whole id costs no call.
+
+        `ref` is `latest`, or four characters or more that the id begins or ends with and no other does (`job-` may be
+        left out), or else the job's whole name. Raises `UnknownJob` where no job, or more than one, goes by it.
+        """
+        if _WHOLE_ID.fullmatch(ref):
+            return ref
+        found = self.jobs(limit=1) if ref == "latest" else self.jobs(ref=ref, limit=_NUM_CANDIDATES)
+        if len(found.jobs) == 1:
+            return found.jobs[0].id
+        if not found.jobs:
+            raise UnknownJob("there is no job yet" if ref == "latest" else f"no job goes by `{ref}`; see `list`")
+        candidates = [f"  {job.id}  {job.state}  {job.name}" for job in found.jobs]
+        more = ["  and more"] * (found.next_cursor is not None)
+        raise UnknownJob("\n".join([f"`{ref}` is ambiguous; give more of the id:", *candidates, *more]))
 
     def job(self, job_id: str) -> JobView:
         """Return one job."""

@@ -3,10 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 from pydantic import BaseModel
-from rich import box
-from rich.table import Table
 
 from api.cli import figures
+from api.cli.sheet import Sheet
 from api.cli.watch import level_name, trial_name, values_text
 from api.client import Client
 from search.curves.calibration import Calibration
@@ -130,7 +129,7 @@ def explanation(
     return Explanation(job=job, trials=tuple(trials))
 
 
-def parts(found: Explanation) -> Iterator[str | Table]:
+def parts(found: Explanation) -> Iterator[str | Sheet]:
     """Yield what a person reads, in order: lines, and tables of probes."""
     spec = found.job.spec
     for each in found.trials:
@@ -141,7 +140,7 @@ def parts(found: Explanation) -> Iterator[str | Table]:
         yield ""
 
 
-def _decision(stage: StageView, name: str, level: str) -> Iterator[str | Table]:
+def _decision(stage: StageView, name: str, level: str) -> Iterator[str | Sheet]:
     yield f"{name}, stage {stage.stage}, from step {stage.first_step}"
     yield f"  {stage.reason}"
     yield f"  {search_line(stage)}"
@@ -190,12 +189,12 @@ def calibration_line(found: Calibration) -> str:
     return f"of {found.num_outcomes} forecasts {shares} came true; on average {found.mean_z:+.1f} std off"
 
 
-def _probe_table(stage: StageView, level: str) -> Table:
-    table, write = Table(box=box.SIMPLE), figures.share if level == "density" else figures.number
+def _probe_table(stage: StageView, level: str) -> Sheet:
+    write = figures.share if level == "density" else figures.number
     has_level, has_more = stage.level is not None, any(probe.values for probe in stage.probes)
     settings = ["learning rate", *[level] * has_level, *["besides"] * has_more]
-    for heading in (*settings, "steps", "loss", "forecast", "status", "gain", "posterior"):
-        table.add_column(heading, justify="left" if heading in ("status", "besides") else "right", no_wrap=True)
+    measured = ("steps", "loss", "forecast", "status", "gain", "posterior")
+    table = Sheet(*settings, *measured, left=("status", "besides"))
     origin = next((probe.reward for probe in stage.probes if probe.reward is not None), None)
     for probe in stage.probes:
         table.add_row(

@@ -48,3 +48,11 @@ def loss(value: float | None) -> str:
 def seconds(value: float) -> str:
     """Return seconds to a tenth: `2.6 s`."""
     return f"{value:.1f} s"
+
+
+def age(seconds: float) -> str:
+    """Return how long ago something was, in its largest unit: `40 s`, `12 min`, `3 h`, `5 d`."""
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds // length:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"

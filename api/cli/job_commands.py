@@ -1,17 +1,19 @@
 """`wiretune`'s commands about jobs: they speak to a service, wherever it runs."""
 
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich import box
-from rich.table import Table
 
 from api.cli import explanation, exports, figures, report
 from api.cli.exports import DEFAULT_NAMES, Selection, What, Which
-from api.cli.runs import follow, say
+from api.cli.runs import follow
+from api.cli.sheet import Sheet
 from api.cli.terminal import (
     FAILED,
     STANDARD,
@@ -27,14 +29,16 @@ from api.cli.terminal import (
     print_json,
     read_job,
     require_writable,
+    say,
 )
 from api.cli.watch import where_it_is
 from api.client import PATIENCE_S, ApiError, Client, Unreachable, is_passing
 from service.job.advice import advice
 from service.job.states import TERMINAL, JobState
-from service.wire.views import JobView, Validated
+from service.wire.views import JobPage, JobSummary, JobView, Validated
 
 POLL_S = 1.0
+MAX_PAGE = 500
 #: A log is fetched anew from Ray for every look, so a long one is looked at less often.
 _BYTES_PER_S = 1_000_000
 _MAX_PAUSE_S = 10.0
@@ -102,35 +106,80 @@ def validate(job: JobFile, as_json: AsJson = False) -> None:
         print_advice(found.advice)
 
 
+class SortKey(StrEnum):
+    CREATED = "created"
+    NAME = "name"
+    STATE = "state"
+    LOSS = "loss"
+
+
+def _sorted(jobs: Iterable[JobSummary], by: SortKey) -> list[JobSummary]:
+    """Return the jobs, newest first or by what is asked for; those without a loss come last."""
+    keys: dict[SortKey, Callable[[JobSummary], Any]] = {
+        SortKey.CREATED: lambda job: -job.created_at.timestamp(),
+        SortKey.NAME: lambda job: job.name,
+        SortKey.STATE: lambda job: job.state,
+        SortKey.LOSS: lambda job: math.inf if job.best_validation_loss is None else job.best_validation_loss,
+    }
+    return sorted(jobs, key=keys[by])
+
+
+def _pages(client: Client, *, state: JobState | None, label: tuple[str, str] | None, limit: int) -> JobPage:
+    """Return the newest `limit` jobs, over as many pages as that takes."""
+    page = client.jobs(state=state, label=label, limit=min(limit, MAX_PAGE))
+    jobs = page.jobs
+    while page.next_cursor is not None and len(jobs) < limit:
+        rest = min(limit - len(jobs), MAX_PAGE)
+        page = client.jobs(state=state, label=label, limit=rest, cursor=page.next_cursor)
+        jobs += page.jobs
+    return JobPage(jobs=jobs, next_cursor=page.next_cursor)
+
+
+def _pair(text: str | None) -> tuple[str, str] | None:
+    if text is None:
+        return None
+    name, found, value = text.partition("=")
+    if not name or not found:
+        fail(f"--label takes NAME=VALUE, e.g. team=vision, got {text!r}")
+    return name, value
+
+
 @app.command("list")
 def list_jobs(
-    state: Annotated[JobState | None, typer.Option(help="only those in this state")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=500)] = 20,
+    state: Annotated[
+        JobState | None, typer.Option(metavar="STATE", help=f"only those that are {', '.join(JobState)}")
+    ] = None,
+    label: Annotated[str | None, typer.Option(metavar="NAME=VALUE", help="only those with this label")] = None,
+    sort: Annotated[
+        SortKey, typer.Option(help="order of the newest `--limit` jobs; `loss` has the lowest first")
+    ] = SortKey.CREATED,
+    limit: Annotated[int, typer.Option(min=1, help="list so many, the newest")] = 20,
     url: Url = None,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
     """List jobs, newest first."""
+    pair = _pair(label)
     with open_client(url, key) as client:
-        page = client.jobs(state=state, limit=limit)
+        page = _pages(client, state=state, label=pair, limit=limit)
+    page = JobPage(jobs=tuple(_sorted(page.jobs, sort)), next_cursor=page.next_cursor)
     if as_json:
         print_json(page)
         return
-    table = Table("job", "name", "state", "arms", "best loss", "created", box=box.SIMPLE)
+    sheet, now = Sheet("job", "state", "best loss", "age", "name", left=("job", "state", "name")), datetime.now(UTC)
     for job in page.jobs:
-        best = figures.loss(job.best_validation_loss)
-        created = f"{job.created_at.astimezone():%Y-%m-%d %H:%M}"
-        table.add_row(job.id, job.name, job.state, ", ".join(job.arms), best, created)
-    console().print(table)
+        age = figures.age((now - job.created_at).total_seconds())
+        sheet.add_row(job.id, job.state, figures.loss(job.best_validation_loss), age, job.name)
+    console().print(sheet)
     if page.next_cursor:
-        typer.echo(f"there are more; --limit shows up to 500 (now {limit})")
+        say(console(), f"there are more; --limit shows them (now {limit})")
 
 
 @app.command()
 def show(job: JobId, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
     """Show a job: where it is and why, its schedules, its bill, its arms over the seeds."""
     with open_client(url, key) as client:
-        view = client.job(job)
+        view = client.job(client.find(job))
         found = report.result(client, view)
     if as_json:
         print_json(found)
@@ -138,8 +187,7 @@ def show(job: JobId, url: Url = None, key: Key = None, as_json: AsJson = False) 
     for line in where_it_is(view):
         say(console(), line)
     if view.started_at is not None:
-        console().print(report.trials_table(found))
-        print_result(found)
+        print_result(found, with_trials=True)
 
 
 @app.command()
@@ -154,6 +202,7 @@ def explain(
 ) -> None:
     """Explain a job's decisions: why, from which probes, what was believed, and what came true."""
     with open_client(url, key) as client:
+        job = client.find(job)
         try:
             found = explanation.explanation(client, job, trial=trial, arm=arm, stage=stage)
         except LookupError as error:
@@ -172,6 +221,7 @@ def explain(
 def watch(job: JobId, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
     """Follow a job until it is over. Interrupting this leaves the job alone."""
     with open_client(url, key) as client:
+        job = client.find(job)
         view = _follow_as_json(client, job) if as_json else follow(client, job, console())
         require_success(view)
         if not as_json:
@@ -202,6 +252,7 @@ def logs(
 ) -> None:
     """Print what an attempt's driver and workers have printed."""
     with open_client(url, key) as client:
+        job = client.find(job)
         pieces = follow_log(client, job, attempt) if is_followed else [client.logs(job, attempt=attempt)]
         for piece in pieces:
             text = piece.decode(errors="replace")
@@ -235,12 +286,13 @@ def export(
         fail("a report is of the whole job; leave out --arm and --seed, or export --what schedule, metrics or weights")
     if which is not None and what not in (What.WEIGHTS, What.ALL):
         fail("--which is for weights; leave it out, or export --what weights")
-    out = out or Path(DEFAULT_NAMES.get(what, job))
     if what is not What.ALL:
-        require_writable(out)
+        out = require_writable(out or Path(DEFAULT_NAMES[what]))
     elif out == STANDARD:
         fail("--what all writes a folder; name it with --out")
     with open_client(url, key) as client:
+        job = client.find(job)
+        out = out or Path(job)
         chosen = Selection(job, arm, seed, which)
         written = (
             exports.write_all(client, chosen, out) if what is What.ALL else [exports.write(client, chosen, what, out)]
@@ -253,7 +305,7 @@ def export(
                 said = {"job": job, "path": str(each.path), "bytes": size, "content": each.content}
                 print_json(said, indent=None)
             else:
-                typer.echo(f"wrote {each.path}: {each.content}")
+                say(console(), f"wrote {each.path}: {each.content}")
 
 
 def require_success(view: JobView) -> None:
@@ -262,12 +314,14 @@ def require_success(view: JobView) -> None:
         fail(f"{view.id} {view.state}: {view.reason or 'no reason was given'}", code=FAILED)
 
 
-def print_result(found: report.Result) -> None:
-    """Print what a person reads at the end of a job."""
+def print_result(found: report.Result, *, with_trials: bool = False) -> None:
+    """Print what a person reads at the end of a job, or `with_trials` before."""
+    for line in report.headlines(found):
+        say(console(), line)
+    console().print()
+    if with_trials:
+        console().print(report.trials_table(found))
     for table in report.tables(found):
         console().print(table)
     for line in report.crossing_lines(found):
         say(console(), line)
-    for trial in found.report.trials:
-        for note in trial.notes:
-            say(console(), f"{found.name(trial)}: {note}")

@@ -37,16 +37,16 @@ class LocalServerError(Exception):
     """The server on this machine did not do as asked; the message says where to look."""
 
 
-def running_server(settings: Settings) -> Server | None:
+def running_server(settings: Settings, *, timeout_s: float = ANSWER_S) -> Server | None:
     """Return the server that serves the state dir, if one is up. Raises `LocalServerError` if it does not answer."""
     found = _announced(settings.state_dir)
     if found is None:
         return None
     try:
-        if not httpx2.get(f"{found.url}/healthz", timeout=ANSWER_S, trust_env=False).is_success:
+        if not httpx2.get(f"{found.url}/healthz", timeout=timeout_s, trust_env=False).is_success:
             return None
     except httpx2.TimeoutException as error:
-        late = f"the service at {found.url} (process {found.pid}) is up and did not answer within {ANSWER_S:g} s"
+        late = f"the service at {found.url} (process {found.pid}) is up and did not answer within {timeout_s:g} s"
         raise LocalServerError(overload.explained(late, overload.here())) from error
     except httpx2.HTTPError:
         return None

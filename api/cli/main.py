@@ -4,17 +4,28 @@ import json
 import logging
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from api.cli import job_commands, method_commands, report, verb_commands
+from api.cli import (
+    comparison,
+    completion,
+    doctor,
+    job_commands,
+    method_commands,
+    rehearsal,
+    report,
+    template,
+    verb_commands,
+)
 from api.cli.demo import DEFAULT_SECONDS, demo_job, introduction
 from api.cli.figures import size
 from api.cli.job_commands import print_result, require_success
 from api.cli.local import running_server, stop_server
-from api.cli.runs import Interrupted, Run, say
+from api.cli.runs import Interrupted, Run
 from api.cli.terminal import (
     FAILED,
     INTERRUPTED,
@@ -31,6 +42,7 @@ from api.cli.terminal import (
     read_settings,
     refusals,
     require_writable,
+    say,
 )
 from api.client import Client
 from service.control import cleaning
@@ -47,10 +59,23 @@ MAX_DAYS = 36_500
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
-    help="Tunes learning rate and gradient sparsity while a model trains over a slow network.",
 )
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"wiretune {version('wiretune')}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    is_asked: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version, and end")
+    ] = False,
+) -> None:
+    """Tunes learning rate and gradient sparsity while a model trains over a slow network."""
 
 
 @app.command()
@@ -114,11 +139,18 @@ def demo(
 app.add_typer(job_commands.app)
 app.add_typer(verb_commands.app)
 app.add_typer(method_commands.app)
+app.add_typer(comparison.app)
+app.add_typer(rehearsal.app)
+app.add_typer(template.app)
+app.add_typer(doctor.app)
 
 
 @app.command()
 def stop(
-    job: Annotated[str | None, typer.Argument(metavar="JOB", help="a job's id; default: the service")] = None,
+    job: Annotated[
+        str | None,
+        typer.Argument(metavar="JOB", help="as in `show`; default: the service", autocompletion=completion.jobs),
+    ] = None,
     if_version: verb_commands.IfVersion = None,
     url: Url = None,
     key: Key = None,

@@ -6,12 +6,10 @@ from itertools import groupby
 from typing import Annotated, Any
 
 import typer
-from rich import box
-from rich.table import Table
 
 from api.cli import figures
-from api.cli.runs import say
-from api.cli.terminal import AsJson, console, fail, print_json
+from api.cli.sheet import Sheet
+from api.cli.terminal import AsJson, console, fail, print_json, say
 from service.catalog import methods as catalogue
 from service.catalog.methods import DEFAULT_WORKLOAD, MethodsView, MethodView, NeedsView, PaperView
 from service.errors import NotFound
@@ -47,14 +45,14 @@ def methods(
                 say(console(), line)
 
 
-def _table(found: MethodsView) -> Table:
+def _table(found: MethodsView) -> Sheet:
     title = f"A step of {found.workers} workers on {_model(found)}, sent by each"
-    table = Table("part", "method", "bytes", "paper", "what it does", title=title, title_justify="left", box=box.SIMPLE)
+    sheet = Sheet("part", "method", "bytes", "paper", title=title, left=("part", "method", "paper"))
     for method in found.methods:
         sent = figures.size(method.traffic.bytes_per_step)
         papers = "; ".join(f"{_short(paper)}" for paper in method.papers)
-        table.add_row(method.part, method.name, sent, papers, method.summary)
-    return table
+        sheet.add_row(method.part, method.name, sent, papers, note=method.summary)
+    return sheet
 
 
 def _model(found: MethodsView) -> str:

@@ -5,12 +5,12 @@ from itertools import groupby
 from typing import Any
 
 from pydantic import BaseModel
-from rich import box
-from rich.table import Table
 
 from api.cli import figures
+from api.cli.sheet import INDENT, Sheet
 from api.cli.watch import level_name, trial_name
 from api.client import ApiError, Client
+from search.config import Budget
 from service.job.spec import JobSpec
 from service.job.states import TERMINAL, JobState
 from service.wire.records import Bill, ScheduleEntry
@@ -70,7 +70,7 @@ def _trial_summary(trial: TrialReport, entries: Sequence[ScheduleEntry]) -> dict
     }
 
 
-def tables(found: Result) -> Iterator[Table]:
+def tables(found: Result) -> Iterator[Sheet]:
     """Yield what a person reads at the end of a job: schedules, the bill, and with several seeds every arm's means."""
     for schedule in found.schedules:
         yield schedule_table(found.name(schedule), schedule)
@@ -81,7 +81,7 @@ def tables(found: Result) -> Iterator[Table]:
         yield arms_table(found.report)
 
 
-def trials_table(found: Result) -> Table:
+def trials_table(found: Result) -> Sheet:
     """Return where each trial is."""
     spec = found.job.spec
     level = " or ".join(sorted({level_name(spec, arm.name) for arm in spec.arms}))
@@ -103,13 +103,13 @@ def trials_table(found: Result) -> Table:
     return table
 
 
-def schedule_table(name: str, schedule: ScheduleView) -> Table:
+def schedule_table(name: str, schedule: ScheduleView) -> Sheet:
     """Return the learned schedule for a terminal; a stage's ramps are one row."""
     title = f"Schedule of {name}" if schedule.complete else f"Schedule of {name}, so far"
     if schedule.line == "insurance":
         title += ": your own, which did better than the searched one"
     has_more = any(entry.values for entry in schedule.entries)
-    table = _table(title, "steps", "learning rate", "density", "threshold", *["besides"] * has_more, "reason")
+    table = _table(title, "steps", "learning rate", "density", "threshold", *["besides"] * has_more)
     for _, group in groupby(schedule.entries, key=lambda entry: (entry.reason, entry.level, entry.values)):
         entries = list(group)
         first, last = entries[0], entries[-1]
@@ -121,7 +121,7 @@ def schedule_table(name: str, schedule: ScheduleView) -> Table:
             figures.share(_mean_density(entries)),
             figures.number(last.threshold),
             *[figures.settings(first.values)] * has_more,
-            first.reason,
+            note=first.reason,
         )
     return table
 
@@ -132,7 +132,7 @@ def _mean_density(entries: Sequence[ScheduleEntry]) -> float | None:
     return sum(density * num_steps for density, num_steps in known) / total if total else None
 
 
-def bill_table(report: JobReport, spec: JobSpec) -> Table:
+def bill_table(report: JobReport, spec: JobSpec) -> Sheet:
     """Return every trial's bill for a terminal; bytes are one worker's."""
     link = f"emulated {spec.link.mbps:g} Mbit link" if spec.link.mode == "emulate" else "the network as it is"
     metrics = sorted(report.metric_directions)
@@ -169,7 +169,7 @@ def _absences(bill: Bill) -> str:
     return ", ".join(f"worker {rank}: {missed}" for rank, missed in sorted(bill.absences.items())) or "-"
 
 
-def options_table(report: JobReport, spec: JobSpec) -> Table:
+def options_table(report: JobReport, spec: JobSpec) -> Sheet:
     """Return what the exchanges, or optimizers, that competed took, most steps first; bytes are one worker's."""
     table = _table("Bill by option", "trial", "option", "steps", "of them probes", "sent", "in steps")
     for trial in report.trials:
@@ -185,7 +185,7 @@ def options_table(report: JobReport, spec: JobSpec) -> Table:
     return table
 
 
-def arms_table(report: JobReport) -> Table:
+def arms_table(report: JobReport) -> Sheet:
     """Return every arm's means over its finished seeds, with their intervals; the best arm is marked."""
     metrics = sorted(report.metric_directions)
     title = f"Arms over seeds (mean ± {report.confidence:.0%} interval; * best {report.metric})"
@@ -210,6 +210,22 @@ def _interval(estimate: Estimate | None, write: Callable[[float], str]) -> str:
     return mean if estimate.high is None else f"{mean} ± {write(estimate.high - estimate.mean)}"
 
 
+def headlines(found: Result) -> Iterator[str]:
+    """Yield what a reader of the figures needs first: what was not searched, and the command that would."""
+    for trial in found.report.trials:
+        yield from (f"{found.name(trial)}: {note}" for note in trial.notes)
+    budgets = [trial.searching_budget for trial in found.report.trials if trial.searching_budget is not None]
+    caps = {
+        name: max(known)
+        for name in Budget.model_fields
+        if (known := [cap for budget in budgets if (cap := getattr(budget, name)) is not None])
+    }
+    if caps:
+        settings = " ".join(f"--set budget.{name}={cap}" for name, cap in caps.items())
+        yield "a budget with room for a search:"
+        yield f"{INDENT}wiretune clone {found.job.id} {settings}"
+
+
 def crossing_lines(found: Result) -> Iterator[str]:
     """Yield, per other arm, when the first got to where that one ended; of several seeds, the arms' table tells."""
     first = found.report.trials[0].arm
@@ -225,9 +241,5 @@ def crossing_lines(found: Result) -> Iterator[str]:
             yield f"{first} reached {goal} after {seconds}"
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE)
-    for column in columns:
-        is_text = column in ("trial", "arm", "state", "option", "reason")
-        table.add_column(column, justify="left" if is_text else "right", no_wrap=column != "reason")
-    return table
+def _table(title: str, *columns: str) -> Sheet:
+    return Sheet(*columns, title=title, left=("trial", "arm", "state", "option", "besides"))

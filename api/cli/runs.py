@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from rich.console import Console
 
 from api.cli.local import Server, running_server, start_server, stop_server
+from api.cli.terminal import say
 from api.cli.watch import Progress
 from api.client import ApiError, Client, Unreachable
 from service.job.spec import JobSpec
@@ -107,11 +108,6 @@ def follow(client: Client, job_id: str, console: Console) -> JobView:
                 say(console, line)
             status.update(progress.summary)
     return view
-
-
-def say(console: Console, line: str) -> None:
-    """Print `line` as it is: neither wrapped nor coloured nor searched for markup."""
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager

@@ -12,8 +12,10 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import to_jsonable_python
 from rich.console import Console
 
+from api.cli import completion
 from api.cli.local import LocalServerError, running_server
-from api.client import ApiError, Client, Unreachable
+from api.cli.sheet import GAP, folded
+from api.client import ApiError, Client, UnknownJob, Unreachable
 from api.documents import checked, parse_json, parse_yaml
 from service.errors import InvalidJob, WiretuneError
 from service.job.problems import Problem
@@ -54,10 +56,16 @@ def _read(path: str, pointer: str) -> Any:
 
 FAILED, REFUSED, INTERRUPTED = 1, 2, 130
 STANDARD = Path("-")  # standard input or output
+_PIPE_WIDTH = 160
 _HOW_TO_REACH_ONE = "start one with `wiretune serve`, or name another with --url and --key"
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="the job; `-` reads standard input")]
-JobId = Annotated[str, typer.Argument(metavar="JOB", help="a job's id")]
+_HOW_JOBS_GO = "its id, a beginning or an end of that, its name, or `latest`"
+JobId = Annotated[str, typer.Argument(metavar="JOB", help=f"a job: {_HOW_JOBS_GO}", autocompletion=completion.jobs)]
+JobIds = Annotated[
+    list[str],
+    typer.Argument(metavar="JOB JOB ...", help=f"two jobs or more: {_HOW_JOBS_GO}", autocompletion=completion.jobs),
+]
 Url = Annotated[str | None, typer.Option(envvar="WIRETUNE_URL", help="default: the service running here")]
 Key = Annotated[str | None, typer.Option(envvar="WIRETUNE_API_KEY", help="an API key", show_envvar=True)]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON for a script; progress goes to standard error")]
@@ -65,15 +73,36 @@ AsJson = Annotated[bool, typer.Option("--json", help="print JSON for a script; p
 
 def fail(message: str, *, code: int = REFUSED) -> NoReturn:
     """Print `message` to standard error and exit."""
-    typer.echo(message, err=True)
+    warn(message)
     raise typer.Exit(code)
 
 
+def warn(message: str) -> None:
+    """Print `message` to standard error."""
+    out = console(as_json=True)
+    for line in message.splitlines() or [""]:
+        say(out, line)
+
+
 def console(*, as_json: bool = False) -> Console:
-    """Return where text for people goes: standard output, unless that is for JSON."""
-    # A pipe has no width; tables are not folded there.
+    """Return where text for people goes: standard output, unless that is for JSON.
+
+    A pipe is as wide as COLUMNS says, or else wide enough for every table.
+    """
     made = Console(stderr=as_json)
-    return made if made.is_terminal else Console(stderr=as_json, width=160)
+    return made if _has_width(made) else Console(stderr=as_json, width=_PIPE_WIDTH)
+
+
+def say(out: Console, line: str) -> None:
+    """Print `line` as it is, neither coloured nor searched for markup; on a screen it is folded between words."""
+    indent = GAP + line[: len(line) - len(line.lstrip())]
+    lines = folded(line, out.width, indent=indent, break_long_words=False) if _has_width(out) else [line]
+    for each in lines:
+        out.print(each, markup=False, highlight=False, soft_wrap=True)
+
+
+def _has_width(out: Console) -> bool:
+    return out.is_terminal or "COLUMNS" in os.environ
 
 
 def print_json(content: BaseModel | dict[str, Any], *, indent: int | None = 2) -> None:
@@ -111,7 +140,7 @@ def read_job(path: Path, *, as_json: bool = False) -> JobSpec:
 def print_advice(advice: Iterable[str]) -> None:
     """Print what of a job is unwise, to standard error: a script's output stays as it is."""
     for sentence in advice:
-        typer.echo(f"advice: {sentence}", err=True)
+        warn(f"advice: {sentence}")
 
 
 def require_writable(path: Path | None) -> Path | None:
@@ -157,5 +186,7 @@ def refusals() -> Iterator[None]:
         fail(str(error), code=REFUSED if error.status < 500 else FAILED)
     except Unreachable as error:
         fail(str(error) if error.overload else f"{error}\n{_HOW_TO_REACH_ONE}", code=FAILED)
+    except UnknownJob as error:
+        fail(str(error))
     except (LocalServerError, WiretuneError) as error:
         fail(str(error), code=FAILED)

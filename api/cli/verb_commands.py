@@ -7,7 +7,20 @@ from typing import Annotated, Any
 
 import typer
 
-from api.cli.terminal import AsJson, JobId, Key, Url, fail, open_client, print_json, read_document
+from api.cli.terminal import (
+    AsJson,
+    JobId,
+    Key,
+    Url,
+    console,
+    fail,
+    open_client,
+    print_json,
+    read_document,
+    say,
+    warn,
+)
+from api.cli.watch import state_lines
 from api.client import Client
 from api.documents import parse_yaml
 from service.errors import InvalidJob
@@ -25,11 +38,12 @@ IfVersion = Annotated[
 def ask(job: str, verb: Callable[[Client, str], JobView], *, url: str | None, key: str | None, as_json: bool) -> None:
     """Ask for `verb` and print where the job is then."""
     with open_client(url, key) as client:
-        view = verb(client, job)
+        view = verb(client, client.find(job))
     if as_json:
         print_json(view)
     else:
-        typer.echo(f"{view.id} is {view.state}: {view.reason}")
+        for line in state_lines(view):
+            say(console(), line)
 
 
 @app.command()
@@ -108,14 +122,14 @@ def clone(
     for text in sets or []:
         _assign(patch, text)
     with open_client(url, key) as client:
-        made = client.clone(job, patch, dry_run=is_dry)
+        made = client.clone(client.find(job), patch, dry_run=is_dry)
     if as_json:
         print_json(made)
         return
     if not made.changes:  # to standard error: a script reads the id
-        typer.echo(f"nothing differs from {made.source}", err=True)
+        warn(f"nothing differs from {made.source}")
     for change in made.changes:
-        typer.echo(f"  {change.pointer}: {change.before} -> {change.after}", err=True)
+        warn(f"  {change.pointer}: {change.before} -> {change.after}")
     if made.job is not None:
         typer.echo(made.job.id)
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from api.cli import figures
+from api.cli.sheet import INDENT
 from api.client import Client
 from search.config import Budget
 from search.types import Values
@@ -26,7 +27,7 @@ class Progress:
 
     def lines(self, job: JobView) -> Iterator[str]:
         """Yield what is new about `job` since the last call."""
-        state = [_state_line(job)] if self._is_new("state", job.state, job.reason, str(job.attempt)) else []
+        state = list(state_lines(job)) if self._is_new("state", job.state, job.reason, str(job.attempt)) else []
         if job.state not in TERMINAL:  # what the trials did comes before the end of all
             yield from state
         if job.state in (JobState.QUEUED, JobState.STARTING) and job.attempt <= 1:
@@ -79,7 +80,9 @@ def where_it_is(job: JobView) -> Iterator[str]:
     """Yield where the job is and why, and what it was asked for."""
     yield f"{job.id}  {job.name}"
     attempt = f", attempt {job.attempt}" if job.attempt > 1 else ""
-    yield f"{job.state}{_since(job)}{attempt}{f': {job.reason}' if job.reason else ''}"
+    yield f"{job.state}{_since(job)}{attempt}"
+    if job.reason:
+        yield f"{INDENT}{job.reason}"
     spec = job.spec
     arms, seeds = ", ".join(arm.name for arm in spec.arms), ", ".join(map(str, spec.seeds))
     lanes = f"{spec.lanes.count} lanes of " if spec.lanes.count > 1 else ""
@@ -104,10 +107,12 @@ def _since(job: JobView) -> str:
     return f" since {moment.astimezone():%Y-%m-%d %H:%M}"
 
 
-def _state_line(job: JobView) -> str:
+def state_lines(job: JobView) -> Iterator[str]:
+    """Yield the job's state, and on a line of its own why it is in it."""
     attempt = f", attempt {job.attempt}" if job.attempt > 1 else ""
-    reason = f": {job.reason}" if job.reason else ""
-    return f"{job.id} is {job.state}{attempt}{reason}"
+    yield f"{job.id} is {job.state}{attempt}"
+    if job.reason:
+        yield f"{INDENT}{job.reason}"
 
 
 def _decision_lines(name: str, stage: StageView, level: str) -> Iterator[str]:
@@ -117,10 +122,11 @@ def _decision_lines(name: str, stage: StageView, level: str) -> Iterator[str]:
             f"{figures.size(stage.search_bytes)}"
         )
     for probe in stage.probes:
-        yield f"    probe {_probe(probe, level)}"
+        yield f"{INDENT}probe {_probe(probe, level)}"
     verb = "takes" if stage.switched or not stage.probes else "keeps"
     values = values_text(stage, level)
-    yield f"{name}: stage {stage.stage} {verb} {values}: {stage.reason}"
+    yield f"{name}: stage {stage.stage} {verb} {values}"
+    yield f"{INDENT}{stage.reason}"
 
 
 def _probe(probe: ProbeView, level: str) -> str:

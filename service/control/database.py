@@ -10,6 +10,8 @@ from typing import IO, Any
 
 from alembic import command
 from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import URL, Engine, create_engine, event, func, make_url, select
 from sqlalchemy.exc import (
     ArgumentError,
@@ -131,11 +133,30 @@ def _configure_sqlite(connection: Any, _record: Any) -> None:
     connection.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
 
 
-def migrate(engine: Engine, *, revision: str = "head") -> None:
-    """Bring the schema to `revision`, up or down; of several replicas that start at once, one does it."""
+def revisions(url: str) -> tuple[str | None, str | None]:
+    """Return the schema's revision, and the newest one; nothing is changed. Raises Unavailable."""
+    newest = ScriptDirectory.from_config(_alembic()).get_current_head()
+    engine = connect(url)
+    try:
+        with engine.connect() as connection:
+            return MigrationContext.configure(connection).get_current_revision(), newest
+    except SQLAlchemyError as error:
+        said = " ".join(str(getattr(error, "orig", error)).split())
+        raise Unavailable(f"the database does not answer: {said}; check WIRETUNE_DATABASE_URL") from error
+    finally:
+        engine.dispose()
+
+
+def _alembic() -> Config:
     config = Config()
     config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
+    return config
+
+
+def migrate(engine: Engine, *, revision: str = "head") -> None:
+    """Bring the schema to `revision`, up or down; of several replicas that start at once, one does it."""
+    config = _alembic()
     with engine.begin() as connection:
         if connection.dialect.name == "postgresql":  # SQLite's file is locked already
             # Waits for other replicas that migrate; the lock ends with the transaction.

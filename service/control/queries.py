@@ -2,12 +2,13 @@
 
 import base64
 import binascii
+import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.orm import Session
 
 from service.control import overfitting, points, stage_views
@@ -33,6 +34,7 @@ from service.wire.views import (
 
 MAX_PAGE = 500
 _TRAINING_POINTS = 2000  # of a training loss, to tell whether it fell
+_OF_AN_ID = re.compile("(job-)?[0-9a-f]{4,}")
 #: What every trial reports, besides the losses and metrics of its evaluations.
 _SERIES = ("loss", "learning_rate", "density", "bytes_sent", "validation_loss")
 
@@ -83,7 +85,13 @@ def job_view(job: JobRow) -> JobView:
 
 
 def page(
-    session: Session, *, state: JobState | None, label: tuple[str, str] | None, limit: int, cursor: str | None
+    session: Session,
+    *,
+    state: JobState | None,
+    label: tuple[str, str] | None,
+    ref: str | None,
+    limit: int,
+    cursor: str | None,
 ) -> JobPage:
     """Return up to `limit` jobs, newest first, from behind `cursor`; raises InvalidJob for bad ones."""
     if not 1 <= limit <= MAX_PAGE:
@@ -102,6 +110,8 @@ def page(
     if label is not None:
         name, value = label
         query = query.join(LabelRow).where(LabelRow.name == name, LabelRow.value == value)
+    if ref is not None:
+        query = query.where(_goes_by(session, ref))
     if cursor is not None:
         query = query.where(JobRow.id < _decode(cursor))
     rows = session.execute(query).all()
@@ -110,6 +120,15 @@ def page(
     if len(rows) > limit:
         following = base64.urlsafe_b64encode(shown[-1][0].id.encode()).decode().rstrip("=")
     return JobPage(jobs=tuple(_summary(job, losses) for job, *losses in shown), next_cursor=following)
+
+
+def _goes_by(session: Session, ref: str) -> ColumnElement[bool]:
+    """Return the condition that `ref` is a beginning or an end of the job's id; its whole name where no id has it."""
+    if _OF_AN_ID.fullmatch(ref):
+        has_it = or_(JobRow.id.like(f"job-{ref.removeprefix('job-')}%"), JobRow.id.like(f"%{ref}"))
+        if session.scalar(select(JobRow.id).where(has_it).limit(1)) is not None:
+            return has_it
+    return JobRow.name == ref
 
 
 def _summary(job: JobRow, losses: Iterable[float | None]) -> JobSummary:

@@ -9,6 +9,7 @@ from scipy import special
 from search.config import RateRange
 from search.curves.calibration import calibration
 from service.control import divergence
+from service.job.advice import searching_budget
 from service.job.parts import LOSS, Direction, TrialSpec
 from service.job.states import TERMINAL
 from service.wire.views import ArmReport, Crossing, Estimate, JobReport, JobView, Series, TrialReport, TrialView
@@ -105,6 +106,7 @@ def _trial_report(
     target: float | None,
     first: Series | None,
 ) -> TrialReport:
+    bill, unsearched = trial.bill, unsearched if isinstance(spec.controller, RateRange) else None
     return TrialReport(
         trial_id=trial.trial_id,
         arm=trial.arm,
@@ -122,6 +124,9 @@ def _trial_report(
         seconds_to_target=None if target is None else reached(curve, target),
         calibration=calibration(z_scores),
         crossing=None if first is None else crossing(first, curve),
+        searching_budget=None
+        if unsearched is None
+        else searching_budget(spec, steps=bill.steps, seconds=bill.seconds_training, bytes_sent=bill.bytes_sent),
         notes=tuple(_notes(trial, spec, unsearched=unsearched, overfitted=overfitted)),
     )
 

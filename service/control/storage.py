@@ -80,11 +80,15 @@ class Storage:
                     filesystem.rm_file(partial)
 
     def require_writable(self) -> None:
-        """Raise Unavailable unless the storage takes a file."""
+        """Raise Unavailable unless the storage takes a file, and gives it back."""
         url = f"{self.root.rstrip('/')}/.writable-{secrets.token_hex(4)}"
-        self.write(url, bytes(_CHUNK_BYTES))  # a disk that is full takes a few bytes yet
+        content = secrets.token_bytes(_CHUNK_BYTES)  # a disk that is full takes a few bytes yet
+        self.write(url, content)
         with _reaching(url) as (filesystem, path):
+            given = filesystem.cat_file(path)
             filesystem.rm_file(path)
+        if given != content:
+            raise Unavailable(f"the storage gave back another file than it took, at {url}; check WIRETUNE_STORAGE_URL")
 
     def has(self, url: str) -> bool:
         """Return whether there is a file or a folder at `url`."""

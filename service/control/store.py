@@ -138,12 +138,13 @@ class Store:
         *,
         state: JobState | None = None,
         label: tuple[str, str] | None = None,
+        ref: str | None = None,
         limit: int = 50,
         cursor: str | None = None,
     ) -> JobPage:
         """Return a page of jobs, newest first; raises InvalidJob for a cursor or limit it cannot use."""
         with self._reading() as session:
-            return queries.page(session, state=state, label=label, limit=limit, cursor=cursor)
+            return queries.page(session, state=state, label=label, ref=ref, limit=limit, cursor=cursor)
 
     def trials(self, job_id: str) -> tuple[TrialView, ...]:
         """Return the job's trials, in its order."""

@@ -48,6 +48,25 @@ def advice(spec: JobSpec) -> tuple[str, ...]:
     return (*_on_the_job(spec), *(f"arm `{trial.arm}`: {sentence}" for trial in arms for sentence in _on_an_arm(trial)))
 
 
+def searching_budget(trial: TrialSpec, *, steps: int, seconds: float, bytes_sent: int) -> Budget | None:
+    """Return the caps of `trial.budget` raised until a search has room, at what its steps have taken so far.
+
+    None: this controller does not search in stages, nobody knows what a step takes, or there was room.
+    """
+    config, budget = trial.controller, trial.budget
+    if not isinstance(config, StagedConfig) or not steps:
+        return None
+    needed = config.least_budget(_fewest_steps(trial, config))
+    taken = {
+        "steps": needed,
+        "seconds": math.ceil(needed * seconds / steps),
+        "bytes": math.ceil(needed * bytes_sent / steps),
+    }
+    given = {name: getattr(budget, name) for name in taken if getattr(budget, name) is not None}
+    raised = {name: max(cap, taken[name]) for name, cap in given.items()}
+    return None if raised == given else Budget(**raised)
+
+
 def _on_the_job(spec: JobSpec) -> Iterator[str]:
     every, steps = spec.objective.every, spec.budget.steps
     if steps is not None and every > steps:

@@ -1,14 +1,18 @@
 """Turns a refused job into problems a person can act on: where, what was given, what is allowed."""
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from service.job.wrong_kind_fields import why_misplaced
+from service.job.wrong_kind_fields import fields_near, why_misplaced
 from trainers.spec.ranges import Conflict
+
+#: A field's name that is longer is like none of ours.
+_LONGEST_NAME = 40
+_NUM_MEANT = 3
 
 
 class Problem(BaseModel):
@@ -78,7 +82,19 @@ def _problem(detail: ErrorDetails, body: Any, model: type[BaseModel]) -> Problem
     misplaced = None
     if path and (detail["type"] == "extra_forbidden" or detail["type"].endswith("_type")):
         misplaced = why_misplaced(model, body, path, given)
-    return Problem(pointer=pointer_to(path), message=misplaced or _message(detail, path, shown), value=shown)
+    message = misplaced or _message(detail, path, shown)
+    if detail["type"] == "extra_forbidden" and not misplaced:
+        message += _meant(str(path[-1]), fields_near(model, body, path[:-1]))
+    return Problem(pointer=pointer_to(path), message=message, value=shown)
+
+
+def _meant(name: str, fields: Mapping[str, Sequence[str]]) -> str:
+    """Return what may have been meant by a field that is not there: one of its fellows, or one inside of them."""
+    close = difflib.get_close_matches(name[:_LONGEST_NAME], fields, n=1)
+    inside = [f"{field}.{name}" for field, inner in fields.items() if name in inner]
+    if meant := inside[:_NUM_MEANT] or close:
+        return f"; did you mean {' or '.join(f'`{each}`' for each in meant)}?"
+    return f"; available: {', '.join(fields)}" if fields else ""
 
 
 def pointer_to(path: Sequence[str | int]) -> str:

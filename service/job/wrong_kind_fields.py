@@ -56,25 +56,49 @@ def _schema(model: type[BaseModel]) -> Schema:
     return model.model_json_schema()
 
 
+def fields_near(model: type[BaseModel], body: Any, place: Sequence[str | int]) -> dict[str, tuple[str, ...]]:
+    """Return the fields of the object at `place`, each with those of the object that it may be."""
+    offered, found = _offered(model, body, place)
+    definitions = _schema(model).get("$defs", {})
+    fields: dict[str, tuple[str, ...]] = {}
+    for each in [one for one in offered if _suits(one, found)] or offered:
+        for name, inner in each.get("properties", {}).items():
+            objects = [one.get("properties", {}) for one in _alternatives(inner, definitions)]
+            fields[name] = tuple(dict.fromkeys((*fields.get(name, ()), *(field for one in objects for field in one))))
+    return fields
+
+
 def _choice(model: type[BaseModel], body: Any, place: Sequence[str | int]) -> Choice | None:
     """Return what the object at `place` was chosen among; None: there is nothing to choose."""
+    offered, found = _offered(model, body, place)
+    for word in WORDS:
+        fields = {_names(each)[word]: each["properties"] for each in offered if word in _names(each)}
+        for kind in fields:
+            if isinstance(found, dict) and found.get(word) == kind:
+                return Choice(word, kind, fields, _schema(model).get("$defs", {}))
+    return None
+
+
+def _offered(model: type[BaseModel], body: Any, place: Sequence[str | int]) -> tuple[list[Schema], Any]:
+    """Return the schemas of which the object at `place` may fit any, and that object."""
     schema = _schema(model)
     definitions: Mapping[str, Schema] = schema.get("$defs", {})
     offered = [schema]
     for part in place:
-        named = body if isinstance(body, dict) else {}
-        suiting = [each for each in offered if all(named.get(word) == kind for word, kind in _names(each).items())]
         inner = [
-            each.get("items") if isinstance(part, int) else each.get("properties", {}).get(part) for each in suiting
+            each.get("items") if isinstance(part, int) else each.get("properties", {}).get(part)
+            for each in offered
+            if _suits(each, body)
         ]
         offered = [each for found in inner if found for each in _alternatives(found, definitions)]
         body = body[part]
-    for word in WORDS:
-        fields = {_names(each)[word]: each["properties"] for each in offered if word in _names(each)}
-        for kind in fields:
-            if isinstance(body, dict) and body.get(word) == kind:
-                return Choice(word, kind, fields, definitions)
-    return None
+    return offered, body
+
+
+def _suits(schema: Schema, body: Any) -> bool:
+    """Return whether `body` names the kind that the schema is of, if that has one."""
+    named = body if isinstance(body, dict) else {}
+    return all(named.get(word) == kind for word, kind in _names(schema).items())
 
 
 def _alternatives(schema: Schema, definitions: Mapping[str, Schema]) -> Iterator[Schema]:

@@ -6,8 +6,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from search.config import Budget
 from search.curves.calibration import Calibration
 from search.types import Posterior, Refusal, Tax
+from service.job.changes import Change
 from service.job.parts import LOSS, Direction
 from service.job.problems import Problem
 from service.job.spec import JobSpec
@@ -194,6 +196,9 @@ class TrialReport(View):
     calibration: Calibration = Field(description="its forecasts against what came")
     level_name: str = Field(description="what its level is: density, threshold")
     crossing: Crossing | None = Field(description="the first arm against this trial; null in the first arm")
+    searching_budget: Budget | None = Field(
+        None, description="where nothing was searched for want of budget: about what a search needs; else null"
+    )
     notes: tuple[str, ...] = Field((), description="sentences that a reader of the figures needs")
 
 
@@ -265,14 +270,6 @@ class Changes(BaseModel):
     """A JSON merge patch on a job: any of its fields; null gives a field its default."""
 
     model_config = ConfigDict(extra="allow")
-
-
-class Change(View):
-    """A field in which two jobs differ, defaults filled in; null: it is not there, or has no value."""
-
-    pointer: str = Field(description="RFC 6901, into the job")
-    before: Any
-    after: Any
 
 
 class Cloned(View):

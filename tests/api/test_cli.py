@@ -377,4 +377,4 @@ def test_a_followed_job_is_printed_line_by_line_without_a_terminal(
     printed = capsys.readouterr().out
     assert view.state is JobState.SUCCEEDED
     assert "\x1b" not in printed
-    assert "tuned: stage 1 takes lr 1, density 1%: the search's minimum, 98% sure to be better\n" in printed
+    assert "tuned: stage 1 takes lr 1, density 1%\n    the search's minimum, 98% sure to be better\n" in printed

@@ -68,7 +68,7 @@ def test_a_stage_tells_its_probes_its_choice_and_its_reason(client: Client, repo
 
     assert "probe lr 2, density 1%, loss 0.9000, forecast 0.4500 ± 0.02" in lines
     assert "probe lr 16, density 1%, loss - (diverged)" in lines
-    assert "stage 0 takes lr 2, density 1%: the search's minimum, 98% sure to be better" in lines
+    assert "stage 0 takes lr 2, density 1%\n    the search's minimum, 98% sure to be better" in lines
     assert "stage 0 committed 100 steps at density 1%; so far sent 400.0 kB" in lines
 
 

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 from api.cli import main
 from api.client import ApiError, Client
 from api.http.openapi import EXAMPLE_JOB
-from api.http.routes.verbs import differences, merged
+from api.http.routes.verbs import merged
+from service.job.changes import differences
 from service.job.spec import JobSpec
 from service.job.states import ALLOWED_IN, JobState, Verb
 from tests.api.conftest import Reporting
@@ -152,8 +153,8 @@ def test_a_terminals_verbs_say_where_the_job_is_then(at: str, reporting: Reporti
     retried = run_cli.invoke(main.app, ["retry", job_id])
     paused = run_cli.invoke(main.app, ["pause", job_id])
 
-    assert stopped.stdout == f"{job_id} is stopping: stopped early by the user\n"
+    assert stopped.stdout == f"{job_id} is stopping\n    stopped early by the user\n"
     assert json.loads(cancelled.stdout)["state"] == "cancelling"
     assert refused.exit_code == 2 and "`resume` is for one that is paused" in refused.stderr
-    assert retried.stdout == f"{job_id} is queued: tried again by the user\n"
-    assert paused.stdout == f"{job_id} is paused: paused by the user\n"
+    assert retried.stdout == f"{job_id} is queued\n    tried again by the user\n"
+    assert paused.stdout == f"{job_id} is paused\n    paused by the user\n"

@@ -134,6 +134,17 @@ def test_jobs_are_found_by_state_and_by_label(store, make_spec):
     assert store.jobs(state=JobState.QUEUED, label=("team", "blue")).jobs == ()
 
 
+def test_a_job_is_found_by_a_part_of_its_id_or_else_by_its_name(store, make_spec):
+    ids = [store.add_job(make_spec(name=name))[0].id for name in ("cafe", "100%", "x")]
+
+    def found(ref):
+        return [job.id for job in store.jobs(ref=ref).jobs]
+
+    assert [found(ref) for ref in (ids[0], ids[1][4:], ids[2][-10:])] == [[each] for each in ids]
+    assert found("100%") == [ids[1]] and found("cafe")  # of an id, if one has it
+    assert found("job-") == found("1%") == found("%") == found("a\0b") == []
+
+
 @pytest.mark.parametrize("cursor", ["", "%%%", "bm9uc2Vuc2U", "é"])
 def test_a_cursor_from_elsewhere_is_refused_by_name(store, cursor):
     with pytest.raises(InvalidJob) as refusal:

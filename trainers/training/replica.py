@@ -424,8 +424,13 @@ class Replica:
         return self._communication.outcome(pending)
 
     def _backward(self, loss: Tensor) -> None:
-        if loss.requires_grad or not self.config.blocks.leaves_out:  # else it may depend on no block that was drawn
+        if loss.requires_grad:
             torch.autograd.backward(loss)
+        elif not self.config.blocks.leaves_out:  # else it may depend on no block that was drawn
+            raise WorkloadError(
+                "`loss` returned a value without a gradient: compute it from the model's output by torch operations, "
+                "without `detach`, `item` or `no_grad`"
+            )
 
     def _loss(self, step: int, micro: int, batch_size: int | None = None) -> Tensor:
         place = feed.Place(step, self.rank, micro)

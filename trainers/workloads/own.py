@@ -18,13 +18,13 @@ def load(config: OwnWorkload) -> Workload:
 
     Raises WorkloadError if there is no such factory, or it makes something else.
     """
-    factory = _factory(config)
+    made_by = factory(config)
     try:
-        inspect.signature(factory).bind(**config.params)
+        inspect.signature(made_by).bind(**config.params)
     except TypeError as error:
         raise WorkloadError(f"`workload.params` do not suit `{config.factory}`: {error}") from error
     with random_state.seeded(0):
-        workload = factory(**config.params)
+        workload = made_by(**config.params)
     if not isinstance(workload, Workload):
         raise WorkloadError(
             f"`{config.factory}` must return a trainers.workload.Workload, got {type(workload).__name__}"
@@ -48,7 +48,8 @@ def _check_metric(name: str, direction: str) -> None:
         raise WorkloadError(f"`metrics` says that `{name}` is better {direction!r}: `min` and `max` are allowed")
 
 
-def _factory(config: OwnWorkload) -> Any:
+def factory(config: OwnWorkload) -> Any:
+    """Return what `config.factory` names, imported; raises WorkloadError where there is no such thing."""
     module, _, name = config.factory.partition(":")
     if config.path is not None and config.path not in sys.path:
         sys.path.insert(0, config.path)

@@ -63,12 +63,20 @@ def list_jobs(
     store: StoreOf,
     state: JobState | None = None,
     label: Annotated[str | None, Query(pattern=r"^[^=]+=.*$", description="name=value")] = None,
+    ref: Annotated[
+        str | None,
+        Query(
+            min_length=1,
+            max_length=100,
+            description="that the id begins or ends with, 4 characters or more; else the whole name",
+        ),
+    ] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
     cursor: Annotated[str | None, Query(max_length=200, description="`next_cursor` of the page before")] = None,
 ) -> JobPage:
     """Return jobs, newest first."""
     name, _, value = (label or "").partition("=")
-    return store.jobs(state=state, label=(name, value) if label else None, limit=limit, cursor=cursor)
+    return store.jobs(state=state, label=(name, value) if label else None, ref=ref, limit=limit, cursor=cursor)
 
 
 @router.get(

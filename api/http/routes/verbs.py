@@ -1,7 +1,6 @@
 """`/v1/jobs/{job}:VERB`: what a user may ask of a job that is there."""
 
-from collections.abc import Iterator, Mapping
-from itertools import zip_longest
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -14,9 +13,9 @@ from api.http.openapi import CHANGING, CLONING, EXTENDING, body, refusals
 from api.http.routes.jobs import IdempotencyKey, check
 from search.config import Budget
 from service.errors import DoesNotFit
-from service.job.problems import pointer_to
+from service.job.changes import differences
 from service.job.spec import JobSpec
-from service.wire.views import Change, Cloned, JobView
+from service.wire.views import Cloned, JobView
 
 #: Fields that say what an object is: one of another kind takes nothing over from the one before.
 _TAGS = ("kind", "mode")
@@ -34,24 +33,6 @@ def merged(base: Any, patch: Any) -> Any:
         base = {}
     changed = {name: merged(base.get(name), value) for name, value in patch.items() if value is not None}
     return {name: value for name, value in base.items() if name not in patch} | changed
-
-
-def differences(before: JobSpec, after: JobSpec) -> tuple[Change, ...]:
-    """Return every field in which the two jobs differ, defaults filled in, in the order of the first."""
-    return tuple(_differences("", before.model_dump(mode="json"), after.model_dump(mode="json")))
-
-
-def _differences(pointer: str, before: Any, after: Any) -> Iterator[Change]:
-    if before == after:
-        return
-    if isinstance(before, dict) and isinstance(after, dict):
-        for name in [*before, *(name for name in after if name not in before)]:
-            yield from _differences(pointer + pointer_to([name]), before.get(name), after.get(name))
-    elif isinstance(before, list) and isinstance(after, list) and any(isinstance(each, dict) for each in after):
-        for index, (old, new) in enumerate(zip_longest(before, after)):
-            yield from _differences(f"{pointer}/{index}", old, new)
-    else:
-        yield Change(pointer=pointer, before=before, after=after)
 
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], dependencies=[Depends(require_key)])

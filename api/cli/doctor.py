@@ -1,0 +1,301 @@
+"""`wiretune doctor`: whether this machine has what the service needs, a finding per check, each with its remedy."""
+
+import os
+import shutil
+import socket
+import time
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import httpx2
+import psutil
+import typer
+from packaging.requirements import Requirement
+from pydantic import BaseModel, TypeAdapter
+
+from api.cli.local import running_server
+from api.cli.rehearsal import CannotTrain, answers
+from api.cli.sheet import Sheet
+from api.cli.terminal import FAILED, AsJson, Key, Url, console, print_json, read_settings
+from api.client import ApiError, Client, Unreachable, with_scheme
+from service.control import database, embedded
+from service.control.clusters import RemoteCluster
+from service.control.storage import Storage
+from service.errors import Unavailable, WiretuneError
+from service.settings import Settings
+from trainers.spec.workloads import OwnWorkload, WorkloadConfig
+
+app = typer.Typer()
+
+Verdict = Literal["ok", "warn", "fail"]
+#: Free bytes below which a service should not start, and below which it may soon stop.
+_LEAST_FREE, _LITTLE_FREE = 500_000_000, 5_000_000_000
+#: Seconds that two clocks may differ.
+_MOST_SKEW_S = 2.0
+#: Runnable processes per core from which workers wait for each other.
+_MOST_LOAD = 1.5
+#: Seconds for all built-in data sets.
+_DATA_S = 120.0
+_PINNED = ("wiretune", "torch", "ray")
+
+
+class Found(NamedTuple):
+    """The result of a check, in a sentence, and what to do about it."""
+
+    verdict: Verdict
+    text: str
+    fix: str = ""
+
+
+class Finding(BaseModel):
+    """The result of a check, with its name."""
+
+    check: str
+    verdict: Verdict
+    text: str
+    fix: str
+
+
+class Service(NamedTuple):
+    """The service to ask."""
+
+    url: str
+    key: str
+
+
+Check = Callable[[], Found]
+
+
+def examine(checks: Iterable[tuple[str, Check]]) -> list[Finding]:
+    """Return what each check finds; one that raises is a finding too."""
+    return [Finding(check=name, **_found(check)._asdict()) for name, check in checks]
+
+
+def _found(check: Check) -> Found:
+    try:
+        return check()
+    except (ApiError, Unreachable, WiretuneError) as error:
+        return Found("fail", str(error))
+    except Exception as error:  # a doctor who faints helps nobody
+        return Found("fail", f"{type(error).__name__}: {' '.join(str(error).split())}")
+
+
+def versions() -> Found:
+    """Return whether the installed packages are those that wiretune asks for."""
+    wrong = []
+    for each in map(Requirement, requires("wiretune") or ()):
+        if each.marker is not None and not each.marker.evaluate({"extra": ""}):
+            continue
+        try:
+            if not each.specifier.contains(version(each.name), prereleases=True):
+                wrong.append(f"{each.name} {version(each.name)} (needed: {each.specifier})")
+        except PackageNotFoundError:
+            wrong.append(f"no {each.name} (needed: {each.specifier or 'any'})")
+    if wrong:
+        fix = "pip install --upgrade wiretune, or `make setup` in a checkout"
+        return Found("fail", ", ".join(wrong), fix=fix)
+    here = ", ".join(f"{name} {version(name)}" for name in _PINNED)
+    return Found("ok", here)
+
+
+def state_dir(settings: Settings) -> Found:
+    """Return whether the service may write its state."""
+    folder = settings.state_dir
+    nearest = _nearest(folder)
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        fix = "give another folder in WIRETUNE_STATE_DIR, or the right to write there"
+        return Found("fail", f"{nearest} cannot be written to", fix=fix)
+    made = "" if folder.exists() else ", made at the first start"
+    return Found("ok", f"{folder}{made}")
+
+
+def disk(settings: Settings) -> Found:
+    """Return whether there is room for checkpoints."""
+    free = shutil.disk_usage(_nearest(settings.state_dir)).free
+    verdict: Verdict = "fail" if free < _LEAST_FREE else "warn" if free < _LITTLE_FREE else "ok"
+    fix = "" if verdict == "ok" else "`wiretune clean` removes what finished jobs left"
+    return Found(verdict, f"{free / 1e9:.1f} GB are free", fix=fix)
+
+
+def _nearest(folder: Path) -> Path:
+    """Return the folder, or the first one above it that is there."""
+    return next(each for each in (folder, *folder.parents) if each.exists())
+
+
+def data_base(settings: Settings) -> Found:
+    """Return whether the database answers and has this version's tables."""
+    url = settings.resolved_database_url
+    if not database.is_there(url):
+        return Found("ok", "none yet; made at the first start")
+    found, newest = database.revisions(url)
+    if found != newest:
+        fix = "start this version's service once: it brings the tables up to date; make a backup before"
+        text = f"its tables are at {found or 'nothing'}, this version's at {newest}"
+        return Found("warn", text, fix=fix)
+    kind = "SQLite" if database.is_sqlite(url) else "PostgreSQL"
+    return Found("ok", f"{kind} answers, with tables at {newest}")
+
+
+def storage(settings: Settings) -> Found:
+    """Return whether results can be written and read."""
+    url = settings.resolved_storage_url
+    if not settings.storage_url and not settings.state_dir.exists():
+        return Found("ok", "in the state dir, made at the first start")
+    try:
+        Storage(url).require_writable()
+    except Unavailable as error:
+        return Found("fail", str(error), fix="see that the URL and its keys are right")
+    return Found("ok", f"{url} takes and gives a file")
+
+
+def ray(settings: Settings, *, may_start: bool) -> Found:
+    """Return whether Ray answers; an embedded one is started only if it may be, and then stopped."""
+    if settings.ray_address:
+        return _cluster(settings)
+    if embedded.head_status(settings) is not None:
+        return Found("ok", "the embedded Ray runs")
+    if (stale := embedded.stale_dir(settings)) is not None:
+        return Found("warn", f"a killed Ray left {stale}", fix="`wiretune clean` removes it")
+    if not may_start:
+        return Found("ok", "embedded, starts with the first job; --ray tries that")
+    started = time.monotonic()
+    try:
+        embedded.ensure_head(settings).owner.close()
+    except Unavailable as error:
+        return Found("fail", str(error), fix="read that log")
+    embedded.stop_head(settings)
+    return Found("ok", f"an embedded Ray started in {time.monotonic() - started:.0f} s")
+
+
+def _cluster(settings: Settings) -> Found:
+    try:
+        cluster = RemoteCluster(settings)
+        nodes = cluster.connect().nodes()
+        cluster.close()
+    except Unavailable as error:
+        fix = "check WIRETUNE_RAY_ADDRESS, and that WIRETUNE_RAY_TOKEN_PATH holds the cluster's token"
+        return Found("fail", str(error), fix=fix)
+    text = f"{settings.ray_address} answers: {len(nodes)} nodes, {sum(node.cpus for node in nodes):g} CPUs"
+    return Found("ok", text)
+
+
+def service(at: Service | None) -> Found:
+    """Return whether the service answers, with this key, and is of this version."""
+    if at is None:
+        return Found("ok", "none runs here; `wiretune serve` starts one")
+    with Client(at.url, at.key) as client:
+        try:
+            client.jobs(limit=1)
+        except ApiError as error:
+            fix = "give a key with --key or WIRETUNE_API_KEY" if error.status == 401 else "see the service's log"
+            return Found("fail", f"{client.url}: {error.detail}", fix=fix)
+    theirs = httpx2.get(f"{with_scheme(at.url)}/openapi.json", timeout=10.0).json()["info"]["version"]
+    if theirs != version("wiretune"):
+        fix = "install the same version on both sides"
+        text = f"{at.url} is version {theirs}, this command {version('wiretune')}"
+        return Found("warn", text, fix=fix)
+    return Found("ok", f"{at.url} answers, version {theirs}")
+
+
+def clock(at: Service | None) -> Found:
+    """Return whether the service's clock agrees with this one."""
+    if at is None:
+        return Found("ok", "no service to compare with")
+    told = httpx2.get(f"{with_scheme(at.url)}/healthz", timeout=10.0).headers["date"]
+    skew = abs((datetime.now(UTC) - parsedate_to_datetime(told)).total_seconds())
+    if skew > _MOST_SKEW_S:
+        fix = "have both machines follow NTP"
+        return Found("warn", f"the service's differs by {skew:.0f} s", fix=fix)
+    return Found("ok", "the service's agrees with this one")
+
+
+def interfaces(settings: Settings) -> Found:
+    """Return which address workers of this machine tell others: gloo takes that of the machine's name."""
+    if chosen := os.environ.get("GLOO_SOCKET_IFNAME"):
+        if chosen in psutil.net_if_addrs():
+            return Found("ok", f"workers use {chosen}, as GLOO_SOCKET_IFNAME says")
+        fix = f"name one of {', '.join(psutil.net_if_addrs())}"
+        return Found("fail", f"GLOO_SOCKET_IFNAME names no interface: {chosen}", fix=fix)
+    name, fix = socket.gethostname(), "put its address in /etc/hosts, or name an interface in GLOO_SOCKET_IFNAME"
+    try:
+        address = socket.gethostbyname(name)
+    except OSError as error:
+        return Found("fail", f"{name} has no address ({error.strerror})", fix=fix)
+    if address.startswith("127.") and settings.ray_address:
+        text = f"{name} is {address}, which workers on other machines cannot reach"
+        return Found("warn", text, fix=fix)
+    return Found("ok", f"workers use {address}, the address of {name}")
+
+
+def data_sets() -> Found:
+    """Return which built-in workloads find their data here."""
+    described = TypeAdapter[Any](WorkloadConfig).json_schema()["$defs"].values()
+    named = [each["properties"]["kind"]["const"] for each in described if "kind" in each.get("properties", ())]
+    kinds = [kind for kind in named if kind != OwnWorkload.model_fields["kind"].default]
+    try:
+        found = answers({"built_in": [{"kind": kind} for kind in kinds]}, timeout_s=_DATA_S)
+    except CannotTrain as error:
+        return Found("fail", str(error))
+    if lacking := [kind for kind, problem in found.items() if problem]:
+        fix = str(found[lacking[0]])
+        return Found("warn", f"missing for {', '.join(lacking)}", fix=fix)
+    return Found("ok", f"all are here: {', '.join(found)}")
+
+
+def load() -> Found:
+    """Return whether the machine has time for workers."""
+    runnable, cores = os.getloadavg()[0], os.cpu_count() or 1
+    text = f"load {runnable:.1f} on {cores} cores"
+    if runnable > _MOST_LOAD * cores:
+        fix = "wait, or end other work: workers that wait for each other may pass for lost"
+        return Found("warn", f"the machine is overloaded, {text}", fix=fix)
+    return Found("ok", text)
+
+
+@app.command()
+def doctor(
+    may_start_ray: Annotated[bool, typer.Option("--ray", help="start the embedded Ray to try it, and stop it")] = False,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check what the service needs: versions, database, storage, Ray, network, data sets, clocks, load.
+
+    Exits with 1 if anything fails.
+    """
+    settings = read_settings()
+    server = running_server(settings) if url is None else Service(url, key or "")
+    at = server and Service(server.url, key or server.key)
+    checks: list[tuple[str, Check]] = [
+        ("versions", versions),
+        ("state dir", lambda: state_dir(settings)),
+        ("disk", lambda: disk(settings)),
+        ("database", lambda: data_base(settings)),
+        ("storage", lambda: storage(settings)),
+        ("ray", lambda: ray(settings, may_start=may_start_ray)),
+        ("network", lambda: interfaces(settings)),
+        ("service", lambda: service(at)),
+        ("clock", lambda: clock(at)),
+        ("data sets", data_sets),
+        ("load", load),
+    ]
+    found = examine(checks)
+    has_failed = any(each.verdict == "fail" for each in found)
+    if as_json:
+        print_json({"healthy": not has_failed, "findings": found})
+    else:
+        console().print(sheet(found))
+    if has_failed:
+        raise typer.Exit(FAILED)
+
+
+def sheet(found: Iterable[Finding]) -> Sheet:
+    """Return the findings for a terminal, each remedy on a line of its own."""
+    table = Sheet("check", "", "found", left=("check", "", "found"))
+    for each in found:
+        table.add_row(each.check, each.verdict, each.text, note=each.fix and f"-> {each.fix}")
+    return table

@@ -1,0 +1,38 @@
+"""The fields in which two jobs differ."""
+
+from collections.abc import Iterator
+from itertools import zip_longest
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from service.job.problems import pointer_to
+from service.job.spec import JobSpec
+
+
+class Change(BaseModel):
+    """A field in which two jobs differ, defaults filled in; null: it is not there, or has no value."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    pointer: str = Field(description="RFC 6901, into the job")
+    before: Any
+    after: Any
+
+
+def differences(before: JobSpec, after: JobSpec) -> tuple[Change, ...]:
+    """Return every field in which the two jobs differ, defaults filled in, in the order of the first."""
+    return tuple(_differences("", before.model_dump(mode="json"), after.model_dump(mode="json")))
+
+
+def _differences(pointer: str, before: Any, after: Any) -> Iterator[Change]:
+    if before == after:
+        return
+    if isinstance(before, dict) and isinstance(after, dict):
+        for name in [*before, *(name for name in after if name not in before)]:
+            yield from _differences(pointer + pointer_to([name]), before.get(name), after.get(name))
+    elif isinstance(before, list) and isinstance(after, list) and any(isinstance(each, dict) for each in after):
+        for index, (old, new) in enumerate(zip_longest(before, after)):
+            yield from _differences(f"{pointer}/{index}", old, new)
+    else:
+        yield Change(pointer=pointer, before=before, after=after)

@@ -1,0 +1,218 @@
+"""A newcomer's commands: `init`, `check`, `doctor`, `compare`, `list`, and what they say when something is missing."""
+
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+from typer.testing import CliRunner
+
+from api.cli import doctor, main, template
+from api.cli.doctor import Found, Service
+from api.client import Client
+from service.control.store import Store
+from service.job.advice import advice
+from service.job.spec import JobSpec
+from service.settings import Settings
+from tests.api.conftest import Reporting
+
+run_cli = CliRunner()
+OWN_MODEL = Path(__file__).parents[2] / "examples" / "own_model"
+
+
+@pytest.fixture
+def at(live_url: str, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WIRETUNE_URL", live_url)
+    monkeypatch.setenv("WIRETUNE_API_KEY", key)
+
+
+def test_a_first_job_is_valid_and_wise_with_or_without_its_defaults() -> None:
+    text = run_cli.invoke(main.app, ["init", "--out", "-"]).stdout
+    spelled_out = "\n".join(line.replace("  #", "  ", 1) if "  #" in line and "# " not in line else line
+                            for line in text.splitlines())  # fmt: skip
+
+    first, second = (JobSpec.model_validate(YAML(typ="safe").load(each)) for each in (text, spelled_out))
+
+    assert first == second and spelled_out != text
+    assert advice(first) == ()
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_a_first_job_of_a_factory_has_its_parameters_and_replaces_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = [
+        {"name": "width", "is_required": True, "default": None, "is_json": True, "annotation": ""},
+        {"name": "depth", "is_required": False, "default": 2, "is_json": True, "annotation": "int"},
+        {"name": "act", "is_required": False, "default": None, "is_json": False, "annotation": ""},
+    ]
+    monkeypatch.setattr(template, "answers", lambda order, timeout_s: {order["factory"]["factory"]: told})
+    monkeypatch.chdir(tmp_path)
+
+    written = run_cli.invoke(main.app, ["init", "--factory", "mine:build"])
+    again = run_cli.invoke(main.app, ["init", "--factory", "mine:build"])
+
+    assert written.exit_code == 0, written.stderr
+    spec = JobSpec.model_validate(YAML(typ="safe").load((tmp_path / "job.yaml").read_text()))
+    assert spec.workload.model_dump()["params"] == {"width": None, "depth": 2}
+    assert again.exit_code == 2 and "is there already" in again.stderr
+
+
+def test_a_workload_is_tried_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(OWN_MODEL)
+
+    done = run_cli.invoke(main.app, ["check", "job.yaml", "--json"])
+
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["trainable"] and set(found["arms"]) == {"tuned", "dense"}
+    assert found["arms"]["tuned"]["num_training"] == 456
+
+
+def test_a_workload_that_hangs_is_ended_and_where_it_hung_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slow.py").write_text("import signal\nsignal.pause()\n")
+    (tmp_path / "job.yaml").write_text("workload: {factory: 'slow:build'}\nbudget: {steps: 1000}\n")
+    monkeypatch.chdir(tmp_path)
+
+    done = run_cli.invoke(main.app, ["check", "job.yaml", "--timeout", "1"])
+
+    assert done.exit_code == 2
+    assert "time was up after 1 s, while " in done.stderr
+
+
+def test_jobs_are_compared_by_what_differs_and_by_the_loss_that_all_reached(
+    at: None, store: Store, job: JobSpec
+) -> None:
+    clips = {"one": 1.0, "two": None}
+    pair = [Reporting(store, job.model_copy(update={"name": name, "clip": clip})) for name, clip in clips.items()]
+    for each in pair:
+        each.run_to_the_end()
+
+    shown = run_cli.invoke(main.app, ["compare", "one", "two"]).stdout
+    found = json.loads(run_cli.invoke(main.app, ["compare", "one", "two", "--json"]).stdout)
+    refused = run_cli.invoke(main.app, ["compare", "one", pair[0].job_id])
+
+    differing = {each["pointer"]: each["values"] for each in found["differences"]}
+    assert differing == {"/name": ["one", "two"], "/clip": [1.0, None]}
+    assert found["target_loss"] == pytest.approx(0.3852, abs=1e-4)
+    assert [each["seconds_to_target"] for each in found["trials"]] == [9.0, 18.0] * 2
+    assert "/clip" in shown and "to 0.3852" in shown
+    assert refused.exit_code == 2 and "different jobs" in refused.stderr
+
+
+def test_jobs_are_listed_by_label_and_sorted(at: None, store: Store, job: JobSpec) -> None:
+    for name, team in (("b", "vision"), ("c", "text"), ("a", "vision")):
+        store.add_job(job.model_copy(update={"name": name, "labels": {"team": team}}))
+
+    def names(*options: str) -> list[str]:
+        done = run_cli.invoke(main.app, ["list", "--json", *options])
+        return [each["name"] for each in json.loads(done.stdout)["jobs"]]
+
+    assert names() == ["a", "c", "b"]
+    assert names("--label", "team=vision", "--sort", "name") == ["a", "b"]
+    assert names("--limit", "2", "--sort", "name") == ["a", "c"]  # of the newest two
+    assert run_cli.invoke(main.app, ["list", "--label", "team"]).exit_code == 2
+
+
+def test_a_job_that_did_not_search_says_so_first_with_the_command_that_would(
+    at: None, client: Client, store: Store, job: JobSpec
+) -> None:
+    reporting = Reporting(store, job.model_copy(update={"arms": job.arms[:1]}))
+    reporting.start("tuned")
+    reporting.stage("tuned", 0, rate=0.1, density=None)
+    reporting.finish_trial("tuned", rates=[0.1], density=None, loss=0.4)
+    reporting.finish()
+
+    shown = run_cli.invoke(main.app, ["show", "latest"]).stdout
+    [trial] = client.report(reporting.job_id).trials
+
+    assert trial.searching_budget is not None and trial.searching_budget.seconds is not None
+    assert trial.searching_budget.seconds > 40
+    command = f"wiretune clone {reporting.job_id} --set budget.seconds={trial.searching_budget.seconds}"
+    assert shown.index("not searched") < shown.index(command) < shown.index("Bill")
+
+
+def found_by(check: Callable[[], Found]) -> Found:
+    return Found(**doctor.examine([("it", check)])[0].model_dump(exclude={"check"}))
+
+
+def test_a_healthy_machine_has_nothing_that_fails(live_url: str, key: str, settings: Settings, store: Store) -> None:
+    at = Service(live_url, key)
+
+    found = doctor.examine(
+        [
+            ("versions", doctor.versions),
+            ("state dir", lambda: doctor.state_dir(settings)),
+            ("disk", lambda: doctor.disk(settings)),
+            ("database", lambda: doctor.data_base(settings)),
+            ("storage", lambda: doctor.storage(settings)),
+            ("ray", lambda: doctor.ray(settings, may_start=False)),
+            ("service", lambda: doctor.service(at)),
+            ("clock", lambda: doctor.clock(at)),
+            ("load", doctor.load),
+        ]
+    )
+
+    assert [each for each in found if each.verdict == "fail"] == []
+    assert "takes and gives a file" in found[4].text and "answers, version" in found[6].text
+
+
+def test_what_is_wrong_is_found_with_its_remedy(
+    live_url: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_address(name: str) -> str:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "gethostbyname", no_address)
+    away = settings.model_copy(
+        update={"database_url": "nonsense", "storage_url": "nowhere://x", "ray_address": "http://127.0.0.1:9"}
+    )
+    unwritable = settings.model_copy(update={"state_dir": Path("/dev/null/state")})
+
+    wrong: dict[str, Callable[[], Found]] = {
+        "WIRETUNE_DATABASE_URL": lambda: doctor.data_base(away),
+        "WIRETUNE_STORAGE_URL": lambda: doctor.storage(away),
+        "WIRETUNE_RAY_ADDRESS": lambda: doctor.ray(away, may_start=False),
+        "WIRETUNE_STATE_DIR": lambda: doctor.state_dir(unwritable),
+        "--key": lambda: doctor.service(Service(live_url, "wt_wrong")),
+        "GLOO_SOCKET_IFNAME": lambda: doctor.interfaces(settings),
+    }
+
+    for remedy, check in wrong.items():
+        found = found_by(check)
+        assert found.verdict == "fail" and remedy in f"{found.text} {found.fix}", found
+
+
+def test_a_check_that_raises_is_a_finding_and_the_exit_status_says_so(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def faint() -> Any:
+        raise RuntimeError("fell over")
+
+    monkeypatch.setattr(doctor, "versions", faint)
+    monkeypatch.setattr(doctor, "data_sets", lambda: Found("warn", "missing for fashion-conv", "install it"))
+
+    done = run_cli.invoke(main.app, ["doctor"])
+    as_json = json.loads(run_cli.invoke(main.app, ["doctor", "--json"]).stdout)
+
+    assert done.exit_code == 1
+    assert "RuntimeError: fell over" in done.stdout and "-> install it" in done.stdout
+    assert as_json["healthy"] is False and as_json["findings"][0]["check"] == "versions"
+
+
+def test_a_machine_with_more_work_than_cores_is_said_to_be_overloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (400.0, 0.0, 0.0))
+
+    assert doctor.load().verdict == "warn" and "overloaded, load 400.0" in doctor.load().text
+
+
+def test_data_sets_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {"digits-mlp": None, "fashion-conv": "get it with apt"}
+    monkeypatch.setattr(doctor, "answers", lambda order, timeout_s: told)
+
+    assert doctor.data_sets() == Found("warn", "missing for fashion-conv", "get it with apt")

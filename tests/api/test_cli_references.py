@@ -1,0 +1,134 @@
+"""A job goes by its id, a part of that, its name, or `latest`; a service by its host alone."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from importlib.metadata import version
+
+import pytest
+from typer.testing import CliRunner
+
+from api.cli import completion, main
+from api.cli.local import Server
+from api.client import Client, UnknownJob, Unreachable, with_scheme
+from service.control.store import Store
+from service.job.spec import JobSpec
+
+run_cli = CliRunner()
+
+
+@pytest.fixture
+def ids(store: Store, job: JobSpec) -> list[str]:
+    """Two jobs of one name, and the newest of another."""
+    return [store.add_job(job.model_copy(update={"name": name}))[0].id for name in ("twin", "twin", "newest one")]
+
+
+def test_a_job_goes_by_what_only_it_has(client: Client, ids: list[str]) -> None:
+    whole, others = ids[-1], ids[:-1]
+    begins = next(n for n in range(8, 29) if not any(other.startswith(whole[:n]) for other in others))
+    ends = next(n for n in range(4, 25) if not any(other.endswith(whole[-n:]) for other in others))
+
+    refs = ("latest", "newest one", whole, whole[4:], whole[:begins], whole[4:begins], whole[-ends:])
+
+    assert [client.find(ref) for ref in refs] == [whole] * len(refs)
+
+
+def test_an_ambiguous_word_lists_those_that_it_may_mean(client: Client, ids: list[str]) -> None:
+    with pytest.raises(UnknownJob) as refused:
+        client.find("twin")
+
+    assert all(f"{job_id}  queued  twin" in str(refused.value) for job_id in ids[:2])
+    assert ids[2] not in str(refused.value)
+
+
+def test_a_word_that_no_job_goes_by_finds_none(client: Client, ids: list[str]) -> None:
+    for ref in ("%", "_", "job-%", "nobody's", "0g"):
+        with pytest.raises(UnknownJob, match="no job goes by"):
+            client.find(ref)
+
+
+def test_without_any_job_the_latest_is_not_there(client: Client) -> None:
+    with pytest.raises(UnknownJob, match="no job yet"):
+        client.find("latest")
+
+
+def test_every_command_takes_such_a_word(
+    live_url: str, key: str, ids: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WIRETUNE_URL", live_url.removeprefix("http://"))
+    monkeypatch.setenv("WIRETUNE_API_KEY", key)
+
+    shown = run_cli.invoke(main.app, ["show", "latest"])
+    cancelled = run_cli.invoke(main.app, ["cancel", "newest one"])
+    refused = run_cli.invoke(main.app, ["cancel", "twin"])
+
+    assert shown.stdout.startswith(ids[-1]), shown.stderr
+    assert cancelled.stdout.startswith(f"{ids[-1]} is cancelled")
+    assert refused.exit_code == 2 and "ambiguous" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        ("localhost:8470", "http://localhost:8470"),
+        ("127.0.0.1:8470/", "http://127.0.0.1:8470"),
+        ("[::1]:8470", "http://[::1]:8470"),
+        ("tune.example.org", "https://tune.example.org"),
+        ("http://tune.example.org/", "http://tune.example.org"),
+    ],
+)
+def test_a_url_without_a_scheme_is_plain_on_this_machine_alone(given: str, url: str) -> None:
+    assert with_scheme(given) == url
+
+
+@pytest.fixture
+def closing() -> Iterator[int]:
+    """The port of a listener that answers nothing: as TLS meets plain HTTP."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def hang_up() -> None:
+            while True:
+                try:
+                    listener.accept()[0].close()
+                except OSError:
+                    return
+
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(5)
+
+
+def test_who_hangs_up_on_plain_http_may_speak_tls(closing: int) -> None:
+    with Client(f"http://127.0.0.1:{closing}", "wt_any") as client, pytest.raises(Unreachable, match="try https://"):
+        client.jobs()
+
+
+def test_a_service_without_tls_is_said_to_have_none(live_url: str) -> None:
+    with Client(live_url.replace("http", "https"), "wt_any") as client, pytest.raises(Unreachable, match="try http://"):
+        client.jobs()
+
+
+def test_a_shell_completes_ids_of_the_service_that_answers(
+    live_url: str, key: str, ids: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(completion, "running_server", lambda settings, timeout_s: Server(live_url, key))
+
+    offered = [dict(completion.jobs(typed)) for typed in ("job-", ids[2])]
+
+    assert offered[0] == {ids[0]: "queued: twin", ids[1]: "queued: twin", ids[2]: "queued: newest one"}
+    assert offered[1] == {ids[2]: "queued: newest one"}
+    assert "latest" in dict(completion.jobs("l"))
+
+
+def test_a_shell_hears_nothing_of_a_service_that_is_away(
+    live_url: str, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(completion, "running_server", lambda settings, timeout_s: Server("http://127.0.0.1:9", key))
+
+    assert list(completion.jobs("job-")) == []
+
+
+def test_the_version_is_printed() -> None:
+    assert run_cli.invoke(main.app, ["--version"]).stdout == f"wiretune {version('wiretune')}\n"

@@ -1,0 +1,210 @@
+"""Train a few steps and evaluate once, in this process: whether a workload can be trained, before a job is spent on it.
+
+`python -m trainers.training.rehearsal` reads an `Order` from standard input and writes a line of JSON for whatever it
+begins, and for whatever came of it; what the workload itself prints goes to standard error.
+"""
+
+import inspect
+import json
+import os
+import resource
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sized
+from typing import Any
+
+import torch
+from pydantic import BaseModel, JsonValue
+from torch import Tensor
+
+from trainers.methods.optimizer.spec import AutoOptimizerConfig, contenders
+from trainers.segment import Segment
+from trainers.spec.ranges import first
+from trainers.spec.replica import ReplicaConfig
+from trainers.spec.workloads import OwnWorkload, WorkloadConfig
+from trainers.training import feed
+from trainers.training.replica import Replica
+from trainers.workload import Batch, Workload, WorkloadError
+from trainers.workloads import own, registry
+
+#: The first step builds what others reuse, so the last one tells how long a step takes.
+NUM_STEPS = 3
+_Tell = Callable[[str], None]
+
+
+class Rehearsed(BaseModel):
+    """The result of a rehearsal. Times are of this machine, with one worker that exchanges nothing."""
+
+    num_parameters: int
+    num_trained: int
+    num_training: int | None  # samples; None: a stream
+    num_validation: int
+    batch: str
+    losses: tuple[float, ...]
+    validation: dict[str, float]
+    seconds_loading: float
+    seconds_step: float
+    seconds_evaluation: float
+    bytes_kept: int  # for backward
+    bytes_peak: int  # of this process, so far
+
+
+class Parameter(BaseModel):
+    """A parameter of a factory."""
+
+    name: str
+    is_required: bool
+    default: JsonValue = None
+    is_json: bool = True  # whether a job can give the default
+    annotation: str = ""
+
+
+class Order(BaseModel):
+    """The things to look at: arms of a job, parameters of a factory, or whether built-in workloads find their data."""
+
+    arms: dict[str, ReplicaConfig] = {}
+    num_workers: int = 1
+    factory: OwnWorkload | None = None
+    built_in: tuple[WorkloadConfig, ...] = ()
+
+
+def rehearse(
+    config: ReplicaConfig, num_workers: int, tell: _Tell, workload: Workload | None = None
+) -> tuple[Workload, Rehearsed]:
+    """Train `NUM_STEPS` steps alone, on data as rank 0 of `num_workers` gets them, and evaluate.
+
+    `workload` saves building it anew; it is returned. Raises WorkloadError for what cannot be trained.
+    """
+    tell("importing the workload and loading its data")
+    started = time.monotonic()
+    torch.set_num_threads(config.threads)
+    workload = workload or registry.build(config.workload)
+    loading = time.monotonic() - started
+    tell("building the model")
+    replica = Replica(config.model_copy(update={"workers_per_node": 1}), 0, 1, workload=workload)
+    tell("fetching the first batch")
+    place = feed.Place(0, 0, 0)
+    batch = shapes(feed.build(workload, config, num_workers).batch(place, None))
+    tell("training: forward and backward of the first batches")
+    segment = _segment(config)
+    result = replica.run_alone(segment) if config.menu else replica.run(segment)
+    if result.diverged:
+        raise WorkloadError(_why_diverged(len(result.losses), segment.learning_rate))
+    tell("evaluating on the validation set")
+    started = time.monotonic()
+    evaluation = replica.evaluate()
+    parameters = list(replica.model.parameters())
+    training: Any = workload.training
+    return workload, Rehearsed(
+        num_parameters=sum(each.numel() for each in parameters),
+        num_trained=sum(each.numel() for each in parameters if each.requires_grad),
+        num_training=len(training) if isinstance(training, Sized) else None,
+        num_validation=evaluation.num_samples,
+        batch=batch,
+        losses=result.losses,
+        validation={"loss": evaluation.loss, **evaluation.metrics},
+        seconds_loading=loading,
+        seconds_step=result.step_seconds[-1],
+        seconds_evaluation=time.monotonic() - started,
+        bytes_kept=result.saved_bytes,
+        bytes_peak=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024),
+    )
+
+
+def _segment(config: ReplicaConfig) -> Segment:
+    """Return the order of the rehearsal: the job's guess, and of what is searched the first value."""
+    optimizer = contenders(config.optimizer)[0]
+    searched = {each.name: each.pair[0] for each in config.ranges()}
+    level = None if config.menu or config.exchange.level is None else first(config.exchange.level)
+    contender = optimizer.kind if isinstance(config.optimizer, AutoOptimizerConfig) else None
+    values = {"level": level} | searched
+    return Segment(num_steps=NUM_STEPS, learning_rate=optimizer.learning_rate, optimizer=contender, **values)
+
+
+def _why_diverged(step: int, learning_rate: float) -> str:
+    if step == 0:
+        return (
+            "the loss of the first batch, or its gradient, is not finite before any update: look at `loss` and the data"
+        )
+    return f"the loss is not finite after {step} steps at learning rate {learning_rate:g}: give a lower one"
+
+
+def shapes(batch: Batch) -> str:
+    """Return the shapes of a batch in words: `(32x64 float32, 32 int64)`."""
+    match batch:
+        case Tensor():
+            size = "x".join(map(str, batch.shape)) or "scalar"
+            return f"{size} {str(batch.dtype).removeprefix('torch.')}"
+        case Mapping():
+            return "{" + ", ".join(f"{key}: {shapes(value)}" for key, value in batch.items()) + "}"
+        case tuple() | list():
+            return "(" + ", ".join(map(shapes, batch)) + ")"
+        case _:
+            return type(batch).__name__
+
+
+def parameters(config: OwnWorkload) -> list[Parameter]:
+    """Return the factory's parameters, in order; raises WorkloadError where it cannot be imported."""
+    named = inspect.signature(own.factory(config)).parameters.values()
+    return [_parameter(each) for each in named if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+
+
+def _parameter(of: inspect.Parameter) -> Parameter:
+    annotation = "" if of.annotation is of.empty else inspect.formatannotation(of.annotation)
+    if of.default is of.empty:
+        return Parameter(name=of.name, is_required=True, annotation=annotation)
+    try:
+        default = json.loads(json.dumps(of.default, allow_nan=False))
+    except (TypeError, ValueError):
+        return Parameter(name=of.name, is_required=False, is_json=False, annotation=annotation)
+    return Parameter(name=of.name, is_required=False, default=default, annotation=annotation)
+
+
+def why(error: Exception, folders: tuple[str, ...]) -> str:
+    """Return an error in one sentence, with the user's own line that it came through last."""
+    if isinstance(error, WorkloadError):
+        return str(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    own_frames = [each for each in frames if each.filename.startswith(folders)]
+    said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    if isinstance(error, ModuleNotFoundError):
+        said += "; install it, here and on every node that trains"
+    return f"{said} ({own_frames[-1].filename}, line {own_frames[-1].lineno})" if own_frames else said
+
+
+def _answers(order: Order, tell: _Tell) -> Iterator[tuple[str, Any]]:
+    """Yield what was asked for, by its name."""
+    workload = None
+    for arm, config in order.arms.items():
+        workload, found = rehearse(config, order.num_workers, tell, workload)
+        yield arm, found.model_dump(mode="json")
+    if order.factory is not None:
+        tell("importing the factory")
+        yield order.factory.factory, [of.model_dump(mode="json") for of in parameters(order.factory)]
+    for each in order.built_in:
+        tell(f"loading the data of {each.kind}")
+        try:
+            registry.build(each)
+        except WorkloadError as error:
+            yield each.kind, str(error)
+        else:
+            yield each.kind, None
+
+
+def main() -> None:
+    """Do as standard input says."""
+    out = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    order = Order.model_validate_json(sys.stdin.read())
+    own_workloads = [order.factory, *(config.workload for config in order.arms.values())]
+    folders = tuple(path for each in own_workloads if (path := getattr(each, "path", None)))
+    try:
+        for name, found in _answers(order, lambda doing: print(json.dumps({"doing": doing}), file=out)):
+            print(json.dumps({"name": name, "found": found}), file=out)
+    except Exception as error:  # the border of the process: whatever the user's code raises is told
+        print(json.dumps({"failed": why(error, folders)}), file=out)
+
+
+if __name__ == "__main__":
+    main()
