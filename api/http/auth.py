@@ -12,8 +12,8 @@ _key_scheme = HTTPBearer(auto_error=False, scheme_name="key", description="an AP
 _token_scheme = HTTPBearer(auto_error=False, scheme_name="attempt", description="an attempt's own token")
 
 
-def get_store(request: Request) -> Store:
-    """Return the store that the app was created with."""
+async def get_store(request: Request) -> Store:
+    """Return the store that the app was created with. Async: FastAPI sends all else through a thread."""
     store: Store = request.app.state.store
     return store
 

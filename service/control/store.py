@@ -107,7 +107,7 @@ class Store:
 
         def add(session: Session) -> tuple[JobView, bool]:
             job, created = jobs.add(session, spec, key=idempotency_key, now=self._clock())
-            return queries.job_view(job), created
+            return queries.job_view(job, spec if created else None), created
 
         return self._writer.write(add)
 
@@ -121,6 +121,11 @@ class Store:
         """Return one job; raises NotFound."""
         with self._reading() as session:
             return queries.job_view(queries.require(session, job_id))
+
+    def version(self, job_id: str) -> int:
+        """Return the version of one job, and read no more of it; raises NotFound."""
+        with self._reading() as session:
+            return queries.version(session, job_id)
 
     def jobs(
         self,

@@ -79,10 +79,15 @@ def list_jobs(
 )
 def get_job(job: str, store: StoreOf, response: Response, if_none_match: IfNoneMatch = None) -> JobView | Response:
     """Return one job. Its `ETag` changes with every change of its state or reason; verbs take it as `If-Match`."""
+    if if_none_match is not None and (short := unchanged(_etag(store.version(job)), if_none_match)) is not None:
+        return short
     view = store.job(job)
-    etag = f'"{view.version}"'
-    response.headers["ETag"] = etag
-    return unchanged(etag, if_none_match) or view
+    response.headers["ETag"] = _etag(view.version)
+    return view
+
+
+def _etag(version: int) -> str:
+    return f'"{version}"'
 
 
 def check(spec: JobSpec, request: Request) -> None:
