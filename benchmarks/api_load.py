@@ -97,9 +97,7 @@ def fill(store: Store, url: str, count: int) -> None:
     engine.dispose()
 
 
-async def measured(
-    call: Callable[[], Awaitable[Answer]], *, status: int, num_calls: int
-) -> tuple[float, float]:
+async def measured(call: Callable[[], Awaitable[Answer]], *, status: int, num_calls: int) -> tuple[float, float]:
     """Return the milliseconds of processor that a call takes, and the 99th percentile of its elapsed ones."""
     elapsed, before = [], 0.0
     for number in range(-20, num_calls):
@@ -133,9 +131,7 @@ async def run(store: Store, num_calls: int) -> list[tuple[str, float, float]]:
         "first 50 jobs with a label": (lambda: caller("GET", "/v1/jobs?label=team=red"), 200),
         "first 50 jobs with a label of nobody": (lambda: caller("GET", "/v1/jobs?label=team=none"), 200),
     }
-    return [
-        (name, *await measured(call, status=status, num_calls=num_calls)) for name, (call, status) in calls.items()
-    ]
+    return [(name, *await measured(call, status=status, num_calls=num_calls)) for name, (call, status) in calls.items()]
 
 
 def main() -> None:

@@ -244,8 +244,10 @@ class Store:
             needed = verbs.checkpoints(session, job)
         storage = Storage(self.settings.resolved_storage_url)
         for url in needed:
-            if not storage.has(url):
-                raise CheckpointGone(f"{url} is not on storage any more: clone the job, which begins anew")
+            if not storage.has(job_id, url):
+                raise CheckpointGone(
+                    f"{url} is not in the job's folder on storage (any more): clone the job, which begins anew"
+                )
 
     # Keys
 
@@ -304,6 +306,7 @@ class Store:
                 now=self._clock(),
                 lease_s=settings.lease_s,
                 max_attempts=settings.max_attempts,
+                storage=Storage(settings.resolved_storage_url),
             )
             return ingest.take(batch)
 

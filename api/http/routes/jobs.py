@@ -90,11 +90,15 @@ def _etag(version: int) -> str:
     return f'"{version}"'
 
 
+def require_permission(spec: JobSpec, request: Request) -> None:
+    """Raise InvalidJob where the job brings along what the service that got the `request` does not allow."""
+    if refused := permissions.conflicts(spec, user_code=request.app.state.user_code):
+        raise InvalidJob(refused)
+
+
 def check(spec: JobSpec, request: Request) -> None:
     """Raise InvalidJob or DoesNotFit where the service that got the `request` cannot take the job."""
-    service = request.app.state
-    if refused := permissions.conflicts(spec, user_code=service.user_code):
-        raise InvalidJob(refused)
-    problems: list[Problem] = service.conflicts(spec)
+    require_permission(spec, request)
+    problems: list[Problem] = request.app.state.conflicts(spec)
     if problems:
         raise DoesNotFit("; ".join(problem.message for problem in problems), problems)
