@@ -2,11 +2,12 @@
 
 from typing import Annotated
 
-from fastapi import Depends, Request
+from fastapi import Depends, Path, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from service.control.store import Store
 from service.errors import Unauthorized
+from service.wire.records import MAX_WHOLE
 
 _key_scheme = HTTPBearer(auto_error=False, scheme_name="key", description="an API key (`wt_...`)")
 _token_scheme = HTTPBearer(auto_error=False, scheme_name="attempt", description="an attempt's own token")
@@ -31,10 +32,14 @@ def require_key(store: StoreOf, given: Annotated[HTTPAuthorizationCredentials | 
 
 def require_token(
     job: str,
-    number: int,
+    number: Annotated[int, Path(ge=1, le=MAX_WHOLE)],
     store: StoreOf,
     given: Annotated[HTTPAuthorizationCredentials | None, Depends(_token_scheme)],
-) -> None:
-    """Let only attempt `number` of `job` pass. Raises `Unauthorized`."""
+) -> int:
+    """Let only attempt `number` of `job` pass, and return the number. Raises `Unauthorized`."""
     if given is None or not store.check_token(job, number, given.credentials):
         raise Unauthorized(f"a token of attempt {number} of {job} is required")
+    return number
+
+
+Number = Annotated[int, Depends(require_token)]
