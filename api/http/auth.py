@@ -32,14 +32,15 @@ def require_key(store: StoreOf, given: Annotated[HTTPAuthorizationCredentials | 
 
 def require_token(
     job: str,
-    number: Annotated[int, Path(ge=1, le=MAX_WHOLE)],
+    request: Request,
     store: StoreOf,
     given: Annotated[HTTPAuthorizationCredentials | None, Depends(_token_scheme)],
-) -> int:
-    """Let only attempt `number` of `job` pass, and return the number. Raises `Unauthorized`."""
+) -> None:
+    """Let only the attempt of the path pass. Raises `Unauthorized`, before anything else of the request is looked at."""
+    number = request.path_params["number"]  # as it is written: no token is of anything but an attempt's number
     if given is None or not store.check_token(job, number, given.credentials):
         raise Unauthorized(f"a token of attempt {number} of {job} is required")
-    return number
 
 
-Number = Annotated[int, Depends(require_token)]
+#: An attempt of the path.
+Number = Annotated[int, Path(ge=1, le=MAX_WHOLE)]

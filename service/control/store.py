@@ -266,11 +266,11 @@ class Store:
             row = session.get(ApiKeyRow, wanted)
             return row is not None and hmac.compare_digest(row.digest, wanted)
 
-    def token(self, job_id: str, number: int) -> str:
+    def token(self, job_id: str, number: int | str) -> str:
         """Return the token with which attempt `number` reports."""
         return keys.attempt_token(self._secret, job_id, number)
 
-    def check_token(self, job_id: str, number: int, token: str) -> bool:
+    def check_token(self, job_id: str, number: int | str, token: str) -> bool:
         """Return whether `token` is that attempt's. One that has ended is refused by what it calls (Fenced)."""
         return hmac.compare_digest(self.token(job_id, number).encode(), token.encode())
 
