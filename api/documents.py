@@ -10,6 +10,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import ScalarNode
 
 from service.errors import InvalidJob
+from service.job.parts import GIVEN
 from service.job.problems import Problem, problems_of
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -26,7 +27,7 @@ def parse_json(text: bytes) -> Any:
 
 
 class _Constructor(SafeConstructor):
-    """Refuses whole numbers that no message could show: Python writes at most so many digits, JSON's reader reads them."""
+    """Refuses whole numbers that no message could show, as the reader of JSON does."""
 
     def construct_yaml_int(self, node: ScalarNode) -> int:
         """Return the number. Raises `ConstructorError` for one that is out of range."""
@@ -62,7 +63,7 @@ def checked(model: type[Model], content: Any) -> Model:
         given = "nothing" if content is None else f"a {type(content).__name__}"
         raise _unreadable(f"named fields are expected here, got {given}")
     try:
-        return model.model_validate(content)
+        return model.model_validate(content, context=GIVEN)
     except ValidationError as error:
         raise InvalidJob(problems_of(error, content, model)) from error
 

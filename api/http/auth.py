@@ -36,7 +36,7 @@ def require_token(
     store: StoreOf,
     given: Annotated[HTTPAuthorizationCredentials | None, Depends(_token_scheme)],
 ) -> None:
-    """Let only the attempt of the path pass. Raises `Unauthorized`, before anything else of the request is looked at."""
+    """Let only the attempt of the path pass. Raises `Unauthorized`, before anything else is looked at."""
     number = request.path_params["number"]  # as it is written: no token is of anything but an attempt's number
     if given is None or not store.check_token(job, number, given.credentials):
         raise Unauthorized(f"a token of attempt {number} of {job} is required")
