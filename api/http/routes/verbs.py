@@ -128,7 +128,7 @@ def extend_job(
     "/{job}:clone",
     status_code=202,
     operation_id="cloneJob",
-    responses=refusals(*CLONING),
+    responses={200: {"model": Cloned, "description": "A dry run"}} | refusals(*CLONING),
     openapi_extra=body("Changes", example={"budget": {"seconds": 80}}, media_types=bodies.CHANGES_TYPES),
 )
 def clone_job(
