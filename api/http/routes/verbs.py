@@ -56,6 +56,7 @@ def _differences(pointer: str, before: Any, after: Any) -> Iterator[Change]:
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], dependencies=[Depends(require_key)])
 
+_DRY_RUN: dict[int | str, dict[str, Any]] = {200: {"model": Cloned, "description": "A dry run"}}
 _ANSWERS, _GOING_ON = refusals(*CHANGING), refusals(*EXTENDING, DoesNotFit)
 
 
@@ -128,7 +129,7 @@ def extend_job(
     "/{job}:clone",
     status_code=202,
     operation_id="cloneJob",
-    responses={200: {"model": Cloned, "description": "A dry run"}} | refusals(*CLONING),
+    responses=_DRY_RUN | refusals(*CLONING),
     openapi_extra=body("Changes", example={"budget": {"seconds": 80}}, media_types=bodies.CHANGES_TYPES),
 )
 def clone_job(
