@@ -34,7 +34,8 @@ def many(store, spec):
     with store._engine.begin() as connection:
         connection.execute(insert(JobRow), jobs)
         connection.execute(insert(LabelRow), labels)
-        connection.execute(text("ANALYZE"))
+        if connection.dialect.name == "postgresql":  # as its daemon does; on SQLite nobody does
+            connection.execute(text("ANALYZE"))
     return store
 
 
@@ -52,7 +53,8 @@ def test_a_page_of_jobs_is_read_from_an_index_and_nothing_is_sorted(many, label)
     with many._engine.connect() as connection:
         plan = "\n".join(str(row) for row in connection.exec_driver_sql(f"{explain} {statement}", parameters))
     assert "Sort" not in plan and "TEMP B-TREE" not in plan, plan
-    assert label is None or "ix_job_labels_name_value" in plan, plan
+    if label is not None:
+        assert "ix_job_labels_name_value" in plan and "SCAN jobs" not in plan, plan
 
 
 def test_the_version_of_a_job_is_read_without_the_job(store, driver):
