@@ -35,6 +35,7 @@ check: setup
 
 docs: setup
 	$(BIN)/wiretune methods --markdown > docs/methods.md
+	$(BIN)/python -m api.http.contract docs/openapi.json
 
 bench: setup
 	$(BIN)/python benchmarks/start_up.py

@@ -4,9 +4,10 @@ Words: a *candidate* is tried as a *probe*; what it measured is an *observation*
 values of a stage's *commit*, the steps that stay.
 """
 
-from typing import Annotated, Any, Literal, NamedTuple
+import math
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from search.trace import Trace
 
@@ -199,6 +200,15 @@ class Posterior(Value):
     axes: tuple[GridAxis, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+
+    @model_validator(mode="after")
+    def _fills_its_grid(self) -> Self:
+        size = math.prod(len(axis.coordinates) for axis in self.axes)
+        if not len(self.mean) == len(self.std) == size:
+            raise ValueError(
+                f"`mean` and `std` need {size} entries, a grid's, got {len(self.mean)} and {len(self.std)}"
+            )
+        return self
 
 
 class Tax(Value):

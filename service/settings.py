@@ -24,11 +24,15 @@ class Settings(BaseSettings):
     state_dir: Path = Field(Path.home() / ".wiretune", description="database, results, keys, embedded Ray")
     host: str = Field("127.0.0.1", description="bind address; anything but loopback is the operator's choice")
     port: int = Field(8470, ge=0, le=65535, description="0: any free port")
+    allow_plain_http: bool = Field(False, description="let other machines in without TLS, over a network you trust")
     database_url: str = Field("", description="SQLAlchemy URL; empty: SQLite in the state dir")
     ray_address: str = Field("", description="Ray's Jobs address, http://host:8265; empty: embedded Ray")
     ray_token_path: Path | None = Field(None, description="file with the cluster's auth token")
     storage_url: str = Field("", description="fsspec URL for checkpoints and results; empty: the state dir")
     api_url: str = Field("", description="where the cluster reaches this API; required when Ray is not local")
+    worker_env: str = Field(
+        "", description="variables that an embedded Ray's workers get besides the usual ones: names, AWS_*, with commas"
+    )
     user_code: bool = Field(False, description="let jobs name their own `workload.factory` and `workload.weights`")
     num_cpus: int = Field(max(2, os.cpu_count() or 2), ge=1, description="logical CPUs of the embedded Ray")
     num_gpus: int | None = Field(None, ge=0, description="GPUs of the embedded Ray; unset: those found")
@@ -53,6 +57,18 @@ class Settings(BaseSettings):
             return state_dir.expanduser().resolve()
         except RuntimeError as error:
             raise ValueError(f"`state_dir` is {state_dir}, in a home that does not exist; allowed: a path") from error
+
+    @field_validator("allow_plain_http")
+    @classmethod
+    def _keep_keys_off_the_wire(cls, allow_plain_http: bool, info: ValidationInfo) -> bool:
+        host = info.data.get("host", "")
+        if not allow_plain_http and host and not _is_loopback(host):
+            raise ValueError(
+                f"`host` is {host}, which other machines reach, and the service speaks plain HTTP: keys could be read "
+                "on the way. Leave `host` on loopback, behind a proxy on this machine that speaks TLS; or set "
+                "WIRETUNE_ALLOW_PLAIN_HTTP=true for a network that you trust"
+            )
+        return allow_plain_http
 
     @field_validator("api_url")
     @classmethod

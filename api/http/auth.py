@@ -2,18 +2,19 @@
 
 from typing import Annotated
 
-from fastapi import Depends, Request
+from fastapi import Depends, Path, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from service.control.store import Store
 from service.errors import Unauthorized
+from service.wire.records import MAX_WHOLE
 
 _key_scheme = HTTPBearer(auto_error=False, scheme_name="key", description="an API key (`wt_...`)")
 _token_scheme = HTTPBearer(auto_error=False, scheme_name="attempt", description="an attempt's own token")
 
 
-def get_store(request: Request) -> Store:
-    """Return the store that the app was created with."""
+async def get_store(request: Request) -> Store:
+    """Return the store that the app was created with. Async: FastAPI sends all else through a thread."""
     store: Store = request.app.state.store
     return store
 
@@ -31,10 +32,15 @@ def require_key(store: StoreOf, given: Annotated[HTTPAuthorizationCredentials | 
 
 def require_token(
     job: str,
-    number: int,
+    request: Request,
     store: StoreOf,
     given: Annotated[HTTPAuthorizationCredentials | None, Depends(_token_scheme)],
 ) -> None:
-    """Let only attempt `number` of `job` pass. Raises `Unauthorized`."""
+    """Let only the attempt of the path pass. Raises `Unauthorized`, before anything else is looked at."""
+    number = request.path_params["number"]  # as it is written: no token is of anything but an attempt's number
     if given is None or not store.check_token(job, number, given.credentials):
         raise Unauthorized(f"a token of attempt {number} of {job} is required")
+
+
+#: An attempt of the path.
+Number = Annotated[int, Path(ge=1, le=MAX_WHOLE)]

@@ -16,7 +16,13 @@ _OURS = re.compile(r'"([0-9]{1,18})"')
 
 
 def seen_versions(
-    if_match: Annotated[str | None, Header(description="`ETag`s of the job: 412 if it has another by now")] = None,
+    if_match: Annotated[
+        str | None,
+        Header(
+            json_schema_extra={"pattern": rf"^\s*(\*|{_TAGS.pattern})\s*$"},
+            description="`ETag`s of the job: 412 if it has another by now",
+        ),
+    ] = None,
 ) -> frozenset[int] | None:
     """Return the versions that `If-Match` names; None: any, as without the header.
 

@@ -56,16 +56,21 @@ def refusals(*errors: type[WiretuneError]) -> dict[int | str, dict[str, Any]]:
     titles: dict[int | str, list[str]] = {}
     for error in errors:
         titles.setdefault(error.status, []).append(f"{error.title} (`{error.slug}`)")
+    return {status: _refusal("; ".join(found)) for status, found in titles.items()}
+
+
+def _refusal(description: str) -> dict[str, Any]:
     schema = {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}
-    return {
-        status: {"description": "; ".join(found), "content": {MEDIA_TYPE: schema}} for status, found in titles.items()
-    }
+    return {"description": description, "content": {MEDIA_TYPE: schema}}
 
 
 def body(model: str, *, example: Any, media_types: tuple[str, ...] = ("application/json",)) -> dict[str, Any]:
     """Return the `openapi_extra` of a route that reads a `model` out of its body."""
     content = {"schema": {"$ref": f"#/components/schemas/{model}"}, "example": example}
-    return {"requestBody": {"required": True, "content": dict.fromkeys(media_types, content)}}
+    return {
+        "requestBody": {"required": True, "content": dict.fromkeys(media_types, content)},
+        "responses": {"413": _refusal("The body is too long (`content-too-large`)")},
+    }
 
 
 def file(media_type: str, what: str) -> dict[int | str, dict[str, Any]]:
@@ -88,5 +93,16 @@ def document(app: FastAPI) -> dict[str, Any]:
         )
         schemas = made.setdefault("components", {}).setdefault("schemas", {})
         made["components"]["schemas"] = parsed["$defs"] | schemas
+        _refuse_parameters_our_way(made)
         app.openapi_schema = made
     return app.openapi_schema
+
+
+def _refuse_parameters_our_way(made: dict[str, Any]) -> None:
+    """Put our refusal of a bad parameter in the place of FastAPI's, where a route has named none."""
+    for name in ("HTTPValidationError", "ValidationError"):
+        made["components"]["schemas"].pop(name, None)
+    for operation in (each for methods in made["paths"].values() for each in methods.values()):
+        refused = operation["responses"].get("422")
+        if refused is not None and MEDIA_TYPE not in refused["content"]:
+            operation["responses"]["422"] = _refusal("The request is not valid (`invalid-request`)")

@@ -68,11 +68,13 @@ async def _answer_domain_error(_: Request, error: Exception) -> Response:
 
 async def _answer_bad_parameters(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    errors = []
+    errors: list[Problem] = []
     for found in error.errors():
         pointer = "".join(f"/{part}" for part in found["loc"][1:])  # loc[0] says query, path or header
         value = found["input"] if isinstance(found["input"], str | int | float) else None
-        errors.append(Problem(pointer=pointer, message=found["msg"], value=value))
+        problem = Problem(pointer=pointer, message=found["msg"], value=value)
+        if problem not in errors:  # two of a route's dependencies may read the same
+            errors.append(problem)
     detail = "; ".join(f"{each.pointer}: {each.message}" for each in errors)
     return _problem("invalid-request", "The request is not valid", 422, detail, errors=errors)
 

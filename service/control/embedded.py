@@ -17,6 +17,7 @@ from service.control.database import lock
 from service.control.keys import write_private
 from service.control.ray_jobs import RayJobs
 from service.control.watchdog import Launch
+from service.control.worker_environment import inherited
 from service.errors import Unavailable
 from service.settings import Settings
 from trainers import overload
@@ -67,7 +68,7 @@ def ensure_head(settings: Settings) -> Head:
         pid = _watchdog_pid(launch)
         if pid is None:
             _clear(launch)
-            pid = _spawn(launch)
+            pid = _spawn(launch, settings)
         status = _await_answer(settings, pid)
     except BaseException:
         owner.close()
@@ -151,7 +152,7 @@ def _own(launch: Launch) -> IO[str]:
         time.sleep(0.05)
 
 
-def _spawn(launch: Launch) -> int:
+def _spawn(launch: Launch, settings: Settings) -> int:
     """Start a watchdog in a session of its own and return its pid, once it has said where Ray will be."""
     write_private(launch.token_path, secrets.token_hex(32))
     try:
@@ -162,7 +163,7 @@ def _spawn(launch: Launch) -> int:
     pid = os.posix_spawn(
         sys.executable,
         [sys.executable, "-m", _WATCHDOG, launch.model_dump_json()],
-        os.environ,
+        inherited(settings.worker_env),
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
             (os.POSIX_SPAWN_OPEN, 1, str(launch.log_path), to_log, 0o600),

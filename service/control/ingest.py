@@ -1,6 +1,7 @@
 """Applies what an attempt reports: each batch once, in order, from the job's owner alone."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +11,9 @@ from sqlalchemy.orm import Session
 from service.control import attempts, events, points
 from service.control.columns import Sample
 from service.control.models import AttemptRow, JobRow, ProbeRow, StageRow, StreamRow, TrialRow
+from service.control.storage import Storage
 from service.errors import InvalidJob, OutOfSequence
-from service.job.problems import Problem
+from service.job.problems import Problem, pointer_to
 from service.job.states import JobState
 from service.wire.records import (
     DRIVER_STREAM,
@@ -35,6 +37,8 @@ from service.wire.views import EventKind
 
 #: Series whose newest value the trial's own row repeats.
 _HEADLINES = ("learning_rate", "validation_loss")
+#: Fields of a `service.cluster.resume.Resume`, at any depth, that hold places on storage.
+_PLACES = ("checkpoint", "checkpoints", "steady")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +51,10 @@ class Ingest:
     now: float
     lease_s: float
     max_attempts: int
+    storage: Storage
 
     def take(self, batch: Batch) -> Acknowledgement:
-        """Store `batch` unless it is stored; raises Fenced, OutOfSequence, InvalidJob (foreign trials)."""
+        """Store `batch` unless it is stored; raises Fenced, OutOfSequence, InvalidJob (foreign trials, places)."""
         stream = self.session.get(StreamRow, (self.job.id, self.number, batch.stream))
         stream = stream or StreamRow(job_id=self.job.id, number=self.number, stream=batch.stream, last_sequence=0)
         if batch.sequence <= stream.last_sequence:
@@ -60,7 +65,7 @@ class Ingest:
                 f"stream `{batch.stream}` of attempt {self.number} expects batch {stream.last_sequence + 1}, "
                 f"got {batch.sequence}"
             )
-        self._check_trials(batch)
+        self._check(batch)
         self.session.add(stream)
         stream.last_sequence = batch.sequence
         if batch.stream == DRIVER_STREAM:
@@ -74,7 +79,7 @@ class Ingest:
             return Control.FENCED
         return attempts.control(self.job)
 
-    def _check_trials(self, batch: Batch) -> None:
+    def _check(self, batch: Batch) -> None:
         known = set(self.session.scalars(select(TrialRow.id).where(TrialRow.job_id == self.job.id)))
         problems = []
         if batch.stream not in {DRIVER_STREAM, *known}:
@@ -88,6 +93,10 @@ class Ingest:
             ):
                 message = f"`steps`, `seconds` and `values` of `{record.name}` differ in length"
                 problems.append(Problem(pointer=f"/records/{index}", message=message))
+            for pointer, url in _places(getattr(record, "resume", None), f"/records/{index}/resume"):
+                if not self.storage.is_in_folder(self.job.id, url):
+                    message = f"must be a place in the job's folder, {self.storage.job_url(self.job.id)}, got {url!r}"
+                    problems.append(Problem(pointer=pointer, message=message, value=url))
         if problems:
             raise InvalidJob(problems)
 
@@ -225,6 +234,18 @@ class Ingest:
         reason = record.reason or f"the driver reported `{record.outcome}` without a reason"
         most = self.max_attempts if record.retry else 0
         attempts.lose(self.session, self.job, reason=reason, now=self.now, max_attempts=most)
+
+
+def _places(content: Any, pointer: str, *, are_these: bool = False) -> Iterator[tuple[str, str]]:
+    """Yield every place on storage that a `resume` names, each with its JSON pointer."""
+    if isinstance(content, dict):
+        for name, each in content.items():
+            yield from _places(each, pointer + pointer_to([name]), are_these=are_these or name in _PLACES)
+    elif isinstance(content, list | tuple):
+        for index, each in enumerate(content):
+            yield from _places(each, f"{pointer}/{index}", are_these=are_these)
+    elif are_these and content is not None:
+        yield pointer, str(content)
 
 
 def _foreign(pointer: str, trial_id: str) -> Problem:

@@ -35,7 +35,8 @@ def add(session: Session, spec: JobSpec, *, key: str | None, now: float) -> tupl
     body = spec.model_dump(mode="json")
     # Sorts by age: microseconds, then 44 random bits (as RFC 9562's version 7).
     job_id = f"job-{int(now * 1e6):013x}{secrets.randbits(44):011x}"
-    job = JobRow(id=job_id, name=spec.name, state=JobState.QUEUED.value, spec=body, created_at=now)
+    job = JobRow(id=job_id, name=spec.name, state=JobState.QUEUED.value, spec=body, version=0, created_at=now)
+    _enter(job, JobState.QUEUED, reason="", now=now)
     session.add(job)
     session.flush()  # the rows below refer to it
     session.add_all(LabelRow(job_id=job.id, name=name, value=value) for name, value in spec.labels.items())
@@ -54,7 +55,6 @@ def add(session: Session, spec: JobSpec, *, key: str | None, now: float) -> tupl
     )
     if key is not None:
         session.add(IdempotencyRow(key=key, job_id=job.id, created_at=now))
-    _enter(job, JobState.QUEUED, reason="", now=now)
     return job, True
 
 

@@ -40,6 +40,6 @@ def write_private(path: Path, text: str) -> None:
     draft.replace(path)
 
 
-def attempt_token(secret: bytes, job_id: str, number: int) -> str:
+def attempt_token(secret: bytes, job_id: str, number: int | str) -> str:
     """Return the token that lets one attempt report: HMAC-SHA256, derivable again after a crash."""
     return hmac.new(secret, f"{job_id}|{number}".encode(), hashlib.sha256).hexdigest()

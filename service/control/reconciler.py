@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from service.control import permissions
 from service.control.capacity import Node, conflicts
 from service.control.clusters import Cluster, RayApi, cluster_of
 from service.control.judgement import Action, Verdict, admit, judge, judge_alone
@@ -170,7 +171,9 @@ class Reconciler:
 
     def _act(self, ray: RayApi, work: Work, verdict: Verdict, *, now: float) -> None:
         assert work.submission_id is not None
-        if verdict.action is Action.SUBMIT:
+        if verdict.action is Action.SUBMIT and (forbidden := self._forbidden(work)) is not None:
+            self._end(work, Verdict(action=Action.LOSE, reason=forbidden))  # and is not begun again
+        elif verdict.action is Action.SUBMIT:
             self._submit(ray, work)
         elif verdict.action is Action.STOP:
             self._told_at.setdefault(work.submission_id, now)
@@ -197,6 +200,11 @@ class Reconciler:
         ray.submit(work.submission_id, entrypoint=entrypoint, env_vars=environment)
         _log.info("submitted %s", work.submission_id)
 
+    def _forbidden(self, work: Work) -> str | None:
+        """Return why the job may not run here: it was stored while the service allowed more than it does now."""
+        found = permissions.conflicts(work.spec, user_code=self._settings.user_code)
+        return "; ".join(each.message for each in found) or None
+
     def _end(self, work: Work, verdict: Verdict) -> None:
         if verdict.action is Action.FAIL:
             self._store.fail_waiting(work.job_id, reason=verdict.reason)
@@ -219,7 +227,9 @@ class Reconciler:
                 _log.info("%s", error)
 
     def _settle(self, ray: RayApi, work: Work, verdict: Verdict) -> None:
-        if verdict.action is Action.BEGIN:
+        if verdict.action is Action.BEGIN and (forbidden := self._forbidden(work)) is not None:
+            self._end(work, Verdict(action=Action.FAIL, reason=forbidden))
+        elif verdict.action is Action.BEGIN:
             if work.attempt:  # the last one may have been lost to the storage, and the next one would be
                 self._storage.require_writable()
             begun = self._store.begin_attempt(work.job_id)

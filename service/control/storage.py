@@ -52,14 +52,33 @@ class Storage:
 
     def open(self, job_id: str, url: str) -> StoredFile:
         """Open a file of the job. One elsewhere is not found: attempts say where their files are, users read them."""
-        if not url.startswith(f"{self.job_url(job_id)}/") or ".." in url.split("/"):
+        with self._reaching_into(job_id, url) as (filesystem, path):
+            about = filesystem.info(path)
+            content = filesystem.open(path, "rb")
+        return StoredFile(num_bytes=about["size"], etag=f'"{tokenize(about)}"', content=content)
+
+    def has(self, job_id: str, url: str) -> bool:
+        """Return whether the job has a file or a folder at `url`; what is elsewhere, it has not."""
+        try:
+            with self._reaching_into(job_id, url) as (filesystem, path):
+                return bool(filesystem.exists(path))
+        except NotFound:
+            return False
+
+    def is_in_folder(self, job_id: str, url: str) -> bool:
+        """Return whether `url` names a place in the job's folder. A `::` would have fsspec go to several places."""
+        folder, inside = f"{self.job_url(job_id)}/", url.removeprefix(self.job_url(job_id))
+        return url.startswith(folder) and ".." not in inside.split("/") and "::" not in inside
+
+    @contextmanager
+    def _reaching_into(self, job_id: str, url: str) -> Iterator[tuple[Any, str]]:
+        """Give the file system of `url`, and the path there; NotFound for what is not in the job's folder."""
+        if not self.is_in_folder(job_id, url):
             raise NotFound(f"{url} is not in the folder of job `{job_id}`, {self.job_url(job_id)}")
         with _reaching(url) as (filesystem, path):
             if isinstance(filesystem, LocalFileSystem) and not self._holds(job_id, path):
                 raise NotFound(f"{url} is a link out of the folder of job `{job_id}`")
-            about = filesystem.info(path)
-            content = filesystem.open(path, "rb")
-        return StoredFile(num_bytes=about["size"], etag=f'"{tokenize(about)}"', content=content)
+            yield filesystem, path
 
     def _holds(self, job_id: str, path: str) -> bool:
         """Return whether a local file is in the job's folder once all links are followed; its name is not trusted."""
@@ -89,11 +108,6 @@ class Storage:
             filesystem.rm_file(path)
         if given != content:
             raise Unavailable(f"the storage gave back another file than it took, at {url}; check WIRETUNE_STORAGE_URL")
-
-    def has(self, url: str) -> bool:
-        """Return whether there is a file or a folder at `url`."""
-        with _reaching(url) as (filesystem, path):
-            return bool(filesystem.exists(path))
 
     def sizes(self, job_id: str) -> dict[str, int]:
         """Return the bytes of every file in the job's folder, by path; nothing where there is no folder."""

@@ -118,7 +118,7 @@ class Store:
 
         def add(session: Session) -> tuple[JobView, bool]:
             job, created = jobs.add(session, spec, key=idempotency_key, now=self._clock())
-            return queries.job_view(job), created
+            return queries.job_view(job, spec if created else None), created
 
         return self._writer.write(add)
 
@@ -132,6 +132,11 @@ class Store:
         """Return one job; raises NotFound."""
         with self._reading() as session:
             return queries.job_view(queries.require(session, job_id))
+
+    def version(self, job_id: str) -> int:
+        """Return the version of one job, and read no more of it; raises NotFound."""
+        with self._reading() as session:
+            return queries.version(session, job_id)
 
     def jobs(
         self,
@@ -296,8 +301,10 @@ class Store:
             needed = verbs.checkpoints(session, job)
         storage = Storage(self.settings.resolved_storage_url)
         for url in needed:
-            if not storage.has(url):
-                raise CheckpointGone(f"{url} is not on storage any more: clone the job, which begins anew")
+            if not storage.has(job_id, url):
+                raise CheckpointGone(
+                    f"{url} is not in the job's folder on storage (any more): clone the job, which begins anew"
+                )
 
     # Keys
 
@@ -316,11 +323,11 @@ class Store:
             row = session.get(ApiKeyRow, wanted)
             return row is not None and hmac.compare_digest(row.digest, wanted)
 
-    def token(self, job_id: str, number: int) -> str:
+    def token(self, job_id: str, number: int | str) -> str:
         """Return the token with which attempt `number` reports."""
         return keys.attempt_token(self._secret, job_id, number)
 
-    def check_token(self, job_id: str, number: int, token: str) -> bool:
+    def check_token(self, job_id: str, number: int | str, token: str) -> bool:
         """Return whether `token` is that attempt's. One that has ended is refused by what it calls (Fenced)."""
         return hmac.compare_digest(self.token(job_id, number).encode(), token.encode())
 
@@ -356,6 +363,7 @@ class Store:
                 now=self._clock(),
                 lease_s=settings.lease_s,
                 max_attempts=settings.max_attempts,
+                storage=Storage(settings.resolved_storage_url),
             )
             return ingest.take(batch)
 

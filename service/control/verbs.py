@@ -114,7 +114,7 @@ def checkpoints(session: Session, job: JobRow) -> list[str]:
         for trial in queries.trials(session, job.id)
         if trial.outcome != "diverged"
     ]
-    return [resume["checkpoint"] for resume in resumes if resume and "checkpoint" in resume]
+    return [str(resume["checkpoint"]) for resume in resumes if resume and "checkpoint" in resume]
 
 
 def _queue(job: JobRow, *, workers: int | None, now: float, reason: str) -> None:

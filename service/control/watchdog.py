@@ -27,7 +27,6 @@ from service.control.keys import write_private
 _log = logging.getLogger("wiretune.watchdog")
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 _OBJECT_STORE_BYTES = 500_000_000  # snapshots and messages; a small machine's /dev/shm must hold it
-_DATA_VARIABLE = "WIRETUNE_DATA_DIR"  # the one of our variables that workers read
 _DRIVER = "service.cluster.entrypoint"  # on the command line of every driver
 _LOOK_S = 5.0  # between two looks for strays
 _STRAY_S = 10.0  # that a process may take to notice that its parent is gone
@@ -180,8 +179,7 @@ def _start_ray(launch: Launch, ports: dict[str, int]) -> int:
     command += [f"--num-cpus={launch.num_cpus}", f"--object-store-memory={_OBJECT_STORE_BYTES}"]
     if launch.num_gpus is not None:
         command.append(f"--num-gpus={launch.num_gpus}")
-    foreign = [name for name in os.environ if name.startswith(("RAY_", "WIRETUNE_")) and name != _DATA_VARIABLE]
-    environment = {name: value for name, value in os.environ.items() if name not in foreign} | {
+    environment = os.environ | {  # which is what workers may see, see `worker_environment`
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(launch.token_path),
         "RAY_USAGE_STATS_ENABLED": "0",

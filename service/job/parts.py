@@ -4,7 +4,15 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from search.config import BoConfig, Budget, ControllerConfig
 from trainers.methods.activations.keep.spec import KeepConfig
@@ -22,7 +30,24 @@ from trainers.spec.ranges import Conflict, conflict_error
 from trainers.spec.replica import MAX_THREADS, PerNode, ReplicaConfig
 from trainers.spec.workloads import WorkloadConfig
 
-Name = Annotated[str, Field(min_length=1, max_length=100)]
+#: The validation context of what a user gives. Jobs of earlier releases are read as they are.
+GIVEN = {"given": True}
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+def _without_controls(text: str, info: ValidationInfo) -> str:
+    if info.context == GIVEN and (found := _CONTROL.search(text)):
+        where = f"{found[0]!r} at character {found.start() + 1}"
+        raise ValueError(f"must have no control characters, such as NUL, tabs and line breaks, got {where}")
+    return text
+
+
+#: Text of a line, for people.
+Name = Annotated[
+    str,
+    Field(min_length=1, max_length=100, json_schema_extra={"pattern": r"^[^\x00-\x1f\x7f-\x9f]*$"}),
+    AfterValidator(_without_controls),
+]
 Slug = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
 
 

@@ -7,7 +7,7 @@ twice counts once. Every answer carries `control`.
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StrictBool
 
 from search.past_jobs.prior import NO_PRIOR, Prior
 from search.types import Decision
@@ -15,6 +15,8 @@ from service.job.parts import Direction
 from service.job.spec import JobSpec
 
 SCHEMA_VERSION: Literal[1] = 1
+#: The largest whole number of a database, which every number that is looked for there has to be below.
+MAX_WHOLE = 2**63 - 1
 DRIVER_STREAM = "driver"
 
 
@@ -24,6 +26,10 @@ Line = Literal["main", "insurance"]
 INSURANCE_PREFIX = "insurance_"
 #: What a run uses besides a learning rate and a level, by name, as in `search.types.FURTHER`.
 FurtherValues = dict[str, bool | int | float | str]
+
+
+#: A count, or a step: what a database holds as a whole number.
+Count = Annotated[int, Field(ge=0, le=MAX_WHOLE)]
 
 
 class Record(BaseModel):
@@ -44,7 +50,7 @@ class TrialStarted(Record):
     kind: Literal["trial_started"] = "trial_started"
     trial_id: str
     arm: str
-    seed: int
+    seed: Count
     backend: str = Field(description="gloo or nccl")
     device: str
     metrics: dict[str, Direction] = Field(
@@ -58,7 +64,7 @@ class MetricPoints(Record):
     kind: Literal["metrics"] = "metrics"
     trial_id: str
     name: str = Field(description="loss, validation_loss, validation_<metric>, learning_rate, density, bytes_sent, ...")
-    steps: tuple[int, ...] = Field(description="committed steps")
+    steps: tuple[Count, ...] = Field(description="committed steps")
     seconds: tuple[float, ...] = Field(description="training clock")
     values: tuple[float | None, ...]
 
@@ -71,9 +77,9 @@ class ProbeResult(BaseModel):
     level: float | None
     values: FurtherValues = Field(default_factory=dict, description="what else is searched")
     origin: str
-    num_steps: int
+    num_steps: Count
     seconds: float
-    bytes_sent: int
+    bytes_sent: Count
     density: float | None
     loss: float | None = Field(description="mean training loss of the last half; null: diverged")
     forecast: float | None = None
@@ -86,26 +92,26 @@ class ProbeDone(Record, ProbeResult):
 
     kind: Literal["probe"] = "probe"
     trial_id: str
-    stage: int
+    stage: Count
 
 
 class StageOutcome(BaseModel):
     """The values of a stage, why, and what its search cost: as they are reported, and as they are shown."""
 
     trial_id: str
-    stage: int
-    first_step: int = Field(description="committed steps when the stage opened")
+    stage: Count
+    first_step: Count = Field(description="committed steps when the stage opened")
     learning_rate: float
     level: float | None
     values: FurtherValues = Field(default_factory=dict, description="what else is searched")
     reason: str
-    switched: bool
+    switched: StrictBool
     probability: float | None
     forecast: float | None
     forecast_std: float | None
     search_seconds: float
-    search_steps: int
-    search_bytes: int
+    search_steps: Count
+    search_bytes: Count
 
 
 class StageDecided(Record, StageOutcome):
@@ -116,8 +122,8 @@ class StageDecided(Record, StageOutcome):
 class ScheduleEntry(Record):
     """Values of the committed line from `step` on; the rate goes linearly to `final_learning_rate` if given."""
 
-    step: int
-    num_steps: int
+    step: Count
+    num_steps: Count
     learning_rate: float
     final_learning_rate: float | None = None
     level: float | None = None
@@ -130,34 +136,38 @@ class ScheduleEntry(Record):
 class OptionBill(Record):
     """The cost of one option's steps on the clock under `exchange: {kind: auto}`, in all lanes together."""
 
-    steps: int = Field(0, description="probes', and of commits that were rolled back, among them")
-    steps_search: int = Field(0, description="of probes that did not stay")
-    bytes_sent: int = Field(0, description="by the steps themselves; evaluations and discarded first steps send too")
+    steps: Count = Field(0, description="probes', and of commits that were rolled back, among them")
+    steps_search: Count = Field(0, description="of probes that did not stay")
+    bytes_sent: Count = Field(0, description="by the steps themselves; evaluations and discarded first steps send too")
     seconds: float = Field(0.0, description="of the steps themselves")
 
 
 class Bill(Record):
     """The bill of a trial. Bytes are those of one worker unless said otherwise."""
 
-    bytes_sent: int = Field(0, description="search included; between nodes where workers share one: their leader's")
-    bytes_search: int = 0
-    bytes_by_purpose: dict[str, int] = Field(default_factory=dict)
-    bytes_within_nodes: int = Field(0, description="to workers of the same node; not in `bytes_sent` or the budget")
-    bytes_dense: int = Field(0, description="what the same steps would have sent without compression")
-    saved_bytes: int = Field(0, description="most that a worker kept for backward in a step, parameters apart")
+    bytes_sent: Count = Field(0, description="search included; between nodes where workers share one: their leader's")
+    bytes_search: Count = 0
+    bytes_by_purpose: dict[str, Count] = Field(default_factory=dict)
+    bytes_within_nodes: Count = Field(0, description="to workers of the same node; not in `bytes_sent` or the budget")
+    bytes_dense: Count = Field(0, description="what the same steps would have sent without compression")
+    saved_bytes: Count = Field(0, description="most that a worker kept for backward in a step, parameters apart")
     seconds_search: float = 0.0
     seconds_training: float = Field(0.0, description="the whole training clock, search included")
     seconds_evaluation: float = 0.0
     seconds_checkpoint: float = 0.0
-    steps: int = Field(0, description="committed")
-    steps_search: int = 0
-    steps_taken_back: int = Field(0, description="of commits that diverged or were rolled back")
-    steps_insurance: int = Field(0, description="of the line that trained the user's own schedule beside the main one")
-    bytes_insurance: int = Field(0, description="sent by it; not in `bytes_sent` or the budget, which it has again")
-    repairs: int = Field(0, description="times that lost workers, or their connection, were replaced")
+    steps: Count = Field(0, description="committed")
+    steps_search: Count = 0
+    steps_taken_back: Count = Field(0, description="of commits that diverged or were rolled back")
+    steps_insurance: Count = Field(
+        0, description="of the line that trained the user's own schedule beside the main one"
+    )
+    bytes_insurance: Count = Field(0, description="sent by it; not in `bytes_sent` or the budget, which it has again")
+    repairs: Count = Field(0, description="times that lost workers, or their connection, were replaced")
     seconds_recovery: float = Field(0.0, description="spent on that, lost work included; not on the training clock")
-    bytes_recovery: int = Field(0, description="sent in lost and in replayed steps; not in `bytes_sent` or the budget")
-    absences: dict[int, int] = Field(
+    bytes_recovery: Count = Field(
+        0, description="sent in lost and in replayed steps; not in `bytes_sent` or the budget"
+    )
+    absences: dict[Count, Count] = Field(
         default_factory=dict, description="averages that each worker missed, by its rank; none where none may be away"
     )
     by_option: dict[str, OptionBill] = Field(
@@ -178,9 +188,9 @@ class StageClosed(Record):
 
     kind: Literal["stage_closed"] = "stage_closed"
     trial_id: str
-    stage: int
-    step: int = Field(description="committed steps after it")
-    num_steps: int = Field(description="committed in this stage; 0: it was rolled back")
+    stage: Count
+    step: Count = Field(description="committed steps after it")
+    num_steps: Count = Field(description="committed in this stage; 0: it was rolled back")
     density: float | None
     threshold: float | None
     loss: float | None = Field(
@@ -195,11 +205,13 @@ class Checkpointed(Record):
 
     kind: Literal["checkpoint"] = "checkpoint"
     trial_id: str
-    stage: int = Field(description="the open stage")
-    step: int = Field(description="committed steps it holds")
+    stage: Count = Field(description="the open stage")
+    step: Count = Field(description="committed steps it holds")
     bill: Bill = Field(description="so far, search included")
     resume: dict[str, Any]
-    steady: bool = Field(False, description="nothing up to here depends on where the budget ends; what follows does")
+    steady: StrictBool = Field(
+        False, description="nothing up to here depends on where the budget ends; what follows does"
+    )
 
 
 class Searched(Record):
@@ -207,8 +219,8 @@ class Searched(Record):
 
     kind: Literal["searched"] = "searched"
     trial_id: str
-    stage: int = Field(description="the open stage, which is not decided yet")
-    step: int = Field(description="committed steps at its start")
+    stage: Count = Field(description="the open stage, which is not decided yet")
+    step: Count = Field(description="committed steps at its start")
     probes: tuple[str, ...] = Field(description="ids of those that have ended")
     bill: Bill = Field(description="so far, these probes included")
     resume: dict[str, Any]
@@ -217,14 +229,14 @@ class Searched(Record):
 class Divergence(Record):
     """The step whose loss or gradient was not finite, and the learning rate that was in force."""
 
-    step: int = Field(description="committed steps before it; 0: before any update")
+    step: Count = Field(description="committed steps before it; 0: before any update")
     learning_rate: float = Field(description="that the stage began with")
 
 
 class RunEnd(BaseModel):
     """The end of a run, and the state that gave the weights: as they are reported, and as they are shown."""
 
-    exported_step: int | None = Field(None, description="committed steps behind the weights; null: all of them")
+    exported_step: Count | None = Field(None, description="committed steps behind the weights; null: all of them")
     end_validation_loss: float | None = Field(
         None,
         description="of the run's end, where an earlier checkpoint was better, and gave the weights",
@@ -251,7 +263,7 @@ class AttemptFinished(Record):
     kind: Literal["attempt_finished"] = "attempt_finished"
     outcome: Literal["succeeded", "failed", "cancelled", "paused"]
     reason: str = ""
-    retry: bool = Field(True, description="of a failed one: whether another attempt may do better")
+    retry: StrictBool = Field(True, description="of a failed one: whether another attempt may do better")
 
 
 AnyRecord = Annotated[
@@ -274,7 +286,7 @@ class Batch(Record):
 
     schema_version: Literal[1] = SCHEMA_VERSION
     stream: str
-    sequence: int = Field(ge=1)
+    sequence: Count = Field(ge=1)
     records: tuple[AnyRecord, ...] = ()
 
 
@@ -285,7 +297,7 @@ class Lease(Record):
 
 
 class Acknowledgement(Record):
-    sequence: int = Field(description="last batch of the stream that is stored")
+    sequence: Count = Field(description="last batch of the stream that is stored")
     control: Control
 
 
@@ -293,7 +305,7 @@ class ResumePoint(Record):
     """The point that a trial resumes from, and what past jobs know."""
 
     trial_id: str
-    finished: bool
+    finished: StrictBool
     resume: dict[str, Any] | None
     prior: Prior = Field(NO_PRIOR, description="the past searches that its controller may learn from")
 
@@ -302,7 +314,7 @@ class AttemptBrief(Record):
     """The brief that a fresh attempt asks the API for."""
 
     job_id: str
-    number: int
+    number: Count
     spec: JobSpec
     storage_url: str = Field(description="this attempt writes below it, reads anywhere in the job's folder")
     lease_s: float

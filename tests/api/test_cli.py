@@ -320,7 +320,7 @@ def test_of_its_own_requests_the_service_logs_only_what_goes_wrong(caplog: pytes
         ({}, None, True),
         ({"WIRETUNE_USER_CODE": "false"}, None, False),
         ({"WIRETUNE_USER_CODE": "true"}, 600.0, True),
-        ({"WIRETUNE_HOST": "0.0.0.0"}, None, False),
+        ({"WIRETUNE_HOST": "0.0.0.0", "WIRETUNE_ALLOW_PLAIN_HTTP": "true"}, None, False),
         ({}, 600.0, False),
     ],
     ids=["own", "refused", "allowed", "open", "demo"],

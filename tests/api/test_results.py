@@ -88,7 +88,8 @@ def test_the_csv_can_be_of_one_trial(http: TestClient, reporting: Reporting) -> 
     st.lists(
         st.builds(
             Point,
-            name=st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), min_size=1),
+            name=st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), min_size=1)
+            | st.text("=+-@'x", min_size=1),
             step=st.integers(0, 2**40),
             seconds=st.floats(0, 1e9),
             value=st.none() | st.floats(allow_nan=False, allow_infinity=False),
@@ -411,3 +412,15 @@ def test_a_choice_that_cannot_be_is_refused_and_leaves_nothing(
 
     assert done.exit_code == 2 and said in done.stderr
     assert not out.exists()
+
+
+@pytest.mark.parametrize("begin", ["=", "+", "-", "@", "\t", "\r", "'"])
+def test_text_that_a_spreadsheet_would_run_has_an_apostrophe_and_numbers_stay_numbers(begin: str) -> None:
+    name = f'{begin}HYPERLINK("http://elsewhere")'
+    points = [Point(name=name, step=1, seconds=0.5, value=-2.5), Point(name="loss", step=2, seconds=1.0, value=-1e-9)]
+
+    text = "".join(csv_chunks("job-1", [(TrialView.model_construct(arm="tuned", seed=3), points)]))
+
+    _, first, second = csv.reader(io.StringIO(text, newline=""))
+    assert first == ["job-1", "tuned", "3", "1", "0.5", f"'{name}", "-2.5"]
+    assert second[5:] == ["loss", "-1e-09"]

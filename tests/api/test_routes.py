@@ -154,6 +154,23 @@ def test_any_broken_body_is_refused_and_none_breaks_the_service(http: TestClient
     assert document["errors"]
 
 
+@pytest.mark.parametrize("text", ["a\0b", "two\nlines", "\x1b[31mred", "tab\t", "\x85"])
+def test_control_characters_are_refused_in_names_and_labels(http: TestClient, text: str) -> None:
+    bad = EXAMPLE_JOB | {"name": text, "labels": {"team": text}}
+    plain = http.post("/v1/jobs", json=EXAMPLE_JOB).json()["id"]
+
+    for path, body in (("", bad), (":validate", bad), (f"/{plain}:clone", {"name": text, "labels": {"team": text}})):
+        errors = refused(http.post(f"/v1/jobs{path}", json=body), 422, "invalid-job")["errors"]
+        assert [error["pointer"] for error in errors] == ["/name", "/labels/team"]
+        assert "must have no control characters" in errors[0]["message"]
+
+
+def test_a_name_with_control_characters_of_an_earlier_release_is_read(http: TestClient, store: Store) -> None:
+    old = store.add_job(JobSpec.model_validate(EXAMPLE_JOB | {"name": "two\nlines"}))[0].id
+
+    assert http.get(f"/v1/jobs/{old}").json()["name"] == "two\nlines"
+
+
 def test_a_body_that_unfolds_without_end_is_refused_at_once(http: TestClient) -> None:
     levels = [f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]" for level in range(1, 60)]
     bomb = "\n".join(["a0: &a0 [x]", *levels])

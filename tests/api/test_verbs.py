@@ -12,9 +12,11 @@ from api.cli import main
 from api.client import ApiError, Client
 from api.http.openapi import EXAMPLE_JOB
 from api.http.routes.verbs import merged
+from service.control.store import Store
 from service.job.changes import differences
 from service.job.spec import JobSpec
 from service.job.states import ALLOWED_IN, JobState, Verb
+from service.wire.records import TrialStarted
 from tests.api.conftest import Reporting
 
 run_cli = CliRunner()
@@ -40,6 +42,39 @@ def test_every_verb_is_a_route_that_answers_the_job_or_a_409_with_what_is_allowe
         assert (document["status"], document["type"]) == (409, "/problems/illegal-transition")
         needed = " or ".join(ALLOWED_IN[Verb(verb)])
         assert f"is queued: `{verb}` is for one that is {needed}; what it allows now: `pause` or" in document["detail"]
+
+
+@pytest.mark.parametrize(
+    ("verb", "state", "body"),
+    [
+        ("resume", "paused", None),
+        ("retry", "cancelled", None),
+        ("extend", "succeeded", {"steps": 20}),
+        ("clone", "", {}),
+    ],
+)
+def test_a_job_of_user_code_does_not_go_on_where_that_is_not_allowed_any_more(
+    http: TestClient, store: Store, verb: str, state: str, body: Any
+) -> None:
+    own = JobSpec.model_validate({"workload": {"factory": "mine:build"}, "budget": {"steps": 10}})
+    reporting = Reporting(store, own)
+    if state == "succeeded":
+        reporting.post(
+            TrialStarted(trial_id=reporting.trial("tuned"), arm="tuned", seed=0, backend="gloo", device="cpu")
+        )
+        reporting.finish()
+    elif state:
+        {"paused": store.pause, "cancelled": store.cancel}[state](reporting.job_id)
+        store.lose_attempt(reporting.job_id, 1, reason="its driver ended")
+    before = store.job(reporting.job_id)
+    assert before.state == (state or "starting")
+
+    for workers in ("", "?workers=3"):
+        answer = http.post(f"/v1/jobs/{before.id}:{verb}{workers}", json=body)
+
+        assert answer.status_code == 422
+        assert [error["pointer"] for error in answer.json()["errors"]] == ["/workload/factory"]
+    assert store.job(before.id) == before
 
 
 def test_the_clients_verbs_are_those_of_the_service(client: Client, reporting: Reporting) -> None:

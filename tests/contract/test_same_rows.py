@@ -1,6 +1,6 @@
 """The same job gives the same rows, whichever database stores it."""
 
-import ast
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -33,20 +33,25 @@ SPEC = JobSpec.model_validate(
 
 
 @pytest.fixture(scope="module")
-def records(tmp_path_factory: pytest.TempPathFactory) -> list[AnyRecord]:
-    """What a real trial on two worker processes reported."""
+def results(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return f"file://{tmp_path_factory.mktemp('results')}"
+
+
+@pytest.fixture(scope="module")
+def records(results: str) -> list[AnyRecord]:
+    """What a real trial on two worker processes reported, of a job called JOB."""
     spec, sink = next(SPEC.trials()), Memory()
     with ProcessGroup(spec.replica, num_workers=2) as group:
-        url = f"file://{tmp_path_factory.mktemp('results')}"
-        trial.train(spec, group, sink, trial_id="JOB.tuned.0", storage_url=url)
+        trial.train(spec, group, sink, trial_id="JOB.tuned.0", storage_url=f"{results}/JOB/attempt-1")
     return sink.records
 
 
 def batches(records: list[AnyRecord], trial_id: str) -> Iterator[Batch]:
     """A batch per record, as of the job that has `trial_id`."""
+    job_id = trial_id.partition(".")[0]
     for sequence, record in enumerate(records, start=1):
-        named = record.model_copy(update={"trial_id": trial_id})
-        yield Batch(stream=trial_id, sequence=sequence, records=(named,))
+        named = json.loads(record.model_dump_json().replace("JOB", job_id))
+        yield Batch.model_validate({"stream": trial_id, "sequence": sequence, "records": [named]})
 
 
 def run(settings: Settings, records: list[AnyRecord]) -> tuple[Store, str]:
@@ -75,14 +80,13 @@ def rows(store: Store, job_id: str) -> dict[str, list[tuple[Any, ...]]]:
 
 
 def _renamed(row: Any, job_id: str) -> tuple[Any, ...]:
-    renamed: tuple[Any, ...] = ast.literal_eval(repr(tuple(row)).replace(job_id, "JOB"))
-    return renamed
+    return tuple(repr(value).replace(job_id, "JOB") for value in row)
 
 
-def test_the_same_job_gives_the_same_rows_on_sqlite_and_postgresql(tmp_path, empty_postgres_url, records):
+def test_the_same_job_gives_the_same_rows_on_sqlite_and_postgresql(tmp_path, empty_postgres_url, results, records):
     stored = []
     for name, url in (("sqlite", ""), ("postgresql", empty_postgres_url)):
-        store, job_id = run(Settings(state_dir=tmp_path / name, database_url=url), records)
+        store, job_id = run(Settings(state_dir=tmp_path / name, database_url=url, storage_url=results), records)
         stored.append(rows(store, job_id))
         store.close()
 

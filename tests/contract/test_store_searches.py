@@ -2,6 +2,7 @@
 
 import pytest
 
+from service.control.storage import Storage
 from service.errors import CheckpointGone
 from service.job.states import JobState
 from service.wire.records import MetricPoints, ProbeDone, Searched
@@ -20,7 +21,8 @@ def _probe(driver, stage, number):
 
 def _searched(driver, stage, num_probes, *, step):
     ended = tuple(f"{stage}-{number}" for number in range(num_probes))
-    resume = {"told": num_probes, "checkpoint": "file:///nowhere"}
+    folder = Storage(driver.store.settings.resolved_storage_url).attempt_url(driver.job_id, driver.number)
+    resume = {"told": num_probes, "checkpoint": f"{folder}/nowhere"}
     return Searched(trial_id=driver.trial_id, stage=stage, step=step, probes=ended, bill=MORE, resume=resume)
 
 
@@ -89,5 +91,5 @@ def test_a_job_cancelled_in_a_search_needs_the_states_checkpoint_to_be_tried_aga
     store.lose_attempt(searching.job_id, 1, reason="lost")
     assert store.job(searching.job_id).state is JobState.CANCELLED
 
-    with pytest.raises(CheckpointGone, match="file:///nowhere is not on storage any more"):
+    with pytest.raises(CheckpointGone, match=r"/nowhere is not in the job's folder on storage \(any more\)"):
         store.retry(searching.job_id)

@@ -1,5 +1,6 @@
 """What a user may ask of a job, and what is kept and what is taken back when it goes on."""
 
+import fsspec
 import pytest
 
 from search.config import Budget
@@ -245,3 +246,33 @@ def test_a_job_whose_checkpoint_was_removed_is_not_extended(store, driver):
 
     storage.write(f"{url}/shared.safetensors", b"state")
     assert store.extend(driver.job_id, LARGER).state is JobState.QUEUED
+
+
+ELSEWHERE = ("http://169.254.169.254/latest", "file:///etc", "{folder}/../job-2", "{folder}/x::http://h")
+
+
+@only("sqlite")
+@pytest.mark.parametrize("elsewhere", ELSEWHERE)
+def test_a_checkpoint_outside_of_the_jobs_folder_is_refused_with_its_place(store, driver, elsewhere):
+    url = elsewhere.format(folder=Storage(store.settings.resolved_storage_url).attempt_url(driver.job_id, 1))
+    driver.decide(0, first_step=0)
+    progress = {"steady": [url], "best": {"checkpoint": url}}
+    resume = {"checkpoint": url, "checkpoints": [url], "stage": {"progress": progress}}
+
+    with pytest.raises(InvalidJob, match="in the job's folder") as refusal:
+        driver.close(0, step=1, num_steps=1, bill=Bill(), resume=resume)
+
+    places = ("checkpoint", "checkpoints/0", "stage/progress/steady/0", "stage/progress/best/checkpoint")
+    assert [problem.pointer for problem in refusal.value.problems] == [f"/records/0/resume/{each}" for each in places]
+    assert not store.stages(driver.job_id)[0].closed
+
+
+@only("sqlite")
+def test_a_place_elsewhere_that_an_earlier_release_stored_is_not_asked_for(store, driver, monkeypatch):
+    monkeypatch.setattr(Storage, "is_in_folder", lambda *_: True)
+    commit(driver, steps=100, checkpoint={"checkpoint": "http://169.254.169.254/latest"})
+    monkeypatch.undo()
+    monkeypatch.setattr(fsspec, "url_to_fs", lambda url: pytest.fail(f"{url} is asked for"))
+
+    with pytest.raises(CheckpointGone, match="not in the job's folder"):
+        store.extend(driver.job_id, LARGER)

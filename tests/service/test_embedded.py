@@ -49,14 +49,16 @@ def test_no_head_is_no_status_and_nothing_to_stop(tmp_path):
 def test_a_head_starts_runs_a_job_is_adopted_and_leaves_nothing(monkeypatch):
     monkeypatch.setenv("WIRETUNE_DATA_DIR", "/the/data")  # which workers read
     monkeypatch.setenv("WIRETUNE_SECRET", "of the service")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "of the service, too")
+    monkeypatch.setenv("STORE_REGION", "north")
     with tempfile.TemporaryDirectory() as state_dir:
-        settings = Settings(state_dir=Path(state_dir), num_cpus=2, num_gpus=0)
+        settings = Settings(state_dir=Path(state_dir), num_cpus=2, num_gpus=0, worker_env="STORE_*")
         head = embedded.ensure_head(settings)
         ray = RayJobs(head.address, head.token_path.read_text())
         try:
             processes.wait_until(lambda: _submits(ray), timeout_s=PATIENCE_S)
             processes.wait_until(lambda: ray.status("one") is RayStatus.SUCCEEDED, timeout_s=PATIENCE_S)
-            assert "7 /the/data None" in ray.logs("one")
+            assert "7 /the/data None None north" in ray.logs("one")
             assert ray.nodes() == (Node(cpus=2),)
 
             head.owner.close()
@@ -75,7 +77,8 @@ def test_a_head_starts_runs_a_job_is_adopted_and_leaves_nothing(monkeypatch):
 
 
 def _submits(ray: RayJobs) -> bool:
-    code = "import os; print(*map(os.environ.get, ('NUMBER', 'WIRETUNE_DATA_DIR', 'WIRETUNE_SECRET')))"
+    names = ("NUMBER", "WIRETUNE_DATA_DIR", "WIRETUNE_SECRET", "AWS_SECRET_ACCESS_KEY", "STORE_REGION")
+    code = f"import os; print(*map(os.environ.get, {names}))"
     try:
         ray.submit("one", entrypoint=f'{sys.executable} -c "{code}"', env_vars={"NUMBER": "7"})
     except Unavailable:  # Ray's job agent comes up last

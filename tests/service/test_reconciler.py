@@ -423,3 +423,29 @@ def test_a_job_that_nobody_resumes_fails_with_the_way_back(store, tick, add):
 
     job = store.job(job_id)
     assert job.state is JobState.FAILED and "`wiretune retry JOB`" in job.reason
+
+
+OWN = JobSpec.model_validate({"workload": {"factory": "mine:build"}, "budget": {"steps": 1}})
+
+
+def test_a_job_of_user_code_does_not_begin_where_that_is_not_allowed_any_more(store, cluster, tick, add):
+    own, other = store.add_job(OWN)[0].id, add()
+
+    tick()
+
+    assert (store.job(own).state, store.job(other).state) == (JobState.FAILED, JobState.QUEUED)
+    assert "WIRETUNE_USER_CODE" in store.job(own).reason
+    tick()
+    assert store.job(other).state is JobState.STARTING
+    assert not any(own in name for name in cluster.ray.jobs)
+
+
+def test_an_attempt_of_user_code_that_was_not_submitted_yet_never_is(store, cluster, tick):
+    own = store.add_job(OWN)[0].id
+    store.begin_attempt(own)  # by a service that allowed it, and ended then
+
+    tick()
+    tick()
+
+    assert store.job(own).state is JobState.FAILED
+    assert not cluster.ray.jobs

@@ -30,6 +30,8 @@ def test_the_state_dir_is_one_place_for_every_working_directory(given, tmp_path,
         ({"MAX_SILENCE_S": "0"}, "WIRETUNE_MAX_SILENCE_S is '0'; allowed: a number above 0"),
         ({"RENEW_S": "7.5"}, "WIRETUNE_RENEW_S: `renew_s` is 7.5; allowed: above 0 and below 7.5, half of `lease_s`"),
         ({"LEASE_S": "8"}, "WIRETUNE_RENEW_S: `renew_s` is 5; allowed: above 0 and below 4, half of `lease_s`"),
+        ({"HOST": "0.0.0.0"}, "WIRETUNE_ALLOW_PLAIN_HTTP: `host` is 0.0.0.0, which other machines reach, and"),
+        ({"HOST": "fd00::1", "ALLOW_PLAIN_HTTP": "false"}, "WIRETUNE_ALLOW_PLAIN_HTTP: `host` is fd00::1, which"),
         ({"STATE_DIR": "~nobody-has-this-name/x"}, "WIRETUNE_STATE_DIR: `state_dir` is ~nobody-has-this-name/x"),
         (
             {"RAY_ADDRESS": "http://head:8265"},
@@ -59,3 +61,10 @@ def test_a_refusal_names_the_variable_its_value_and_what_is_allowed(variables, s
 )
 def test_a_cluster_that_can_reach_the_api_needs_no_more(given, tmp_path: Path):
     assert Settings(state_dir=tmp_path, **given).ray_address == given["ray_address"]
+
+
+@pytest.mark.parametrize(
+    "given", [{"host": "127.0.0.2"}, {"host": "::1"}, {"host": "localhost"}, {"host": "::", "allow_plain_http": True}]
+)
+def test_loopback_needs_no_leave_and_elsewhere_plain_http_needs_it(given, tmp_path: Path):
+    assert Settings(state_dir=tmp_path, **given).host == given["host"]

@@ -80,7 +80,7 @@ class Config(BaseModel):
     def ranges(self) -> Iterator[Range]:
         """Yield what is searched."""
         for name in SEARCHABLE:
-            given = getattr(self, name, None)
+            given = self.__dict__.get(name)  # a field of this configuration: `getattr` is slow for what it has not
             if isinstance(given, tuple):
                 yield Range(name, name, given)
 

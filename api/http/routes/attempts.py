@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends
 
 from api.http import bodies
-from api.http.auth import StoreOf, require_token
+from api.http.auth import Number, StoreOf, require_token
 from api.http.openapi import REPORTING, body, refusals
 from service.wire.records import Acknowledgement, AttemptBrief, Batch
 
@@ -20,7 +20,7 @@ router = APIRouter(
 # HTTP clients with a base URL ask for its root with a slash.
 @router.get("/", include_in_schema=False)
 @router.get("", operation_id="getAttempt")
-def get_attempt(job: str, number: int, store: StoreOf) -> AttemptBrief:
+def get_attempt(job: str, number: Number, store: StoreOf) -> AttemptBrief:
     """Return what a fresh attempt needs: the job, where to write, and where earlier attempts got to."""
     return store.brief(job, number)
 
@@ -31,7 +31,7 @@ def get_attempt(job: str, number: int, store: StoreOf) -> AttemptBrief:
     openapi_extra=body("Batch", example={"stream": "driver", "sequence": 1, "records": []}),
 )
 def add_records(
-    job: str, number: int, batch: Annotated[Batch, Depends(bodies.batch)], store: StoreOf
+    job: str, number: Number, batch: Annotated[Batch, Depends(bodies.batch)], store: StoreOf
 ) -> Acknowledgement:
     """Store a batch of records; a batch that comes twice counts once."""
     return store.ingest(job, number, batch)
@@ -43,6 +43,6 @@ def add_records(
     openapi_extra=body("Lease", example={"schema_version": 1}),
     dependencies=[Depends(bodies.lease)],
 )
-def renew_lease(job: str, number: int, store: StoreOf) -> Acknowledgement:
+def renew_lease(job: str, number: Number, store: StoreOf) -> Acknowledgement:
     """Keep the attempt's lease; the answer says whether to go on."""
     return store.renew(job, number)

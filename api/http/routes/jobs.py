@@ -87,18 +87,28 @@ def list_jobs(
 )
 def get_job(job: str, store: StoreOf, response: Response, if_none_match: IfNoneMatch = None) -> JobView | Response:
     """Return one job. Its `ETag` changes with every change of its state or reason; verbs take it as `If-Match`."""
+    if if_none_match is not None and (short := unchanged(_etag(store.version(job)), if_none_match)) is not None:
+        return short
     view = store.job(job)
-    etag = f'"{view.version}"'
-    response.headers["ETag"] = etag
-    return unchanged(etag, if_none_match) or view
+    response.headers["ETag"] = _etag(view.version)
+    return view
+
+
+def _etag(version: int) -> str:
+    return f'"{version}"'
+
+
+def require_permission(spec: JobSpec, request: Request) -> None:
+    """Raise InvalidJob where the job brings along what the service that got the `request` does not allow."""
+    if refused := permissions.conflicts(spec, user_code=request.app.state.user_code):
+        raise InvalidJob(refused)
 
 
 def check(spec: JobSpec, request: Request) -> None:
     """Raise InvalidJob or DoesNotFit where the service that got the `request` cannot take the job."""
-    service = request.app.state
-    refused = permissions.conflicts(spec, user_code=service.user_code)
-    if refused := [*refused, *webhooks.conflicts(spec, service.store.settings)]:
+    require_permission(spec, request)
+    if refused := webhooks.conflicts(spec, request.app.state.store.settings):
         raise InvalidJob(refused)
-    problems: list[Problem] = service.conflicts(spec)
+    problems: list[Problem] = request.app.state.conflicts(spec)
     if problems:
         raise DoesNotFit("; ".join(problem.message for problem in problems), problems)

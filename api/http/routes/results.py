@@ -13,6 +13,7 @@ from service.control.exported import Which, weights_url
 from service.control.logs import Logs
 from service.control.storage import WEIGHTS, Storage
 from service.errors import NotFound
+from service.wire.records import MAX_WHOLE
 from service.wire.views import JobReport, ScheduleView, Series, StageView, TrialView
 
 router = APIRouter(
@@ -23,7 +24,7 @@ router = APIRouter(
 )
 
 Arm = Annotated[str | None, Query(description="an arm's name")]
-Seed = Annotated[int | None, Query(description="one of the job's seeds")]
+Seed = Annotated[int | None, Query(ge=0, le=MAX_WHOLE, description="one of the job's seeds")]
 
 
 def chosen_trial(job: str, store: StoreOf, arm: Arm = None, seed: Seed = None) -> TrialView:
@@ -136,8 +137,8 @@ def get_report(job: str, store: StoreOf) -> JobReport:
 def get_logs(
     job: str,
     request: Request,
-    attempt: Annotated[int | None, Query(ge=1, description="default: the last")] = None,
-    offset: Annotated[int, Query(ge=0, description="leave out so many bytes: those already read")] = 0,
+    attempt: Annotated[int | None, Query(ge=1, le=MAX_WHOLE, description="default: the last")] = None,
+    offset: Annotated[int, Query(ge=0, le=MAX_WHOLE, description="leave out so many bytes: those already read")] = 0,
 ) -> PlainTextResponse:
     """Return what an attempt's driver and its workers have printed; while it lives, so far."""
     logs: Logs = request.app.state.logs

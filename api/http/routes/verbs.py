@@ -10,7 +10,7 @@ from api.http import bodies
 from api.http.auth import StoreOf, require_key
 from api.http.etags import SeenVersions
 from api.http.openapi import CHANGING, CLONING, EXTENDING, body, refusals
-from api.http.routes.jobs import IdempotencyKey, check
+from api.http.routes.jobs import IdempotencyKey, check, require_permission
 from search.config import Budget
 from service.errors import DoesNotFit
 from service.job.changes import differences
@@ -37,23 +37,29 @@ def merged(base: Any, patch: Any) -> Any:
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], dependencies=[Depends(require_key)])
 
+_DRY_RUN: dict[int | str, dict[str, Any]] = {200: {"model": Cloned, "description": "A dry run"}}
 _ANSWERS, _GOING_ON = refusals(*CHANGING), refusals(*EXTENDING, DoesNotFit)
 
 
-def require_room(
+def require_place(
     job: str,
     store: StoreOf,
     request: Request,
     workers: Annotated[int | None, Query(ge=1, le=1024, description="per training run, from now on")] = None,
 ) -> int | None:
-    """Return the number of workers that the job is to go on with; raises DoesNotFit if the cluster cannot hold them."""
-    if workers is not None:
-        changed = merged(store.job(job).spec.model_dump(mode="json"), {"workers": {"count": workers}})
-        check(checked(JobSpec, changed), request)
+    """Return the number of workers that the job is to go on with.
+
+    Raises InvalidJob where it needs what the service does not allow (any more), DoesNotFit if it can never be placed.
+    """
+    spec = store.job(job).spec
+    if workers is None:
+        require_permission(spec, request)
+    else:
+        check(checked(JobSpec, merged(spec.model_dump(mode="json"), {"workers": {"count": workers}})), request)
     return workers
 
 
-Workers = Annotated[int | None, Depends(require_room)]
+Workers = Annotated[int | None, Depends(require_place)]
 
 
 @router.post("/{job}:pause", status_code=202, operation_id="pauseJob", responses=_ANSWERS)
@@ -104,7 +110,7 @@ def extend_job(
     "/{job}:clone",
     status_code=202,
     operation_id="cloneJob",
-    responses=refusals(*CLONING),
+    responses=_DRY_RUN | refusals(*CLONING),
     openapi_extra=body("Changes", example={"budget": {"seconds": 80}}, media_types=bodies.CHANGES_TYPES),
 )
 def clone_job(
