@@ -36,6 +36,9 @@ class Settings(BaseSettings):
     max_attempts: int = Field(
         3, ge=1, le=100, description="attempts in a row that get a job no further, the first included, before it fails"
     )
+    downloads: int = Field(32, ge=1, le=1000, description="downloads at a time: metrics, weights, logs")
+    stall_s: float = Field(30.0, gt=0, description="a client that takes nothing of its answer for so long is cut off")
+    log_file: Path | None = Field(None, description="log into this file, which is rotated; unset: standard error")
     embedded_idle_s: float = Field(120.0, gt=0, description="an embedded Ray that nobody needs ends after this")
 
     @field_validator("state_dir")

@@ -4,11 +4,13 @@ import os
 from importlib.metadata import version
 from typing import Any
 
+from anyio import CapacityLimiter
 from fastapi import FastAPI
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.http import openapi, problems
+from api.http import bodies, openapi, problems
+from api.http.downloads import Downloads
 from api.http.routes import attempts, health, jobs, methods, page, results, verbs
 from service.control.logs import Logs
 from service.control.store import Store
@@ -70,6 +72,8 @@ def create_app(
     )
     app.state.store, app.state.conflicts, app.state.user_code = store, conflicts, user_code
     app.state.logs = logs or Logs(store, ray=lambda: None)
+    app.state.downloads = Downloads(store.settings.downloads)
+    app.state.parsers = CapacityLimiter(bodies.NUM_PARSERS)
     problems.install(app)
     for routes in (jobs, verbs, results, methods, attempts, health, page):
         app.include_router(routes.router)
