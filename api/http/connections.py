@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Deadlines:
-    """How slow a client may be; seconds, and bytes per second."""
+    """Limits to how slow a client may be; seconds, and bytes per second."""
 
     request_s: float = 10.0  # for a request's headers, and for its body
     min_rate: float = 1000.0  # a body has so much more time as it takes at this rate

@@ -40,12 +40,12 @@ JSON = {
     "unknown fields": _numbered("{" + JOB, ', "u%d": 1', "}"),
     "as many unknown fields as may be": "{" + JOB + "".join(f', "u{n}": 1' for n in range(19_900)) + "}",
     "as many wrong labels as may be": '{"labels": {'
-    + ", ".join(f'"u{n}": []' for n in range(9_000))
+    + ", ".join(f'"u{n}": []' for n in range(6_000))
     + "},"
     + JOB
     + "}",
     "as many arms as may be": '{"arms": ['
-    + ", ".join('{"name": "a", "x": 1}' for n in range(9_000))
+    + ", ".join('{"name": "a", "x": 1}' for n in range(6_000))
     + "],"
     + JOB
     + "}",
