@@ -75,10 +75,6 @@ def connections_out(store: Store) -> int:
     return store._engine.pool.checkedout()  # type: ignore[attr-defined, no-any-return]
 
 
-def is_answered(url: str, path: str) -> bool:
-    return httpx2.get(f"{url}{path}", timeout=2.0 * crowd(), trust_env=False).is_success
-
-
 def test_while_fifty_clients_do_not_read_their_metrics_the_service_is_ready(
     app: FastAPI, store: Store, key: str, finished: str
 ) -> None:
@@ -87,7 +83,8 @@ def test_while_fifty_clients_do_not_read_their_metrics_the_service_is_ready(
         with stalled_readers(url, f"/v1/jobs/{finished}/metrics.csv", key, 50) as begun:
             stands_still = wait_until(lambda: connections_out(store) == 0, timeout_s=PATIENCE_S)
             under_way = app.state.downloads.num
-            answered = [is_answered(url, "/readyz") for _ in range(20)]
+            with httpx2.Client(base_url=url, timeout=2.0 * crowd(), trust_env=False) as http:
+                answered = [http.get("/readyz").is_success for _ in range(20)]
         are_forgotten = wait_until(lambda: app.state.downloads.num == 0, timeout_s=2.0 * crowd())
 
     assert begun == [b"HTTP/1.1 200"] * 50
@@ -162,12 +159,13 @@ def is_over(client: socket.socket) -> bool:
 
 def test_requests_that_trickle_are_cut_off_while_others_are_answered(app: FastAPI, key: str) -> None:
     with serving(app, Deadlines(request_s=1.0)) as url, ExitStack() as stack:
+        http = stack.enter_context(httpx2.Client(base_url=url, timeout=2.0 * crowd(), trust_env=False))
         slow = [stack.enter_context(connected(url)) for _ in SLOW_REQUESTS for _ in range(20)]
         for client, begun in zip(slow, 20 * list(SLOW_REQUESTS.values()), strict=True):
             client.sendall(begun.replace(b"KEY", key.encode()))
 
         def are_over() -> bool:
-            assert is_answered(url, "/healthz")
+            assert http.get("/healthz").is_success
             slow[:] = [client for client in slow if not is_over(client)]
             return not slow
 
