@@ -10,8 +10,8 @@ from fastapi import Depends, Request
 from service.errors import Busy
 
 T = TypeVar("T")
-#: So many pieces are made at a time. Each may hold a connection of the database: most of the pool stays for others.
-_NUM_THREADS = 4
+#: So many pieces are made at a time. Each holds a connection of the database, and takes the interpreter from the loop.
+_NUM_THREADS = 2
 
 
 class Download:
