@@ -1,64 +1,146 @@
-"""Turns JSON or YAML text into a checked model, or into every problem at once."""
+"""Turns JSON or YAML text into a checked model, or into its problems; whatever the text, at a bounded cost."""
 
-from typing import Any, TypeVar
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, TypeVar
 
+import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
-from ruamel.yaml import YAML
-from ruamel.yaml.constructor import ConstructorError, SafeConstructor
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.nodes import ScalarNode
 
 from service.errors import InvalidJob
 from service.job.parts import GIVEN
-from service.job.problems import Problem, problems_of
+from service.job.problems import MAX_SHOWN_CHARS, Problem, cut, problems_of
 
 Model = TypeVar("Model", bound=BaseModel)
-#: Whole numbers are shorter than those that Python converts to text.
-MAX_BITS = 10_000
+
+#: Far above any job. They bound the time and the memory that a text can cost: see `tests/api/test_hostile_bodies.py`.
+MAX_VALUES, MAX_DEPTH, MAX_NAME_CHARS, MAX_INTEGER_DIGITS = 20_000, 50, 200, 100
+#: Every value but the first of a list or an object follows a comma; every list and object has one of the brackets.
+_BEFORE_VALUES = (b",", b"[", b"{")
+_TAG_DIRECTIVE = re.compile("(?:\\A\ufeff?|[\r\n\x85\u2028\u2029])%TAG")
 
 
-def parse_json(text: bytes) -> Any:
-    """Raises `InvalidJob` naming line and column if `text` is not JSON."""
+def parse_json(text: bytes, *, max_values: int = MAX_VALUES) -> Any:
+    """Raises `InvalidJob` naming line and column if `text` is not JSON, or saying which limit it exceeds."""
+    # Before it is parsed: a list of empty lists is thirty times as large in memory.
+    if sum(map(text.count, _BEFORE_VALUES)) > max_values:
+        raise _unreadable(f"at most {max_values} values are allowed; here are more commas and brackets than that")
     try:
-        return from_json(text, allow_inf_nan=False)
+        content = from_json(text, allow_inf_nan=False)
     except ValueError as error:
         raise _unreadable(f"this is not JSON: {error}") from error
+    _require_shallow(content)
+    return content
 
 
-class _Constructor(SafeConstructor):
-    """Refuses whole numbers that no message could show, as the reader of JSON does."""
+def _require_shallow(content: Any) -> None:
+    """Raise `InvalidJob` for a long name, and for lists and objects too deep in each other."""
+    level = [content]
+    for _ in range(MAX_DEPTH + 1):
+        if long := [name for each in level if isinstance(each, dict) for name in each if len(name) > MAX_NAME_CHARS]:
+            raise _unreadable(f"a name has {len(long[0])} characters; at most {MAX_NAME_CHARS} are allowed")
+        inner = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)]
+        level = [value for values in inner for value in values if isinstance(value, dict | list)]
+        if not level:
+            return
+    raise _unreadable(_TOO_DEEP)
 
-    def construct_yaml_int(self, node: ScalarNode) -> int:
-        """Return the number. Raises `ConstructorError` for one that is out of range."""
-        number: int = super().construct_yaml_int(node)
-        if number.bit_length() > MAX_BITS:
-            raise ConstructorError(None, None, "number out of range", node.start_mark)
-        return number
 
-
-_Constructor.add_constructor("tag:yaml.org,2002:int", _Constructor.construct_yaml_int)
+_TOO_DEEP = f"lists and objects are more than {MAX_DEPTH} deep in each other, which is the most that is allowed"
 
 
 def parse_yaml(text: bytes) -> Any:
-    """Raises `InvalidJob` naming line and column if `text` is not YAML 1.2, or names a field twice.
+    """Raises `InvalidJob` naming line and column if `text` is not YAML 1.2, names a field twice, or has an alias.
 
     In YAML 1.1 the key `on` would be a truth value, and 1e9 a word.
     """
     try:
-        yaml = YAML(typ="safe", pure=True)
-        yaml.Constructor = _Constructor
-        return yaml.load(text)
-    except MarkedYAMLError as error:
-        mark = error.problem_mark
-        where = "" if mark is None else f" (line {mark.line + 1}, column {mark.column + 1})"
-        raise _unreadable(f"this is not YAML: {error.problem}{where}") from error
-    except (YAMLError, ValueError, RecursionError) as error:
+        decoded = text.decode()
+        _require_plain(decoded)
+        return yaml.load(decoded, Loader=_Yaml12)  # a safe loader, at libyaml's speed
+    except yaml.MarkedYAMLError as error:
+        raise _unreadable(f"this is not YAML: {error.problem}{_place(error.problem_mark)}") from error
+    except (yaml.YAMLError, ValueError) as error:
         raise _unreadable(f"this is not YAML: {error}") from error
 
 
+def _require_plain(text: str) -> None:
+    """Raise `InvalidJob` where `text` exceeds a limit or uses what is costly; what is read here is dropped at once."""
+    if _TAG_DIRECTIVE.search(text):  # libyaml compares each with all before it
+        raise _unreadable("a %TAG directive is not allowed")
+    depth = 0
+    for number, event in enumerate(yaml.parse(text, Loader=yaml.CSafeLoader)):
+        place = _place(event.start_mark)
+        if isinstance(event, yaml.NodeEvent) and event.anchor is not None:
+            # A few of them can stand for billions of values.
+            raise _unreadable(f"anchors and aliases (`&{event.anchor}`) are not allowed: write it out{place}")
+        if number > 2 * MAX_VALUES:  # a name and its value are two
+            raise _unreadable(f"at most {MAX_VALUES} values are allowed{place}")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise _unreadable(f"{_TOO_DEEP}{place}")
+
+
+def _place(mark: Any) -> str:
+    return "" if mark is None else f" (line {mark.line + 1}, column {mark.column + 1})"
+
+
+class _Yaml12(yaml.CSafeLoader):
+    """Reads plain words and numbers as YAML 1.2's core schema does (yaml.org/spec/1.2.2, section 10.3.2).
+
+    Nothing is left of YAML 1.1 but text, lists, and objects, in which no name may come twice.
+    """
+
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012
+    yaml_constructors: ClassVar[dict[str | None, Any]] = {
+        tag: construct
+        for tag, construct in yaml.CSafeLoader.yaml_constructors.items()
+        if tag is None or tag.rpartition(":")[2] in ("map", "seq", "str")
+    }
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        """Return the object at `node`; raises ConstructorError."""
+        found: dict[Any, Any] = super().construct_mapping(node, deep)
+        if len(found) < len(node.value):
+            seen = set()
+            for each, _ in node.value:
+                name = self.construct_object(each)
+                if name in seen:
+                    raise yaml.constructor.ConstructorError(None, None, f"duplicate key `{name}`", each.start_mark)
+                seen.add(name)
+        return found
+
+
+def _reads(tag: str, pattern: str, first: Iterable[str], construct: Callable[[str], Any]) -> None:
+    """Have plain scalars that match, and begin with one of `first`, read as values of this kind."""
+    name, form = f"tag:yaml.org,2002:{tag}", re.compile(f"(?:{pattern})$")
+
+    def read(loader: _Yaml12, node: Any) -> Any:
+        text = loader.construct_scalar(node)
+        if not form.match(text):  # the tag stands in the text: `!!int x`
+            raise yaml.constructor.ConstructorError(None, None, f"this is no {tag}", node.start_mark)
+        return construct(text)
+
+    _Yaml12.add_implicit_resolver(name, form, list(first))
+    _Yaml12.add_constructor(name, read)
+
+
+def _integer(text: str) -> int:
+    if len(text) > MAX_INTEGER_DIGITS:
+        raise ValueError(f"an integer has {len(text)} characters; at most {MAX_INTEGER_DIGITS} are allowed")
+    return int(text, {"0x": 16, "0o": 8}.get(text[:2], 10))
+
+
+_FLOAT = r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
+_reads("null", "null|Null|NULL|~|", ("n", "N", "~", ""), lambda text: None)
+_reads("bool", "true|True|TRUE|false|False|FALSE", "tTfF", lambda text: text.lower() == "true")
+_reads("int", "[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789", _integer)
+_reads("float", _FLOAT, "-+.0123456789", lambda text: float(re.sub(r"\.(?=[a-zA-Z])", "", text)))
+
+
 def checked(model: type[Model], content: Any) -> Model:
-    """Return `content` as a `model`. Raises `InvalidJob` with every problem of it."""
+    """Return `content` as a `model`. Raises `InvalidJob` with the problems of it."""
     if not isinstance(content, dict):
         given = "nothing" if content is None else f"a {type(content).__name__}"
         raise _unreadable(f"named fields are expected here, got {given}")
@@ -69,4 +151,4 @@ def checked(model: type[Model], content: Any) -> Model:
 
 
 def _unreadable(message: str) -> InvalidJob:
-    return InvalidJob([Problem(pointer="", message=message)])
+    return InvalidJob([Problem(pointer="", message=cut(message, 2 * MAX_SHOWN_CHARS))])

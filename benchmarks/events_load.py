@@ -32,8 +32,8 @@ import httpx2
 import uvicorn
 
 from api.http.app import create_app
-from api.http.connections import CutStalled
-from api.http.server import bind
+from api.http.connections import Deadlines
+from api.http.server import bind, server_config
 from service.control.store import Store
 from service.job.spec import JobSpec
 from service.settings import Settings
@@ -59,8 +59,7 @@ def serve(state_dir: str, database_url: str) -> None:
             "token": store.token(job_id, number),
         }
         print(json.dumps(reached), flush=True)
-        config = uvicorn.Config(create_app(store), http=CutStalled, log_level="warning", access_log=False)
-        uvicorn.Server(config).run(sockets=[bound])
+        uvicorn.Server(server_config(create_app(store), Deadlines())).run(sockets=[bound])
 
 
 def _allow_files() -> None:

@@ -12,6 +12,7 @@ WiretuneError
   Fenced              409  a later attempt owns the job; the writer must stop
   OutOfSequence       409  a batch of records is missing before this one
   Unavailable         503  the database or the storage does not answer; try again
+    Busy              503  as many downloads as the service allows are under way; try again
 """
 
 from collections.abc import Sequence
@@ -77,3 +78,7 @@ class OutOfSequence(WiretuneError):
 
 class Unavailable(WiretuneError):
     status, slug, title = 503, "unavailable", "A part of the service does not answer"
+
+
+class Busy(Unavailable):
+    slug, title = "busy", "Too many downloads at a time"

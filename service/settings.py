@@ -47,6 +47,9 @@ class Settings(BaseSettings):
         description="signs the messages that a job is over: `whsec_` and 24 to 64 bytes in base64",
     )
     webhook_private: bool = Field(False, description="let jobs name webhooks that are not public, and plain http")
+    downloads: int = Field(32, ge=1, le=1000, description="downloads at a time: metrics, weights, logs")
+    stall_s: float = Field(30.0, gt=0, description="a client that takes nothing of its answer for so long is cut off")
+    log_file: Path | None = Field(None, description="log into this file, which is rotated; unset: standard error")
     embedded_idle_s: float = Field(120.0, gt=0, description="an embedded Ray that nobody needs ends after this")
 
     @field_validator("state_dir")

@@ -61,9 +61,11 @@ def start_server(settings: Settings, *, linger_s: float | None = None) -> Server
         linger_s: the server ends by itself after so long without a request and without an active job.
     """
     prepare_state_dir(settings)
+    log_file = settings.log_file or settings.state_dir / "server.log"
+    settings = settings.model_copy(update={"log_file": log_file})
     given = settings.model_dump(mode="json", exclude={"host", "port"}, exclude_none=True)  # whatever it was made from
-    log = settings.state_dir / "server.log"
-    with log.open("ab") as output:
+    printed = settings.state_dir / "server.out"  # besides its log: why it does not start, say
+    with printed.open("wb") as output:
         # Not the caller's pipes: whoever reads them would wait for as long as the server lives.
         process = subprocess.Popen(
             _command(settings, linger_s),
@@ -76,7 +78,7 @@ def start_server(settings: Settings, *, linger_s: float | None = None) -> Server
     _children[process.pid] = process
     server = None
     try:
-        server = _await_answer(settings, process, log)
+        server = _await_answer(settings, process, printed)
     finally:
         if server is None:  # it did not come up, or the caller was interrupted meanwhile
             process.terminate()
@@ -84,7 +86,7 @@ def start_server(settings: Settings, *, linger_s: float | None = None) -> Server
     return server
 
 
-def _await_answer(settings: Settings, process: "subprocess.Popen[bytes]", log: Path) -> Server:
+def _await_answer(settings: Settings, process: "subprocess.Popen[bytes]", printed: Path) -> Server:
     def look() -> Server | bool:
         with suppress(LocalServerError):  # it is up, and busy
             if (server := running_server(settings)) is not None:
@@ -96,9 +98,9 @@ def _await_answer(settings: Settings, process: "subprocess.Popen[bytes]", log: P
         return settled
     if settled:
         code = process.returncode
-        raise LocalServerError(f"the server ended at once (exit code {code}):\n{_tail(log)}")
+        raise LocalServerError(f"the server ended at once (exit code {code}):\n{_tail(printed)}")
     late = overload.explained(f"the server did not answer within {START_S:.0f} s", overload.here())
-    raise LocalServerError(f"{late}; see {log}:\n{_tail(log)}")
+    raise LocalServerError(f"{late}; see {settings.log_file}:\n{_tail(printed)}")
 
 
 def stop_server(settings: Settings) -> str:
@@ -171,5 +173,5 @@ def _is_free(host: str, port: int) -> bool:
     return True
 
 
-def _tail(log: Path) -> str:
-    return log.read_bytes()[-_TAIL_BYTES:].decode(errors="replace")
+def _tail(printed: Path) -> str:
+    return printed.read_bytes()[-_TAIL_BYTES:].decode(errors="replace")

@@ -5,6 +5,7 @@ import logging
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from importlib.metadata import version
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Annotated
 
@@ -55,6 +56,8 @@ from service.settings import Settings
 from service.wire.views import JobView
 
 DEMO_LINGER_S = 600.0
+#: The service's log file is put aside when it is so large, and so many old ones are kept.
+LOG_BYTES, NUM_OLD_LOGS = 10_000_000, 3
 MAX_DAYS = 36_500
 
 app = typer.Typer(
@@ -92,8 +95,8 @@ def serve(
         serve as serve_until_told,  # the other commands need no web stack
     )
 
-    configure_logging()
     settings = read_settings(host=host, port=port)
+    configure_logging(settings.log_file)
     with refusals():
         try:
             serve_until_told(settings, linger_s=linger)
@@ -276,9 +279,13 @@ def _run_here(
     return here.page
 
 
-def configure_logging() -> None:
-    """Log what the service does; of the requests it makes itself, only what goes wrong."""
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+def configure_logging(file: Path | None) -> None:
+    """Log what the service does, to standard error or `file`; of its own requests, only what goes wrong."""
+    try:
+        handlers = [RotatingFileHandler(file, maxBytes=LOG_BYTES, backupCount=NUM_OLD_LOGS)] if file else None
+    except OSError as error:
+        fail(f"cannot log into {file}: {error.strerror}; check WIRETUNE_LOG_FILE")
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=handlers)
     for name in ("wiretune", "service"):
         logging.getLogger(name).setLevel(logging.INFO)
     for name in ("httpx2", "httpcore2"):

@@ -4,13 +4,15 @@ import os
 from importlib.metadata import version
 from typing import Any
 
+from anyio import CapacityLimiter
 from fastapi import FastAPI
 from starlette.datastructures import MutableHeaders
 from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.http import openapi, problems
+from api.http import bodies, openapi, problems
 from api.http.broadcast import Broadcaster
+from api.http.downloads import Downloads
 from api.http.routes import attempts, events, health, jobs, methods, page, results, verbs
 from service.control.logs import Logs
 from service.control.store import Store
@@ -76,6 +78,8 @@ def create_app(
     app.state.store, app.state.conflicts, app.state.user_code = store, conflicts, user_code
     app.state.broadcaster = Broadcaster(store)
     app.state.logs = logs or Logs(store, ray=lambda: None)
+    app.state.downloads = Downloads(store.settings.downloads)
+    app.state.parsers = CapacityLimiter(bodies.NUM_PARSERS)
     problems.install(app)
     for routes in (jobs, verbs, results, events, methods, attempts, health, page):
         app.include_router(routes.router)

@@ -1,11 +1,17 @@
-"""Reads request bodies; a route depends on what it reads, after the caller was let in."""
+"""Reads request bodies; a route depends on what it reads, after the caller was let in.
 
+Bodies are parsed in threads: one that takes long delays nobody. Two at a time, since each takes the interpreter from
+the loop for some milliseconds.
+"""
+
+from collections.abc import Callable
 from typing import Any
 
+from anyio import to_thread
 from fastapi import Request
 from starlette.exceptions import HTTPException
 
-from api.documents import checked, parse_json, parse_yaml
+from api.documents import Model, checked, parse_json, parse_yaml
 from search.config import Budget
 from service.job.spec import JobSpec
 from service.wire.records import Batch, Lease
@@ -13,39 +19,54 @@ from service.wire.views import Changes
 
 MAX_JOB_BYTES = 2**20
 MAX_BATCH_BYTES = 8 * 2**20
+NUM_PARSERS = 2
 CHANGES_TYPES = ("application/merge-patch+json", "application/json", "application/yaml")
 YAML_TYPES = ("application/yaml", "application/x-yaml", "text/yaml")
 
 
 async def job_spec(request: Request) -> JobSpec:
     """Return the job in the request's body. Raises `InvalidJob`."""
-    return checked(JobSpec, await _document(request))
+    return await _checked(request, JobSpec, parse=_parser(request))
 
 
 async def budget(request: Request) -> Budget:
     """Return the caps in the request's body. Raises `InvalidJob`."""
-    return checked(Budget, parse_json(await _read(request, max_bytes=MAX_JOB_BYTES)))
+    return await _checked(request, Budget)
 
 
 async def changes(request: Request) -> dict[str, Any]:
     """Return the merge patch in the request's body. Raises `InvalidJob`."""
-    return checked(Changes, await _document(request)).model_extra or {}
+    return (await _checked(request, Changes, parse=_parser(request))).model_extra or {}
 
 
 async def batch(request: Request) -> Batch:
     """Return the records in the request's body. Raises `InvalidJob`."""
-    return checked(Batch, parse_json(await _read(request, max_bytes=MAX_BATCH_BYTES)))
+    return await _checked(request, Batch, parse=_parse_batch, max_bytes=MAX_BATCH_BYTES)
 
 
 async def lease(request: Request) -> Lease:
     """Return the heartbeat in the request's body. Raises `InvalidJob`."""
-    return checked(Lease, parse_json(await _read(request, max_bytes=MAX_JOB_BYTES)))
+    return await _checked(request, Lease)
 
 
-async def _document(request: Request) -> Any:
+def _parse_batch(text: bytes) -> Any:
+    return parse_json(text, max_values=len(text))  # points by the hundred thousand
+
+
+def _parser(request: Request) -> Callable[[bytes], Any]:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    body = await _read(request, max_bytes=MAX_JOB_BYTES)
-    return parse_yaml(body) if kind in YAML_TYPES else parse_json(body)
+    return parse_yaml if kind in YAML_TYPES else parse_json
+
+
+async def _checked(
+    request: Request,
+    model: type[Model],
+    *,
+    parse: Callable[[bytes], Any] = parse_json,
+    max_bytes: int = MAX_JOB_BYTES,
+) -> Model:
+    text = await _read(request, max_bytes=max_bytes)
+    return await to_thread.run_sync(lambda: checked(model, parse(text)), limiter=request.app.state.parsers)
 
 
 async def _read(request: Request, *, max_bytes: int) -> bytes:

@@ -1,39 +1,82 @@
-"""Connections whose peer does not read are cut off.
+"""Connections of clients: HTTP as uvicorn speaks it, and deadlines for whoever sends or reads too slowly.
 
-What an answer writes waits in the connection's buffer, and with the buffer full the answer waits, too. Without a limit
-a peer that has stopped reading would hold both, and whatever the answer holds, until the system gives it up.
+Uvicorn itself ends only idle connections. Without more, a client that never ends its request, or never takes its
+answer, keeps a connection and what its answer holds for ever.
 """
 
 import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Any
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-#: The buffer must have drained within this time: 48 KiB, so a link of 20 kbit/s is fast enough.
-STALL_S = 20.0
+_LOOK_S = 1.0
+
+log = logging.getLogger(__name__)
 
 
-class CutStalled(H11Protocol):
-    """HTTP/1.1 as uvicorn speaks it, but for peers that stop reading."""
+@dataclass(frozen=True, kw_only=True)
+class Deadlines:
+    """Limits to how slow a client may be; seconds, and bytes per second."""
 
-    stall_s = STALL_S
-    _cut: asyncio.TimerHandle | None = None
+    request_s: float = 10.0  # for a request's headers, and for its body
+    min_rate: float = 1000.0  # a body has so much more time as it takes at this rate
+    stall_s: float = 30.0  # without taking anything of an answer
 
-    def pause_writing(self) -> None:
-        """Wait for the peer to read, but not for ever: the buffer is full."""
-        super().pause_writing()
-        self._cut = self.loop.call_later(self.stall_s, self.transport.abort)
 
-    def resume_writing(self) -> None:
-        """Go on: the buffer has drained."""
-        super().resume_writing()
-        self._stop_waiting()
+class Connection(H11Protocol):
+    """A client's connection, looked at every second."""
+
+    deadlines = Deadlines()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to look."""
+        super().connection_made(transport)  # type: ignore[arg-type]
+        self._phase: tuple[Any, ...] = ()
+        self._num_received = 0
+        self._num_untaken, self._taken_at = 0, self.loop.time()
+        self._look()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the peer."""
-        self._stop_waiting()
+        """Look no more."""
+        self._next_look.cancel()
         super().connection_lost(exc)
 
-    def _stop_waiting(self) -> None:
-        if self._cut is not None:
-            self._cut.cancel()
-            self._cut = None
+    def data_received(self, data: bytes) -> None:
+        """Count what came."""
+        self._num_received += len(data)
+        super().data_received(data)
+
+    def _look(self) -> None:
+        self._next_look = self.loop.call_later(_LOOK_S, self._look)
+        if fault := self._fault(self.loop.time()):
+            log.debug("%s is cut off: %s", self.client, fault)
+            self.transport.abort()  # to close would wait until the client has taken everything
+
+    def _fault(self, now: float) -> str:
+        """Return which deadline is over at `now`; empty: none."""
+        num_untaken = self.transport.get_write_buffer_size()
+        if num_untaken == 0 or num_untaken < self._num_untaken:
+            self._taken_at = now
+        self._num_untaken = num_untaken
+        if now - self._taken_at > self.deadlines.stall_s:
+            return f"it took nothing of its answer for {self.deadlines.stall_s:g} s"
+        phase = (self.conn.their_state, self.cycle)
+        if phase != self._phase or self._is_awaited():
+            self._phase, self._phase_at, self._num_received = phase, now, 0
+        allowed_s = self.deadlines.request_s + self._num_received / self.deadlines.min_rate
+        if self.conn.their_state in (h11.IDLE, h11.SEND_BODY) and now - self._phase_at > allowed_s:
+            return f"its request was not complete after {allowed_s:.0f} s"
+        return ""
+
+    def _is_awaited(self) -> bool:
+        """Return whether it is the service that takes its time: it has not asked for the body, or for more of it."""
+        is_asked = self.cycle is not None and self.cycle.waiting_for_100_continue
+        return self.conn.our_state is not h11.DONE and (is_asked or self.flow.read_paused)
+
+
+def connection_class(deadlines: Deadlines) -> type[Connection]:
+    """Return the class of connections with these deadlines, as uvicorn wants it."""
+    return type("Connection", (Connection,), {"deadlines": deadlines})

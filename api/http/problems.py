@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from service.errors import Unauthorized, Unavailable, WiretuneError
 from service.job.problems import Problem
@@ -52,6 +53,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(WiretuneError, _answer_domain_error)
     app.add_exception_handler(RequestValidationError, _answer_bad_parameters)
     app.add_exception_handler(HTTPException, _answer_http_error)
+    app.add_exception_handler(ClientDisconnect, _note_lost_client)
     app.add_exception_handler(Exception, _answer_unexpected)
 
 
@@ -85,6 +87,11 @@ async def _answer_http_error(request: Request, error: Exception) -> Response:
     slug = phrase.lower().replace(" ", "-")
     detail = error.detail if error.detail != phrase else f"{request.method} {request.url.path}: {phrase.lower()}"
     return _problem(slug, phrase, error.status_code, detail, headers=error.headers)
+
+
+async def _note_lost_client(request: Request, _: Exception) -> Response:
+    log.debug("%s %s: the client was gone before its request was complete", request.method, request.url.path)
+    return Response(status_code=400)  # which nobody reads
 
 
 async def _answer_unexpected(request: Request, error: Exception) -> Response:

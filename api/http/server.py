@@ -3,8 +3,10 @@
 import json
 import logging
 import os
+import resource
 import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -13,10 +15,12 @@ from types import FrameType
 from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from api.http.app import create_app
 from api.http.broadcast import Broadcaster
-from api.http.connections import CutStalled
+from api.http.connections import Deadlines, connection_class
+from service.catalog import methods
 from service.control import processes
 from service.control.keys import write_private
 from service.control.reconciler import Reconciler
@@ -24,6 +28,7 @@ from service.control.store import Store
 from service.settings import Settings
 
 GRACEFUL_S = 5
+_PREPARE_AFTER_S = 10.0  # when the service and its first job have started
 _WILDCARDS = ("0.0.0.0", "::", "")
 
 log = logging.getLogger("wiretune")
@@ -89,25 +94,45 @@ def serve(settings: Settings, *, linger_s: float | None = None) -> None:
         ensure_key(store, settings.state_dir)
         reconciler = Reconciler(store, settings, api_url=settings.api_url or url)
         app = create_app(store, conflicts=reconciler.conflicts, user_code=settings.user_code, logs=reconciler.logs)
-        server = _Server(
-            uvicorn.Config(
-                app,
-                http=CutStalled,
-                log_level="warning",
-                access_log=False,
-                timeout_graceful_shutdown=GRACEFUL_S,
-                lifespan="off",
-                server_header=False,
-            )
-        )
+        server = _Server(server_config(app, Deadlines(stall_s=settings.stall_s)))
         server.broadcaster = app.state.broadcaster
         if linger_s is not None:
             server.linger = Linger(store, linger_s=linger_s, now=time.monotonic())
         _exit_on_signals(server)
+        _allow_many_connections()
+        stack.callback(_prepare_methods().cancel)
         reconciler.start()
         stack.callback(reconciler.stop)
         stack.enter_context(_announced(settings.state_dir, url))
         server.run(sockets=[bound])
+
+
+def server_config(app: ASGIApp, deadlines: Deadlines) -> uvicorn.Config:
+    """Return how uvicorn serves `app`."""
+    return uvicorn.Config(
+        app,
+        http=connection_class(deadlines),
+        log_config=None,  # uvicorn's lines go where ours go
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=GRACEFUL_S,
+        lifespan="off",
+        server_header=False,
+    )
+
+
+def _prepare_methods() -> threading.Timer:
+    """Have the catalogue of methods ready before somebody asks: to make it takes two seconds, once a process."""
+    timer = threading.Timer(_PREPARE_AFTER_S, methods.methods)
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
+def _allow_many_connections() -> None:
+    """Raise the soft limit of open files, often 1024: so many slow clients would keep all others out."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 @contextmanager

@@ -5,9 +5,10 @@ All of it is taken from where it is declared: the configurations, their checks, 
 """
 
 import difflib
+import math
 import re
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, get_args
 
 from pydantic import BaseModel, Field, TypeAdapter
@@ -30,7 +31,9 @@ from trainers.traffic.shapes import Shape, parameter_shapes
 
 #: Shapes as text: `512x64,512` is a matrix and a vector.
 SHAPES = r"^[1-9]\d{0,8}(x[1-9]\d{0,8})*(,[1-9]\d{0,8}(x[1-9]\d{0,8})*)*$"
-MAX_SHAPES = 20_000  # characters
+MAX_SHAPES = 10_000  # characters
+#: Buckets are indexed by int32; one holds at most a parameter more than an eighth of the model.
+MAX_NUM_SHAPES, MAX_PARAMETER, MAX_PARAMETERS = 1000, 2**30, 2**33
 DEFAULT_WORKLOAD = "digits-mlp"
 #: Whose traffic is told where a method says nothing of an optimizer: Schedule-Free ones average two vectors.
 _ONE_ITERATE = {"optimizer": {"kind": "sgd", "momentum": 0}}
@@ -98,6 +101,7 @@ class MethodsView(View):
     methods: tuple[MethodView, ...]
 
 
+@lru_cache(maxsize=16)
 def methods(
     name: str | None = None, *, workload: str = DEFAULT_WORKLOAD, shapes: str | None = None, workers: int = 2
 ) -> MethodsView:
@@ -122,7 +126,14 @@ def parsed(shapes: str) -> tuple[Shape, ...]:
     """Return what `512x64,512` says; raises ValueError."""
     if len(shapes) > MAX_SHAPES or not re.fullmatch(SHAPES, shapes):
         raise ValueError(f"`shapes` must be sizes joined by x, shapes joined by commas, as 512x64,512; got {shapes!r}")
-    return tuple(tuple(map(int, shape.split("x"))) for shape in shapes.split(","))
+    found = tuple(tuple(map(int, shape.split("x"))) for shape in shapes.split(","))
+    sizes = [math.prod(shape) for shape in found]
+    if len(sizes) > MAX_NUM_SHAPES or max(sizes) >= MAX_PARAMETER or sum(sizes) >= MAX_PARAMETERS:
+        raise ValueError(
+            f"`shapes` must be at most {MAX_NUM_SHAPES}, of less than {MAX_PARAMETER} elements each and less than "
+            f"{MAX_PARAMETERS} together"
+        )
+    return found
 
 
 def _shapes_of(workload: str) -> tuple[Shape, ...]:
@@ -159,6 +170,11 @@ def _combinations(name: str, part: str) -> tuple[Combination, ...]:
     return tuple(combinations(method))
 
 
+@cache
+def _adapter(part: str) -> TypeAdapter[BaseModel]:
+    return TypeAdapter(PARTS[part])
+
+
 def _view(method: Composed, shapes: tuple[Shape, ...], workers: int) -> MethodView:
     found = _combinations(method.name, method.part)
     possible = [each for each in found if not each.reason]
@@ -172,7 +188,7 @@ def _view(method: Composed, shapes: tuple[Shape, ...], workers: int) -> MethodVi
         knobs={
             path: knobs
             for part, each in chosen.items()
-            for path, knobs in _knobs(part, TypeAdapter(PARTS[part]).validate_python(each), each)
+            for path, knobs in _knobs(part, _adapter(part).validate_python(each), each)
         },
         combines_with={
             part: tuple(each.kind for each in possible if each.part == part)

@@ -39,7 +39,7 @@ def thin(values: Sequence[float | None], max_points: int) -> list[int]:
 CHUNK = 1024
 FANOUT = 4
 #: Chunks in memory at a time while a whole series is read.
-_AT_ONCE = 16
+_AT_ONCE = 4
 
 _INSERTS: dict[str, Callable[[type[PointRow]], sqlite.Insert | postgresql.Insert]] = {
     "sqlite": sqlite.insert,
@@ -158,15 +158,24 @@ def read(session: Session, key: Key, *, max_points: int) -> tuple[list[Sample], 
     return thinned(alike, max_points), total
 
 
-def every(session: Session, key: Key, *, beyond: int = -1) -> Iterator[Sample]:
-    """Yield every point of the series after step `beyond`, by step."""
-    last = beyond
-    reach = _is(ChunkRow, key) & (ChunkRow.last_step > beyond)
-    chunks = select(ChunkRow).where(reach, ChunkRow.level == 0).order_by(_FIRST)
-    for chunk in session.scalars(chunks.execution_options(yield_per=_AT_ONCE)):
-        yield from (sample for sample in decode(chunk.data) if sample.step > beyond)
-        last = chunk.last_step
-    yield from _rows(session, _is(PointRow, key) & (PointRow.step > last))
+def beyond(session: Session, key: Key, step: int) -> list[Sample]:
+    """Return the next points of the series beyond `step`, some thousand, by step; empty: there are no more.
+
+    Points may become a chunk between two calls: what counts is their step, not where they are.
+    """
+    later = select(ChunkRow).where(_is(ChunkRow, key), ChunkRow.level == 0, ChunkRow.last_step > step)
+    chunks = session.scalars(later.order_by(_FIRST).limit(_AT_ONCE)).all()
+    if chunks:
+        return [sample for chunk in chunks for sample in decode(chunk.data) if sample.step > step]
+    rows = _samples(_is(PointRow, key) & (PointRow.step > step)).limit(_AT_ONCE * CHUNK)
+    return [Sample(*row) for row in session.execute(rows)]
+
+
+def every(session: Session, key: Key, *, after: int = -1) -> Iterator[Sample]:
+    """Yield every point of the series beyond the step `after`, by step."""
+    while found := beyond(session, key, after):
+        yield from found
+        after = found[-1].step
 
 
 def names(session: Session, trial_ids: Sequence[str]) -> set[str]:
@@ -200,8 +209,11 @@ def _names(table: type[ChunkRow] | type[PointRow], trial_ids: Sequence[str]) -> 
 
 
 def _rows(session: Session, where: ColumnElement[bool]) -> Iterator[Sample]:
-    query = select(PointRow.step, PointRow.seconds, PointRow.value).where(where).order_by(PointRow.step)
-    return (Sample(*row) for row in session.execute(query))
+    return (Sample(*row) for row in session.execute(_samples(where)))
+
+
+def _samples(where: ColumnElement[bool]) -> Select[int, float, float | None]:
+    return select(PointRow.step, PointRow.seconds, PointRow.value).where(where).order_by(PointRow.step)
 
 
 def _top(session: Session, key: Key) -> int:

@@ -4,7 +4,7 @@ import base64
 import binascii
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -288,11 +288,14 @@ def require_series(session: Session, trials: Sequence[TrialRow], name: str) -> N
         raise NotFound(f"there is no metric `{name}`; there are {', '.join(sorted(known))}")
 
 
-def every_point(session: Session, trial_id: str) -> Iterator[Point]:
-    """Yield every point of the trial, by name and step, some thousand in memory at a time."""
-    for name in sorted(points.names(session, [trial_id])):
-        for sample in points.every(session, points.Key(trial_id, name)):
-            yield Point(name, *sample)
+def series_names(session: Session, trial_id: str) -> list[str]:
+    """Return the names of the trial's series."""
+    return sorted(points.names(session, [trial_id]))
+
+
+def points_beyond(session: Session, step: int, trial_id: str, name: str) -> list[Point]:
+    """Return the series' next points beyond `step`, some thousand, by step; empty: there are no more."""
+    return [Point(name, *sample) for sample in points.beyond(session, points.Key(trial_id, name), step)]
 
 
 def schedule_view(session: Session, trial: TrialRow, *, optimizer: str) -> ScheduleView:

@@ -113,5 +113,5 @@ def _new_series(
         for name in _DRAWN
         for trial in trials
         if trial.id in first
-        if (new := list(points.every(session, points.Key(trial.id, name), beyond=first[trial.id] - 1)))
+        if (new := list(points.every(session, points.Key(trial.id, name), after=first[trial.id] - 1)))
     )

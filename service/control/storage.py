@@ -19,7 +19,7 @@ _CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class StoredFile:
-    """An open file. `etag` changes with its content; `chunks` closes it."""
+    """An open file. `etag` changes with its content; `chunks` closes it once all is read."""
 
     num_bytes: int
     etag: str

@@ -184,9 +184,21 @@ class Store:
             return snapshots.schedules(session, job_id, matching)
 
     def points(self, trial_id: str) -> Iterator[Point]:
-        """Yield every point of a trial's series, by name and step; none is thinned out."""
+        """Yield every point of a trial's series, by name and step; none is thinned out.
+
+        Some thousand are read at a time, each time in a session of its own: whoever takes them slowly holds none.
+        """
         with self._reading() as session:
-            yield from queries.every_point(session, trial_id)
+            names = queries.series_names(session, trial_id)
+        for name in names:
+            step = -1
+            while found := self._points_beyond(step, trial_id, name):
+                yield from found
+                step = found[-1].step
+
+    def _points_beyond(self, step: int, trial_id: str, name: str) -> list[Point]:
+        with self._reading() as session:
+            return queries.points_beyond(session, step, trial_id, name)
 
     def report(self, job_id: str) -> JobReport:
         """Return what every trial and arm of the job came to."""

@@ -13,6 +13,8 @@ from trainers.spec.ranges import Conflict
 #: A field's name that is longer is like none of ours.
 _LONGEST_NAME = 40
 _NUM_MEANT = 3
+#: So many faults are told, and so much of a value: nobody reads more, and each costs a search for its cause.
+MAX_TOLD, MAX_SHOWN_CHARS = 50, 200
 
 
 class Problem(BaseModel):
@@ -34,14 +36,20 @@ class Problem(BaseModel):
 
 
 def problems_of(error: ValidationError, body: Any, model: type[BaseModel]) -> list[Problem]:
-    """Return every problem of `body`, which is no `model`, each with the JSON pointer of the field at fault."""
+    """Return the problems of `body`, which is no `model`, each with the JSON pointer of the field at fault.
+
+    Of more than `MAX_TOLD` the last entry says how many there are besides.
+    """
     details = error.errors(include_url=False)
-    found = [(detail, problem) for detail in details for problem in _problems(detail, body, model)]
-    return [
+    found = [(detail, problem) for detail in details[:MAX_TOLD] for problem in _problems(detail, body, model)]
+    told = [
         problem
         for number, (detail, problem) in enumerate(found)
         if not (_is_an_echo(detail) and _is_told_better(found, number))
     ]
+    if (num_untold := len(details) - MAX_TOLD) > 0:
+        told.append(Problem(pointer="", message=f"and {num_untold} more faults: mend these first"))
+    return told
 
 
 def _is_an_echo(detail: ErrorDetails) -> bool:
@@ -71,11 +79,11 @@ def _problems(detail: ErrorDetails, body: Any, model: type[BaseModel]) -> list[P
 def _problem(detail: ErrorDetails, body: Any, model: type[BaseModel]) -> Problem:
     given = detail["input"]
     missing = detail["type"] == "missing"
-    shown = None if missing or isinstance(given, dict | list | tuple) else given
+    shown = None if missing or isinstance(given, dict | list | tuple) else cut(given)
     path = _path(detail["loc"], body, keep_last=missing)
     if detail["type"] == "union_tag_invalid":
         path.append("kind" if "kind" in detail["ctx"]["discriminator"] else "mode")
-        shown = detail["ctx"]["tag"]
+        shown = cut(detail["ctx"]["tag"])
     if detail["type"] == "union_tag_not_found":
         described = detail["ctx"]["discriminator"]  # as `_kind_of()` where a function tells the members apart
         path.append("kind" if described.endswith("()") else described.strip("'"))
@@ -95,6 +103,13 @@ def _meant(name: str, fields: Mapping[str, Sequence[str]]) -> str:
     if meant := inside[:_NUM_MEANT] or close:
         return f"; did you mean {' or '.join(f'`{each}`' for each in meant)}?"
     return f"; available: {', '.join(fields)}" if fields else ""
+
+
+def cut(value: Any, max_chars: int = MAX_SHOWN_CHARS) -> Any:
+    """Return a long text's beginning, and any other value as it is."""
+    if isinstance(value, str) and len(value) > max_chars:
+        return f"{value[:max_chars]}... ({len(value)} characters)"
+    return value
 
 
 def pointer_to(path: Sequence[str | int]) -> str:

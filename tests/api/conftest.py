@@ -1,19 +1,23 @@
 """A real store on a temporary SQLite file, the application over it, and a job with two arms that has reported."""
 
 import math
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import uvicorn
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from api.client import Client
 from api.http.app import create_app
+from api.http.connections import Deadlines
 from api.http.openapi import EXAMPLE_JOB
-from api.http.server import bind
+from api.http.server import bind, server_config
 from service.control.storage import WEIGHTS, Storage
 from service.control.store import Store
 from service.job.spec import JobSpec
@@ -75,15 +79,25 @@ def job() -> JobSpec:
 @pytest.fixture
 def live_url(store: Store) -> Iterator[str]:
     """The application over a real socket."""
+    with serving(create_app(store)) as url:
+        yield url
+
+
+@contextmanager
+def serving(app: FastAPI, deadlines: Deadlines | None = None) -> Iterator[str]:
+    """Serve `app` as the service does; little of an answer fits between it and a client that does not read."""
     with bind("127.0.0.1", 0) as bound:
-        server = uvicorn.Server(uvicorn.Config(create_app(store), log_level="warning", lifespan="off"))
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 32_768)
+        server = uvicorn.Server(server_config(app, deadlines or Deadlines()))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
         thread.start()
         while not server.started:
             time.sleep(0.01)
-        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
-        server.should_exit = True
-        thread.join(10)
+        try:
+            yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(10)
 
 
 @pytest.fixture

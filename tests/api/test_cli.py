@@ -307,7 +307,7 @@ def test_a_result_that_could_not_be_written_is_refused_before_anything_runs(
 def test_of_its_own_requests_the_service_logs_only_what_goes_wrong(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
-    main.configure_logging()
+    main.configure_logging(None)
 
     assert not logging.getLogger("httpx2").isEnabledFor(logging.INFO)
     assert not logging.getLogger("httpcore2").isEnabledFor(logging.INFO)

@@ -34,7 +34,7 @@ def test_words_and_numbers_are_those_of_yaml_1_2() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [(b"a: 1\na: 2", "duplicate key"), (b"a: [", "line 1, column 5"), (b"", "got nothing")]
+    ("text", "said"), [(b"a: 1\na: 2", "duplicate key"), (b"a: [\n", "line 2, column 1"), (b"", "got nothing")]
 )
 def test_unreadable_text_is_refused_with_its_place(text: bytes, said: str) -> None:
     with pytest.raises(InvalidJob, match=said):

@@ -16,7 +16,7 @@ import uvicorn
 from api.client import ApiError, Client
 from api.http.app import create_app
 from api.http.broadcast import Broadcaster
-from api.http.connections import CutStalled
+from api.http.connections import Deadlines, connection_class
 from api.http.server import Linger, _Server, bind
 from service.control import jobs
 from service.control.processes import wait_until
@@ -25,10 +25,6 @@ from service.wire.views import EventKind
 from tests.patience import PATIENCE_S
 
 SPEC = JobSpec.model_validate({"workload": {"kind": "digits-mlp"}, "budget": {"steps": 100}})
-
-
-class Impatient(CutStalled):
-    stall_s = 0.5
 
 
 @pytest.fixture
@@ -40,7 +36,9 @@ def app(store):
 def served(app):
     """The application over a real socket, which waits half a second for a reader that does not read."""
     with bind("127.0.0.1", 0) as bound:
-        server = _Server(uvicorn.Config(app, http=Impatient, log_level="warning", lifespan="off"))
+        server = _Server(
+            uvicorn.Config(app, http=connection_class(Deadlines(stall_s=0.5)), log_level="warning", lifespan="off")
+        )
         server.broadcaster = app.state.broadcaster
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
         thread.start()

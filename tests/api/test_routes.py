@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import httpx2
 import pytest
 import yaml
 from fastapi import FastAPI
@@ -67,6 +68,14 @@ def test_a_wrong_key_is_refused(anonymous: TestClient, key: str) -> None:
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/", "/docs", "/openapi.json", "/static/main.js"])
 def test_health_and_page_need_no_key(anonymous: TestClient, path: str) -> None:
     assert anonymous.get(path).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/docs"])
+def test_a_page_can_be_asked_for_its_headers_alone(live_url: str, path: str) -> None:
+    asked, whole = (httpx2.request(method, live_url + path, trust_env=False) for method in ("HEAD", "GET"))
+
+    assert asked.status_code == 200 and asked.content == b""
+    assert asked.headers["content-length"] == str(len(whole.content))
 
 
 def test_a_submitted_job_is_found_where_the_answer_says(http: TestClient) -> None:

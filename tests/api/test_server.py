@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -35,11 +36,33 @@ def test_a_started_server_is_found_answers_and_is_stopped(settings: Settings) ->
     assert started.url in told
     assert running_server(settings) is None
     assert not (settings.state_dir / "server.json").exists()
+    assert f"Wiretune is at {started.url}" in (settings.state_dir / "server.log").read_text()
+    assert (settings.state_dir / "server.out").read_text() == ""
 
 
 def test_a_server_that_cannot_start_shows_its_log(settings: Settings, store: Store) -> None:
     with pytest.raises(LocalServerError, match=r"exit code 1(.|\n)*database"):
         start_server(settings.model_copy(update={"port": 0}))
+
+
+def test_a_log_that_is_full_is_put_aside_and_the_oldest_is_removed(tmp_path: Path) -> None:
+    program = """
+import logging, sys
+from pathlib import Path
+from api.cli import main
+main.LOG_BYTES = 1000
+main.configure_logging(Path(sys.argv[1]))
+for number in range(100):
+    logging.getLogger("wiretune").info("line %d %s", number, "x" * 50)
+"""
+    command = [sys.executable, "-c", program, str(tmp_path / "server.log")]
+    printed = subprocess.run(command, capture_output=True, check=True)
+
+    logs = sorted(path.name for path in tmp_path.iterdir())
+    assert logs == ["server.log", *(f"server.log.{number}" for number in range(1, main.NUM_OLD_LOGS + 1))]
+    assert all(path.stat().st_size <= 1000 for path in tmp_path.iterdir())
+    assert "line 99 " in (tmp_path / "server.log").read_text()
+    assert printed.stdout == printed.stderr == b""
 
 
 @pytest.fixture

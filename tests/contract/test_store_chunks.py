@@ -65,6 +65,30 @@ def test_a_long_series_is_stored_in_chunks_and_nothing_is_lost(store, driver, sm
     assert [point.step for point in store.points(driver.trial_id)] == list(range(700))
 
 
+def test_points_that_become_a_chunk_while_somebody_reads_are_read_once(store, driver, small_chunks):
+    _report(driver, range(100))
+    read = []
+
+    for point in store.points(driver.trial_id):
+        read.append(point.step)
+        if len(read) % 20 == 0 and len(read) <= 320:
+            _report(driver, range(5 * len(read), 5 * len(read) + 100))
+
+    rows, levels = _counts(store)
+    assert rows < stored.CHUNK < levels[0]
+    assert read == list(range(1700))
+
+
+def test_whoever_takes_points_slowly_holds_no_connection(store, driver, small_chunks):
+    _report(driver, range(700))
+    points = store.points(driver.trial_id)
+
+    first = next(points)
+
+    assert first.step == 0
+    assert store._engine.pool.checkedout() == 0
+
+
 @pytest.mark.parametrize("max_points", [2, 20, 300])
 def test_a_series_drawn_from_the_pyramid_keeps_its_ends_and_extremes(store, driver, small_chunks, max_points):
     _report(driver, range(900))

@@ -73,8 +73,11 @@ def split(shapes: Sequence[Shape], config: Bucketed) -> tuple[Bucket, ...]:
     layers = [Layer(start, tuple(shape)) for start, shape in zip(starts, shapes, strict=False)]
     least = max(config.bucket_mib * BYTES_PER_MIB / 4, starts[-1] / MAX_BUCKETS)
     groups: list[list[Layer]] = [[]]
+    num_elements = 0  # in the last group
     for layer in reversed(layers):
-        if sum(each.num_elements for each in groups[-1]) >= least:
+        if num_elements >= least:
             groups.append([])
-        groups[-1].insert(0, layer)
-    return tuple(Bucket(index, tuple(group)) for index, group in enumerate(groups))
+            num_elements = 0
+        groups[-1].append(layer)
+        num_elements += layer.num_elements
+    return tuple(Bucket(index, tuple(reversed(group))) for index, group in enumerate(groups))

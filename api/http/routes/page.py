@@ -38,14 +38,14 @@ def _plotly_gzipped() -> bytes:
     return gzip.compress(plotly_source(), compresslevel=6, mtime=0)
 
 
-@router.get("/")
+@router.api_route("/", methods=["GET", "HEAD"])
 def index() -> HTMLResponse:
     """Return the page."""
     html = (DASHBOARD / "index.html").read_text("utf-8").replace(_PLACEHOLDER, plotly_path())
     return HTMLResponse(html, headers={"Cache-Control": "no-cache"})
 
 
-@router.get("/docs")
+@router.api_route("/docs", methods=["GET", "HEAD"])
 def reference() -> HTMLResponse:
     """Return the API's reference, drawn from /openapi.json."""
     html = (DASHBOARD / "reference.html").read_text("utf-8")

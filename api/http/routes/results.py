@@ -6,15 +6,19 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import PlainTextResponse, Response, StreamingResponse
 
 from api.http.auth import StoreOf, require_key
+from api.http.downloads import DownloadOf
 from api.http.etags import UNCHANGED, IfNoneMatch, unchanged
 from api.http.openapi import READING, file, refusals
 from api.tables import csv_chunks
 from service.control.exported import Which, weights_url
 from service.control.logs import Logs
 from service.control.storage import WEIGHTS, Storage
-from service.errors import NotFound
+from service.errors import Busy, NotFound, Unavailable
 from service.wire.records import MAX_WHOLE
 from service.wire.views import JobReport, ScheduleView, Series, StageView, TrialView
+
+#: Of a log, handed to the connection at a time.
+_PIECE_BYTES = 2**18
 
 router = APIRouter(
     prefix="/v1/jobs/{job}",
@@ -78,13 +82,19 @@ def get_metric(
     return store.series(job, name, trial_id=trial, max_points=max_points)
 
 
+_DOWNLOADING = refusals(Unavailable, Busy)
+
+
 @router.get(
-    "/metrics.csv", operation_id="exportMetrics", response_class=Response, responses=file("text/csv", "every point")
+    "/metrics.csv",
+    operation_id="exportMetrics",
+    response_class=Response,
+    responses=_DOWNLOADING | file("text/csv", "every point"),
 )
-def export_metrics(job: str, store: StoreOf, trials: TrialsOf) -> StreamingResponse:
+def export_metrics(job: str, store: StoreOf, trials: TrialsOf, download: DownloadOf) -> StreamingResponse:
     """Return every point of every series as rows `job, arm, seed, step, seconds, name, value`; none is thinned out."""
     chunks = csv_chunks(job, ((trial, store.points(trial.trial_id)) for trial in trials))
-    return StreamingResponse(chunks, media_type="text/csv", headers=_attachment(f"{job}-metrics.csv"))
+    return StreamingResponse(download.chunks(chunks), media_type="text/csv", headers=_attachment(f"{job}-metrics.csv"))
 
 
 @router.get("/schedule", operation_id="getSchedule")
@@ -100,12 +110,13 @@ def get_schedule(job: str, store: StoreOf, trial: TrialOf) -> ScheduleView:
     "/weights",
     operation_id="getWeights",
     response_class=Response,
-    responses=UNCHANGED | file("application/octet-stream", "a safetensors file"),
+    responses=UNCHANGED | _DOWNLOADING | file("application/octet-stream", "a safetensors file"),
 )
 def get_weights(
     job: str,
     store: StoreOf,
     trial: TrialOf,
+    download: DownloadOf,
     which: Annotated[
         Which | None, Query(description="of the best evaluated state, or of the end; default: as `checkpoint.export`")
     ] = None,
@@ -114,15 +125,15 @@ def get_weights(
     """Return trained weights as a safetensors file: by default those of the first arm and seed."""
     url = weights_url(store.job(job), trial, which)
     found = Storage(store.settings.resolved_storage_url).open(job, url)
+    download.closing.callback(found.content.close)
     if (short := unchanged(found.etag, if_none_match)) is not None:
-        found.content.close()
         return short
     name = ".".join([trial.trial_id, *([which] if which else []), WEIGHTS])
     headers = _attachment(name) | {
         "Content-Length": str(found.num_bytes),
         "ETag": found.etag,
     }
-    return StreamingResponse(found.chunks(), media_type="application/octet-stream", headers=headers)
+    return StreamingResponse(download.chunks(found.chunks()), media_type="application/octet-stream", headers=headers)
 
 
 @router.get("/report", operation_id="getReport")
@@ -132,18 +143,24 @@ def get_report(job: str, store: StoreOf) -> JobReport:
 
 
 @router.get(
-    "/logs", operation_id="getLogs", response_class=PlainTextResponse, responses=file("text/plain", "what was printed")
+    "/logs",
+    operation_id="getLogs",
+    response_class=PlainTextResponse,
+    responses=_DOWNLOADING | file("text/plain", "what was printed"),
 )
 def get_logs(
     job: str,
     request: Request,
+    download: DownloadOf,
     attempt: Annotated[int | None, Query(ge=1, le=MAX_WHOLE, description="default: the last")] = None,
     offset: Annotated[int, Query(ge=0, le=MAX_WHOLE, description="leave out so many bytes: those already read")] = 0,
-) -> PlainTextResponse:
+) -> StreamingResponse:
     """Return what an attempt's driver and its workers have printed; while it lives, so far."""
     logs: Logs = request.app.state.logs
     text = logs.read(job, number=attempt, offset=offset)
-    return PlainTextResponse(text, headers={"Content-Type": "text/plain; charset=utf-8"})
+    pieces = (text[start : start + _PIECE_BYTES] for start in range(0, len(text), _PIECE_BYTES))
+    headers = {"Content-Length": str(len(text))}
+    return StreamingResponse(download.chunks(pieces), media_type="text/plain", headers=headers)
 
 
 def _attachment(name: str) -> dict[str, str]:

@@ -1,0 +1,162 @@
+"""Bodies made to be costly: each costs little time and little memory, is refused in few words, and delays nobody."""
+
+import re
+import time
+import tracemalloc
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import httpx2
+import pytest
+from fastapi.testclient import TestClient
+
+from api.documents import checked, parse_json, parse_yaml
+from service.errors import InvalidJob
+from service.job.problems import MAX_TOLD
+from service.job.spec import JobSpec
+from tests.api.conftest import Reporting
+from tests.patience import PATIENCE_S, crowd
+
+MIB = 2**20
+#: What a body may cost, processor seconds and bytes. The former is three times the goal: processors differ.
+MAX_S, MAX_BYTES = 0.6, 20e6
+LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 30))
+JOB = '"workload": {"kind": "digits-mlp"}, "budget": {"steps": 9}'
+
+FIELDS = "".join(f', "u{n}": 1' for n in range(600))
+
+
+def _filled(start: str, part: str, end: str = "") -> str:
+    return start + part * ((MIB - len(start) - len(end)) // len(part)) + end
+
+
+def _numbered(start: str, part: str, end: str) -> str:
+    return start + "".join(part % number for number in range((MIB - len(start) - len(end)) // len(part % 10**5))) + end
+
+
+JSON = {
+    "unknown fields": _numbered("{" + JOB, ', "u%d": 1', "}"),
+    "as many unknown fields as may be": "{" + JOB + "".join(f', "u{n}": 1' for n in range(19_900)) + "}",
+    "as many wrong labels as may be": '{"labels": {'
+    + ", ".join(f'"u{n}": []' for n in range(6_000))
+    + "},"
+    + JOB
+    + "}",
+    "as many arms as may be": '{"arms": ['
+    + ", ".join('{"name": "a", "x": 1}' for n in range(6_000))
+    + "],"
+    + JOB
+    + "}",
+    "as many seeds as may be": '{"seeds": [' + ", ".join(str(n) for n in range(16_000)) + "]," + JOB + "}",
+    "wrong densities": '{"exchange": {"kind": "topk", "density": [' + '"x",' * 19_000 + '"x"]},' + JOB + "}",
+    "unknown fields in all arms": '{"arms": ['
+    + ",".join(f'{{"name": "a{arm}"{FIELDS}}}' for arm in range(32))
+    + f"],{JOB}}}",
+    "as many trials as may be": '{"arms": ['
+    + ",".join(f'{{"name": "a{arm}"}}' for arm in range(32))
+    + f'],"seeds": {list(range(100))},{JOB}}}',
+    "empty lists": _filled('{"name": [', "[],", "[]]}"),
+    "empty objects": _filled('{"name": [', "{},", "{}]}"),
+    "numbers": _filled('{"seeds": [', "1,", "1]}"),
+    "deep lists": _filled("", "["),
+    "deep objects": _filled("", '{"a":'),
+    "a long name": '{"' + "x" * (MIB - 10) + '": 1}',
+    "a long word": '{"workload": {"kind": "' + "x" * (MIB - 60) + '"}, "budget": {"steps": 9}}',
+    "a long text": '{"name": "' + "x" * (MIB - 100) + '",' + JOB + "}",
+    "a long number": '{"seeds": [' + "9" * (MIB - 100) + "]}",
+    "escapes": '{"name": "' + "\\u1234" * (MIB // 6 - 20) + '",' + JOB + "}",
+}
+YAML = {
+    "aliases": LAUGHS,
+    "an alias of what it is in": "name: &a [*a]",
+    "deep lists": "[" * 3000,
+    "a megabyte of deep lists": _filled("", "["),
+    "deep objects": _filled("", "{a: "),
+    "deep sequences": _filled("", "- "),
+    "deep questions": _filled("", "? "),
+    "indents": "".join(" " * n + "a:\n" for n in range(1400)),
+    "unknown fields": _numbered("", "u%d: 1\n", ""),
+    "a long list": _filled("seeds: [", "1,", "1]"),
+    "documents": _filled("", "---\n"),
+    "tag directives": _numbered("", "%%TAG !a%d! b\n", "---\na: 1"),
+    "a long tag": "!<" + "a" * (MIB - 10) + "> b",
+    "a long key": "x" * (MIB - 10) + ": 1",
+    "a folded text": _filled("name: >\n", " x\n\n"),
+    "a long hexadecimal number": "seeds: [0x" + "f" * (MIB - 20) + "]",
+    "comments": _filled("", "#\n"),
+    "twice the same name": "".join(f"u{n}: 1\n" for n in range(9_000)) + "u8999: 1\n",
+}
+BODIES = [
+    *(pytest.param(parse_json, text, id=f"JSON, {name}") for name, text in JSON.items()),
+    *(pytest.param(parse_yaml, text, id=f"YAML, {name}") for name, text in YAML.items()),
+]
+
+
+@pytest.mark.parametrize(("parse", "text"), BODIES)
+def test_a_hostile_body_costs_little(parse: Callable[[bytes], Any], text: str) -> None:
+    body = text.encode()
+    assert len(body) <= MIB
+
+    def read() -> None:
+        with suppress(InvalidJob):
+            checked(JobSpec, parse(body))
+
+    started = time.thread_time()
+    read()
+    spent_s = time.thread_time() - started
+    tracemalloc.start()
+    read()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert spent_s < MAX_S
+    assert peak < MAX_BYTES
+
+
+def test_while_hostile_bodies_are_read_others_are_answered_and_each_is_refused_in_few_words(
+    live_url: str, key: str
+) -> None:
+    headers = {"Authorization": f"Bearer {key}"}
+    sent = [(text, kind) for kind, texts in (("json", JSON), ("yaml", YAML)) for text in texts.values()]
+
+    def post(text: str, kind: str) -> httpx2.Response:
+        sent_as = headers | {"Content-Type": f"application/{kind}"}
+        return httpx2.post(
+            f"{live_url}/v1/jobs:validate", content=text, headers=sent_as, timeout=PATIENCE_S, trust_env=False
+        )
+
+    with ThreadPoolExecutor(8) as clients, httpx2.Client(base_url=live_url, trust_env=False) as http:
+        answers = [clients.submit(post, text, kind) for text, kind in sent]
+        waits_s = []
+        while not all(answer.done() for answer in answers):
+            started = time.monotonic()
+            assert http.get("/healthz", timeout=PATIENCE_S).is_success
+            waits_s.append(time.monotonic() - started)
+
+    assert max(waits_s) < 1.0 * crowd()
+    assert {answer.result().status_code for answer in answers} <= {200, 422}
+    assert max(len(answer.result().content) for answer in answers) < 50_000
+
+
+@pytest.mark.parametrize("text", ["budget: &b {seconds: 9}", LAUGHS, "name: &a [*a]", "name: *nobody"])
+@pytest.mark.parametrize("door", ["/v1/jobs", "/v1/jobs/{job}:clone"])
+def test_anchors_and_aliases_are_refused_with_their_place(
+    http: TestClient, reporting: Reporting, door: str, text: str
+) -> None:
+    path, headers = door.format(job=reporting.job_id), {"Content-Type": "application/yaml"}
+
+    answer = http.post(path, content=text, headers=headers)
+
+    assert answer.status_code == 422
+    assert re.search(r"anchors and aliases .* are not allowed.*line 1", answer.json()["detail"])
+
+
+def test_of_many_faults_the_first_are_told_and_the_rest_are_counted(http: TestClient) -> None:
+    answer = http.post("/v1/jobs", content=JSON["as many unknown fields as may be"])
+
+    told = answer.json()["errors"]
+    assert len(told) == MAX_TOLD + 1
+    assert told[0]["pointer"] == "/u0"
+    assert told[-1]["message"].startswith(f"and {19_900 - MAX_TOLD} more faults")
