@@ -36,8 +36,8 @@ def add(session: Session, spec: JobSpec, *, key: str | None, now: float) -> tupl
     # Sorts by age: microseconds, then 44 random bits (as RFC 9562's version 7).
     job_id = f"job-{int(now * 1e6):013x}{secrets.randbits(44):011x}"
     job = JobRow(id=job_id, name=spec.name, state=JobState.QUEUED.value, spec=body, version=0, created_at=now)
-    _enter(job, JobState.QUEUED, reason="", now=now)
     session.add(job)
+    _enter(job, JobState.QUEUED, reason="", now=now)
     session.flush()  # the rows below refer to it
     session.add_all(LabelRow(job_id=job.id, name=name, value=value) for name, value in spec.labels.items())
     bill, priors = Bill().model_dump(mode="json"), transfer.priors(session, spec)

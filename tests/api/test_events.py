@@ -16,8 +16,8 @@ import uvicorn
 from api.client import ApiError, Client
 from api.http.app import create_app
 from api.http.broadcast import Broadcaster
-from api.http.connections import Deadlines, connection_class
-from api.http.server import Linger, _Server, bind
+from api.http.connections import Deadlines
+from api.http.server import Linger, _Server, bind, server_config
 from service.control import jobs
 from service.control.processes import wait_until
 from service.job.spec import JobSpec
@@ -36,9 +36,7 @@ def app(store):
 def served(app):
     """The application over a real socket, which waits half a second for a reader that does not read."""
     with bind("127.0.0.1", 0) as bound:
-        server = _Server(
-            uvicorn.Config(app, http=connection_class(Deadlines(stall_s=0.5)), log_level="warning", lifespan="off")
-        )
+        server = _Server(server_config(app, Deadlines(stall_s=0.5)))
         server.broadcaster = app.state.broadcaster
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
         thread.start()
@@ -226,7 +224,7 @@ def test_idle_readers_hold_no_connection_to_the_database(served, key, store, is_
 def test_a_stop_of_the_service_ends_every_stream_at_once(app, store, key):
     """Uvicorn alone would wait for it, here for ever."""
     with bind("127.0.0.1", 0) as bound:
-        server = _Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
+        server = _Server(uvicorn.Config(app, log_config=None, lifespan="off"))  # with no limit to a graceful end
         server.broadcaster = app.state.broadcaster
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
         thread.start()
