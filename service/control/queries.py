@@ -55,6 +55,8 @@ def job_view(job: JobRow) -> JobView:
     return JobView(
         id=job.id,
         name=job.name,
+        owner=job.owner,
+        project=job.project,
         state=job.job_state,
         reason=job.reason,
         attempt=job.attempt,
@@ -70,9 +72,15 @@ def job_view(job: JobRow) -> JobView:
 
 
 def page(
-    session: Session, *, state: JobState | None, label: tuple[str, str] | None, limit: int, cursor: str | None
+    session: Session,
+    *,
+    project: str | None,
+    state: JobState | None,
+    label: tuple[str, str] | None,
+    limit: int,
+    cursor: str | None,
 ) -> JobPage:
-    """Return up to `limit` jobs, newest first, from behind `cursor`; raises InvalidJob for bad ones."""
+    """Return up to `limit` jobs of `project`, newest first, from behind `cursor`; raises InvalidJob for bad ones."""
     if not 1 <= limit <= MAX_PAGE:
         raise InvalidJob([Problem(pointer="/limit", message=f"`limit` is from 1 to {MAX_PAGE}", value=limit)])
     final = select(func.min(TrialRow.validation_loss)).where(TrialRow.job_id == JobRow.id)
@@ -84,6 +92,8 @@ def page(
     ]
     losses = [each.scalar_subquery() for each in (final, *reported)]
     query = select(JobRow, *losses).order_by(JobRow.id.desc()).limit(limit + 1)
+    if project is not None:
+        query = query.where(JobRow.project == project)
     if state is not None:
         query = query.where(JobRow.state == state.value)
     if label is not None:
@@ -103,6 +113,8 @@ def _summary(job: JobRow, losses: Iterable[float | None]) -> JobSummary:
     return JobSummary(
         id=job.id,
         name=job.name,
+        owner=job.owner,
+        project=job.project,
         state=job.job_state,
         reason=job.reason,
         created_at=_moment(job.created_at),

@@ -15,20 +15,23 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
 from search.config import Budget
-from service.control import attempts, database, jobs, keys, queries, transfer, verbs
+from service.control import attempts, audit, database, jobs, keys, queries, transfer, verbs
+from service.control.access import LOCAL, Owned, Principal, visible_project
 from service.control.ingest import Ingest
-from service.control.models import ApiKeyRow, AttemptRow, JobRow
+from service.control.keyring import KeyRing
+from service.control.models import AttemptRow, JobRow
 from service.control.queries import Point
 from service.control.report import job_report
 from service.control.storage import Storage
 from service.control.verbs import Versions
 from service.control.work import Attempt, Work, attempt_of, work_of
 from service.control.writer import Writer
-from service.errors import CheckpointGone, InvalidJob, NotFound, Unavailable
+from service.errors import CheckpointGone, InvalidJob, NotFound, Unauthorized, Unavailable
 from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.job.states import TERMINAL, JobState, Verb
 from service.settings import Settings
+from service.wire.access import NewKey, Role
 from service.wire.records import Acknowledgement, AttemptBrief, Batch
 from service.wire.views import JobPage, JobReport, JobView, ScheduleView, Series, StageView, TrialView
 
@@ -50,6 +53,7 @@ class Store:
         self._readers = sessionmaker(database.of_one_moment(engine))
         self._writer = Writer(sessionmaker(engine, expire_on_commit=False), clock=clock)
         self._unread_at = -math.inf
+        self.keyring = KeyRing(self._reading, self._writer, clock=clock)
 
     @classmethod
     def open(cls, settings: Settings, *, clock: Clock = time.time) -> "Store":
@@ -99,28 +103,41 @@ class Store:
 
     # Users
 
-    def add_job(self, spec: JobSpec, *, idempotency_key: str | None = None) -> tuple[JobView, bool]:
-        """Queue a job; the flag says whether it is new. A known key gives its first job again.
+    def add_job(
+        self, spec: JobSpec, *, idempotency_key: str | None = None, by: Principal = LOCAL
+    ) -> tuple[JobView, bool]:
+        """Queue a job of `by`; the flag says whether it is new. A known key of his gives its first job again.
 
         Raises KeyReused when the key made another job, InvalidJob when it cannot learn from a job that it names.
         """
 
         def add(session: Session) -> tuple[JobView, bool]:
-            job, created = jobs.add(session, spec, key=idempotency_key, now=self._clock())
+            now = self._clock()
+            job, created = jobs.add(session, spec, by=by, key=idempotency_key, now=now)
+            if created:
+                audit.add(session, by, "job.create", job.id, now=now)
             return queries.job_view(job), created
 
         return self._writer.write(add)
 
-    def prior_jobs(self, spec: JobSpec) -> dict[str, tuple[str, ...]]:
+    def prior_jobs(self, spec: JobSpec, *, by: Principal = LOCAL) -> dict[str, tuple[str, ...]]:
         """Return the past jobs that each arm with `transfer` would learn from; raises InvalidJob as `add_job` does."""
         with self._reading() as session:
-            found = transfer.priors(session, spec)
+            found = transfer.priors(session, spec, project=visible_project(by))
         return {arm: tuple(search.job for search in prior.searches) for arm, prior in found.items()}
 
     def job(self, job_id: str) -> JobView:
         """Return one job; raises NotFound."""
         with self._reading() as session:
             return queries.job_view(queries.require(session, job_id))
+
+    def owner_of(self, job_id: str) -> Owned:
+        """Return whose job it is; raises NotFound."""
+        with self._reading() as session:
+            found = session.execute(select(JobRow.owner, JobRow.project).where(JobRow.id == job_id)).one_or_none()
+        if found is None:
+            raise NotFound(f"there is no job `{job_id}`")
+        return Owned(*found)
 
     def jobs(
         self,
@@ -129,10 +146,12 @@ class Store:
         label: tuple[str, str] | None = None,
         limit: int = 50,
         cursor: str | None = None,
+        by: Principal = LOCAL,
     ) -> JobPage:
-        """Return a page of jobs, newest first; raises InvalidJob for a cursor or limit it cannot use."""
+        """Return a page of jobs that `by` sees, newest first; raises InvalidJob for a cursor or limit it cannot use."""
+        project = visible_project(by)
         with self._reading() as session:
-            return queries.page(session, state=state, label=label, limit=limit, cursor=cursor)
+            return queries.page(session, project=project, state=state, label=label, limit=limit, cursor=cursor)
 
     def trials(self, job_id: str) -> tuple[TrialView, ...]:
         """Return the job's trials, in its order."""
@@ -188,44 +207,58 @@ class Store:
 
     # Verbs: each raises PreconditionFailed where the job is in none of the `versions` that its user has seen
 
-    def pause(self, job_id: str, *, versions: Versions = None) -> JobView:
+    def pause(self, job_id: str, *, versions: Versions = None, by: Principal = LOCAL) -> JobView:
         """Hold a queued job back, or have a live one checkpoint and give its resources back."""
-        return self._ask(job_id, verbs.pause, versions)
+        return self._ask(job_id, Verb.PAUSE, verbs.pause, versions, by)
 
-    def resume(self, job_id: str, *, workers: int | None = None, versions: Versions = None) -> JobView:
+    def resume(
+        self, job_id: str, *, workers: int | None = None, versions: Versions = None, by: Principal = LOCAL
+    ) -> JobView:
         """Queue a paused job where it was; `workers` is as in `retry`."""
-        return self._ask(job_id, partial(verbs.resume, workers=workers), versions)
+        return self._ask(job_id, Verb.RESUME, partial(verbs.resume, workers=workers), versions, by)
 
-    def stop(self, job_id: str, *, versions: Versions = None) -> JobView:
+    def stop(self, job_id: str, *, versions: Versions = None, by: Principal = LOCAL) -> JobView:
         """Have a running job end as if its budget were spent."""
-        return self._ask(job_id, verbs.stop, versions)
+        return self._ask(job_id, Verb.STOP, verbs.stop, versions, by)
 
-    def cancel(self, job_id: str, *, versions: Versions = None) -> JobView:
+    def cancel(self, job_id: str, *, versions: Versions = None, by: Principal = LOCAL) -> JobView:
         """End a job that waits, or have a live one stop."""
-        return self._ask(job_id, verbs.cancel, versions)
+        return self._ask(job_id, Verb.CANCEL, verbs.cancel, versions, by)
 
-    def retry(self, job_id: str, *, workers: int | None = None, versions: Versions = None) -> JobView:
+    def retry(
+        self, job_id: str, *, workers: int | None = None, versions: Versions = None, by: Principal = LOCAL
+    ) -> JobView:
         """Queue a failed or cancelled job again; raises CheckpointGone where it could not go on.
 
         `workers` is the number that each run goes on with, None: as before; raises InvalidJob for one it cannot have.
         """
         self._require_checkpoints(job_id, Verb.RETRY, versions)
-        return self._ask(job_id, partial(verbs.retry, workers=workers), versions)
+        return self._ask(job_id, Verb.RETRY, partial(verbs.retry, workers=workers), versions, by)
 
-    def extend(self, job_id: str, caps: Budget, *, workers: int | None = None, versions: Versions = None) -> JobView:
+    def extend(
+        self,
+        job_id: str,
+        caps: Budget,
+        *,
+        workers: int | None = None,
+        versions: Versions = None,
+        by: Principal = LOCAL,
+    ) -> JobView:
         """Queue a finished job again with larger caps; raises CheckpointGone, and InvalidJob for caps that are not.
 
         `workers` is as in `retry`.
         """
         self._require_checkpoints(job_id, Verb.EXTEND, versions)
-        return self._ask(job_id, partial(verbs.extend, caps=caps, workers=workers), versions)
+        return self._ask(job_id, Verb.EXTEND, partial(verbs.extend, caps=caps, workers=workers), versions, by)
 
-    def _ask(self, job_id: str, verb: Callable[..., None], versions: Versions) -> JobView:
+    def _ask(self, job_id: str, verb: Verb, act: Callable[..., None], versions: Versions, by: Principal) -> JobView:
         """Do what a user asks for; raises IllegalTransition where the job's state does not allow it."""
 
         def ask(session: Session, job: JobRow) -> JobView:
+            now = self._clock()
             verbs.require_version(job, versions)
-            verb(session, job, now=self._clock())
+            act(session, job, now=now)
+            audit.add(session, by, f"job.{verb}", job_id, now=now)
             return queries.job_view(job)
 
         return self._on_job(job_id, ask)
@@ -245,19 +278,16 @@ class Store:
     # Keys
 
     def add_key(self, name: str) -> str:
-        """Return a new key; only its digest is kept, so it cannot be shown again."""
-        key = keys.new_key()
-        row = ApiKeyRow(digest=keys.digest(key), name=name, created_at=self._clock())
-        self._writer.write(lambda session: session.add(row))
-        return key
+        """Return a new key of an admin; only its digest is kept, so it cannot be shown again."""
+        return self.keyring.create(NewKey(name=name, role=Role.ADMIN), by=LOCAL).secret
 
     def check_key(self, key: str) -> bool:
-        """Return whether `key` is a user's."""
-        wanted = keys.digest(key)
-        with self._reading() as session:
-            # The look-up's timing tells of the digest, from which no key can be made.
-            row = session.get(ApiKeyRow, wanted)
-            return row is not None and hmac.compare_digest(row.digest, wanted)
+        """Return whether `key` is a user's, and opens anything."""
+        try:
+            self.keyring.holder(key)
+        except Unauthorized:
+            return False
+        return True
 
     def token(self, job_id: str, number: int) -> str:
         """Return the token with which attempt `number` reports."""
