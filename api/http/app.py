@@ -9,7 +9,9 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.http import openapi, problems
-from api.http.routes import attempts, health, jobs, methods, page, results, verbs
+from api.http.limits import Limits
+from api.http.oidc import Issuer
+from api.http.routes import attempts, health, jobs, keys, methods, page, results, sessions, verbs
 from service.control.logs import Logs
 from service.control.store import Store
 
@@ -69,9 +71,11 @@ def create_app(
         telemetry=None if asked else _NO_TELEMETRY,
     )
     app.state.store, app.state.conflicts, app.state.user_code = store, conflicts, user_code
+    app.state.limits = Limits(store.settings.requests_per_minute)
+    app.state.issuer = Issuer(store.settings) if store.settings.oidc_issuer else None
     app.state.logs = logs or Logs(store, ray=lambda: None)
     problems.install(app)
-    for routes in (jobs, verbs, results, methods, attempts, health, page):
+    for routes in (jobs, verbs, results, methods, keys, sessions, attempts, health, page):
         app.include_router(routes.router)
     app.mount("/static", page.static_files)
     app.add_middleware(SecurityHeaders)

@@ -3,14 +3,18 @@
 from typing import Any
 
 from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
-from api.documents import checked, parse_json, parse_yaml
+from api.documents import Model, checked, parse_json, parse_yaml
 from search.config import Budget
 from service.job.spec import JobSpec
+from service.wire.access import NewKey, SignIn
 from service.wire.records import Batch, Lease
 from service.wire.views import Changes
 
+MAX_KEY_BYTES = 2**14
 MAX_JOB_BYTES = 2**20
 MAX_BATCH_BYTES = 8 * 2**20
 CHANGES_TYPES = ("application/merge-patch+json", "application/json", "application/yaml")
@@ -40,6 +44,24 @@ async def batch(request: Request) -> Batch:
 async def lease(request: Request) -> Lease:
     """Return the heartbeat in the request's body. Raises `InvalidJob`."""
     return checked(Lease, parse_json(await _read(request, max_bytes=MAX_JOB_BYTES)))
+
+
+async def new_key(request: Request) -> NewKey:
+    """Return the key to be made. Raises `RequestValidationError`."""
+    return _valid(NewKey, await _read(request, max_bytes=MAX_KEY_BYTES))
+
+
+async def sign_in(request: Request) -> SignIn:
+    """Return the code in the request's body. Raises `RequestValidationError`."""
+    return _valid(SignIn, await _read(request, max_bytes=MAX_KEY_BYTES))
+
+
+def _valid(model: type[Model], body: bytes) -> Model:
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False)
+        raise RequestValidationError([each | {"loc": ("body", *each["loc"])} for each in found]) from error
 
 
 async def _document(request: Request) -> Any:
