@@ -56,6 +56,7 @@ def start_server(settings: Settings, *, linger_s: float | None = None) -> Server
     """
     prepare_state_dir(settings)
     given = settings.model_dump(mode="json", exclude={"host", "port"}, exclude_none=True)  # whatever it was made from
+    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in given.items()}
     log = settings.state_dir / "server.log"
     with log.open("ab") as output:
         # Not the caller's pipes: whoever reads them would wait for as long as the server lives.
@@ -65,7 +66,7 @@ def start_server(settings: Settings, *, linger_s: float | None = None) -> Server
             stdout=output,
             stderr=output,
             start_new_session=True,
-            env=os.environ | {f"WIRETUNE_{name.upper()}": str(value) for name, value in given.items()},
+            env=os.environ | {f"WIRETUNE_{name.upper()}": text for name, text in texts.items()},
         )
     _children[process.pid] = process
     server = None

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from api.cli import job_commands, method_commands, report, verb_commands
+from api.cli import job_commands, key_commands, method_commands, report, verb_commands
 from api.cli.demo import DEFAULT_SECONDS, demo_job, introduction
 from api.cli.figures import size
 from api.cli.job_commands import print_result, require_success
@@ -114,6 +114,7 @@ def demo(
 app.add_typer(job_commands.app)
 app.add_typer(verb_commands.app)
 app.add_typer(method_commands.app)
+app.add_typer(key_commands.app)
 
 
 @app.command()

@@ -46,7 +46,7 @@ class KeyRing:
         """Make a key; its secret is in the answer alone."""
         secret, now = keys.new_key(), self._clock()
         row = ApiKeyRow(
-            id=f"key-{secrets.token_hex(8)}",
+            id=f"key-{secrets.token_hex(6)}",
             digest=keys.digest(secret),
             name=new.name,
             owner=new.owner or new.name,

@@ -32,7 +32,7 @@ def upgrade() -> None:
             _KEYS,
             [
                 {
-                    "id": f"key-{secrets.token_hex(8)}",
+                    "id": f"key-{secrets.token_hex(6)}",
                     "digest": digest,
                     "name": name,
                     "owner": name,
