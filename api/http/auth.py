@@ -56,7 +56,8 @@ def require_key(request: Request, store: StoreOf, given: _Credentials) -> Princi
     Raises `Unauthorized`, `TooManyRequests`, `NotFound` for what he may not see, and `Forbidden`.
     """
     limits: Limits = request.app.state.limits
-    address, session = address_of(request), request.cookies.get(cookie_name(request))
+    address = address_of(request)
+    session = None if given else request.cookies.get(cookie_name(request))
     if given is None and session is None:
         raise Unauthorized("send an API key: `Authorization: Bearer wt_...`; the first is in the state dir")
     try:

@@ -4,7 +4,6 @@ import secrets
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
-from typing import Any
 
 from sqlalchemy import Row, Select, delete, select, update
 from sqlalchemy.orm import Session
@@ -123,7 +122,7 @@ class KeyRing:
         query = query.where(SessionRow.digest == keys.digest(secret), SessionRow.expires_at > self._clock())
         return self._principal(query, what="session")
 
-    def _principal(self, query: "Select[Any]", *, what: str) -> Principal:
+    def _principal(self, query: "Select[str, str, str, str, float | None, float | None]", *, what: str) -> Principal:
         with self._reading() as session:
             found = session.execute(query).one_or_none()
         if found is None:
@@ -215,7 +214,7 @@ def _gone(expires_at: float | None, revoked_at: float | None, now: float) -> str
     return "has expired" if expires_at is not None and expires_at <= now else None
 
 
-def _principal_of(row: "Row[Any]", *, address: str = "") -> Principal:
+def _principal_of(row: "Row[str, str, str, str, float | None, float | None]", *, address: str = "") -> Principal:
     return Principal(name=row.owner, role=Role(row.role), project=row.project, key_id=row.id, address=address)
 
 

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from typing import IO, TypeVar
 
 from alembic.util import CommandError
@@ -37,6 +37,7 @@ from service.wire.views import JobPage, JobReport, JobView, ScheduleView, Series
 
 T = TypeVar("T")
 Clock = Callable[[], float]
+_MAX_OWNERS = 4096  # kept in memory
 
 
 class Store:
@@ -54,6 +55,8 @@ class Store:
         self._writer = Writer(sessionmaker(engine, expire_on_commit=False), clock=clock)
         self._unread_at = -math.inf
         self.keyring = KeyRing(self._reading, self._writer, clock=clock)
+        #: Whose job it is, by its id; raises NotFound. Asked by every request, and never another.
+        self.owner_of = lru_cache(_MAX_OWNERS)(self._owner_of)
 
     @classmethod
     def open(cls, settings: Settings, *, clock: Clock = time.time) -> "Store":
@@ -131,8 +134,7 @@ class Store:
         with self._reading() as session:
             return queries.job_view(queries.require(session, job_id))
 
-    def owner_of(self, job_id: str) -> Owned:
-        """Return whose job it is; raises NotFound."""
+    def _owner_of(self, job_id: str) -> Owned:
         with self._reading() as session:
             found = session.execute(select(JobRow.owner, JobRow.project).where(JobRow.id == job_id)).one_or_none()
         if found is None:

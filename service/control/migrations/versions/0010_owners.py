@@ -6,6 +6,8 @@ Revision: 0010
 """
 
 import secrets
+from collections.abc import Sequence
+from typing import Any
 
 import sqlalchemy as sa
 from alembic import op
@@ -26,7 +28,8 @@ def upgrade() -> None:
         batch.add_column(sa.Column("owner", sa.String(), nullable=False, server_default="first"))
         batch.drop_constraint("pk_idempotency_keys", type_="primary")
         batch.create_primary_key("pk_idempotency_keys", ["owner", "key"])
-    known = _replace_keys(_create_keys)
+    known = _take_keys()
+    _create_keys()
     if known:
         op.bulk_insert(
             _KEYS,
@@ -41,7 +44,7 @@ def upgrade() -> None:
                     "created_by": name,
                     "created_at": created_at,
                 }
-                for digest, name, created_at in known
+                for digest, name, created_at in map(tuple, known)
             ],
         )
     _create_sessions("sign_in_codes")
@@ -52,7 +55,8 @@ def upgrade() -> None:
 def downgrade() -> None:
     for table in ("audit", "sessions", "sign_in_codes"):
         op.drop_table(table)
-    known = _replace_keys(_create_old_keys)
+    known = _take_keys()
+    _create_old_keys()
     if known:
         op.bulk_insert(_OLD_KEYS, [dict(zip(("digest", "name", "created_at"), row, strict=True)) for row in known])
     # Two owners may have used the same one; whose it was is not known any more.
@@ -76,11 +80,10 @@ _KEYS = sa.table(
 )
 
 
-def _replace_keys(create):  # type: ignore[no-untyped-def]
-    """Make the table anew, since SQLite cannot give it another key; return digest, name and time of what it held."""
+def _take_keys() -> Sequence[sa.Row[Any]]:
+    """Drop the table, since SQLite cannot give it another key; return digest, name and time of what it held."""
     known = op.get_bind().execute(sa.select(_OLD_KEYS)).all()
     op.drop_table("api_keys")
-    create()
     return known
 
 
