@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from types import TracebackType
 from typing import Any, BinaryIO, Self, TypeVar
+from urllib.parse import quote
 
 import httpx2
 from pydantic import BaseModel, TypeAdapter
@@ -259,7 +260,7 @@ class Client:
     def sign_in_link(self, job_id: str | None = None) -> str:
         """Return a link that signs one browser in to the page of the job, or of all; good once, for five minutes."""
         made = SignInCode.model_validate_json(self._send("POST", "/v1/sign-in-codes"))
-        query = "" if job_id is None else f"?job={job_id}"
+        query = "" if job_id is None else f"?job={quote(job_id)}"
         return f"{self.url}/{query}#code={made.code}"  # browsers do not send what is behind the `#`
 
     def watch(self, job_id: str, *, timeout_s: float | None = None, poll_s: float = POLL_S) -> Iterator[JobView]:

@@ -58,7 +58,7 @@ class KeyRing:
 
         def create(session: Session) -> IssuedKey:
             session.add(row)
-            audit.add(session, by, "key.create", row.id, now=now)
+            audit.add(session, by, "createKey", row.id, now=now)
             return IssuedKey(key=_view(row), secret=secret)
 
         return self._writer.write(create)
@@ -92,7 +92,7 @@ class KeyRing:
                 raise KeyGone(f"key `{key_id}` {why}: create another")
             row.digest = keys.digest(secret)
             _end_sessions(session, key_id)
-            audit.add(session, by, "key.rotate", key_id, now=now)
+            audit.add(session, by, "rotateKey", key_id, now=now)
             return IssuedKey(key=_view(row), secret=secret)
 
         return self._writer.write(rotate)
@@ -105,7 +105,7 @@ class KeyRing:
             if row.revoked_at is None:
                 row.revoked_at = self._clock()
                 _end_sessions(session, key_id)
-                audit.add(session, by, "key.revoke", key_id, now=row.revoked_at)
+                audit.add(session, by, "revokeKey", key_id, now=row.revoked_at)
             return _view(row)
 
         return self._writer.write(revoke)
@@ -172,7 +172,7 @@ class KeyRing:
                 raise Unauthorized("this code was used, or is too old: ask for another with `wiretune page`")
             session.add(SessionRow(digest=keys.digest(secret), key_id=key_id, expires_at=now + SESSION_S))
             holder = session.execute(_HOLDER.where(ApiKeyRow.id == key_id)).one()
-            audit.add(session, _principal_of(holder, address=address), "session.open", key_id, now=now)
+            audit.add(session, _principal_of(holder, address=address), "createSession", key_id, now=now)
             return secret
 
         return self._writer.write(open_session)

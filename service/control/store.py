@@ -118,7 +118,7 @@ class Store:
             now = self._clock()
             job, created = jobs.add(session, spec, by=by, key=idempotency_key, now=now)
             if created:
-                audit.add(session, by, "job.create", job.id, now=now)
+                audit.add(session, by, "createJob", job.id, now=now)
             return queries.job_view(job), created
 
         return self._writer.write(add)
@@ -260,7 +260,7 @@ class Store:
             now = self._clock()
             verbs.require_version(job, versions)
             act(session, job, now=now)
-            audit.add(session, by, f"job.{verb}", job_id, now=now)
+            audit.add(session, by, f"{verb}Job", job_id, now=now)
             return queries.job_view(job)
 
         return self._on_job(job_id, ask)

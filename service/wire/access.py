@@ -95,7 +95,7 @@ class AuditEntry(View):
     name: str = Field(description="who")
     key: str | None
     address: str = Field(description="from where; empty: on the service's own machine, without HTTP")
-    action: str
+    action: str = Field(description="the operation, as this document names it; a clone is a `createJob`")
     target: str = Field(description="the job's or the key's id")
     outcome: str = Field(description="done, or refused")
 

@@ -196,7 +196,7 @@ def test_keys_from_a_terminal(at: str) -> None:
 
     assert rotated not in listed and "until 2" in listed
     assert f"{key_id} (ci) is revoked" in revoked
-    assert f"key.revoke {key_id}: done, by test from 127.0.0.1" in logged.splitlines()[0]
+    assert f"revokeKey {key_id}: done, by test from 127.0.0.1" in logged.splitlines()[0]
     assert secret not in logged and rotated not in logged
 
 
@@ -205,9 +205,9 @@ def test_a_page_of_the_audit_log_says_where_the_next_begins(at: str) -> None:
 
     page = json.loads(run("audit", "--limit", "1", "--json"))
 
-    assert [each["action"] for each in page["entries"]] == ["key.create"]
+    assert [each["action"] for each in page["entries"]] == ["createKey"]
     assert (
-        json.loads(run("audit", "--cursor", str(page["next_cursor"]), "--json"))["entries"][0]["action"] == "key.create"
+        json.loads(run("audit", "--cursor", str(page["next_cursor"]), "--json"))["entries"][0]["action"] == "createKey"
     )
 
 

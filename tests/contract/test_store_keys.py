@@ -222,11 +222,11 @@ def test_every_change_is_written_down_with_who_when_and_from_where(store, spec, 
     entries = store.keyring.audit(limit=50).entries
 
     assert [(each.action, each.target, each.name) for each in reversed(entries)] == [
-        ("job.create", job_id, "anna"),
-        ("job.cancel", job_id, "bert"),
-        ("key.create", key_id, "first"),
-        ("key.rotate", key_id, "first"),
-        ("key.revoke", key_id, "first"),
+        ("createJob", job_id, "anna"),
+        ("cancelJob", job_id, "bert"),
+        ("createKey", key_id, "first"),
+        ("rotateKey", key_id, "first"),
+        ("revokeKey", key_id, "first"),
     ]
     assert (entries[-1].address, entries[-1].key, entries[-1].outcome) == ("192.0.2.1", "key-1", "done")
     assert all(abs(clock.now - each.at.timestamp()) < 1 for each in entries)
@@ -239,7 +239,7 @@ def test_a_change_that_is_refused_leaves_no_entry_of_a_change(store, spec):
     with pytest.raises(Exception, match="cancelled"):
         store.cancel(job_id, by=ANNA)
 
-    assert [each.action for each in store.keyring.audit(limit=50).entries] == ["job.cancel", "job.create"]
+    assert [each.action for each in store.keyring.audit(limit=50).entries] == ["cancelJob", "createJob"]
 
 
 def test_pages_of_the_audit_log_follow_each_other_without_gap_or_double(store, spec):
