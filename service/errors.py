@@ -1,7 +1,8 @@
 """Errors that a caller can react to. Each carries its HTTP status and the slug of its problem type.
 
 WiretuneError
-  InvalidJob          422  the job is refused; nothing is stored
+  InvalidRequest      422  what is no job is not valid, such as a new key
+    InvalidJob        422  the job is refused; nothing is stored
   KeyReused           422  an Idempotency-Key came back with another body
   Unauthorized        401
   Forbidden           403  the caller's role does not allow this, or another site asks in his name
@@ -30,12 +31,16 @@ class WiretuneError(Exception):
     title = "Internal error"
 
 
-class InvalidJob(WiretuneError):
-    status, slug, title = 422, "invalid-job", "The job is not valid"
+class InvalidRequest(WiretuneError):
+    status, slug, title = 422, "invalid-request", "The request is not valid"
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = list(problems)
         super().__init__("; ".join(map(str, self.problems)))
+
+
+class InvalidJob(InvalidRequest):
+    slug, title = "invalid-job", "The job is not valid"
 
 
 class KeyReused(WiretuneError):

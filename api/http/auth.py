@@ -6,7 +6,6 @@ token that is good for its own door only.
 
 from dataclasses import replace
 from typing import Annotated
-from urllib.parse import urlsplit
 
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
@@ -80,18 +79,21 @@ def address_of(request: Request) -> str:
 
 def cookie_name(request: Request) -> str:
     """Return the name of the session's cookie. Browsers send cookies to every port of a host: each has its own."""
-    return f"wiretune-{request.url.port or request.url.scheme}"
+    port = _host(request).rpartition(":")[2]
+    return f"wiretune-{port if port.isascii() and port.isdigit() else 'page'}"
 
 
 def require_same_origin(request: Request) -> None:
     """Let only our own page pass: a browser sends the cookie along whichever site's script asks. Raises `Forbidden`."""
-    site = request.headers.get("sec-fetch-site")
-    if site is None:  # an old browser, or no TLS
-        is_ours = urlsplit(request.headers.get("origin", "")).netloc == request.url.netloc
-    else:
-        is_ours = site == "same-origin"
-    if not is_ours:
+    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+    ours = [f"{scheme}://{_host(request)}" for scheme in ("http", "https")]  # a proxy may end TLS
+    # An old browser, or one without TLS, does not name the site.
+    if site != "same-origin" and (site is not None or origin not in ours):
         raise Forbidden("this came from another site's page; a program sends a key: `Authorization: Bearer wt_...`")
+
+
+def _host(request: Request) -> str:
+    return request.headers.get("host", "")
 
 
 def _holder(request: Request, store: Store, credentials: str) -> Principal:

@@ -3,12 +3,11 @@
 from typing import Any
 
 from fastapi import Request
-from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
 from api.documents import Model, checked, parse_json, parse_yaml
 from search.config import Budget
+from service.errors import InvalidJob, InvalidRequest
 from service.job.spec import JobSpec
 from service.wire.access import NewKey, SignIn
 from service.wire.records import Batch, Lease
@@ -47,21 +46,20 @@ async def lease(request: Request) -> Lease:
 
 
 async def new_key(request: Request) -> NewKey:
-    """Return the key to be made. Raises `RequestValidationError`."""
+    """Return the key to be made. Raises `InvalidRequest`."""
     return _valid(NewKey, await _read(request, max_bytes=MAX_KEY_BYTES))
 
 
 async def sign_in(request: Request) -> SignIn:
-    """Return the code in the request's body. Raises `RequestValidationError`."""
+    """Return the code in the request's body. Raises `InvalidRequest`."""
     return _valid(SignIn, await _read(request, max_bytes=MAX_KEY_BYTES))
 
 
 def _valid(model: type[Model], body: bytes) -> Model:
     try:
-        return model.model_validate_json(body)
-    except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False)
-        raise RequestValidationError([each | {"loc": ("body", *each["loc"])} for each in found]) from error
+        return checked(model, parse_json(body))
+    except InvalidJob as error:
+        raise InvalidRequest(error.problems) from error
 
 
 async def _document(request: Request) -> Any:

@@ -15,6 +15,7 @@ from service.errors import (
     Forbidden,
     IllegalTransition,
     InvalidJob,
+    InvalidRequest,
     KeyGone,
     KeyReused,
     NotFound,
@@ -54,7 +55,9 @@ CREATING = (*CALLING, InvalidJob, KeyReused, DoesNotFit)
 CHANGING = (*CALLING, NotFound, PreconditionFailed, IllegalTransition, CheckpointGone)
 EXTENDING = (*CHANGING, InvalidJob)
 CLONING = (*CREATING, NotFound)
-KEEPING = (*READING, KeyGone)
+SIGNING_IN = (*CALLING, InvalidRequest)
+HOLDING = (*SIGNING_IN, NotFound)
+ROTATING = (*HOLDING, KeyGone)
 REPORTING = (Unauthorized, NotFound, Fenced, OutOfSequence, InvalidJob, Unavailable)
 
 

@@ -84,7 +84,7 @@ class SignInCode(View):
 class SignIn(View):
     """The body of `POST /v1/sessions`."""
 
-    code: str = Field(max_length=200)
+    code: str = Field(pattern=r"^[A-Za-z0-9_-]{1,200}$")
 
 
 class AuditEntry(View):

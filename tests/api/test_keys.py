@@ -147,6 +147,16 @@ def test_a_cookie_changes_nothing_for_another_sites_page(
     assert ("stolen" in [view.name for view in store.keyring.list(by=LOCAL)]) is passes
 
 
+@pytest.mark.parametrize("host", ["", "a:bc", "[", "[::1]", "a:99999999", "a:²", "a;b=c:1"])
+def test_a_host_that_makes_no_sense_is_answered(anonymous: TestClient, key: str, host: str) -> None:
+    headers = {"Host": host.encode(), "Origin": f"http://{host}".encode(), "Cookie": b"wiretune-80=x"}
+    signed = headers | {"Authorization": f"Bearer {key}".encode()}
+    code = anonymous.post("/v1/sign-in-codes", headers=signed).json()["code"]
+
+    assert anonymous.get("/v1/jobs", headers=headers).status_code == 401
+    assert anonymous.post("/v1/sessions", json={"code": code}, headers=headers).status_code in (204, 403)
+
+
 def test_another_sites_page_signs_nobody_in(anonymous: TestClient, key: str) -> None:
     code = anonymous.post("/v1/sign-in-codes", headers={"Authorization": f"Bearer {key}"}).json()["code"]
 

@@ -1,5 +1,6 @@
 """Tokens of an OpenID Connect issuer: a real one, over HTTP on this machine."""
 
+import base64
 import json
 import threading
 import time
@@ -123,6 +124,27 @@ def test_a_token_without_a_signature_is_refused(server: Server, ask: Callable[[s
     answers = [ask(text) for text in (f"{unsigned}.{claims}.", f"{head}.{claims}.", f"{head}.{claims}", "a.b.c", "x")]
 
     assert {answer.status_code for answer in answers} == {401}
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        *(b"[" * 60_000, b"[]", b"{}", b"1", b"\xff"),
+        b'{"alg": []}',
+        b'{"alg": "RS256", "kid": {}}',
+        b'{"alg": "RS256", "kid": "ec"}',
+        b'{"alg": "RS256", "crit": ["x"]}',
+        b'{"alg": "RS256", "b64": false}',
+        b'{"alg": "RS256", "jku": "http://127.0.0.1:9/"}',
+    ],
+    ids=lambda head: str(head[:30]),
+)
+def test_a_token_whose_head_makes_no_sense_is_refused(server: Server, ask: Callable[[str], Any], head: bytes) -> None:
+    _, claims, signature = token(server).split(".")
+
+    answer = ask(f"{base64.urlsafe_b64encode(head).decode().rstrip('=')}.{claims}.{signature}")
+
+    assert answer.status_code == 401, answer.text
 
 
 @pytest.mark.parametrize("changes", [{"groups": ["cooks"]}, {"groups": None}, {"team": None}, {"team": 7}], ids=str)

@@ -6,10 +6,10 @@ from fastapi import APIRouter, Depends, Query, Response
 
 from api.http import bodies
 from api.http.auth import Caller, StoreOf, require_key
-from api.http.openapi import KEEPING, READING, body, refusals
+from api.http.openapi import HOLDING, ROTATING, body, refusals
 from service.wire.access import AuditPage, IssuedKey, KeyView, Me, NewKey
 
-router = APIRouter(prefix="/v1", tags=["keys"], dependencies=[Depends(require_key)], responses=refusals(*READING))
+router = APIRouter(prefix="/v1", tags=["keys"], dependencies=[Depends(require_key)], responses=refusals(*HOLDING))
 
 _EXAMPLE = {"name": "ci", "role": "submitter", "project": "default"}
 
@@ -42,7 +42,7 @@ def get_key(key: str, store: StoreOf) -> KeyView:
     return store.keyring.get(key)
 
 
-@router.post("/keys/{key}:rotate", operation_id="rotateKey", responses=refusals(*KEEPING))
+@router.post("/keys/{key}:rotate", operation_id="rotateKey", responses=refusals(*ROTATING))
 def rotate_key(key: str, store: StoreOf, caller: Caller) -> IssuedKey:
     """Give a key another secret, which is in this answer alone. The old one and its sessions end at once."""
     return store.keyring.rotate(key, by=caller)

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from api.http import bodies
 from api.http.auth import Caller, StoreOf, address_of, cookie_name, require_key, require_same_origin
 from api.http.limits import Limits
-from api.http.openapi import CALLING, body, refusals
+from api.http.openapi import CALLING, SIGNING_IN, body, refusals
 from service.control.keyring import SESSION_S
 from service.errors import Unauthorized
 from service.wire.access import SignIn, SignInCode
@@ -26,7 +26,7 @@ def create_sign_in_code(store: StoreOf, caller: Caller) -> SignInCode:
     status_code=204,
     operation_id="createSession",
     dependencies=[Depends(require_same_origin)],
-    responses=refusals(*CALLING),
+    responses=refusals(*SIGNING_IN),
     openapi_extra=body("SignIn", example={"code": "from POST /v1/sign-in-codes"}),
 )
 def create_session(given: Annotated[SignIn, Depends(bodies.sign_in)], store: StoreOf, request: Request) -> Response:
@@ -44,7 +44,7 @@ def create_session(given: Annotated[SignIn, Depends(bodies.sign_in)], store: Sto
         max_age=int(SESSION_S),
         httponly=True,
         samesite="strict",
-        secure=request.url.scheme == "https",
+        secure=request.scope["scheme"] == "https",
     )
     return response
 
@@ -61,5 +61,5 @@ def delete_session(store: StoreOf, request: Request) -> Response:
     name = cookie_name(request)
     store.keyring.close_session(request.cookies.get(name, ""))
     response = Response(status_code=204)
-    response.delete_cookie(name, httponly=True, samesite="strict", secure=request.url.scheme == "https")
+    response.delete_cookie(name, httponly=True, samesite="strict", secure=request.scope["scheme"] == "https")
     return response
