@@ -3,8 +3,10 @@
 import re
 import time
 from collections.abc import Collection, Iterator, Mapping
+from datetime import datetime
 from types import TracebackType
 from typing import Any, BinaryIO, Literal, Self, TypeVar
+from urllib.parse import quote
 
 import httpx2
 from pydantic import BaseModel, TypeAdapter
@@ -13,6 +15,7 @@ from service.catalog.methods import MethodsView
 from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.job.states import TERMINAL, JobState, Verb
+from service.wire.access import DEFAULT_PROJECT, AuditPage, IssuedKey, KeyView, Me, Role, SignInCode
 from service.wire.views import (
     Cloned,
     Event,
@@ -46,6 +49,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _TRIALS = TypeAdapter(tuple[TrialView, ...])
 _STAGES = TypeAdapter(tuple[StageView, ...])
 _SERIES = TypeAdapter(tuple[Series, ...])
+_KEYS = TypeAdapter(tuple[KeyView, ...])
 
 
 class ApiError(Exception):
@@ -328,6 +332,46 @@ class Client:
         headers = {} if version is None else {"If-Match": f'"{version}"'}
         path, params = f"/v1/jobs/{job_id}:{verb}", _given({"workers": workers})
         return JobView.model_validate_json(self._send("POST", path, headers=headers, params=params, **body))
+
+    def me(self) -> Me:
+        """Return whom the service takes this client for."""
+        return Me.model_validate_json(self._get("/v1/me"))
+
+    def create_key(
+        self,
+        name: str,
+        *,
+        owner: str | None = None,
+        role: Role = Role.SUBMITTER,
+        project: str = DEFAULT_PROJECT,
+        expires_at: datetime | None = None,
+    ) -> IssuedKey:
+        """Make an API key, as an admin; its `secret` is shown this once."""
+        ends = expires_at and expires_at.isoformat()
+        given = _given({"name": name, "owner": owner, "role": role, "project": project, "expires_at": ends})
+        return IssuedKey.model_validate_json(self._send("POST", "/v1/keys", json=given))
+
+    def keys(self) -> tuple[KeyView, ...]:
+        """Return this client's owner's keys, to an admin all of them."""
+        return _KEYS.validate_json(self._get("/v1/keys"))
+
+    def rotate_key(self, key_id: str) -> IssuedKey:
+        """Give a key another secret; the old one ends at once."""
+        return IssuedKey.model_validate_json(self._send("POST", f"/v1/keys/{key_id}:rotate"))
+
+    def revoke_key(self, key_id: str) -> KeyView:
+        """End a key for ever."""
+        return KeyView.model_validate_json(self._send("POST", f"/v1/keys/{key_id}:revoke"))
+
+    def audit(self, *, limit: int = 50, cursor: int | None = None) -> AuditPage:
+        """Return what users changed, newest first; for admins."""
+        return AuditPage.model_validate_json(self._get("/v1/audit", limit=limit, cursor=cursor))
+
+    def sign_in_link(self, job_id: str | None = None) -> str:
+        """Return a link that signs one browser in to the page of the job, or of all; good once, for five minutes."""
+        made = SignInCode.model_validate_json(self._send("POST", "/v1/sign-in-codes"))
+        query = "" if job_id is None else f"?job={quote(job_id)}"
+        return f"{self.url}/{query}#code={made.code}"  # browsers do not send what is behind the `#`
 
     def watch(self, job_id: str, *, timeout_s: float | None = None, poll_s: float = POLL_S) -> Iterator[JobView]:
         """Yield the job at once and then every `poll_s` seconds, last in its terminal state.

@@ -1,16 +1,20 @@
 """Errors that a caller can react to. Each carries its HTTP status and the slug of its problem type.
 
 WiretuneError
-  InvalidJob          422  the job is refused; nothing is stored
+  InvalidRequest      422  what is no job is not valid, such as a new key
+    InvalidJob        422  the job is refused; nothing is stored
   KeyReused           422  an Idempotency-Key came back with another body
   Unauthorized        401
+  Forbidden           403  the caller's role does not allow this, or another site asks in his name
   NotFound            404
   IllegalTransition   409  the verb does not fit the job's state
   CheckpointGone      409  what the job would go on from was removed
+  KeyGone             409  the key was revoked, or has expired
   DoesNotFit          409  more than the cluster can ever place
   PreconditionFailed  412  the job is not as its user last saw it
   Fenced              409  a later attempt owns the job; the writer must stop
   OutOfSequence       409  a batch of records is missing before this one
+  TooManyRequests     429  of one key, or wrong keys of one address
   Unavailable         503  the database or the storage does not answer; try again
     Busy              503  as many downloads as the service allows are under way; try again
 """
@@ -28,12 +32,16 @@ class WiretuneError(Exception):
     title = "Internal error"
 
 
-class InvalidJob(WiretuneError):
-    status, slug, title = 422, "invalid-job", "The job is not valid"
+class InvalidRequest(WiretuneError):
+    status, slug, title = 422, "invalid-request", "The request is not valid"
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = list(problems)
         super().__init__("; ".join(map(str, self.problems)))
+
+
+class InvalidJob(InvalidRequest):
+    slug, title = "invalid-job", "The job is not valid"
 
 
 class KeyReused(WiretuneError):
@@ -42,6 +50,10 @@ class KeyReused(WiretuneError):
 
 class Unauthorized(WiretuneError):
     status, slug, title = 401, "unauthorized", "A valid key is required"
+
+
+class Forbidden(WiretuneError):
+    status, slug, title = 403, "forbidden", "This is not allowed"
 
 
 class NotFound(WiretuneError):
@@ -54,6 +66,10 @@ class IllegalTransition(WiretuneError):
 
 class CheckpointGone(WiretuneError):
     status, slug, title = 409, "checkpoint-gone", "What the job would go on from was removed"
+
+
+class KeyGone(WiretuneError):
+    status, slug, title = 409, "key-gone", "The key cannot be used for this"
 
 
 class DoesNotFit(WiretuneError):
@@ -74,6 +90,16 @@ class Fenced(WiretuneError):
 
 class OutOfSequence(WiretuneError):
     status, slug, title = 409, "out-of-sequence", "A batch before this one has not arrived"
+
+
+class TooManyRequests(WiretuneError):
+    """Raised with the seconds after which to try again."""
+
+    status, slug, title = 429, "too-many-requests", "Too many requests"
+
+    def __init__(self, message: str, *, retry_after_s: int) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(message)
 
 
 class Unavailable(WiretuneError):

@@ -1,14 +1,18 @@
 """Settings of an operator, from `WIRETUNE_*` variables; the defaults need nothing."""
 
 import base64
+import json
 import math
 import os
 from pathlib import Path
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from service.wire.access import Role
 
 WEBHOOK_SECRET_PREFIX = "whsec_"
 _LOOPBACK = ("localhost", "::1")
@@ -34,6 +38,14 @@ class Settings(BaseSettings):
         "", description="variables that an embedded Ray's workers get besides the usual ones: names, AWS_*, with commas"
     )
     user_code: bool = Field(False, description="let jobs name their own `workload.factory` and `workload.weights`")
+    requests_per_minute: int = Field(60_000, ge=1, description="of one key, to one process of the service")
+    oidc_issuer: str = Field("", description="OpenID Connect issuer whose tokens are taken; empty: none")
+    oidc_audience: str = Field("", description="`aud` of its tokens; required with an issuer")
+    oidc_claim: str = Field("groups", description="claim of a token that names groups")
+    oidc_roles: Annotated[dict[str, Role], NoDecode] = Field(
+        {}, description="JSON: the role of each group; the highest counts"
+    )
+    oidc_project_claim: str = Field("", description="claim that names the project; empty: the default one")
     num_cpus: int = Field(max(2, os.cpu_count() or 2), ge=1, description="logical CPUs of the embedded Ray")
     num_gpus: int | None = Field(None, ge=0, description="GPUs of the embedded Ray; unset: those found")
     lease_s: float = Field(15.0, gt=0, description="an attempt silent for longer has lost its job")
@@ -84,6 +96,35 @@ class Settings(BaseSettings):
                 "required: the URL at which the cluster's nodes reach this API"
             )
         return api_url
+
+    @field_validator("oidc_roles", mode="before")
+    @classmethod
+    def _read_roles(cls, roles: Any) -> Any:
+        try:
+            found = json.loads(roles) if isinstance(roles, str) else roles
+            return {str(group): Role(role) for group, role in found.items()}
+        except (ValueError, AttributeError) as error:
+            allowed = f'JSON such as {{"GROUP": "viewer"}}; roles: {", ".join(Role)}'
+            raise ValueError(f"`oidc_roles` is {roles!r}; allowed: {allowed}") from error
+
+    @field_validator("oidc_issuer")
+    @classmethod
+    def _require_https(cls, issuer: str) -> str:
+        address = urlsplit(issuer)
+        if (
+            issuer
+            and address.scheme != "https"
+            and not (address.scheme == "http" and _is_loopback(address.hostname or ""))
+        ):
+            raise ValueError(f"`oidc_issuer` is {issuer}; allowed: an https:// URL")
+        return issuer
+
+    @field_validator("oidc_audience")
+    @classmethod
+    def _require_an_audience(cls, audience: str, info: ValidationInfo) -> str:
+        if info.data.get("oidc_issuer") and not audience:
+            raise ValueError("`oidc_audience` is empty while `oidc_issuer` is set; required: the `aud` of its tokens")
+        return audience
 
     @field_validator("renew_s")
     @classmethod

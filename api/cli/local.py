@@ -63,7 +63,9 @@ def start_server(settings: Settings, *, linger_s: float | None = None) -> Server
     prepare_state_dir(settings)
     log_file = settings.log_file or settings.state_dir / "server.log"
     settings = settings.model_copy(update={"log_file": log_file})
-    given = settings.model_dump(mode="json", exclude={"host", "port"}, exclude_none=True)  # whatever it was made from
+    # Whatever it was made from. What a dump hides is in the environment, or not known.
+    given = settings.model_dump(mode="json", exclude={"host", "port", "webhook_secret"}, exclude_none=True)
+    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in given.items()}
     printed = settings.state_dir / "server.out"  # besides its log: why it does not start, say
     with printed.open("wb") as output:
         # Not the caller's pipes: whoever reads them would wait for as long as the server lives.
@@ -73,7 +75,7 @@ def start_server(settings: Settings, *, linger_s: float | None = None) -> Server
             stdout=output,
             stderr=output,
             start_new_session=True,
-            env=os.environ | {f"WIRETUNE_{name.upper()}": str(value) for name, value in given.items()},
+            env=os.environ | {f"WIRETUNE_{name.upper()}": text for name, text in texts.items()},
         )
     _children[process.pid] = process
     server = None

@@ -16,6 +16,7 @@ from api.cli import (
     completion,
     doctor,
     job_commands,
+    key_commands,
     method_commands,
     rehearsal,
     report,
@@ -146,6 +147,7 @@ app.add_typer(comparison.app)
 app.add_typer(rehearsal.app)
 app.add_typer(template.app)
 app.add_typer(doctor.app)
+app.add_typer(key_commands.app)
 
 
 @app.command()

@@ -38,7 +38,7 @@ class Run:
     def __init__(self, settings: Settings, console: Console, *, linger_s: float | None = None) -> None:
         self._settings, self._console, self._linger_s = settings, console, linger_s
         self._started = False
-        self.page = ""  # the job's, once it is queued
+        self.page = ""  # a link to the job's, once it is over, where the server stays
         self._job: tuple[Server, str] | None = None
 
     def run(self, spec: JobSpec, *, at_end: AtEnd) -> None:
@@ -68,10 +68,10 @@ class Run:
         with Client(server.url, server.key) as client:
             job = client.submit(spec, idempotency_key=str(uuid.uuid4()))
             self._job = server, job.id
-            # The key is behind the `#`, which browsers do not send.
-            self.page = f"{server.url}/?job={job.id}#key={server.key}"
-            self._say(f"page: {self.page}")
+            self._say(f"page: {client.sign_in_link(job.id)}")
             at_end(client, follow(client, job.id, self._console))
+            if self._linger_s is not None:  # the first one was used, or is too old
+                self.page = client.sign_in_link(job.id)
 
     def _own_settings(self) -> Settings:
         """Return the settings of a service for one job: it may bring code along, for nobody else has the key."""

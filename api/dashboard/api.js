@@ -1,6 +1,4 @@
-// The public API, and the key to it. The key lives in this tab only.
-
-const STORED = "wiretune-key";
+// The public API. The session's cookie goes along by itself; no script can read it, and no key stays here.
 
 export class NeedsKey extends Error {}
 
@@ -11,29 +9,34 @@ export class Refused extends Error {
   }
 }
 
-// A key in the fragment was never sent anywhere; it leaves the address bar so that it is not copied along.
-export function takeKeyFromAddress() {
-  const given = new URLSearchParams(location.hash.slice(1)).get("key");
-  if (!given) return;
-  setKey(given);
+// A code in the fragment was never sent anywhere, and is good once; it leaves the address bar all the same.
+export async function takeCodeFromAddress() {
+  const code = new URLSearchParams(location.hash.slice(1)).get("code");
+  if (!code) return;
   history.replaceState(null, "", location.pathname + location.search);
+  await openSession(code);
 }
 
-export function setKey(key) {
-  sessionStorage.setItem(STORED, key);
+// Exchanges a key for a session at once. Raises NeedsKey for a wrong one.
+export async function signIn(key) {
+  const { code } = await post("/v1/sign-in-codes", {}, { Authorization: `Bearer ${key}` });
+  await openSession(code);
 }
+
+const openSession = (code) =>
+  send("/v1/sessions", {}, { method: "POST", timeoutMs: 10000,
+    headers: { "Content-Type": "application/json" }, body: JSON.stringify({ code }) });
+
+export const signOut = () => send("/v1/sessions", {}, { method: "DELETE", timeoutMs: 10000 });
 
 // Raises NeedsKey, Refused with the problem's text, or what `fetch` raises if nothing answers in time.
-async function send(path, parameters, { timeoutMs, headers = {}, ...request }) {
-  const key = sessionStorage.getItem(STORED);
-  if (!key) throw new NeedsKey("This service needs an API key.");
+async function send(path, parameters, { timeoutMs, ...request }) {
   const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value !== null));
   const answer = await fetch(query.size ? `${path}?${query}` : path, {
     ...request,
-    headers: { ...headers, Authorization: `Bearer ${key}` },
     signal: AbortSignal.timeout(timeoutMs),
   });
-  if (answer.status === 401) throw new NeedsKey("This key is not known here.");
+  if (answer.status === 401) throw new NeedsKey(await detail(answer));
   if (!answer.ok) throw new Refused(answer.status, await detail(answer));
   return answer;
 }
@@ -62,7 +65,7 @@ export const clone = (id, changes, parameters, key) =>
 
 export const newKey = () => [...crypto.getRandomValues(new Uint32Array(4))].map((part) => part.toString(16)).join("-");
 
-// A link could not carry the key: the file is fetched, then handed to the browser under its name.
+// Fetched, then handed to the browser under its name: a refusal is shown on the page, not in its place.
 export async function download(id, what, parameters, name) {
   const answer = await send(`/v1/jobs/${encodeURIComponent(id)}/${what}`, parameters, { timeoutMs: 600000 });
   const address = URL.createObjectURL(await answer.blob());

@@ -1,6 +1,7 @@
 // Which page, and its heartbeat. `window.__ready` is set once the first page is drawn.
 
 import * as api from "./api.js";
+import { reason } from "./dialog.js";
 import { element } from "./dom.js";
 import { jobPage } from "./job.js";
 import { listPage } from "./list.js";
@@ -20,7 +21,7 @@ async function beat(page) {
     if (!document.hidden || !window.__ready) await page.refresh();
     tell("");
   } catch (error) {
-    if (error instanceof api.NeedsKey) return askForKey(error.message);
+    if (error instanceof api.NeedsKey) return askForKey();
     tell(error instanceof api.Refused ? error.message : `The service does not answer (${error.message}); trying again.`);
   }
   window.__ready = true;
@@ -31,21 +32,28 @@ function tell(text) {
   if (notice.textContent !== text) notice.textContent = text;
 }
 
-function askForKey(why) {
+function askForKey() {
   const input = element("input", { id: "key", type: "password", autocomplete: "off", required: "", placeholder: "wt_…" });
-  const submit = (event) => {
+  const refused = element("p", { class: "refused", role: "alert" });
+  const submit = async (event) => {
     event.preventDefault();
-    api.setKey(input.value.trim());
-    open();
+    try {
+      await api.signIn(input.value.trim());
+      open();
+    } catch (error) {
+      refused.textContent = reason(error);
+    }
   };
   root.replaceChildren(element("form", { class: "panel", onsubmit: submit },
-    element("h1", {}, "Key"),
-    element("p", {}, `${why} The first one is in the service's state directory, in the file api_key.`),
+    element("h1", {}, "Sign in"),
+    element("p", {}, "The command `wiretune page` prints a link that signs you in. So does an API key: it is sent once, and not kept here."),
     element("label", { for: "key" }, "API key"), input,
-    element("button", { type: "submit" }, "Open")));
+    element("button", { type: "submit" }, "Sign in"), refused));
   input.focus();
   window.__ready = true;
 }
 
-api.takeKeyFromAddress();
-open();
+const reload = () => location.reload();
+document.getElementById("sign-out").addEventListener("click", () => api.signOut().then(reload, reload));
+// A code that was used before is no harm: there may be a session.
+api.takeCodeFromAddress().catch((error) => tell(reason(error))).then(open);

@@ -13,7 +13,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from api.http import bodies, openapi, problems
 from api.http.broadcast import Broadcaster
 from api.http.downloads import Downloads
-from api.http.routes import attempts, events, health, jobs, methods, page, results, verbs
+from api.http.limits import Limits
+from api.http.oidc import Issuer
+from api.http.routes import attempts, events, health, jobs, keys, methods, page, results, sessions, verbs
 from service.control.logs import Logs
 from service.control.store import Store
 
@@ -77,11 +79,13 @@ def create_app(
     )
     app.state.store, app.state.conflicts, app.state.user_code = store, conflicts, user_code
     app.state.broadcaster = Broadcaster(store)
+    app.state.limits = Limits(store.settings.requests_per_minute)
+    app.state.issuer = Issuer(store.settings) if store.settings.oidc_issuer else None
     app.state.logs = logs or Logs(store, ray=lambda: None)
     app.state.downloads = Downloads(store.settings.downloads)
     app.state.parsers = CapacityLimiter(bodies.NUM_PARSERS)
     problems.install(app)
-    for routes in (jobs, verbs, results, events, methods, attempts, health, page):
+    for routes in (jobs, verbs, results, events, methods, keys, sessions, attempts, health, page):
         app.include_router(routes.router)
     app.mount("/static", page.static_files)
     app.add_middleware(SecurityHeaders)

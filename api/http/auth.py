@@ -1,16 +1,47 @@
-"""Who may call: users with a key, and a running attempt with a token that is good for its own door only."""
+"""Who calls, and what he may do: a table of every operation, and one dependency that holds it.
 
+A caller has a key, a session that the page opened with one, or a token of the OIDC issuer. A running attempt has a
+token that is good for its own door only.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Annotated
 
 from fastapi import Depends, Path, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
+from api.http.limits import Limits
+from api.http.oidc import Issuer
+from service.control.access import Action, Principal, may
+from service.control.keys import PREFIX
 from service.control.store import Store
-from service.errors import Unauthorized
+from service.errors import Forbidden, NotFound, Unauthorized
 from service.wire.records import MAX_WHOLE
 
-_key_scheme = HTTPBearer(auto_error=False, scheme_name="key", description="an API key (`wt_...`)")
+_READING = (
+    *("getMe", "listMethods", "validateJob", "listJobs", "getJob", "listTrials", "listStages", "getMetric"),
+    *("exportMetrics", "getSchedule", "getWeights", "getReport", "getLogs"),
+    *("listEvents", "listJobEvents", "getSnapshot"),
+    *("listKeys", "createSignInCode", "deleteSession"),
+)
+_CHANGING = ("pauseJob", "resumeJob", "stopJob", "cancelJob", "retryJob", "extendJob")
+#: What a caller does by each operation. One that is not here is nobody's.
+ACTIONS = {
+    **dict.fromkeys(_READING, Action.READ),
+    **dict.fromkeys(["createJob", "cloneJob"], Action.CREATE),
+    **dict.fromkeys(_CHANGING, Action.CHANGE),
+    "createKey": Action.CREATE_KEY,
+    "getKey": Action.READ_KEY,
+    **dict.fromkeys(["rotateKey", "revokeKey"], Action.CHANGE_KEY),
+    "listAudit": Action.READ_AUDIT,
+}
+_SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+
+_key_scheme = HTTPBearer(auto_error=False, scheme_name="key", description="an API key (`wt_...`), or an OIDC token")
 _token_scheme = HTTPBearer(auto_error=False, scheme_name="attempt", description="an attempt's own token")
+_Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_key_scheme)]
 
 
 async def get_store(request: Request) -> Store:
@@ -22,12 +53,97 @@ async def get_store(request: Request) -> Store:
 StoreOf = Annotated[Store, Depends(get_store)]
 
 
-def require_key(store: StoreOf, given: Annotated[HTTPAuthorizationCredentials | None, Depends(_key_scheme)]) -> None:
-    """Let only holders of an API key pass. Raises `Unauthorized`."""
-    if given is None:
+def require_key(request: Request, store: StoreOf, given: _Credentials) -> Principal:
+    """Return the caller, if he may do what the request asks for.
+
+    Raises `Unauthorized`, `TooManyRequests`, `NotFound` for what he may not see, and `Forbidden`.
+    """
+    limits: Limits = request.app.state.limits
+    address = address_of(request)
+    session = None if given else request.cookies.get(cookie_name(request))
+    if given is None and session is None:
         raise Unauthorized("send an API key: `Authorization: Bearer wt_...`; the first is in the state dir")
-    if not store.check_key(given.credentials):
-        raise Unauthorized("this API key is not known here")
+    find = partial(_holder, request, store, given.credentials) if given else partial(_visitor, request, store, session)
+    try:
+        known = find()
+    except Unauthorized as refusal:
+        limits.count_failure(address, refusal)
+    caller = replace(known, address=address)
+    limits.count_request(caller)
+    _require_permission(request, store, caller)
+    request.state.find_caller = find
+    return caller
+
+
+Caller = Annotated[Principal, Depends(require_key)]
+
+
+def is_welcome(request: Request) -> Callable[[], bool]:
+    """Return what tells whether the caller of a long answer still has what he came with: it may be revoked, or end."""
+
+    def ask() -> bool:
+        try:
+            request.state.find_caller()
+        except Unauthorized:
+            return False
+        return True
+
+    return ask
+
+
+def address_of(request: Request) -> str:
+    """Return where the request comes from."""
+    return request.client.host if request.client else ""
+
+
+def cookie_name(request: Request) -> str:
+    """Return the name of the session's cookie. Browsers send cookies to every port of a host: each has its own."""
+    port = _host(request).rpartition(":")[2]
+    return f"wiretune-{port if port.isascii() and port.isdigit() else 'page'}"
+
+
+def require_same_origin(request: Request) -> None:
+    """Let only our own page pass: a browser sends the cookie along whichever site's script asks. Raises `Forbidden`."""
+    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+    ours = [f"{scheme}://{_host(request)}" for scheme in ("http", "https")]  # a proxy may end TLS
+    # An old browser, or one without TLS, does not name the site.
+    if site != "same-origin" and (site is not None or origin not in ours):
+        raise Forbidden("this came from another site's page; a program sends a key: `Authorization: Bearer wt_...`")
+
+
+def _host(request: Request) -> str:
+    return request.headers.get("host", "")
+
+
+def _holder(request: Request, store: Store, credentials: str) -> Principal:
+    issuer: Issuer | None = request.app.state.issuer
+    if issuer is None or credentials.startswith(PREFIX):
+        return store.keyring.holder(credentials)
+    return issuer.principal(credentials)
+
+
+def _visitor(request: Request, store: Store, session: str | None) -> Principal:
+    if request.method not in _SAFE_METHODS:
+        require_same_origin(request)
+    return store.keyring.visitor(session or "")
+
+
+def _require_permission(request: Request, store: Store, caller: Principal) -> None:
+    named, what = "", None
+    for kind, owner_of, reading in (
+        ("job", store.owner_of, Action.READ),
+        ("key", store.keyring.owner_of, Action.READ_KEY),
+    ):
+        if kind in request.path_params:
+            named = request.path_params[kind]
+            what = owner_of(named)
+            if not may(caller, reading, what):
+                raise NotFound(f"there is no {kind} `{named}`")
+    operation = request.scope["route"].operation_id
+    action = ACTIONS.get(operation)
+    if action is None or not may(caller, action, what):
+        store.keyring.note_refusal(operation, named, by=caller)
+        raise Forbidden(f"your role here, {caller.role}, may not {action or 'do this'}")
 
 
 def require_token(

@@ -13,10 +13,13 @@ from starlette.exceptions import HTTPException
 
 from api.documents import Model, checked, parse_json, parse_yaml
 from search.config import Budget
+from service.errors import InvalidJob, InvalidRequest
 from service.job.spec import JobSpec
+from service.wire.access import NewKey, SignIn
 from service.wire.records import Batch, Lease
 from service.wire.views import Changes
 
+MAX_KEY_BYTES = 2**14
 MAX_JOB_BYTES = 2**20
 MAX_BATCH_BYTES = 8 * 2**20
 NUM_PARSERS = 2
@@ -47,6 +50,23 @@ async def batch(request: Request) -> Batch:
 async def lease(request: Request) -> Lease:
     """Return the heartbeat in the request's body. Raises `InvalidJob`."""
     return await _checked(request, Lease)
+
+
+async def new_key(request: Request) -> NewKey:
+    """Return the key to be made. Raises `InvalidRequest`."""
+    return await _valid(request, NewKey)
+
+
+async def sign_in(request: Request) -> SignIn:
+    """Return the code in the request's body. Raises `InvalidRequest`."""
+    return await _valid(request, SignIn)
+
+
+async def _valid(request: Request, model: type[Model]) -> Model:
+    try:
+        return await _checked(request, model, max_bytes=MAX_KEY_BYTES)
+    except InvalidJob as error:
+        raise InvalidRequest(error.problems) from error
 
 
 def _parse_batch(text: bytes) -> Any:

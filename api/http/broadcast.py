@@ -7,11 +7,12 @@ slow reader costs nothing, and one that stops reading is cut off by its connecti
 
 import asyncio
 import logging
+import time
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import aclosing, contextmanager
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fastapi.responses import StreamingResponse
 from starlette.types import Send
@@ -36,6 +37,7 @@ _log = logging.getLogger(__name__)
 
 class _Encoded(NamedTuple):
     job_id: str | None
+    project: str | None
     kind: EventKind
     text: bytes
 
@@ -62,17 +64,23 @@ class Broadcaster:
         self._announce()
 
     async def stream(
-        self, after: int | None, *, job_id: str | None, kinds: Collection[EventKind], may_see: Callable[[str], bool]
+        self,
+        after: int | None,
+        *,
+        project: str | None = None,
+        job_id: str | None = None,
+        kinds: Collection[EventKind] = (),
+        is_welcome: Callable[[], bool] = lambda: True,
     ) -> AsyncIterator[bytes]:
         """Yield events behind the id `after`, None: from now on, as server-sent events, without an end.
 
-        Those of `job_id` alone, if given, of `kinds`, if any are, and of jobs that the reader `may_see`. Ends where the
-        database does not answer; the reader connects again.
+        Those of `project` and of `job_id` alone, if given, and of `kinds`, if any are. Ends where the database does not
+        answer; the reader connects again. And where the reader, looked at every 15 s, is not welcome any more.
         """
 
         def is_wanted(event: _Encoded) -> bool:
-            assert event.job_id is not None
-            return job_id in (None, event.job_id) and (not kinds or event.kind in kinds) and may_see(event.job_id)
+            is_of = project in (None, event.project) and job_id in (None, event.job_id)
+            return is_of and (not kinds or event.kind in kinds)
 
         try:
             newest = await asyncio.to_thread(self._store.newest_event)
@@ -82,10 +90,15 @@ class Broadcaster:
                 if not self._first <= cursor <= newest and (await self._page(cursor)).gap:
                     yield _gap(cursor, newest)
                     cursor = newest
+                asked_at = time.monotonic()
                 while not self._is_closed:
+                    if time.monotonic() - asked_at > HEARTBEAT_S:
+                        if not await asyncio.to_thread(is_welcome):
+                            return
+                        asked_at = time.monotonic()
                     news = self._news  # taken before the look: none is missed
                     if cursor < self._first:
-                        page = await self._page(cursor, job_id=job_id, kinds=kinds)
+                        page = await self._page(cursor, project=project, job_id=job_id, kinds=kinds)
                         found, cursor = [_encoded(event) for event in page.events], page.next_after
                     else:
                         found, cursor = self._kept[bisect_right(self._ids, cursor) :], max(cursor, self._last)
@@ -108,8 +121,8 @@ class Broadcaster:
         finally:
             self.num_readers -= 1
 
-    async def _page(self, cursor: int, *, job_id: str | None = None, kinds: Collection[EventKind] = ()) -> EventPage:
-        return await asyncio.to_thread(self._store.events, cursor, limit=_PAGE, job_id=job_id, kinds=kinds)
+    async def _page(self, cursor: int, **wanted: Any) -> EventPage:
+        return await asyncio.to_thread(self._store.events, cursor, limit=_PAGE, **wanted)
 
     async def _look(self) -> None:
         """Read what is new for as long as anybody listens."""
@@ -164,9 +177,10 @@ async def _is_set(event: asyncio.Event, *, within_s: float) -> bool:
 
 def _encoded(event: Event) -> _Encoded:
     text = f"id: {event.id}\nevent: {event.kind}\ndata: {event.model_dump_json()}\n\n"
-    return _Encoded(event.job_id, event.kind, text.encode())
+    return _Encoded(event.job_id, event.project, event.kind, text.encode())
 
 
 def _gap(after: int, newest: int) -> bytes:
     """Return the event that says that what followed `after` is gone; the stream goes on behind `newest`."""
-    return _encoded(Event(id=newest, job_id=None, kind=EventKind.GAP, at=datetime.now(UTC), data={"after": after})).text
+    data, now = {"after": after}, datetime.now(UTC)
+    return _encoded(Event(id=newest, job_id=None, project=None, kind=EventKind.GAP, at=now, data=data)).text

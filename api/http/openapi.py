@@ -12,17 +12,22 @@ from service.errors import (
     CheckpointGone,
     DoesNotFit,
     Fenced,
+    Forbidden,
     IllegalTransition,
     InvalidJob,
+    InvalidRequest,
+    KeyGone,
     KeyReused,
     NotFound,
     OutOfSequence,
     PreconditionFailed,
+    TooManyRequests,
     Unauthorized,
     Unavailable,
     WiretuneError,
 )
 from service.job.spec import JobSpec
+from service.wire.access import NewKey, SignIn
 from service.wire.records import Batch, Lease
 from service.wire.views import Changes, ProblemDocument
 
@@ -41,13 +46,18 @@ EXAMPLE_JOB: dict[str, Any] = {
     "link": {"mode": "emulate", "mbps": 100, "latency_ms": 1},
 }
 #: Bodies that the routes parse themselves, so that a refusal can point at every field at fault.
-_PARSED = (JobSpec, Budget, Changes, Batch, Lease, ProblemDocument)
+_PARSED = (JobSpec, Budget, Changes, Batch, Lease, NewKey, SignIn, ProblemDocument)
 
-READING = (Unauthorized, NotFound, InvalidJob, Unavailable)
-CREATING = (Unauthorized, InvalidJob, KeyReused, DoesNotFit, Unavailable)
-CHANGING = (Unauthorized, NotFound, PreconditionFailed, IllegalTransition, CheckpointGone, Unavailable)
+#: Anybody who calls may be refused so.
+CALLING = (Unauthorized, Forbidden, TooManyRequests, Unavailable)
+READING = (*CALLING, NotFound, InvalidJob)
+CREATING = (*CALLING, InvalidJob, KeyReused, DoesNotFit)
+CHANGING = (*CALLING, NotFound, PreconditionFailed, IllegalTransition, CheckpointGone)
 EXTENDING = (*CHANGING, InvalidJob)
 CLONING = (*CREATING, NotFound)
+SIGNING_IN = (*CALLING, InvalidRequest)
+HOLDING = (*SIGNING_IN, NotFound)
+ROTATING = (*HOLDING, KeyGone)
 REPORTING = (Unauthorized, NotFound, Fenced, OutOfSequence, InvalidJob, Unavailable)
 
 

@@ -13,7 +13,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from service.errors import Unauthorized, Unavailable, WiretuneError
+from service.errors import TooManyRequests, Unauthorized, Unavailable, WiretuneError
 from service.job.problems import Problem
 from service.wire.views import ProblemDocument
 
@@ -64,6 +64,8 @@ async def _answer_domain_error(_: Request, error: Exception) -> Response:
         headers["WWW-Authenticate"] = 'Bearer realm="wiretune"'
     if isinstance(error, Unavailable):
         headers["Retry-After"] = str(RETRY_AFTER_S)
+    if isinstance(error, TooManyRequests):
+        headers["Retry-After"] = str(error.retry_after_s)
     errors = getattr(error, "problems", ())
     return _problem(error.slug, error.title, error.status, str(error), errors=errors, headers=headers)
 

@@ -166,7 +166,8 @@ def _announced(state_dir: Path, url: str) -> Iterator[None]:
     """Let others find this server by `server.json` while it runs."""
     path = state_dir / "server.json"
     write_private(path, json.dumps({"url": url, "pid": os.getpid(), "started_at": processes.started_at(os.getpid())}))
-    log.info("Wiretune is at %s; the first API key is in %s; stop with `wiretune stop`", url, state_dir / "api_key")
+    key_path = state_dir / "api_key"
+    log.info("Wiretune is at %s; `wiretune page` opens it, `wiretune stop` ends it; an admin's key: %s", url, key_path)
     try:
         yield
     finally:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
-from sqlalchemy import Select, delete, func, insert, select
+from sqlalchemy import delete, func, insert, select
 from sqlalchemy.orm import Session, object_session
 
 from service.control.models import EventRow, JobRow, MessageRow, TrialRow
@@ -144,14 +144,22 @@ def newest_of(session: Session, job_id: str) -> int:
 
 
 def after(
-    session: Session, cursor: int, *, limit: int, job_id: str | None = None, kinds: Collection[EventKind] = ()
-) -> tuple[list[EventRow], int]:
-    """Return up to `limit` events behind `cursor`, oldest first, and the cursor behind which to go on."""
+    session: Session,
+    cursor: int,
+    *,
+    limit: int,
+    project: str | None = None,
+    job_id: str | None = None,
+    kinds: Collection[EventKind] = (),
+) -> tuple[list[tuple[EventRow, str]], int]:
+    """Return up to `limit` events behind `cursor`, oldest first, with their jobs' projects, and where to go on."""
     newest = bounds(session)[1]
-    query: Select[EventRow] = select(EventRow).where(EventRow.id > cursor)
+    query = select(EventRow, JobRow.project).join(JobRow, JobRow.id == EventRow.job_id).where(EventRow.id > cursor)
+    if project is not None:
+        query = query.where(JobRow.project == project)
     if job_id is not None:
         query = query.where(EventRow.job_id == job_id)
     if kinds:
         query = query.where(EventRow.kind.in_([kind.value for kind in kinds]))
-    rows = list(session.scalars(query.order_by(EventRow.id).limit(limit)))
-    return rows, rows[-1].id if len(rows) == limit else max(cursor, newest)
+    rows = [(event, its_project) for event, its_project in session.execute(query.order_by(EventRow.id).limit(limit))]
+    return rows, rows[-1][0].id if len(rows) == limit else max(cursor, newest)

@@ -6,6 +6,7 @@ from sqlalchemy.orm import Session
 
 from search.config import Budget
 from service.control import events, messages, transfer
+from service.control.access import Principal, visible_project
 from service.control.models import IdempotencyRow, JobRow, LabelRow, TrialRow
 from service.errors import IllegalTransition, KeyReused, NotFound
 from service.job.spec import JobSpec
@@ -22,12 +23,12 @@ def require(session: Session, job_id: str) -> JobRow:
     return job
 
 
-def add(session: Session, spec: JobSpec, *, key: str | None, now: float) -> tuple[JobRow, bool]:
-    """Store a queued job with its trials, or find the one that `key` made; the flag says which: made now.
+def add(session: Session, spec: JobSpec, *, by: Principal, key: str | None, now: float) -> tuple[JobRow, bool]:
+    """Store a queued job with its trials, or find the one that `by` made with `key`; the flag says which: made now.
 
     While another replica stores the same key this breaks the key's uniqueness; the writer then runs it again.
     """
-    if key is not None and (known := session.get(IdempotencyRow, key)) is not None:
+    if key is not None and (known := session.get(IdempotencyRow, (by.name, key))) is not None:
         first = require(session, known.job_id)
         if _submitted(first) != spec:
             raise KeyReused(f"the key made `{first.id}` from another job; send a new key with a new job")
@@ -36,11 +37,12 @@ def add(session: Session, spec: JobSpec, *, key: str | None, now: float) -> tupl
     # Sorts by age: microseconds, then 44 random bits (as RFC 9562's version 7).
     job_id = f"job-{int(now * 1e6):013x}{secrets.randbits(44):011x}"
     job = JobRow(id=job_id, name=spec.name, state=JobState.QUEUED.value, spec=body, version=0, created_at=now)
+    job.owner, job.project = by.name, by.project
     session.add(job)
     _enter(job, JobState.QUEUED, reason="", now=now)
     session.flush()  # the rows below refer to it
     session.add_all(LabelRow(job_id=job.id, name=name, value=value) for name, value in spec.labels.items())
-    bill, priors = Bill().model_dump(mode="json"), transfer.priors(session, spec)
+    bill, priors = Bill().model_dump(mode="json"), transfer.priors(session, spec, project=visible_project(by))
     session.add_all(
         TrialRow(
             id=f"{job.id}.{trial.arm}.{trial.seed}",
@@ -54,7 +56,7 @@ def add(session: Session, spec: JobSpec, *, key: str | None, now: float) -> tupl
         for position, trial in enumerate(spec.trials())
     )
     if key is not None:
-        session.add(IdempotencyRow(key=key, job_id=job.id, created_at=now))
+        session.add(IdempotencyRow(owner=by.name, key=key, job_id=job.id, created_at=now))
     return job, True
 
 

@@ -6,13 +6,14 @@ import os
 import secrets
 from pathlib import Path
 
-_PREFIX = "wt_"
+#: Of every key; tells it from a token of somebody else.
+PREFIX = "wt_"
 _NUM_BYTES = 32
 
 
 def new_key() -> str:
     """Return a fresh key for a user."""
-    return _PREFIX + secrets.token_urlsafe(_NUM_BYTES)
+    return PREFIX + secrets.token_urlsafe(_NUM_BYTES)
 
 
 def digest(key: str) -> str:

@@ -47,10 +47,12 @@ def _trial_key() -> Mapped[str]:
 
 class JobRow(Base):
     __tablename__ = "jobs"
-    __table_args__ = (Index("ix_jobs_state_id", "state", "id"),)
+    __table_args__ = (Index("ix_jobs_state_id", "state", "id"), Index("ix_jobs_project_id", "project", "id"))
 
     id: Mapped[str] = mapped_column(primary_key=True)  # sorts by age
     name: Mapped[str]
+    owner: Mapped[str]
+    project: Mapped[str]
     state: Mapped[str]
     reason: Mapped[str] = mapped_column(default="")
     spec: Mapped[Json]
@@ -242,6 +244,7 @@ class MessageRow(Base):
 class IdempotencyRow(Base):
     __tablename__ = "idempotency_keys"
 
+    owner: Mapped[str] = mapped_column(primary_key=True)
     key: Mapped[str] = mapped_column(primary_key=True)
     job_id: Mapped[str] = _job_key()
     created_at: Mapped[float]
@@ -251,7 +254,51 @@ class ApiKeyRow(Base):
     """A user's key, as its SHA-256."""
 
     __tablename__ = "api_keys"
+    __table_args__ = (UniqueConstraint("digest"),)
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    digest: Mapped[str]
+    name: Mapped[str]
+    owner: Mapped[str]
+    role: Mapped[str]
+    project: Mapped[str]
+    created_by: Mapped[str]
+    created_at: Mapped[float]
+    expires_at: Mapped[float | None]
+    revoked_at: Mapped[float | None]
+    last_used_at: Mapped[float | None]
+
+
+class SignInCodeRow(Base):
+    """A code that opens one session, as its SHA-256."""
+
+    __tablename__ = "sign_in_codes"
 
     digest: Mapped[str] = mapped_column(primary_key=True)
+    key_id: Mapped[str] = mapped_column(ForeignKey("api_keys.id", ondelete="CASCADE"), index=True)
+    expires_at: Mapped[float]
+
+
+class SessionRow(Base):
+    """A browser's session, as the SHA-256 of its cookie."""
+
+    __tablename__ = "sessions"
+
+    digest: Mapped[str] = mapped_column(primary_key=True)
+    key_id: Mapped[str] = mapped_column(ForeignKey("api_keys.id", ondelete="CASCADE"), index=True)
+    expires_at: Mapped[float]
+
+
+class AuditRow(Base):
+    """A change that a user made, or that his role did not allow."""
+
+    __tablename__ = "audit"
+
+    id: Mapped[int] = mapped_column(primary_key=True)  # in order of arrival
+    at: Mapped[float]
     name: Mapped[str]
-    created_at: Mapped[float]
+    key_id: Mapped[str | None]
+    address: Mapped[str]
+    action: Mapped[str]
+    target: Mapped[str]
+    outcome: Mapped[str]

@@ -56,10 +56,10 @@ def _moment_or_none(seconds: float | None) -> datetime | None:
     return None if seconds is None else _moment(seconds)
 
 
-def require(session: Session, job_id: str) -> JobRow:
-    """Return the job's row; raises NotFound."""
+def require(session: Session, job_id: str, *, project: str | None = None) -> JobRow:
+    """Return the job's row; raises NotFound, for a job outside of `project` too if one is given."""
     job = session.get(JobRow, job_id)
-    if job is None:
+    if job is None or project not in (None, job.project):
         raise _no_job(job_id)
     return job
 
@@ -82,6 +82,8 @@ def job_view(job: JobRow, spec: JobSpec | None = None) -> JobView:
     return JobView.model_construct(  # of checked parts: to check them again takes longer than all the rest
         id=job.id,
         name=job.name,
+        owner=job.owner,
+        project=job.project,
         state=job.job_state,
         reason=job.reason,
         attempt=job.attempt,
@@ -99,13 +101,14 @@ def job_view(job: JobRow, spec: JobSpec | None = None) -> JobView:
 def page(
     session: Session,
     *,
+    project: str | None,
     state: JobState | None,
     label: tuple[str, str] | None,
     ref: str | None,
     limit: int,
     cursor: str | None,
 ) -> JobPage:
-    """Return up to `limit` jobs, newest first, from behind `cursor`; raises InvalidJob for bad ones."""
+    """Return up to `limit` jobs of `project`, newest first, from behind `cursor`; raises InvalidJob for bad ones."""
     if not 1 <= limit <= MAX_PAGE:
         raise InvalidJob([Problem(pointer="/limit", message=f"`limit` is from 1 to {MAX_PAGE}", value=limit)])
     final = select(func.min(TrialRow.validation_loss)).where(TrialRow.job_id == JobRow.id)
@@ -119,6 +122,8 @@ def page(
     # The index that finds the jobs has them in their order already: nothing is sorted, and only the page is read.
     newest = JobRow.id if label is None else LabelRow.job_id
     query = select(JobRow, *losses).order_by(newest.desc()).limit(limit + 1)
+    if project is not None:
+        query = query.where(JobRow.project == project)
     if state is not None:
         query = query.where(JobRow.state == state.value)
     if label is not None:
@@ -148,6 +153,8 @@ def _summary(job: JobRow, losses: Iterable[float | None]) -> JobSummary:
     return JobSummary(
         id=job.id,
         name=job.name,
+        owner=job.owner,
+        project=job.project,
         state=job.job_state,
         reason=job.reason,
         created_at=_moment(job.created_at),
@@ -319,9 +326,10 @@ def schedule_view(session: Session, trial: TrialRow, *, optimizer: str) -> Sched
     )
 
 
-def event_view(row: EventRow) -> Event:
-    """Return the event as users see it."""
-    return Event(id=row.id, job_id=row.job_id, kind=EventKind(row.kind), at=_moment(row.at), data=row.data)
+def event_view(row: EventRow, project: str) -> Event:
+    """Return the event of a job of `project` as users see it."""
+    kind, at = EventKind(row.kind), _moment(row.at)
+    return Event(id=row.id, job_id=row.job_id, project=project, kind=kind, at=at, data=row.data)
 
 
 def _entry(stage: StageRow, trial: TrialRow) -> ScheduleEntry:

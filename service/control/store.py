@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from typing import IO, TypeVar
 
 from alembic.util import CommandError
@@ -14,21 +14,36 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
 from search.config import Budget
-from service.control import attempts, database, events, jobs, keys, messages, queries, snapshots, transfer, verbs
+from service.control import (
+    attempts,
+    audit,
+    database,
+    events,
+    jobs,
+    keys,
+    messages,
+    queries,
+    snapshots,
+    transfer,
+    verbs,
+)
+from service.control.access import LOCAL, Owned, Principal, visible_project
 from service.control.events import KEPT_EVENTS, Bell
 from service.control.ingest import Ingest
+from service.control.keyring import KeyRing
 from service.control.messages import Message
-from service.control.models import ApiKeyRow, AttemptRow, JobRow
+from service.control.models import AttemptRow, JobRow
 from service.control.queries import Point
 from service.control.storage import Storage
 from service.control.verbs import Versions
 from service.control.work import Attempt, Work, attempt_of, work_of
 from service.control.writer import Writer
-from service.errors import CheckpointGone, InvalidJob, NotFound, Unavailable
+from service.errors import CheckpointGone, InvalidJob, NotFound, Unauthorized, Unavailable
 from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.job.states import TERMINAL, JobState, Verb
 from service.settings import Settings
+from service.wire.access import NewKey, Role
 from service.wire.records import Acknowledgement, AttemptBrief, Batch
 from service.wire.views import (
     EventKind,
@@ -45,6 +60,7 @@ from service.wire.views import (
 
 T = TypeVar("T")
 Clock = Callable[[], float]
+_MAX_OWNERS = 4096  # kept in memory
 
 
 class Store:
@@ -61,6 +77,9 @@ class Store:
         self._readers = sessionmaker(database.of_one_moment(engine))
         self._writer = Writer(sessionmaker(engine, expire_on_commit=False), clock=clock)
         self._unread_at = -math.inf
+        self.keyring = KeyRing(self._reading, self._writer, clock=clock)
+        #: Whose job it is, by its id; raises NotFound. Asked by every request, and never another.
+        self.owner_of = lru_cache(_MAX_OWNERS)(self._owner_of)
 
     @classmethod
     def open(cls, settings: Settings, *, clock: Clock = time.time) -> "Store":
@@ -110,22 +129,27 @@ class Store:
 
     # Users
 
-    def add_job(self, spec: JobSpec, *, idempotency_key: str | None = None) -> tuple[JobView, bool]:
-        """Queue a job; the flag says whether it is new. A known key gives its first job again.
+    def add_job(
+        self, spec: JobSpec, *, idempotency_key: str | None = None, by: Principal = LOCAL
+    ) -> tuple[JobView, bool]:
+        """Queue a job of `by`; the flag says whether it is new. A known key of his gives its first job again.
 
         Raises KeyReused when the key made another job, InvalidJob when it cannot learn from a job that it names.
         """
 
         def add(session: Session) -> tuple[JobView, bool]:
-            job, created = jobs.add(session, spec, key=idempotency_key, now=self._clock())
+            now = self._clock()
+            job, created = jobs.add(session, spec, by=by, key=idempotency_key, now=now)
+            if created:
+                audit.add(session, by, "createJob", job.id, now=now)
             return queries.job_view(job, spec if created else None), created
 
         return self._writer.write(add)
 
-    def prior_jobs(self, spec: JobSpec) -> dict[str, tuple[str, ...]]:
+    def prior_jobs(self, spec: JobSpec, *, by: Principal = LOCAL) -> dict[str, tuple[str, ...]]:
         """Return the past jobs that each arm with `transfer` would learn from; raises InvalidJob as `add_job` does."""
         with self._reading() as session:
-            found = transfer.priors(session, spec)
+            found = transfer.priors(session, spec, project=visible_project(by))
         return {arm: tuple(search.job for search in prior.searches) for arm, prior in found.items()}
 
     def job(self, job_id: str) -> JobView:
@@ -138,6 +162,13 @@ class Store:
         with self._reading() as session:
             return queries.version(session, job_id)
 
+    def _owner_of(self, job_id: str) -> Owned:
+        with self._reading() as session:
+            found = session.execute(select(JobRow.owner, JobRow.project).where(JobRow.id == job_id)).one_or_none()
+        if found is None:
+            raise NotFound(f"there is no job `{job_id}`")
+        return Owned(*found)
+
     def jobs(
         self,
         *,
@@ -146,10 +177,12 @@ class Store:
         ref: str | None = None,
         limit: int = 50,
         cursor: str | None = None,
+        by: Principal = LOCAL,
     ) -> JobPage:
-        """Return a page of jobs, newest first; raises InvalidJob for a cursor or limit it cannot use."""
+        """Return a page of jobs that `by` sees, newest first; raises InvalidJob for a cursor or limit it cannot use."""
+        project = visible_project(by)
         with self._reading() as session:
-            return queries.page(session, state=state, label=label, ref=ref, limit=limit, cursor=cursor)
+            return queries.page(session, project=project, state=state, label=label, ref=ref, limit=limit, cursor=cursor)
 
     def trials(self, job_id: str) -> tuple[TrialView, ...]:
         """Return the job's trials, in its order."""
@@ -229,15 +262,21 @@ class Store:
             return events.bounds(session)[1]
 
     def events(
-        self, after: int, *, limit: int = 500, job_id: str | None = None, kinds: Collection[EventKind] = ()
+        self,
+        after: int,
+        *,
+        limit: int = 500,
+        project: str | None = None,
+        job_id: str | None = None,
+        kinds: Collection[EventKind] = (),
     ) -> EventPage:
         """Return up to `limit` events behind the id `after`, oldest first; raises NotFound for a job that is not."""
         with self._reading() as session:
             if job_id is not None:
-                queries.require(session, job_id)
-            rows, following = events.after(session, after, limit=limit, job_id=job_id, kinds=kinds)
-            gap = events.is_gap(session, after)
-            return EventPage(events=tuple(map(queries.event_view, rows)), next_after=following, gap=gap)
+                queries.require(session, job_id, project=project)
+            rows, following = events.after(session, after, limit=limit, project=project, job_id=job_id, kinds=kinds)
+            views = tuple(queries.event_view(*row) for row in rows)
+            return EventPage(events=views, next_after=following, gap=events.is_gap(session, after))
 
     def prune_events(self, _now: float = 0.0, *, kept: int = KEPT_EVENTS) -> None:
         """Delete old events once there are a tenth more than `kept`."""
@@ -262,44 +301,58 @@ class Store:
 
     # Verbs: each raises PreconditionFailed where the job is in none of the `versions` that its user has seen
 
-    def pause(self, job_id: str, *, versions: Versions = None) -> JobView:
+    def pause(self, job_id: str, *, versions: Versions = None, by: Principal = LOCAL) -> JobView:
         """Hold a queued job back, or have a live one checkpoint and give its resources back."""
-        return self._ask(job_id, verbs.pause, versions)
+        return self._ask(job_id, Verb.PAUSE, verbs.pause, versions, by)
 
-    def resume(self, job_id: str, *, workers: int | None = None, versions: Versions = None) -> JobView:
+    def resume(
+        self, job_id: str, *, workers: int | None = None, versions: Versions = None, by: Principal = LOCAL
+    ) -> JobView:
         """Queue a paused job where it was; `workers` is as in `retry`."""
-        return self._ask(job_id, partial(verbs.resume, workers=workers), versions)
+        return self._ask(job_id, Verb.RESUME, partial(verbs.resume, workers=workers), versions, by)
 
-    def stop(self, job_id: str, *, versions: Versions = None) -> JobView:
+    def stop(self, job_id: str, *, versions: Versions = None, by: Principal = LOCAL) -> JobView:
         """Have a running job end as if its budget were spent."""
-        return self._ask(job_id, verbs.stop, versions)
+        return self._ask(job_id, Verb.STOP, verbs.stop, versions, by)
 
-    def cancel(self, job_id: str, *, versions: Versions = None) -> JobView:
+    def cancel(self, job_id: str, *, versions: Versions = None, by: Principal = LOCAL) -> JobView:
         """End a job that waits, or have a live one stop."""
-        return self._ask(job_id, verbs.cancel, versions)
+        return self._ask(job_id, Verb.CANCEL, verbs.cancel, versions, by)
 
-    def retry(self, job_id: str, *, workers: int | None = None, versions: Versions = None) -> JobView:
+    def retry(
+        self, job_id: str, *, workers: int | None = None, versions: Versions = None, by: Principal = LOCAL
+    ) -> JobView:
         """Queue a failed or cancelled job again; raises CheckpointGone where it could not go on.
 
         `workers` is the number that each run goes on with, None: as before; raises InvalidJob for one it cannot have.
         """
         self._require_checkpoints(job_id, Verb.RETRY, versions)
-        return self._ask(job_id, partial(verbs.retry, workers=workers), versions)
+        return self._ask(job_id, Verb.RETRY, partial(verbs.retry, workers=workers), versions, by)
 
-    def extend(self, job_id: str, caps: Budget, *, workers: int | None = None, versions: Versions = None) -> JobView:
+    def extend(
+        self,
+        job_id: str,
+        caps: Budget,
+        *,
+        workers: int | None = None,
+        versions: Versions = None,
+        by: Principal = LOCAL,
+    ) -> JobView:
         """Queue a finished job again with larger caps; raises CheckpointGone, and InvalidJob for caps that are not.
 
         `workers` is as in `retry`.
         """
         self._require_checkpoints(job_id, Verb.EXTEND, versions)
-        return self._ask(job_id, partial(verbs.extend, caps=caps, workers=workers), versions)
+        return self._ask(job_id, Verb.EXTEND, partial(verbs.extend, caps=caps, workers=workers), versions, by)
 
-    def _ask(self, job_id: str, verb: Callable[..., None], versions: Versions) -> JobView:
+    def _ask(self, job_id: str, verb: Verb, act: Callable[..., None], versions: Versions, by: Principal) -> JobView:
         """Do what a user asks for; raises IllegalTransition where the job's state does not allow it."""
 
         def ask(session: Session, job: JobRow) -> JobView:
+            now = self._clock()
             verbs.require_version(job, versions)
-            verb(session, job, now=self._clock())
+            act(session, job, now=now)
+            audit.add(session, by, f"{verb}Job", job_id, now=now)
             return queries.job_view(job)
 
         return self._on_job(job_id, ask)
@@ -321,19 +374,16 @@ class Store:
     # Keys
 
     def add_key(self, name: str) -> str:
-        """Return a new key; only its digest is kept, so it cannot be shown again."""
-        key = keys.new_key()
-        row = ApiKeyRow(digest=keys.digest(key), name=name, created_at=self._clock())
-        self._writer.write(lambda session: session.add(row))
-        return key
+        """Return a new key of an admin; only its digest is kept, so it cannot be shown again."""
+        return self.keyring.create(NewKey(name=name, role=Role.ADMIN), by=LOCAL).secret
 
     def check_key(self, key: str) -> bool:
-        """Return whether `key` is a user's."""
-        wanted = keys.digest(key)
-        with self._reading() as session:
-            # The look-up's timing tells of the digest, from which no key can be made.
-            row = session.get(ApiKeyRow, wanted)
-            return row is not None and hmac.compare_digest(row.digest, wanted)
+        """Return whether `key` is a user's, and opens anything."""
+        try:
+            self.keyring.holder(key)
+        except Unauthorized:
+            return False
+        return True
 
     def token(self, job_id: str, number: int | str) -> str:
         """Return the token with which attempt `number` reports."""

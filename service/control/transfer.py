@@ -44,8 +44,11 @@ class _Refusal(Exception):
     """Why a job cannot be learned from."""
 
 
-def priors(session: Session, spec: JobSpec) -> dict[str, Prior]:
-    """Return what each arm that asks for it may learn from; raises InvalidJob for jobs that it cannot."""
+def priors(session: Session, spec: JobSpec, *, project: str | None) -> dict[str, Prior]:
+    """Return what each arm that asks for it may learn from, of `project` or (None) of all.
+
+    Raises InvalidJob for jobs that it cannot learn from; to it, those of other projects do not exist.
+    """
     found: dict[str, Prior] = {}
     problems: dict[str, Problem] = {}  # by place: arms share the job's controller
     trials = {trial.arm: trial for trial in spec.trials()}
@@ -54,13 +57,13 @@ def priors(session: Session, spec: JobSpec) -> dict[str, Prior]:
         if not isinstance(trial.controller, BoConfig) or trial.controller.transfer is None:
             continue
         if trial.controller.transfer == "auto":
-            found[arm.name] = _newest(session, trial)
+            found[arm.name] = _newest(session, trial, project)
             continue
         place = f"/arms/{index}/controller" if arm.controller else "/controller"
         searches = []
         for number, job_id in enumerate(trial.controller.transfer.jobs):
             try:
-                searches.append(_named(session, job_id, _Kind.of(trial)))
+                searches.append(_named(session, job_id, _Kind.of(trial), project))
             except _Refusal as refusal:
                 pointer = f"{place}/transfer/jobs/{number}"
                 problems[pointer] = Problem(pointer=pointer, message=str(refusal), value=job_id)
@@ -76,10 +79,12 @@ def kept(session: Session, job_id: str) -> Mapping[str, Prior]:
     return {trial_id: NO_PRIOR if prior is None else Prior.model_validate(prior) for trial_id, prior in rows}
 
 
-def _newest(session: Session, trial: TrialSpec) -> Prior:
+def _newest(session: Session, trial: TrialSpec, project: str | None) -> Prior:
     workload, given = trial.replica.workload, JobRow.spec["workload"]
     query = select(JobRow).where(JobRow.state == JobState.SUCCEEDED.value)
     query = query.where(given["kind"].as_string() == workload.kind)
+    if project is not None:
+        query = query.where(JobRow.project == project)
     if isinstance(workload, OwnWorkload):
         query = query.where(given["factory"].as_string() == workload.factory)
     searches: list[PastSearch] = []
@@ -93,9 +98,9 @@ def _newest(session: Session, trial: TrialSpec) -> Prior:
     return Prior(searches=tuple(searches))
 
 
-def _named(session: Session, job_id: str, kind: _Kind) -> PastSearch:
+def _named(session: Session, job_id: str, kind: _Kind, project: str | None) -> PastSearch:
     job = session.get(JobRow, job_id)
-    if job is None:
+    if job is None or project not in (None, job.project):
         raise _Refusal(f"there is no job `{job_id}`")
     if job.job_state is not JobState.SUCCEEDED:
         raise _Refusal(f"job `{job_id}` is {job.state}; only one that succeeded can be learned from")

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -91,6 +92,13 @@ class Writer:
                 "again with the same idempotency key"
             ) from None
         return value
+
+    def post(self, function: Callable[[Session], object]) -> None:
+        """Run `function` as `write` does, some time; its caller neither waits, nor hears of an error."""
+        if self._closed:
+            return
+        with suppress(queue.Full):
+            self._waiting.put_nowait(_Call(function=function))
 
     def close(self) -> None:
         """Store what waits, then stop. Raises Unavailable if that takes longer than the timeout."""

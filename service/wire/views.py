@@ -77,6 +77,8 @@ class JobView(View):
 
     id: str
     name: str
+    owner: str = Field("first", description="who submitted it")
+    project: str = Field("default", description="whose members see it")
     state: JobState
     reason: str = Field("", description="why it is in this state, for a person")
     attempt: int = Field(0, description="lives on the cluster so far")
@@ -95,6 +97,8 @@ class JobSummary(View):
 
     id: str
     name: str
+    owner: str = Field("first", description="who submitted it")
+    project: str = Field("default", description="whose members see it")
     state: JobState
     reason: str
     created_at: datetime
@@ -156,6 +160,7 @@ class Event(View):
 
     id: int = Field(description="grows with every event of the service; `Last-Event-ID` and `after` take it")
     job_id: str | None = Field(description="null in a `gap`")
+    project: str | None = Field(description="the job's; null in a `gap`")
     kind: EventKind
     at: datetime
     data: dict[str, Any] = Field(description="by kind; texts are cut at 500 characters")

@@ -7,20 +7,26 @@ import socket
 import threading
 from concurrent.futures import Future
 from contextlib import closing
+from dataclasses import replace
+from functools import partial
 from urllib.parse import urlsplit
 
 import httpx2
 import pytest
 import uvicorn
+from fastapi.testclient import TestClient
 
 from api.client import ApiError, Client
+from api.http import broadcast
 from api.http.app import create_app
 from api.http.broadcast import Broadcaster
 from api.http.connections import Deadlines
 from api.http.server import Linger, _Server, bind, server_config
 from service.control import jobs
+from service.control.access import LOCAL
 from service.control.processes import wait_until
 from service.job.spec import JobSpec
+from service.wire.access import NewKey
 from service.wire.views import EventKind
 from tests.patience import PATIENCE_S
 
@@ -247,14 +253,37 @@ def test_a_service_that_somebody_listens_to_is_needed(store):
     assert linger.is_over(0, 30)
 
 
-def test_a_reader_sees_events_of_the_jobs_alone_that_it_may_see(app, store):
-    mine, _ = (store.add_job(SPEC)[0].id for _ in range(2))
+def test_a_reader_sees_events_of_its_projects_jobs_alone(app, store):
+    key = store.keyring.create(NewKey(name="k", project="mine"), by=LOCAL).secret
+    mine = store.add_job(SPEC, by=replace(LOCAL, project="mine"))[0].id
+    others = store.add_job(SPEC)[0].id
 
-    async def read() -> bytes:
-        stream = app.state.broadcaster.stream(0, job_id=None, kinds=(), may_see=lambda job_id: job_id == mine)
+    async def stream() -> bytes:
+        stream = app.state.broadcaster.stream(0, project="mine")
         async with asyncio.timeout(PATIENCE_S):
             text = [await anext(stream), await anext(stream)][1]
         await stream.aclose()
         return text
 
-    assert asyncio.run(read()).count(b"data: ") == 1
+    with TestClient(app, headers={"Authorization": f"Bearer {key}"}) as http:
+        page = http.get("/v1/events").json()["events"]
+        refused = http.get(f"/v1/events?job={others}")
+
+    assert asyncio.run(stream()).count(b"data: ") == 1
+    assert {event["job_id"] for event in page} == {mine}
+    assert refused.status_code == 404
+
+
+def test_a_stream_ends_soon_after_its_key_was_revoked(app, store, monkeypatch):
+    monkeypatch.setattr(broadcast, "HEARTBEAT_S", 0.05)
+    issued = store.keyring.create(NewKey(name="k"), by=LOCAL)
+    is_read = partial(wait_until, lambda: app.state.broadcaster.num_readers == 1, timeout_s=PATIENCE_S, every_s=0.01)
+    revoking = threading.Thread(target=lambda: is_read() and store.keyring.revoke(issued.key.id, by=LOCAL))
+    with TestClient(app, headers={"Authorization": f"Bearer {issued.secret}"}) as http:
+        revoking.start()
+
+        answer = http.get("/v1/events", headers={"Accept": "text/event-stream"})  # which comes when the stream ends
+
+        revoking.join()
+        assert answer.status_code == 200
+        assert http.get("/v1/events").status_code == 401

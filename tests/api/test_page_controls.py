@@ -32,9 +32,9 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
 class Page:
     """A job's page, and what a person does there."""
 
-    def __init__(self, tab: Tab, client: Client, key: str, job_id: str) -> None:
+    def __init__(self, tab: Tab, client: Client, job_id: str) -> None:
         self.tab, self._client, self._job_id = tab, client, job_id
-        tab.open(f"{client.url}/?job={job_id}#key={key}")
+        tab.open(client.sign_in_link(job_id))
         self.wait_until(client.job(job_id).state)
 
     def wait_until(self, state: JobState) -> None:
@@ -57,8 +57,8 @@ class Page:
 
 
 @pytest.fixture
-def page(browser: Tab, client: Client, key: str, job: JobSpec) -> Page:
-    return Page(browser, client, key, client.submit(job).id)
+def page(browser: Tab, client: Client, job: JobSpec) -> Page:
+    return Page(browser, client, client.submit(job).id)
 
 
 @pytest.fixture
@@ -68,10 +68,10 @@ def job_id(page: Page) -> str:
 
 
 def test_every_state_has_the_buttons_of_what_may_be_asked_in_it(
-    browser: Tab, client: Client, key: str, reporting: Reporting
+    browser: Tab, client: Client, reporting: Reporting
 ) -> None:
     job_id = reporting.job_id
-    page = Page(browser, client, key, job_id)
+    page = Page(browser, client, job_id)
     reporting.start("tuned")
     page.wait_until(JobState.RUNNING)
     page.picture("running")
@@ -89,14 +89,14 @@ def test_every_state_has_the_buttons_of_what_may_be_asked_in_it(
 
 def test_a_keyboard_reaches_every_button_and_keeps_its_place(page: Page, client: Client, job_id: str) -> None:
     focus = "document.activeElement.textContent"
-    page.tab.value_of("document.querySelector('nav a:last-child').focus()")
+    page.tab.value_of("document.querySelector('#sign-out').focus()")
     seen = []
     for _ in client.job(job_id).verbs:
         page.tab.press("Tab")
         seen.append(page.tab.value_of(focus))
     assert seen == [Verb.PAUSE, Verb.CANCEL]
 
-    page.tab.value_of("document.querySelector('nav a:last-child').focus()")
+    page.tab.value_of("document.querySelector('#sign-out').focus()")
     page.tab.press("Tab", "Enter")
     page.wait_until(JobState.PAUSED)
     page.tab.wait_for("document.activeElement.className === 'controls'")
@@ -147,10 +147,10 @@ def test_a_button_pressed_too_late_is_refused_beside_it(page: Page, client: Clie
 
 
 def test_an_extension_asks_for_the_budget_and_takes_no_smaller_one(
-    browser: Tab, client: Client, key: str, reporting: Reporting
+    browser: Tab, client: Client, reporting: Reporting
 ) -> None:
     reporting.run_to_the_end()
-    finished = Page(browser, client, key, reporting.job_id)
+    finished = Page(browser, client, reporting.job_id)
     finished.click(".controls", "extend")
     finished.tab.wait_for("document.querySelector('dialog input[name=seconds]').value === '80'")
     finished.picture("extend")

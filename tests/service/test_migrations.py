@@ -9,6 +9,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Engine, inspect, select
 
+from service.control import keys
 from service.control.database import connect, migrate
 from service.control.models import Base, PointRow, TrialRow
 from service.control.store import Store
@@ -135,3 +136,36 @@ def test_the_accuracy_of_old_trials_becomes_a_metric_and_their_stages_stay(engin
         points = connection.execute(select(PointRow.value)).scalars().all()
     assert trial == ({"accuracy": 0.75}, {"accuracy": "max"})
     assert points == [2.0]
+
+
+def test_old_keys_become_admins_old_jobs_the_first_keys_and_their_idempotency_keys_stay(tmp_path, url, engine):
+    secret = "wt_of-before"
+    migrate(engine, revision="0009")
+    with engine.begin() as connection:
+        connection.exec_driver_sql(
+            "insert into jobs (id, name, state, reason, spec, attempt, version, created_at, not_before) "
+            "values ('job-1', 'old', 'succeeded', '', '{}', 1, 1, 0, 0)"
+        )
+        connection.exec_driver_sql("insert into idempotency_keys (key, job_id, created_at) values ('k', 'job-1', 0)")
+        connection.exec_driver_sql(
+            f"insert into api_keys (digest, name, created_at) values ('{keys.digest(secret)}', 'first', 7)"
+        )
+
+    migrate(engine)
+
+    store = Store.open(Settings(state_dir=tmp_path, database_url=url))
+    holder = store.keyring.holder(secret)
+    assert (holder.name, holder.role, holder.project) == ("first", "admin", "default")
+    assert store.owner_of("job-1") == ("first", "default", "viewer")
+    store.close()
+    with engine.begin() as connection:
+        connection.exec_driver_sql(
+            "insert into idempotency_keys (owner, key, job_id, created_at) values ('another', 'k', 'job-1', 0)"
+        )
+        known = connection.exec_driver_sql("select owner, key, job_id from idempotency_keys order by owner").all()
+    assert [tuple(row) for row in known] == [("another", "k", "job-1"), ("first", "k", "job-1")]
+
+    migrate(engine, revision="0009")
+
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("select name, created_at from api_keys").all() == [("first", 7.0)]

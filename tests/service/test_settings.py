@@ -6,6 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from service.settings import Settings, refusals_of
+from service.wire.access import Role
 
 
 @pytest.mark.parametrize("given", ["state", "./state", "~/state"])
@@ -33,6 +34,16 @@ def test_the_state_dir_is_one_place_for_every_working_directory(given, tmp_path,
         ({"HOST": "0.0.0.0"}, "WIRETUNE_ALLOW_PLAIN_HTTP: `host` is 0.0.0.0, which other machines reach, and"),
         ({"HOST": "fd00::1", "ALLOW_PLAIN_HTTP": "false"}, "WIRETUNE_ALLOW_PLAIN_HTTP: `host` is fd00::1, which"),
         ({"STATE_DIR": "~nobody-has-this-name/x"}, "WIRETUNE_STATE_DIR: `state_dir` is ~nobody-has-this-name/x"),
+        (
+            {"OIDC_ISSUER": "http://sso.example", "OIDC_AUDIENCE": "a"},
+            "WIRETUNE_OIDC_ISSUER: `oidc_issuer` is http://sso.example; allowed: an https:// URL",
+        ),
+        (
+            {"OIDC_ISSUER": "https://sso.example"},
+            "WIRETUNE_OIDC_AUDIENCE: `oidc_audience` is empty while `oidc_issuer`",
+        ),
+        ({"OIDC_ROLES": "staff"}, "WIRETUNE_OIDC_ROLES: `oidc_roles` is 'staff'; allowed: JSON such as"),
+        ({"OIDC_ROLES": '{"staff": "boss"}'}, 'WIRETUNE_OIDC_ROLES: `oidc_roles` is \'{"staff": "boss"}\'; allowed'),
         (
             {"RAY_ADDRESS": "http://head:8265"},
             "WIRETUNE_API_URL: `api_url` is empty while `ray_address` is http://head",
@@ -68,3 +79,9 @@ def test_a_cluster_that_can_reach_the_api_needs_no_more(given, tmp_path: Path):
 )
 def test_loopback_needs_no_leave_and_elsewhere_plain_http_needs_it(given, tmp_path: Path):
     assert Settings(state_dir=tmp_path, **given).host == given["host"]
+
+
+def test_the_roles_of_groups_are_json(monkeypatch):
+    monkeypatch.setenv("WIRETUNE_OIDC_ROLES", '{"staff": "submitter", "cn=root,dc=example": "admin"}')
+
+    assert Settings().oidc_roles == {"staff": Role.SUBMITTER, "cn=root,dc=example": Role.ADMIN}

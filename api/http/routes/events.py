@@ -1,14 +1,14 @@
 """`/v1/events`, `/v1/jobs/{job}/events`, `/v1/jobs/{job}/snapshot`: what a page shows, and each change of it."""
 
-from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 
-from api.http.auth import StoreOf, require_key
+from api.http.auth import Caller, StoreOf, is_welcome, require_key
 from api.http.broadcast import Broadcaster, EventStream
 from api.http.etags import UNCHANGED, IfNoneMatch, unchanged
 from api.http.openapi import READING, refusals
+from service.control.access import visible_project
 from service.wire.views import EventKind, EventPage, Snapshot
 
 router = APIRouter(prefix="/v1", tags=["events"], dependencies=[Depends(require_key)], responses=refusals(*READING))
@@ -33,19 +33,11 @@ LastEventId = Annotated[
 ]
 
 
-def visible(request: Request) -> Callable[[str], bool]:
-    """Return which jobs the caller may see, by id: everybody with a key sees all."""
-    return lambda job_id: True
-
-
-MaySee = Annotated[Callable[[str], bool], Depends(visible)]
-
-
 @router.get("/events", operation_id="listEvents", response_model=EventPage, responses=_STREAM)
 def list_events(
     request: Request,
     store: StoreOf,
-    may_see: MaySee,
+    caller: Caller,
     job: JobFilter = None,
     kind: Kinds = [],  # noqa: B006  (FastAPI copies it)
     after: After = None,
@@ -54,13 +46,12 @@ def list_events(
 ) -> EventPage | Response:
     """Return what changed, oldest first: a page, or a stream that resumes by `Last-Event-ID`."""
     after = after if last_event_id is None else int(last_event_id)
+    wanted: dict[str, Any] = {"project": visible_project(caller), "job_id": job, "kinds": frozenset(kind)}
     if "text/event-stream" in request.headers.get("accept", ""):
-        store.events(after or 0, limit=1, job_id=job)  # refuses in time what the stream could not
+        store.events(after or 0, limit=1, **wanted)  # refuses in time what the stream could not
         broadcaster: Broadcaster = request.app.state.broadcaster
-        return EventStream(broadcaster.stream(after, job_id=job, kinds=frozenset(kind), may_see=may_see))
-    page = store.events(after or 0, limit=limit, job_id=job, kinds=kind)
-    seen = tuple(event for event in page.events if event.job_id is not None and may_see(event.job_id))
-    return page.model_copy(update={"events": seen})
+        return EventStream(broadcaster.stream(after, is_welcome=is_welcome(request), **wanted))
+    return store.events(after or 0, limit=limit, **wanted)
 
 
 @router.get("/jobs/{job}/events", operation_id="listJobEvents", response_model=EventPage, responses=_STREAM)
@@ -68,14 +59,14 @@ def list_job_events(
     job: str,
     request: Request,
     store: StoreOf,
-    may_see: MaySee,
+    caller: Caller,
     kind: Kinds = [],  # noqa: B006
     after: After = None,
     limit: Limit = 500,
     last_event_id: LastEventId = None,
 ) -> EventPage | Response:
     """Return what changed of one job, as `/v1/events` does."""
-    return list_events(request, store, may_see, job, kind, after, limit, last_event_id)
+    return list_events(request, store, caller, job, kind, after, limit, last_event_id)
 
 
 @router.get("/jobs/{job}/snapshot", operation_id="getSnapshot", response_model=Snapshot, responses=UNCHANGED)

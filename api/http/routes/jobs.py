@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 
 from api.http import bodies
-from api.http.auth import StoreOf, require_key
+from api.http.auth import Caller, StoreOf, require_key
 from api.http.etags import UNCHANGED, IfNoneMatch, unchanged
 from api.http.openapi import CREATING, EXAMPLE_JOB, READING, body, refusals
 from service.control import permissions, webhooks
@@ -34,17 +34,18 @@ def create_job(
     store: StoreOf,
     request: Request,
     response: Response,
+    caller: Caller,
     idempotency_key: IdempotencyKey = None,
 ) -> JobView:
     """Queue a job. The same `Idempotency-Key` with the same job gives the first job again."""
     check(spec, request)
-    view, _ = store.add_job(spec, idempotency_key=idempotency_key)
+    view, _ = store.add_job(spec, idempotency_key=idempotency_key, by=caller)
     response.headers["Location"] = f"/v1/jobs/{view.id}"
     return view
 
 
 @router.post("/jobs:validate", operation_id="validateJob", responses=refusals(*CREATING), openapi_extra=_JOB_BODY)
-def validate_job(spec: JobBody, store: StoreOf, request: Request) -> Validated:
+def validate_job(spec: JobBody, store: StoreOf, request: Request, caller: Caller) -> Validated:
     """Check a job without queueing it; the answer has every default filled in."""
     check(spec, request)
     num_trials = len(spec.arms) * len(spec.seeds)
@@ -52,7 +53,7 @@ def validate_job(spec: JobBody, store: StoreOf, request: Request) -> Validated:
     if num_trials > 1:
         count = f"{num_trials} trials ({len(spec.arms)} arms x {len(spec.seeds)} seeds)"
         notes.append(f"{count}, each with the whole budget")
-    for arm, found in store.prior_jobs(spec).items():
+    for arm, found in store.prior_jobs(spec, by=caller).items():
         learns = f"learns from {', '.join(found)}" if found else "has no past job to learn from, and starts without"
         notes.append(f"arm `{arm}` {learns}")
     return Validated(spec=spec, num_trials=num_trials, notes=tuple(notes), advice=advice(spec))
@@ -61,6 +62,7 @@ def validate_job(spec: JobBody, store: StoreOf, request: Request) -> Validated:
 @router.get("/jobs", operation_id="listJobs", responses=refusals(*READING))
 def list_jobs(
     store: StoreOf,
+    caller: Caller,
     state: JobState | None = None,
     label: Annotated[str | None, Query(pattern=r"^[^=]+=.*$", description="name=value")] = None,
     ref: Annotated[
@@ -74,9 +76,10 @@ def list_jobs(
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
     cursor: Annotated[str | None, Query(max_length=200, description="`next_cursor` of the page before")] = None,
 ) -> JobPage:
-    """Return jobs, newest first."""
+    """Return the jobs that the caller sees, newest first."""
     name, _, value = (label or "").partition("=")
-    return store.jobs(state=state, label=(name, value) if label else None, ref=ref, limit=limit, cursor=cursor)
+    pair = (name, value) if label else None
+    return store.jobs(state=state, label=pair, ref=ref, limit=limit, cursor=cursor, by=caller)
 
 
 @router.get(

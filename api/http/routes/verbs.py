@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from api.documents import checked
 from api.http import bodies
-from api.http.auth import StoreOf, require_key
+from api.http.auth import Caller, StoreOf, require_key
 from api.http.etags import SeenVersions
 from api.http.openapi import CHANGING, CLONING, EXTENDING, body, refusals
 from api.http.routes.jobs import IdempotencyKey, check, require_permission
@@ -63,33 +63,33 @@ Workers = Annotated[int | None, Depends(require_place)]
 
 
 @router.post("/{job}:pause", status_code=202, operation_id="pauseJob", responses=_ANSWERS)
-def pause_job(job: str, store: StoreOf, versions: SeenVersions) -> JobView:
+def pause_job(job: str, store: StoreOf, versions: SeenVersions, caller: Caller) -> JobView:
     """Have a job checkpoint and give its resources back; a queued one waits, and keeps its place."""
-    return store.pause(job, versions=versions)
+    return store.pause(job, versions=versions, by=caller)
 
 
 @router.post("/{job}:resume", status_code=202, operation_id="resumeJob", responses=_GOING_ON)
-def resume_job(job: str, store: StoreOf, workers: Workers, versions: SeenVersions) -> JobView:
+def resume_job(job: str, store: StoreOf, workers: Workers, versions: SeenVersions, caller: Caller) -> JobView:
     """Queue a paused job again, at its old place; it goes on from its checkpoint."""
-    return store.resume(job, workers=workers, versions=versions)
+    return store.resume(job, workers=workers, versions=versions, by=caller)
 
 
 @router.post("/{job}:stop", status_code=202, operation_id="stopJob", responses=_ANSWERS)
-def stop_job(job: str, store: StoreOf, versions: SeenVersions) -> JobView:
+def stop_job(job: str, store: StoreOf, versions: SeenVersions, caller: Caller) -> JobView:
     """End a running job as if its budget were spent, with the result that it has by then."""
-    return store.stop(job, versions=versions)
+    return store.stop(job, versions=versions, by=caller)
 
 
 @router.post("/{job}:cancel", status_code=202, operation_id="cancelJob", responses=_ANSWERS)
-def cancel_job(job: str, store: StoreOf, versions: SeenVersions) -> JobView:
+def cancel_job(job: str, store: StoreOf, versions: SeenVersions, caller: Caller) -> JobView:
     """End a job: one that waits at once, a live one as soon as its driver has heard of it."""
-    return store.cancel(job, versions=versions)
+    return store.cancel(job, versions=versions, by=caller)
 
 
 @router.post("/{job}:retry", status_code=202, operation_id="retryJob", responses=_GOING_ON)
-def retry_job(job: str, store: StoreOf, workers: Workers, versions: SeenVersions) -> JobView:
+def retry_job(job: str, store: StoreOf, workers: Workers, versions: SeenVersions, caller: Caller) -> JobView:
     """Queue a failed or cancelled job again; it goes on from its last checkpoint, with all its attempts."""
-    return store.retry(job, workers=workers, versions=versions)
+    return store.retry(job, workers=workers, versions=versions, by=caller)
 
 
 @router.post(
@@ -100,10 +100,15 @@ def retry_job(job: str, store: StoreOf, workers: Workers, versions: SeenVersions
     openapi_extra=body("Budget", example={"seconds": 80}),
 )
 def extend_job(
-    job: str, caps: Annotated[Budget, Depends(bodies.budget)], store: StoreOf, workers: Workers, versions: SeenVersions
+    job: str,
+    caps: Annotated[Budget, Depends(bodies.budget)],
+    store: StoreOf,
+    workers: Workers,
+    versions: SeenVersions,
+    caller: Caller,
 ) -> JobView:
     """Give a job that succeeded a larger budget; `reason` says where each trial goes on from."""
-    return store.extend(job, caps, workers=workers, versions=versions)
+    return store.extend(job, caps, workers=workers, versions=versions, by=caller)
 
 
 @router.post(
@@ -119,6 +124,7 @@ def clone_job(
     store: StoreOf,
     request: Request,
     response: Response,
+    caller: Caller,
     dry_run: Annotated[bool, Query(description="only show what would differ")] = False,
     idempotency_key: IdempotencyKey = None,
 ) -> Cloned:
@@ -126,7 +132,7 @@ def clone_job(
     source = store.job(job).spec
     spec = checked(JobSpec, merged(source.model_dump(mode="json"), changes))
     check(spec, request)
-    made = None if dry_run else store.add_job(spec, idempotency_key=idempotency_key)[0]
+    made = None if dry_run else store.add_job(spec, idempotency_key=idempotency_key, by=caller)[0]
     if made is None:
         response.status_code = 200
     else:

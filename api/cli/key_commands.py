@@ -1,0 +1,135 @@
+"""`wiretune keys`, `me`, `audit`, `page`: who may call the service, and who did."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.table import Table
+
+from api.cli.terminal import AsJson, Key, Url, console, open_client, print_json, read_settings, say
+from service.control.keys import write_private
+from service.wire.access import DEFAULT_PROJECT, IssuedKey, KeyView, Role
+
+app = typer.Typer()
+keys = typer.Typer(no_args_is_help=True, help="Create, list, rotate and revoke API keys.")
+app.add_typer(keys, name="keys")
+
+KeyId = Annotated[str, typer.Argument(metavar="KEY_ID", help="a key's id, as `keys list` shows it")]
+_MAX_DAYS = 36_500
+
+
+@keys.command()
+def create(
+    name: Annotated[str, typer.Argument(help="what the key is for")],
+    role: Annotated[Role, typer.Option(help="each has the permissions of those before it")] = Role.SUBMITTER,
+    owner: Annotated[str | None, typer.Option(help="whose jobs it submits; default: NAME")] = None,
+    project: Annotated[str, typer.Option(help="whose jobs it sees")] = DEFAULT_PROJECT,
+    days: Annotated[float | None, typer.Option(min=0.001, max=_MAX_DAYS, help="how long it opens anything")] = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a key and print its secret, which is shown this once."""
+    expires_at = None if days is None else datetime.now(UTC) + timedelta(days=days)
+    with open_client(url, key) as client:
+        issued = client.create_key(name, owner=owner, role=role, project=project, expires_at=expires_at)
+    _print_issued(issued, as_json=as_json)
+
+
+@keys.command(name="list")
+def list_keys(url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+    """Show your keys, to an admin all of them."""
+    with open_client(url, key) as client:
+        found = client.keys()
+    if as_json:
+        print_json({"keys": [each.model_dump(mode="json") for each in found]})
+        return
+    table = Table("key", "name", "owner", "role", "project", "last used", "state", box=box.SIMPLE)
+    for each in found:
+        used = f"{each.last_used_at:%Y-%m-%d %H:%M}" if each.last_used_at else "never"
+        table.add_row(each.id, each.name, each.owner, each.role, each.project, used, _state(each))
+    console().print(table)
+
+
+@keys.command()
+def rotate(key_id: KeyId, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+    """Give a key another secret and print it; the old one ends at once."""
+    with open_client(url, key) as client:
+        was_local = url is None and key is None and client.me().key == key_id
+        issued = client.rotate_key(key_id)
+    if was_local:  # which this machine's commands, and the next start of the service, read
+        write_private(read_settings().state_dir / "api_key", f"{issued.secret}\n")
+    _print_issued(issued, as_json=as_json)
+
+
+@keys.command()
+def revoke(key_id: KeyId, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+    """End a key, and the sessions of the page that it opened, for ever."""
+    with open_client(url, key) as client:
+        view = client.revoke_key(key_id)
+    if as_json:
+        print_json(view)
+    else:
+        typer.echo(f"{view.id} ({view.name}) is {_state(view)}")
+
+
+@app.command()
+def me(url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+    """Show whom the service takes you for."""
+    with open_client(url, key) as client:
+        found = client.me()
+    if as_json:
+        print_json(found)
+    else:
+        typer.echo(f"{found.name}, {found.role} in project {found.project}, with {found.key or 'an OIDC token'}")
+
+
+@app.command()
+def audit(
+    limit: Annotated[int, typer.Option(min=1, max=500)] = 50,
+    cursor: Annotated[int | None, typer.Option(min=1, help="`next_cursor` of the page before")] = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what users changed, and what their roles did not allow, newest first; for admins."""
+    with open_client(url, key) as client:
+        found = client.audit(limit=limit, cursor=cursor)
+    if as_json:
+        print_json(found)
+        return
+    for each in found.entries:
+        what = f"{each.action} {each.target}".strip()
+        line = f"{each.at:%Y-%m-%d %H:%M:%S}  {what}: {each.outcome}, by {each.name}"
+        say(console(), line + (f" from {each.address}" if each.address else ""))
+    if found.next_cursor is not None:
+        typer.echo(f"older ones: --cursor {found.next_cursor}", err=True)
+
+
+@app.command()
+def page(
+    job: Annotated[str | None, typer.Argument(metavar="JOB", help="a job's id; default: the list")] = None,
+    url: Url = None,
+    key: Key = None,
+) -> None:
+    """Print a link that signs one browser in to the page; good once, for five minutes."""
+    with open_client(url, key) as client:
+        typer.echo(client.sign_in_link(job))
+
+
+def _print_issued(issued: IssuedKey, *, as_json: bool) -> None:
+    if as_json:
+        print_json(issued)
+        return
+    view = issued.key
+    typer.echo(f"{view.id}: {view.role} of project {view.project}, owner {view.owner}; not shown again:", err=True)
+    typer.echo(issued.secret)
+
+
+def _state(key: KeyView) -> str:
+    if key.revoked_at is not None:
+        return f"revoked {key.revoked_at:%Y-%m-%d}"
+    if key.expires_at is None:
+        return "valid"
+    return f"{'expired' if key.expires_at <= datetime.now(UTC) else 'until'} {key.expires_at:%Y-%m-%d}"

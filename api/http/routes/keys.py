@@ -1,0 +1,64 @@
+"""`/v1/keys`, `/v1/me`, `/v1/audit`: who may call, and who called."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Response
+
+from api.http import bodies
+from api.http.auth import Caller, StoreOf, require_key
+from api.http.openapi import HOLDING, ROTATING, body, refusals
+from service.wire.access import AuditPage, IssuedKey, KeyView, Me, NewKey
+
+router = APIRouter(prefix="/v1", tags=["keys"], dependencies=[Depends(require_key)], responses=refusals(*HOLDING))
+
+_EXAMPLE = {"name": "ci", "role": "submitter", "project": "default"}
+
+
+@router.get("/me", operation_id="getMe")
+def get_me(caller: Caller) -> Me:
+    """Return who the caller is, and his role."""
+    return Me(name=caller.name, role=caller.role, project=caller.project, key=caller.key_id)
+
+
+@router.post("/keys", status_code=201, operation_id="createKey", openapi_extra=body("NewKey", example=_EXAMPLE))
+def create_key(
+    new: Annotated[NewKey, Depends(bodies.new_key)], store: StoreOf, caller: Caller, response: Response
+) -> IssuedKey:
+    """Make a key. Its secret is in this answer alone."""
+    issued = store.keyring.create(new, by=caller)
+    response.headers["Location"] = f"/v1/keys/{issued.key.id}"
+    return issued
+
+
+@router.get("/keys", operation_id="listKeys")
+def list_keys(store: StoreOf, caller: Caller) -> tuple[KeyView, ...]:
+    """Return the caller's keys, to an admin all of them; oldest first."""
+    return store.keyring.list(by=caller)
+
+
+@router.get("/keys/{key}", operation_id="getKey")
+def get_key(key: str, store: StoreOf) -> KeyView:
+    """Return one key, without its secret."""
+    return store.keyring.get(key)
+
+
+@router.post("/keys/{key}:rotate", operation_id="rotateKey", responses=refusals(*ROTATING))
+def rotate_key(key: str, store: StoreOf, caller: Caller) -> IssuedKey:
+    """Give a key another secret, which is in this answer alone. The old one and its sessions end at once."""
+    return store.keyring.rotate(key, by=caller)
+
+
+@router.post("/keys/{key}:revoke", operation_id="revokeKey")
+def revoke_key(key: str, store: StoreOf, caller: Caller) -> KeyView:
+    """End a key and its sessions for ever."""
+    return store.keyring.revoke(key, by=caller)
+
+
+@router.get("/audit", operation_id="listAudit")
+def list_audit(
+    store: StoreOf,
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+    cursor: Annotated[int | None, Query(ge=1, lt=2**63, description="`next_cursor` of the page before")] = None,
+) -> AuditPage:
+    """Return what users changed, and what their roles did not allow; newest first."""
+    return store.keyring.audit(limit=limit, cursor=cursor)

@@ -1,0 +1,85 @@
+"""Access rules: who may do what. Pure; the API refuses what is not allowed here.
+
+A key acts in one project. It sees that project's jobs; operators and admins see all jobs.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from service.wire.access import DEFAULT_PROJECT, Role
+
+
+class Action(StrEnum):
+    """A kind of request."""
+
+    READ = "read"
+    CREATE = "create a job"
+    CHANGE = "change this job"
+    READ_KEY = "see this key"
+    CHANGE_KEY = "change this key"
+    CREATE_KEY = "create keys"
+    READ_AUDIT = "read the audit log"
+
+
+class Owned(NamedTuple):
+    """Whose a job or key is; `role` is a key's."""
+
+    owner: str
+    project: str
+    role: Role = Role.VIEWER
+
+
+@dataclass(frozen=True, kw_only=True)
+class Principal:
+    """A caller: a key's owner, a signed-in visitor of the page, or the subject of an OIDC token."""
+
+    name: str
+    role: Role
+    project: str
+    key_id: str | None = None
+    address: str = ""
+
+
+#: Whoever holds the state dir, and calls the store without HTTP.
+LOCAL = Principal(name="first", role=Role.ADMIN, project=DEFAULT_PROJECT)
+
+
+class _Least(NamedTuple):
+    """The least role for what is one's own, for the rest of the project, and for other projects."""
+
+    own: Role
+    project: Role
+    elsewhere: Role
+
+
+RULES = {
+    Action.READ: _Least(Role.VIEWER, Role.VIEWER, Role.OPERATOR),
+    Action.CREATE: _Least(Role.SUBMITTER, Role.SUBMITTER, Role.OPERATOR),
+    Action.CHANGE: _Least(Role.SUBMITTER, Role.OPERATOR, Role.OPERATOR),
+    Action.READ_KEY: _Least(Role.VIEWER, Role.ADMIN, Role.ADMIN),
+    Action.CHANGE_KEY: _Least(Role.VIEWER, Role.ADMIN, Role.ADMIN),
+    Action.CREATE_KEY: _Least(Role.ADMIN, Role.ADMIN, Role.ADMIN),
+    Action.READ_AUDIT: _Least(Role.ADMIN, Role.ADMIN, Role.ADMIN),
+}
+
+
+def may(caller: Principal, action: Action, what: Owned | None = None) -> bool:
+    """Return whether `caller` may do `action` to `what`; None: to nothing that is there yet, or to a list."""
+    return caller.role.rank >= _least(caller, action, what).rank
+
+
+def _least(caller: Principal, action: Action, what: Owned | None) -> Role:
+    least = RULES[action]
+    if what is None:
+        return least.own
+    if what.project != caller.project:
+        return least.elsewhere
+    # A key must not hand out a stronger one, even to its owner: whoever found it would rise.
+    is_own = what.owner == caller.name and what.role.rank <= caller.role.rank
+    return least.own if is_own else least.project
+
+
+def visible_project(caller: Principal) -> str | None:
+    """Return the project whose jobs `caller` sees; None: all of them."""
+    return None if caller.role.rank >= RULES[Action.READ].elsewhere.rank else caller.project

@@ -1,0 +1,50 @@
+"""The audit log: who changed what, from where. Functions of one open session; no secret is ever written."""
+
+from datetime import UTC, datetime
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.control.access import Principal
+from service.control.models import AuditRow
+from service.wire.access import AuditEntry, AuditPage
+
+DONE, REFUSED = "done", "refused"
+
+
+def add(session: Session, by: Principal, action: str, target: str, *, now: float, outcome: str = DONE) -> None:
+    """Write down what `by` did, in the transaction that does it."""
+    session.add(
+        AuditRow(
+            at=now,
+            name=by.name,
+            key_id=by.key_id,
+            address=by.address,
+            action=action,
+            target=target,
+            outcome=outcome,
+        )
+    )
+
+
+def page(session: Session, *, limit: int, cursor: int | None) -> AuditPage:
+    """Return up to `limit` entries, newest first, from behind `cursor`."""
+    query = select(AuditRow).order_by(AuditRow.id.desc()).limit(limit + 1)
+    if cursor is not None:
+        query = query.where(AuditRow.id < cursor)
+    rows = session.scalars(query).all()
+    following = rows[limit - 1].id if len(rows) > limit else None
+    return AuditPage(entries=tuple(_entry(row) for row in rows[:limit]), next_cursor=following)
+
+
+def _entry(row: AuditRow) -> AuditEntry:
+    return AuditEntry(
+        id=row.id,
+        at=datetime.fromtimestamp(row.at, UTC),
+        name=row.name,
+        key=row.key_id,
+        address=row.address,
+        action=row.action,
+        target=row.target,
+        outcome=row.outcome,
+    )

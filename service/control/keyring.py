@@ -1,0 +1,241 @@
+"""Keys of users, and the sessions that browsers open with them. Only digests are stored."""
+
+import secrets
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime
+
+from sqlalchemy import Row, Select, delete, select, update
+from sqlalchemy.orm import Session
+
+from service.control import audit, keys
+from service.control.access import RULES, Action, Owned, Principal
+from service.control.models import ApiKeyRow, SessionRow, SignInCodeRow
+from service.control.writer import Writer
+from service.errors import Forbidden, KeyGone, NotFound, Unauthorized
+from service.wire.access import AuditPage, IssuedKey, KeyView, NewKey, Role, SignInCode
+
+#: A person reads the terminal and opens the link.
+CODE_S = 300.0
+SESSION_S = 12 * 3600.0
+_NOTE_USE_EVERY_S = 60.0
+_HOLDER = select(
+    ApiKeyRow.id, ApiKeyRow.owner, ApiKeyRow.role, ApiKeyRow.project, ApiKeyRow.expires_at, ApiKeyRow.revoked_at
+)
+
+
+class KeyRing:
+    """Makes, finds and ends keys, one-time codes and sessions. Thread-safe.
+
+    Args:
+        reading: gives a session to read with; raises Unavailable.
+        writer: of the same database.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self, reading: Callable[[], AbstractContextManager[Session]], writer: Writer, *, clock: Callable[[], float]
+    ) -> None:
+        self._reading, self._writer, self._clock = reading, writer, clock
+        self._noted: dict[str, float] = {}  # when the use of a key was last written, by its id
+
+    # Keys
+
+    def create(self, new: NewKey, *, by: Principal) -> IssuedKey:
+        """Make a key; its secret is in the answer alone."""
+        secret, now = keys.new_key(), self._clock()
+        row = ApiKeyRow(
+            id=f"key-{secrets.token_hex(6)}",
+            digest=keys.digest(secret),
+            name=new.name,
+            owner=new.owner or new.name,
+            role=new.role.value,
+            project=new.project,
+            created_at=now,
+            created_by=by.name,
+            expires_at=None if new.expires_at is None else new.expires_at.timestamp(),
+        )
+
+        def create(session: Session) -> IssuedKey:
+            session.add(row)
+            audit.add(session, by, "createKey", row.id, now=now)
+            return IssuedKey(key=_view(row), secret=secret)
+
+        return self._writer.write(create)
+
+    def list(self, *, by: Principal) -> tuple[KeyView, ...]:
+        """Return the keys that `by` may see, oldest first."""
+        query = select(ApiKeyRow).order_by(ApiKeyRow.created_at, ApiKeyRow.id)
+        if by.role.rank < RULES[Action.READ_KEY].elsewhere.rank:
+            query = query.where(ApiKeyRow.owner == by.name, ApiKeyRow.project == by.project)
+        with self._reading() as session:
+            views = [_view(row) for row in session.scalars(query)]
+        return tuple(view for view in views if view.role.rank <= by.role.rank)
+
+    def get(self, key_id: str) -> KeyView:
+        """Return one key; raises NotFound."""
+        with self._reading() as session:
+            return _view(_require(session, key_id))
+
+    def owner_of(self, key_id: str) -> Owned:
+        """Return whose key it is; raises NotFound."""
+        key = self.get(key_id)
+        return Owned(key.owner, key.project, key.role)
+
+    def rotate(self, key_id: str, *, by: Principal) -> IssuedKey:
+        """Give the key another secret; the old one, and sessions that it opened, end. Raises KeyGone."""
+        secret = keys.new_key()
+
+        def rotate(session: Session) -> IssuedKey:
+            row, now = _require(session, key_id), self._clock()
+            if (why := _gone(row.expires_at, row.revoked_at, now)) is not None:
+                raise KeyGone(f"key `{key_id}` {why}: create another")
+            row.digest = keys.digest(secret)
+            _end_sessions(session, key_id)
+            audit.add(session, by, "rotateKey", key_id, now=now)
+            return IssuedKey(key=_view(row), secret=secret)
+
+        return self._writer.write(rotate)
+
+    def revoke(self, key_id: str, *, by: Principal) -> KeyView:
+        """End the key, and sessions that it opened, for ever."""
+
+        def revoke(session: Session) -> KeyView:
+            row = _require(session, key_id)
+            if row.revoked_at is None:
+                row.revoked_at = self._clock()
+                _end_sessions(session, key_id)
+                audit.add(session, by, "revokeKey", key_id, now=row.revoked_at)
+            return _view(row)
+
+        return self._writer.write(revoke)
+
+    # Callers
+
+    def holder(self, secret: str) -> Principal:
+        """Return who holds the key; raises Unauthorized."""
+        return self._principal(_HOLDER.where(ApiKeyRow.digest == keys.digest(secret)), what="API key")
+
+    def visitor(self, secret: str) -> Principal:
+        """Return who opened the session; raises Unauthorized."""
+        query = _HOLDER.join(SessionRow, SessionRow.key_id == ApiKeyRow.id)
+        query = query.where(SessionRow.digest == keys.digest(secret), SessionRow.expires_at > self._clock())
+        return self._principal(query, what="session")
+
+    def _principal(self, query: "Select[str, str, str, str, float | None, float | None]", *, what: str) -> Principal:
+        with self._reading() as session:
+            found = session.execute(query).one_or_none()
+        if found is None:
+            raise Unauthorized(f"this {what} is not known here")
+        if (why := _gone(found.expires_at, found.revoked_at, self._clock())) is not None:
+            raise Unauthorized(f"key `{found.id}` {why}")
+        self._note_use(found.id)
+        return _principal_of(found)
+
+    def _note_use(self, key_id: str) -> None:
+        """Have the time of use written, once a minute; a request neither waits for that nor fails with it."""
+        now = self._clock()
+        if now - self._noted.get(key_id, 0.0) < _NOTE_USE_EVERY_S:
+            return
+        self._noted[key_id] = now
+        statement = update(ApiKeyRow).where(ApiKeyRow.id == key_id).values(last_used_at=now)
+        self._writer.post(lambda session: session.execute(statement))
+
+    # Sessions
+
+    def add_code(self, *, by: Principal) -> SignInCode:
+        """Return a code that opens one session for the holder of `by`'s key. Raises Forbidden where he has none."""
+        if by.key_id is None:
+            raise Forbidden("only the holder of a key signs in to the page; an OIDC token is sent with every request")
+        code, now = secrets.token_urlsafe(24), self._clock()
+        row = SignInCodeRow(digest=keys.digest(code), key_id=by.key_id, expires_at=now + CODE_S)
+
+        def add(session: Session) -> None:
+            for table in (SignInCodeRow, SessionRow):
+                session.execute(delete(table).where(table.expires_at <= now))
+            session.add(row)
+
+        self._writer.write(add)
+        return SignInCode(code=code, expires_at=_moment(now + CODE_S))
+
+    def open_session(self, code: str, *, address: str) -> str:
+        """Use up a code and return a session's secret; raises Unauthorized."""
+        secret = secrets.token_urlsafe(32)
+
+        def open_session(session: Session) -> str:
+            now = self._clock()
+            used = delete(SignInCodeRow).where(
+                SignInCodeRow.digest == keys.digest(code), SignInCodeRow.expires_at > now
+            )
+            key_id = session.scalar(used.returning(SignInCodeRow.key_id))
+            if key_id is None:
+                raise Unauthorized("this code was used, or is too old: ask for another with `wiretune page`")
+            session.add(SessionRow(digest=keys.digest(secret), key_id=key_id, expires_at=now + SESSION_S))
+            holder = session.execute(_HOLDER.where(ApiKeyRow.id == key_id)).one()
+            audit.add(session, _principal_of(holder, address=address), "createSession", key_id, now=now)
+            return secret
+
+        return self._writer.write(open_session)
+
+    def close_session(self, secret: str) -> None:
+        """End a session; nothing if there is none."""
+        statement = delete(SessionRow).where(SessionRow.digest == keys.digest(secret))
+        self._writer.write(lambda session: session.execute(statement))
+
+    # The audit log
+
+    def note_refusal(self, action: str, target: str, *, by: Principal) -> None:
+        """Have it written that the role of `by` did not allow `action`; the answer does not wait for that."""
+        now = self._clock()
+        self._writer.post(lambda session: audit.add(session, by, action, target, now=now, outcome=audit.REFUSED))
+
+    def audit(self, *, limit: int, cursor: int | None = None) -> AuditPage:
+        """Return a page of the audit log, newest first."""
+        with self._reading() as session:
+            return audit.page(session, limit=limit, cursor=cursor)
+
+
+def _require(session: Session, key_id: str) -> ApiKeyRow:
+    row = session.get(ApiKeyRow, key_id)
+    if row is None:
+        raise NotFound(f"there is no key `{key_id}`")
+    return row
+
+
+def _end_sessions(session: Session, key_id: str) -> None:
+    for table in (SignInCodeRow, SessionRow):
+        session.execute(delete(table).where(table.key_id == key_id))
+
+
+def _gone(expires_at: float | None, revoked_at: float | None, now: float) -> str | None:
+    """Return why a key opens nothing any more; None: it does."""
+    if revoked_at is not None:
+        return "was revoked"
+    return "has expired" if expires_at is not None and expires_at <= now else None
+
+
+def _principal_of(row: "Row[str, str, str, str, float | None, float | None]", *, address: str = "") -> Principal:
+    return Principal(name=row.owner, role=Role(row.role), project=row.project, key_id=row.id, address=address)
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def _moment_or_none(seconds: float | None) -> datetime | None:
+    return None if seconds is None else _moment(seconds)
+
+
+def _view(row: ApiKeyRow) -> KeyView:
+    return KeyView(
+        id=row.id,
+        name=row.name,
+        owner=row.owner,
+        role=Role(row.role),
+        project=row.project,
+        created_by=row.created_by,
+        created_at=_moment(row.created_at),
+        expires_at=_moment_or_none(row.expires_at),
+        revoked_at=_moment_or_none(row.revoked_at),
+        last_used_at=_moment_or_none(row.last_used_at),
+    )

@@ -1,0 +1,105 @@
+"""Keys, roles and the audit log as users see them."""
+
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import AfterValidator, AwareDatetime, Field
+
+from service.wire.views import View
+
+DEFAULT_PROJECT = "default"
+#: Of keys, owners and projects.
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@:+-]{0,79}$")]
+
+
+class Role(StrEnum):
+    """Permissions of a caller; each role has those of the roles before it."""
+
+    VIEWER = "viewer"
+    SUBMITTER = "submitter"
+    OPERATOR = "operator"
+    ADMIN = "admin"
+
+    @property
+    def rank(self) -> int:
+        """Return the role's place, the least powerful first."""
+        return list(Role).index(self)
+
+
+def _to_come(moment: datetime) -> datetime:
+    if moment <= datetime.now(UTC):
+        raise ValueError(f"must be in the future, got {moment.isoformat()}")
+    return moment
+
+
+class NewKey(View):
+    """A key to be made."""
+
+    name: Name = Field(description="what the key is for")
+    owner: Name | None = Field(None, description="whose jobs are submitted with it; null: as `name`")
+    role: Role = Role.SUBMITTER
+    project: Name = Field(DEFAULT_PROJECT, description="whose jobs it sees")
+    expires_at: Annotated[AwareDatetime, AfterValidator(_to_come)] | None = None
+
+
+class KeyView(View):
+    """A key without its secret."""
+
+    id: str
+    name: str
+    owner: str
+    role: Role
+    project: str
+    created_by: str
+    created_at: datetime
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    last_used_at: datetime | None = Field(description="to the minute")
+
+
+class IssuedKey(View):
+    """A key with its secret, which is shown this once."""
+
+    key: KeyView
+    secret: str
+
+
+class Me(View):
+    """The caller, as the service knows him."""
+
+    name: str
+    role: Role
+    project: str
+    key: str | None = Field(description="the id of his key; null: he came with an OIDC token")
+
+
+class SignInCode(View):
+    """A code that opens one session in a browser."""
+
+    code: str
+    expires_at: datetime
+
+
+class SignIn(View):
+    """The body of `POST /v1/sessions`."""
+
+    code: str = Field(pattern=r"^[A-Za-z0-9_-]{1,200}$")
+
+
+class AuditEntry(View):
+    """A change that a user made, or that his role did not allow."""
+
+    id: int
+    at: datetime
+    name: str = Field(description="who")
+    key: str | None
+    address: str = Field(description="from where; empty: on the service's own machine, without HTTP")
+    action: str = Field(description="the operation, as this document names it; a clone is a `createJob`")
+    target: str = Field(description="the job's or the key's id")
+    outcome: str = Field(description="done, or refused")
+
+
+class AuditPage(View):
+    entries: tuple[AuditEntry, ...]
+    next_cursor: int | None = None

@@ -1,0 +1,258 @@
+"""Keys over HTTP and from a terminal, limits, and signing in to the page."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from typer.testing import CliRunner
+
+from api.cli import main
+from api.client import ApiError, Client
+from api.http.app import create_app
+from api.http.limits import FAILURES_PER_MINUTE
+from service.control.access import LOCAL
+from service.control.store import Store
+from service.wire.access import NewKey, Role
+from tests.api.chromium import HOW_TO_GET_ONE, Tab, find_chromium
+
+OURS = {"Sec-Fetch-Site": "same-origin"}
+
+
+def test_a_key_is_made_listed_rotated_and_revoked(http: TestClient) -> None:
+    made = http.post("/v1/keys", json={"name": "ci", "role": "viewer", "project": "red"})
+    key = made.json()["key"]
+    rotated = http.post(f"/v1/keys/{key['id']}:rotate").json()
+    revoked = http.post(f"/v1/keys/{key['id']}:revoke").json()
+
+    assert (made.status_code, made.headers["location"]) == (201, f"/v1/keys/{key['id']}")
+    assert (key["owner"], key["role"], key["project"], key["created_by"]) == ("ci", "viewer", "red", "test")
+    assert rotated["secret"] != made.json()["secret"]
+    assert revoked["revoked_at"] is not None
+    assert http.get(f"/v1/keys/{key['id']}").json() == revoked
+    assert [each["name"] for each in http.get("/v1/keys").json()] == ["test", "ci"]
+    assert "secret" not in http.get("/v1/keys").text
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        ({}, "/name"),
+        ({"name": "-rf"}, "/name"),
+        ({"name": "a", "role": "boss"}, "/role"),
+        ({"name": "a", "project": "x" * 81}, "/project"),
+        ({"name": "a", "expires_at": "2020-01-01T00:00:00Z"}, "/expires_at"),
+        ({"name": "a", "expires_at": "2990-01-01T00:00:00"}, "/expires_at"),
+        ({"name": "a", "digest": "x"}, "/digest"),
+    ],
+)
+def test_a_key_that_cannot_be_is_refused_with_its_pointer(http: TestClient, body: dict[str, Any], pointer: str) -> None:
+    answer = http.post("/v1/keys", json=body)
+
+    assert answer.status_code == 422
+    assert [error["pointer"] for error in answer.json()["errors"]] == [pointer]
+
+
+def test_a_caller_is_told_who_he_is(http: TestClient, store: Store) -> None:
+    issued = store.keyring.create(NewKey(name="ci", owner="anna", role=Role.VIEWER), by=LOCAL)
+
+    me = http.get("/v1/me", headers={"Authorization": f"Bearer {issued.secret}"}).json()
+
+    assert me == {"name": "anna", "role": "viewer", "project": "default", "key": issued.key.id}
+
+
+def test_wrong_keys_of_one_address_are_told_to_wait_and_a_right_one_from_there_is_let_in(
+    anonymous: TestClient, key: str
+) -> None:
+    def status(given: str) -> int:
+        return anonymous.get("/v1/jobs", headers={"Authorization": f"Bearer {given}"}).status_code
+
+    answers = [status(f"wt_{number}") for number in range(FAILURES_PER_MINUTE)]
+    last = anonymous.get("/v1/jobs", headers={"Authorization": "Bearer wt_another"})
+
+    assert set(answers) == {401}
+    assert (last.status_code, last.json()["type"]) == (429, "/problems/too-many-requests")
+    assert 1 <= int(last.headers["retry-after"]) <= 60
+    assert status(key) == 200
+
+
+def test_a_key_has_a_limit_of_its_own(store: Store) -> None:
+    store.settings = store.settings.model_copy(update={"requests_per_minute": 3})
+    api = TestClient(create_app(store))
+    one, two = ({"Authorization": f"Bearer {store.add_key(name)}"} for name in ("one", "two"))
+
+    answers = [api.get("/v1/jobs", headers=one) for _ in range(5)]
+
+    assert [answer.status_code for answer in answers][-1] == 429  # a window may end between them
+    assert sum(answer.status_code == 200 for answer in answers) >= 3
+    assert "retry-after" in answers[-1].headers
+    assert api.get("/v1/jobs", headers=two).status_code == 200
+
+
+def sign_in(anonymous: TestClient, key: str) -> Any:
+    code = anonymous.post("/v1/sign-in-codes", headers={"Authorization": f"Bearer {key}"}).json()["code"]
+    return anonymous.post("/v1/sessions", json={"code": code}, headers=OURS)
+
+
+def test_a_code_becomes_a_cookie_that_scripts_and_other_sites_do_not_get(anonymous: TestClient, key: str) -> None:
+    opened = sign_in(anonymous, key)
+    seen = anonymous.get("/v1/me")
+
+    assert opened.status_code == 204
+    cookie = opened.headers["set-cookie"]
+    assert "HttpOnly" in cookie and "SameSite=strict" in cookie and "Path=/" in cookie and "Secure" not in cookie
+    assert key not in cookie
+    assert seen.json()["name"] == "test"
+
+
+def test_over_tls_the_cookie_is_for_tls_alone(store: Store, key: str) -> None:
+    secure = TestClient(create_app(store), base_url="https://tune.example")
+
+    assert "Secure" in sign_in(secure, key).headers["set-cookie"]
+    assert secure.get("/v1/me").status_code == 200
+
+
+def test_a_code_is_good_once_and_a_wrong_one_counts_as_a_wrong_key(anonymous: TestClient, key: str) -> None:
+    code = anonymous.post("/v1/sign-in-codes", headers={"Authorization": f"Bearer {key}"}).json()["code"]
+
+    answers = [
+        anonymous.post("/v1/sessions", json={"code": code}, headers=OURS) for _ in range(FAILURES_PER_MINUTE + 2)
+    ]
+
+    assert [answer.status_code for answer in answers] == [204, *[401] * FAILURES_PER_MINUTE, 429]
+
+
+@pytest.mark.parametrize(
+    ("headers", "passes"),
+    [
+        ({"Sec-Fetch-Site": "same-origin"}, True),
+        ({"Origin": "http://testserver"}, True),
+        ({"Sec-Fetch-Site": "same-site", "Origin": "http://testserver:3000"}, False),  # another port of this machine
+        ({"Sec-Fetch-Site": "cross-site", "Origin": "http://testserver"}, False),
+        ({"Sec-Fetch-Site": "none"}, False),
+        ({"Origin": "http://evil.example"}, False),
+        ({"Origin": "null"}, False),
+        ({}, False),
+    ],
+)
+def test_a_cookie_changes_nothing_for_another_sites_page(
+    anonymous: TestClient, key: str, store: Store, headers: dict[str, str], passes: bool
+) -> None:
+    sign_in(anonymous, key)
+
+    answer = anonymous.post("/v1/keys", json={"name": "stolen"}, headers=headers)
+
+    assert answer.status_code == (201 if passes else 403), answer.text
+    assert ("stolen" in [view.name for view in store.keyring.list(by=LOCAL)]) is passes
+
+
+@pytest.mark.parametrize("host", ["", "a:bc", "[", "[::1]", "a:99999999", "a:²", "a;b=c:1"])
+def test_a_host_that_makes_no_sense_is_answered(anonymous: TestClient, key: str, host: str) -> None:
+    headers = {"Host": host.encode(), "Origin": f"http://{host}".encode(), "Cookie": b"wiretune-80=x"}
+    signed = headers | {"Authorization": f"Bearer {key}".encode()}
+    code = anonymous.post("/v1/sign-in-codes", headers=signed).json()["code"]
+
+    assert anonymous.get("/v1/jobs", headers=headers).status_code == 401
+    assert anonymous.post("/v1/sessions", json={"code": code}, headers=headers).status_code in (204, 403)
+
+
+def test_another_sites_page_signs_nobody_in(anonymous: TestClient, key: str) -> None:
+    code = anonymous.post("/v1/sign-in-codes", headers={"Authorization": f"Bearer {key}"}).json()["code"]
+
+    answer = anonymous.post("/v1/sessions", json={"code": code}, headers={"Sec-Fetch-Site": "cross-site"})
+
+    assert answer.status_code == 403 and "set-cookie" not in answer.headers
+
+
+def test_signing_out_ends_the_session_on_the_service_too(anonymous: TestClient, key: str) -> None:
+    sign_in(anonymous, key)
+    kept = dict(anonymous.cookies)
+
+    left = anonymous.delete("/v1/sessions", headers=OURS)
+    anonymous.cookies.update(kept)
+
+    assert left.status_code == 204
+    assert anonymous.get("/v1/me").status_code == 401
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(main.app, list(arguments))
+    assert result.exit_code == 0, result.stderr
+    return result.stdout
+
+
+@pytest.fixture
+def at(live_url: str, key: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("WIRETUNE_URL", live_url)
+    monkeypatch.setenv("WIRETUNE_API_KEY", key)
+    return live_url
+
+
+def test_keys_from_a_terminal(at: str) -> None:
+    secret = run("keys", "create", "ci", "--owner", "anna", "--role", "viewer", "--days", "7").strip()
+    with Client(at, secret) as anna:
+        key_id = anna.me().key
+        assert key_id is not None
+        with pytest.raises(ApiError, match="viewer, may not create keys"):
+            anna.create_key("more")
+        assert "anna, viewer in project default" in run("me", "--key", secret)
+        rotated = json.loads(run("keys", "rotate", key_id, "--key", secret, "--json"))["secret"]
+        with pytest.raises(ApiError, match="401"):
+            anna.me()
+    listed = run("keys", "list")
+    revoked = run("keys", "revoke", key_id)
+    logged = run("audit")
+
+    assert rotated not in listed and "until 2" in listed
+    assert f"{key_id} (ci) is revoked" in revoked
+    assert f"revokeKey {key_id}: done, by test from 127.0.0.1" in logged.splitlines()[0]
+    assert secret not in logged and rotated not in logged
+
+
+def test_a_page_of_the_audit_log_says_where_the_next_begins(at: str) -> None:
+    run("keys", "create", "ci")
+
+    page = json.loads(run("audit", "--limit", "1", "--json"))
+
+    assert [each["action"] for each in page["entries"]] == ["createKey"]
+    assert (
+        json.loads(run("audit", "--cursor", str(page["next_cursor"]), "--json"))["entries"][0]["action"] == "createKey"
+    )
+
+
+def test_the_link_to_the_page_holds_no_key(at: str, key: str) -> None:
+    links = [run("page").strip(), run("page", "job-1").strip()]
+
+    assert re.fullmatch(re.escape(at) + r"/#code=[\w-]{32}", links[0])
+    assert re.fullmatch(re.escape(at) + r"/\?job=job-1#code=[\w-]{32}", links[1])
+    assert not [link for link in links if key in link]
+
+
+@pytest.mark.long
+def test_a_person_signs_in_with_the_link_comes_back_and_signs_out(
+    live_url: str, client: Client, key: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    program = find_chromium()
+    if program is None:
+        pytest.skip(HOW_TO_GET_ONE)
+    with Tab(program, tmp_path_factory.mktemp("profile")) as tab:
+        link = client.sign_in_link()
+        tab.open(link)
+        tab.wait_for("document.querySelector('.empty') !== null")
+        assert tab.value_of("location.href") == f"{live_url}/"
+        assert tab.value_of("document.cookie + sessionStorage.length + localStorage.length") == "00"
+
+        tab.open("about:blank")
+        tab.wait_for("location.href === 'about:blank'")
+        tab.open(link)  # used, but there is a session
+        tab.wait_for("document.querySelector('.empty') !== null")
+
+        tab.value_of("document.getElementById('sign-out').click()")
+        tab.wait_for("document.getElementById('key') !== null")
+        tab.value_of(f"document.getElementById('key').value = '{key}x'")
+        tab.value_of("document.querySelector('form button').click()")
+        tab.wait_for("document.querySelector('form .refused').textContent.includes('not known')")
+        tab.value_of(f"document.getElementById('key').value = '{key}'")
+        tab.value_of("document.querySelector('form button').click()")
+        tab.wait_for("document.querySelector('.empty') !== null")

@@ -1,0 +1,220 @@
+"""Tokens of an OpenID Connect issuer: a real one, over HTTP on this machine."""
+
+import base64
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from joserfc import jwt
+from joserfc.jwk import ECKey, OctKey, RSAKey
+
+from api.http.app import create_app
+from api.http.oidc import MAX_AGE_S, MIN_AGE_S, REFRESH_S, Issuer
+from service.control.store import Store
+from service.errors import Unauthorized, Unavailable
+from service.settings import Settings
+
+RSA = RSAKey.generate_key(2048, {"kid": "rsa"})
+EC = ECKey.generate_key("P-256", {"kid": "ec"})
+STRANGER = RSAKey.generate_key(2048, {"kid": "rsa"})
+ROLES = {"staff": "submitter", "root": "admin", "guests": "viewer"}
+
+
+class Server(ThreadingHTTPServer):
+    """The issuer's two documents, and how often they were asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Documents)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        self.keys: list[Any] = [RSA, EC]
+        self.says = {"issuer": self.url, "jwks_uri": f"{self.url}/keys"}
+        self.asked = 0
+
+
+class _Documents(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        is_keys = self.path == "/keys"
+        self.server.asked += is_keys
+        content = {"keys": [key.as_dict(private=False) for key in self.server.keys]} if is_keys else self.server.says
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(content).encode())
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def settings(settings: Settings, server: Server) -> Settings:
+    named = {"oidc_issuer": server.url, "oidc_audience": "wiretune", "oidc_roles": ROLES}
+    return Settings(**named, oidc_project_claim="team")  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def ask(store: Store) -> Callable[[str], Any]:
+    api = TestClient(create_app(store))
+    return lambda token: api.get("/v1/me", headers={"Authorization": f"Bearer {token}"})
+
+
+def token(server: Server, key: Any = RSA, algorithm: str = "RS256", **changes: Any) -> str:
+    claims = {
+        "iss": server.url, "aud": "wiretune", "sub": "anna", "exp": int(time.time()) + 300, "groups": ["staff"],
+        "team": "red",
+    }  # fmt: skip
+    given = {name: value for name, value in (claims | changes).items() if value is not None}
+    return jwt.encode({"alg": algorithm, "kid": key.kid or "x"}, given, key, algorithms=[algorithm])
+
+
+@pytest.mark.parametrize(("key", "algorithm"), [(RSA, "RS256"), (EC, "ES256")])
+def test_a_token_brings_its_subject_with_role_and_project(
+    server: Server, ask: Callable[[str], Any], key: Any, algorithm: str
+) -> None:
+    answer = ask(token(server, key, algorithm, aud=["another", "wiretune"], groups=["guests", "staff", "cooks"]))
+
+    assert answer.json() == {"name": "oidc:anna", "role": "submitter", "project": "red", "key": None}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"iss": "https://other.example"},
+        {"iss": None},
+        {"aud": "another"},
+        {"aud": None},
+        {"exp": 1},
+        {"exp": None},
+        {"exp": "soon"},
+        {"nbf": 4_000_000_000},
+        {"sub": None},
+        {"key": STRANGER},
+        {"key": RSA, "algorithm": "RS512"},
+        {"key": OctKey.import_key("secret" * 8, {"kid": "rsa"}), "algorithm": "HS256"},
+    ],
+    ids=str,
+)
+def test_a_token_that_is_not_good_here_is_refused(
+    server: Server, ask: Callable[[str], Any], changes: dict[str, Any]
+) -> None:
+    answer = ask(token(server, **changes))
+
+    assert (answer.status_code, answer.json()["type"]) == (401, "/problems/unauthorized")
+
+
+def test_a_token_without_a_signature_is_refused(server: Server, ask: Callable[[str], Any]) -> None:
+    head, claims, _ = token(server).split(".")
+    unsigned = "eyJhbGciOiJub25lIn0"  # {"alg":"none"}
+
+    answers = [ask(text) for text in (f"{unsigned}.{claims}.", f"{head}.{claims}.", f"{head}.{claims}", "a.b.c", "x")]
+
+    assert {answer.status_code for answer in answers} == {401}
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        *(b"[" * 60_000, b"[]", b"{}", b"1", b"\xff"),
+        b'{"alg": []}',
+        b'{"alg": "RS256", "kid": {}}',
+        b'{"alg": "RS256", "kid": "ec"}',
+        b'{"alg": "RS256", "crit": ["x"]}',
+        b'{"alg": "RS256", "b64": false}',
+        b'{"alg": "RS256", "jku": "http://127.0.0.1:9/"}',
+    ],
+    ids=lambda head: str(head[:30]),
+)
+def test_a_token_whose_head_makes_no_sense_is_refused(server: Server, ask: Callable[[str], Any], head: bytes) -> None:
+    _, claims, signature = token(server).split(".")
+
+    answer = ask(f"{base64.urlsafe_b64encode(head).decode().rstrip('=')}.{claims}.{signature}")
+
+    assert answer.status_code == 401, answer.text
+
+
+@pytest.mark.parametrize("changes", [{"groups": ["cooks"]}, {"groups": None}, {"team": None}, {"team": 7}], ids=str)
+def test_a_subject_without_a_role_or_a_project_may_do_nothing(
+    server: Server, ask: Callable[[str], Any], changes: dict[str, Any]
+) -> None:
+    answer = ask(token(server, **changes))
+
+    assert (answer.status_code, answer.json()["type"]) == (403, "/problems/forbidden")
+
+
+def test_keys_of_the_service_are_good_beside_tokens(store: Store, ask: Callable[[str], Any], server: Server) -> None:
+    assert ask(store.add_key("test")).json()["name"] == "test"
+    assert server.asked == 0
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def issuer(settings: Settings, clock: Clock) -> Issuer:
+    return Issuer(settings, clock=clock)
+
+
+def test_the_issuer_is_asked_once_for_many_tokens_and_again_after_a_while(
+    server: Server, issuer: Issuer, clock: Clock
+) -> None:
+    for _ in range(20):
+        issuer.principal(token(server))
+    assert server.asked == 1
+
+    clock.now += REFRESH_S
+    issuer.principal(token(server))
+
+    assert server.asked == 2
+
+
+def test_a_new_key_of_the_issuer_is_fetched_and_a_flood_of_unknown_ones_is_not(
+    server: Server, issuer: Issuer, clock: Clock
+) -> None:
+    issuer.principal(token(server))
+    fresh = RSAKey.generate_key(2048, {"kid": "new"})
+    server.keys.append(fresh)
+    clock.now += MIN_AGE_S
+    assert issuer.principal(token(server, fresh)).name == "oidc:anna"
+
+    unknown = RSAKey.generate_key(2048, {"kid": "unknown"})
+    for _ in range(20):
+        with pytest.raises(Unauthorized):
+            issuer.principal(token(server, unknown))
+
+    assert server.asked == 2
+
+
+def test_the_keys_outlive_an_outage_of_the_issuer_for_an_hour(server: Server, issuer: Issuer, clock: Clock) -> None:
+    issuer.principal(token(server))
+    server.says["issuer"] = "https://somebody.else"
+
+    clock.now = MAX_AGE_S - 1
+    assert issuer.principal(token(server)).name == "oidc:anna"
+
+    clock.now = MAX_AGE_S + MIN_AGE_S
+    with pytest.raises(Unavailable, match="calls itself"):
+        issuer.principal(token(server))
