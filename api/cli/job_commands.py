@@ -29,7 +29,7 @@ from api.cli.terminal import (
     require_writable,
 )
 from api.cli.watch import where_it_is
-from api.client import PATIENCE_S, ApiError, Client, Unreachable, is_passing
+from api.client import ApiError, Client
 from service.job.advice import advice
 from service.job.states import TERMINAL, JobState
 from service.wire.views import JobView, Validated
@@ -61,19 +61,12 @@ def follow_log(client: Client, job_id: str, number: int | None) -> Iterator[byte
 
 
 def _piece(client: Client, job_id: str, attempt: int, *, offset: int, may_be_missing: bool) -> bytes:
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            return client.logs(job_id, attempt=attempt or None, offset=offset)
-        except ApiError as error:
-            if error.status == 404 and may_be_missing:
-                return b""
-            if not is_passing(error) or time.monotonic() > deadline:
-                raise
-        except Unreachable:
-            if time.monotonic() > deadline:
-                raise
-        time.sleep(POLL_S)
+    try:
+        return client.logs(job_id, attempt=attempt or None, offset=offset)
+    except ApiError as error:
+        if error.status == 404 and may_be_missing:
+            return b""
+        raise
 
 
 app = typer.Typer()
@@ -84,7 +77,7 @@ def submit(job: JobFile, url: Url = None, key: Key = None, as_json: AsJson = Fal
     """Queue a job and return at once; prints its id."""
     spec = read_job(job)
     with open_client(url, key) as client:
-        made = client.submit(spec)
+        made = client.submit(spec).view
     print_advice(made.advice)
     if as_json:
         print_json(made)
@@ -130,7 +123,7 @@ def list_jobs(
 def show(job: JobId, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
     """Show a job: where it is and why, its schedules, its bill, its arms over the seeds."""
     with open_client(url, key) as client:
-        view = client.job(job)
+        view = client.job(job).view
         found = report.result(client, view)
     if as_json:
         print_json(found)
