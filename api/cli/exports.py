@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -13,6 +14,7 @@ import typer
 
 from api.cli.terminal import STANDARD, fail
 from api.client import ApiError, Client
+from api.exporters.runs import Begin
 from api.tables import write_parquet
 from service.control.storage import WEIGHTS
 
@@ -23,6 +25,12 @@ class What(StrEnum):
     WEIGHTS = "weights"
     REPORT = "report"
     ALL = "all"
+
+
+class Tracker(StrEnum):
+    TENSORBOARD = "tensorboard"
+    MLFLOW = "mlflow"
+    WANDB = "wandb"
 
 
 #: Where each goes by default; everything goes to a folder of the job's name.
@@ -79,6 +87,15 @@ def write_all(client: Client, chosen: Selection, folder: Path) -> Iterator[Writt
                 if error.status != 404:  # a trial that has not got so far leaves nothing here
                     raise
                 typer.echo(f"left out the {what} of {trial.arm}, seed {trial.seed}: {error.detail}", err=True)
+
+
+def tracker(chosen: Tracker, out: Path) -> Begin:
+    """Return what begins a run of the tracker in the folder `out`; exits with 2 where the tracker is not installed."""
+    try:
+        begin: Begin = import_module(f"api.exporters.{chosen}").into(out)
+    except ModuleNotFoundError as error:
+        fail(f"{chosen} is not installed ({error}): pip install 'wiretune[export]'")
+    return begin
 
 
 @contextmanager

@@ -30,6 +30,7 @@ from api.cli.terminal import (
 )
 from api.cli.watch import where_it_is
 from api.client import ApiError, Client
+from api.exporters import runs
 from service.job.advice import advice
 from service.job.states import TERMINAL, JobState
 from service.wire.views import JobView, Validated
@@ -216,11 +217,30 @@ def export(
             help="where to write it; `-`: standard output; metrics to a name in .parquet are Parquet, else CSV"
         ),
     ] = None,
+    tracker: Annotated[
+        exports.Tracker | None, typer.Option("--to", help="write every point and the bill for this tracker instead")
+    ] = None,
+    is_followed: Annotated[
+        bool, typer.Option("--follow", "-f", help="with --to: write what comes, until the job is over")
+    ] = False,
     url: Url = None,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
     """Write results to files: the learned schedule, for any training script; every metric; weights; the report."""
+    if tracker is not None:
+        if what is not What.SCHEDULE:
+            fail(f"--to writes every point and the bill, so leave out --what {what}")
+        begin = exports.tracker(tracker, out or Path(tracker))
+        with open_client(url, key) as client:
+            for run in runs.export(client, job, begin, arm=arm, seed=seed, follow=is_followed):
+                if as_json:
+                    print_json({"job": job, **run._asdict()}, indent=None)
+                else:
+                    typer.echo(f"wrote {run.place}: {run.content}")
+        return
+    if is_followed:
+        fail("--follow is for a tracker; name it with --to")
     if what is What.REPORT and (arm is not None or seed is not None):
         fail("a report is of the whole job; leave out --arm and --seed, or export --what schedule, metrics or weights")
     out = out or Path(DEFAULT_NAMES.get(what, job))
