@@ -33,7 +33,7 @@ Trial = tuple[str, int]  # arm, seed
 
 @dataclass(frozen=True)
 class Subject:
-    """What a run is of: a trial of a job."""
+    """The subject of a run: a trial of a job."""
 
     job: JobView
     arm: str

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from api import client as client_module
+from api import client as client_module, display
 from api.client import ApiError, AsyncClient, Client
 from api.jobs import Job
 from search.schedule import Schedule
@@ -69,25 +69,19 @@ def test_a_frame_of_everything_names_each_series(finished: Job) -> None:
     assert dict(frame["name"].value_counts()) == {"loss": 200, "validation_loss": 10}
 
 
-def test_an_unknown_name_is_answered_with_the_known_ones(finished: Job) -> None:
+def test_a_figure_has_a_line_for_each_trial(finished: Job) -> None:
+    over_time, over_steps = finished.plot("loss"), finished.plot("loss", x="step")
+
+    assert [line.name for line in over_time.data] == ["tuned", "dense"]
+    assert (over_time.data[0].x[-1], over_steps.data[0].x[-1]) == (0.05 * 199, 199)
+    assert len(over_time.data[0].y) == 200
+    assert [each.layout.xaxis.title.text for each in (over_time, over_steps)] == ["training seconds", "step"]
+    assert over_time.layout.yaxis.title.text == "loss"
+
+
+def test_what_there_is_not_is_answered_with_what_there_is(finished: Job) -> None:
     with pytest.raises(ValueError, match=r"`name` must be one of loss, validation_loss, got 'f1'"):
         finished.frame("f1")
-
-
-def test_a_job_without_points_has_a_frame_without_rows(client: Client, job: JobSpec) -> None:
-    assert len(client.submit(job).frame("loss")) == 0
-
-
-@pytest.mark.parametrize(("x", "title", "last"), [("seconds", "training seconds", 0.05 * 199), ("step", "step", 199)])
-def test_a_figure_has_a_line_for_each_trial(finished: Job, x: Any, title: str, last: float) -> None:
-    figure = finished.plot("loss", x=x)
-
-    assert [line.name for line in figure.data] == ["tuned", "dense"]
-    assert figure.data[0].x[-1] == last and len(figure.data[0].y) == 200
-    assert (figure.layout.xaxis.title.text, figure.layout.yaxis.title.text) == (title, "loss")
-
-
-def test_a_figure_over_something_else_is_refused(finished: Job) -> None:
     with pytest.raises(ValueError, match="`x` must be seconds or step, got 'bytes'"):
         finished.plot(x="bytes")  # type: ignore[arg-type]
 
@@ -133,10 +127,10 @@ def test_a_notebook_is_shown_one_output_that_changes(
     assert "<td>tuned</td><td>completed</td><td>200</td>" in shown[-1]
 
 
-def test_a_name_is_text_in_a_notebook(client: Client, job: JobSpec) -> None:
-    made = client.submit(job.model_copy(update={"name": "<script>"}))
+def test_a_name_is_text_in_a_notebook(store: Store, job: JobSpec) -> None:
+    view, _ = store.add_job(job.model_copy(update={"name": "<script>"}))
 
-    assert "&lt;script&gt;" in made._repr_html_() and "<script>" not in made._repr_html_()
+    assert "&lt;script&gt;" in display.html(view, ()) and "<script>" not in display.html(view, ())
 
 
 def test_every_job_comes_page_by_page(client: Client, job: JobSpec, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,8 +142,11 @@ def test_every_job_comes_page_by_page(client: Client, job: JobSpec, monkeypatch:
     assert [each.id for each in client.iter_jobs(state=JobState.CANCELLED)] == made[:1]
 
 
-def test_help_shows_the_parameters_of_a_call(client: Client, finished: Job) -> None:
-    parameters = [list(inspect.signature(each).parameters) for each in (client.trials, client.methods, finished.trials)]
+def test_help_shows_the_parameters_of_a_call(store: Store, job: JobSpec) -> None:
+    client = Client("http://127.0.0.1", "wt_any")
+    handle = Job(client, store.add_job(job)[0])
+
+    parameters = [list(inspect.signature(each).parameters) for each in (client.trials, client.methods, handle.trials)]
 
     assert parameters == [["job_id"], ["name", "workload", "shapes", "workers"], []]
     assert inspect.getdoc(client.trials) == "Return the job's trials, in its order."
