@@ -82,15 +82,7 @@ def may_repeat(call: Call[Any], error: ApiError | Unreachable) -> bool:
 
 
 class _Connection:
-    """The state that both clients share.
-
-    Args:
-        url: e.g. `http://127.0.0.1:8470`.
-        key: an API key, `wt_...`.
-        timeout_s: of one request.
-        retry_s: how long a call is made again while the service is away or too busy, where that is safe. A service
-            that has never answered is not waited for: the URL may be wrong.
-    """
+    """The state that both clients share."""
 
     def __init__(self, url: str, key: str, *, timeout_s: float = 10.0, retry_s: float = PATIENCE_S) -> None:
         self.url = url.rstrip("/")
@@ -148,7 +140,15 @@ def _with_self(method: F) -> F:
 
 
 class Client(_Connection):
-    """Calls a Wiretune service. A context manager; every call raises `ApiError` or `Unreachable`."""
+    """Calls a Wiretune service. A context manager; every call raises `ApiError` or `Unreachable`.
+
+    Args:
+        url: e.g. `http://127.0.0.1:8470`.
+        key: an API key, `wt_...`.
+        timeout_s: of one request.
+        retry_s: how long a call is made again while the service is away or too busy, where that does nothing twice. A
+            service that has never answered is not waited for: the URL may be wrong.
+    """
 
     def __init__(self, url: str, key: str, *, timeout_s: float = 10.0, retry_s: float = PATIENCE_S) -> None:
         super().__init__(url, key, timeout_s=timeout_s, retry_s=retry_s)
@@ -259,7 +259,10 @@ class Client(_Connection):
 
 
 class AsyncClient(_Connection):
-    """Calls a Wiretune service from asyncio, as `Client` does elsewhere. An asynchronous context manager."""
+    """Calls a Wiretune service from asyncio, as `Client` does elsewhere: an asynchronous context manager.
+
+    Its arguments are those of `Client`.
+    """
 
     def __init__(self, url: str, key: str, *, timeout_s: float = 10.0, retry_s: float = PATIENCE_S) -> None:
         super().__init__(url, key, timeout_s=timeout_s, retry_s=retry_s)
@@ -344,7 +347,8 @@ class AsyncClient(_Connection):
 
     async def wait(self, job_id: str, *, timeout_s: float | None = None, poll_s: float = POLL_S) -> JobView:
         """Return the job once it is over. Raises `TimeoutError` after `timeout_s`."""
-        *_, last = [view async for view in self.watch(job_id, timeout_s=timeout_s, poll_s=poll_s)]
+        async for view in self.watch(job_id, timeout_s=timeout_s, poll_s=poll_s):
+            last = view
         return last
 
     async def send(self, call: Call[T], *, within_s: float = math.inf) -> T:

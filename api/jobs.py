@@ -186,7 +186,7 @@ class Job(_Handle):
         metrics all.
         """
         place, call = _download(self.id, what, path, arm=arm, seed=seed)
-        with _complete(place) as out:
+        with complete(place) as out:
             self._client.save(call, out)
         return place
 
@@ -273,7 +273,7 @@ class AsyncJob(_Handle):
     ) -> Path:
         """As `Job.download`."""
         place, call = _download(self.id, what, path, arm=arm, seed=seed)
-        with _complete(place) as out:
+        with complete(place) as out:
             await self._client.save(call, out)
         return place
 
@@ -299,7 +299,7 @@ def _download(job_id: str, what: File, path: str | Path | None, **chosen: Any) -
 
 
 @contextmanager
-def _complete(path: Path) -> Iterator[BinaryIO]:
+def complete(path: Path) -> Iterator[BinaryIO]:
     """Give a file that becomes `path` once all of it is written."""
     partial = path.with_name(f"{path.name}.partial")
     try:

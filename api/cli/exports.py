@@ -1,6 +1,5 @@
 """Write the files of `wiretune export`: schedules, metrics, weights, reports, which appear only when complete."""
 
-import os
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ import typer
 from api.cli.terminal import STANDARD, fail
 from api.client import ApiError, Client
 from api.exporters.runs import Begin
+from api.jobs import complete
 from api.tables import write_parquet
 from service.control.storage import WEIGHTS
 
@@ -109,13 +109,8 @@ def _complete(out: Path) -> Iterator[BinaryIO]:
         with out.open("wb") as file:
             yield file
         return
-    partial = out.with_name(f"{out.name}.partial")
-    try:
-        with partial.open("wb") as file:
-            yield file
-        os.replace(partial, out)
-    finally:
-        partial.unlink(missing_ok=True)
+    with complete(out) as file:
+        yield file
 
 
 def _fetch(client: Client, chosen: Selection, what: What, file: BinaryIO, *, as_parquet: bool) -> str:

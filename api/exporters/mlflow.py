@@ -22,14 +22,15 @@ _TRIAL = "wiretune.trial"
 
 def into(folder: Path) -> Begin:
     """Return what begins a run in the experiment of its job's name; MLflow's folders of files are discontinued."""
+    if asked := os.environ.get("MLFLOW_TRACKING_URI"):
+        return partial(_Run, MlflowClient(asked), "MLFLOW_TRACKING_URI")  # by name: it may hold a password
     folder.mkdir(parents=True, exist_ok=True)
-    uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{folder.absolute() / 'mlflow.db'}"
-    client = MlflowClient(uri)
-    return partial(_Run, client, uri)
+    own = f"sqlite:///{folder.absolute() / 'mlflow.db'}"
+    return partial(_Run, MlflowClient(own), own)
 
 
 class _Run:
-    def __init__(self, client: MlflowClient, uri: str, subject: Subject) -> None:
+    def __init__(self, client: MlflowClient, place: str, subject: Subject) -> None:
         self._client, self._subject, self._last_step, self._status = client, subject, 0, "KILLED"
         trial = f"{subject.job.id}/{subject.name}"
         found = client.get_experiment_by_name(subject.job.name)
@@ -37,7 +38,7 @@ class _Run:
         for earlier in client.search_runs([experiment], f"tags.`{_TRIAL}` = '{trial}'"):
             client.delete_run(earlier.info.run_id)
         self._id = client.create_run(experiment, run_name=subject.name, tags={_TRIAL: trial}).info.run_id
-        self.place = f"{uri}, experiment {subject.job.name}, run {subject.name}"
+        self.place = f"{place}, experiment {subject.job.name}, run {subject.name}"
         given = [Param(name, str(value)[:_LONGEST_VALUE]) for name, value in flat(subject.parameters).items()]
         for start in range(0, len(given), _PARAMS_AT_ONCE):
             client.log_batch(self._id, params=given[start : start + _PARAMS_AT_ONCE])
