@@ -65,14 +65,14 @@ def test_to_export_again_leaves_each_point_once(finished: str, client: Client, t
     ],
 )
 def test_what_cannot_be_exported_is_said(
-    finished: str, options: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing(name: str) -> Any:
         raise ModuleNotFoundError(f"No module named {name!r}")
 
     monkeypatch.setattr("api.cli.exports.import_module", missing)
 
-    done = CliRunner().invoke(main.app, ["export", finished, "--out", str(tmp_path), *options])
+    done = CliRunner().invoke(main.app, ["export", "job-1", "--out", str(tmp_path), *options])
 
     assert done.exit_code == 2 and said in done.stderr
 

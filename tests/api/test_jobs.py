@@ -36,22 +36,21 @@ def test_a_line_says_where_a_job_is(client: Client, reporting: Reporting) -> Non
     assert repr(job.refresh()) == f"<Job 'digits over a slow link' succeeded, step 200, loss 0.31, {job.id}>"
 
 
-def test_a_verb_brings_the_handle_up_to_date(client: Client, job: JobSpec) -> None:
+def test_a_verb_brings_the_handle_up_to_date_and_a_clone_has_its_own(client: Client, job: JobSpec) -> None:
     made = client.submit(job)
 
     assert made.pause(version=made.view.version) is made
     assert (made.state, made.reason) == (JobState.PAUSED, "paused by the user")
     assert made.resume(workers=1).spec.workers.count == 1
-
-
-def test_a_clone_is_a_job_of_its_own(client: Client, job: JobSpec) -> None:
-    made = client.submit(job)
-
     assert made.clone({"name": "again"}).name == "again"
     assert [each.name for each in client.jobs().jobs] == ["again", made.name]
 
 
-def test_a_frame_has_every_point(finished: Job, store: Store) -> None:
+def test_a_frame_has_every_point(client: Client, reporting: Reporting, store: Store) -> None:
+    finished = client.job(reporting.job_id)
+    assert len(finished.frame("loss")) == 0
+    reporting.run_to_the_end()
+
     frame = finished.frame("loss")
 
     assert list(frame.columns) == ["arm", "seed", "step", "seconds", "loss"]
@@ -60,13 +59,9 @@ def test_a_frame_has_every_point(finished: Job, store: Store) -> None:
         assert tuple(points["step"]) == series.steps
         assert tuple(points["seconds"]) == series.seconds
         assert tuple(points["loss"]) == series.values
-
-
-def test_a_frame_of_everything_names_each_series(finished: Job) -> None:
-    frame = finished.frame(arm="dense")
-
-    assert set(frame["arm"]) == {"dense"}
-    assert dict(frame["name"].value_counts()) == {"loss": 200, "validation_loss": 10}
+    of_all = finished.frame(arm="dense")
+    assert set(of_all["arm"]) == {"dense"}
+    assert dict(of_all["name"].value_counts()) == {"loss": 200, "validation_loss": 10}
 
 
 def test_a_figure_has_a_line_for_each_trial(finished: Job) -> None:
