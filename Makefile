@@ -24,7 +24,7 @@ test: setup
 	$(BIN)/python -m pytest -m "not long and ray"
 
 test-long: setup
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,postgres,recipes]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,postgres,recipes,export]'
 	$(BIN)/python -m pytest -m long --timeout 1800
 
 check: setup

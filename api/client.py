@@ -1,44 +1,36 @@
-"""Python client of the HTTP API."""
+"""Python clients of the HTTP API: `Client` blocks, `AsyncClient` is awaited; both make the calls of `api.calls`."""
 
+import asyncio
+import math
+import random
 import re
 import time
-from collections.abc import Collection, Iterator, Mapping
-from datetime import datetime
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
+from contextlib import aclosing, closing
+from functools import wraps
+from inspect import Parameter, signature
 from types import TracebackType
-from typing import Any, BinaryIO, Literal, Self, TypeVar
+from typing import Any, BinaryIO, Concatenate, ParamSpec, Self, TypeVar
 from urllib.parse import quote
 
 import httpx2
-from pydantic import BaseModel, TypeAdapter
 
-from service.catalog.methods import MethodsView
+from api import calls
+from api.calls import Call, Spec, Which
+from api.jobs import POLL_S, AsyncJob, Job
 from service.job.problems import Problem
-from service.job.spec import JobSpec
-from service.job.states import TERMINAL, JobState, Verb
-from service.wire.access import DEFAULT_PROJECT, AuditPage, IssuedKey, KeyView, Me, Role, SignInCode
-from service.wire.views import (
-    Cloned,
-    Event,
-    EventKind,
-    JobPage,
-    JobReport,
-    JobView,
-    ScheduleView,
-    Series,
-    Snapshot,
-    StageView,
-    TrialView,
-    Validated,
-)
+from service.job.states import TERMINAL, JobState
+from service.wire.access import SignInCode
+from service.wire.views import Event, EventKind, JobPage, JobSummary, JobView
 from trainers import overload
-from trainers.overload import explained
 
 T = TypeVar("T")
-Spec = JobSpec | Mapping[str, Any]
+P = ParamSpec("P")
 
-POLL_S = 0.5
-#: A watcher outlives a restart of the service that takes no longer than this.
+#: A restart of the service that takes no longer than this goes unnoticed.
 PATIENCE_S = 20.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+_PAGE = 500
 #: A stream of events has a sign of life every 15 s; one that is silent for so long is dead.
 _SILENCE_S = 45.0
 #: Ids look so; what does not is looked up.
@@ -46,17 +38,23 @@ _WHOLE_ID = re.compile("job-[0-9a-f]{24}")
 #: Of the jobs that an ambiguous word may mean, so many are named.
 _NUM_CANDIDATES = 8
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
-_TRIALS = TypeAdapter(tuple[TrialView, ...])
-_STAGES = TypeAdapter(tuple[StageView, ...])
-_SERIES = TypeAdapter(tuple[Series, ...])
-_KEYS = TypeAdapter(tuple[KeyView, ...])
+_NOT_CONNECTED = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 
 
 class ApiError(Exception):
     """The service refused a request; printed, it says why, field by field."""
 
-    def __init__(self, status: int, title: str, *, detail: str, errors: tuple[Problem, ...] = ()) -> None:
+    def __init__(
+        self,
+        status: int,
+        title: str,
+        *,
+        detail: str,
+        errors: tuple[Problem, ...] = (),
+        retry_after_s: float | None = None,
+    ) -> None:
         self.status, self.title, self.detail, self.errors = status, title, detail, errors
+        self.retry_after_s = retry_after_s
         lines = [f"  {error}" for error in errors] or [f"  {detail}"]
         super().__init__("\n".join([f"{title} (HTTP {status})", *lines]))
 
@@ -68,9 +66,11 @@ class UnknownJob(LookupError):
 class Unreachable(Exception):
     """Nothing answers at the service's URL; `overload` of the machine may be why."""
 
-    def __init__(self, url: str, cause: Exception, overload: str | None = None) -> None:
-        self.url, self.overload = url, overload
-        super().__init__(explained(f"no Wiretune service answers at {url}: {cause}{_hint(url, cause)}", overload))
+    def __init__(self, url: str, cause: Exception, overloaded: str | None = None) -> None:
+        self.url, self.overload = url, overloaded
+        self.was_sent = not isinstance(cause, _NOT_CONNECTED)
+        said = f"no Wiretune service answers at {url}: {cause}{_hint(url, cause)}"
+        super().__init__(overload.explained(said, overloaded))
 
 
 def _hint(url: str, cause: Exception) -> str:
@@ -93,29 +93,125 @@ def with_scheme(url: str) -> str:
     return f"{'http' if httpx2.URL(f'http://{url}').host in _LOOPBACK else 'https'}://{url}"
 
 
-def is_passing(error: ApiError | Unreachable) -> bool:
-    """Return whether to try again: the service, or what it needs, is away; it may be starting anew."""
-    return isinstance(error, Unreachable) or error.status == 503
+class _Patience:
+    """Decides after each failure of one call whether it is made again, and when."""
+
+    def __init__(self, call: Call[Any], retry_s: float) -> None:
+        self._call, self._deadline, self._pause_s = call, time.monotonic() + retry_s, _FIRST_PAUSE_S
+
+    def pause_s(self, error: ApiError | Unreachable) -> float:
+        """Return how long to wait before the next attempt; raises `error` where there is none."""
+        asked_s = (error.retry_after_s or 0.0) if isinstance(error, ApiError) else 0.0
+        pause_s = max(asked_s, self._pause_s * random.uniform(0.5, 1.0))
+        if not may_repeat(self._call, error) or time.monotonic() + pause_s > self._deadline:
+            raise error
+        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+        return pause_s
 
 
-class Client:
+def may_repeat(call: Call[Any], error: ApiError | Unreachable) -> bool:
+    """Return whether the failure may pass, and the call, made again, is not done twice."""
+    if isinstance(error, Unreachable):
+        return call.is_repeatable or not error.was_sent
+    return error.status == 429 or (error.status == 503 and call.is_repeatable)
+
+
+def _may_pass(error: ApiError | Unreachable) -> bool:
+    return isinstance(error, Unreachable) or error.status in (429, 503)
+
+
+def _only(ref: str, found: JobPage) -> str:
+    """Return the id of the one job that goes by `ref`; raises UnknownJob."""
+    if len(found.jobs) == 1:
+        return found.jobs[0].id
+    if not found.jobs:
+        raise UnknownJob("there is no job yet" if ref == "latest" else f"no job goes by `{ref}`; see `list`")
+    candidates = [f"  {job.id}  {job.state}  {job.name}" for job in found.jobs]
+    more = ["  and more"] * (found.next_cursor is not None)
+    raise UnknownJob("\n".join([f"`{ref}` is ambiguous; give more of the id:", *candidates, *more]))
+
+
+class _Connection:
+    """The state that both clients share."""
+
+    def __init__(self, url: str, key: str, *, timeout_s: float = 10.0, retry_s: float = PATIENCE_S) -> None:
+        self.url = with_scheme(url)
+        self._retry_s, self._has_answered = retry_s, False
+        self._is_local = httpx2.URL(self.url).host in _LOOPBACK
+        self._options: dict[str, Any] = {
+            "base_url": self.url,
+            "headers": {"Authorization": f"Bearer {key}"},
+            "timeout": timeout_s,
+            "trust_env": not self._is_local,  # a proxy of the environment does not lead back to this machine
+        }
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.url}>"
+
+    def _checked(self, response: httpx2.Response) -> httpx2.Response:
+        self._has_answered = True
+        if response.is_success:
+            return response
+        raise _refusal(response)
+
+    def _unreachable(self, error: httpx2.HTTPError) -> Unreachable:
+        """Return the failure, of a machine that is too busy to answer as such."""
+        is_late = self._is_local and isinstance(error, httpx2.TimeoutException)
+        return Unreachable(self.url, error, overload.here() if is_late else None)
+
+    def _link(self, code: SignInCode, job_id: str | None) -> str:
+        query = "" if job_id is None else f"?job={quote(job_id)}"
+        return f"{self.url}/{query}#code={code.code}"  # browsers do not send what is behind the `#`
+
+    def _patience(self, call: Call[Any], within_s: float) -> _Patience:
+        return _Patience(call, min(self._retry_s, within_s) if self._has_answered else 0.0)
+
+
+def _blocking(describe: Callable[P, Call[T]]) -> "Callable[Concatenate[Client, P], T]":
+    """Return a method that makes the call which `describe` describes."""
+
+    @wraps(describe)
+    def method(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.send(describe(*args, **kwargs))
+
+    return _with_self(method)
+
+
+def _awaited(describe: Callable[P, Call[T]]) -> "Callable[Concatenate[AsyncClient, P], Awaitable[T]]":
+    """Return a method that makes the call which `describe` describes, and is awaited."""
+
+    @wraps(describe)
+    async def method(self: "AsyncClient", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self.send(describe(*args, **kwargs))
+
+    return _with_self(method)
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _with_self(method: F) -> F:
+    """Have `help` show the parameters of the call, behind `self`."""
+    described = signature(method)
+    parameters = [Parameter("self", Parameter.POSITIONAL_ONLY), *described.parameters.values()]
+    method.__signature__ = described.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return method
+
+
+class Client(_Connection):
     """Calls a Wiretune service. A context manager; every call raises `ApiError` or `Unreachable`.
 
     Args:
         url: e.g. `http://127.0.0.1:8470`; without a scheme it is `http` of this machine, `https` of any other.
         key: an API key, `wt_...`.
         timeout_s: of one request.
+        retry_s: how long a call is made again while the service is away or too busy, where that does nothing twice. A
+            service that has never answered is not waited for: the URL may be wrong.
     """
 
-    def __init__(self, url: str, key: str, *, timeout_s: float = 10.0) -> None:
-        self.url = with_scheme(url)
-        self._is_local = httpx2.URL(self.url).host in _LOOPBACK
-        self._http = httpx2.Client(
-            base_url=self.url,
-            headers={"Authorization": f"Bearer {key}"},
-            timeout=timeout_s,
-            trust_env=not self._is_local,  # a proxy of the environment does not lead back to this machine
-        )
+    def __init__(self, url: str, key: str, *, timeout_s: float = 10.0, retry_s: float = PATIENCE_S) -> None:
+        super().__init__(url, key, timeout_s=timeout_s, retry_s=retry_s)
+        self._http = httpx2.Client(**self._options)
 
     def __enter__(self) -> Self:
         return self
@@ -129,44 +225,37 @@ class Client:
         """Give the connections back."""
         self._http.close()
 
-    def submit(self, spec: Spec, *, idempotency_key: str | None = None) -> JobView:
+    validate = _blocking(calls.validate)
+    methods = _blocking(calls.methods)
+    jobs = _blocking(calls.jobs)
+    trials = _blocking(calls.trials)
+    stages = _blocking(calls.stages)
+    metrics = _blocking(calls.metrics)
+    schedule = _blocking(calls.schedule)
+    report = _blocking(calls.report)
+    snapshot = _blocking(calls.snapshot)
+    logs = _blocking(calls.logs)
+    pause = _blocking(calls.pause)
+    resume = _blocking(calls.resume)
+    stop = _blocking(calls.stop)
+    cancel = _blocking(calls.cancel)
+    retry = _blocking(calls.retry)
+    extend = _blocking(calls.extend)
+    clone = _blocking(calls.clone)
+    me = _blocking(calls.me)
+    create_key = _blocking(calls.create_key)
+    keys = _blocking(calls.keys)
+    rotate_key = _blocking(calls.rotate_key)
+    revoke_key = _blocking(calls.revoke_key)
+    audit = _blocking(calls.audit)
+
+    def submit(self, spec: Spec, *, idempotency_key: str | None = None) -> Job:
         """Queue a job; with a key, however often this is called with it, one job is made."""
-        headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
-        return JobView.model_validate_json(self._send("POST", "/v1/jobs", json=_plain(spec), headers=headers))
+        return Job(self, self.send(calls.submit(spec, idempotency_key=idempotency_key)))
 
-    def validate(self, spec: Spec) -> Validated:
-        """Check a job without queueing it; the answer has every default filled in."""
-        return Validated.model_validate_json(self._send("POST", "/v1/jobs:validate", json=_plain(spec)))
-
-    def methods(
-        self,
-        name: str | None = None,
-        *,
-        workload: str | None = None,
-        shapes: str | None = None,
-        workers: int | None = None,
-    ) -> MethodsView:
-        """Return what a job can choose: papers, knobs, what goes with what.
-
-        What `workers` (2) send in a step is predicted for a built-in `workload` (`digits-mlp`), or for `shapes`, such
-        as `512x64,512`.
-        """
-        answer = self._get("/v1/methods", name=name, workload=workload, shapes=shapes, workers=workers)
-        return MethodsView.model_validate_json(answer)
-
-    def jobs(
-        self,
-        *,
-        state: JobState | None = None,
-        label: tuple[str, str] | None = None,
-        ref: str | None = None,
-        limit: int = 50,
-        cursor: str | None = None,
-    ) -> JobPage:
-        """Return a page of jobs, newest first; `ref` is as in `find`."""
-        pair = "=".join(label) if label else None
-        answer = self._get("/v1/jobs", state=state, label=pair, ref=ref, limit=limit, cursor=cursor)
-        return JobPage.model_validate_json(answer)
+    def job(self, job_id: str) -> Job:
+        """Return one job."""
+        return Job(self, self.send(calls.job(job_id)))
 
     def find(self, ref: str) -> str:
         """Return the id of the job that `ref` means; a whole id costs no call.
@@ -176,47 +265,11 @@ class Client:
         """
         if _WHOLE_ID.fullmatch(ref):
             return ref
-        found = self.jobs(limit=1) if ref == "latest" else self.jobs(ref=ref, limit=_NUM_CANDIDATES)
-        if len(found.jobs) == 1:
-            return found.jobs[0].id
-        if not found.jobs:
-            raise UnknownJob("there is no job yet" if ref == "latest" else f"no job goes by `{ref}`; see `list`")
-        candidates = [f"  {job.id}  {job.state}  {job.name}" for job in found.jobs]
-        more = ["  and more"] * (found.next_cursor is not None)
-        raise UnknownJob("\n".join([f"`{ref}` is ambiguous; give more of the id:", *candidates, *more]))
+        return _only(ref, self.send(calls.candidates(ref, limit=_NUM_CANDIDATES)))
 
-    def job(self, job_id: str) -> JobView:
-        """Return one job."""
-        return JobView.model_validate_json(self._get(f"/v1/jobs/{job_id}"))
-
-    def trials(self, job_id: str) -> tuple[TrialView, ...]:
-        """Return the job's trials, in its order."""
-        return _TRIALS.validate_json(self._get(f"/v1/jobs/{job_id}/trials"))
-
-    def stages(self, job_id: str, *, trial: str | None = None, with_posterior: bool = False) -> tuple[StageView, ...]:
-        """Return the decided stages, trial by trial; the posteriors are large."""
-        posterior = with_posterior or None
-        return _STAGES.validate_json(self._get(f"/v1/jobs/{job_id}/stages", trial=trial, posterior=posterior))
-
-    def metrics(
-        self, job_id: str, name: str, *, trial: str | None = None, max_points: int = 2000
-    ) -> tuple[Series, ...]:
-        """Return a metric's series, one per trial, thinned to `max_points` each."""
-        path = f"/v1/jobs/{job_id}/metrics/{name}"
-        return _SERIES.validate_json(self._get(path, trial=trial, max_points=max_points))
-
-    def schedule(self, job_id: str, *, arm: str | None = None, seed: int | None = None) -> ScheduleView:
-        """Return the learned schedule of one trial; by default of the first arm and seed."""
-        return ScheduleView.model_validate_json(self._get(f"/v1/jobs/{job_id}/schedule", arm=arm, seed=seed))
-
-    def report(self, job_id: str) -> JobReport:
-        """Return the job's result: every trial's, and every arm's over its seeds."""
-        return JobReport.model_validate_json(self._get(f"/v1/jobs/{job_id}/report"))
-
-    def snapshot(self, job_id: str, *, since: int | None = None, max_points: int | None = None) -> Snapshot:
-        """Return all that the job's page shows, of one moment; with an earlier one's `cursor`, what changed since."""
-        path = f"/v1/jobs/{job_id}/snapshot"
-        return Snapshot.model_validate_json(self._get(path, since=since, max_points=max_points))
+    def sign_in_link(self, job_id: str | None = None) -> str:
+        """Return a link that signs one browser in to the page of the job, or of all; good once, for five minutes."""
+        return self._link(self.send(calls.sign_in_code()), job_id)
 
     def events(
         self, job_id: str | None = None, *, after: int | None = None, kinds: Collection[EventKind] = ()
@@ -230,169 +283,62 @@ class Client:
         heard = time.monotonic()
         while True:
             try:
-                for text, newest in self._stream(job_id, after, kinds):
+                for text, newest in self._stream(calls.events(job_id, after=after, kinds=kinds)):
                     after, heard = newest, time.monotonic()
                     if text:
                         yield Event.model_validate_json(text)
             except (ApiError, Unreachable) as error:
-                if not is_passing(error) or time.monotonic() - heard > PATIENCE_S:
+                if not _may_pass(error) or time.monotonic() - heard > PATIENCE_S:
                     raise
             time.sleep(POLL_S)
 
-    def _stream(self, job_id: str | None, after: int | None, kinds: Collection[EventKind]) -> Iterator[tuple[str, int]]:
+    def _stream(self, call: Call[Any]) -> Iterator[tuple[str, int]]:
         """Yield the text of each event, empty for a sign of life, and the id to go on from."""
-        path = "/v1/events" if job_id is None else f"/v1/jobs/{job_id}/events"
-        options: dict[str, Any] = {
-            "params": _given({"after": after}) | {"kind": list(kinds)},
-            "headers": {"Accept": "text/event-stream"},
-            "timeout": httpx2.Timeout(_SILENCE_S, connect=self._http.timeout.connect),
-        }
+        timeout = httpx2.Timeout(_SILENCE_S, connect=self._http.timeout.connect)
+        options: dict[str, Any] = {"params": call.params, "headers": call.headers, "timeout": timeout}
         try:
-            with self._http.stream("GET", path, **options) as response:
+            with self._http.stream(call.method, call.path, **options) as response:
                 if not response.is_success:
                     response.read()
-                    raise _refusal(response)
-                for event in httpx2.EventSource(response):
+                for event in httpx2.EventSource(self._checked(response)):
                     yield event.data, int(event.id)
         except httpx2.HTTPError as error:
-            raise Unreachable(self.url, error) from error
+            raise self._unreachable(error) from error
 
-    def logs(self, job_id: str, *, attempt: int | None = None, offset: int = 0) -> bytes:
-        """Return what an attempt, by default the last, has printed, from byte `offset` on."""
-        return self._get(f"/v1/jobs/{job_id}/logs", attempt=attempt, offset=offset)
+    def iter_jobs(self, *, state: JobState | None = None, label: tuple[str, str] | None = None) -> Iterator[JobSummary]:
+        """Yield every job, newest first, page by page."""
+        cursor: str | None = None
+        while True:
+            page = self.jobs(state=state, label=label, limit=_PAGE, cursor=cursor)
+            yield from page.jobs
+            if (cursor := page.next_cursor) is None:
+                return
 
     def save_weights(
-        self,
-        job_id: str,
-        out: BinaryIO,
-        *,
-        arm: str | None = None,
-        seed: int | None = None,
-        which: Literal["best", "last"] | None = None,
+        self, job_id: str, out: BinaryIO, *, arm: str | None = None, seed: int | None = None, which: Which | None = None
     ) -> None:
         """Write a trial's safetensors file to `out`; by default that of the first arm and seed.
 
         `which`: of the best evaluated state, or of the end; None: as the job's `checkpoint.export` says.
         """
-        self._save(f"/v1/jobs/{job_id}/weights", out, arm=arm, seed=seed, which=which)
+        self.save(calls.weights(job_id, arm=arm, seed=seed, which=which), out)
 
     def save_metrics(self, job_id: str, out: BinaryIO, *, arm: str | None = None, seed: int | None = None) -> None:
         """Write every point of every series to `out`, as CSV; by default of all trials."""
-        self._save(f"/v1/jobs/{job_id}/metrics.csv", out, arm=arm, seed=seed)
-
-    def pause(self, job_id: str, *, version: int | None = None) -> JobView:
-        """Have the job checkpoint and give its resources back; `version` is as in `resume`."""
-        return self._ask(job_id, Verb.PAUSE, version)
-
-    def resume(self, job_id: str, *, workers: int | None = None, version: int | None = None) -> JobView:
-        """Have a paused job go on, at its old place in the queue; with as many `workers` per run, None: as before.
-
-        With a job's `version`, here as for every verb: only if it still is the job's; if not, `ApiError` 412.
-        """
-        return self._ask(job_id, Verb.RESUME, version, workers=workers)
-
-    def stop(self, job_id: str, *, version: int | None = None) -> JobView:
-        """Have the job end as if its budget were spent, and keep its result; `version` is as in `resume`."""
-        return self._ask(job_id, Verb.STOP, version)
-
-    def cancel(self, job_id: str, *, version: int | None = None) -> JobView:
-        """Have the job end without a result; `version` is as in `resume`."""
-        return self._ask(job_id, Verb.CANCEL, version)
-
-    def retry(self, job_id: str, *, workers: int | None = None, version: int | None = None) -> JobView:
-        """Have a failed or cancelled job go on from its last checkpoint; `workers` and `version` are as in `resume`."""
-        return self._ask(job_id, Verb.RETRY, version, workers=workers)
-
-    def extend(
-        self,
-        job_id: str,
-        *,
-        seconds: float | None = None,
-        steps: int | None = None,
-        bytes: int | None = None,
-        workers: int | None = None,
-        version: int | None = None,
-    ) -> JobView:
-        """Give a job that succeeded a larger budget; its `reason` says where each trial goes on from.
-
-        `workers` and `version` are as in `resume`.
-        """
-        caps = _given({"seconds": seconds, "steps": steps, "bytes": bytes})
-        return self._ask(job_id, Verb.EXTEND, version, workers=workers, json=caps)
-
-    def clone(
-        self, job_id: str, changes: Mapping[str, Any], *, dry_run: bool = False, idempotency_key: str | None = None
-    ) -> Cloned:
-        """Queue a new job that is this one with `changes`, a JSON merge patch; in a dry run only see what differs."""
-        headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
-        path, params = f"/v1/jobs/{job_id}:clone", {"dry_run": dry_run}
-        return Cloned.model_validate_json(self._send("POST", path, json=changes, params=params, headers=headers))
-
-    def _ask(self, job_id: str, verb: Verb, version: int | None, *, workers: int | None = None, **body: Any) -> JobView:
-        headers = {} if version is None else {"If-Match": f'"{version}"'}
-        path, params = f"/v1/jobs/{job_id}:{verb}", _given({"workers": workers})
-        return JobView.model_validate_json(self._send("POST", path, headers=headers, params=params, **body))
-
-    def me(self) -> Me:
-        """Return whom the service takes this client for."""
-        return Me.model_validate_json(self._get("/v1/me"))
-
-    def create_key(
-        self,
-        name: str,
-        *,
-        owner: str | None = None,
-        role: Role = Role.SUBMITTER,
-        project: str = DEFAULT_PROJECT,
-        expires_at: datetime | None = None,
-    ) -> IssuedKey:
-        """Make an API key, as an admin; its `secret` is shown this once."""
-        ends = expires_at and expires_at.isoformat()
-        given = _given({"name": name, "owner": owner, "role": role, "project": project, "expires_at": ends})
-        return IssuedKey.model_validate_json(self._send("POST", "/v1/keys", json=given))
-
-    def keys(self) -> tuple[KeyView, ...]:
-        """Return this client's owner's keys, to an admin all of them."""
-        return _KEYS.validate_json(self._get("/v1/keys"))
-
-    def rotate_key(self, key_id: str) -> IssuedKey:
-        """Give a key another secret; the old one ends at once."""
-        return IssuedKey.model_validate_json(self._send("POST", f"/v1/keys/{key_id}:rotate"))
-
-    def revoke_key(self, key_id: str) -> KeyView:
-        """End a key for ever."""
-        return KeyView.model_validate_json(self._send("POST", f"/v1/keys/{key_id}:revoke"))
-
-    def audit(self, *, limit: int = 50, cursor: int | None = None) -> AuditPage:
-        """Return what users changed, newest first; for admins."""
-        return AuditPage.model_validate_json(self._get("/v1/audit", limit=limit, cursor=cursor))
-
-    def sign_in_link(self, job_id: str | None = None) -> str:
-        """Return a link that signs one browser in to the page of the job, or of all; good once, for five minutes."""
-        made = SignInCode.model_validate_json(self._send("POST", "/v1/sign-in-codes"))
-        query = "" if job_id is None else f"?job={quote(job_id)}"
-        return f"{self.url}/{query}#code={made.code}"  # browsers do not send what is behind the `#`
+        self.save(calls.table(job_id, arm=arm, seed=seed), out)
 
     def watch(self, job_id: str, *, timeout_s: float | None = None, poll_s: float = POLL_S) -> Iterator[JobView]:
         """Yield the job at once and then every `poll_s` seconds, last in its terminal state.
 
-        Raises `TimeoutError` after `timeout_s`, `Unreachable` or `ApiError` once it does not answer for `PATIENCE_S`.
+        Raises `TimeoutError` after `timeout_s`.
         """
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        heard = time.monotonic()
+        deadline = _deadline(timeout_s)
         while True:
-            try:
-                view = self.job(job_id)
-            except (ApiError, Unreachable) as error:
-                if not is_passing(error) or time.monotonic() - heard > PATIENCE_S:
-                    raise
-            else:
-                heard = time.monotonic()
-                yield view
-                if view.state in TERMINAL:
-                    return
-            if deadline is not None and time.monotonic() > deadline:
-                raise TimeoutError(f"job {job_id} was not over after {timeout_s} s")
+            view = self.send(calls.job(job_id), within_s=deadline - time.monotonic())
+            yield view
+            if view.state in TERMINAL:
+                return
+            _require_time(deadline, job_id, timeout_s)
             time.sleep(poll_s)
 
     def wait(self, job_id: str, *, timeout_s: float | None = None, poll_s: float = POLL_S) -> JobView:
@@ -400,47 +346,245 @@ class Client:
         *_, last = self.watch(job_id, timeout_s=timeout_s, poll_s=poll_s)
         return last
 
-    def _get(self, path: str, **params: Any) -> bytes:
-        return self._send("GET", path, params=_given(params))
+    def send(self, call: Call[T], *, within_s: float = math.inf) -> T:
+        """Make a call, again if need be and if that is safe, and return its answer."""
+        return call.read(self._answer(call, within_s=within_s).content)
 
-    def _save(self, path: str, out: BinaryIO, **params: Any) -> None:
+    def save(self, call: Call[Any], out: BinaryIO) -> None:
+        """Write a call's answer to `out` as it comes."""
         try:
-            with self._http.stream("GET", path, params=_given(params)) as response:
-                if not response.is_success:
-                    response.read()
-                    raise _refusal(response)
+            with closing(self._answer(call, stream=True)) as response:
                 for chunk in response.iter_bytes():
                     out.write(chunk)
         except httpx2.HTTPError as error:
             raise self._unreachable(error) from error
 
-    def _unreachable(self, error: httpx2.HTTPError) -> Unreachable:
-        """Return the failure, of a machine that is too busy to answer as such."""
-        is_late = self._is_local and isinstance(error, httpx2.TimeoutException)
-        return Unreachable(self.url, error, overload.here() if is_late else None)
+    def _answer(self, call: Call[Any], *, within_s: float = math.inf, stream: bool = False) -> httpx2.Response:
+        patience = self._patience(call, within_s)
+        while True:
+            try:
+                return self._try(call, stream=stream)
+            except (ApiError, Unreachable) as error:
+                time.sleep(patience.pause_s(error))
 
-    def _send(self, method: str, path: str, **options: Any) -> bytes:
+    def _try(self, call: Call[Any], *, stream: bool) -> httpx2.Response:
         try:
-            response = self._http.request(method, path, **options)
+            response = self._http.send(_request(self._http, call), stream=stream)
+            if not response.is_success:
+                response.read()
         except httpx2.HTTPError as error:
             raise self._unreachable(error) from error
-        if response.is_success:
-            return response.content
-        raise _refusal(response)
+        return self._checked(response)
 
 
-def _given(params: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in params.items() if value is not None}
+class AsyncClient(_Connection):
+    """Calls a Wiretune service from asyncio, as `Client` does elsewhere: an asynchronous context manager.
+
+    Its arguments are those of `Client`.
+    """
+
+    def __init__(self, url: str, key: str, *, timeout_s: float = 10.0, retry_s: float = PATIENCE_S) -> None:
+        super().__init__(url, key, timeout_s=timeout_s, retry_s=retry_s)
+        self._http = httpx2.AsyncClient(**self._options)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Give the connections back."""
+        await self._http.aclose()
+
+    validate = _awaited(calls.validate)
+    methods = _awaited(calls.methods)
+    jobs = _awaited(calls.jobs)
+    trials = _awaited(calls.trials)
+    stages = _awaited(calls.stages)
+    metrics = _awaited(calls.metrics)
+    schedule = _awaited(calls.schedule)
+    report = _awaited(calls.report)
+    snapshot = _awaited(calls.snapshot)
+    logs = _awaited(calls.logs)
+    pause = _awaited(calls.pause)
+    resume = _awaited(calls.resume)
+    stop = _awaited(calls.stop)
+    cancel = _awaited(calls.cancel)
+    retry = _awaited(calls.retry)
+    extend = _awaited(calls.extend)
+    clone = _awaited(calls.clone)
+    me = _awaited(calls.me)
+    create_key = _awaited(calls.create_key)
+    keys = _awaited(calls.keys)
+    rotate_key = _awaited(calls.rotate_key)
+    revoke_key = _awaited(calls.revoke_key)
+    audit = _awaited(calls.audit)
+
+    async def submit(self, spec: Spec, *, idempotency_key: str | None = None) -> AsyncJob:
+        """Queue a job; with a key, however often this is called with it, one job is made."""
+        return AsyncJob(self, await self.send(calls.submit(spec, idempotency_key=idempotency_key)))
+
+    async def job(self, job_id: str) -> AsyncJob:
+        """Return one job."""
+        return AsyncJob(self, await self.send(calls.job(job_id)))
+
+    async def find(self, ref: str) -> str:
+        """Return the id of the job that `ref` means; a whole id costs no call.
+
+        `ref` is `latest`, or four characters or more that the id begins or ends with and no other does (`job-` may be
+        left out), or else the job's whole name. Raises `UnknownJob` where no job, or more than one, goes by it.
+        """
+        if _WHOLE_ID.fullmatch(ref):
+            return ref
+        return _only(ref, await self.send(calls.candidates(ref, limit=_NUM_CANDIDATES)))
+
+    async def sign_in_link(self, job_id: str | None = None) -> str:
+        """Return a link that signs one browser in to the page of the job, or of all; good once, for five minutes."""
+        return self._link(await self.send(calls.sign_in_code()), job_id)
+
+    async def events(
+        self, job_id: str | None = None, *, after: int | None = None, kinds: Collection[EventKind] = ()
+    ) -> AsyncIterator[Event]:
+        """Yield what changes, of one job or of all, from now on or behind the event `after`; never ends by itself.
+
+        A lost connection is made again, without a gap and without a double. An event of kind `gap` says that the
+        service does not have all events behind `after` any more: look at the whole (`snapshot`), and go on.
+        Raises `Unreachable` or `ApiError` once the service does not answer for `PATIENCE_S`.
+        """
+        heard = time.monotonic()
+        while True:
+            try:
+                async for text, newest in self._stream(calls.events(job_id, after=after, kinds=kinds)):
+                    after, heard = newest, time.monotonic()
+                    if text:
+                        yield Event.model_validate_json(text)
+            except (ApiError, Unreachable) as error:
+                if not _may_pass(error) or time.monotonic() - heard > PATIENCE_S:
+                    raise
+            await asyncio.sleep(POLL_S)
+
+    async def _stream(self, call: Call[Any]) -> AsyncIterator[tuple[str, int]]:
+        """Yield the text of each event, empty for a sign of life, and the id to go on from."""
+        timeout = httpx2.Timeout(_SILENCE_S, connect=self._http.timeout.connect)
+        options: dict[str, Any] = {"params": call.params, "headers": call.headers, "timeout": timeout}
+        try:
+            async with self._http.stream(call.method, call.path, **options) as response:
+                if not response.is_success:
+                    await response.aread()
+                async for event in httpx2.EventSource(self._checked(response)):
+                    yield event.data, int(event.id)
+        except httpx2.HTTPError as error:
+            raise self._unreachable(error) from error
+
+    async def iter_jobs(
+        self, *, state: JobState | None = None, label: tuple[str, str] | None = None
+    ) -> AsyncIterator[JobSummary]:
+        """Yield every job, newest first, page by page."""
+        cursor: str | None = None
+        while True:
+            page = await self.jobs(state=state, label=label, limit=_PAGE, cursor=cursor)
+            for summary in page.jobs:
+                yield summary
+            if (cursor := page.next_cursor) is None:
+                return
+
+    async def save_weights(
+        self, job_id: str, out: BinaryIO, *, arm: str | None = None, seed: int | None = None, which: Which | None = None
+    ) -> None:
+        """Write a trial's safetensors file to `out`; by default that of the first arm and seed.
+
+        `which`: of the best evaluated state, or of the end; None: as the job's `checkpoint.export` says.
+        """
+        await self.save(calls.weights(job_id, arm=arm, seed=seed, which=which), out)
+
+    async def save_metrics(
+        self, job_id: str, out: BinaryIO, *, arm: str | None = None, seed: int | None = None
+    ) -> None:
+        """Write every point of every series to `out`, as CSV; by default of all trials."""
+        await self.save(calls.table(job_id, arm=arm, seed=seed), out)
+
+    async def watch(
+        self, job_id: str, *, timeout_s: float | None = None, poll_s: float = POLL_S
+    ) -> AsyncIterator[JobView]:
+        """Yield the job at once and then every `poll_s` seconds, last in its terminal state.
+
+        Raises `TimeoutError` after `timeout_s`.
+        """
+        deadline = _deadline(timeout_s)
+        while True:
+            view = await self.send(calls.job(job_id), within_s=deadline - time.monotonic())
+            yield view
+            if view.state in TERMINAL:
+                return
+            _require_time(deadline, job_id, timeout_s)
+            await asyncio.sleep(poll_s)
+
+    async def wait(self, job_id: str, *, timeout_s: float | None = None, poll_s: float = POLL_S) -> JobView:
+        """Return the job once it is over. Raises `TimeoutError` after `timeout_s`."""
+        async for view in self.watch(job_id, timeout_s=timeout_s, poll_s=poll_s):
+            last = view
+        return last
+
+    async def send(self, call: Call[T], *, within_s: float = math.inf) -> T:
+        """Make a call, again if need be and if that is safe, and return its answer."""
+        return call.read((await self._answer(call, within_s=within_s)).content)
+
+    async def save(self, call: Call[Any], out: BinaryIO) -> None:
+        """Write a call's answer to `out` as it comes."""
+        try:
+            async with aclosing(await self._answer(call, stream=True)) as response:
+                async for chunk in response.aiter_bytes():
+                    out.write(chunk)
+        except httpx2.HTTPError as error:
+            raise self._unreachable(error) from error
+
+    async def _answer(self, call: Call[Any], *, within_s: float = math.inf, stream: bool = False) -> httpx2.Response:
+        patience = self._patience(call, within_s)
+        while True:
+            try:
+                return await self._try(call, stream=stream)
+            except (ApiError, Unreachable) as error:
+                await asyncio.sleep(patience.pause_s(error))
+
+    async def _try(self, call: Call[Any], *, stream: bool) -> httpx2.Response:
+        try:
+            response = await self._http.send(_request(self._http, call), stream=stream)
+            if not response.is_success:
+                await response.aread()
+        except httpx2.HTTPError as error:
+            raise self._unreachable(error) from error
+        return self._checked(response)
 
 
-def _plain(spec: Spec) -> Any:
-    return spec.model_dump(mode="json") if isinstance(spec, BaseModel) else dict(spec)
+def _request(http: httpx2.Client | httpx2.AsyncClient, call: Call[Any]) -> httpx2.Request:
+    return http.build_request(call.method, call.path, params=call.params, headers=call.headers, json=call.json)
+
+
+def _deadline(timeout_s: float | None) -> float:
+    return math.inf if timeout_s is None else time.monotonic() + timeout_s
+
+
+def _require_time(deadline: float, job_id: str, timeout_s: float | None) -> None:
+    if time.monotonic() > deadline:
+        raise TimeoutError(f"job {job_id} was not over after {timeout_s} s")
 
 
 def _refusal(response: httpx2.Response) -> ApiError:
     """Return the error of a problem document, or of whatever a proxy put in its place."""
+    retry_after = response.headers.get("retry-after", "")
+    retry_after_s = float(retry_after) if retry_after.isdecimal() else None  # a date is as good as none
     if response.headers.get("content-type", "") != "application/problem+json":
-        return ApiError(response.status_code, response.reason_phrase, detail=response.text[:500])
+        detail = response.text[:500]
+        return ApiError(response.status_code, response.reason_phrase, detail=detail, retry_after_s=retry_after_s)
     document = response.json()
     errors = tuple(Problem.model_validate(each) for each in document["errors"])
-    return ApiError(response.status_code, document["title"], detail=document["detail"], errors=errors)
+    return ApiError(
+        response.status_code,
+        document["title"],
+        detail=document["detail"],
+        errors=errors,
+        retry_after_s=retry_after_s,
+    )

@@ -173,7 +173,7 @@ def wait_for_training(service: LiveService) -> dict[str, Position]:
 
 
 def position(client: Client, job_id: str) -> Position:
-    view, (trial,) = insist(lambda: client.job(job_id)), insist(lambda: client.trials(job_id))
+    view, (trial,) = insist(lambda: client.job(job_id).view), insist(lambda: client.trials(job_id))
     return Position(sys.maxsize if view.state in TERMINAL else view.attempt, trial.step)
 
 

@@ -4,7 +4,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from api.client import ApiError as ApiError, Client as Client, Unreachable as Unreachable
+    from api.client import (
+        ApiError as ApiError,
+        AsyncClient as AsyncClient,
+        Client as Client,
+        Unreachable as Unreachable,
+    )
+    from api.jobs import AsyncJob as AsyncJob, Job as Job
     from search.bayesian.controller import Controller as Controller
     from search.config import BoConfig as BoConfig, Budget as Budget
     from search.schedule import Schedule as Schedule
@@ -32,6 +38,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "ApiError": "api.client",
+    "AsyncClient": "api.client",
+    "AsyncJob": "api.jobs",
     "Attached": "trainers.attach",
     "BoConfig": "search.config",
     "Budget": "search.config",
@@ -42,6 +50,7 @@ _HOMES = {
     "CompressionConfig": "trainers.exchange.ddp",
     "Controller": "search.bayesian.controller",
     "Decision": "search.types",
+    "Job": "api.jobs",
     "Observation": "search.types",
     "Schedule": "search.schedule",
     "SearchSpace": "search.space",

@@ -113,7 +113,7 @@ def explanation(
     client: Client, job_id: str, *, trial: str | None = None, arm: str | None = None, stage: int | None = None
 ) -> Explanation:
     """Return the decisions asked for, by default all. Raises `LookupError` naming what there is."""
-    report, job = client.report(job_id), client.job(job_id)
+    report, job = client.report(job_id), client.job(job_id).view
     chosen = [each for each in report.trials if trial in (None, each.trial_id) and arm in (None, each.arm)]
     if not chosen:
         known = ", ".join(each.trial_id for each in report.trials)

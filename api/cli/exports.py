@@ -1,11 +1,11 @@
 """Write the files of `wiretune export`: schedules, metrics, weights, reports, which appear only when complete."""
 
-import os
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -13,6 +13,8 @@ import typer
 
 from api.cli.terminal import STANDARD, fail
 from api.client import ApiError, Client
+from api.exporters.runs import Begin
+from api.jobs import complete
 from api.tables import write_parquet
 from service.control.storage import WEIGHTS
 
@@ -28,6 +30,12 @@ class What(StrEnum):
 class Which(StrEnum):
     BEST = "best"
     LAST = "last"
+
+
+class Tracker(StrEnum):
+    TENSORBOARD = "tensorboard"
+    MLFLOW = "mlflow"
+    WANDB = "wandb"
 
 
 #: Where each goes by default; everything goes to a folder of the job's name.
@@ -87,6 +95,15 @@ def write_all(client: Client, chosen: Selection, folder: Path) -> Iterator[Writt
                 typer.echo(f"left out the {what} of {trial.arm}, seed {trial.seed}: {error.detail}", err=True)
 
 
+def tracker(chosen: Tracker, out: Path) -> Begin:
+    """Return what begins a run of the tracker in the folder `out`; exits with 2 where the tracker is not installed."""
+    try:
+        begin: Begin = import_module(f"api.exporters.{chosen}").into(out)
+    except ModuleNotFoundError as error:
+        fail(f"{chosen} is not installed ({error}): pip install 'wiretune[export]'")
+    return begin
+
+
 @contextmanager
 def _complete(out: Path) -> Iterator[BinaryIO]:
     """Give a file that becomes `out` once all of it is written."""
@@ -98,13 +115,8 @@ def _complete(out: Path) -> Iterator[BinaryIO]:
         with out.open("wb") as file:
             yield file
         return
-    partial = out.with_name(f"{out.name}.partial")
-    try:
-        with partial.open("wb") as file:
-            yield file
-        os.replace(partial, out)
-    finally:
-        partial.unlink(missing_ok=True)
+    with complete(out) as file:
+        yield file
 
 
 def _fetch(client: Client, chosen: Selection, what: What, file: BinaryIO, *, as_parquet: bool) -> str:

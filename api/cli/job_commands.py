@@ -32,7 +32,8 @@ from api.cli.terminal import (
     say,
 )
 from api.cli.watch import where_it_is
-from api.client import PATIENCE_S, ApiError, Client, Unreachable, is_passing
+from api.client import ApiError, Client
+from api.exporters import runs
 from service.job.advice import advice
 from service.job.states import TERMINAL, JobState
 from service.wire.views import JobPage, JobSummary, JobView, Validated
@@ -65,19 +66,12 @@ def follow_log(client: Client, job_id: str, number: int | None) -> Iterator[byte
 
 
 def _piece(client: Client, job_id: str, attempt: int, *, offset: int, may_be_missing: bool) -> bytes:
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            return client.logs(job_id, attempt=attempt or None, offset=offset)
-        except ApiError as error:
-            if error.status == 404 and may_be_missing:
-                return b""
-            if not is_passing(error) or time.monotonic() > deadline:
-                raise
-        except Unreachable:
-            if time.monotonic() > deadline:
-                raise
-        time.sleep(POLL_S)
+    try:
+        return client.logs(job_id, attempt=attempt or None, offset=offset)
+    except ApiError as error:
+        if error.status == 404 and may_be_missing:
+            return b""
+        raise
 
 
 app = typer.Typer()
@@ -88,7 +82,7 @@ def submit(job: JobFile, url: Url = None, key: Key = None, as_json: AsJson = Fal
     """Queue a job and return at once; prints its id."""
     spec = read_job(job)
     with open_client(url, key) as client:
-        made = client.submit(spec)
+        made = client.submit(spec).view
     print_advice(made.advice)
     if as_json:
         print_json(made)
@@ -179,7 +173,7 @@ def list_jobs(
 def show(job: JobId, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
     """Show a job: where it is and why, its schedules, its bill, its arms over the seeds."""
     with open_client(url, key) as client:
-        view = client.job(client.find(job))
+        view = client.job(client.find(job)).view
         found = report.result(client, view)
     if as_json:
         print_json(found)
@@ -277,11 +271,30 @@ def export(
             help="where to write it; `-`: standard output; metrics to a name in .parquet are Parquet, else CSV"
         ),
     ] = None,
+    tracker: Annotated[
+        exports.Tracker | None, typer.Option("--to", help="write every point and the bill for this tracker instead")
+    ] = None,
+    is_followed: Annotated[
+        bool, typer.Option("--follow", "-f", help="with --to: write what comes, until the job is over")
+    ] = False,
     url: Url = None,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
     """Write results to files: the learned schedule, for any training script; every metric; weights; the report."""
+    if tracker is not None:
+        if what is not What.SCHEDULE:
+            fail(f"--to writes every point and the bill, so leave out --what {what}")
+        begin = exports.tracker(tracker, out or Path(tracker))
+        with open_client(url, key) as client:
+            for run in runs.export(client, job, begin, arm=arm, seed=seed, follow=is_followed):
+                if as_json:
+                    print_json({"job": job, **run._asdict()}, indent=None)
+                else:
+                    typer.echo(f"wrote {run.place}: {run.content}")
+        return
+    if is_followed:
+        fail("--follow is for a tracker; name it with --to")
     if what is What.REPORT and (arm is not None or seed is not None):
         fail("a report is of the whole job; leave out --arm and --seed, or export --what schedule, metrics or weights")
     if which is not None and what not in (What.WEIGHTS, What.ALL):

@@ -85,7 +85,7 @@ class Clients:
 
     def _unfinished(self) -> list[JobView]:
         with self._service.client() as client:
-            views = [insist(lambda job=job: client.job(job)) for job in sorted(self._open)]
+            views = [insist(lambda job=job: client.job(job).view) for job in sorted(self._open)]
         left = [view for view in views if view.state not in TERMINAL]
         self._open -= {view.id for view in views} - {view.id for view in left}
         return left

@@ -107,11 +107,14 @@ def client(live_url: str, key: str) -> Iterator[Client]:
 
 
 class Reporting:
-    """Stands where a driver stands: begins the job's attempt and posts what a run would, a batch per call."""
+    """Stands where a driver stands: begins an attempt and posts what a run would, a batch per call.
 
-    def __init__(self, store: Store, spec: JobSpec) -> None:
+    Without a `job_id` the job is made.
+    """
+
+    def __init__(self, store: Store, spec: JobSpec, job_id: str | None = None) -> None:
         self.store, self.spec = store, spec
-        self.job_id = store.add_job(spec)[0].id
+        self.job_id = job_id or store.add_job(spec)[0].id
         self.number = store.begin_attempt(self.job_id).attempt
         self._sequence = 0
 

@@ -155,7 +155,7 @@ def test_a_run_for_a_script_prints_its_result_alone(
         store.begin_attempt(job_id)
         finished = AttemptFinished(outcome="succeeded")
         store.ingest(job_id, 1, Batch(stream="driver", sequence=1, records=(finished,)))
-        return client.job(job_id)
+        return client.job(job_id).view
 
     monkeypatch.setattr(runs, "running_server", lambda settings: Server(live_url, key))
     monkeypatch.setattr(runs, "follow", succeed)

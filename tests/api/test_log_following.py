@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import httpx2
 import pytest
 
 from api.cli import job_commands
 from api.cli.job_commands import follow_log
-from api.client import ApiError, Client, Unreachable
+from api.client import ApiError, Client
 from service.control.storage import Storage
 from service.control.store import Store
 from service.job.spec import JobSpec
@@ -77,22 +78,24 @@ def test_it_outlives_a_service_that_is_away_for_a_moment(
 ) -> None:
     printed(1, b"one\n")
     end(store, job_id)
-    answer, failures = client._send, failing()
+    client.jobs()  # it has answered once
+    answer, failures = client._http.send, failing()
 
-    def flaky(*given: Any, **options: Any) -> bytes:
-        if (failure := next(failures)) is not None:
+    def flaky(request: httpx2.Request, **options: Any) -> httpx2.Response:
+        failure = next(failures)
+        if isinstance(failure, Exception):
             raise failure
-        return answer(*given, **options)
+        return failure or answer(request, **options)
 
-    monkeypatch.setattr(client, "_send", flaky)
+    monkeypatch.setattr(client._http, "send", flaky)
 
     assert list(follow_log(client, job_id, None)) == [b"one\n"]
     assert next(failures, "used up") == "used up"
 
 
-def failing() -> Iterator[Exception | None]:
+def failing() -> Iterator[httpx2.Response | Exception | None]:
     """A failure of each kind before each of two answers."""
     for _ in range(2):
-        yield ApiError(503, "A part of the service does not answer", detail="Ray is away")
-        yield Unreachable("http://x", OSError("refused"))
+        yield httpx2.Response(503, text="Ray is away")
+        yield httpx2.ConnectError("refused")
         yield None

@@ -40,7 +40,7 @@ class Page:
     def wait_until(self, state: JobState) -> None:
         """Wait until the page shows the job in `state`, with the buttons that go with it."""
         self.tab.wait_for(f"location.search.includes('{self._job_id}') && {STATE} === '{state.value}'")
-        assert self.tab.value_of(BUTTONS) == [*self._client.job(self._job_id).verbs, "clone"]
+        assert self.tab.value_of(BUTTONS) == [*self._client.job(self._job_id).view.verbs, "clone"]
 
     def click(self, where: str, label: str) -> None:
         buttons, wanted = (
@@ -91,7 +91,7 @@ def test_a_keyboard_reaches_every_button_and_keeps_its_place(page: Page, client:
     focus = "document.activeElement.textContent"
     page.tab.value_of("document.querySelector('#sign-out').focus()")
     seen = []
-    for _ in client.job(job_id).verbs:
+    for _ in client.job(job_id).view.verbs:
         page.tab.press("Tab")
         seen.append(page.tab.value_of(focus))
     assert seen == [Verb.PAUSE, Verb.CANCEL]
@@ -143,7 +143,7 @@ def test_a_button_pressed_too_late_is_refused_beside_it(page: Page, client: Clie
     said = page.tab.wait_for("document.querySelector('.controls .refused').textContent")
     assert "is paused now" in said and "`resume` or `cancel`" in said
     page.wait_until(JobState.PAUSED)
-    assert client.job(job_id).version == 2
+    assert client.job(job_id).view.version == 2
 
 
 def test_an_extension_asks_for_the_budget_and_takes_no_smaller_one(

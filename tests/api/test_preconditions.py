@@ -83,7 +83,7 @@ def test_client_and_terminal_act_on_a_version(
 ) -> None:
     monkeypatch.setenv("WIRETUNE_URL", client.url)
     monkeypatch.setenv("WIRETUNE_API_KEY", key)
-    first = client.submit(job)
+    first = client.submit(job).view
     paused = client.pause(first.id, version=first.version)
 
     with pytest.raises(ApiError, match="is paused now") as refusal:

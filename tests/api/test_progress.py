@@ -13,7 +13,7 @@ from tests.api.conftest import Reporting
 
 
 def told(progress: Progress, client: Client, job_id: str) -> str:
-    return "\n".join(progress.lines(client.job(job_id)))
+    return "\n".join(progress.lines(client.job(job_id).view))
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_a_trial_of_a_job_that_is_over_does_not_train_for_ever(
     def shown() -> str:
         out = Console(width=200)
         with out.capture() as captured:
-            out.print(report.trials_table(report.result(client, client.job(reporting.job_id))))
+            out.print(report.trials_table(report.result(client, client.job(reporting.job_id).view)))
         return captured.get()
 
     reporting.start("tuned")
@@ -93,7 +93,7 @@ def test_a_failed_job_tells_why(client: Client, reporting: Reporting) -> None:
 def test_the_summary_for_scripts_has_the_controllers_arm_on_top(client: Client, reporting: Reporting) -> None:
     reporting.run_to_the_end()
 
-    summary = report.summary(report.result(client, client.job(reporting.job_id)))
+    summary = report.summary(report.result(client, client.job(reporting.job_id).view))
 
     assert summary["controller"] == "bo" and set(summary["arms"]) == {"tuned", "dense"}
     assert [entry["learning_rate"] for entry in summary["schedule"]] == [2.0, 1.0]
@@ -106,7 +106,7 @@ def test_the_summary_for_scripts_has_the_controllers_arm_on_top(client: Client, 
 
 def test_the_printed_report_names_every_arm_and_the_link(client: Client, reporting: Reporting) -> None:
     reporting.run_to_the_end()
-    job = client.job(reporting.job_id)
+    job = client.job(reporting.job_id).view
     console = Console(width=160)
 
     found = report.result(client, job)

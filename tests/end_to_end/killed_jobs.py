@@ -71,7 +71,7 @@ def submit(client: Client, job: JobSpec) -> str:
 
 def _await_steps(client: Client, job_id: str, *, attempt: int, step: int) -> None:
     def is_there() -> bool:
-        view = insist(lambda: client.job(job_id))
+        view = insist(lambda: client.job(job_id)).view
         assert view.state not in TERMINAL, f"{job_id} {view.state} before its kill at step {step}: {view.reason}"
         is_running = view.attempt == attempt and view.state is JobState.RUNNING
         return is_running and sum(trial.step for trial in insist(lambda: client.trials(job_id))) >= step
@@ -90,7 +90,7 @@ def outcome(client: Client, job_id: str) -> Outcome:
 
 
 def _outcome(client: Client, job_id: str) -> Outcome:
-    view = client.job(job_id)
+    view = client.job(job_id).view
     assert view.state is JobState.SUCCEEDED, view.reason
     trials = {(trial.arm, trial.seed): trial for trial in client.trials(job_id)}
     return Outcome(

@@ -140,7 +140,7 @@ def _is_of_the_attempt(pid: int) -> bool:
 
 
 def _trains(client: Client, job_id: str, *, attempt: int) -> bool:
-    view = client.job(job_id)
+    view = client.job(job_id).view
     return view.attempt == attempt and view.state is JobState.RUNNING
 
 
@@ -179,8 +179,8 @@ def test_a_job_whose_storage_is_full_waits_and_says_so_and_goes_on_by_itself_whe
                 eventually("committed steps", lambda: client.trials(job_id)[0].step >= 50, within_s=120)
                 disk.fill()
                 eventually("it waits", lambda: "No space left" in client.job(job_id).reason, within_s=120)
-                waiting = client.job(job_id)
-                eventually("no attempt is spent", lambda: _is_held(client.job(job_id), waiting), within_s=30)
+                waiting = client.job(job_id).view
+                eventually("no attempt is spent", lambda: _is_held(client.job(job_id).view, waiting), within_s=30)
                 disk.free()
                 view = client.wait(job_id, timeout_s=200)
                 (losses,) = client.metrics(job_id, "loss")

@@ -1,0 +1,290 @@
+"""The requests that clients make, each described once: the blocking and the asynchronous client send them."""
+
+import uuid
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Generic, Literal, TypeVar
+
+from pydantic import BaseModel, TypeAdapter
+
+from service.catalog.methods import MethodsView
+from service.job.spec import JobSpec
+from service.job.states import JobState, Verb
+from service.wire.access import DEFAULT_PROJECT, AuditPage, IssuedKey, KeyView, Me, Role, SignInCode
+from service.wire.views import (
+    Cloned,
+    EventKind,
+    EventPage,
+    JobPage,
+    JobReport,
+    JobView,
+    ScheduleView,
+    Series,
+    Snapshot,
+    StageView,
+    TrialView,
+    Validated,
+)
+
+T = TypeVar("T")
+Spec = JobSpec | Mapping[str, Any]
+#: Of a trial's weights: those of the best evaluated state, or of the end.
+Which = Literal["best", "last"]
+
+_TRIALS = TypeAdapter(tuple[TrialView, ...])
+_STAGES = TypeAdapter(tuple[StageView, ...])
+_SERIES = TypeAdapter(tuple[Series, ...])
+_KEYS = TypeAdapter(tuple[KeyView, ...])
+
+
+@dataclass(frozen=True)
+class Call(Generic[T]):
+    """A request, and how its answer is read."""
+
+    method: str
+    path: str
+    read: Callable[[bytes], T]
+    params: Mapping[str, Any] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    json: Any = None
+    #: To send it twice does no more than to send it once.
+    is_repeatable: bool = True
+
+
+def submit(spec: Spec, *, idempotency_key: str | None = None) -> Call[JobView]:
+    """Queue a job; with a key, however often this is called with it, one job is made."""
+    return Call("POST", "/v1/jobs", JobView.model_validate_json, headers=_once(idempotency_key), json=_plain(spec))
+
+
+def validate(spec: Spec) -> Call[Validated]:
+    """Check a job without queueing it; the answer has every default filled in."""
+    return Call("POST", "/v1/jobs:validate", Validated.model_validate_json, json=_plain(spec))
+
+
+def methods(
+    name: str | None = None,
+    *,
+    workload: str | None = None,
+    shapes: str | None = None,
+    workers: int | None = None,
+) -> Call[MethodsView]:
+    """Return what a job can choose: papers, knobs, what goes with what.
+
+    What `workers` (2) send in a step is predicted for a built-in `workload` (`digits-mlp`), or for `shapes`, such
+    as `512x64,512`.
+    """
+    read = MethodsView.model_validate_json
+    return _get("/v1/methods", read, name=name, workload=workload, shapes=shapes, workers=workers)
+
+
+def jobs(
+    *,
+    state: JobState | None = None,
+    label: tuple[str, str] | None = None,
+    ref: str | None = None,
+    limit: int = 50,
+    cursor: str | None = None,
+) -> Call[JobPage]:
+    """Return a page of jobs, newest first; `ref`: those whose id begins or ends so, or whose name it is."""
+    pair = "=".join(label) if label else None
+    return _get("/v1/jobs", JobPage.model_validate_json, state=state, label=pair, ref=ref, limit=limit, cursor=cursor)
+
+
+def candidates(ref: str, *, limit: int) -> Call[JobPage]:
+    """Return the jobs that `ref` may mean: `latest` is the newest."""
+    return jobs(limit=1) if ref == "latest" else jobs(ref=ref, limit=limit)
+
+
+def job(job_id: str) -> Call[JobView]:
+    """Return one job."""
+    return _get(f"/v1/jobs/{job_id}", JobView.model_validate_json)
+
+
+def trials(job_id: str) -> Call[tuple[TrialView, ...]]:
+    """Return the job's trials, in its order."""
+    return _get(f"/v1/jobs/{job_id}/trials", _TRIALS.validate_json)
+
+
+def stages(job_id: str, *, trial: str | None = None, with_posterior: bool = False) -> Call[tuple[StageView, ...]]:
+    """Return the decided stages, trial by trial; the posteriors are large."""
+    posterior = with_posterior or None
+    return _get(f"/v1/jobs/{job_id}/stages", _STAGES.validate_json, trial=trial, posterior=posterior)
+
+
+def metrics(job_id: str, name: str, *, trial: str | None = None, max_points: int = 2000) -> Call[tuple[Series, ...]]:
+    """Return a metric's series, one per trial, thinned to `max_points` each."""
+    path = f"/v1/jobs/{job_id}/metrics/{name}"
+    return _get(path, _SERIES.validate_json, trial=trial, max_points=max_points)
+
+
+def schedule(job_id: str, *, arm: str | None = None, seed: int | None = None) -> Call[ScheduleView]:
+    """Return the learned schedule of one trial; by default of the first arm and seed."""
+    return _get(f"/v1/jobs/{job_id}/schedule", ScheduleView.model_validate_json, arm=arm, seed=seed)
+
+
+def report(job_id: str) -> Call[JobReport]:
+    """Return the job's result: every trial's, and every arm's over its seeds."""
+    return _get(f"/v1/jobs/{job_id}/report", JobReport.model_validate_json)
+
+
+def snapshot(job_id: str, *, since: int | None = None, max_points: int | None = None) -> Call[Snapshot]:
+    """Return all that the job's page shows, of one moment; with an earlier one's `cursor`, what changed since."""
+    return _get(f"/v1/jobs/{job_id}/snapshot", Snapshot.model_validate_json, since=since, max_points=max_points)
+
+
+def events(job_id: str | None, *, after: int | None, kinds: Collection[EventKind]) -> Call[EventPage]:
+    """Return a stream of what changes, of one job or of all."""
+    path = "/v1/events" if job_id is None else f"/v1/jobs/{job_id}/events"
+    params = _given(after=after) | {"kind": list(kinds)}
+    return Call("GET", path, EventPage.model_validate_json, params=params, headers={"Accept": "text/event-stream"})
+
+
+def logs(job_id: str, *, attempt: int | None = None, offset: int = 0) -> Call[bytes]:
+    """Return what an attempt, by default the last, has printed, from byte `offset` on."""
+    return _get(f"/v1/jobs/{job_id}/logs", bytes, attempt=attempt, offset=offset)
+
+
+def weights(job_id: str, *, arm: str | None = None, seed: int | None = None, which: Which | None = None) -> Call[bytes]:
+    """Return a trial's safetensors file; by default that of the first arm and seed."""
+    return _get(f"/v1/jobs/{job_id}/weights", bytes, arm=arm, seed=seed, which=which)
+
+
+def table(job_id: str, *, arm: str | None = None, seed: int | None = None) -> Call[bytes]:
+    """Return every point of every series as CSV; by default of all trials."""
+    return _get(f"/v1/jobs/{job_id}/metrics.csv", bytes, arm=arm, seed=seed)
+
+
+def pause(job_id: str, *, version: int | None = None) -> Call[JobView]:
+    """Have the job checkpoint and give its resources back; `version` is as in `resume`."""
+    return _ask(job_id, Verb.PAUSE, version)
+
+
+def resume(job_id: str, *, workers: int | None = None, version: int | None = None) -> Call[JobView]:
+    """Have a paused job go on, at its old place in the queue; with as many `workers` per run, None: as before.
+
+    With a job's `version`, here as for every verb: only if it still is the job's; if not, `ApiError` 412.
+    """
+    return _ask(job_id, Verb.RESUME, version, workers=workers)
+
+
+def stop(job_id: str, *, version: int | None = None) -> Call[JobView]:
+    """Have the job end as if its budget were spent, and keep its result; `version` is as in `resume`."""
+    return _ask(job_id, Verb.STOP, version)
+
+
+def cancel(job_id: str, *, version: int | None = None) -> Call[JobView]:
+    """Have the job end without a result; `version` is as in `resume`."""
+    return _ask(job_id, Verb.CANCEL, version)
+
+
+def retry(job_id: str, *, workers: int | None = None, version: int | None = None) -> Call[JobView]:
+    """Have a failed or cancelled job go on from its last checkpoint; `workers` and `version` are as in `resume`."""
+    return _ask(job_id, Verb.RETRY, version, workers=workers)
+
+
+def extend(
+    job_id: str,
+    *,
+    seconds: float | None = None,
+    steps: int | None = None,
+    bytes: int | None = None,
+    workers: int | None = None,
+    version: int | None = None,
+) -> Call[JobView]:
+    """Give a job that succeeded a larger budget; its `reason` says where each trial goes on from.
+
+    `workers` and `version` are as in `resume`.
+    """
+    caps = _given(seconds=seconds, steps=steps, bytes=bytes)
+    return _ask(job_id, Verb.EXTEND, version, workers=workers, json=caps)
+
+
+def clone(
+    job_id: str, changes: Mapping[str, Any], *, dry_run: bool = False, idempotency_key: str | None = None
+) -> Call[Cloned]:
+    """Queue a new job that is this one with `changes`, a JSON merge patch; in a dry run only see what differs."""
+    return Call(
+        "POST",
+        f"/v1/jobs/{job_id}:clone",
+        Cloned.model_validate_json,
+        params={"dry_run": dry_run},
+        headers=_once(idempotency_key),
+        json=dict(changes),
+    )
+
+
+def me() -> Call[Me]:
+    """Return whom the service takes this client for."""
+    return _get("/v1/me", Me.model_validate_json)
+
+
+def create_key(
+    name: str,
+    *,
+    owner: str | None = None,
+    role: Role = Role.SUBMITTER,
+    project: str = DEFAULT_PROJECT,
+    expires_at: datetime | None = None,
+) -> Call[IssuedKey]:
+    """Make an API key, as an admin; its `secret` is shown this once."""
+    ends = expires_at and expires_at.isoformat()
+    given = _given(name=name, owner=owner, role=role, project=project, expires_at=ends)
+    return Call("POST", "/v1/keys", IssuedKey.model_validate_json, json=given, is_repeatable=False)
+
+
+def keys() -> Call[tuple[KeyView, ...]]:
+    """Return this client's owner's keys, to an admin all of them."""
+    return _get("/v1/keys", _KEYS.validate_json)
+
+
+def rotate_key(key_id: str) -> Call[IssuedKey]:
+    """Give a key another secret; the old one ends at once."""
+    return Call("POST", f"/v1/keys/{key_id}:rotate", IssuedKey.model_validate_json, is_repeatable=False)
+
+
+def revoke_key(key_id: str) -> Call[KeyView]:
+    """End a key for ever."""
+    return Call("POST", f"/v1/keys/{key_id}:revoke", KeyView.model_validate_json)
+
+
+def audit(*, limit: int = 50, cursor: int | None = None) -> Call[AuditPage]:
+    """Return what users changed, newest first; for admins."""
+    return _get("/v1/audit", AuditPage.model_validate_json, limit=limit, cursor=cursor)
+
+
+def sign_in_code() -> Call[SignInCode]:
+    """Return a code that signs one browser in; good once, for five minutes."""
+    return Call("POST", "/v1/sign-in-codes", SignInCode.model_validate_json)
+
+
+def _get(path: str, read: Callable[[bytes], T], **params: Any) -> Call[T]:
+    return Call("GET", path, read, params=_given(**params))
+
+
+def _ask(
+    job_id: str, verb: Verb, version: int | None, *, workers: int | None = None, json: Any = None
+) -> Call[JobView]:
+    """Describe a verb. Without a version a second one would be for whatever the first has made of the job."""
+    return Call(
+        "POST",
+        f"/v1/jobs/{job_id}:{verb}",
+        JobView.model_validate_json,
+        params=_given(workers=workers),
+        headers={} if version is None else {"If-Match": f'"{version}"'},
+        json=json,
+        is_repeatable=version is not None,
+    )
+
+
+def _once(idempotency_key: str | None) -> dict[str, str]:
+    """Return the header with which a repeated request makes one job."""
+    return {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
+
+
+def _given(**params: Any) -> dict[str, Any]:
+    return {name: value for name, value in params.items() if value is not None}
+
+
+def _plain(spec: Spec) -> Any:
+    return spec.model_dump(mode="json") if isinstance(spec, BaseModel) else dict(spec)

@@ -1,0 +1,128 @@
+"""A job for a person to look at: a line, a table in a terminal or a notebook, a data frame, a figure."""
+
+import io
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from html import escape
+from typing import TYPE_CHECKING, Any, Literal
+
+from rich import box, filesize
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from service.wire.views import JobView, Series, TrialView
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from plotly.graph_objects import Figure
+
+Trials = Sequence[TrialView]
+Show = Callable[[JobView, Trials], None]
+Axis = Literal["seconds", "step"]
+#: An arm may be called `null`; only a value may be missing.
+_EMPTY_IS_NAN: Any = {"keep_default_na": False, "na_values": {"value": [""]}}
+_COLUMNS = ("trial", "state", "step", "seconds", "learning rate", "validation loss", "sent")
+
+
+def headline(job: JobView, trials: Trials) -> str:
+    """Return a job in a line: its name, its state, and where the trial is that trains, or else the first."""
+    parts = [f"{job.name!r} {job.state}"]
+    begun = [trial for trial in trials if trial.backend]
+    trial = next((each for each in begun if each.outcome is None), begun[0] if begun else None)
+    if trial is not None:
+        parts += [f"step {trial.step}", f"loss {_number(trial.validation_loss)}"]
+    return ", ".join([*parts, job.id])
+
+
+def table(job: JobView, trials: Trials) -> Table:
+    """Return the job's trials, a row each, for a terminal."""
+    made = Table(*_COLUMNS, title=_title(job), title_justify="left", box=box.SIMPLE)
+    for row in _rows(job, trials):
+        made.add_row(*row)
+    return made
+
+
+def html(job: JobView, trials: Trials) -> str:
+    """Return the job's trials, a row each, for a notebook."""
+    head = "".join(f"<th>{name}</th>" for name in _COLUMNS)
+    rows = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in _rows(job, trials))
+    body = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>" if rows else ""
+    return f"<div><p><b>{escape(_title(job))}</b></p>{body}</div>"
+
+
+@contextmanager
+def screen() -> Iterator[Show]:
+    """Give a function that shows a job in place of what it showed before."""
+    console = Console()
+    if console.is_jupyter:
+        from IPython.display import HTML, display
+
+        output = display(HTML(""), display_id=True)
+        yield lambda job, trials: output.update(HTML(html(job, trials)))
+    else:  # a pipe gets the last one only
+        with Live(console=console, auto_refresh=False) as live:
+            yield lambda job, trials: live.update(table(job, trials), refresh=True)
+
+
+def frame(points: bytes, name: str | None) -> "DataFrame":
+    """Return the service's table of points, all or those of the metric `name`.
+
+    Raises:
+        ValueError: no point has that name.
+    """
+    import pandas  # half a second that no other call needs
+
+    found = pandas.read_csv(io.BytesIO(points), **_EMPTY_IS_NAN).drop(columns="job")
+    if name is None:
+        return found
+    names = sorted(found["name"].unique())
+    if names and name not in names:
+        raise ValueError(f"`name` must be one of {', '.join(names)}, got {name!r}")
+    own = found[found["name"] == name]
+    return own.drop(columns="name").rename(columns={"value": name}).reset_index(drop=True)
+
+
+def figure(job: JobView, series: Sequence[Series], x: Axis) -> "Figure":
+    """Return the series over `x` as lines, each named after its trial.
+
+    Raises:
+        ValueError: `x` is neither `seconds` nor `step`.
+    """
+    import plotly.graph_objects as plotly  # half a second that no other call needs
+
+    if x not in ("seconds", "step"):
+        raise ValueError(f"`x` must be seconds or step, got {x!r}")
+    lines = [
+        plotly.Scatter(x=each.seconds if x == "seconds" else each.steps, y=each.values, name=_trial(job, each))
+        for each in series
+    ]
+    over = "training seconds" if x == "seconds" else "step"
+    title = {"title": job.name, "xaxis_title": over, "yaxis_title": series[0].name if series else ""}
+    return plotly.Figure(lines, layout=title)
+
+
+def _title(job: JobView) -> str:
+    return f"{job.name} ({job.id}) is {job.state}{f': {job.reason}' if job.reason else ''}"
+
+
+def _rows(job: JobView, trials: Trials) -> Iterator[tuple[str, ...]]:
+    for trial in trials:
+        state = trial.outcome or ("training" if trial.backend else "waiting")
+        yield (
+            _trial(job, trial),
+            state,
+            str(trial.step),
+            f"{trial.seconds:.1f}",
+            _number(trial.learning_rate),
+            _number(trial.validation_loss),
+            filesize.decimal(trial.bill.bytes_sent),
+        )
+
+
+def _trial(job: JobView, trial: TrialView | Series) -> str:
+    return trial.arm if len(job.spec.seeds) == 1 else f"{trial.arm} seed {trial.seed}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"

@@ -1,0 +1,73 @@
+"""A job's trials as MLflow runs: in a database file, or on the server that `MLFLOW_TRACKING_URI` names."""
+
+import math
+import os
+import time
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # nobody asked for usage reports
+
+from mlflow.entities import Metric, Param
+from mlflow.tracking import MlflowClient
+
+from api.exporters.runs import Begin, Points, Subject, flat
+
+_AT_ONCE = 1000  # metrics, as the server allows
+_PARAMS_AT_ONCE = 100
+_LONGEST_VALUE = 6000
+_TRIAL = "wiretune.trial"
+
+
+def into(folder: Path) -> Begin:
+    """Return what begins a run in the experiment of its job's name; MLflow's folders of files are discontinued."""
+    if asked := os.environ.get("MLFLOW_TRACKING_URI"):
+        return partial(_Run, MlflowClient(asked), "MLFLOW_TRACKING_URI")  # by name: it may hold a password
+    folder.mkdir(parents=True, exist_ok=True)
+    own = f"sqlite:///{folder.absolute() / 'mlflow.db'}"
+    return partial(_Run, MlflowClient(own), own)
+
+
+class _Run:
+    def __init__(self, client: MlflowClient, place: str, subject: Subject) -> None:
+        self._client, self._subject, self._last_step, self._status = client, subject, 0, "KILLED"
+        trial = f"{subject.job.id}/{subject.name}"
+        found = client.get_experiment_by_name(subject.job.name)
+        experiment = found.experiment_id if found else client.create_experiment(subject.job.name)
+        for earlier in client.search_runs([experiment], f"tags.`{_TRIAL}` = '{trial}'"):
+            client.delete_run(earlier.info.run_id)
+        self._id = client.create_run(experiment, run_name=subject.name, tags={_TRIAL: trial}).info.run_id
+        self.place = f"{place}, experiment {subject.job.name}, run {subject.name}"
+        given = [Param(name, str(value)[:_LONGEST_VALUE]) for name, value in flat(subject.parameters).items()]
+        for start in range(0, len(given), _PARAMS_AT_ONCE):
+            client.log_batch(self._id, params=given[start : start + _PARAMS_AT_ONCE])
+
+    def add(self, points: Points) -> None:
+        """Write the points, at the time when they were measured; a diverged value is NaN."""
+        metrics = [
+            Metric(
+                name,
+                math.nan if point.value is None else point.value,
+                int(1000 * self._subject.time_at(point.seconds)),
+                point.step,
+            )
+            for name, series in points.items()
+            for point in series
+        ]
+        self._last_step = max([self._last_step, *(metric.step for metric in metrics)])
+        self._log(metrics)
+
+    def finish(self, totals: Mapping[str, float]) -> None:
+        """Write the totals at the last step."""
+        now = int(1000 * time.time())
+        self._log([Metric(name, value, now, self._last_step) for name, value in totals.items()])
+        self._status = "FINISHED"
+
+    def close(self) -> None:
+        """Say that nothing follows."""
+        self._client.set_terminated(self._id, self._status)
+
+    def _log(self, metrics: list[Metric]) -> None:
+        for start in range(0, len(metrics), _AT_ONCE):
+            self._client.log_batch(self._id, metrics=metrics[start : start + _AT_ONCE])

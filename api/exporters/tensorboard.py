@@ -1,0 +1,47 @@
+"""A job's trials as TensorBoard event files: a folder each."""
+
+import json
+import math
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+from tensorboardX import SummaryWriter
+from tensorboardX.summary import hparams
+
+from api.exporters.runs import Begin, Points, Subject, flat
+
+
+def into(folder: Path) -> Begin:
+    """Return what begins a run: a folder of its job's and its own name, in `folder`."""
+    return partial(_Run, folder)
+
+
+class _Run:
+    def __init__(self, folder: Path, subject: Subject) -> None:
+        self._subject, self._last_step = subject, 0
+        own = folder / subject.job.id / subject.name
+        for earlier in own.glob("events.out.tfevents.*"):
+            earlier.unlink()
+        self.place, self._events = str(own), SummaryWriter(str(own))
+        for summary in hparams(flat(subject.parameters), {}):
+            self._events.file_writer.add_summary(summary)
+
+    def add(self, points: Points) -> None:
+        """Write the points, at the time when they were measured; a diverged value is NaN."""
+        for name, series in points.items():
+            for point in series:
+                value = math.nan if point.value is None else point.value
+                self._events.add_scalar(name, value, point.step, walltime=self._subject.time_at(point.seconds))
+                self._last_step = max(self._last_step, point.step)
+        self._events.flush()
+
+    def finish(self, totals: Mapping[str, float]) -> None:
+        """Write the totals as scalars, which have 24 bits, and to the last byte as a text."""
+        for name, value in totals.items():
+            self._events.add_scalar(name, value, self._last_step)
+        self._events.add_text("totals", json.dumps(dict(totals), indent=2), self._last_step)
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._events.close()

@@ -1,0 +1,63 @@
+"""A job's trials as offline runs of Weights & Biases, for `wandb sync`."""
+
+import math
+import os
+import shutil
+from collections import defaultdict
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # an offline export talks to nobody
+
+import wandb
+
+from api.exporters.runs import Begin, Points, Subject
+
+PROJECT = "wiretune"
+#: Facts about the machine that exports say nothing of the one that trained.
+_SETTINGS = wandb.Settings(
+    silent=True, console="off", disable_git=True, disable_code=True, x_disable_meta=True, x_disable_stats=True
+)
+
+
+def into(folder: Path) -> Begin:
+    """Return what begins a run: a folder of its job's and its own name, in `folder`."""
+    return partial(_Run, folder)
+
+
+class _Run:
+    def __init__(self, folder: Path, subject: Subject) -> None:
+        own = folder / subject.job.id / subject.name
+        shutil.rmtree(own / "wandb", ignore_errors=True)
+        own.mkdir(parents=True, exist_ok=True)
+        self.place = str(own)
+        self._run = wandb.init(
+            mode="offline",
+            dir=own,
+            project=PROJECT,
+            group=subject.job.id,
+            name=subject.name,
+            config=subject.parameters,
+            reinit="create_new",
+            settings=_SETTINGS,
+        )
+        self._run.define_metric("*", step_metric="step")  # series come in their own time, each in its own order
+
+    def add(self, points: Points) -> None:
+        """Write a row for each step that has points; a diverged value is NaN."""
+        rows: dict[tuple[int, float], dict[str, Any]] = defaultdict(dict)
+        for name, series in points.items():
+            for step, seconds, value in series:
+                rows[step, seconds][name] = math.nan if value is None else value
+        for step, seconds in sorted(rows):
+            self._run.log({"step": step, "seconds": seconds, **rows[step, seconds]})
+
+    def finish(self, totals: Mapping[str, float]) -> None:
+        """Write the totals into the summary."""
+        self._run.summary.update(dict(totals))
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._run.finish()

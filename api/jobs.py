@@ -1,0 +1,310 @@
+"""A job as a handle: ask, watch, wait, plot and download without naming it again."""
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar
+
+from api import calls, display
+from api.calls import Call
+from service.job.spec import JobSpec
+from service.job.states import JobState
+from service.wire.views import JobView, ScheduleView, TrialView
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from plotly.graph_objects import Figure
+
+    from search.schedule import Schedule
+
+T = TypeVar("T")
+P = ParamSpec("P")
+File = Literal["schedule", "metrics", "weights", "report"]
+
+POLL_S = 0.5
+_FILES: dict[File, tuple[str, Callable[..., Call[Any]]]] = {
+    "schedule": ("schedule.json", calls.schedule),
+    "metrics": ("metrics.csv", calls.table),
+    "weights": ("weights.safetensors", calls.weights),
+    "report": ("report.json", calls.report),
+}
+
+
+class Blocking(Protocol):
+    """The part of `Client` that a job needs."""
+
+    def send(self, call: Call[T], /) -> T:
+        """Make a call and return its answer."""
+
+    def save(self, call: Call[Any], out: BinaryIO, /) -> None:
+        """Write a call's answer to `out` as it comes."""
+
+    def watch(self, job_id: str, /, *, timeout_s: float | None, poll_s: float) -> Iterator[JobView]:
+        """Yield the job until it is over."""
+
+
+class Awaited(Protocol):
+    """The part of `AsyncClient` that a job needs."""
+
+    async def send(self, call: Call[T], /) -> T:
+        """Make a call and return its answer."""
+
+    async def save(self, call: Call[Any], out: BinaryIO, /) -> None:
+        """Write a call's answer to `out` as it comes."""
+
+    def watch(self, job_id: str, /, *, timeout_s: float | None, poll_s: float) -> AsyncIterator[JobView]:
+        """Yield the job until it is over."""
+
+
+class _Handle:
+    """The state of a job when it was last asked for: `refresh`, `wait`, `watch` and verbs bring it up to date."""
+
+    def __init__(self, view: JobView) -> None:
+        self.view = view
+        self._trials: tuple[TrialView, ...] = ()  # as far as they are known
+
+    @property
+    def id(self) -> str:
+        """The job's id, by which `Client.job` finds it again."""
+        return self.view.id
+
+    @property
+    def name(self) -> str:
+        """The name that its spec gives it."""
+        return self.view.name
+
+    @property
+    def state(self) -> JobState:
+        """The state that it was in."""
+        return self.view.state
+
+    @property
+    def reason(self) -> str:
+        """The reason of its state, for a person."""
+        return self.view.reason
+
+    @property
+    def spec(self) -> JobSpec:
+        """The job itself, with every default filled in."""
+        return self.view.spec
+
+    def __repr__(self) -> str:
+        return f"<Job {display.headline(self.view, self._trials)}>"
+
+    def _repr_html_(self) -> str:
+        return display.html(self.view, self._trials)
+
+
+def _asked(describe: Callable[Concatenate[str, P], Call[T]]) -> "Callable[Concatenate[Job, P], T]":
+    @wraps(describe)
+    def method(self: "Job", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._client.send(describe(self.id, *args, **kwargs))
+
+    return method
+
+
+def _done(describe: Callable[Concatenate[str, P], Call[JobView]]) -> "Callable[Concatenate[Job, P], Job]":
+    @wraps(describe)
+    def method(self: "Job", /, *args: P.args, **kwargs: P.kwargs) -> "Job":
+        self.view = self._client.send(describe(self.id, *args, **kwargs))
+        return self
+
+    return method
+
+
+class Job(_Handle):
+    """A job of a service. Its fields are those of the last look at it; every call raises what `Client` raises."""
+
+    def __init__(self, client: Blocking, view: JobView) -> None:
+        super().__init__(view)
+        self._client = client
+
+    trials = _asked(calls.trials)
+    stages = _asked(calls.stages)
+    metrics = _asked(calls.metrics)
+    report = _asked(calls.report)
+    logs = _asked(calls.logs)
+    pause = _done(calls.pause)
+    resume = _done(calls.resume)
+    stop = _done(calls.stop)
+    cancel = _done(calls.cancel)
+    retry = _done(calls.retry)
+    extend = _done(calls.extend)
+
+    def clone(self, changes: Mapping[str, Any], *, idempotency_key: str | None = None) -> "Job":
+        """Queue a new job that is this one with `changes`, a JSON merge patch, and return it."""
+        made = self._client.send(calls.clone(self.id, changes, idempotency_key=idempotency_key))
+        return Job(self._client, _made(made.job))
+
+    def refresh(self) -> Self:
+        """Look at the job and its trials again."""
+        self.view, self._trials = self._client.send(calls.job(self.id)), self.trials()
+        return self
+
+    def wait(self, *, timeout_s: float | None = None, poll_s: float = POLL_S) -> Self:
+        """Return once the job is over, in whatever state. Raises `TimeoutError` after `timeout_s`."""
+        for view in self._client.watch(self.id, timeout_s=timeout_s, poll_s=poll_s):
+            self.view = view
+        self._trials = self.trials()
+        return self
+
+    def watch(self, *, timeout_s: float | None = None, poll_s: float = POLL_S) -> Self:
+        """Show the job until it is over: a table in a terminal or a notebook. Raises `TimeoutError` after `timeout_s`.
+
+        To interrupt this leaves the job alone.
+        """
+        with display.screen() as show:
+            for view in self._client.watch(self.id, timeout_s=timeout_s, poll_s=poll_s):
+                self.view, self._trials = view, self.trials()
+                show(self.view, self._trials)
+        return self
+
+    def schedule(self, *, arm: str | None = None, seed: int | None = None) -> "Schedule":
+        """Return the learned schedule of one trial, by default of the first, ready for an optimizer of plain torch."""
+        return _schedule(self._client.send(calls.schedule(self.id, arm=arm, seed=seed)))
+
+    def frame(self, name: str | None = None, *, arm: str | None = None, seed: int | None = None) -> "DataFrame":
+        """Return every point of metric `name` (None: of all metrics), a row each, by default of all trials.
+
+        The columns are `arm`, `seed`, `step`, `seconds` and the metric's name; of all metrics `name` and `value`. A
+        diverged value is NaN. Raises `ValueError` where no point has that name.
+        """
+        return display.frame(self._client.send(calls.table(self.id, arm=arm, seed=seed)), name)
+
+    def plot(self, name: str = "loss", *, x: display.Axis = "seconds") -> "Figure":
+        """Return a figure of metric `name` over `seconds` or the `step`, a line per trial."""
+        return display.figure(self.view, self.metrics(name), x)
+
+    def download(
+        self, what: File, path: str | Path | None = None, *, arm: str | None = None, seed: int | None = None
+    ) -> Path:
+        """Write the schedule, metrics, weights or report to a file, which appears once complete, and return its path.
+
+        Without a path it goes to the working folder. `arm` and `seed` choose the trial, by default the first; of
+        metrics all.
+        """
+        place, call = _download(self.id, what, path, arm=arm, seed=seed)
+        with complete(place) as out:
+            self._client.save(call, out)
+        return place
+
+
+def _asked_later(
+    describe: Callable[Concatenate[str, P], Call[T]],
+) -> "Callable[Concatenate[AsyncJob, P], Awaitable[T]]":
+    @wraps(describe)
+    async def method(self: "AsyncJob", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._client.send(describe(self.id, *args, **kwargs))
+
+    return method
+
+
+def _done_later(
+    describe: Callable[Concatenate[str, P], Call[JobView]],
+) -> "Callable[Concatenate[AsyncJob, P], Awaitable[AsyncJob]]":
+    @wraps(describe)
+    async def method(self: "AsyncJob", /, *args: P.args, **kwargs: P.kwargs) -> "AsyncJob":
+        self.view = await self._client.send(describe(self.id, *args, **kwargs))
+        return self
+
+    return method
+
+
+class AsyncJob(_Handle):
+    """A job of a service, as `Job` is, for asyncio: whatever asks the service is awaited."""
+
+    def __init__(self, client: Awaited, view: JobView) -> None:
+        super().__init__(view)
+        self._client = client
+
+    trials = _asked_later(calls.trials)
+    stages = _asked_later(calls.stages)
+    metrics = _asked_later(calls.metrics)
+    report = _asked_later(calls.report)
+    logs = _asked_later(calls.logs)
+    pause = _done_later(calls.pause)
+    resume = _done_later(calls.resume)
+    stop = _done_later(calls.stop)
+    cancel = _done_later(calls.cancel)
+    retry = _done_later(calls.retry)
+    extend = _done_later(calls.extend)
+
+    async def clone(self, changes: Mapping[str, Any], *, idempotency_key: str | None = None) -> "AsyncJob":
+        """As `Job.clone`."""
+        made = await self._client.send(calls.clone(self.id, changes, idempotency_key=idempotency_key))
+        return AsyncJob(self._client, _made(made.job))
+
+    async def refresh(self) -> Self:
+        """Look at the job and its trials again."""
+        self.view, self._trials = await self._client.send(calls.job(self.id)), await self.trials()
+        return self
+
+    async def wait(self, *, timeout_s: float | None = None, poll_s: float = POLL_S) -> Self:
+        """As `Job.wait`."""
+        async for view in self._client.watch(self.id, timeout_s=timeout_s, poll_s=poll_s):
+            self.view = view
+        self._trials = await self.trials()
+        return self
+
+    async def watch(self, *, timeout_s: float | None = None, poll_s: float = POLL_S) -> Self:
+        """As `Job.watch`."""
+        with display.screen() as show:
+            async for view in self._client.watch(self.id, timeout_s=timeout_s, poll_s=poll_s):
+                self.view, self._trials = view, await self.trials()
+                show(self.view, self._trials)
+        return self
+
+    async def schedule(self, *, arm: str | None = None, seed: int | None = None) -> "Schedule":
+        """As `Job.schedule`."""
+        return _schedule(await self._client.send(calls.schedule(self.id, arm=arm, seed=seed)))
+
+    async def frame(self, name: str | None = None, *, arm: str | None = None, seed: int | None = None) -> "DataFrame":
+        """As `Job.frame`."""
+        return display.frame(await self._client.send(calls.table(self.id, arm=arm, seed=seed)), name)
+
+    async def plot(self, name: str = "loss", *, x: display.Axis = "seconds") -> "Figure":
+        """As `Job.plot`."""
+        return display.figure(self.view, await self.metrics(name), x)
+
+    async def download(
+        self, what: File, path: str | Path | None = None, *, arm: str | None = None, seed: int | None = None
+    ) -> Path:
+        """As `Job.download`."""
+        place, call = _download(self.id, what, path, arm=arm, seed=seed)
+        with complete(place) as out:
+            await self._client.save(call, out)
+        return place
+
+
+def _made(view: JobView | None) -> JobView:
+    assert view is not None, "only a dry run makes no job"
+    return view
+
+
+def _schedule(view: ScheduleView) -> "Schedule":
+    from search.schedule import Schedule  # loads torch
+
+    return Schedule.model_validate(view.model_dump())
+
+
+def _download(job_id: str, what: File, path: str | Path | None, **chosen: Any) -> tuple[Path, Call[Any]]:
+    """Return where a file goes, and the call that brings it."""
+    if what not in _FILES:
+        raise ValueError(f"`what` must be one of {', '.join(_FILES)}, got {what!r}")
+    name, describe = _FILES[what]
+    given = {option: value for option, value in chosen.items() if value is not None}
+    return Path(path or name), describe(job_id, **given)
+
+
+@contextmanager
+def complete(path: Path) -> Iterator[BinaryIO]:
+    """Give a file that becomes `path` once all of it is written."""
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        with partial.open("wb") as file:
+            yield file
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,302 @@
+"""`wiretune export --to`: what a tracker's own files hold is what the service holds, each point once."""
+
+import importlib
+import json
+import math
+import struct
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tensorboardX.proto.event_pb2 import Event
+from typer.testing import CliRunner
+
+from api.cli import main
+from api.client import Client
+from api.exporters import runs
+from api.exporters.runs import Point, Points, Subject, export, read_points, totals
+from service.wire.records import Bill, MetricPoints, StageClosed
+from tests.api.conftest import Reporting
+
+Read = tuple[dict[str, list[tuple[int, float]]], dict[str, float], Mapping[str, Any]]  # series, totals, parameters
+
+
+@pytest.fixture
+def finished(client: Client, key: str, reporting: Reporting, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A finished job, with a value that diverged, on the service that the command line talks to."""
+    monkeypatch.setenv("WIRETUNE_URL", client.url)
+    monkeypatch.setenv("WIRETUNE_API_KEY", key)
+    reporting.start("tuned")
+    reporting.post(points(reporting, {0: None, 1: 0.25}, name="gradient_norm"))
+    reporting.run_to_the_end()
+    return reporting.job_id
+
+
+def points(reporting: Reporting, values: dict[int, float | None], *, name: str = "loss") -> Any:
+    given = {"steps": tuple(values), "seconds": tuple(0.1 * step for step in values), "values": tuple(values.values())}
+    return MetricPoints(trial_id=reporting.trial("tuned"), name=name, **given)
+
+
+def test_tensorboard_reads_back_what_the_service_holds(finished: str, client: Client, tmp_path: Path) -> None:
+    told = exported(finished, "tensorboard", tmp_path)
+
+    assert told[0] == f"wrote {tmp_path / finished / 'tuned-seed-0'}: 212 points of arm tuned, seed 0"
+    assert_same(client, finished, lambda name: read_event_files(tmp_path / finished / name), digits=24)
+
+
+def test_to_export_again_leaves_each_point_once(finished: str, client: Client, tmp_path: Path) -> None:
+    for _ in range(2):
+        exported(finished, "tensorboard", tmp_path, "--arm", "dense")
+
+    series, _, _ = read_event_files(tmp_path / finished / "dense-seed-0")
+    assert [step for step, _ in series["loss"]] == list(range(200))
+    assert not (tmp_path / finished / "tuned-seed-0").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--follow"], "--follow is for a tracker; name it with --to"),
+        (["--to", "tensorboard", "--what", "all"], "leave out --what all"),
+        (["--to", "mlflow"], "mlflow is not installed"),
+    ],
+)
+def test_what_cannot_be_exported_is_said(
+    options: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(name: str) -> Any:
+        raise ModuleNotFoundError(f"No module named {name!r}")
+
+    monkeypatch.setattr("api.cli.exports.import_module", missing)
+
+    done = CliRunner().invoke(main.app, ["export", "job-1", "--out", str(tmp_path), *options])
+
+    assert done.exit_code == 2 and said in done.stderr
+
+
+class Recorder:
+    """A run that keeps what it is given; with each addition the job goes on by an act of `acts`."""
+
+    def __init__(self, acts: Iterator[Callable[[], None]], subject: Subject) -> None:
+        self.place, self.acts, self.is_open = subject.name, acts, True
+        self.points: dict[str, list[Point]] = defaultdict(list)
+        self.totals: Mapping[str, float] = {}
+
+    def add(self, new: Points) -> None:
+        for name, series in new.items():
+            self.points[name] += series
+        next(self.acts, lambda: None)()
+
+    def finish(self, totals: Mapping[str, float]) -> None:
+        self.totals = totals
+
+    def close(self) -> None:
+        self.is_open = False
+
+
+def test_a_followed_job_is_written_point_by_point_and_steps_that_it_took_back_are_not(
+    client: Client, reporting: Reporting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "POLL_S", 0.0)
+    monkeypatch.setattr(runs, "_MAX_PAUSE_S", 0.0)
+    begun: list[Recorder] = []
+
+    def take_back() -> None:
+        bill = Bill(bytes_sent=400_000, seconds_training=5.0, steps=100)
+        closed = StageClosed(
+            trial_id=reporting.trial("tuned"), stage=1, step=100, num_steps=0, density=None, threshold=None,
+            bill=bill, resume={},
+        )  # fmt: skip
+        reporting.post(closed, points(reporting, {100: 9.0, 101: 8.0, 102: 7.0}))
+
+    def end() -> None:
+        reporting.finish_trial("tuned", rates=[2.0], density=0.01, loss=0.31)
+        reporting.finish()
+
+    acts = iter(
+        [
+            lambda: reporting.stage("tuned", 1, rate=1.0, density=0.01),
+            take_back,
+            lambda: reporting.post(points(reporting, {103: 6.0})),
+            end,
+        ]
+    )
+
+    def begin(subject: Subject) -> Recorder:
+        begun.append(Recorder(acts, subject))
+        return begun[-1]
+
+    reporting.start("tuned")
+    reporting.stage("tuned", 0, rate=2.0, density=0.01)
+
+    (told,) = export(client, reporting.job_id, begin, arm="tuned", follow=True)
+
+    held = read_points(client, reporting.job_id)["tuned", 0]
+    assert [point.value for point in held["loss"][-4:]] == [9.0, 8.0, 7.0, 6.0]
+    assert [len(each.points["loss"]) for each in begun] == [200, 104]
+    assert begun[-1].points == held
+    assert begun[-1].totals == totals(client.report(reporting.job_id).trials[0])
+    assert told == ("tuned-seed-0", f"{sum(map(len, held.values()))} points of arm tuned, seed 0")
+    assert not any(each.is_open for each in begun)
+
+
+def test_an_export_that_is_interrupted_closes_its_runs(client: Client, reporting: Reporting) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    recorder = Recorder(iter([interrupt]), Subject(client.job(reporting.job_id).view, "tuned", 0))
+    with pytest.raises(KeyboardInterrupt):
+        list(export(client, reporting.job_id, lambda subject: recorder, follow=True))
+
+    assert not recorder.is_open
+
+
+@pytest.mark.long  # `make test-long` installs these packages
+def test_tensorboards_own_reader_agrees(finished: str, client: Client, tmp_path: Path) -> None:
+    reading = needed("tensorboard.backend.event_processing.event_accumulator")
+    exported(finished, "tensorboard", tmp_path)
+
+    def read(name: str) -> Read:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = reading.EventAccumulator(str(tmp_path / finished / name), {"scalars": 0, "tensors": 0})
+            found.Reload()
+            series = {tag: [(e.step, e.value) for e in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
+            (text,) = found.Tensors("totals/text_summary")
+        _, _, parameters = read_event_files(tmp_path / finished / name)
+        exact = json.loads(text.tensor_proto.string_val[0])
+        return {tag: found for tag, found in series.items() if tag not in exact}, exact, parameters
+
+    assert_same(client, finished, read, digits=24)
+
+
+@pytest.mark.long  # `make test-long` installs these packages
+@pytest.mark.filterwarnings("ignore")
+def test_mlflow_reads_back_what_the_service_holds(finished: str, client: Client, tmp_path: Path) -> None:
+    mlflow = needed("mlflow.tracking")
+    for _ in range(2):  # the second replaces the first
+        exported(finished, "mlflow", tmp_path)
+    tracking = mlflow.MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    experiment = tracking.get_experiment_by_name("digits over a slow link")
+    found = {run.info.run_name: run for run in tracking.search_runs([experiment.experiment_id])}
+
+    def read(name: str) -> Read:
+        run = found.pop(name)
+        assert run.info.status == "FINISHED"
+        series = {
+            each: [(point.step, point.value) for point in tracking.get_metric_history(run.info.run_id, each)]
+            for each in run.data.metrics
+        }
+        exact = {each: series.pop(each)[0][1] for each in [*series] if each.startswith(("bill/", "final/"))}
+        return series, exact, run.data.params
+
+    assert_same(client, finished, read, digits=53)
+    assert not found
+
+
+@pytest.mark.long  # `make test-long` installs these packages
+@pytest.mark.filterwarnings("ignore")
+def test_wandb_reads_back_what_the_service_holds(finished: str, client: Client, tmp_path: Path) -> None:
+    proto = needed("wandb.proto.wandb_internal_pb2")
+    for _ in range(2):  # the second replaces the first
+        exported(finished, "wandb", tmp_path)
+
+    def read(name: str) -> Read:
+        (file,) = (tmp_path / finished / name).glob("wandb/offline-run-*/*.wandb")
+        series: dict[str, list[tuple[int, float]]] = defaultdict(list)
+        exact: dict[str, float] = {}
+        parameters: dict[str, Any] = {}
+        for content in log_records(file.read_bytes()):
+            record = proto.Record.FromString(content)
+            items = {
+                "".join(item.nested_key) or item.key: json.loads(item.value_json)
+                for part in (record.history.item, record.summary.update)
+                for item in part
+            }
+            parameters |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
+            if record.HasField("summary"):
+                exact |= {each: value for each, value in items.items() if each.startswith(("bill/", "final/"))}
+            for each in items.keys() - {"step", "seconds"} if record.HasField("history") else ():
+                if not each.startswith("_"):
+                    series[each].append((items["step"], float(items[each])))
+        return series, exact, runs.flat(parameters)
+
+    assert_same(client, finished, read, digits=53)
+
+
+def exported(job_id: str, tracker: str, folder: Path, *options: str) -> list[str]:
+    """Run the command; return the lines that it printed."""
+    done = CliRunner().invoke(main.app, ["export", job_id, "--to", tracker, "--out", str(folder), *options])
+    assert done.exit_code == 0, done.output
+    return done.stdout.splitlines()
+
+
+def assert_same(client: Client, job_id: str, read: Callable[[str], Read], *, digits: int) -> None:
+    """Assert that what is read back are the service's points, to so many binary digits, and its bill exactly."""
+    report = client.report(job_id)
+    for (arm, seed), held in read_points(client, job_id).items():
+        series, exact, parameters = read(f"{arm}-seed-{seed}")
+        assert series.keys() == held.keys()
+        for name, kept in held.items():
+            assert [step for step, _ in series[name]] == [point.step for point in kept]
+            expected = [math.nan if point.value is None else point.value for point in kept]
+            assert [value for _, value in series[name]] == pytest.approx(expected, rel=2.0**-digits, abs=0, nan_ok=True)
+        (trial,) = (each for each in report.trials if (each.arm, each.seed) == (arm, seed))
+        assert exact == totals(trial) and exact["bill/bytes_sent"] == trial.bill.bytes_sent
+        assert exact["bill/steps"] == trial.bill.steps and exact["final/validation_loss"] == trial.validation_loss
+        assert (parameters["arm"], parameters["exchange/kind"]) == (arm, "none" if arm == "dense" else "threshold")
+
+
+def read_event_files(folder: Path) -> Read:
+    """Read a run's event files: records of a length, a checksum, a protobuf message and a checksum."""
+    series: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    exact: dict[str, float] = {}
+    parameters: dict[str, Any] = {}
+    (file,) = folder.glob("events.out.tfevents.*")
+    content, place = file.read_bytes(), 0
+    while place < len(content):
+        (length,) = struct.unpack_from("<Q", content, place)
+        event = Event.FromString(content[place + 12 : place + 12 + length])
+        place += length + 16
+        for value in event.summary.value:
+            if value.HasField("simple_value"):
+                series[value.tag].append((event.step, value.simple_value))
+            elif value.tag == "totals/text_summary":
+                exact = json.loads(value.tensor.string_val[0])
+            elif value.tag == "_hparams_/session_start_info":
+                parameters = hyperparameters(value.metadata.plugin_data.content)
+    final = {name: found for name, found in series.items() if name in exact}
+    assert {name: found[0][1] for name, found in final.items()} == pytest.approx(exact, rel=2.0**-24)
+    return {name: found for name, found in series.items() if name not in exact}, exact, parameters
+
+
+def hyperparameters(content: bytes) -> dict[str, Any]:
+    from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
+
+    found = HParamsPluginData.FromString(content).session_start_info.hparams
+    return {name: getattr(value, value.WhichOneof("kind")) for name, value in found.items()}
+
+
+def log_records(content: bytes) -> Iterator[bytes]:
+    """Yield the records of a LevelDB log, whose blocks of 32 kB hold them whole or in parts."""
+    place, record = 7, b""  # behind the file's own header
+    while place < len(content):
+        if (left := -place % 32768) and left < 7:  # too little for a header: the block is filled up
+            place += left
+            continue
+        _, length, kind = struct.unpack_from("<IHB", content, place)
+        record += content[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):  # whole, or the last part
+            yield record
+            record = b""
+
+
+def needed(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        pytest.skip(f"{error}: pip install '.[export]'")

@@ -1,0 +1,183 @@
+"""A job as a handle, blocking and awaited: what it shows, and that its figures are the store's."""
+
+import asyncio
+import builtins
+import inspect
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from api import client as client_module, display
+from api.client import ApiError, AsyncClient, Client
+from api.jobs import Job
+from search.schedule import Schedule
+from service.control.store import Store
+from service.job.spec import JobSpec
+from service.job.states import JobState
+from tests.api.conftest import Reporting
+from tests.patience import PATIENCE_S
+
+
+@pytest.fixture
+def finished(client: Client, reporting: Reporting) -> Job:
+    reporting.run_to_the_end()
+    return client.job(reporting.job_id)
+
+
+def test_a_line_says_where_a_job_is(client: Client, reporting: Reporting) -> None:
+    job = client.job(reporting.job_id)
+    assert repr(job) == f"<Job 'digits over a slow link' starting, {job.id}>"
+
+    reporting.run_to_the_end()
+
+    assert repr(job.refresh()) == f"<Job 'digits over a slow link' succeeded, step 200, loss 0.31, {job.id}>"
+
+
+def test_a_verb_brings_the_handle_up_to_date_and_a_clone_has_its_own(client: Client, job: JobSpec) -> None:
+    made = client.submit(job)
+
+    assert made.pause(version=made.view.version) is made
+    assert (made.state, made.reason) == (JobState.PAUSED, "paused by the user")
+    assert made.resume(workers=1).spec.workers.count == 1
+    assert made.clone({"name": "again"}).name == "again"
+    assert [each.name for each in client.jobs().jobs] == ["again", made.name]
+
+
+def test_a_frame_has_every_point(client: Client, reporting: Reporting, store: Store) -> None:
+    finished = client.job(reporting.job_id)
+    assert len(finished.frame("loss")) == 0
+    reporting.run_to_the_end()
+
+    frame = finished.frame("loss")
+
+    assert list(frame.columns) == ["arm", "seed", "step", "seconds", "loss"]
+    for arm, points in frame.groupby("arm", sort=False):
+        (series,) = store.series(finished.id, "loss", trial_id=f"{finished.id}.{arm}.0", max_points=10_000)
+        assert tuple(points["step"]) == series.steps
+        assert tuple(points["seconds"]) == series.seconds
+        assert tuple(points["loss"]) == series.values
+    of_all = finished.frame(arm="dense")
+    assert set(of_all["arm"]) == {"dense"}
+    assert dict(of_all["name"].value_counts()) == {"loss": 200, "validation_loss": 10}
+
+
+def test_a_figure_has_a_line_for_each_trial(finished: Job) -> None:
+    over_time, over_steps = finished.plot("loss"), finished.plot("loss", x="step")
+
+    assert [line.name for line in over_time.data] == ["tuned", "dense"]
+    assert (over_time.data[0].x[-1], over_steps.data[0].x[-1]) == (0.05 * 199, 199)
+    assert len(over_time.data[0].y) == 200
+    assert [each.layout.xaxis.title.text for each in (over_time, over_steps)] == ["training seconds", "step"]
+    assert over_time.layout.yaxis.title.text == "loss"
+
+
+def test_what_there_is_not_is_answered_with_what_there_is(finished: Job) -> None:
+    with pytest.raises(ValueError, match=r"`name` must be one of loss, validation_loss, got 'f1'"):
+        finished.frame("f1")
+    with pytest.raises(ValueError, match="`x` must be seconds or step, got 'bytes'"):
+        finished.plot(x="bytes")  # type: ignore[arg-type]
+
+
+def test_a_schedule_is_the_librarys(finished: Job) -> None:
+    schedule = finished.schedule(arm="tuned")
+
+    assert isinstance(schedule, Schedule)
+    assert [schedule.learning_rate_at(step) for step in (0, 100)] == [2.0, 1.0]
+
+
+def test_a_download_is_whole_or_not_there(finished: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert finished.download("weights", arm="dense").read_text() == "weights of dense"
+    assert Schedule.from_json(finished.download("schedule", tmp_path / "s.json").read_text()) == finished.schedule()
+    with pytest.raises(ApiError, match="no trial of arm"):
+        finished.download("metrics", arm="other")
+    with pytest.raises(ValueError, match="`what` must be one of schedule, metrics, weights, report, got 'loss'"):
+        finished.download("loss")  # type: ignore[arg-type]
+    assert {path.name for path in tmp_path.iterdir()} >= {"weights.safetensors", "s.json"}
+    assert not list(tmp_path.glob("metrics*"))
+
+
+def test_watching_ends_with_a_table_of_the_trials(finished: Job, capsys: pytest.CaptureFixture[str]) -> None:
+    assert finished.watch(timeout_s=PATIENCE_S).state is JobState.SUCCEEDED
+
+    shown = capsys.readouterr().out
+    assert f"({finished.id}) is succeeded" in shown
+    assert all(words in shown for words in ("tuned", "dense", "completed", "0.31", "900.0 kB"))
+
+
+def test_a_notebook_is_shown_one_output_that_changes(
+    client: Client, reporting: Reporting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = _notebook(monkeypatch)
+    job = client.job(reporting.job_id)
+
+    reporting.run_to_the_end()
+    job.watch(timeout_s=PATIENCE_S)
+
+    assert shown[0] == "" and shown[-1] == job._repr_html_()
+    assert "<td>tuned</td><td>completed</td><td>200</td>" in shown[-1]
+
+
+def test_a_name_is_text_in_a_notebook(store: Store, job: JobSpec) -> None:
+    view, _ = store.add_job(job.model_copy(update={"name": "<script>"}))
+
+    assert "&lt;script&gt;" in display.html(view, ()) and "<script>" not in display.html(view, ())
+
+
+def test_every_job_comes_page_by_page(client: Client, job: JobSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "_PAGE", 2)
+    made = [client.submit(job).id for _ in range(5)]
+    client.cancel(made[0])
+
+    assert [each.id for each in client.iter_jobs()] == made[::-1]
+    assert [each.id for each in client.iter_jobs(state=JobState.CANCELLED)] == made[:1]
+
+
+def test_help_shows_the_parameters_of_a_call(store: Store, job: JobSpec) -> None:
+    client = Client("http://127.0.0.1", "wt_any")
+    handle = Job(client, store.add_job(job)[0])
+
+    parameters = [list(inspect.signature(each).parameters) for each in (client.trials, client.methods, handle.trials)]
+
+    assert parameters == [["job_id"], ["name", "workload", "shapes", "workers"], []]
+    assert inspect.getdoc(client.trials) == "Return the job's trials, in its order."
+
+
+def test_awaited_it_does_the_same(live_url: str, key: str, finished: Job, job: JobSpec, tmp_path: Path) -> None:
+    async def use() -> None:
+        async with AsyncClient(live_url, key) as client:
+            made = await client.submit(job)
+            assert (await (await made.pause()).resume()).state is JobState.QUEUED
+            assert (await made.clone({"name": "again"})).name == "again"
+            assert (await made.cancel()).state is JobState.CANCELLED
+            assert [each.id async for each in client.iter_jobs(state=JobState.CANCELLED)] == [made.id]
+            same = await client.job(finished.id)
+            assert repr(await same.wait(timeout_s=PATIENCE_S)) == repr(finished.refresh())
+            assert (await same.watch()).state is JobState.SUCCEEDED
+            assert await same.trials() == finished.trials()
+            assert await same.report() == finished.report()
+            assert (await same.frame("loss")).equals(finished.frame("loss"))
+            assert await same.plot("loss") == finished.plot("loss")
+            assert await same.schedule() == finished.schedule()
+            assert (await same.download("weights", tmp_path / "w")).read_text() == "weights of tuned"
+            with pytest.raises(ApiError, match="succeeded"):
+                await same.pause()
+
+    asyncio.run(use())
+
+
+def _notebook(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Have this process look like a notebook's kernel; return what it is shown."""
+    shown: list[str] = []
+    output = SimpleNamespace(update=shown.append)
+    module: Any = ModuleType("IPython.display")
+    module.HTML, module.display = str, lambda content, display_id: shown.append(content) or output
+    monkeypatch.setitem(sys.modules, "IPython", ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython.display", module)
+    kernel = type("ZMQInteractiveShell", (), {})()
+    monkeypatch.setattr(builtins, "get_ipython", lambda: kernel, raising=False)
+    return shown

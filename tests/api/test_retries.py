@@ -1,0 +1,178 @@
+"""Calls that are made again: never done twice, and never for nothing."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import httpx2
+import pytest
+
+from api import calls
+from api.client import ApiError, AsyncClient, Client, Unreachable, _Patience, may_repeat
+from service.job.spec import JobSpec
+from service.job.states import JobState
+
+LOST = "its answer is lost"
+
+
+class Road(ThreadingHTTPServer):
+    """Passes requests on to a service; each of its next `faults` happens to one of them."""
+
+    daemon_threads = True
+
+    def __init__(self, target: str) -> None:
+        super().__init__(("127.0.0.1", 0), Passing)
+        self.target, self.url = target, f"http://127.0.0.1:{self.server_port}"
+        self.faults: list[str | int] = []
+        self.seen: list[str] = []
+
+
+class Passing(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Road
+
+    def do_GET(self) -> None:
+        self.server.seen.append(f"{self.command} {self.path}")
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        fault = self.server.faults.pop(0) if self.server.faults else None
+        if isinstance(fault, int):
+            self._answer(fault, b"busy", {"Retry-After": "0"})
+            return
+        headers = {name: value for name, value in self.headers.items() if name.lower() != "host"}
+        answer = httpx2.request(self.command, self.server.target + self.path, content=body, headers=headers)
+        if fault is LOST:
+            self.close_connection = True
+            return
+        self._answer(answer.status_code, answer.content, {"Content-Type": answer.headers["content-type"]})
+
+    do_POST = do_GET
+
+    def _answer(self, status: int, content: bytes, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(content))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def road(live_url: str) -> Iterator[Road]:
+    with Road(live_url) as road:
+        thread = threading.Thread(target=road.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield road
+        road.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def far(road: Road, key: str) -> Iterator[Client]:
+    """A client behind the road that has had an answer."""
+    with Client(road.url, key) as client:
+        client.jobs()
+        road.seen.clear()
+        yield client
+
+
+def test_a_job_whose_answer_is_lost_is_made_once(far: Client, road: Road, job: JobSpec) -> None:
+    road.faults = [LOST, 503, 429]
+
+    made = far.submit(job)
+
+    assert road.seen == ["POST /v1/jobs"] * 4
+    assert [each.id for each in far.jobs().jobs] == [made.id]
+
+
+def test_without_a_key_of_its_own_each_submission_is_a_job(far: Client, job: JobSpec) -> None:
+    assert far.submit(job).id != far.submit(job).id
+
+
+def test_awaited_it_is_made_once_too(road: Road, key: str, job: JobSpec) -> None:
+    async def submit() -> None:
+        async with AsyncClient(road.url, key) as client:
+            await client.jobs()
+            road.faults = [LOST, 429]
+            made = await client.submit(job)
+            assert [each.id for each in (await client.jobs()).jobs] == [made.id]
+
+    asyncio.run(submit())
+
+
+def test_a_verb_whose_answer_is_lost_is_not_asked_again(far: Client, road: Road, job: JobSpec) -> None:
+    made = far.submit(job)
+    road.seen.clear()
+    road.faults = [LOST]
+
+    with pytest.raises(Unreachable):
+        made.pause()
+
+    assert road.seen == [f"POST /v1/jobs/{made.id}:pause"]
+    assert made.refresh().state is JobState.PAUSED
+
+
+def test_a_verb_for_a_version_is_asked_again_and_done_once(far: Client, road: Road, job: JobSpec) -> None:
+    made = far.submit(job)
+    road.faults = [503]
+    assert made.pause(version=made.view.version).state is JobState.PAUSED
+
+    road.faults = [LOST]
+    with pytest.raises(ApiError, match="is queued now") as refusal:
+        made.resume(version=made.view.version)
+
+    assert refusal.value.status == 412
+
+
+def test_a_service_that_has_never_answered_is_not_waited_for(road: Road, key: str) -> None:
+    road.faults = [LOST]
+
+    with Client(road.url, key) as client, pytest.raises(Unreachable):
+        client.jobs()
+
+    assert len(road.seen) == 1
+
+
+def test_another_refusal_is_final(far: Client, road: Road) -> None:
+    with pytest.raises(ApiError, match="404"):
+        far.job("job-none")
+
+    assert len(road.seen) == 1
+
+
+def test_the_service_says_how_long_to_wait() -> None:
+    asked = ApiError(429, "Too many requests", detail="", retry_after_s=3.0)
+
+    assert _Patience(calls.jobs(), 10.0).pause_s(asked) == 3.0
+    with pytest.raises(ApiError):  # that is later than anybody waits
+        _Patience(calls.jobs(), 2.0).pause_s(asked)
+
+
+def test_pauses_grow_to_a_limit() -> None:
+    patience, away = _Patience(calls.jobs(), 1000.0), Unreachable("http://x", httpx2.ConnectError("refused"))
+
+    pauses = [patience.pause_s(away) for _ in range(10)]
+
+    assert 0.05 <= pauses[0] <= 0.1 and 1.0 <= pauses[-1] <= 2.0
+
+
+@pytest.mark.parametrize(
+    ("call", "passing"),
+    [
+        (calls.pause("j"), {"not connected", 429}),
+        (calls.pause("j", version=1), {"not connected", "cut off", 429, 503}),
+        (calls.clone("j", {}), {"not connected", "cut off", 429, 503}),
+        (calls.trials("j"), {"not connected", "cut off", 429, 503}),
+    ],
+)
+def test_a_call_is_made_again_where_that_is_safe(call: calls.Call[Any], passing: set[Any]) -> None:
+    errors: dict[Any, ApiError | Unreachable] = {
+        "not connected": Unreachable("http://x", httpx2.ConnectError("refused")),
+        "cut off": Unreachable("http://x", httpx2.ReadError("reset")),
+        **{status: ApiError(status, "", detail="") for status in (404, 409, 422, 429, 500, 503)},
+    }
+
+    assert {each for each, error in errors.items() if may_repeat(call, error)} == passing
