@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import make_url, select
 
 from service.control import jobs, queries
+from service.control.access import LOCAL
 from service.control.models import JobRow
 from service.control.store import Store
 from service.errors import IllegalTransition, OutOfSequence, Unavailable, WiretuneError
@@ -56,7 +57,7 @@ def test_a_key_that_another_replica_is_storing_answers_its_job(replicas, spec, c
     stored, release = threading.Event(), threading.Event()
 
     def add_slowly(session):
-        job, _ = jobs.add(session, spec, key="k", now=clock())
+        job, _ = jobs.add(session, spec, by=LOCAL, key="k", now=clock())
         session.flush()
         stored.set()
         assert release.wait(PATIENCE_S)

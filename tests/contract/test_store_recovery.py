@@ -4,6 +4,7 @@ import pytest
 from sqlalchemy import event, select
 
 from service.control import jobs
+from service.control.access import LOCAL
 from service.errors import Unavailable
 from service.wire.records import Batch, MetricPoints
 from tests.contract.conftest import Group, only
@@ -31,7 +32,7 @@ def test_a_group_that_loses_its_connection_is_refused_as_one_and_stores_nothing(
         session.execute(select(1))
 
     def add(session):
-        jobs.add(session, spec, key=None, now=0.0)
+        jobs.add(session, spec, by=LOCAL, key=None, now=0.0)
 
     group = Group(store, pool)
     written = [group.add(function) for function in (add, crash, add)]
