@@ -30,7 +30,8 @@ def writer(engine):
 
 
 def add(name):
-    return lambda session: session.add(ApiKeyRow(digest=name, name=name, created_at=0.0))
+    words = dict.fromkeys(("id", "digest", "name", "owner", "role", "project", "created_by"), name)
+    return lambda session: session.add(ApiKeyRow(**words, created_at=0.0))
 
 
 def stored(engine):
