@@ -29,6 +29,12 @@ def idle_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overload, "here", lambda: None)
 
 
+@pytest.fixture(autouse=True)
+def no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The width of the terminal that the tests run in folds nothing that they read."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.fixture
 def busy_machine(idle_machine: None, monkeypatch: pytest.MonkeyPatch) -> str:
     """The clause on this machine, at a load of 40 on 2 cores."""

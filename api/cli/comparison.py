@@ -71,7 +71,7 @@ def comparison(client: Client, job_ids: Sequence[str]) -> Comparison:
     trials = [(each.job_id, trial) for each in reports for trial in each.trials]
     lasts = [final(curves[trial.trial_id]) for _, trial in trials if trial.outcome != "diverged"]
     target = max((last[1] for last in lasts if last is not None), default=None)
-    jobs = tuple(client.job(each) for each in job_ids)
+    jobs = tuple(client.job(each).view for each in job_ids)
     return Comparison(
         jobs=jobs,
         differences=tuple(_differences([job.spec for job in jobs])),

@@ -4,9 +4,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 import typer
-from rich import box
-from rich.table import Table
 
+from api.cli.sheet import Sheet
 from api.cli.terminal import AsJson, Key, Url, console, open_client, print_json, read_settings, say
 from service.control.keys import write_private
 from service.wire.access import DEFAULT_PROJECT, IssuedKey, KeyView, Role
@@ -45,11 +44,12 @@ def list_keys(url: Url = None, key: Key = None, as_json: AsJson = False) -> None
     if as_json:
         print_json({"keys": [each.model_dump(mode="json") for each in found]})
         return
-    table = Table("key", "name", "owner", "role", "project", "last used", "state", box=box.SIMPLE)
+    columns = ("key", "name", "owner", "role", "project", "last used", "state")
+    sheet = Sheet(*columns, left=columns)
     for each in found:
         used = f"{each.last_used_at:%Y-%m-%d %H:%M}" if each.last_used_at else "never"
-        table.add_row(each.id, each.name, each.owner, each.role, each.project, used, _state(each))
-    console().print(table)
+        sheet.add_row(each.id, each.name, each.owner, each.role, each.project, used, _state(each))
+    console().print(sheet)
 
 
 @keys.command()
@@ -115,7 +115,7 @@ def page(
 ) -> None:
     """Print a link that signs one browser in to the page; good once, for five minutes."""
     with open_client(url, key) as client:
-        typer.echo(client.sign_in_link(job))
+        typer.echo(client.sign_in_link(None if job is None else client.find(job)))
 
 
 def _print_issued(issued: IssuedKey, *, as_json: bool) -> None:

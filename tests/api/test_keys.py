@@ -222,7 +222,7 @@ def test_a_page_of_the_audit_log_says_where_the_next_begins(at: str) -> None:
 
 
 def test_the_link_to_the_page_holds_no_key(at: str, key: str) -> None:
-    links = [run("page").strip(), run("page", "job-1").strip()]
+    links = [run("page").strip(), run("page", JOB_ID).strip()]
 
     assert re.fullmatch(re.escape(at) + r"/#code=[\w-]{32}", links[0])
     assert re.fullmatch(re.escape(at) + r"/\?job=job-1#code=[\w-]{32}", links[1])
