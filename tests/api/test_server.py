@@ -97,15 +97,14 @@ def test_a_live_server_that_is_too_busy_to_answer_is_stopped(
 
 
 def test_a_live_server_that_does_not_answer_in_time_is_not_taken_for_none(
-    settings: Settings, silent: "subprocess.Popen[bytes]", busy_machine: str, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, silent: "subprocess.Popen[bytes]", busy_machine: str
 ) -> None:
-    monkeypatch.setattr(local, "ANSWER_S", 0.05)
     with bind("127.0.0.1", 0) as deaf:
         deaf.listen()
         announce(settings, silent.pid, processes.started_at(silent.pid), port=deaf.getsockname()[1])
 
         with pytest.raises(LocalServerError, match="is up and did not answer within") as late:
-            running_server(settings)
+            running_server(settings, timeout_s=0.05)
 
     assert str(late.value).endswith(busy_machine)
 
