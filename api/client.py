@@ -116,7 +116,8 @@ def may_repeat(call: Call[Any], error: ApiError | Unreachable) -> bool:
     return error.status == 429 or (error.status == 503 and call.is_repeatable)
 
 
-def _may_pass(error: ApiError | Unreachable) -> bool:
+def is_passing(error: ApiError | Unreachable) -> bool:
+    """Return whether to try again: the service, or what it needs, is away or busy; it may be starting anew."""
     return isinstance(error, Unreachable) or error.status in (429, 503)
 
 
@@ -288,7 +289,7 @@ class Client(_Connection):
                     if text:
                         yield Event.model_validate_json(text)
             except (ApiError, Unreachable) as error:
-                if not _may_pass(error) or time.monotonic() - heard > PATIENCE_S:
+                if not is_passing(error) or time.monotonic() - heard > PATIENCE_S:
                     raise
             time.sleep(POLL_S)
 
@@ -462,7 +463,7 @@ class AsyncClient(_Connection):
                     if text:
                         yield Event.model_validate_json(text)
             except (ApiError, Unreachable) as error:
-                if not _may_pass(error) or time.monotonic() - heard > PATIENCE_S:
+                if not is_passing(error) or time.monotonic() - heard > PATIENCE_S:
                     raise
             await asyncio.sleep(POLL_S)
 

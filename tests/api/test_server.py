@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from api.cli import local, main
+from api.cli import main
 from api.cli.local import LocalServerError, running_server, start_server, stop_server
 from api.client import Client
 from api.http.server import Linger, PortBusy, bind, ensure_key
