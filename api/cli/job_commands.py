@@ -287,6 +287,7 @@ def export(
             fail(f"--to writes every point and the bill, so leave out --what {what}")
         begin = exports.tracker(tracker, out or Path(tracker))
         with open_client(url, key) as client:
+            job = client.find(job)
             for run in runs.export(client, job, begin, arm=arm, seed=seed, follow=is_followed):
                 if as_json:
                     print_json({"job": job, **run._asdict()}, indent=None)
