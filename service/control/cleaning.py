@@ -22,12 +22,13 @@ _RAYS_FILES = "Ray's files"
 class Leftover(BaseModel):
     """Files that nobody needs."""
 
-    what: str  # "results of JOB", "Tune's files of JOB", "Ray's files"
+    what: str  # "results of JOB", "Tune's files of JOB", "Ray's files", "code of PROJECT"
     place: str
     num_bytes: int
     num_files: int
     job_id: str | None = None  # whose folder on storage this is of
     paths: list[str] = Field(default=[], exclude=True)  # on storage
+    code: str | None = None  # the digest of a package that no job needs
 
 
 class JobSource(Protocol):

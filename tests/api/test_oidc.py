@@ -107,7 +107,9 @@ def test_a_token_brings_its_subject_with_role_and_project(
         {"key": RSA, "algorithm": "RS512"},
         {"key": OctKey.import_key("secret" * 8, {"kid": "rsa"}), "algorithm": "HS256"},
     ],
-    ids=lambda claims: "-".join(str(value) for value in claims.values() if not hasattr(value, "kid")) + "-".join(claims),
+    ids=lambda claims: (
+        "-".join(str(value) for value in claims.values() if not hasattr(value, "kid")) + "-".join(claims)
+    ),
 )
 def test_a_token_that_is_not_good_here_is_refused(
     server: Server, ask: Callable[[str], Any], changes: dict[str, Any]
