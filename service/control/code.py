@@ -58,7 +58,7 @@ class CodeShelf:
             row.used_at = now
             if not self._storage.has_code(by.project, package.digest):
                 raise Unavailable("the code was deleted while it was uploaded; try again")
-            return _view(row)
+            return _view(session, row)
 
         return self._writer.write(add)
 
@@ -68,12 +68,12 @@ class CodeShelf:
         if (project := visible_project(by)) is not None:
             query = query.where(CodeRow.project == project)
         with self._reading() as session:
-            return tuple(_view(row) for row in session.scalars(query))
+            return tuple(_view(session, row) for row in session.scalars(query).all())
 
     def get(self, digest: str, *, by: Principal) -> CodeView:
         """Return the package of that digest, of one's own project if it has it; raises NotFound."""
         with self._reading() as session:
-            return _view(_find(session, digest, by))
+            return _view(session, _find(session, digest, by))
 
     def owner_of(self, digest: str, *, by: Principal) -> Owned:
         """Return whose package that is; raises NotFound."""
@@ -140,7 +140,7 @@ def _live_job(session: Session, row: CodeRow) -> str | None:
     return session.scalars(query.limit(1)).first()
 
 
-def _view(row: CodeRow) -> CodeView:
+def _view(session: Session, row: CodeRow) -> CodeView:
     return CodeView(
         digest=row.digest,
         owner=row.owner,
@@ -149,4 +149,5 @@ def _view(row: CodeRow) -> CodeView:
         num_files=row.num_files,
         created_at=datetime.fromtimestamp(row.created_at, UTC),
         used_at=datetime.fromtimestamp(row.used_at, UTC),
+        in_use=_live_job(session, row) is not None,
     )

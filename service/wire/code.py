@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import IO, NoReturn
 
@@ -63,6 +64,7 @@ class CodeView(View):
     num_files: int
     created_at: datetime
     used_at: datetime = Field(description="when it was last uploaded, or named by a new job")
+    in_use: bool = Field(description="a job that is not over names it")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +91,7 @@ def of_zip(file: IO[bytes]) -> Package:
             _require_small(members, size)
             files = {each.filename: each for each in members if not _checked(each).is_dir()}
             _require_apart([each.filename for each in members])
-            return _packed({name: lambda each=each: _contents(archive, each) for name, each in files.items()})
+            return _packed({name: partial(_contents, archive, each) for name, each in files.items()})
     except (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, UnicodeDecodeError) as error:
         raise CodeRefused(f"this is not a whole zip: {error or type(error).__name__}") from error
 
@@ -109,7 +111,7 @@ def of_folder(folder: Path, exclude: Sequence[str] = ()) -> Package:
             remedy = "data does not belong into a package of code: leave it out with `exclude` (--exclude)"
             raise CodeRefused(f"`{name}` has {size} bytes, over {MAX_FILE_BYTES}; {remedy}")
     _require_counts(len(sizes), sum(sizes.values()))
-    made = _packed({name: lambda name=name: iter([(folder / name).read_bytes()]) for name in sizes})
+    made = _packed({name: partial(_read, folder / name) for name in sizes})
     if len(made.content) > MAX_ZIP_BYTES:
         raise CodeRefused(f"{folder} makes a zip of {len(made.content)} bytes; allowed: {MAX_ZIP_BYTES}")
     return made
@@ -130,6 +132,10 @@ def _files_of(folder: Path, left_out: Sequence[str]) -> Iterator[tuple[str, int]
         for each in names:
             if not _is_left_out(here / each, left_out):
                 yield (here / each).as_posix(), (Path(place) / each).stat().st_size
+
+
+def _read(path: Path) -> Iterator[bytes]:
+    yield path.read_bytes()
 
 
 def _is_left_out(path: Path, patterns: Sequence[str]) -> bool:
@@ -153,15 +159,16 @@ def _packed(files: Mapping[str, Callable[[], Iterator[bytes]]]) -> Package:
                     member.write(chunk)
                     num_bytes += len(chunk)
             listing.update(f"{digest.hexdigest()}  {name}\n".encode())  # as `sha256sum` lists them
-    content = out.getvalue()
-    digest = f"sha256:{listing.hexdigest()}"
-    return Package(digest=digest, content=content, num_bytes=num_bytes, num_files=len(files))
+    return Package(
+        digest=f"sha256:{listing.hexdigest()}", content=out.getvalue(), num_bytes=num_bytes, num_files=len(files)
+    )
 
 
 def _read_end(file: IO[bytes]) -> tuple[int, int]:
-    """Return the zip's bytes and the number of its entries; refuse what begins or ends with something else, and a directory that is too long to read.
+    """Return the zip's bytes and the number of its entries.
 
-    `zipfile` would take what is before the zip for a program that unpacks itself, and makes an object of every entry.
+    Refuse what begins or ends with something else: `zipfile` would take it for a program that unpacks itself. Refuse a
+    directory that is too long, of which it would make an object per entry.
     """
     size = file.seek(0, os.SEEK_END)
     if size > MAX_ZIP_BYTES:

@@ -98,7 +98,8 @@ def test_no_role_reaches_or_sees_what_is_not_its_own(
     caller = Principal(name="anna", role=role, project="red")
     jobs = {whose: new_job(store, *who) for whose, who in NAMES.items()}
     new_code(store, *NAMES["elsewhere"])
-    hidden = [jobs["elsewhere"], new_package("carl").digest, *(f"{what}-of-carl" for what in ("name", "label", "reason"))]
+    names = [f"{what}-of-carl" for what in ("name", "label", "reason")]
+    hidden = [jobs["elsewhere"], new_package("carl").digest, *names]
     faults, asked = [], 0
     for operation in listed:
         if operation.id in OPEN:

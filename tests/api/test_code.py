@@ -1,6 +1,7 @@
 """Code that a user uploads: kept once for his project, named by his jobs, run from a package of its own."""
 
 import io
+import json
 import threading
 import time
 import zipfile
@@ -10,7 +11,10 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from typer.testing import CliRunner
 
+from api.cli import main
+from api.cli.local import Server
 from api.client import ApiError, Client
 from api.http.app import create_app
 from service.control.access import LOCAL, Principal
@@ -22,6 +26,7 @@ from service.settings import Settings
 from service.wire.access import NewKey, Role
 from service.wire.code import MAX_ZIP_BYTES, Package, of_folder, of_zip
 from tests.api.conftest import serving
+from trainers.spec.workloads import OwnWorkload
 
 ZIP = {"Content-Type": "application/zip"}
 
@@ -180,13 +185,58 @@ def test_a_large_upload_stalls_nobody(store: Store, key: str) -> None:
     assert sorted(waits)[int(0.9 * len(waits))] < 0.1
 
 
+@pytest.mark.parametrize("is_served", [True, False], ids=["by the service", "in the database"])
+def test_clean_removes_code_that_no_job_has_needed_for_days(
+    store: Store, settings: Settings, key: str, monkeypatch: pytest.MonkeyPatch, is_served: bool
+) -> None:
+    monkeypatch.setattr(store.code, "_clock", lambda: time.time() - 3 * 86_400)
+    old, needed = (store.code.add(package(text), by=LOCAL).digest for text in ("old = 1", "needed = 1"))
+    monkeypatch.setattr(store.code, "_clock", time.time)
+    young = store.code.add(package("young = 1"), by=LOCAL).digest
+    monkeypatch.setattr(store, "_clock", lambda: time.time() - 3 * 86_400)
+    store.add_job(JobSpec.model_validate(job_of(needed)))
+
+    with serving(create_app(store)) as url:
+        if is_served:
+            monkeypatch.setattr(main, "running_server", lambda settings: Server(url, key))
+        else:
+            store.close()
+        said = CliRunner().invoke(main.app, ["clean", "--yes", "--older-than", "2", "--json"])
+
+    assert said.exit_code == 0, said.stderr
+    assert [each["code"] for each in json.loads(said.stdout)["leftovers"]] == [old]
+    storage = Storage(settings.resolved_storage_url)
+    assert [storage.has_code("default", each) for each in (old, needed, young)] == [False, True, True]
+
+
+def test_the_command_line_uploads_a_folder_and_submits_its_job(store: Store, key: str, tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "train.py").write_text("def build(): ...")
+    (folder / "rows.csv").write_text("1,2")
+    file = tmp_path / "job.yaml"
+    file.write_text('workload: {factory: "train:build"}\nbudget: {steps: 10}\n')
+    with serving(create_app(store, user_code=True)) as url:
+        options = ["--code", str(folder), "--exclude", "*.csv", "--url", url, "--key", key]
+        done = CliRunner().invoke(main.app, ["submit", str(file), *options])
+        (folder / "link.py").symlink_to(folder / "train.py")
+        refused = CliRunner().invoke(main.app, ["submit", str(file), *options])
+
+    assert done.exit_code == 0, done.stderr
+    workload = store.job(done.stdout.strip()).spec.workload
+    assert isinstance(workload, OwnWorkload) and workload.code == package().digest
+    assert refused.exit_code == 2 and "is a link" in refused.stderr
+
+
 def test_a_folder_is_uploaded_where_the_service_lacks_it(store: Store, key: str, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("def build(): ...")
-    (tmp_path / "rows.csv").write_text("1,2")
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "train.py").write_text("def build(): ...")
+    (folder / "rows.csv").write_text("1,2")
     with serving(create_app(store, user_code=True)) as url, Client(url, key) as client:
-        digest = client.upload_code(tmp_path, exclude=["*.csv"])
+        digest = client.upload_code(folder, exclude=["*.csv"])
         first = client.code(digest)
-        again = client.upload_code(tmp_path, exclude=["*.csv"])
+        again = client.upload_code(folder, exclude=["*.csv"])
         job = client.submit(job_of(digest))
         with pytest.raises(ApiError, match="needs"):
             client.delete_code(digest)
@@ -194,5 +244,5 @@ def test_a_folder_is_uploaded_where_the_service_lacks_it(store: Store, key: str,
         client.delete_code(digest)
         left = client.list_code()
 
-    assert digest == again == of_folder(tmp_path, ["*.csv"]).digest
+    assert digest == again == of_folder(folder, ["*.csv"]).digest
     assert (first.num_files, left) == (1, ())

@@ -33,7 +33,7 @@ def of_mode(name, mode):
 
 
 def patched(content, **fields):
-    """The zip with fields of its first entry in the directory, and in front of it, replaced: (offsets, format, value)."""
+    """The zip with fields of its first entry replaced, in the directory and in front of it: (offsets, form, value)."""
     directory = bytearray(content)
     start = content.index(b"PK\x01\x02")
     for (central, local), form, value in fields.values():
