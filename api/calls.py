@@ -12,6 +12,7 @@ from service.catalog.methods import MethodsView
 from service.job.spec import JobSpec
 from service.job.states import JobState, Verb
 from service.wire.access import DEFAULT_PROJECT, AuditPage, IssuedKey, KeyView, Me, Role, SignInCode
+from service.wire.code import CodeView, Package
 from service.wire.views import (
     Cloned,
     EventKind,
@@ -36,6 +37,7 @@ _TRIALS = TypeAdapter(tuple[TrialView, ...])
 _STAGES = TypeAdapter(tuple[StageView, ...])
 _SERIES = TypeAdapter(tuple[Series, ...])
 _KEYS = TypeAdapter(tuple[KeyView, ...])
+_CODE = TypeAdapter(tuple[CodeView, ...])
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class Call(Generic[T]):
     params: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     json: Any = None
+    content: bytes | None = None
     #: To send it twice does no more than to send it once.
     is_repeatable: bool = True
 
@@ -251,6 +254,27 @@ def revoke_key(key_id: str) -> Call[KeyView]:
 def audit(*, limit: int = 50, cursor: int | None = None) -> Call[AuditPage]:
     """Return what users changed, newest first; for admins."""
     return _get("/v1/audit", AuditPage.model_validate_json, limit=limit, cursor=cursor)
+
+
+def upload_code(package: Package) -> Call[CodeView]:
+    """Keep a package of code for jobs of this client's project."""
+    headers = {"Content-Type": "application/zip"}
+    return Call("POST", "/v1/code", CodeView.model_validate_json, headers=headers, content=package.content)
+
+
+def code(digest: str) -> Call[CodeView]:
+    """Return what the service knows of a package of code; `ApiError` 404: it does not have it."""
+    return _get(f"/v1/code/{digest}", CodeView.model_validate_json)
+
+
+def list_code() -> Call[tuple[CodeView, ...]]:
+    """Return the packages of code that this client sees, newest first."""
+    return _get("/v1/code", _CODE.validate_json)
+
+
+def delete_code(digest: str) -> Call[None]:
+    """Delete a package of code; `ApiError` 409 while a job needs it."""
+    return Call("DELETE", f"/v1/code/{digest}", lambda _: None, is_repeatable=False)
 
 
 def sign_in_code() -> Call[SignInCode]:

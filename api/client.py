@@ -5,10 +5,11 @@ import math
 import random
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import aclosing, closing
 from functools import wraps
 from inspect import Parameter, signature
+from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Concatenate, ParamSpec, Self, TypeVar
 from urllib.parse import quote
@@ -21,6 +22,7 @@ from api.jobs import POLL_S, AsyncJob, Job
 from service.job.problems import Problem
 from service.job.states import TERMINAL, JobState
 from service.wire.access import SignInCode
+from service.wire.code import of_folder
 from service.wire.views import Event, EventKind, JobPage, JobSummary, JobView
 from trainers import overload
 
@@ -249,6 +251,9 @@ class Client(_Connection):
     rotate_key = _blocking(calls.rotate_key)
     revoke_key = _blocking(calls.revoke_key)
     audit = _blocking(calls.audit)
+    code = _blocking(calls.code)
+    list_code = _blocking(calls.list_code)
+    delete_code = _blocking(calls.delete_code)
 
     def submit(self, spec: Spec, *, idempotency_key: str | None = None) -> Job:
         """Queue a job; with a key, however often this is called with it, one job is made."""
@@ -267,6 +272,20 @@ class Client(_Connection):
         if _WHOLE_ID.fullmatch(ref):
             return ref
         return _only(ref, self.send(calls.candidates(ref, limit=_NUM_CANDIDATES)))
+
+    def upload_code(self, folder: str | Path, *, exclude: Sequence[str] = ()) -> str:
+        """Upload a folder of Python code and return its digest, for a job's `workload.code`.
+
+        Nothing is sent where the service has it. Histories, caches and virtual environments stay behind, and what
+        matches `exclude`, such as `data` or `*.csv`. Raises `CodeRefused` (a `ValueError`) for what is no package.
+        """
+        package = of_folder(Path(folder), exclude)
+        try:
+            return self.send(calls.code(package.digest)).digest
+        except ApiError as error:
+            if error.status != 404:
+                raise
+        return self.send(calls.upload_code(package)).digest
 
     def sign_in_link(self, job_id: str | None = None) -> str:
         """Return a link that signs one browser in to the page of the job, or of all; good once, for five minutes."""
@@ -423,6 +442,9 @@ class AsyncClient(_Connection):
     rotate_key = _awaited(calls.rotate_key)
     revoke_key = _awaited(calls.revoke_key)
     audit = _awaited(calls.audit)
+    code = _awaited(calls.code)
+    list_code = _awaited(calls.list_code)
+    delete_code = _awaited(calls.delete_code)
 
     async def submit(self, spec: Spec, *, idempotency_key: str | None = None) -> AsyncJob:
         """Queue a job; with a key, however often this is called with it, one job is made."""
@@ -441,6 +463,16 @@ class AsyncClient(_Connection):
         if _WHOLE_ID.fullmatch(ref):
             return ref
         return _only(ref, await self.send(calls.candidates(ref, limit=_NUM_CANDIDATES)))
+
+    async def upload_code(self, folder: str | Path, *, exclude: Sequence[str] = ()) -> str:
+        """As `Client.upload_code`."""
+        package = await asyncio.to_thread(of_folder, Path(folder), exclude)
+        try:
+            return (await self.send(calls.code(package.digest))).digest
+        except ApiError as error:
+            if error.status != 404:
+                raise
+        return (await self.send(calls.upload_code(package))).digest
 
     async def sign_in_link(self, job_id: str | None = None) -> str:
         """Return a link that signs one browser in to the page of the job, or of all; good once, for five minutes."""
@@ -561,7 +593,8 @@ class AsyncClient(_Connection):
 
 
 def _request(http: httpx2.Client | httpx2.AsyncClient, call: Call[Any]) -> httpx2.Request:
-    return http.build_request(call.method, call.path, params=call.params, headers=call.headers, json=call.json)
+    given = {"params": call.params, "headers": call.headers, "json": call.json, "content": call.content}
+    return http.build_request(call.method, call.path, **given)
 
 
 def _deadline(timeout_s: float | None) -> float:

@@ -10,13 +10,14 @@ WiretuneError
   IllegalTransition   409  the verb does not fit the job's state
   CheckpointGone      409  what the job would go on from was removed
   KeyGone             409  the key was revoked, or has expired
+  CodeInUse           409  a job that is not over needs the code
   DoesNotFit          409  more than the cluster can ever place
   PreconditionFailed  412  the job is not as its user last saw it
   Fenced              409  a later attempt owns the job; the writer must stop
   OutOfSequence       409  a batch of records is missing before this one
   TooManyRequests     429  of one key, or wrong keys of one address
   Unavailable         503  the database or the storage does not answer; try again
-    Busy              503  as many downloads as the service allows are under way; try again
+    Busy              503  as many downloads or uploads as the service allows are under way; try again
 """
 
 from collections.abc import Sequence
@@ -72,6 +73,10 @@ class KeyGone(WiretuneError):
     status, slug, title = 409, "key-gone", "The key cannot be used for this"
 
 
+class CodeInUse(WiretuneError):
+    status, slug, title = 409, "code-in-use", "A job that is not over needs this code"
+
+
 class DoesNotFit(WiretuneError):
     status, slug, title = 409, "does-not-fit", "The cluster can never place this job"
 
@@ -107,4 +112,4 @@ class Unavailable(WiretuneError):
 
 
 class Busy(Unavailable):
-    slug, title = "busy", "Too many downloads at a time"
+    slug, title = "busy", "Too many transfers at a time"

@@ -35,8 +35,11 @@ from api.cli.watch import where_it_is
 from api.client import ApiError, Client
 from api.exporters import runs
 from service.job.advice import advice
+from service.job.spec import JobSpec
 from service.job.states import TERMINAL, JobState
+from service.wire.code import CodeRefused
 from service.wire.views import JobPage, JobSummary, JobView, Validated
+from trainers.spec.workloads import OwnWorkload
 
 POLL_S = 1.0
 MAX_PAGE = 500
@@ -78,16 +81,44 @@ app = typer.Typer()
 
 
 @app.command()
-def submit(job: JobFile, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+def submit(
+    job: JobFile,
+    code: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="upload the folder's code, for the job's `workload.factory`"),
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option(metavar="PATTERN", help="leave out of the folder, such as `data` or `*.csv`")
+    ] = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
     """Queue a job and return at once; prints its id."""
     spec = read_job(job)
+    if code is not None and not isinstance(spec.workload, OwnWorkload):
+        fail(f"--code is for a job with a `workload.factory`; {job} has `{spec.workload.kind}`")
     with open_client(url, key) as client:
+        if code is not None:
+            spec = _with_code(spec, _uploaded(client, code, exclude or []))
         made = client.submit(spec).view
     print_advice(made.advice)
     if as_json:
         print_json(made)
     else:
         typer.echo(made.id)
+
+
+def _uploaded(client: Client, folder: Path, exclude: list[str]) -> str:
+    try:
+        return client.upload_code(folder, exclude=exclude)
+    except CodeRefused as error:
+        fail(str(error))
+
+
+def _with_code(spec: JobSpec, digest: str) -> JobSpec:
+    workload = spec.workload.model_copy(update={"code": digest, "path": None})
+    return spec.model_copy(update={"workload": workload})
 
 
 @app.command()

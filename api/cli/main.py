@@ -2,12 +2,14 @@
 
 import json
 import logging
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from importlib.metadata import version
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -46,14 +48,16 @@ from api.cli.terminal import (
     require_writable,
     say,
 )
-from api.client import Client
+from api.client import ApiError, Client
 from service.control import cleaning
+from service.control.access import LOCAL
 from service.control.database import is_there
 from service.control.store import Store
-from service.errors import NotFound, Unavailable
+from service.errors import CodeInUse, NotFound, Unavailable
 from service.job.advice import advice
 from service.job.spec import JobSpec
 from service.settings import Settings
+from service.wire.code import CodeView
 from service.wire.views import JobView
 
 DEMO_LINGER_S = 600.0
@@ -178,14 +182,17 @@ def stop(
 @app.command()
 def clean(
     older_than: Annotated[
-        float, typer.Option(metavar="DAYS", min=0, max=MAX_DAYS, help="only of jobs over for so many days")
+        float,
+        typer.Option(metavar="DAYS", min=0, max=MAX_DAYS, help="only of jobs over, or code unused, so long"),
     ] = 0.0,
     with_weights: Annotated[bool, typer.Option("--weights", help="trained weights, too")] = False,
     is_dry: Annotated[bool, typer.Option("--dry-run", help="only say what would go")] = False,
     is_agreed: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove what finished jobs left: checkpoints, logs, files of killed processes. Says how much, then asks.
+    """Remove what finished jobs left: checkpoints, logs, files of killed processes; and code that no job needs.
+
+    Says how much, then asks.
 
     Weights stay unless --weights is given; schedules and everything else in the database stay always.
     """
@@ -217,29 +224,46 @@ def clean(
 def _remove(settings: Settings, found: list[cleaning.Leftover]) -> dict[str, str]:
     """Remove what can be removed; return why what stays does, by its place."""
     failures: dict[str, str] = {}
-    for each in found:
-        try:
-            cleaning.remove(settings, each)
-        except (NotFound, Unavailable) as error:
-            failures[each.place] = str(error)
+    has_code = any(each.code is not None for each in found)
+    with _records(settings) if has_code else nullcontext() as records:
+        for each in found:
+            try:
+                if each.code is not None and records is not None:
+                    records.delete_code(each.code)
+                else:
+                    cleaning.remove(settings, each)
+            except (ApiError, CodeInUse, NotFound, Unavailable) as error:
+                failures[each.place] = str(error)
     return failures
 
 
 def _leftovers(settings: Settings, before: datetime, *, with_weights: bool) -> list[cleaning.Leftover]:
-    """Ask the service that runs here which jobs are over, or the database where none does."""
+    with _records(settings) as records:
+        finished = [] if records is None else list(cleaning.finished_jobs(records.jobs, before=before))
+        code = [] if records is None else cleaning.unused_code(records.list_code(), before=before)
+    return cleaning.leftovers(settings, finished, with_weights=with_weights) + code
+
+
+class _Records(NamedTuple):
+    """The database, as `clean` needs it."""
+
+    jobs: cleaning.JobSource
+    list_code: Callable[[], tuple[CodeView, ...]]
+    delete_code: Callable[[str], None]
+
+
+@contextmanager
+def _records(settings: Settings) -> Iterator[_Records | None]:
+    """Ask the service that runs here, or the database where none does; give None where there is no database."""
     server = running_server(settings)
     if server is not None:
         with Client(server.url, server.key) as client:
-            finished = list(cleaning.finished_jobs(client, before=before))
+            yield _Records(client, client.list_code, client.delete_code)
     elif not is_there(settings.resolved_database_url):  # opening it would make it
-        finished = []
+        yield None
     else:
-        store = Store.open(settings)
-        try:
-            finished = list(cleaning.finished_jobs(store, before=before))
-        finally:
-            store.close()
-    return cleaning.leftovers(settings, finished, with_weights=with_weights)
+        with closing(Store.open(settings)) as store:
+            yield _Records(store, partial(store.code.list, by=LOCAL), partial(store.code.remove, by=LOCAL))
 
 
 def _require_agreement(is_agreed: bool, *, may_ask: bool) -> None:

@@ -15,7 +15,8 @@ from api.http.broadcast import Broadcaster
 from api.http.downloads import Downloads
 from api.http.limits import Limits
 from api.http.oidc import Issuer
-from api.http.routes import attempts, events, health, jobs, keys, methods, page, results, sessions, verbs
+from api.http.routes import attempts, code, events, health, jobs, keys, methods, page, results, sessions, verbs
+from api.http.uploads import Uploads
 from service.control.logs import Logs
 from service.control.store import Store
 
@@ -83,9 +84,10 @@ def create_app(
     app.state.issuer = Issuer(store.settings) if store.settings.oidc_issuer else None
     app.state.logs = logs or Logs(store, ray=lambda: None)
     app.state.downloads = Downloads(store.settings.downloads)
+    app.state.uploads = Uploads()
     app.state.parsers = CapacityLimiter(bodies.NUM_PARSERS)
     problems.install(app)
-    for routes in (jobs, verbs, results, events, methods, keys, sessions, attempts, health, page):
+    for routes in (jobs, verbs, results, events, methods, code, keys, sessions, attempts, health, page):
         app.include_router(routes.router)
     app.mount("/static", page.static_files)
     app.add_middleware(SecurityHeaders)

@@ -25,6 +25,7 @@ _READING = (
     *("exportMetrics", "getSchedule", "getWeights", "getReport", "getLogs"),
     *("listEvents", "listJobEvents", "getSnapshot"),
     *("listKeys", "createSignInCode", "deleteSession"),
+    *("listCode", "getCode"),
 )
 _CHANGING = ("pauseJob", "resumeJob", "stopJob", "cancelJob", "retryJob", "extendJob")
 #: What a caller does by each operation. One that is not here is nobody's.
@@ -36,6 +37,8 @@ ACTIONS = {
     "getKey": Action.READ_KEY,
     **dict.fromkeys(["rotateKey", "revokeKey"], Action.CHANGE_KEY),
     "listAudit": Action.READ_AUDIT,
+    "createCode": Action.UPLOAD_CODE,
+    "deleteCode": Action.DELETE_CODE,
 }
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
@@ -133,6 +136,7 @@ def _require_permission(request: Request, store: Store, caller: Principal) -> No
     for kind, owner_of, reading in (
         ("job", store.owner_of, Action.READ),
         ("key", store.keyring.owner_of, Action.READ_KEY),
+        ("code", partial(store.code.owner_of, by=caller), Action.READ),
     ):
         if kind in request.path_params:
             named = request.path_params[kind]

@@ -9,7 +9,9 @@ from pydantic.json_schema import models_json_schema
 from api.http.problems import MEDIA_TYPE
 from search.config import Budget
 from service.errors import (
+    Busy,
     CheckpointGone,
+    CodeInUse,
     DoesNotFit,
     Fenced,
     Forbidden,
@@ -58,6 +60,8 @@ CLONING = (*CREATING, NotFound)
 SIGNING_IN = (*CALLING, InvalidRequest)
 HOLDING = (*SIGNING_IN, NotFound)
 ROTATING = (*HOLDING, KeyGone)
+UPLOADING = (*SIGNING_IN, Busy)
+DELETING_CODE = (*CALLING, NotFound, CodeInUse)
 REPORTING = (Unauthorized, NotFound, Fenced, OutOfSequence, InvalidJob, Unavailable)
 
 
@@ -80,6 +84,18 @@ def body(model: str, *, example: Any, media_types: tuple[str, ...] = ("applicati
     return {
         "requestBody": {"required": True, "content": dict.fromkeys(media_types, content)},
         "responses": {"413": _refusal("The body is too long (`content-too-large`)")},
+    }
+
+
+def uploading(media_type: str) -> dict[str, Any]:
+    """Return the `openapi_extra` of a route that reads a file out of its body."""
+    schema = {"schema": {"type": "string", "format": "binary"}}
+    return {
+        "requestBody": {"required": True, "content": {media_type: schema}},
+        "responses": {
+            "413": _refusal("The body is too long (`content-too-large`)"),
+            "415": _refusal("The body is something else (`unsupported-media-type`)"),
+        },
     }
 
 

@@ -20,10 +20,12 @@ class Action(StrEnum):
     CHANGE_KEY = "change this key"
     CREATE_KEY = "create keys"
     READ_AUDIT = "read the audit log"
+    UPLOAD_CODE = "upload code"
+    DELETE_CODE = "delete this code"
 
 
 class Owned(NamedTuple):
-    """Whose a job or key is; `role` is a key's."""
+    """Whose a job, key or package of code is; `role` is a key's."""
 
     owner: str
     project: str
@@ -61,6 +63,8 @@ RULES = {
     Action.CHANGE_KEY: _Least(Role.VIEWER, Role.ADMIN, Role.ADMIN),
     Action.CREATE_KEY: _Least(Role.ADMIN, Role.ADMIN, Role.ADMIN),
     Action.READ_AUDIT: _Least(Role.ADMIN, Role.ADMIN, Role.ADMIN),
+    Action.UPLOAD_CODE: _Least(Role.SUBMITTER, Role.SUBMITTER, Role.OPERATOR),
+    Action.DELETE_CODE: _Least(Role.SUBMITTER, Role.OPERATOR, Role.OPERATOR),
 }
 
 

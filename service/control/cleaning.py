@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Iterable, Iterator
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Protocol
 
@@ -14,20 +14,24 @@ from service.control.queries import MAX_PAGE
 from service.control.storage import WEIGHTS, Storage
 from service.job.states import TERMINAL
 from service.settings import Settings
+from service.wire.code import CodeView
 from service.wire.views import JobPage
 
 _RAYS_FILES = "Ray's files"
+#: The job for which code was uploaded may be about to come.
+_KEPT = timedelta(days=1)
 
 
 class Leftover(BaseModel):
     """Files that nobody needs."""
 
-    what: str  # "results of JOB", "Tune's files of JOB", "Ray's files"
+    what: str  # "results of JOB", "Tune's files of JOB", "Ray's files", "code of PROJECT"
     place: str
     num_bytes: int
     num_files: int
     job_id: str | None = None  # whose folder on storage this is of
     paths: list[str] = Field(default=[], exclude=True)  # on storage
+    code: str | None = None  # the digest of a package that no job needs
 
 
 class JobSource(Protocol):
@@ -65,6 +69,22 @@ def leftovers(settings: Settings, finished: Iterable[str], *, with_weights: bool
     if (folder := embedded.stale_dir(settings)) is not None:
         found.append(_folder(_RAYS_FILES, folder))
     return [leftover for leftover in found if leftover.num_files]
+
+
+def unused_code(packages: Iterable[CodeView], *, before: datetime) -> list[Leftover]:
+    """Return the packages that no job needs, and that were last used before `before`, at the latest a day ago."""
+    latest = min(before, datetime.now(UTC) - _KEPT)
+    return [
+        Leftover(
+            what=f"code of {each.project}",
+            place=each.digest,
+            num_bytes=each.num_bytes,
+            num_files=each.num_files,
+            code=each.digest,
+        )
+        for each in packages
+        if each.used_at < latest and not each.in_use
+    ]
 
 
 def remove(settings: Settings, leftover: Leftover) -> None:

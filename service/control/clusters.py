@@ -20,8 +20,16 @@ _RETRY_S = 10.0  # after a start that failed
 class RayApi(Protocol):
     """The calls of the reconciler to Ray; `RayJobs` is the real one."""
 
-    def submit(self, submission_id: str, *, entrypoint: str, env_vars: dict[str, str]) -> None:
-        """Start a driver; one that exists already is a success."""
+    def has_package(self, name: str) -> bool:
+        """Return whether Ray has the package."""
+
+    def upload(self, name: str, content: bytes) -> None:
+        """Give Ray a package, a zip."""
+
+    def submit(
+        self, submission_id: str, *, entrypoint: str, env_vars: dict[str, str], package: str | None = None
+    ) -> None:
+        """Start a driver, in a package if one is named; one that exists already is a success."""
 
     def status(self, submission_id: str) -> RayStatus:
         """Return where a driver is."""

@@ -5,7 +5,7 @@ import secrets
 from sqlalchemy.orm import Session
 
 from search.config import Budget
-from service.control import events, messages, transfer
+from service.control import code, events, messages, transfer
 from service.control.access import Principal, visible_project
 from service.control.models import IdempotencyRow, JobRow, LabelRow, TrialRow
 from service.errors import IllegalTransition, KeyReused, NotFound
@@ -33,6 +33,7 @@ def add(session: Session, spec: JobSpec, *, by: Principal, key: str | None, now:
         if _submitted(first) != spec:
             raise KeyReused(f"the key made `{first.id}` from another job; send a new key with a new job")
         return first, False
+    code.use(session, spec, project=by.project, now=now)
     body = spec.model_dump(mode="json")
     # Sorts by age: microseconds, then 44 random bits (as RFC 9562's version 7).
     job_id = f"job-{int(now * 1e6):013x}{secrets.randbits(44):011x}"

@@ -250,6 +250,20 @@ class IdempotencyRow(Base):
     created_at: Mapped[float]
 
 
+class CodeRow(Base):
+    """A package of users' code that a project has; its files are on storage."""
+
+    __tablename__ = "code"
+
+    project: Mapped[str] = mapped_column(primary_key=True)
+    digest: Mapped[str] = mapped_column(primary_key=True)
+    owner: Mapped[str]
+    num_bytes: Mapped[int]
+    num_files: Mapped[int]
+    created_at: Mapped[float]
+    used_at: Mapped[float]
+
+
 class ApiKeyRow(Base):
     """A user's key, as its SHA-256."""
 

@@ -48,13 +48,32 @@ class RayJobs:
         """Close the connections."""
         self._client.close()
 
-    def submit(self, submission_id: str, *, entrypoint: str, env_vars: Mapping[str, str]) -> None:
-        """Start a driver. A submission that exists already is a success: the id is the caller's own."""
+    def has_package(self, name: str) -> bool:
+        """Return whether the head has the package; if so, it keeps it for some minutes, until a driver uses it."""
+        answer = self._send("GET", f"/api/packages/gcs/{name}")
+        if answer.is_error and answer.status_code != 404:
+            raise self._refusal(answer)
+        return answer.is_success
+
+    def upload(self, name: str, content: bytes) -> None:
+        """Hand a zip to the head, which gives it to every node that runs a driver or worker of it."""
+        answer = self._send("PUT", f"/api/packages/gcs/{name}", content=content)
+        if answer.is_error:
+            raise self._refusal(answer)
+
+    def submit(
+        self, submission_id: str, *, entrypoint: str, env_vars: Mapping[str, str], package: str | None = None
+    ) -> None:
+        """Start a driver. A submission that exists already is a success: the id is the caller's own.
+
+        The driver and its workers run in the unpacked `package`, and import from it first.
+        """
+        place = {} if package is None else {"working_dir": f"gcs://{package}"}
         body = {
             "submission_id": submission_id,
             "entrypoint": entrypoint,
             "entrypoint_num_cpus": 0,
-            "runtime_env": {"env_vars": dict(env_vars)},
+            "runtime_env": {"env_vars": dict(env_vars), **place},
         }
         answer = self._send("POST", "/api/jobs/", json=body)
         if answer.is_error and "already exists" not in answer.text:

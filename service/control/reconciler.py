@@ -1,5 +1,6 @@
 """Brings the cluster in line with the database, its only memory: begins, watches and ends attempts."""
 
+import io
 import logging
 import threading
 import time
@@ -8,6 +9,7 @@ from collections.abc import Callable, Sequence
 from service.control import permissions
 from service.control.capacity import Node, conflicts
 from service.control.clusters import Cluster, RayApi, cluster_of
+from service.control.code import code_of
 from service.control.judgement import Action, Verdict, admit, judge, judge_alone
 from service.control.logs import Logs
 from service.control.orphans import Orphans
@@ -15,11 +17,12 @@ from service.control.storage import Storage
 from service.control.store import Store
 from service.control.webhooks import Webhooks
 from service.control.work import Work
-from service.errors import IllegalTransition, Unavailable
+from service.errors import IllegalTransition, NotFound, Unavailable
 from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.job.states import ACTIVE, JobState
 from service.settings import Settings
+from service.wire.code import CodeRefused, of_zip
 from trainers import overload
 
 _log = logging.getLogger(__name__)
@@ -187,6 +190,11 @@ class Reconciler:
 
     def _submit(self, ray: RayApi, work: Work) -> None:
         assert work.submission_id is not None
+        try:
+            package = self._packaged(ray, work)
+        except (NotFound, CodeRefused) as error:
+            self._end(work, Verdict(action=Action.LOSE, reason=f"the job's code cannot be had: {error}"))
+            return
         environment = {
             "WIRETUNE_API_URL": self._settings.api_url or self._api_url,
             "WIRETUNE_JOB": work.job_id,
@@ -197,8 +205,24 @@ class Reconciler:
             "RAY_COLOR_PREFIX": "0",
         }
         entrypoint = f"{self._cluster.python} -m service.cluster.entrypoint"
-        ray.submit(work.submission_id, entrypoint=entrypoint, env_vars=environment)
+        ray.submit(work.submission_id, entrypoint=entrypoint, env_vars=environment, package=package)
         _log.info("submitted %s", work.submission_id)
+
+    def _packaged(self, ray: RayApi, work: Work) -> str | None:
+        """Return the name under which Ray has the job's code, given to it now if need be; None: there is none.
+
+        Jobs can write to the storage. What is there now may not be what was uploaded, so its digest is checked again.
+        """
+        digest = code_of(work.spec)
+        if digest is None:
+            return None
+        name = f"_ray_pkg_{digest.removeprefix('sha256:')}.zip"  # Ray's own prefix
+        if not ray.has_package(name):
+            package = of_zip(io.BytesIO(self._storage.read_code(work.project, digest)))
+            if package.digest != digest:
+                raise CodeRefused(f"on storage, `{digest}` was replaced by `{package.digest}`; upload it again")
+            ray.upload(name, package.content)
+        return name
 
     def _forbidden(self, work: Work) -> str | None:
         """Return why the job may not run here: it was stored while the service allowed more than it does now."""

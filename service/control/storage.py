@@ -109,6 +109,26 @@ class Storage:
         if given != content:
             raise Unavailable(f"the storage gave back another file than it took, at {url}; check WIRETUNE_STORAGE_URL")
 
+    def code_url(self, project: str, digest: str) -> str:
+        """Return where a project's package of code is."""
+        return f"{self.root.rstrip('/')}/code/{project}/{digest.removeprefix('sha256:')}.zip"
+
+    def read_code(self, project: str, digest: str) -> bytes:
+        """Return a package of code as its zip."""
+        with _reaching(self.code_url(project, digest)) as (filesystem, path):
+            content: bytes = filesystem.cat_file(path)
+        return content
+
+    def has_code(self, project: str, digest: str) -> bool:
+        """Return whether there is such a package."""
+        with _reaching(self.code_url(project, digest)) as (filesystem, path):
+            return bool(filesystem.exists(path))
+
+    def remove_code(self, project: str, digest: str) -> None:
+        """Remove a package of code; nothing where there is none."""
+        with suppress(NotFound), _reaching(self.code_url(project, digest)) as (filesystem, path):
+            filesystem.rm_file(path)
+
     def sizes(self, job_id: str) -> dict[str, int]:
         """Return the bytes of every file in the job's folder, by path; nothing where there is no folder."""
         with _reaching(self.job_url(job_id)) as (filesystem, path):

@@ -17,6 +17,7 @@ from search.config import Budget
 from service.control import (
     attempts,
     audit,
+    code,
     database,
     events,
     jobs,
@@ -28,6 +29,7 @@ from service.control import (
     verbs,
 )
 from service.control.access import LOCAL, Owned, Principal, visible_project
+from service.control.code import CodeShelf
 from service.control.events import KEPT_EVENTS, Bell
 from service.control.ingest import Ingest
 from service.control.keyring import KeyRing
@@ -78,6 +80,8 @@ class Store:
         self._writer = Writer(sessionmaker(engine, expire_on_commit=False), clock=clock)
         self._unread_at = -math.inf
         self.keyring = KeyRing(self._reading, self._writer, clock=clock)
+        storage = Storage(settings.resolved_storage_url)
+        self.code = CodeShelf(self._reading, self._writer, storage=storage, clock=clock)
         #: Whose job it is, by its id; raises NotFound. Asked by every request, and never another.
         self.owner_of = lru_cache(_MAX_OWNERS)(self._owner_of)
 
@@ -134,7 +138,8 @@ class Store:
     ) -> tuple[JobView, bool]:
         """Queue a job of `by`; the flag says whether it is new. A known key of his gives its first job again.
 
-        Raises KeyReused when the key made another job, InvalidJob when it cannot learn from a job that it names.
+        Raises KeyReused when the key made another job, InvalidJob when it cannot learn from a job that it names, or
+        its project has no such code as it names.
         """
 
         def add(session: Session) -> tuple[JobView, bool]:
@@ -151,6 +156,11 @@ class Store:
         with self._reading() as session:
             found = transfer.priors(session, spec, project=visible_project(by))
         return {arm: tuple(search.job for search in prior.searches) for arm, prior in found.items()}
+
+    def require_code(self, spec: JobSpec, *, by: Principal = LOCAL) -> None:
+        """Raise InvalidJob where the project of `by` has no such code as the job names."""
+        with self._reading() as session:
+            code.require(session, spec, project=by.project)
 
     def job(self, job_id: str) -> JobView:
         """Return one job; raises NotFound."""

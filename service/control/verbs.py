@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
 from search.config import Budget
-from service.control import attempts, divergence, jobs, queries
+from service.control import attempts, code, divergence, jobs, queries
 from service.control.models import JobRow, TrialRow
 from service.errors import IllegalTransition, InvalidJob, PreconditionFailed
 from service.job.problems import Problem, problems_of
@@ -84,6 +84,7 @@ def retry(session: Session, job: JobRow, *, workers: int | None, now: float) -> 
     if divergence.why_all([queries.trial_view(trial) for trial in queries.trials(session, job.id)]):
         message = "every trial diverged, and is over: clone the job with what its reason advises"
         raise InvalidJob([Problem(pointer="", message=message)])
+    code.use(session, JobSpec.model_validate(job.spec), project=job.project, now=now)
     job.stops = False
     _queue(job, workers=workers, now=now, reason="tried again by the user")
 
@@ -97,6 +98,7 @@ def extend(session: Session, job: JobRow, *, caps: Budget, workers: int | None, 
     require(job, Verb.EXTEND)
     spec = JobSpec.model_validate(job.spec)
     larger = _larger(spec, caps, was_stopped=job.stops)
+    code.use(session, spec, project=job.project, now=now)
     job.first_budget = job.first_budget or job.spec["budget"]
     job.spec = {**job.spec, "budget": larger.model_dump(mode="json")}
     job.stops = False

@@ -12,6 +12,7 @@ class Work:
     """A job that is not over, as the reconciler sees it. Times are seconds since the epoch."""
 
     job_id: str
+    project: str
     state: JobState
     reason: str
     spec: JobSpec
@@ -36,6 +37,7 @@ class Attempt:
 def work_of(job: JobRow, attempt: AttemptRow | None) -> Work:
     return Work(
         job_id=job.id,
+        project=job.project,
         state=job.job_state,
         reason=job.reason,
         spec=JobSpec.model_validate(job.spec),

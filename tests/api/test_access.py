@@ -1,6 +1,8 @@
 """Every operation of the OpenAPI document x every role x whose job or key it is: nothing leaks."""
 
+import io
 import json
+import zipfile
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -14,12 +16,14 @@ from service.control.access import LOCAL, Action, Owned, Principal, may
 from service.control.store import Store
 from service.job.spec import JobSpec
 from service.wire.access import NewKey, Role
+from service.wire.code import Package, of_zip
 from service.wire.records import AttemptFinished, Batch
 
 #: Without a key: a code, or the token of an attempt, is given instead; or nothing.
 OPEN = {"health", "ready", "createSession", "getAttempt", "addRecords", "renewLease"}
 NAMES = {"own": ("anna", "red"), "project": ("bert", "red"), "elsewhere": ("carl", "blue")}
-MISSING = {"job": "job-none", "key": "key-none"}
+KINDS = ("job", "key", "code")
+MISSING = {kind: f"{kind}-none" for kind in KINDS}
 
 
 class Operation(NamedTuple):
@@ -33,13 +37,14 @@ def operations(document: dict[str, Any]) -> Iterator[Operation]:
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             content = operation.get("requestBody", {}).get("content", {})
-            body = content.get("application/json", next(iter(content.values()), {})).get("example")
+            example = content.get("application/json", next(iter(content.values()), {})).get("example")
+            body = new_package("anna").content if "application/zip" in content else example
             yield Operation(operation["operationId"], method, path, body)
 
 
 @pytest.fixture
 def api(store: Store) -> TestClient:
-    return TestClient(create_app(store), raise_server_exceptions=False)
+    return TestClient(create_app(store, user_code=True), raise_server_exceptions=False)
 
 
 @pytest.fixture
@@ -62,6 +67,18 @@ def new_key(store: Store, owner: str, project: str, role: Role = Role.VIEWER) ->
     return issued.key.id, issued.secret
 
 
+def new_package(owner: str) -> Package:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr("train.py", f"print('{owner}')")
+    return of_zip(out)
+
+
+def new_code(store: Store, owner: str, project: str) -> str:
+    by = Principal(name=owner, role=Role.SUBMITTER, project=project)
+    return store.code.add(new_package(owner), by=by).digest
+
+
 def test_every_operation_has_a_rule_and_every_rule_an_operation(listed: list[Operation]) -> None:
     assert {each.id for each in listed} - OPEN == set(ACTIONS)
 
@@ -80,17 +97,21 @@ def test_no_role_reaches_or_sees_what_is_not_its_own(
 ) -> None:
     caller = Principal(name="anna", role=role, project="red")
     jobs = {whose: new_job(store, *who) for whose, who in NAMES.items()}
-    hidden = [jobs["elsewhere"], *(f"{what}-of-carl" for what in ("name", "label", "reason"))]
+    new_code(store, *NAMES["elsewhere"])
+    names = [f"{what}-of-carl" for what in ("name", "label", "reason")]
+    hidden = [jobs["elsewhere"], new_package("carl").digest, *names]
     faults, asked = [], 0
     for operation in listed:
         if operation.id in OPEN:
             continue
-        kind = next((kind for kind in ("job", "key") if f"{{{kind}}}" in operation.path), None)
+        kind = next((kind for kind in KINDS if f"{{{kind}}}" in operation.path), None)
         for whose in [*NAMES, "nobody"] if kind else ["own"]:
             owner, project = NAMES.get(whose, ("", ""))
             if whose == "nobody":
                 target = MISSING[kind or "job"]
-            else:  # keys end by being asked for; jobs refuse the next verb
+            elif kind == "code":  # it is deleted; keys end by being asked for
+                target = new_code(store, owner, project)
+            else:  # jobs refuse the next verb
                 target = jobs[whose] if kind == "job" else new_key(store, owner, project)[0]
             _, secret = new_key(store, "anna", "red", role)
             answer = ask(api, operation, secret, target)
@@ -107,10 +128,11 @@ def test_no_role_reaches_or_sees_what_is_not_its_own(
 
 
 def ask(api: TestClient, operation: Operation, secret: str, target: str) -> Any:
-    path = operation.path.format(job=target, key=target, name="loss")
-    content = {} if operation.body is None else {"content": json.dumps(operation.body)}
-    headers = {"Authorization": f"Bearer {secret}", "Content-Type": "application/json"}
-    return api.request(operation.method, path, headers=headers, **content)
+    path = operation.path.format(job=target, key=target, code=target, name="loss")
+    is_zip = isinstance(operation.body, bytes)
+    content = operation.body if is_zip or operation.body is None else json.dumps(operation.body)
+    headers = {"Authorization": f"Bearer {secret}", "Content-Type": f"application/{'zip' if is_zip else 'json'}"}
+    return api.request(operation.method, path, headers=headers, content=content)
 
 
 def fits(

@@ -105,6 +105,27 @@ def test_a_users_model_that_fails_ends_the_job_at_once_and_its_prints_are_in_the
     assert "about to stumble" in log and "Traceback" in log
 
 
+def test_two_jobs_run_their_own_versions_of_one_module(cluster: Any, tmp_path: Path) -> None:
+    source = (Path(__file__).parents[1] / "trainers" / "own_models.py").read_text()
+    with cluster.client() as client:
+        jobs = []
+        for version in ("one", "two"):
+            (tmp_path / "data").mkdir(exist_ok=True)
+            (tmp_path / "data" / "version.txt").write_text(version)
+            (tmp_path / "mine.py").write_text(
+                f"from models import Regression\nprint('mine is {version}, beside', open('data/version.txt').read())\n"
+            )
+            (tmp_path / "models.py").write_text(source)
+            workload = {"factory": "mine:Regression", "code": client.upload_code(tmp_path)}
+            jobs.append(client.submit({"workload": workload, "budget": {"steps": 10}, "workers": {"count": 1}}))
+        views = [client.wait(job.id, timeout_s=120) for job in jobs]
+        logs = [client.logs(job.id).decode() for job in jobs]
+
+    assert [view.state for view in views] == [JobState.SUCCEEDED] * 2, [view.reason for view in views]
+    assert "mine is one, beside one" in logs[0] and "mine is two" not in logs[0]
+    assert "mine is two, beside two" in logs[1] and "mine is one" not in logs[1]
+
+
 def test_every_committed_steps_loss_is_stored_once(cluster: Any, finished: JobView) -> None:
     with cluster.client() as client:
         for series in client.metrics(finished.id, "loss", max_points=5000):

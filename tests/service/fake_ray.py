@@ -12,9 +12,17 @@ class FakeRay:
 
     def __init__(self, *, cpus=2):
         self.jobs, self.environments, self.entrypoints, self.stopped = {}, {}, {}, []
+        self.packages, self.package_of = {}, {}
         self.cpus, self.output = cpus, ""
 
-    def submit(self, submission_id, *, entrypoint, env_vars):
+    def has_package(self, name):
+        return name in self.packages
+
+    def upload(self, name, content):
+        self.packages[name] = content
+
+    def submit(self, submission_id, *, entrypoint, env_vars, package=None):
+        self.package_of[submission_id] = package
         self.jobs.setdefault(submission_id, RayStatus.RUNNING)
         self.environments[submission_id], self.entrypoints[submission_id] = env_vars, entrypoint
 

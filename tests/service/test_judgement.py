@@ -18,6 +18,7 @@ ALIVE = [R.PENDING, R.RUNNING]
 def work(state, *, job_id="job-1", count=1, not_before=0.0, deadline=None, lease_expires=NOW + 10):
     body = {"workload": {"kind": "digits-mlp"}, "budget": {"steps": 1}, "workers": {"count": count}}
     return Work(
+        project="default",
         job_id=job_id,
         state=state,
         reason="",

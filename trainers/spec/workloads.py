@@ -4,7 +4,7 @@ import json
 import os
 from typing import Annotated, Literal, Self
 
-from pydantic import Discriminator, Field, JsonValue, Tag, field_validator
+from pydantic import Discriminator, Field, JsonValue, Tag, field_validator, model_validator
 
 from trainers.spec.ranges import Config
 
@@ -103,10 +103,23 @@ class OwnWorkload(WorkloadBase):
     )
     params: dict[str, JsonValue] = Field(default_factory=dict, description="keyword arguments of the factory")
     path: str | None = Field(None, description="folder to import from first; `wiretune run` fills in its own")
+    code: str | None = Field(
+        None,
+        pattern=r"^sha256:[0-9a-f]{64}$",
+        description="package to import from instead, as `wiretune submit --code FOLDER` uploads it",
+    )
 
     def resolved(self, folder: str) -> Self:
+        if self.code is not None:
+            return super().resolved(folder)
         path = os.path.normpath(os.path.join(folder, os.path.expanduser(self.path or "")))
         return super().resolved(folder).model_copy(update={"path": path})
+
+    @model_validator(mode="after")
+    def _has_one_place(self) -> Self:
+        if self.path is not None and self.code is not None:
+            raise ValueError("`path` and `code` both say where to import from: give one of them")
+        return self
 
     @field_validator("params")
     @classmethod

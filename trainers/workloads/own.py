@@ -58,7 +58,9 @@ def factory(config: OwnWorkload) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # the user's module was found, and lacks one of its own
-        place = f"in `workload.path` {config.path}, or" if config.path else "(no `workload.path` is given)"
+        given = {"path": config.path, "code": config.code}
+        places = [f"in `workload.{field}` {value}, or" for field, value in given.items() if value is not None]
+        place = places[0] if places else "(neither `workload.path` nor `workload.code` is given)"
         raise WorkloadError(
             f"`workload.factory`: there is no module `{error.name}` {place} among the workers' installed packages"
         ) from error

@@ -48,6 +48,7 @@ def create_job(
 def validate_job(spec: JobBody, store: StoreOf, request: Request, caller: Caller) -> Validated:
     """Check a job without queueing it; the answer has every default filled in."""
     check(spec, request)
+    store.require_code(spec, by=caller)
     num_trials = len(spec.arms) * len(spec.seeds)
     notes = []
     if num_trials > 1:

@@ -132,6 +132,7 @@ def clone_job(
     source = store.job(job).spec
     spec = checked(JobSpec, merged(source.model_dump(mode="json"), changes))
     check(spec, request)
+    store.require_code(spec, by=caller)
     made = None if dry_run else store.add_job(spec, idempotency_key=idempotency_key, by=caller)[0]
     if made is None:
         response.status_code = 200

@@ -1,0 +1,61 @@
+"""Uploads of code: written to a temporary file as they come, checked in a thread, few at a time."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from tempfile import SpooledTemporaryFile
+
+from anyio import CapacityLimiter, to_thread
+from fastapi import Request
+from starlette.exceptions import HTTPException
+
+from service.errors import Busy, Forbidden, InvalidRequest
+from service.job.problems import Problem
+from service.wire.code import MAX_ZIP_BYTES, CodeRefused, Package, of_zip
+
+MEDIA_TYPE = "application/zip"
+_MAX_UPLOADS = 8
+_NUM_CHECKS = 1  # at a time: each unpacks up to 100 MB and packs them again
+_MEMORY_BYTES = 1 << 20
+
+
+class Uploads:
+    """The uploads under way."""
+
+    def __init__(self) -> None:
+        self.num, self.checks = 0, CapacityLimiter(_NUM_CHECKS)
+
+    @contextmanager
+    def begin(self) -> Iterator[None]:
+        """Count one more upload. Raises Busy where there are as many as may be."""
+        if self.num >= _MAX_UPLOADS:
+            raise Busy(f"{self.num} uploads of code are under way, which is the most; try again")
+        self.num += 1
+        try:
+            yield
+        finally:
+            self.num -= 1
+
+
+async def package(request: Request) -> Package:
+    """Return the checked package in the request's body.
+
+    Raises `Forbidden` where the service runs no code of users, before anything is read; `Busy`, `InvalidRequest`.
+    """
+    if not request.app.state.user_code:
+        remedy = "start it with WIRETUNE_USER_CODE=true if you trust all who have a key"
+        raise Forbidden(f"this service runs no code of its users: {remedy}")
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != MEDIA_TYPE:
+        raise HTTPException(415, f"the body must be {MEDIA_TYPE}, got {kind or 'no Content-Type'}")
+    uploads: Uploads = request.app.state.uploads
+    with uploads.begin(), SpooledTemporaryFile(_MEMORY_BYTES) as file:
+        num_bytes = 0
+        async for chunk in request.stream():
+            num_bytes += len(chunk)
+            if num_bytes > MAX_ZIP_BYTES:
+                raise HTTPException(413, f"the zip is longer than {MAX_ZIP_BYTES} bytes")
+            await to_thread.run_sync(file.write, chunk)
+        try:
+            return await to_thread.run_sync(of_zip, file, limiter=uploads.checks)
+        except CodeRefused as error:
+            raise InvalidRequest([Problem(pointer="", message=str(error))]) from error

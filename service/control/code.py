@@ -1,0 +1,153 @@
+"""Packages of users' code: a row for each project that has one, and a zip on storage.
+
+The row goes with its file: who deletes a package holds its row until the file is gone.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.control import audit
+from service.control.access import Action, Owned, Principal, may, visible_project
+from service.control.models import CodeRow, JobRow
+from service.control.storage import Storage
+from service.control.writer import Writer
+from service.errors import CodeInUse, InvalidJob, NotFound, Unavailable
+from service.job.problems import Problem
+from service.job.spec import JobSpec
+from service.job.states import TERMINAL
+from service.wire.code import CodeView, Package
+from trainers.spec.workloads import OwnWorkload
+
+
+class CodeShelf:
+    """Takes, finds and deletes packages of code. Thread-safe.
+
+    Args:
+        reading: gives a session to read with; raises Unavailable.
+        writer: of the same database.
+        storage: where the zips are.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        reading: Callable[[], AbstractContextManager[Session]],
+        writer: Writer,
+        *,
+        storage: Storage,
+        clock: Callable[[], float],
+    ) -> None:
+        self._reading, self._writer, self._storage, self._clock = reading, writer, storage, clock
+
+    def add(self, package: Package, *, by: Principal) -> CodeView:
+        """Keep a package for the project of `by`; one that it has already is only noted as used."""
+        self._storage.write(self._storage.code_url(by.project, package.digest), package.content)
+
+        def add(session: Session) -> CodeView:
+            now = self._clock()
+            row = session.get(CodeRow, (by.project, package.digest), with_for_update=True)
+            if row is None:
+                row = CodeRow(project=by.project, digest=package.digest, owner=by.name, created_at=now)
+                row.num_bytes, row.num_files = package.num_bytes, package.num_files
+                session.add(row)
+                audit.add(session, by, "createCode", package.digest, now=now)
+            row.used_at = now
+            if not self._storage.has_code(by.project, package.digest):
+                raise Unavailable("the code was deleted while it was uploaded; try again")
+            return _view(session, row)
+
+        return self._writer.write(add)
+
+    def list(self, *, by: Principal) -> tuple[CodeView, ...]:
+        """Return the packages that `by` sees, newest first."""
+        query = select(CodeRow).order_by(CodeRow.created_at.desc(), CodeRow.project, CodeRow.digest)
+        if (project := visible_project(by)) is not None:
+            query = query.where(CodeRow.project == project)
+        with self._reading() as session:
+            return tuple(_view(session, row) for row in session.scalars(query).all())
+
+    def get(self, digest: str, *, by: Principal) -> CodeView:
+        """Return the package of that digest, of one's own project if it has it; raises NotFound."""
+        with self._reading() as session:
+            return _view(session, _find(session, digest, by))
+
+    def owner_of(self, digest: str, *, by: Principal) -> Owned:
+        """Return whose package that is; raises NotFound."""
+        found = self.get(digest, by=by)
+        return Owned(found.owner, found.project)
+
+    def remove(self, digest: str, *, by: Principal) -> None:
+        """Delete a package and its file; raises CodeInUse while a job needs it, and NotFound."""
+
+        def remove(session: Session) -> None:
+            row = _find(session, digest, by, is_locked=True)
+            if (job := _live_job(session, row)) is not None:
+                raise CodeInUse(f"job `{job}` needs `{digest}`: cancel the job, or wait until it is over")
+            self._storage.remove_code(row.project, digest)
+            session.delete(row)
+            audit.add(session, by, "deleteCode", digest, now=self._clock())
+
+        self._writer.write(remove)
+
+
+def use(session: Session, spec: JobSpec, *, project: str, now: float) -> None:
+    """Note that a job of `project` needs the code that it names. Raises InvalidJob where the project has none such."""
+    if (digest := code_of(spec)) is not None:
+        row = session.get(CodeRow, (project, digest), with_for_update=True)
+        if row is None:
+            raise _unknown(digest)
+        row.used_at = now
+
+
+def require(session: Session, spec: JobSpec, *, project: str) -> None:
+    """Raise InvalidJob where the project has no such code as the job names."""
+    if (digest := code_of(spec)) is not None and session.get(CodeRow, (project, digest)) is None:
+        raise _unknown(digest)
+
+
+def code_of(spec: JobSpec) -> str | None:
+    """Return the digest of the code that the job names; None: it names none."""
+    return spec.workload.code if isinstance(spec.workload, OwnWorkload) else None
+
+
+def _unknown(digest: str) -> InvalidJob:
+    message = "your project has no such code: upload it with `wiretune submit --code FOLDER`, or POST /v1/code"
+    return InvalidJob([Problem(pointer="/workload/code", message=message, value=digest)])
+
+
+def _find(session: Session, digest: str, by: Principal, *, is_locked: bool = False) -> CodeRow:
+    """Return the row that `by` means: of his own project, else of another one that he sees."""
+    query = select(CodeRow).where(CodeRow.digest == digest)
+    if is_locked:
+        query = query.with_for_update()
+    found = {row.project: row for row in session.scalars(query.order_by(CodeRow.created_at))}
+    if by.project in found:
+        return found[by.project]
+    seen = [row for row in found.values() if may(by, Action.READ, Owned(row.owner, row.project))]
+    if not seen:
+        raise NotFound(f"there is no code `{digest}`")
+    return seen[0]
+
+
+def _live_job(session: Session, row: CodeRow) -> str | None:
+    over = [state.value for state in TERMINAL]
+    named = JobRow.spec["workload"]["code"].as_string() == row.digest
+    query = select(JobRow.id).where(JobRow.state.not_in(over), JobRow.project == row.project, named)
+    return session.scalars(query.limit(1)).first()
+
+
+def _view(session: Session, row: CodeRow) -> CodeView:
+    return CodeView(
+        digest=row.digest,
+        owner=row.owner,
+        project=row.project,
+        num_bytes=row.num_bytes,
+        num_files=row.num_files,
+        created_at=datetime.fromtimestamp(row.created_at, UTC),
+        used_at=datetime.fromtimestamp(row.used_at, UTC),
+        in_use=_live_job(session, row) is not None,
+    )

@@ -1,0 +1,248 @@
+"""Code that a user uploads: kept once for his project, named by his jobs, run from a package of its own."""
+
+import io
+import json
+import threading
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from typer.testing import CliRunner
+
+from api.cli import main
+from api.cli.local import Server
+from api.client import ApiError, Client
+from api.http.app import create_app
+from service.control.access import LOCAL, Principal
+from service.control.storage import Storage
+from service.control.store import Store
+from service.job.spec import JobSpec
+from service.job.states import JobState
+from service.settings import Settings
+from service.wire.access import NewKey, Role
+from service.wire.code import MAX_ZIP_BYTES, Package, of_folder, of_zip
+from tests.api.conftest import serving
+from trainers.spec.workloads import OwnWorkload
+
+ZIP = {"Content-Type": "application/zip"}
+
+
+def zipped(**modules: str) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for name, text in modules.items():
+            archive.writestr(f"{name}.py", text)
+    return out.getvalue()
+
+
+def package(text: str = "def build(): ...") -> Package:
+    return of_zip(io.BytesIO(zipped(train=text)))
+
+
+def job_of(digest: str) -> dict[str, Any]:
+    return {"workload": {"factory": "train:build", "code": digest}, "budget": {"steps": 10}}
+
+
+def key_of(store: Store, owner: str, project: str = "red", role: Role = Role.SUBMITTER) -> dict[str, str]:
+    issued = store.keyring.create(NewKey(name=owner, project=project, role=role), by=LOCAL)
+    return {"Authorization": f"Bearer {issued.secret}"}
+
+
+@pytest.fixture
+def http(store: Store, key: str) -> Iterator[TestClient]:
+    headers = {"Authorization": f"Bearer {key}"}
+    with TestClient(create_app(store, user_code=True), headers=headers, raise_server_exceptions=False) as client:
+        yield client
+
+
+def test_the_same_files_are_kept_once_however_they_are_packed(http: TestClient, store: Store) -> None:
+    texts = {"train": "import net", "net": "x = 1"}
+
+    first = http.post("/v1/code", content=zipped(**texts), headers=ZIP)
+    again = http.post("/v1/code", content=zipped(**dict(reversed(texts.items()))), headers=ZIP)
+
+    assert (first.status_code, again.status_code) == (201, 201)
+    assert first.json() | {"used_at": None} == again.json() | {"used_at": None}
+    digest = first.json()["digest"]
+    assert first.headers["location"] == f"/v1/code/{digest}"
+    assert [each["digest"] for each in http.get("/v1/code").json()] == [digest]
+    assert http.get(f"/v1/code/{digest}").json()["num_files"] == 2
+    assert [entry.action for entry in store.keyring.audit(limit=5).entries].count("createCode") == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "headers", "status", "slug"),
+    [
+        (b"PK", ZIP, 422, "invalid-request"),
+        (bytes(MAX_ZIP_BYTES + 1), ZIP, 413, "content-too-large"),
+        (b"{}", {"Content-Type": "application/json"}, 415, "unsupported-media-type"),
+    ],
+    ids=["no zip", "too long", "no zip's type"],
+)
+def test_what_is_no_package_is_refused_and_not_kept(
+    http: TestClient, settings: Settings, content: bytes, headers: dict[str, str], status: int, slug: str
+) -> None:
+    answer = http.post("/v1/code", content=content, headers=headers)
+
+    assert (answer.status_code, answer.json()["type"]) == (status, f"/problems/{slug}")
+    assert http.get("/v1/code").json() == []
+    assert not list(settings.state_dir.rglob("code"))
+
+
+def test_code_is_for_who_may_submit_where_the_service_runs_code_of_users(store: Store, http: TestClient) -> None:
+    strict = TestClient(create_app(store))
+
+    refused = strict.post("/v1/code", content=zipped(train=""), headers=ZIP | key_of(store, "anna"))
+    viewer = http.post("/v1/code", content=zipped(train=""), headers=ZIP | key_of(store, "vera", role=Role.VIEWER))
+    allowed = http.post("/v1/code", content=zipped(train=""), headers=ZIP | key_of(store, "anna"))
+
+    assert (refused.status_code, viewer.status_code, allowed.status_code) == (403, 403, 201)
+    assert "WIRETUNE_USER_CODE" in refused.json()["detail"]
+
+
+def test_a_job_names_code_of_its_own_project_alone(http: TestClient, store: Store) -> None:
+    digest = store.code.add(package(), by=Principal(name="anna", role=Role.SUBMITTER, project="red")).digest
+    missing = f"sha256:{'0' * 64}"
+    anna, carl = key_of(store, "anna"), key_of(store, "carl", "blue")
+
+    for path in ("/v1/jobs:validate", "/v1/jobs"):
+        foreign, unknown = (
+            http.post(path, json=job_of(each), headers=headers) for each, headers in ((digest, carl), (missing, anna))
+        )
+        assert (foreign.status_code, unknown.status_code) == (422, 422)
+        assert foreign.json()["errors"][0] | {"value": None} == unknown.json()["errors"][0] | {"value": None}
+        assert foreign.json()["errors"][0]["pointer"] == "/workload/code"
+        assert http.post(path, json=job_of(digest), headers=anna).is_success
+    assert http.get(f"/v1/code/{digest}", headers=carl).status_code == 404
+    assert http.get("/v1/code", headers=carl).json() == []
+
+
+def test_a_job_imports_from_one_place(http: TestClient) -> None:
+    both = job_of(package().digest)
+    both["workload"]["path"] = "/opt/models"
+
+    answer = http.post("/v1/jobs", json=both)
+
+    assert answer.status_code == 422 and "`path` and `code`" in answer.json()["errors"][0]["message"]
+
+
+def test_code_is_deleted_once_no_job_needs_it(http: TestClient, store: Store, settings: Settings) -> None:
+    made = store.code.add(package(), by=LOCAL)
+    job_id = http.post("/v1/jobs", json=job_of(made.digest)).json()["id"]
+    address = f"/v1/code/{made.digest}"
+
+    in_use = http.delete(address)
+    http.post(f"/v1/jobs/{job_id}:cancel")
+    deleted = http.delete(address)
+    retried = http.post(f"/v1/jobs/{job_id}:retry")
+
+    assert (in_use.status_code, in_use.json()["type"]) == (409, "/problems/code-in-use")
+    assert job_id in in_use.json()["detail"]
+    assert deleted.status_code == 204 and http.get(address).status_code == 404
+    assert not Storage(settings.resolved_storage_url).has_code("default", made.digest)
+    assert retried.status_code == 422 and "upload it" in retried.json()["detail"]
+    assert store.job(job_id).state is JobState.CANCELLED
+
+
+def test_another_projects_copy_of_the_same_code_stays(http: TestClient, store: Store) -> None:
+    anna, carl = (Principal(name=name, role=Role.SUBMITTER, project=name) for name in ("anna", "carl"))
+    for by in (anna, carl):
+        store.code.add(package(), by=by)
+
+    store.code.remove(package().digest, by=anna)
+
+    assert [each.project for each in store.code.list(by=LOCAL)] == ["carl"]
+    assert store.add_job(JobSpec.model_validate(job_of(package().digest)), by=carl)[1]
+
+
+def test_a_large_upload_stalls_nobody(store: Store, key: str) -> None:
+    lines = "".join(f"x{index} = {index * 7919 % 10007}\n" for index in range(500_000))  # 7 MB
+    body, waits = zipped(**{f"m{index}": lines for index in range(3)}), []
+    out = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(body)) as plain, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name in plain.namelist():
+            packed.writestr(name, plain.read(name))
+    with serving(create_app(store, user_code=True)) as url, Client(url, key) as client:
+        headers = ZIP | {"Authorization": f"Bearer {key}"}
+        answers: list[Any] = []
+        upload = threading.Thread(
+            target=lambda: answers.append(
+                client._http.post("/v1/code", content=out.getvalue(), headers=headers, timeout=60)
+            )
+        )
+        upload.start()
+        while upload.is_alive():
+            began = time.perf_counter()
+            assert client._http.get("/healthz").is_success
+            waits.append(time.perf_counter() - began)
+            time.sleep(0.005)
+
+    assert answers[0].status_code == 201
+    assert sorted(waits)[int(0.9 * len(waits))] < 0.1
+
+
+@pytest.mark.parametrize("is_served", [True, False], ids=["by the service", "in the database"])
+def test_clean_removes_code_that_no_job_has_needed_for_days(
+    store: Store, settings: Settings, key: str, monkeypatch: pytest.MonkeyPatch, is_served: bool
+) -> None:
+    monkeypatch.setattr(store.code, "_clock", lambda: time.time() - 3 * 86_400)
+    old, needed = (store.code.add(package(text), by=LOCAL).digest for text in ("old = 1", "needed = 1"))
+    monkeypatch.setattr(store.code, "_clock", time.time)
+    young = store.code.add(package("young = 1"), by=LOCAL).digest
+    monkeypatch.setattr(store, "_clock", lambda: time.time() - 3 * 86_400)
+    store.add_job(JobSpec.model_validate(job_of(needed)))
+
+    with serving(create_app(store)) as url:
+        if is_served:
+            monkeypatch.setattr(main, "running_server", lambda settings: Server(url, key))
+        else:
+            store.close()
+        said = CliRunner().invoke(main.app, ["clean", "--yes", "--older-than", "2", "--json"])
+
+    assert said.exit_code == 0, said.stderr
+    assert [each["code"] for each in json.loads(said.stdout)["leftovers"]] == [old]
+    storage = Storage(settings.resolved_storage_url)
+    assert [storage.has_code("default", each) for each in (old, needed, young)] == [False, True, True]
+
+
+def test_the_command_line_uploads_a_folder_and_submits_its_job(store: Store, key: str, tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "train.py").write_text("def build(): ...")
+    (folder / "rows.csv").write_text("1,2")
+    file = tmp_path / "job.yaml"
+    file.write_text('workload: {factory: "train:build"}\nbudget: {steps: 10}\n')
+    with serving(create_app(store, user_code=True)) as url:
+        options = ["--code", str(folder), "--exclude", "*.csv", "--url", url, "--key", key]
+        done = CliRunner().invoke(main.app, ["submit", str(file), *options])
+        (folder / "link.py").symlink_to(folder / "train.py")
+        refused = CliRunner().invoke(main.app, ["submit", str(file), *options])
+
+    assert done.exit_code == 0, done.stderr
+    workload = store.job(done.stdout.strip()).spec.workload
+    assert isinstance(workload, OwnWorkload) and workload.code == package().digest
+    assert refused.exit_code == 2 and "is a link" in refused.stderr
+
+
+def test_a_folder_is_uploaded_where_the_service_lacks_it(store: Store, key: str, tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "train.py").write_text("def build(): ...")
+    (folder / "rows.csv").write_text("1,2")
+    with serving(create_app(store, user_code=True)) as url, Client(url, key) as client:
+        digest = client.upload_code(folder, exclude=["*.csv"])
+        first = client.code(digest)
+        again = client.upload_code(folder, exclude=["*.csv"])
+        job = client.submit(job_of(digest))
+        with pytest.raises(ApiError, match="needs"):
+            client.delete_code(digest)
+        job.cancel()
+        client.delete_code(digest)
+        left = client.list_code()
+
+    assert digest == again == of_folder(folder, ["*.csv"]).digest
+    assert (first.num_files, left) == (1, ())

@@ -1,0 +1,120 @@
+"""The reconciler gives Ray the code that a job names, once, and only what was uploaded."""
+
+import io
+import zipfile
+
+import httpx2
+import pytest
+
+from service.control.access import LOCAL
+from service.control.ray_jobs import RayJobs
+from service.control.reconciler import Reconciler
+from service.control.storage import Storage
+from service.control.store import Store
+from service.job.spec import JobSpec
+from service.job.states import JobState
+from service.settings import Settings
+from service.wire.code import of_zip
+from tests.service.fake_ray import Clock, FakeCluster, FakeRay
+
+
+def package(text):
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr("train.py", text)
+    return of_zip(out)
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return Settings(state_dir=tmp_path, user_code=True, max_attempts=1)
+
+
+@pytest.fixture
+def store(settings, put_sqlite):
+    put_sqlite(settings)
+    opened = Store.open(settings, clock=Clock())
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def ray():
+    return FakeRay(cpus=8)
+
+
+@pytest.fixture
+def tick(store, settings, ray):
+    clock = Clock()
+    reconciler = Reconciler(store, settings, api_url="http://127.0.0.1:8470", ray=FakeCluster(ray), clock=clock)
+
+    def tick():
+        clock.now += 1.0
+        reconciler.tick(clock.now)
+
+    return tick
+
+
+def add(store, digest):
+    body = {"workload": {"factory": "train:build", "code": digest}, "budget": {"steps": 1}}
+    return store.add_job(JobSpec.model_validate(body))[0].id
+
+
+def test_each_job_runs_in_the_package_that_it_names(store, ray, tick):
+    versions = [store.code.add(package(text), by=LOCAL) for text in ("x = 1", "x = 2")]
+    jobs = [add(store, each.digest) for each in versions]
+    plain = store.add_job(JobSpec.model_validate({"workload": {"kind": "digits-mlp"}, "budget": {"steps": 1}}))[0].id
+
+    tick()
+    tick()
+
+    named = [ray.package_of[f"wiretune-{job}-a1"] for job in jobs]
+    assert [of_zip(io.BytesIO(ray.packages[name])).digest for name in named] == [each.digest for each in versions]
+    assert ray.package_of[f"wiretune-{plain}-a1"] is None and len(ray.packages) == 2
+
+
+def test_code_that_ray_has_is_not_sent_again(store, ray, tick, monkeypatch):
+    made = store.code.add(package("x = 1"), by=LOCAL)
+    sent = []
+    monkeypatch.setattr(ray, "upload", lambda name, content: sent.append(name) or ray.packages.update({name: content}))
+    for _ in range(2):
+        add(store, made.digest)
+
+    tick()
+    tick()
+
+    assert len(ray.jobs) == 2 and len(sent) == 1
+
+
+@pytest.mark.parametrize("content", [package("stolen = 1").content, b"no zip", None], ids=["another", "broken", "gone"])
+def test_code_that_was_changed_on_storage_does_not_run(store, settings, ray, tick, content):
+    made = store.code.add(package("x = 1"), by=LOCAL)
+    job, storage = add(store, made.digest), Storage(settings.resolved_storage_url)
+    storage.remove_code("default", made.digest)
+    if content is not None:
+        storage.write(storage.code_url("default", made.digest), content)
+
+    tick()
+    tick()
+
+    assert store.job(job).state is JobState.FAILED and "code" in store.job(job).reason
+    assert not ray.packages and not ray.jobs
+
+
+def test_a_package_goes_to_ray_over_its_jobs_api():
+    asked = []
+
+    def answer(request):
+        asked.append((request.method, request.url.path, request.content))
+        return httpx2.Response(404 if request.method == "GET" else 200, json={})
+
+    ray = RayJobs("http://head:8265", "token", transport=httpx2.MockTransport(answer))
+
+    has = ray.has_package("_ray_pkg_a.zip")
+    ray.upload("_ray_pkg_a.zip", b"zip")
+    ray.submit("id", entrypoint="python", env_vars={}, package="_ray_pkg_a.zip")
+
+    assert not has
+    place = "/api/packages/gcs/_ray_pkg_a.zip"
+    assert asked[:2] == [("GET", place, b""), ("PUT", place, b"zip")]
+    assert b'"working_dir":"gcs://_ray_pkg_a.zip"' in asked[2][2].replace(b" ", b"")
