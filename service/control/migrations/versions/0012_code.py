@@ -1,12 +1,12 @@
 """Packages of users' code, one row for each project that has one.
 
-Revision: 0013
+Revision: 0012
 """
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0013"
+revision = "0012"
 down_revision = "0011"
 branch_labels = None
 depends_on = None
