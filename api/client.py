@@ -82,7 +82,7 @@ def _hint(url: str, cause: Exception) -> str:
         return "; if its certificate is one of your own, name the authority's file in SSL_CERT_FILE"
     if scheme == "https" and "SSL" in said:
         return f"; it may not speak TLS: try http://{place}"
-    if scheme == "http" and isinstance(cause, httpx2.RemoteProtocolError):
+    if scheme == "http" and isinstance(cause, httpx2.RemoteProtocolError | httpx2.ReadError):  # it hung up
         return f"; it may speak TLS: try https://{place}"
     return ""
 

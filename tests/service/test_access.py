@@ -10,6 +10,8 @@ TABLE = {
     Action.READ: ("VSOA", "VSOA", "OA"),
     Action.CREATE: ("SOA", "SOA", "OA"),
     Action.CHANGE: ("SOA", "OA", "OA"),
+    Action.UPLOAD_CODE: ("SOA", "SOA", "OA"),
+    Action.DELETE_CODE: ("SOA", "OA", "OA"),
     Action.READ_KEY: ("VSOA", "A", "A"),
     Action.CHANGE_KEY: ("VSOA", "A", "A"),
     Action.CREATE_KEY: ("A", "A", "A"),

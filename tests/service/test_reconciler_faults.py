@@ -39,7 +39,7 @@ class HungNode:
     def nodes(self):
         return (Node(cpus=8),)
 
-    def submit(self, submission_id, *, entrypoint, env_vars):
+    def submit(self, submission_id, *, entrypoint, env_vars, package=None):
         self.drivers[submission_id] = RayStatus.RUNNING
 
     def status(self, submission_id):
