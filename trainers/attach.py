@@ -155,6 +155,11 @@ def _connected(per_node: PerNode, config: ReplicaConfig, device: torch.device) -
     return node_links
 
 
+#: What models were attached over, to the end of the process: where a DDP is a group's last holder, torch waits with the
+#: GIL for a thread of gloo that may itself wait for the GIL, to let go of a backward's context (2.13).
+_GROUPS: set[dist.ProcessGroup] = set()
+
+
 class Chosen(NamedTuple):
     """The values that a search sets besides the learning rate. None: the configuration's own."""
 
@@ -223,6 +228,7 @@ class Attached:
 
     def _enter(self, ddp: DistributedDataParallel) -> None:
         """Take the place of DDP's all-reduce, unless that is all that is asked for."""
+        _GROUPS.add(ddp.process_group)
         broadcasts = ddp.broadcast_buffers
         if self.config.sync.payload == "parameters":
             self._on_bucket, ddp.broadcast_buffers = _keep, False  # buffers are each rank's own, as in a job

@@ -7,7 +7,18 @@ import os
 import runpy
 import sys
 
+import torch.distributed as dist
 from torch.distributed import TCPStore
+
+groups = []  # kept: torch may hang where a script's model is the last to hold one (`_GROUPS` in trainers/attach.py)
+
+
+def destroy_process_group(destroy=dist.destroy_process_group):
+    groups.append(dist.group.WORLD)
+    destroy()
+
+
+dist.destroy_process_group = destroy_process_group
 
 rank, host = int(os.environ["RANK"]), os.environ["MASTER_ADDR"]
 agent = TCPStore(host, int(os.environ["MASTER_PORT"]), is_master=False)
