@@ -81,11 +81,13 @@ def _train_chunk(state: TrialState, commit: OpenCommit, until: Allowance) -> Non
     segment = segment_length.segment(start, end, num_steps)
     state.recorder.report()  # hears a cancel
     result = state.group.run(segment)
+    ended = state.seconds()
     commit.measured.add(result)
     state.progress.charge(result, is_probe=False, option=segment.contender)
     state.cost = segment_length.cost_of(result) or state.cost
     if not result.diverged:
-        keep_segment(state, commit, Pushed(segment, result, started_s=started, bytes_sent=state.progress.bytes))
+        pushed = Pushed(segment, result, started, ended_s=ended, bytes_sent=state.progress.bytes)
+        keep_segment(state, commit, pushed)
 
 
 def _next_chunk(state: TrialState, commit: OpenCommit, until: Allowance) -> int:

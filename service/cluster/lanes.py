@@ -57,7 +57,7 @@ def probe_alone(group: Group, candidates: Sequence[Candidate], *, opened: Spent)
     for candidate, segment, result in zip(candidates, segments, results, strict=True):
         measured = Measured()
         measured.add(result)
-        pushed = Pushed(segment, result, started_s=opened.seconds, bytes_sent=opened.bytes)
+        pushed = Pushed(segment, result, opened.seconds, ended_s=opened.seconds + seconds, bytes_sent=opened.bytes)
         probes.append(Probe(candidate, measured, seconds=seconds, pushed=[pushed], is_cut=False))
     return probes
 
@@ -105,7 +105,8 @@ class ProbeRun:
         started_s = self._spent().seconds
         result = self._group.run(segment)
         self._measured.add(result)
-        self._pushed.append(Pushed(segment, result, started_s=started_s, bytes_sent=self._spent().bytes))
+        spent = self._spent()
+        self._pushed.append(Pushed(segment, result, started_s, ended_s=spent.seconds, bytes_sent=spent.bytes))
         self._cost = segment_length.cost_of(result) or self._cost
 
     def _values_after(self, num_steps: int) -> Values:

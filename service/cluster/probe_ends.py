@@ -1,5 +1,7 @@
 """Keep the probe ends that a stage can go on from: the last one, which is live, and the one put aside."""
 
+import math
+
 from pydantic import BaseModel, ConfigDict
 
 from search.types import Candidate
@@ -19,6 +21,7 @@ class Push(BaseModel):
 
     num_steps: int
     started_s: float
+    ended_s: float | None = None  # None: of an earlier release
     bytes_sent: int
     learning_rate: float | None = None  # None: the candidate's own, from the first step to the last
     final_learning_rate: float | None = None
@@ -79,6 +82,7 @@ class Ends:
             Push(
                 num_steps=each.segment.num_steps,
                 started_s=each.started_s,
+                ended_s=each.ended_s,
                 bytes_sent=each.bytes_sent,
                 learning_rate=each.segment.learning_rate,
                 final_learning_rate=each.segment.final_learning_rate,
@@ -104,7 +108,8 @@ class Ends:
             if push.learning_rate is not None:
                 rates = {"learning_rate": push.learning_rate, "final_learning_rate": push.final_learning_rate}
                 segment = segment.model_copy(update=rates)
-            pushed.append(Pushed(segment, self._group.run(segment), push.started_s, push.bytes_sent))
+            ended_s = math.inf if push.ended_s is None else push.ended_s
+            pushed.append(Pushed(segment, self._group.run(segment), push.started_s, ended_s, push.bytes_sent))
         self.held = Held(live=end)
         self._pushed[end.candidate.id] = pushed
         return pushed

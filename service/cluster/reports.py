@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
 from search.types import Candidate, Decision, Forecast
@@ -37,6 +38,7 @@ class Pushed(NamedTuple):
     segment: Segment
     result: SegmentResult
     started_s: float  # on the training clock
+    ended_s: float
     bytes_sent: int  # by one worker in the whole run, this included
 
 
@@ -130,11 +132,8 @@ def decided(trial_id: str, decision: Decision, probes: Sequence[ProbeDone], *, f
 
 def committed(trial_id: str, pushed: Pushed) -> list[MetricPoints]:
     """Return a committed segment's series: the loss of every step; the rest once, at its end."""
-    segment, result, clock, bytes_sent = pushed
-    seconds = []
-    for step_s in result.step_seconds:
-        clock += step_s
-        seconds.append(clock)
+    segment, result, bytes_sent = pushed.segment, pushed.result, pushed.bytes_sent
+    seconds = _step_ends(pushed)
     last = result.first_step + len(result.losses) - 1
     rate = segment.learning_rate if segment.final_learning_rate is None else segment.final_learning_rate
     ends = {"learning_rate": rate, "bytes_sent": float(bytes_sent), "density": result.density}
@@ -142,13 +141,24 @@ def committed(trial_id: str, pushed: Pushed) -> list[MetricPoints]:
         trial_id=trial_id,
         name="loss",
         steps=tuple(range(result.first_step, last + 1)),
-        seconds=tuple(seconds),
+        seconds=seconds,
         values=tuple(finite(loss) for loss in result.losses),
     )
     return [
         losses,
-        *(_point(trial_id, name, last, clock, value) for name, value in ends.items() if value is not None),
+        *(_point(trial_id, name, last, seconds[-1], value) for name, value in ends.items() if value is not None),
     ]
+
+
+def _step_ends(pushed: Pushed) -> tuple[float, ...]:
+    """Return when each step ended on the training clock, within the segment.
+
+    Each step has the seconds of its slowest rank. Together they can be more than any rank took, and are scaled down.
+    """
+    segment_s, steps_s = pushed.ended_s - pushed.started_s, sum(pushed.result.step_seconds)
+    scale = min(1.0, segment_s / steps_s) if steps_s else 1.0
+    ends = accumulate(step_s * scale for step_s in pushed.result.step_seconds)
+    return tuple(min(pushed.started_s + end, pushed.ended_s) for end in ends)
 
 
 def evaluated(trial_id: str, evaluation: Evaluation, step: int, seconds: float) -> list[MetricPoints]:
