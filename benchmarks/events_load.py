@@ -14,73 +14,19 @@ is one event. All readers are in this process, on the same cores, spread over th
 import argparse
 import asyncio
 import json
-import os
 import random
 import re
-import resource
-import subprocess
-import sys
-import tempfile
 import time
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
 from statistics import quantiles
 from urllib.parse import urlsplit
 
 import httpx2
-import uvicorn
+from replicas import Replica, load, running
 
-from api.http.app import create_app
-from api.http.connections import Deadlines
-from api.http.server import bind, server_config
-from service.control.store import Store
-from service.job.spec import JobSpec
-from service.settings import Settings
-
-SPEC = JobSpec.model_validate({"workload": {"kind": "digits-mlp"}, "budget": {"steps": 100}})
 _EVENT = re.compile(rb"id: (\d+)\nevent: (\w+)\ndata: ([^\n]*)\n\n")
 _CONNECTS_AT_ONCE = 50
-
-
-def serve(state_dir: str, database_url: str) -> None:
-    """Run one replica with a job that reports; print how to reach both as JSON."""
-    _allow_files()
-    store = Store.open(Settings(state_dir=Path(state_dir), database_url=database_url))
-    job_id = store.add_job(SPEC)[0].id
-    number = store.begin_attempt(job_id).attempt
-    with bind("127.0.0.1", 0) as bound:
-        reached = {
-            "url": f"http://127.0.0.1:{bound.getsockname()[1]}",
-            "key": store.add_key("benchmark"),
-            "job": job_id,
-            "trial": store.trials(job_id)[0].trial_id,
-            "number": number,
-            "token": store.token(job_id, number),
-        }
-        print(json.dumps(reached), flush=True)
-        uvicorn.Server(server_config(create_app(store), Deadlines())).run(sockets=[bound])
-
-
-def _allow_files() -> None:
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
-@dataclass
-class Replica:
-    """A process of the service."""
-
-    process: "subprocess.Popen[str]"
-    reached: dict[str, str]
-
-    @property
-    def rss_mb(self) -> float:
-        """The memory of the process."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        found = re.search(r"VmRSS:\s+(\d+) kB", status)
-        assert found is not None
-        return int(found[1]) / 1024
 
 
 @dataclass
@@ -137,10 +83,10 @@ class Reader:
 class Driver:
     """Reports points as an attempt does; a batch is an event."""
 
-    def __init__(self, reached: dict[str, str]) -> None:
-        self._url = f"{reached['url']}/v1/attempts/{reached['job']}/{reached['number']}/records"
-        self._headers = {"Authorization": f"Bearer {reached['token']}"}
-        self._trial, self.sequence = reached["trial"], 0
+    def __init__(self, replica: Replica) -> None:
+        self._url = f"{replica.reached['url']}{replica.records_path}"
+        self._headers = {"Authorization": f"Bearer {replica.reached['token']}"}
+        self._trial, self.sequence = replica.reached["trial"], 0
 
     async def send_for(self, seconds: float, *, rate: float) -> None:
         """Send `rate` batches a second."""
@@ -254,38 +200,18 @@ async def measure_idle(replicas: list[Replica], *, readers: int) -> None:
     found = [Reader(replicas[0]) for _ in range(readers)]
     tasks = await opened(found)
     await asyncio.sleep(20)  # one heartbeat at least
-    used, ticks = replicas[0].rss_mb, _cpu_s(replicas[0])
+    used, ticks = replicas[0].rss_mb, replicas[0].processor_s
     await asyncio.sleep(10)
-    busy = (_cpu_s(replicas[0]) - ticks) / 10
+    busy = (replicas[0].processor_s - ticks) / 10
     await closed(tasks, found)
     print(
         f"idle: {readers} readers: {used:.0f} MB resident, {before:.0f} MB before them; {busy:.1%} of a core; {load()}"
     )
 
 
-def _cpu_s(replica: Replica) -> float:
-    fields = Path(f"/proc/{replica.process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def load() -> str:
-    return f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
-
-
-def started(folder: str, database_url: str) -> Replica:
-    """Start a replica, and wait until it says how to reach it."""
-    process = subprocess.Popen(
-        [sys.executable, __file__, "--serve", folder, "--database-url", database_url],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    return Replica(process, json.loads(process.stdout.readline()))
-
-
 async def run(replicas: list[Replica], arguments: argparse.Namespace) -> None:
     """Do the three parts, one after the other; idle readers first, while the memory is that of a fresh process."""
-    driver = Driver(replicas[0].reached)
+    driver = Driver(replicas[0])
     await measure_idle(replicas, readers=arguments.idle)
     await measure_delivery(replicas, driver, readers=arguments.readers, rate=arguments.rate, seconds=arguments.seconds)
     await measure_reconnects(replicas, driver, readers=100, rate=arguments.rate, cuts=arguments.reconnects)
@@ -293,7 +219,6 @@ async def run(replicas: list[Replica], arguments: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--serve", metavar="FOLDER", help=argparse.SUPPRESS)
     parser.add_argument("--database-url", default="")
     parser.add_argument("--replicas", type=int, default=1)
     parser.add_argument("--readers", type=int, default=300)
@@ -302,19 +227,8 @@ def main() -> None:
     parser.add_argument("--reconnects", type=int, default=1000)
     parser.add_argument("--idle", type=int, default=1000)
     arguments = parser.parse_args()
-    if arguments.serve:
-        serve(arguments.serve, arguments.database_url)
-        return
-    _allow_files()
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["WIRETUNE_SECRET"] = "benchmark"  # replicas need the same
-        replicas = [started(f"{folder}/{number}", arguments.database_url) for number in range(arguments.replicas)]
-        try:
-            asyncio.run(run(replicas, arguments))
-        finally:
-            for replica in replicas:
-                replica.process.terminate()
-                replica.process.wait()
+    with running(arguments.replicas, database_url=arguments.database_url) as replicas:
+        asyncio.run(run(replicas, arguments))
 
 
 if __name__ == "__main__":
