@@ -139,7 +139,9 @@ def _allow_many_connections() -> None:
 def bind(host: str, port: int) -> Iterator[socket.socket]:
     """Give a socket bound to `host`:`port`. Raises `PortBusy`."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as bound:
+    with socket.socket(
+        family, socket.SOCK_STREAM, socket.IPPROTO_TCP
+    ) as bound:  # named, or asyncio leaves Nagle's delay
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             bound.bind((host, port))

@@ -1,7 +1,9 @@
 """The server as a process: found, started, stopped; ports, keys, and how long it lingers."""
 
+import asyncio
 import json
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -139,6 +141,28 @@ def test_a_taken_port_is_named_with_the_way_out() -> None:
 
         with pytest.raises(PortBusy, match=rf"port {port}.*--port"), bind("127.0.0.1", port):
             pass
+
+
+def test_an_answer_of_two_parts_is_not_held_back() -> None:
+    """Nagle's algorithm keeps the second part until the first is acknowledged, which takes 40 ms."""
+    held: "asyncio.Future[int]"
+
+    class Answers(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            held.set_result(transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+    async def connect() -> int:
+        nonlocal held
+        held = asyncio.get_running_loop().create_future()
+        with bind("127.0.0.1", 0) as bound:
+            server = await asyncio.get_running_loop().create_server(Answers, sock=bound)
+            _, writer = await asyncio.open_connection(*bound.getsockname())
+            nodelay = await asyncio.wait_for(held, PATIENCE_S)
+            writer.close()
+            server.close()
+        return nodelay
+
+    assert asyncio.run(connect()) == 1
 
 
 def test_the_first_key_is_kept_private_and_used_again(settings: Settings, store: Store) -> None:
