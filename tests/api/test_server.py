@@ -145,7 +145,7 @@ def test_a_taken_port_is_named_with_the_way_out() -> None:
 
 def test_an_answer_of_two_parts_is_not_held_back() -> None:
     """Nagle's algorithm keeps the second part until the first is acknowledged, which takes 40 ms."""
-    held: "asyncio.Future[int]"
+    held: asyncio.Future[int]
 
     class Answers(asyncio.Protocol):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
