@@ -2,14 +2,13 @@
 
 import math
 import zlib
-from array import array
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
 from typing import NamedTuple
+
+import numpy as np
 
 FORMAT = 1
 _WORD = 8
-_MASK = 2**64 - 1
 
 
 class Sample(NamedTuple):
@@ -22,43 +21,33 @@ class Sample(NamedTuple):
 
 def encode(samples: Sequence[Sample]) -> bytes:
     """Return `samples`, of ascending steps, to the bit; a format byte comes first."""
-    values = array("d", (math.nan if each.value is None else each.value for each in samples))
-    columns = [
-        _differences(array("q", (each.step for each in samples))),
-        _differences(array("d", (each.seconds for each in samples))),
-        array("Q", values.tobytes()),
-    ]
-    words = (column.tobytes() for column in columns)
-    return bytes([FORMAT]) + zlib.compress(b"".join(each[place::_WORD] for each in words for place in range(_WORD)))
+    steps, seconds, values = zip(*samples, strict=True)
+    columns = (
+        _differences(np.array(steps, np.int64)),
+        _differences(np.array(seconds, np.float64)),
+        np.array(values, np.float64),  # None becomes NaN
+    )
+    return bytes([FORMAT]) + zlib.compress(b"".join(map(_shuffled, columns)), level=1)  # 6: twice the time, 1.5 % less
 
 
 def decode(data: bytes) -> list[Sample]:
     """Return what `encode` was given; raises ValueError for another format."""
     if data[0] != FORMAT:
         raise ValueError(f"points are in format {data[0]}, this release reads {FORMAT}")
-    content = zlib.decompress(data[1:])
-    size = len(content) // 3
-    steps, seconds, values = (_unshuffled(content[start : start + size]) for start in range(0, 3 * size, size))
+    content = np.frombuffer(zlib.decompress(data[1:]), np.uint8).reshape(3, _WORD, -1)
+    steps, seconds, values = np.ascontiguousarray(content.swapaxes(1, 2)).view(np.uint64)[..., 0]
+    columns = (np.cumsum(steps).view(np.int64), np.cumsum(seconds).view(np.float64), values.view(np.float64))
     return [
         Sample(step, at, None if math.isnan(value) else value)
-        for step, at, value in zip(
-            array("q", _sums(steps).tobytes()), array("d", _sums(seconds).tobytes()), array("d", values), strict=True
-        )
+        for step, at, value in zip(*(column.tolist() for column in columns), strict=True)
     ]
 
 
-def _differences(column: "array[int] | array[float]") -> "array[int]":
+def _differences(column: np.ndarray) -> np.ndarray:
     """Return the differences of the words' bits, modulo 2^64: small where words are near each other."""
-    bits = array("Q", column.tobytes())
-    return array("Q", [*bits[:1], *((after - before) & _MASK for before, after in pairwise(bits))])
+    return np.diff(column.view(np.uint64), prepend=np.uint64(0))
 
 
-def _sums(words: bytes) -> "array[int]":
-    return array("Q", accumulate(array("Q", words), lambda total, each: (total + each) & _MASK))
-
-
-def _unshuffled(content: bytes) -> bytes:
-    words, length = bytearray(len(content)), len(content) // _WORD
-    for place in range(_WORD):
-        words[place::_WORD] = content[place * length : (place + 1) * length]
-    return bytes(words)
+def _shuffled(column: np.ndarray) -> bytes:
+    """Return the words' lowest bytes, then the next ones, and so on."""
+    return column.view(np.uint8).reshape(-1, _WORD).T.tobytes()

@@ -12,6 +12,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from pydantic_core import from_json, to_json
 from sqlalchemy import URL, Engine, create_engine, event, func, make_url, select
 from sqlalchemy.exc import (
     ArgumentError,
@@ -117,11 +118,15 @@ def of_one_moment(engine: Engine) -> Engine:
 
 def _engine(url: str | URL, **options: Any) -> Engine:
     try:
-        return create_engine(url, **options)
+        return create_engine(url, json_serializer=_to_json, json_deserializer=from_json, **options)
     except (ImportError, NoSuchModuleError) as error:
         driver = make_url(url).drivername
         message = f"the driver of `{driver}` in WIRETUNE_DATABASE_URL is not installed: {error}"
         raise Unavailable(f"{message}; in a checkout `make setup` brings that of `postgresql`") from error
+
+
+def _to_json(value: Any) -> str:
+    return to_json(value, inf_nan_mode="constants").decode()  # a quarter of the time of the standard library's
 
 
 def _configure_sqlite(connection: Any, _record: Any) -> None:

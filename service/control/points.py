@@ -109,7 +109,12 @@ def _insert(session: Session, key: Key, samples: Sequence[Sample]) -> None:
     insert = _INSERTS[session.get_bind().dialect.name](PointRow)
     newest = {"seconds": insert.excluded.seconds, "value": insert.excluded.value}
     upsert = insert.on_conflict_do_update(index_elements=["trial_id", "name", "step"], set_=newest)
-    session.connection().execute(upsert, [key._asdict() | sample._asdict() for sample in samples])
+    trial_id, name = key
+    rows = [
+        {"trial_id": trial_id, "name": name, "step": step, "seconds": seconds, "value": value}
+        for step, seconds, value in samples
+    ]
+    session.connection().execute(upsert, rows)
 
 
 def _unpack(session: Session, where: ColumnElement[bool], step: int) -> None:
