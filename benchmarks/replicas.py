@@ -99,6 +99,7 @@ def serve(state_dir: str, database_url: str) -> None:
     job_id = store.add_job(SPEC)[0].id
     number = store.begin_attempt(job_id).attempt
     with bind("127.0.0.1", 0) as bound:
+        bound.listen(1024)  # whoever comes before the server waits
         reached = {
             "url": f"http://127.0.0.1:{bound.getsockname()[1]}",
             "key": store.add_key("benchmark"),

@@ -128,6 +128,11 @@ class Store:
             self._unread_at = self._clock()
             raise Unavailable(f"the database does not answer: {database.said(error)}; try again") from error
 
+    def answer(self) -> None:
+        """Return if the database has its tables and answers; raises Unavailable."""
+        with self._reading() as session:
+            session.execute(select(JobRow.id).limit(1))
+
     def _on_job(self, job_id: str, change: Callable[[Session, JobRow], T]) -> T:
         return self._writer.write(lambda session: change(session, jobs.require(session, job_id)))
 
