@@ -7,6 +7,8 @@ text has an apostrophe before it, as has text that begins with one; who reads it
 import csv
 import io
 from collections.abc import Iterable, Iterator
+from itertools import groupby, islice
+from operator import attrgetter
 from typing import BinaryIO
 
 from service.control.queries import Point
@@ -20,29 +22,25 @@ _FORMULAS = ("=", "+", "-", "@", "\t", "\r", "'")
 
 def csv_chunks(job_id: str, points: Iterable[tuple[TrialView, Iterable[Point]]]) -> Iterator[str]:
     """Yield the table as CSV text. Floats are written so that they read back exactly; a diverged value is empty."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    num_rows = 0
+    yield _fields(*COLUMNS) + "\n"
     for trial, found in points:
-        for point in found:
-            name = _as_text(point.name)
-            writer.writerow([job_id, trial.arm, trial.seed, point.step, point.seconds, name, point.value])
-            num_rows += 1
-            if num_rows % _ROWS_AT_ONCE == 0:
-                yield _taken(buffer)
-    yield _taken(buffer)
+        for name, series in groupby(found, attrgetter("name")):
+            start, label = _fields(job_id, trial.arm, trial.seed), _fields(_as_text(name))
+            while some := list(islice(series, _ROWS_AT_ONCE)):  # formatted by hand: a third of csv.writer's time
+                yield "".join(
+                    f"{start},{step},{seconds!r},{label},{'' if value is None else repr(value)}\n"
+                    for _, step, seconds, value in some
+                )
 
 
 def _as_text(text: str) -> str:
     return f"'{text}" if text.startswith(_FORMULAS) else text
 
 
-def _taken(buffer: io.StringIO) -> str:
-    text = buffer.getvalue()
-    buffer.seek(0)
-    buffer.truncate()
-    return text
+def _fields(*values: object) -> str:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(values)
+    return line.getvalue()
 
 
 def write_parquet(source: BinaryIO, target: BinaryIO) -> None:

@@ -9,7 +9,6 @@ import argparse
 import json
 import os
 import re
-import resource
 import subprocess
 import sys
 import tempfile
@@ -22,7 +21,7 @@ import uvicorn
 
 from api.http.app import create_app
 from api.http.connections import Deadlines
-from api.http.server import bind, server_config
+from api.http.server import bind, prepare_process, server_config
 from service.control.store import Store
 from service.job.spec import JobSpec
 from service.settings import Settings
@@ -60,7 +59,7 @@ class Replica:
 @contextmanager
 def running(num_replicas: int = 1, *, database_url: str = "") -> Iterator[list[Replica]]:
     """Run replicas over one database, or one over SQLite, and end them."""
-    allow_files()
+    prepare_process()  # as many connections here
     with tempfile.TemporaryDirectory() as folder:
         os.environ["WIRETUNE_SECRET"] = "benchmark"  # replicas need the same
         replicas = [_started(f"{folder}/{number}", database_url) for number in range(num_replicas)]
@@ -80,12 +79,6 @@ def _started(folder: str, database_url: str) -> Replica:
     return Replica(process, json.loads(process.stdout.readline()))
 
 
-def allow_files() -> None:
-    """Let this process have as many open files as it may."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
 def load() -> str:
     """Return what this machine has to do, in words."""
     return f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
@@ -93,7 +86,7 @@ def load() -> str:
 
 def serve(state_dir: str, database_url: str) -> None:
     """Run one replica with a job that reports; print how to reach both as JSON."""
-    allow_files()
+    prepare_process()
     settings = Settings(state_dir=Path(state_dir), database_url=database_url)
     store = Store.open(settings)
     job_id = store.add_job(SPEC)[0].id

@@ -6,6 +6,7 @@ import os
 import resource
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -99,7 +100,7 @@ def serve(settings: Settings, *, linger_s: float | None = None) -> None:
         if linger_s is not None:
             server.linger = Linger(store, linger_s=linger_s, now=time.monotonic())
         _exit_on_signals(server)
-        _allow_many_connections()
+        prepare_process()
         stack.callback(_prepare_methods().cancel)
         reconciler.start()
         stack.callback(reconciler.stop)
@@ -129,19 +130,19 @@ def _prepare_methods() -> threading.Timer:
     return timer
 
 
-def _allow_many_connections() -> None:
-    """Raise the soft limit of open files, often 1024: so many slow clients would keep all others out."""
+def prepare_process() -> None:
+    """Make this process fit for many clients at once."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # often 1024: so many slow clients kept all others out
+    sys.setswitchinterval(0.001)  # a small answer waits for a thread's turn each time that it changes threads
 
 
 @contextmanager
 def bind(host: str, port: int) -> Iterator[socket.socket]:
     """Give a socket bound to `host`:`port`. Raises `PortBusy`."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(
-        family, socket.SOCK_STREAM, socket.IPPROTO_TCP
-    ) as bound:  # named, or asyncio leaves Nagle's delay
+    # The protocol is named, or asyncio leaves Nagle's delay on.
+    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as bound:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             bound.bind((host, port))
