@@ -307,7 +307,8 @@ def test_a_silent_database_is_answered_with_when_to_come_back(
     def silent(*args: object, **options: object) -> None:
         raise Unavailable("the database does not answer")
 
-    monkeypatch.setattr(store, "answer", silent)
+    for name in ("jobs", "answer"):
+        monkeypatch.setattr(store, name, silent)
 
     for path in ("/v1/jobs", "/readyz"):
         response = http.get(path)
