@@ -65,18 +65,25 @@ def add(session: Session, key: Key, samples: Sequence[Sample]) -> None:
     first = min(each.step for each in samples)
     if first <= _end(session, key, 0):
         _unpack(session, _is(ChunkRow, key), first)
-    _insert(session, key, samples)
-    pack(session, key)
+    num_rows = session.scalar(select(func.count()).select_from(PointRow).where(_is(PointRow, key))) or 0
+    if num_rows + len(samples) < CHUNK:
+        _insert(session, key, samples)
+    else:
+        pack(session, key, samples)
 
 
-def pack(session: Session, key: Key) -> None:
-    """Turn rows into chunks as long as there are enough."""
-    last = select(PointRow.step).where(_is(PointRow, key)).order_by(PointRow.step).offset(CHUNK - 1).limit(1)
-    while (step := session.scalar(last)) is not None:
-        packed = _is(PointRow, key) & (PointRow.step <= step)
-        _put(session, key, level=0, samples=list(_rows(session, packed)), num_points=CHUNK)
-        session.execute(delete(PointRow).where(packed))
+def pack(session: Session, key: Key, samples: Sequence[Sample] = ()) -> None:
+    """Turn rows, and `samples`, into chunks as long as there are enough; rows are what is left."""
+    newest = {each.step: each for each in (*_rows(session, _is(PointRow, key)), *samples)}
+    loose = [newest[step] for step in sorted(newest)]
+    num_packed = len(loose) - len(loose) % CHUNK
+    if num_packed:
+        session.execute(delete(PointRow).where(_is(PointRow, key)))
+    for start in range(0, num_packed, CHUNK):
+        _put(session, key, level=0, samples=loose[start : start + CHUNK], num_points=CHUNK)
         _lift(session, key)
+    if num_packed < len(loose):
+        _insert(session, key, loose[num_packed:])
 
 
 def _lift(session: Session, key: Key) -> None:
