@@ -21,7 +21,8 @@ from service.wire.views import Changes
 
 MAX_KEY_BYTES = 2**14
 MAX_JOB_BYTES = 2**20
-MAX_BATCH_BYTES = 8 * 2**20
+#: Of a batch: 80,000 points of a metric, or what a controller remembers of a thousand searches.
+MAX_BATCH_BYTES, MAX_BATCH_VALUES = 8 * 2**20, 250_000
 NUM_PARSERS = 2
 CHANGES_TYPES = ("application/merge-patch+json", "application/json", "application/yaml")
 YAML_TYPES = ("application/yaml", "application/x-yaml", "text/yaml")
@@ -44,7 +45,7 @@ async def changes(request: Request) -> dict[str, Any]:
 
 async def batch(request: Request) -> Batch:
     """Return the records in the request's body. Raises `InvalidJob`."""
-    return await _checked(request, Batch, parse=_parse_batch, max_bytes=MAX_BATCH_BYTES)
+    return await _checked(request, Batch, parse=parse_batch, max_bytes=MAX_BATCH_BYTES)
 
 
 async def lease(request: Request) -> Lease:
@@ -69,8 +70,9 @@ async def _valid(request: Request, model: type[Model]) -> Model:
         raise InvalidRequest(error.problems) from error
 
 
-def _parse_batch(text: bytes) -> Any:
-    return parse_json(text, max_values=len(text))  # points by the hundred thousand
+def parse_batch(text: bytes) -> Any:
+    """Return the content of a driver's batch. Raises `InvalidJob`."""
+    return parse_json(text, max_values=MAX_BATCH_VALUES)
 
 
 def _parser(request: Request) -> Callable[[bytes], Any]:
