@@ -78,12 +78,20 @@ def _refusal(description: str) -> dict[str, Any]:
     return {"description": description, "content": {MEDIA_TYPE: schema}}
 
 
+#: Of a body, whatever is in it.
+_BODY_REFUSALS = {
+    "408": _refusal("The body did not arrive in time (`request-timeout`)"),
+    "413": _refusal("The body is too long (`content-too-large`)"),
+    "415": _refusal("The body is something else (`unsupported-media-type`)"),
+}
+
+
 def body(model: str, *, example: Any, media_types: tuple[str, ...] = ("application/json",)) -> dict[str, Any]:
     """Return the `openapi_extra` of a route that reads a `model` out of its body."""
     content = {"schema": {"$ref": f"#/components/schemas/{model}"}, "example": example}
     return {
         "requestBody": {"required": True, "content": dict.fromkeys(media_types, content)},
-        "responses": {"413": _refusal("The body is too long (`content-too-large`)")},
+        "responses": _BODY_REFUSALS,
     }
 
 
@@ -92,10 +100,7 @@ def uploading(media_type: str) -> dict[str, Any]:
     schema = {"schema": {"type": "string", "format": "binary"}}
     return {
         "requestBody": {"required": True, "content": {media_type: schema}},
-        "responses": {
-            "413": _refusal("The body is too long (`content-too-large`)"),
-            "415": _refusal("The body is something else (`unsupported-media-type`)"),
-        },
+        "responses": _BODY_REFUSALS,
     }
 
 
