@@ -14,7 +14,7 @@ from api.cli.terminal import AsJson, JobIds, Key, Url, console, fail, open_clien
 from api.cli.watch import trial_name
 from api.client import Client
 from service.job.changes import differences
-from service.job.parts import LOSS
+from service.job.parts import LOSS, Direction
 from service.job.spec import JobSpec
 from service.wire.views import JobReport, JobView, TrialReport
 
@@ -74,7 +74,9 @@ def comparison(client: Client, job_ids: Sequence[str]) -> Comparison:
 
     reports = [client.report(each) for each in job_ids]
     metric = _metric(reports)
-    direction = next((each.metric_directions[metric] for each in reports if metric in each.metric_directions), "min")
+    direction: Direction = next(
+        (each.metric_directions[metric] for each in reports if metric in each.metric_directions), "min"
+    )
     name = f"validation_{metric}"
     curves = {curve.trial_id: curve for each in job_ids for curve in client.metrics(each, name)}
     trials = [(each.job_id, trial) for each in reports for trial in each.trials]

@@ -66,7 +66,11 @@ class Connection(H11Protocol):
         self.flow.resume_reading()
         answer = problems.timeout(f"{fault[0].upper()}{fault[1:]}")
         headers = [*answer.raw_headers, (b"connection", b"close")]
-        for event in (h11.Response(status_code=408, headers=headers), h11.Data(data=answer.body), h11.EndOfMessage()):
+        for event in (
+            h11.Response(status_code=408, headers=headers),
+            h11.Data(data=bytes(answer.body)),
+            h11.EndOfMessage(),
+        ):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
 

@@ -24,6 +24,7 @@ from service.errors import (
     OutOfSequence,
     PreconditionFailed,
     TooManyRequests,
+    TooMuchCode,
     Unauthorized,
     Unavailable,
     WiretuneError,
@@ -60,7 +61,8 @@ CLONING = (*CREATING, NotFound)
 SIGNING_IN = (*CALLING, InvalidRequest)
 HOLDING = (*SIGNING_IN, NotFound)
 ROTATING = (*HOLDING, KeyGone)
-UPLOADING = (*SIGNING_IN, Busy)
+LISTING_CODE = SIGNING_IN
+UPLOADING = (*SIGNING_IN, Busy, TooMuchCode)
 DELETING_CODE = (*CALLING, NotFound, CodeInUse)
 REPORTING = (Unauthorized, NotFound, Fenced, OutOfSequence, InvalidJob, Unavailable)
 
