@@ -12,7 +12,7 @@ from service.catalog.methods import MethodsView
 from service.job.spec import JobSpec
 from service.job.states import JobState, Verb
 from service.wire.access import DEFAULT_PROJECT, AuditPage, IssuedKey, KeyView, Me, Role, SignInCode
-from service.wire.code import CodeView, Package
+from service.wire.code import CodePage, CodeView, Package
 from service.wire.views import (
     Cloned,
     EventKind,
@@ -37,7 +37,6 @@ _TRIALS = TypeAdapter(tuple[TrialView, ...])
 _STAGES = TypeAdapter(tuple[StageView, ...])
 _SERIES = TypeAdapter(tuple[Series, ...])
 _KEYS = TypeAdapter(tuple[KeyView, ...])
-_CODE = TypeAdapter(tuple[CodeView, ...])
 
 
 @dataclass(frozen=True)
@@ -267,9 +266,9 @@ def code(digest: str) -> Call[CodeView]:
     return _get(f"/v1/code/{digest}", CodeView.model_validate_json)
 
 
-def list_code() -> Call[tuple[CodeView, ...]]:
-    """Return the packages of code that this client sees, newest first."""
-    return _get("/v1/code", _CODE.validate_json)
+def list_code(*, limit: int = 50, cursor: str | None = None) -> Call[CodePage]:
+    """Return a page of the packages of code that this client sees, newest first."""
+    return _get("/v1/code", CodePage.model_validate_json, limit=limit, cursor=cursor)
 
 
 def delete_code(digest: str) -> Call[None]:

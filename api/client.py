@@ -22,7 +22,7 @@ from api.jobs import POLL_S, AsyncJob, Job
 from service.job.problems import Problem
 from service.job.states import TERMINAL, JobState
 from service.wire.access import SignInCode
-from service.wire.code import of_folder
+from service.wire.code import CodeView, of_folder
 from service.wire.views import Event, EventKind, JobPage, JobSummary, JobView
 from trainers import overload
 
@@ -334,6 +334,15 @@ class Client(_Connection):
             if (cursor := page.next_cursor) is None:
                 return
 
+    def iter_code(self) -> Iterator[CodeView]:
+        """Yield every package of code that this client sees, newest first, page by page."""
+        cursor: str | None = None
+        while True:
+            page = self.list_code(limit=_PAGE, cursor=cursor)
+            yield from page.packages
+            if (cursor := page.next_cursor) is None:
+                return
+
     def save_weights(
         self, job_id: str, out: BinaryIO, *, arm: str | None = None, seed: int | None = None, which: Which | None = None
     ) -> None:
@@ -521,6 +530,16 @@ class AsyncClient(_Connection):
             page = await self.jobs(state=state, label=label, limit=_PAGE, cursor=cursor)
             for summary in page.jobs:
                 yield summary
+            if (cursor := page.next_cursor) is None:
+                return
+
+    async def iter_code(self) -> AsyncIterator[CodeView]:
+        """Yield every package of code that this client sees, newest first, page by page."""
+        cursor: str | None = None
+        while True:
+            page = await self.list_code(limit=_PAGE, cursor=cursor)
+            for package in page.packages:
+                yield package
             if (cursor := page.next_cursor) is None:
                 return
 

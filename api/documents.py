@@ -147,6 +147,8 @@ def checked(model: type[Model], content: Any) -> Model:
     try:
         return model.model_validate(content, context=GIVEN)
     except ValidationError as error:
+        if (num_faults := error.error_count()) > MAX_VALUES:  # each would become a hundred times its text
+            raise _unreadable(f"{num_faults} fields are at fault") from error
         raise InvalidJob(problems_of(error, content, model)) from error
 
 

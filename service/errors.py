@@ -11,6 +11,7 @@ WiretuneError
   CheckpointGone      409  what the job would go on from was removed
   KeyGone             409  the key was revoked, or has expired
   CodeInUse           409  a job that is not over needs the code
+  TooMuchCode         409  the project keeps as many packages of code as it may
   DoesNotFit          409  more than the cluster can ever place
   PreconditionFailed  412  the job is not as its user last saw it
   Fenced              409  a later attempt owns the job; the writer must stop
@@ -75,6 +76,10 @@ class KeyGone(WiretuneError):
 
 class CodeInUse(WiretuneError):
     status, slug, title = 409, "code-in-use", "A job that is not over needs this code"
+
+
+class TooMuchCode(WiretuneError):
+    status, slug, title = 409, "too-much-code", "The project keeps as many packages of code as it may"
 
 
 class DoesNotFit(WiretuneError):

@@ -38,6 +38,7 @@ class Settings(BaseSettings):
         "", description="variables that an embedded Ray's workers get besides the usual ones: names, AWS_*, with commas"
     )
     user_code: bool = Field(False, description="let jobs name their own `workload.factory` and `workload.weights`")
+    code_packages: int = Field(100, ge=1, le=100_000, description="packages of code that a project may keep")
     requests_per_minute: int = Field(60_000, ge=1, description="of one key, to one process of the service")
     oidc_issuer: str = Field("", description="OpenID Connect issuer whose tokens are taken; empty: none")
     oidc_audience: str = Field("", description="`aud` of its tokens; required with an issuer")

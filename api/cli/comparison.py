@@ -14,8 +14,9 @@ from api.cli.terminal import AsJson, JobIds, Key, Url, console, fail, open_clien
 from api.cli.watch import trial_name
 from api.client import Client
 from service.job.changes import differences
+from service.job.parts import LOSS, Direction
 from service.job.spec import JobSpec
-from service.wire.views import JobView, TrialReport
+from service.wire.views import JobReport, JobView, TrialReport
 
 app = typer.Typer()
 
@@ -28,7 +29,7 @@ class Difference(BaseModel):
 
 
 class ComparedTrial(BaseModel):
-    """A trial of one of the jobs, and when it was first at or below the target."""
+    """A trial of one of the jobs, and when it was first as good as the target."""
 
     job_id: str
     trial: TrialReport
@@ -36,10 +37,15 @@ class ComparedTrial(BaseModel):
 
 
 class Comparison(BaseModel):
-    """Several jobs side by side. The target is the worst of the losses at which their trials ended."""
+    """Several jobs side by side. The target is the worst value at which their trials ended.
+
+    It is of the metric that the objectives of all of them name, else of the loss.
+    """
 
     jobs: tuple[JobView, ...]
     differences: tuple[Difference, ...]
+    metric: str
+    target: float | None
     target_loss: float | None
     trials: tuple[ComparedTrial, ...]
 
@@ -67,24 +73,41 @@ def comparison(client: Client, job_ids: Sequence[str]) -> Comparison:
     from service.control.report import final, reached  # scipy, which no other command needs
 
     reports = [client.report(each) for each in job_ids]
-    curves = {curve.trial_id: curve for each in job_ids for curve in client.metrics(each, "validation_loss")}
+    metric = _metric(reports)
+    direction: Direction = next(
+        (each.metric_directions[metric] for each in reports if metric in each.metric_directions), "min"
+    )
+    name = f"validation_{metric}"
+    curves = {curve.trial_id: curve for each in job_ids for curve in client.metrics(each, name)}
     trials = [(each.job_id, trial) for each in reports for trial in each.trials]
     lasts = [final(curves[trial.trial_id]) for _, trial in trials if trial.outcome != "diverged"]
-    target = max((last[1] for last in lasts if last is not None), default=None)
+    worst = max if direction == "min" else min
+    target = worst((last[1] for last in lasts if last is not None), default=None)
     jobs = tuple(client.job(each).view for each in job_ids)
     return Comparison(
         jobs=jobs,
         differences=tuple(_differences([job.spec for job in jobs])),
-        target_loss=target,
+        metric=metric,
+        target=target,
+        target_loss=target if metric == LOSS else None,
         trials=tuple(
             ComparedTrial(
                 job_id=job_id,
                 trial=trial,
-                seconds_to_target=None if target is None else reached(curves[trial.trial_id], target),
+                seconds_to_target=None if target is None else reached(curves[trial.trial_id], target, direction),
             )
             for job_id, trial in trials
         ),
     )
+
+
+def _metric(reports: Sequence[JobReport]) -> str:
+    """Return the metric that all jobs are about and have measured; else the loss."""
+    named = reports[0].metric
+    have_it = all(
+        each.metric == named and any(named in trial.validation_metrics for trial in each.trials) for each in reports
+    )
+    return named if have_it else LOSS
 
 
 def _differences(specs: Sequence[JobSpec]) -> Iterator[Difference]:
@@ -127,7 +150,8 @@ def _plain(value: Any) -> str:
 def _results(found: Comparison, letters: Mapping[str, str]) -> Sheet:
     specs = {job.id: job.spec for job in found.jobs}
     metrics = sorted({name for each in found.trials for name in each.trial.validation_metrics})
-    target = [] if found.target_loss is None else [f"to {figures.loss(found.target_loss)}"]
+    of = "" if found.metric == LOSS else f"{found.metric} "
+    target = [] if found.target is None else [f"to {of}{figures.loss(found.target)}"]
     columns = ("val. loss", *metrics, "sent", "training", *target)
     sheet = Sheet("", "trial", *columns, title="Results", left=("", "trial"))
     for job_id, trial, seconds in ((each.job_id, each.trial, each.seconds_to_target) for each in found.trials):

@@ -1,15 +1,18 @@
 """`wiretune doctor`: whether this machine has what the service needs, a finding per check, each with its remedy."""
 
 import os
+import platform
 import shutil
 import socket
 import time
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
+from uuid import uuid4
 
 import httpx2
 import psutil
@@ -23,7 +26,8 @@ from api.cli.sheet import Sheet
 from api.cli.terminal import FAILED, AsJson, Key, Url, console, print_json, read_settings
 from api.client import ApiError, Client, Unreachable, with_scheme
 from service.control import database, embedded
-from service.control.clusters import RemoteCluster
+from service.control.clusters import RayApi, RemoteCluster
+from service.control.ray_jobs import LIVE
 from service.control.storage import Storage
 from service.errors import Unavailable, WiretuneError
 from service.settings import Settings
@@ -41,6 +45,13 @@ _MOST_LOAD = 1.5
 #: Seconds for all built-in data sets.
 _DATA_S = 120.0
 _PINNED = ("wiretune", "torch", "ray")
+#: What a driver on a cluster prints, in a line that begins so; seconds for it, and between two looks.
+_MARK, _DRIVER_S, _LOOK_S = "wiretune-doctor ", 120.0, 0.5
+_ASK_VERSIONS = (
+    "import importlib.metadata as m, json, platform; "
+    f"found = {{n: next((d.version for d in m.distributions(name=n)), 'missing') for n in {_PINNED}}}; "
+    f"print('{_MARK}' + json.dumps({{'python': platform.python_version()}} | found))"
+)
 
 
 class Found(NamedTuple):
@@ -153,9 +164,9 @@ def storage(settings: Settings) -> Found:
 
 
 def ray(settings: Settings, *, may_start: bool) -> Found:
-    """Return whether Ray answers; an embedded one is started only if it may be, and then stopped."""
+    """Return whether Ray answers; an embedded one, or a driver on a cluster, is started only if it may be."""
     if settings.ray_address:
-        return _cluster(settings)
+        return _cluster(settings, may_start=may_start)
     if embedded.head_status(settings) is not None:
         return Found("ok", "the embedded Ray runs")
     if (stale := embedded.stale_dir(settings)) is not None:
@@ -171,16 +182,43 @@ def ray(settings: Settings, *, may_start: bool) -> Found:
     return Found("ok", f"an embedded Ray started in {time.monotonic() - started:.0f} s")
 
 
-def _cluster(settings: Settings) -> Found:
+def _cluster(settings: Settings, *, may_start: bool) -> Found:
     try:
-        cluster = RemoteCluster(settings)
-        nodes = cluster.connect().nodes()
-        cluster.close()
+        with closing(RemoteCluster(settings)) as cluster:
+            api = cluster.connect()
+            nodes = api.nodes()
+            theirs = _asked_versions(api, cluster.python) if may_start else {"ray": api.version()}
     except Unavailable as error:
         fix = "check WIRETUNE_RAY_ADDRESS, and that WIRETUNE_RAY_TOKEN_PATH holds the cluster's token"
         return Found("fail", str(error), fix=fix)
     text = f"{settings.ray_address} answers: {len(nodes)} nodes, {sum(node.cpus for node in nodes):g} CPUs"
-    return Found("ok", text)
+    here = {"python": platform.python_version()} | {name: version(name) for name in _PINNED}
+    differ = [f"{name} {each} there, {here[name]} here" for name, each in theirs.items() if each != here[name]]
+    if differ:
+        return Found("warn", f"{text}; {', '.join(differ)}", fix="install the same versions on its nodes as here")
+    if not may_start:
+        return Found("ok", f"{text}; --ray starts a driver there, and compares all versions")
+    return Found("ok", f"{text}, and a driver there has the versions of this machine")
+
+
+def _asked_versions(ray: RayApi, python: str) -> dict[str, str]:
+    """Return the versions that a driver on the cluster finds. Raises Unavailable."""
+    name = f"wiretune-doctor-{uuid4().hex}"
+    ray.submit(name, entrypoint=f'{python} -c "{_ASK_VERSIONS}"', env_vars={})
+    deadline = time.monotonic() + _DRIVER_S
+    while (status := ray.status(name)) in LIVE:
+        if time.monotonic() > deadline:
+            ray.stop(name)
+            raise Unavailable(
+                f"a driver on the cluster did not end in {_DRIVER_S:.0f} s; see {name} in Ray's dashboard"
+            )
+        time.sleep(_LOOK_S)
+    log = ray.logs(name)
+    found = [line.removeprefix(_MARK) for line in log.splitlines() if line.startswith(_MARK)]
+    if not found:
+        last = (log.strip().splitlines() or ["nothing"])[-1]
+        raise Unavailable(f"a driver on the cluster ended as {status}: {last}")
+    return TypeAdapter(dict[str, str]).validate_json(found[0])
 
 
 def service(at: Service | None) -> Found:
@@ -258,7 +296,9 @@ def load() -> Found:
 
 @app.command()
 def doctor(
-    may_start_ray: Annotated[bool, typer.Option("--ray", help="start the embedded Ray to try it, and stop it")] = False,
+    may_start_ray: Annotated[
+        bool, typer.Option("--ray", help="start the embedded Ray, or a driver on the cluster, to try it")
+    ] = False,
     url: Url = None,
     key: Key = None,
     as_json: AsJson = False,

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -248,7 +248,7 @@ class _Records(NamedTuple):
     """The database, as `clean` needs it."""
 
     jobs: cleaning.JobSource
-    list_code: Callable[[], tuple[CodeView, ...]]
+    list_code: Callable[[], Iterable[CodeView]]
     delete_code: Callable[[str], None]
 
 
@@ -258,12 +258,21 @@ def _records(settings: Settings) -> Iterator[_Records | None]:
     server = running_server(settings)
     if server is not None:
         with Client(server.url, server.key) as client:
-            yield _Records(client, client.list_code, client.delete_code)
+            yield _Records(client, client.iter_code, client.delete_code)
     elif not is_there(settings.resolved_database_url):  # opening it would make it
         yield None
     else:
         with closing(Store.open(settings)) as store:
-            yield _Records(store, partial(store.code.list, by=LOCAL), partial(store.code.remove, by=LOCAL))
+            yield _Records(store, partial(_all_code, store), partial(store.code.remove, by=LOCAL))
+
+
+def _all_code(store: Store) -> Iterator[CodeView]:
+    cursor: str | None = None
+    while True:
+        page = store.code.list(by=LOCAL, cursor=cursor)
+        yield from page.packages
+        if (cursor := page.next_cursor) is None:
+            return
 
 
 def _require_agreement(is_agreed: bool, *, may_ask: bool) -> None:

@@ -4,7 +4,7 @@ Bodies are parsed in threads: one that takes long delays nobody. Two at a time, 
 the loop for some milliseconds.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from anyio import to_thread
@@ -21,15 +21,17 @@ from service.wire.views import Changes
 
 MAX_KEY_BYTES = 2**14
 MAX_JOB_BYTES = 2**20
-MAX_BATCH_BYTES = 8 * 2**20
+#: Of a batch: 80,000 points of a metric, or what a controller remembers of a thousand searches.
+MAX_BATCH_BYTES, MAX_BATCH_VALUES = 8 * 2**20, 250_000
 NUM_PARSERS = 2
-CHANGES_TYPES = ("application/merge-patch+json", "application/json", "application/yaml")
-YAML_TYPES = ("application/yaml", "application/x-yaml", "text/yaml")
+JSON_TYPE, YAML_TYPES = "application/json", ("application/yaml", "application/x-yaml", "text/yaml")
+JOB_TYPES = (JSON_TYPE, YAML_TYPES[0])
+CHANGES_TYPES = ("application/merge-patch+json", *JOB_TYPES)
 
 
 async def job_spec(request: Request) -> JobSpec:
     """Return the job in the request's body. Raises `InvalidJob`."""
-    return await _checked(request, JobSpec, parse=_parser(request))
+    return await _checked(request, JobSpec, media_types=JOB_TYPES)
 
 
 async def budget(request: Request) -> Budget:
@@ -39,12 +41,12 @@ async def budget(request: Request) -> Budget:
 
 async def changes(request: Request) -> dict[str, Any]:
     """Return the merge patch in the request's body. Raises `InvalidJob`."""
-    return (await _checked(request, Changes, parse=_parser(request))).model_extra or {}
+    return (await _checked(request, Changes, media_types=CHANGES_TYPES)).model_extra or {}
 
 
 async def batch(request: Request) -> Batch:
     """Return the records in the request's body. Raises `InvalidJob`."""
-    return await _checked(request, Batch, parse=_parse_batch, max_bytes=MAX_BATCH_BYTES)
+    return await _checked(request, Batch, parse=parse_batch, max_bytes=MAX_BATCH_BYTES)
 
 
 async def lease(request: Request) -> Lease:
@@ -69,22 +71,36 @@ async def _valid(request: Request, model: type[Model]) -> Model:
         raise InvalidRequest(error.problems) from error
 
 
-def _parse_batch(text: bytes) -> Any:
-    return parse_json(text, max_values=len(text))  # points by the hundred thousand
+def parse_batch(text: bytes) -> Any:
+    """Return the content of a driver's batch. Raises `InvalidJob`."""
+    return parse_json(text, max_values=MAX_BATCH_VALUES)
 
 
-def _parser(request: Request) -> Callable[[bytes], Any]:
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    return parse_yaml if kind in YAML_TYPES else parse_json
+def media_type(request: Request) -> str:
+    """Return what the request's body is said to be; empty: nothing is said."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def require_media_type(request: Request, allowed: Sequence[str]) -> None:
+    """Raise a 415 where the body is something else."""
+    if (kind := media_type(request)) not in allowed:
+        given = f"`{kind}`" if kind else "none"
+        raise HTTPException(415, f"`Content-Type` must be {' or '.join(allowed)}, got {given}")
 
 
 async def _checked(
     request: Request,
     model: type[Model],
     *,
+    media_types: Sequence[str] = (JSON_TYPE,),
     parse: Callable[[bytes], Any] = parse_json,
     max_bytes: int = MAX_JOB_BYTES,
 ) -> Model:
+    kind = media_type(request)
+    if kind in YAML_TYPES and YAML_TYPES[0] in media_types:
+        parse = parse_yaml
+    elif kind:  # who says nothing sends JSON
+        require_media_type(request, media_types)
     text = await _read(request, max_bytes=max_bytes)
     return await to_thread.run_sync(lambda: checked(model, parse(text)), limiter=request.app.state.parsers)
 

@@ -12,7 +12,10 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from api.http import problems
+
 _LOOK_S = 1.0
+_AWAITING_BODY = {h11.CLIENT: h11.SEND_BODY, h11.SERVER: h11.SEND_RESPONSE}
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +56,23 @@ class Connection(H11Protocol):
         self._next_look = self.loop.call_later(_LOOK_S, self._look)
         if fault := self._fault(self.loop.time()):
             log.debug("%s is cut off: %s", self.client, fault)
-            self.transport.abort()  # to close would wait until the client has taken everything
+            if self.conn.states == _AWAITING_BODY and not self.transport.is_closing():
+                self._answer_timeout(fault)
+            else:
+                self.transport.abort()  # to close would wait until the client has taken everything
+
+    def _answer_timeout(self, fault: str) -> None:
+        """Answer with 408, which the client may still read, and close; who does not take that is aborted next time."""
+        self.flow.resume_reading()
+        answer = problems.timeout(f"{fault[0].upper()}{fault[1:]}")
+        headers = [*answer.raw_headers, (b"connection", b"close")]
+        for event in (
+            h11.Response(status_code=408, headers=headers),
+            h11.Data(data=bytes(answer.body)),
+            h11.EndOfMessage(),
+        ):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
     def _fault(self, now: float) -> str:
         """Return which deadline is over at `now`; empty: none."""

@@ -24,6 +24,7 @@ from service.errors import (
     OutOfSequence,
     PreconditionFailed,
     TooManyRequests,
+    TooMuchCode,
     Unauthorized,
     Unavailable,
     WiretuneError,
@@ -60,7 +61,8 @@ CLONING = (*CREATING, NotFound)
 SIGNING_IN = (*CALLING, InvalidRequest)
 HOLDING = (*SIGNING_IN, NotFound)
 ROTATING = (*HOLDING, KeyGone)
-UPLOADING = (*SIGNING_IN, Busy)
+LISTING_CODE = SIGNING_IN
+UPLOADING = (*SIGNING_IN, Busy, TooMuchCode)
 DELETING_CODE = (*CALLING, NotFound, CodeInUse)
 REPORTING = (Unauthorized, NotFound, Fenced, OutOfSequence, InvalidJob, Unavailable)
 
@@ -78,12 +80,20 @@ def _refusal(description: str) -> dict[str, Any]:
     return {"description": description, "content": {MEDIA_TYPE: schema}}
 
 
+#: Of a body, whatever is in it.
+_BODY_REFUSALS = {
+    "408": _refusal("The body did not arrive in time (`request-timeout`)"),
+    "413": _refusal("The body is too long (`content-too-large`)"),
+    "415": _refusal("The body is something else (`unsupported-media-type`)"),
+}
+
+
 def body(model: str, *, example: Any, media_types: tuple[str, ...] = ("application/json",)) -> dict[str, Any]:
     """Return the `openapi_extra` of a route that reads a `model` out of its body."""
     content = {"schema": {"$ref": f"#/components/schemas/{model}"}, "example": example}
     return {
         "requestBody": {"required": True, "content": dict.fromkeys(media_types, content)},
-        "responses": {"413": _refusal("The body is too long (`content-too-large`)")},
+        "responses": _BODY_REFUSALS,
     }
 
 
@@ -92,10 +102,7 @@ def uploading(media_type: str) -> dict[str, Any]:
     schema = {"schema": {"type": "string", "format": "binary"}}
     return {
         "requestBody": {"required": True, "content": {media_type: schema}},
-        "responses": {
-            "413": _refusal("The body is too long (`content-too-large`)"),
-            "415": _refusal("The body is something else (`unsupported-media-type`)"),
-        },
+        "responses": _BODY_REFUSALS,
     }
 
 

@@ -91,6 +91,11 @@ async def _answer_http_error(request: Request, error: Exception) -> Response:
     return _problem(slug, phrase, error.status_code, detail, headers=error.headers)
 
 
+def timeout(detail: str) -> Response:
+    """Return the answer to a request whose body did not arrive in time."""
+    return _problem("request-timeout", "Request Timeout", 408, detail)
+
+
 async def _note_lost_client(request: Request, _: Exception) -> Response:
     log.debug("%s %s: the client was gone before its request was complete", request.method, request.url.path)
     return Response(status_code=400)  # which nobody reads

@@ -8,6 +8,7 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import Request
 from starlette.exceptions import HTTPException
 
+from api.http import bodies
 from service.errors import Busy, Forbidden, InvalidRequest
 from service.job.problems import Problem
 from service.wire.code import MAX_ZIP_BYTES, CodeRefused, Package, of_zip
@@ -44,9 +45,7 @@ async def package(request: Request) -> Package:
     if not request.app.state.user_code:
         remedy = "start it with WIRETUNE_USER_CODE=true if you trust all who have a key"
         raise Forbidden(f"this service runs no code of its users: {remedy}")
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != MEDIA_TYPE:
-        raise HTTPException(415, f"the body must be {MEDIA_TYPE}, got {kind or 'no Content-Type'}")
+    bodies.require_media_type(request, (MEDIA_TYPE,))
     uploads: Uploads = request.app.state.uploads
     with uploads.begin(), SpooledTemporaryFile(_MEMORY_BYTES) as file:
         num_bytes = 0

@@ -18,6 +18,7 @@ from service.wire.records import (
     Checkpointed,
     Control,
     Lease,
+    MetricPoints,
     Searched,
     StageClosed,
 )
@@ -25,7 +26,7 @@ from service.wire.records import (
 #: Records leave after at most this long; an idle stream asks for control as often as `IDLE_S`.
 GATHER_S = 0.25
 IDLE_S = 2.0
-MAX_BATCH = 200
+MAX_BATCH, MAX_BATCH_POINTS = 200, 20_000
 RETRY_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 TIMEOUT_S = 10.0  # of a request
 #: How long a fresh process asks for its brief: the API may be restarting.
@@ -163,11 +164,22 @@ class Reporter:
                 self._changed.wait_for(lambda: self._closing or len(self._waiting) >= MAX_BATCH, timeout=GATHER_S)
                 if self._stopped or (self._closing and not self._waiting):
                     return
-                batch = tuple(self._waiting.popleft() for _ in range(min(MAX_BATCH, len(self._waiting))))
-                self._sending = batch
+                self._sending = batch = self._take()
             if batch or time.monotonic() - idle_since > IDLE_S:
                 self._deliver(batch)
                 idle_since = time.monotonic()
+
+    def _take(self) -> tuple[AnyRecord, ...]:
+        """Return the next records, holding the lock: a batch that the API takes, after an outage too."""
+        batch: list[AnyRecord] = []
+        num_points = 0
+        while self._waiting and len(batch) < MAX_BATCH:
+            record = self._waiting[0]
+            num_points += len(record.steps) if isinstance(record, MetricPoints) else 0
+            if batch and num_points > MAX_BATCH_POINTS:
+                break
+            batch.append(self._waiting.popleft())
+        return tuple(batch)
 
     def _deliver(self, records: tuple[AnyRecord, ...]) -> None:
         self._sequence += 1

@@ -20,6 +20,9 @@ _RETRY_S = 10.0  # after a start that failed
 class RayApi(Protocol):
     """The calls of the reconciler to Ray; `RayJobs` is the real one."""
 
+    def version(self) -> str:
+        """Return the version of Ray itself."""
+
     def has_package(self, name: str) -> bool:
         """Return whether Ray has the package."""
 

@@ -3,11 +3,14 @@
 The row goes with its file: who deletes a package holds its row until the file is gone.
 """
 
+import base64
+import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 
-from sqlalchemy import select
+from pydantic import TypeAdapter
+from sqlalchemy import func, select, tuple_
 from sqlalchemy.orm import Session
 
 from service.control import audit
@@ -15,12 +18,15 @@ from service.control.access import Action, Owned, Principal, may, visible_projec
 from service.control.models import CodeRow, JobRow
 from service.control.storage import Storage
 from service.control.writer import Writer
-from service.errors import CodeInUse, InvalidJob, NotFound, Unavailable
+from service.errors import CodeInUse, InvalidJob, InvalidRequest, NotFound, TooMuchCode, Unavailable
 from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.job.states import TERMINAL
-from service.wire.code import CodeView, Package
+from service.wire.code import CodePage, CodeView, Package
 from trainers.spec.workloads import OwnWorkload
+
+MAX_PAGE = 500
+_PLACE = TypeAdapter(tuple[float, str, str])
 
 
 class CodeShelf:
@@ -31,6 +37,7 @@ class CodeShelf:
         writer: of the same database.
         storage: where the zips are.
         clock: seconds since the epoch.
+        max_packages: that a project may keep.
     """
 
     def __init__(
@@ -40,17 +47,25 @@ class CodeShelf:
         *,
         storage: Storage,
         clock: Callable[[], float],
+        max_packages: int,
     ) -> None:
         self._reading, self._writer, self._storage, self._clock = reading, writer, storage, clock
+        self._max_packages = max_packages
 
     def add(self, package: Package, *, by: Principal) -> CodeView:
-        """Keep a package for the project of `by`; one that it has already is only noted as used."""
+        """Keep a package for the project of `by`; one that it has already is only noted as used.
+
+        Raises TooMuchCode where the project has as many others as it may.
+        """
+        with self._reading() as session:  # before there is a file
+            self._require_room(session, by.project, package.digest)
         self._storage.write(self._storage.code_url(by.project, package.digest), package.content)
 
         def add(session: Session) -> CodeView:
             now = self._clock()
             row = session.get(CodeRow, (by.project, package.digest), with_for_update=True)
             if row is None:
+                self._require_room(session, by.project, package.digest)
                 row = CodeRow(project=by.project, digest=package.digest, owner=by.name, created_at=now)
                 row.num_bytes, row.num_files = package.num_bytes, package.num_files
                 session.add(row)
@@ -62,13 +77,26 @@ class CodeShelf:
 
         return self._writer.write(add)
 
-    def list(self, *, by: Principal) -> tuple[CodeView, ...]:
-        """Return the packages that `by` sees, newest first."""
-        query = select(CodeRow).order_by(CodeRow.created_at.desc(), CodeRow.project, CodeRow.digest)
+    def _require_room(self, session: Session, project: str, digest: str) -> None:
+        others = select(func.count()).where(CodeRow.project == project, CodeRow.digest != digest)
+        if (num := session.scalar(others) or 0) >= self._max_packages:
+            remedy = "delete one that no job needs (`wiretune clean`, DELETE /v1/code/{digest})"
+            allowed = f"WIRETUNE_CODE_PACKAGES allows {self._max_packages}"
+            raise TooMuchCode(f"project `{project}` has {num} packages of code, and {allowed}: {remedy}")
+
+    def list(self, *, by: Principal, limit: int = MAX_PAGE, cursor: str | None = None) -> CodePage:
+        """Return a page of the packages that `by` sees, newest first; raises InvalidRequest for a bad cursor."""
+        place = (CodeRow.created_at, CodeRow.project, CodeRow.digest)
+        query = select(CodeRow).order_by(*(column.desc() for column in place)).limit(limit + 1)
         if (project := visible_project(by)) is not None:
             query = query.where(CodeRow.project == project)
+        if cursor is not None:
+            query = query.where(tuple_(*place) < tuple_(*_decode(cursor)))
         with self._reading() as session:
-            return tuple(_view(session, row) for row in session.scalars(query).all())
+            rows = session.scalars(query).all()
+            shown = rows[:limit]
+            following = _encode(shown[-1]) if len(rows) > limit else None
+            return CodePage(packages=tuple(_view(session, row) for row in shown), next_cursor=following)
 
     def get(self, digest: str, *, by: Principal) -> CodeView:
         """Return the package of that digest, of one's own project if it has it; raises NotFound."""
@@ -117,6 +145,18 @@ def code_of(spec: JobSpec) -> str | None:
 def _unknown(digest: str) -> InvalidJob:
     message = "your project has no such code: upload it with `wiretune submit --code FOLDER`, or POST /v1/code"
     return InvalidJob([Problem(pointer="/workload/code", message=message, value=digest)])
+
+
+def _encode(row: CodeRow) -> str:
+    return base64.urlsafe_b64encode(json.dumps([row.created_at, row.project, row.digest]).encode()).decode()
+
+
+def _decode(cursor: str) -> tuple[float, str, str]:
+    try:
+        return _PLACE.validate_json(base64.b64decode(cursor, altchars=b"-_", validate=True))
+    except ValueError as error:
+        message = "`cursor` is not one that this service gave out; start again without it"
+        raise InvalidRequest([Problem(pointer="/cursor", message=message, value=cursor)]) from error
 
 
 def _find(session: Session, digest: str, by: Principal, *, is_locked: bool = False) -> CodeRow:

@@ -48,6 +48,10 @@ class RayJobs:
         """Close the connections."""
         self._client.close()
 
+    def version(self) -> str:
+        """Return the version of Ray there."""
+        return str(self._body(self._send("GET", "/api/version"))["ray_version"])
+
     def has_package(self, name: str) -> bool:
         """Return whether the head has the package; if so, it keeps it for some minutes, until a driver uses it."""
         answer = self._send("GET", f"/api/packages/gcs/{name}")

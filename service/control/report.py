@@ -38,6 +38,7 @@ def job_report(
     trials: Sequence[TrialView],
     curves: Sequence[Series],
     *,
+    measured: Sequence[Series],
     z_scores: Mapping[str, Sequence[float]],
     unsearched: Mapping[str, str | None],
     overfitted: Mapping[str, str | None],
@@ -46,6 +47,7 @@ def job_report(
 
     Args:
         curves: the validation losses, all of their points.
+        measured: the same of the objective's metric, in the same order.
         z_scores: how far each closed stage ended from its forecast.
         unsearched: why nothing was probed; None: something was.
         overfitted: a sentence on each trial that learned its training data by heart; None: it did not.
@@ -53,7 +55,11 @@ def job_report(
     by_trial = {curve.trial_id: curve for curve in curves}
     first = job.spec.arms[0].name
     firsts = {trial.seed: by_trial[trial.trial_id] for trial in trials if trial.arm == first and trial.outcome}
-    targets = _targets(trials, by_trial)
+    directions = {name: way for trial in trials for name, way in trial.metric_directions.items()}
+    metric = job.spec.objective.metric
+    direction = directions.get(metric, "min")
+    by_metric = {series.trial_id: series for series in measured}
+    targets = _targets(trials, by_metric, direction)
     specs = {(each.arm, each.seed): each for each in job.spec.trials()}
     found = [
         _trial_report(
@@ -64,13 +70,12 @@ def job_report(
             unsearched=unsearched[trial.trial_id],
             overfitted=overfitted[trial.trial_id],
             target=targets.get(trial.seed),
+            reached_after=_reached_after(by_metric[trial.trial_id], targets.get(trial.seed), direction),
             first=firsts.get(trial.seed) if trial.arm != first and trial.outcome == "completed" else None,
         )
         for trial in trials
     ]
     arms = [_arm_report(arm.name, [each for each in found if each.arm == arm.name]) for arm in job.spec.arms]
-    directions = {name: way for trial in trials for name, way in trial.metric_directions.items()}
-    metric = job.spec.objective.metric
     return JobReport(
         job_id=job.id,
         name=job.name,
@@ -78,21 +83,28 @@ def job_report(
         complete=job.state in TERMINAL,
         confidence=CONFIDENCE,
         metric=metric,
-        best_arm=best(arms, metric, directions.get(metric, "min")),
+        best_arm=best(arms, metric, direction),
         metric_directions=directions,
         arms=tuple(arms),
         trials=tuple(found),
     )
 
 
-def _targets(trials: Sequence[TrialView], curves: Mapping[str, Series]) -> dict[int, float | None]:
-    """Return, by seed, the worst of the last losses of its trials: where every arm got to that did not diverge."""
+def _targets(
+    trials: Sequence[TrialView], curves: Mapping[str, Series], direction: Direction
+) -> dict[int, float | None]:
+    """Return, by seed, the worst of the last values of its trials: where every arm got to that did not diverge."""
+    worst = max if direction == "min" else min
     targets: dict[int, float | None] = {}
     for trial in (each for each in trials if each.outcome != "diverged"):
         last = final(curves[trial.trial_id])
-        known = [loss for loss in (targets.get(trial.seed), last and last[1]) if loss is not None]
-        targets[trial.seed] = max(known, default=None)
+        known = [value for value in (targets.get(trial.seed), last and last[1]) if value is not None]
+        targets[trial.seed] = worst(known, default=None)
     return targets
+
+
+def _reached_after(curve: Series, target: float | None, direction: Direction) -> float | None:
+    return None if target is None else reached(curve, target, direction)
 
 
 def _trial_report(
@@ -104,6 +116,7 @@ def _trial_report(
     unsearched: str | None,
     overfitted: str | None,
     target: float | None,
+    reached_after: float | None,
     first: Series | None,
 ) -> TrialReport:
     bill, unsearched = trial.bill, unsearched if isinstance(spec.controller, RateRange) else None
@@ -120,8 +133,9 @@ def _trial_report(
         validation_loss=trial.validation_loss,
         validation_metrics=trial.validation_metrics,
         bill=trial.bill,
-        target_loss=target,
-        seconds_to_target=None if target is None else reached(curve, target),
+        target=target,
+        target_loss=target if spec.objective.metric == LOSS else None,
+        seconds_to_target=reached_after,
         calibration=calibration(z_scores),
         crossing=None if first is None else crossing(first, curve),
         searching_budget=None
@@ -197,7 +211,8 @@ def final(series: Series) -> tuple[float, float] | None:
     return next(((seconds, value) for seconds, value in points if value is not None), None)
 
 
-def reached(series: Series, loss: float) -> float | None:
-    """Return the seconds at which `series` was first at or below `loss`; None: never."""
+def reached(series: Series, target: float, direction: Direction = "min") -> float | None:
+    """Return the seconds at which `series` was first as good as `target`; None: never."""
+    sign = 1 if direction == "min" else -1
     points = zip(series.seconds, series.values, strict=True)
-    return next((seconds for seconds, value in points if value is not None and value <= loss), None)
+    return next((seconds for seconds, value in points if value is not None and sign * value <= sign * target), None)

@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 from service.control import events, points, queries
 from service.control.models import EventRow, TrialRow
 from service.control.report import job_report
+from service.job.parts import LOSS
 from service.job.spec import JobSpec
 from service.job.states import JobState
 from service.wire.views import EventKind, JobReport, ScheduleView, Series, Snapshot
@@ -71,9 +72,14 @@ def report(session: Session, job_id: str) -> JobReport:
     z_scores = {trial.id: queries.z_scores(session, trial.id) for trial in found}
     reasons = {trial.id: queries.unsearched(session, trial.id) for trial in found}
     metric = job.spec.objective.metric
+    measured = curves
+    if metric != LOSS:
+        measured = [queries.series(session, trial, f"validation_{metric}", max_points=sys.maxsize) for trial in found]
     overfitted = {trial.id: queries.overfitted(session, trial, metric) for trial in found}
     trials = [queries.trial_view(trial) for trial in found]
-    return job_report(job, trials, curves, z_scores=z_scores, unsearched=reasons, overfitted=overfitted)
+    return job_report(
+        job, trials, curves, measured=measured, z_scores=z_scores, unsearched=reasons, overfitted=overfitted
+    )
 
 
 def schedules(session: Session, job_id: str, trials: Iterable[TrialRow]) -> tuple[ScheduleView, ...]:

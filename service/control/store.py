@@ -81,7 +81,9 @@ class Store:
         self._unread_at = -math.inf
         self.keyring = KeyRing(self._reading, self._writer, clock=clock)
         storage = Storage(settings.resolved_storage_url)
-        self.code = CodeShelf(self._reading, self._writer, storage=storage, clock=clock)
+        self.code = CodeShelf(
+            self._reading, self._writer, storage=storage, clock=clock, max_packages=settings.code_packages
+        )
         #: Whose job it is, by its id; raises NotFound. Asked by every request, and never another.
         self.owner_of = lru_cache(_MAX_OWNERS)(self._owner_of)
 

@@ -67,6 +67,11 @@ class CodeView(View):
     in_use: bool = Field(description="a job that is not over names it")
 
 
+class CodePage(View):
+    packages: tuple[CodeView, ...]
+    next_cursor: str | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Package:
     """Checked code. Equal trees give equal digests; `num_bytes` are those of the unpacked files."""

@@ -7,7 +7,7 @@ twice counts once. Every answer carries `control`.
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool
+from pydantic import BaseModel, ConfigDict, FailFast, Field, StrictBool
 
 from search.past_jobs.prior import NO_PRIOR, Prior
 from search.types import Decision
@@ -18,6 +18,7 @@ SCHEMA_VERSION: Literal[1] = 1
 #: The largest whole number of a database, which every number that is looked for there has to be below.
 MAX_WHOLE = 2**63 - 1
 DRIVER_STREAM = "driver"
+MAX_RECORDS = 1000  # of a batch
 
 
 #: The searched line, or that of the user's own schedule, which is trained beside it.
@@ -64,9 +65,9 @@ class MetricPoints(Record):
     kind: Literal["metrics"] = "metrics"
     trial_id: str
     name: str = Field(description="loss, validation_loss, validation_<metric>, learning_rate, density, bytes_sent, ...")
-    steps: tuple[Count, ...] = Field(description="committed steps")
-    seconds: tuple[float, ...] = Field(description="training clock")
-    values: tuple[float | None, ...]
+    steps: Annotated[tuple[Count, ...], FailFast()] = Field(description="committed steps")
+    seconds: Annotated[tuple[float, ...], FailFast()] = Field(description="training clock")
+    values: Annotated[tuple[float | None, ...], FailFast()]
 
 
 class ProbeResult(BaseModel):
@@ -287,7 +288,7 @@ class Batch(Record):
     schema_version: Literal[1] = SCHEMA_VERSION
     stream: str
     sequence: Count = Field(ge=1)
-    records: tuple[AnyRecord, ...] = ()
+    records: Annotated[tuple[AnyRecord, ...], FailFast()] = Field((), max_length=MAX_RECORDS)
 
 
 class Lease(Record):

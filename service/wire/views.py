@@ -196,7 +196,10 @@ class TrialReport(View):
     validation_loss: float | None
     validation_metrics: dict[str, float | None]
     bill: Bill
-    target_loss: float | None = Field(description="the worst loss at which an arm ended with this seed")
+    target: float | None = Field(
+        None, description="the worst value of the objective's metric at which an arm ended with this seed"
+    )
+    target_loss: float | None = Field(description="the same where that metric is the loss; else null")
     seconds_to_target: float | None = Field(description="until this trial was first there; null: never")
     calibration: Calibration = Field(description="its forecasts against what came")
     level_name: str = Field(description="what its level is: density, threshold")
@@ -228,7 +231,7 @@ class ArmReport(View):
     validation_metrics: dict[str, Estimate]
     bytes_sent: Estimate | None = Field(description="by one worker")
     seconds_training: Estimate | None
-    seconds_to_target: Estimate | None = Field(description="to each seed's `target_loss`; of the seeds that got there")
+    seconds_to_target: Estimate | None = Field(description="to each seed's `target`; of the seeds that got there")
 
 
 class JobReport(View):

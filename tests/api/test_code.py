@@ -69,7 +69,7 @@ def test_the_same_files_are_kept_once_however_they_are_packed(http: TestClient, 
     assert first.json() | {"used_at": None} == again.json() | {"used_at": None}
     digest = first.json()["digest"]
     assert first.headers["location"] == f"/v1/code/{digest}"
-    assert [each["digest"] for each in http.get("/v1/code").json()] == [digest]
+    assert [each["digest"] for each in http.get("/v1/code").json()["packages"]] == [digest]
     assert http.get(f"/v1/code/{digest}").json()["num_files"] == 2
     assert [entry.action for entry in store.keyring.audit(limit=5).entries].count("createCode") == 1
 
@@ -89,7 +89,7 @@ def test_what_is_no_package_is_refused_and_not_kept(
     answer = http.post("/v1/code", content=content, headers=headers)
 
     assert (answer.status_code, answer.json()["type"]) == (status, f"/problems/{slug}")
-    assert http.get("/v1/code").json() == []
+    assert http.get("/v1/code").json()["packages"] == []
     assert not list(settings.state_dir.rglob("code"))
 
 
@@ -118,7 +118,7 @@ def test_a_job_names_code_of_its_own_project_alone(http: TestClient, store: Stor
         assert foreign.json()["errors"][0]["pointer"] == "/workload/code"
         assert http.post(path, json=job_of(digest), headers=anna).is_success
     assert http.get(f"/v1/code/{digest}", headers=carl).status_code == 404
-    assert http.get("/v1/code", headers=carl).json() == []
+    assert http.get("/v1/code", headers=carl).json()["packages"] == []
 
 
 def test_a_job_imports_from_one_place(http: TestClient) -> None:
@@ -155,8 +155,41 @@ def test_another_projects_copy_of_the_same_code_stays(http: TestClient, store: S
 
     store.code.remove(package().digest, by=anna)
 
-    assert [each.project for each in store.code.list(by=LOCAL)] == ["carl"]
+    assert [each.project for each in store.code.list(by=LOCAL).packages] == ["carl"]
     assert store.add_job(JobSpec.model_validate(job_of(package().digest)), by=carl)[1]
+
+
+def test_a_project_keeps_so_many_packages_until_one_is_deleted(store: Store, http: TestClient) -> None:
+    store.code._max_packages = 2
+    anna, carl = key_of(store, "anna"), key_of(store, "carl", "blue")
+
+    def upload(text: str, headers: dict[str, str]) -> Any:
+        return http.post("/v1/code", content=zipped(train=text), headers=ZIP | headers)
+
+    first, second, again, refused = (upload(text, anna) for text in ("a = 1", "b = 1", "a = 1", "c = 1"))
+    other = upload("c = 1", carl)
+    http.delete(f"/v1/code/{first.json()['digest']}", headers=anna)
+    let_in = upload("c = 1", anna)
+
+    assert [each.status_code for each in (first, second, again, other, let_in)] == [201] * 5
+    assert (refused.status_code, refused.json()["type"]) == (409, "/problems/too-much-code")
+    assert "WIRETUNE_CODE_PACKAGES" in refused.json()["detail"]
+    storage = Storage(store.settings.resolved_storage_url)
+    assert storage.has_code("blue", other.json()["digest"])
+    assert [storage.has_code("red", each.json()["digest"]) for each in (first, let_in)] == [False, True]
+
+
+def test_packages_are_listed_in_pages_each_once(store: Store, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store.code, "_clock", iter([3.0, 1.0, 2.0, 2.0, 2.0]).__next__)
+    made = [store.code.add(package(f"x = {number}"), by=LOCAL) for number in range(5)]
+    with serving(create_app(store)) as url, Client(url, key) as client:
+        monkeypatch.setattr("api.client._PAGE", 2)
+        listed = list(client.iter_code())
+        with pytest.raises(ApiError, match="cursor"):
+            client.list_code(cursor="x")
+
+    assert len({each.digest for each in listed}) == len(made)
+    assert [each.created_at.timestamp() for each in listed] == [3.0, 2.0, 2.0, 2.0, 1.0]
 
 
 def test_a_large_upload_stalls_nobody(store: Store, key: str) -> None:
@@ -242,7 +275,7 @@ def test_a_folder_is_uploaded_where_the_service_lacks_it(store: Store, key: str,
             client.delete_code(digest)
         job.cancel()
         client.delete_code(digest)
-        left = client.list_code()
+        left = client.list_code().packages
 
     assert digest == again == of_folder(folder, ["*.csv"]).digest
     assert (first.num_files, left) == (1, ())

@@ -13,9 +13,12 @@ import pytest
 from fastapi.testclient import TestClient
 
 from api.documents import checked, parse_json, parse_yaml
+from api.http import bodies
+from api.http.bodies import MAX_BATCH_BYTES, MAX_BATCH_VALUES
 from service.errors import InvalidJob
 from service.job.problems import MAX_TOLD
 from service.job.spec import JobSpec
+from service.wire.records import MAX_RECORDS, Batch
 from tests.api.conftest import Reporting
 from tests.patience import PATIENCE_S, crowd
 
@@ -94,22 +97,91 @@ BODIES = [
 ]
 
 
+#: As those of bodies: the most that a batch of a driver may cost, which is larger.
+MAX_BATCH_S, MAX_BATCH_MEMORY = 1.5, 60e6
+BATCH = '{"stream": "driver", "sequence": 1, "records": ['
+SERIES = '{"kind": "metrics", "trial_id": "t", "name": "n", "steps": [], "seconds": [], "values": []}'
+BILLED = '{"kind": "billed", "trial_id": "t", "bill": {'
+
+
+def _most(start: str, part: str, end: str) -> str:
+    """Return a batch with as many values as may be, all of them like `part`."""
+    return start + part * ((MAX_BATCH_VALUES - 30) // sum(map(part.count, ",[{"))) + end
+
+
+def _overlong(start: str, part: str, end: str) -> str:
+    return start + part * ((MAX_BATCH_BYTES - len(start) - len(end)) // len(part)) + end
+
+
+BATCHES = {
+    "8 MiB of empty lists": _overlong(BATCH, "[],", "[]]}"),
+    "8 MiB of empty objects": _overlong(BATCH, "{},", "{}]}"),
+    "8 MiB of numbers": _overlong(BATCH, "1,", "1]}"),
+    "8 MiB of text": _overlong(BATCH + SERIES[:-1] + ', "x": "', "x", '"}]}'),
+    "empty lists": _most(BATCH, "[],", "[]]}"),
+    "empty objects": _most(BATCH, "{},", "{}]}"),
+    "wrong steps": _most(BATCH + SERIES.replace('"steps": []', '"steps": [')[: SERIES.index("[") + 1], "[],", "1]}]}"),
+    "diverged values": _most(BATCH + SERIES[:-2], "null,", "null]}]}"),
+    "series without a point": _most(BATCH, SERIES + ",", SERIES + "]}"),
+    "what a controller remembers": _most(
+        BATCH + BILLED.replace("billed", "checkpoint") + '}, "stage": 0, "step": 1, "resume": {"a": [', "[],", "[]]}}]}"
+    ),
+    "unknown fields": BATCH + BILLED + "".join(f'"u{n}": 1,' for n in range(MAX_BATCH_VALUES - 30)) + '"z": 1}}]}',
+    "options with unknown fields": BATCH
+    + BILLED
+    + '"by_option": {'
+    + ",".join(f'"o{n}": {{' + ",".join(f'"u{i}": 1' for i in range(60)) + "}" for n in range(MAX_BATCH_VALUES // 63))
+    + "}}}]}",
+}
+
+
+@pytest.mark.parametrize("text", BATCHES.values(), ids=BATCHES)
+def test_a_hostile_batch_of_records_costs_little(text: str) -> None:
+    body = text.encode()
+    assert len(body) <= MAX_BATCH_BYTES
+
+    spent_s, peak = _cost(lambda: checked(Batch, bodies.parse_batch(body)))
+
+    assert spent_s < MAX_BATCH_S
+    assert peak < MAX_BATCH_MEMORY
+
+
+def test_a_batch_has_so_many_records(http: TestClient, reporting: Reporting) -> None:
+    token = reporting.store.token(reporting.job_id, reporting.number)
+    started = reporting.trial("tuned")
+    reporting.start("tuned")
+    text = BATCH.replace('"sequence": 1', '"sequence": 2') + ",".join([SERIES.replace('"t"', f'"{started}"')] * 1001)
+
+    answer = http.post(
+        f"/v1/attempts/{reporting.job_id}/{reporting.number}/records",
+        content=text + "]}",
+        headers={"Authorization": f"Bearer {token}"},
+    )
+
+    assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, "/records")
+    assert str(MAX_RECORDS) in answer.json()["detail"]
+
+
+def _cost(read: Callable[[], object]) -> tuple[float, int]:
+    """Return the processor seconds of `read`, which may refuse, and the most bytes that it held at a time."""
+    started = time.thread_time()
+    with suppress(InvalidJob):
+        read()
+    spent_s = time.thread_time() - started
+    tracemalloc.start()
+    with suppress(InvalidJob):
+        read()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return spent_s, peak
+
+
 @pytest.mark.parametrize(("parse", "text"), BODIES)
 def test_a_hostile_body_costs_little(parse: Callable[[bytes], Any], text: str) -> None:
     body = text.encode()
     assert len(body) <= MIB
 
-    def read() -> None:
-        with suppress(InvalidJob):
-            checked(JobSpec, parse(body))
-
-    started = time.thread_time()
-    read()
-    spent_s = time.thread_time() - started
-    tracemalloc.start()
-    read()
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
+    spent_s, peak = _cost(lambda: checked(JobSpec, parse(body)))
 
     assert spent_s < MAX_S
     assert peak < MAX_BYTES

@@ -18,6 +18,7 @@ from service.control.store import Store
 from service.errors import Unavailable
 from service.job.problems import Problem
 from service.job.spec import JobSpec
+from tests.api.conftest import Reporting
 
 OPEN_PATHS = {"/", "/docs", "/healthz", "/readyz", "/openapi.json", "/vendor/{name}", "/static/main.js"}
 SIGN_IN = ("POST", "/v1/sessions")  # takes a code instead
@@ -383,3 +384,23 @@ def test_a_webhook_that_the_service_would_not_tell_is_refused(http: TestClient, 
         [error] = refused(http.post(path, json=hook), 422, "invalid-job")["errors"]
         assert (error["pointer"], "WIRETUNE_WEBHOOK_SECRET" in error["message"]) == ("/webhook/url", True)
     assert store.jobs().jobs == ()
+
+
+BODIES = [
+    ("/v1/jobs", "application/yaml"),
+    ("/v1/jobs:validate", "application/yaml"),
+    ("/v1/jobs/{job}:clone", "application/merge-patch+json"),
+    ("/v1/jobs/{job}:extend", "application/json"),
+    ("/v1/keys", "application/json"),
+]
+
+
+@pytest.mark.parametrize(("path", "named"), BODIES)
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain; charset=utf-8", "application/xml"])
+def test_a_body_of_another_kind_is_refused_with_those_that_are_taken(
+    http: TestClient, reporting: Reporting, path: str, named: str, kind: str
+) -> None:
+    answer = http.post(path.format(job=reporting.job_id), content=b"{}", headers={"Content-Type": kind})
+
+    assert (answer.status_code, answer.json()["type"]) == (415, "/problems/unsupported-media-type")
+    assert named in answer.json()["detail"] and kind.partition(";")[0] in answer.json()["detail"]

@@ -1,6 +1,7 @@
 """Clients that stop reading, never finish their request, or go away: nobody else waits for them, nothing stays open."""
 
 import asyncio
+import json
 import logging
 import os
 import select
@@ -170,6 +171,16 @@ def test_requests_that_trickle_are_cut_off_while_others_are_answered(app: FastAP
             return not slow
 
         assert wait_until(are_over, timeout_s=PATIENCE_S)
+
+
+def test_a_body_that_does_not_arrive_in_time_is_told_so(app: FastAPI, key: str) -> None:
+    with serving(app, Deadlines(request_s=0.5)) as url, connected(url) as client:
+        client.sendall(SLOW_REQUESTS["body"].replace(b"KEY", key.encode()) + b"{")
+        answer = b"".join(iter(lambda: client.recv(4096), b""))
+
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 408 ") and b"application/problem+json" in head and b"connection: close" in head
+    assert json.loads(body)["type"] == "/problems/request-timeout"
 
 
 def test_a_body_that_is_cut_off_is_a_line_for_the_curious(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from service.cluster.reporter import Door, LeaseKeeper, Reporter, Stopped
+from service.cluster.reporter import MAX_BATCH_POINTS, Door, LeaseKeeper, Reporter, Stopped
 from service.control import processes
 from service.wire.records import Control, MetricPoints
 from tests.patience import PATIENCE_S, crowd
@@ -100,6 +100,24 @@ def start(door: Door) -> Iterator[Callable[..., Reporter]]:
 
 def _point(step: int) -> MetricPoints:
     return MetricPoints(trial_id=STREAM, name="loss", steps=(step,), seconds=(0.1,), values=(1.0,))
+
+
+def test_what_gathered_while_the_api_was_away_goes_in_batches_that_it_takes(
+    api: Api, start: Callable[..., Reporter]
+) -> None:
+    api.goes_on.clear()
+    reporter, long = start(), tuple(range(MAX_BATCH_POINTS // 2))
+    series = [
+        MetricPoints(trial_id=STREAM, name="loss", steps=long, seconds=(0.1,) * len(long), values=(1.0,) * len(long))
+        for _ in range(7)
+    ]
+
+    reporter.report(*series)
+    api.goes_on.set()
+    reporter.flush()
+
+    assert api.steps == 7 * list(long)
+    assert max(sum(len(each["steps"]) for each in batch["records"]) for batch in api.batches) <= MAX_BATCH_POINTS
 
 
 def test_records_arrive_in_order(api: Api, start: Callable[..., Reporter]) -> None:

@@ -36,6 +36,8 @@ class Cluster:
     url: str
     key: str
     results: Path
+    ray_url: str
+    ray_token: Path
 
     def client(self) -> Client:
         return Client(self.url, self.key)
@@ -147,7 +149,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         processes.start("api", command_of("api", host="127.0.0.1", port=api))
         wait_until("the API", lambda: _answers(f"http://127.0.0.1:{api}/healthz"), within_s=30)
         key = (folder / "state" / "api_key").read_text().strip()
-        yield Cluster(url=f"http://127.0.0.1:{api}", key=key, results=folder / "results")
+        yield Cluster(
+            url=f"http://127.0.0.1:{api}",
+            key=key,
+            results=folder / "results",
+            ray_url=environment["WIRETUNE_RAY_ADDRESS"],
+            ray_token=token,
+        )
     finally:
         processes.stop()
         shutil.rmtree(short, ignore_errors=True)

@@ -94,22 +94,32 @@ def trial(arm: str, seed: int, loss: float | None, *, outcome: str | None = "com
     )  # fmt: skip
 
 
-def made(*trials: TrialView, curves: dict[str, list[float | None]]) -> report.JobReport:
-    """The report of `trials` whose losses were measured a second apart."""
+def made(
+    *trials: TrialView,
+    curves: dict[str, list[float | None]],
+    metric: str = "loss",
+    measured: dict[str, list[float | None]] | None = None,
+) -> report.JobReport:
+    """The report of `trials` whose losses, and whose objective's metric, were measured a second apart."""
+    spec = JOB.model_copy(update={"objective": JOB.objective.model_copy(update={"metric": metric})})
     job = JobView(
         id="job-1", name="n", state=JobState.RUNNING, created_at=MOMENT, started_at=MOMENT, finished_at=None,
-        version=1, verbs=(), labels={}, spec=JOB,
+        version=1, verbs=(), labels={}, spec=spec,
     )  # fmt: skip
-    found = [
-        series(*((float(second), value) for second, value in enumerate(curves[each.trial_id])))
-        .model_copy(update={"trial_id": each.trial_id, "arm": each.arm, "seed": each.seed})
-        for each in trials
-    ]  # fmt: skip
+    found, other = (
+        [
+            series(*((float(second), value) for second, value in enumerate(values[each.trial_id])))
+            .model_copy(update={"trial_id": each.trial_id, "arm": each.arm, "seed": each.seed})
+            for each in trials
+        ]
+        for values in (curves, measured or curves)
+    )  # fmt: skip
     ids = [each.trial_id for each in trials]
     return report.job_report(
         job,
         trials,
         found,
+        measured=other,
         z_scores=dict.fromkeys(ids, ()),
         unsearched=dict.fromkeys(ids),
         overfitted=dict.fromkeys(ids),
@@ -132,6 +142,19 @@ def test_every_arm_is_timed_to_the_worst_end_of_its_seed() -> None:
     }  # fmt: skip
     tuned = found.arms[0].seconds_to_target
     assert tuned is not None and tuned.mean == pytest.approx(4 / 3)
+
+
+def test_the_target_is_of_the_objectives_metric_in_its_direction() -> None:
+    trials = [trial("tuned", 0, 0.0), trial("dense", 0, 0.0)]
+    losses: dict[str, list[float | None]] = {"tuned.0": [0.9, 0.1, 0.5], "dense.0": [0.9, 0.8, 0.7]}
+    accuracies: dict[str, list[float | None]] = {"tuned.0": [0.1, 0.95, 0.9], "dense.0": [0.1, 0.5, 0.8]}
+
+    found = made(*trials, curves=losses, metric="accuracy", measured=accuracies)
+
+    assert [(each.target, each.target_loss, each.seconds_to_target) for each in found.trials] == [
+        (0.8, None, 1),
+        (0.8, None, 2),
+    ]
 
 
 def test_where_a_diverged_trial_ended_is_no_target_and_no_crossing() -> None:

@@ -2,12 +2,13 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path, Response
+from fastapi import APIRouter, Depends, Path, Query, Response
 
 from api.http import uploads
 from api.http.auth import Caller, StoreOf, require_key
-from api.http.openapi import CALLING, DELETING_CODE, HOLDING, UPLOADING, refusals, uploading
-from service.wire.code import DIGEST, CodeView, Package
+from api.http.openapi import DELETING_CODE, HOLDING, LISTING_CODE, UPLOADING, refusals, uploading
+from service.control.code import MAX_PAGE
+from service.wire.code import DIGEST, CodePage, CodeView, Package
 
 router = APIRouter(prefix="/v1/code", tags=["code"], dependencies=[Depends(require_key)])
 
@@ -30,10 +31,15 @@ def create_code(
     return made
 
 
-@router.get("", operation_id="listCode", responses=refusals(*CALLING))
-def list_code(store: StoreOf, caller: Caller) -> tuple[CodeView, ...]:
+@router.get("", operation_id="listCode", responses=refusals(*LISTING_CODE))
+def list_code(
+    store: StoreOf,
+    caller: Caller,
+    limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 50,
+    cursor: Annotated[str | None, Query(max_length=1000, description="`next_cursor` of the page before")] = None,
+) -> CodePage:
     """Return the packages that the caller sees, newest first."""
-    return store.code.list(by=caller)
+    return store.code.list(by=caller, limit=limit, cursor=cursor)
 
 
 @router.get("/{code}", operation_id="getCode", responses=refusals(*HOLDING))
