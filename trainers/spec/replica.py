@@ -17,7 +17,6 @@ from trainers.spec.exchange import UpdateConfig
 from trainers.spec.link import LinkConfig, MeasureLink
 from trainers.spec.partition import IidPartition, PartitionConfig
 from trainers.spec.ranges import Config, Conflict, Range
-from trainers.spec.two_way import DriftingConfig
 from trainers.spec.workloads import WorkloadConfig
 
 #: Neighbouring workers that share a node, at least 1; `auto`: those that are found on one machine.
@@ -55,7 +54,7 @@ class ReplicaConfig(Config):
     def apart_under(self) -> tuple[str, ...]:
         """The choices that leave workers with parameters of their own: kinds of `sync` or `exchange`, options."""
         policies = () if isinstance(self.sync, EveryStepConfig) else (self.sync.kind,)
-        drifting = (self.exchange.kind,) if isinstance(self.exchange, DriftingConfig) else ()
+        drifting = (self.exchange.kind,) if self.exchange.drifts else ()
         return (*policies, *drifting, *(option.name for option in self.menu if option.kind == LOCAL))
 
     def num_alone(self, num_workers: int) -> int:

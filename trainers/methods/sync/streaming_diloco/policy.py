@@ -107,8 +107,8 @@ class StreamingDiLoCo(Local):
         background: BackgroundThread[Arrived],
         gradients: Exchange,
     ) -> None:
-        super().__init__(config, iterate, gradients=gradients, exchange=gradients)
-        self._period, self._overlap_steps = config.interval, config.overlap_steps
+        super().__init__(config.interval, iterate, gradients=gradients, exchange=gradients)
+        self._overlap_steps = config.overlap_steps
         self._merge, self._mix = config.merge, config.mix
         self.agrees = config.fragments == 1 and not config.overlap_steps and config.merge != "mix"
         self._fragments, self._background = fragments, background
