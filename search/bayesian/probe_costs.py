@@ -79,13 +79,18 @@ def probe_amounts(setup: SearchSetup, stage: Stage) -> Amounts:
     if not stage.has_incumbent:
         share = spending.scale(search_cap(setup), 1 - KEPT_PART[config.revisit])
         left = spending.subtract(share, spending.amounts(budget, stage.search_coarse))
-        return spending.scale(left, 1 / (max(setup.wide_probes, FINALISTS) + (not setup.is_of_rate_alone)))
+        return spending.scale(left, 1 / most_finalists(setup))
     shares = setup.shares(stage.index)
     part = shares[0] / sum(shares)
     of_commit = spending.scale(spending.remaining(budget, stage.opened), part * config.probe_fraction)
     free = room(setup, stage.search_before, stage.opened)
     of_room = part if config.revisit == "stages" else EVENT_PART
     return spending.least(of_commit, spending.scale(free, of_room / config.probes))
+
+
+def most_finalists(setup: SearchSetup) -> int:
+    """Return the finalists among whom a wide search shares what it may spend, with one that extends their range."""
+    return max(setup.wide_probes, FINALISTS) + (not setup.is_of_rate_alone)
 
 
 def most_amounts(setup: SearchSetup, stage: Stage) -> Amounts:
@@ -134,7 +139,7 @@ def steps_to_see_average(setup: SearchSetup, stage: Stage, costs: StepCosts, val
     left = room(setup, stage.search_before, stage.opened)
     left = spending.subtract(left, spending.amounts(setup.budget, stage.search_coarse))
     cost = steps_cost(setup, costs.likely(values))
-    wanted = setup.config.probes if stage.has_incumbent else setup.wide_probes
+    wanted = setup.config.probes if stage.has_incumbent else most_finalists(setup)
     number = min(wanted, math.floor(spending.num_steps(left, cost) / shortest)) if any(cost.values()) else wanted
     return period + 1 if spending.fits(spending.scale(cost, number * (period + 1)), left) else shortest
 
