@@ -195,6 +195,8 @@ class SearchSpace(Value):
     guess: Values  # the user's values, and where each axis opens: the first stage's incumbent
     axes: tuple[AnyAxis, ...] = ()
     level_name: str = "level"  # what the exchange calls its level: density, threshold
+    period: int = Field(1, ge=1)  # steps from one average of workers that train apart to the next; 1: all step alike
+    periods: tuple[tuple[str, int], ...] = ()  # the same of each exchange that competes and has one
     dense_bytes: int | None = None  # sent per step by one worker without compression; None: the link has no say
     exchanges: tuple[OptionCost, ...] = ()  # all that may compete, where those that do follow the link
     link: Link | None = None  # as it was found before the first step; None: it is not measured
@@ -237,6 +239,17 @@ class SearchSpace(Value):
     def options(self) -> tuple[str, ...]:
         """The exchanges that compete, from dense to sparse; none unless several do."""
         return next((axis.options for axis in self.axes if isinstance(axis, OptionAxis)), ())
+
+    def period_of(self, values: Values) -> int:
+        """Return the steps from one average to the next with `values`; 1: workers never train apart."""
+        return values.period or dict(self.periods).get(values.option or "", self.period)
+
+    @property
+    def longest_period(self) -> int:
+        """The steps from one average to the next, with whatever value that may be tried has the most."""
+        searched = self.axis("period")
+        of_options = [number for option, number in self.periods if option in (*self.options, self.guess.option)]
+        return max(self.period, *of_options, 1 if searched is None else int(searched.high))
 
     def axis(self, name: str) -> Axis | None:
         """Return the axis of that name, or None if it is not searched."""

@@ -40,7 +40,6 @@ from trainers.snapshot import Buffers, State, Steps, Tensors, load_scalars, scal
 from trainers.spec.exchange import ExchangeBase, UpdateConfig
 from trainers.spec.replica import MAX_THREADS, ReplicaConfig
 from trainers.spec.sync import SyncBase
-from trainers.spec.two_way import DriftingConfig
 from trainers.spec.workloads import OwnWorkload
 
 #: A part of a job, as its configuration or as its fields.
@@ -99,8 +98,10 @@ def attach(
         )
     if ddp is not None and ddp.process_group.size() != num_workers:
         raise ValueError(f"`model` must be one of all {num_workers} ranks, got one of {ddp.process_group.size()}")
-    if trains_apart and scale is not None:
-        raise ValueError(f"`scale` must be left out with `{config.sync.kind}`: one rank alone would skip a step")
+    steps_alone = trains_apart or (isinstance(config.exchange, UpdateConfig) and config.exchange.drifts)
+    if steps_alone and scale is not None:
+        kind = config.sync.kind if trains_apart else config.exchange.kind
+        raise ValueError(f"`scale` must be left out with `{kind}`: one rank alone would skip a step")
     if trains_apart and callable(getattr(optimizer, "eval", None)):
         raise ValueError(
             f"`optimizer` must train what it evaluates where ranks meet, got {type(optimizer).__name__}, whose second "
@@ -270,8 +271,7 @@ class Attached:
         """Give all ranks the mean of their parameters, if these differ; collective."""
         self._sync.settle()
         if self._sync.is_apart:
-            drifts = isinstance(self.config.exchange, DriftingConfig)
-            copies = self.node_links.copies if drifts else self.node_links.topology.num_workers
+            copies = self.node_links.copies if self.config.exchange.drifts else self.node_links.topology.num_workers
             torch._foreach_copy_(self._parameters, self.node_links.average(self._parameters, "state", over=copies))
 
     @contextmanager

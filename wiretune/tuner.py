@@ -129,6 +129,7 @@ def space_of(config: ReplicaConfig, kind: str, guess: float) -> SearchSpace:
         optimizer="from_exchange" if config.optimizer.kind == "from_exchange" else kind,
         guess=Values(learning_rate=guess, level=None if isinstance(level, tuple) else level),
         level_name=config.exchange.level_name,
+        period=config.period,
         axes=tuple(Axis(name=each.name, low=each.low, high=each.high) for each in config.ranges()),
     )
 

@@ -50,6 +50,11 @@ class StepCosts:
             return None
         return min(known, key=lambda each: distance(each[0], values, COSTLY))[1]
 
+    def likely(self, values: Values) -> Amounts | None:
+        """Return the cost of a step with `values`, or another exchange's where theirs is new; None: none is known."""
+        others = (cost for _, cost in self._known.values())
+        return self.of(values) or next(others, None)
+
 
 def search_cap(setup: SearchSetup) -> Amounts:
     """Return what all probes of a run may spend together."""
@@ -74,13 +79,18 @@ def probe_amounts(setup: SearchSetup, stage: Stage) -> Amounts:
     if not stage.has_incumbent:
         share = spending.scale(search_cap(setup), 1 - KEPT_PART[config.revisit])
         left = spending.subtract(share, spending.amounts(budget, stage.search_coarse))
-        return spending.scale(left, 1 / (max(setup.wide_probes, FINALISTS) + (not setup.is_of_rate_alone)))
+        return spending.scale(left, 1 / most_finalists(setup))
     shares = setup.shares(stage.index)
     part = shares[0] / sum(shares)
     of_commit = spending.scale(spending.remaining(budget, stage.opened), part * config.probe_fraction)
     free = room(setup, stage.search_before, stage.opened)
     of_room = part if config.revisit == "stages" else EVENT_PART
     return spending.least(of_commit, spending.scale(free, of_room / config.probes))
+
+
+def most_finalists(setup: SearchSetup) -> int:
+    """Return the finalists among whom a wide search shares what it may spend, with one that extends their range."""
+    return max(setup.wide_probes, FINALISTS) + (not setup.is_of_rate_alone)
 
 
 def most_amounts(setup: SearchSetup, stage: Stage) -> Amounts:
@@ -95,22 +105,43 @@ def probe_allowance(
 ) -> Allowance | None:
     """Return what a probe of the `proposal` may spend, or None if that is too much.
 
-    A probe that tells decades apart has a length of its own. Any other is at least `min_probe_steps` long; what still
-    runs is reserved. A later stage opens only if its control and one rival fit: alone, a control decides nothing.
+    A probe that tells decades apart has a length of its own. Any other is at least `min_probe_steps` long, and where
+    the cap has room it sees an average; what still runs is reserved. A later stage opens only if its control and one
+    rival fit: alone, a control decides nothing.
     """
     if proposal.origin == "wide":
         num_steps = setup.config.coarse_probe_steps
         has_room = spending.fits(coarse_cost(setup, stage, 1 + len(stage.pending)), room(setup, search, spent))
         return Allowance(steps=num_steps, min_steps=num_steps) if has_room else None
-    cost = costs.of(proposal.values)
-    wanted, shortest = probe_amounts(setup, stage), shortest_probe(setup, cost)
-    needed = spending.most(wanted, shortest)
+    wanted, left, cost = probe_amounts(setup, stage), room(setup, search, spent), costs.of(proposal.values)
     is_opening = stage.has_incumbent and not stage.candidates
     num_reserved = len(stage.pending) + (MIN_PROBES if is_opening else 1)
-    has_room = spending.fits(spending.scale(needed, num_reserved), room(setup, search, spent))
-    if not has_room or not spending.fits(shortest, most_amounts(setup, stage)):
-        return None
-    return spending.allowance(wanted, min_steps=setup.config.min_probe_steps)
+    for num_steps in (steps_to_see_average(setup, stage, costs, proposal.values), setup.config.min_probe_steps):
+        shortest = shortest_probe(setup, cost, num_steps)
+        has_room = spending.fits(spending.scale(spending.most(wanted, shortest), num_reserved), left)
+        if has_room and spending.fits(shortest, most_amounts(setup, stage)):
+            return spending.allowance(wanted, min_steps=num_steps)
+    return None
+
+
+def steps_to_see_average(setup: SearchSetup, stage: Stage, costs: StepCosts, values: Values) -> int:
+    """Return the fewest steps of a probe of `stage`: the loss of the last one is after an average, if there are any.
+
+    It is the same for all of them, since they are compared at equal cost; but what may cost more than all others is not
+    drawn out for their sake before its first step has told. Without room for as many probes as of `min_probe_steps`,
+    it is that.
+    """
+    is_known = costs.of(values) is not None or [*spending.caps(setup.budget)] == ["steps"]
+    period = setup.space.longest_period if is_known else setup.space.period_of(values)
+    shortest = setup.config.min_probe_steps
+    if period == 1 or period < shortest:
+        return shortest
+    left = room(setup, stage.search_before, stage.opened)
+    left = spending.subtract(left, spending.amounts(setup.budget, stage.search_coarse))
+    cost = steps_cost(setup, costs.likely(values))
+    wanted = setup.config.probes if stage.has_incumbent else most_finalists(setup)
+    number = min(wanted, math.floor(spending.num_steps(left, cost) / shortest)) if any(cost.values()) else wanted
+    return period + 1 if spending.fits(spending.scale(cost, number * (period + 1)), left) else shortest
 
 
 def steps_cost(setup: SearchSetup, step_cost: Amounts | None) -> Amounts:
@@ -119,9 +150,9 @@ def steps_cost(setup: SearchSetup, step_cost: Amounts | None) -> Amounts:
     return known | ({"steps": 1.0} if "steps" in known else {})
 
 
-def shortest_probe(setup: SearchSetup, step_cost: Amounts | None) -> Amounts:
-    """Return what `min_probe_steps` cost, in units that are known."""
-    return spending.scale(steps_cost(setup, step_cost), setup.config.min_probe_steps)
+def shortest_probe(setup: SearchSetup, step_cost: Amounts | None, num_steps: int | None = None) -> Amounts:
+    """Return what `num_steps` cost, or `min_probe_steps`, in units that are known."""
+    return spending.scale(steps_cost(setup, step_cost), num_steps or setup.config.min_probe_steps)
 
 
 def is_too_slow(setup: SearchSetup, stage: Stage, reading: Reading) -> bool:
@@ -190,14 +221,17 @@ def too_expensive(setup: SearchSetup, stage: Stage, costs: StepCosts, proposal: 
     if not over:
         reason = "what is left of the search's share is too little"
         return Refusal(values=values, origin=origin, kind="no_room", reason=reason)
-    return Refusal(values=values, origin=origin, kind="too_slow", reason=_words(setup, over, shortest, most))
+    return Refusal(
+        values=values, origin=origin, kind="too_slow", reason=_words(setup.config.min_probe_steps, over, shortest, most)
+    )
 
 
 def too_slow(setup: SearchSetup, stage: Stage, candidate: Candidate, reading: Reading) -> Refusal:
     """Refuse a candidate whose first steps showed that a probe of it costs too much."""
-    shortest = shortest_probe(setup, spending.step_cost(setup.budget, reading))
+    least = candidate.allowance.min_steps
+    shortest = shortest_probe(setup, spending.step_cost(setup.budget, reading), least)
     most = most_amounts(setup, stage)
-    reason = _words(setup, _over(shortest, most), shortest, most)
+    reason = _words(least, _over(shortest, most), shortest, most)
     return Refusal(values=candidate.values, origin=candidate.origin, kind="too_slow", reason=reason)
 
 
@@ -206,6 +240,5 @@ def _over(shortest: Amounts, most: Amounts) -> str:
     return next((unit for unit, quantity in shortest.items() if quantity > most[unit]), "")
 
 
-def _words(setup: SearchSetup, unit: str, shortest: Amounts, most: Amounts) -> str:
-    steps = setup.config.min_probe_steps
+def _words(steps: int, unit: str, shortest: Amounts, most: Amounts) -> str:
     return f"{steps} steps take {shortest[unit]:.3g} {unit}, a probe may take {most[unit]:.3g}"

@@ -84,6 +84,7 @@ def remarks(setup: SearchSetup, stage: Stage, chosen: Values, fit: Fit | None) -
     if setup.space.optimizers and not stage.has_incumbent:
         yield _contest(setup, stage, chosen.optimizer or "")
         yield _left_out(setup)
+    yield _without_average(setup, stage)
     yield stage.note
     if setup.config.revisit != "stages" and stage.before and not stage.before.diverged:  # the note says what diverged
         yield " and ".join(_event(event, stage.before.signs) for event in stage.events)
@@ -92,6 +93,20 @@ def remarks(setup: SearchSetup, stage: Stage, chosen: Values, fit: Fit | None) -
         yield f"prior from {num_jobs} job{'s' * (num_jobs > 1)}{weight}"
     if fit:
         yield fit.surrogate.note
+
+
+def _without_average(setup: SearchSetup, stage: Stage) -> str:
+    """Return which probes ended before workers that train apart had averaged once, for which the cap had no room."""
+    periods = [
+        (setup.space.period_of(probe.candidate.values), probe.reading.num_steps)
+        for probe in stage.probes
+        if probe.candidate.origin != "wide" and not probe.reading.is_cut and not probe.reading.diverged
+    ]
+    short = [period for period, num_steps in periods if period > 1 and num_steps <= period]
+    if not short:
+        return ""
+    few = f"{len(short)} of {len(periods)} probes" if len(short) < len(periods) else "the probes"
+    return f"{few} saw no average: the cap on the search has no room for {max(short) + 1} steps each"
 
 
 def _tail(stage: Stage, index: int) -> str:

@@ -8,7 +8,7 @@ from search.space import Axis, Contender, SearchSpace
 from search.types import Values
 from service.cluster import exchange_probing
 from service.job.parts import TrialSpec
-from trainers.methods.exchange.auto.spec import AutoConfig
+from trainers.methods.exchange.auto.spec import LOCAL, AutoConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.levels.spec import StaticConfig
 from trainers.methods.optimizer.spec import contenders
@@ -84,6 +84,8 @@ def _stated_space(replica: ReplicaConfig) -> SearchSpace:
             optimizer=first.kind if others else None,
         ),
         level_name=exchange.level_name,
+        period=replica.period,
+        periods=tuple((each.name, int(each.level or 1)) for each in replica.menu if each.kind == LOCAL),
         axes=tuple(Axis.model_validate({"name": each.name, "low": each.low, "high": each.high}) for each in ranges),
     )
 

@@ -122,11 +122,8 @@ def _workers_that_cannot_be_away(trial: TrialSpec) -> Iterator[Conflict]:
     replica, workers, message = trial.replica, trial.workers, ""
     if workers.min is None:
         return
-    if not replica.sync.is_elastic:
-        message = (
-            f"under `sync: {{kind: {replica.sync.kind}}}` the workers cannot go on without one of them: leave out "
-            "`workers.min`, or give `sync: {kind: local_sgd}` or `{kind: diloco}`"
-        )
+    if conflict := replica.sync.absence_conflict():
+        message = conflict
     elif not replica.exchange.is_elastic:
         message = (
             f"what `{replica.exchange.kind}` keeps depends on the number of workers: leave out `workers.min`, or give "

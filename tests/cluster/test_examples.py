@@ -19,6 +19,7 @@ CHECKPOINT = {"every_seconds": 1e-9, "keep": 100}  # after every push
 RESUMABLE = Checkpointed | StageClosed | Searched
 NOT_BITS: Any = {
     "weights_url": True,
+    "last_weights_url": True,
     "bill": {
         **dict.fromkeys(("seconds_search", "seconds_training", "seconds_evaluation", "seconds_checkpoint"), True),
         "by_option": {"__all__": {"seconds"}},

@@ -141,3 +141,19 @@ def test_what_is_chosen_is_trained_with_reported_and_in_the_schedule(
     assert last.values == decided.values
     assert all(entry.values in [record.values for record in probes] for entry in promoted)
     assert group.told[-1].options == decided.values
+
+
+@pytest.mark.parametrize(
+    ("given", "longest"),
+    [
+        ({"sync": {"kind": "local_sgd", "period": 24}}, 24),
+        ({"sync": {"kind": "streaming_diloco", "period": 24}}, 24),
+        ({"sync": {"kind": "local_sgd", "period": [2, 24]}}, 24),
+        ({"exchange": {"kind": "auto", "options": ["none", "local_sgd 24"]}}, 24),
+        ({"exchange": {"kind": "none"}}, 1),
+    ],
+)
+def test_the_search_knows_after_how_many_steps_workers_average(given: Any, longest: int, group: Any) -> None:
+    spec = digits_trial(budget={"bytes": 10**9}, **{"exchange": {"kind": "none"}, "controller": {"kind": "bo"}} | given)
+
+    assert opening_space(spec, [group])[0].longest_period == longest

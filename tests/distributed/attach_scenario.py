@@ -33,6 +33,9 @@ KINDS: dict[str, dict[str, Any]] = {
     "vrl_sgd": {"sync": {"kind": "vrl_sgd", "period": 4}},
     "cocod_sgd": {"sync": {"kind": "cocod_sgd", "period": 4}},
     **{name: {"exchange": exchange} for name, exchange in DIRECTIONS.items()},
+    "local steps": {
+        "exchange": {"kind": "zero_one_adam", "freeze_steps": 2, "interval_steps": 2, "max_interval": 4},
+    },
 }
 #: What a controller searches, in which budget.
 TUNED: dict[str, dict[str, Any]] = {
@@ -55,6 +58,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "accordion": {"exchange": TOPK | {"levels": {"kind": "accordion", "critical": 0.5}}},
     "stl_sgd": {"sync": {"kind": "stl_sgd"}},
     "scale": {"sync": DILOCO, "scale": lambda: 1024.0},
+    "scale and local steps": {"exchange": {"kind": "zero_one_adam", "max_interval": 4}, "scale": lambda: 1024.0},
     "an unknown field": {"sync": {"kind": "diloco", "perod": 4}},
     "momentum": {"exchange": {"kind": "liec_sgd"}},
     "momentum and a direction": {"exchange": {"kind": "dion"}},

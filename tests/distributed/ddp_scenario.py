@@ -31,6 +31,7 @@ REFUSED: dict[str, tuple[dict[str, Any], torch.dtype]] = {
     ),
     "lr_corrected": ({"kind": "topk", "density": 0.05, "lr_corrected": True}, torch.float32),
     "liec_sgd": ({"kind": "liec_sgd"}, torch.float32),
+    "local steps": ({"kind": "zero_one_adam", "max_interval": 16}, torch.float32),
 }
 
 

@@ -32,6 +32,7 @@ from exchange_kinds import (
 )
 from fsdp_scenario import fsdp
 from level_scenarios import batches, batches_in_pairs, batches_on_nodes, levels, levels_in_pairs
+from local_steps_scenarios import local_steps, local_steps_in_pairs
 from lost_ranks import dead_rank, silent_rank
 from screen_scenarios import lost_replica, screened, screened_on_nodes, screened_pairs
 from streaming_scenarios import streaming, streaming_pairs
@@ -241,6 +242,8 @@ SCENARIOS = {
         two_way_on_nodes,
         two_way_replicas,
         drifting_replicas_on_nodes,
+        local_steps,
+        local_steps_in_pairs,
         updates,
         batches,
         batches_in_pairs,

@@ -123,6 +123,7 @@ MESSAGES = {
     "accordion": "`accordion` needs `epoch_steps`",
     "stl_sgd": "`sync` must leave rates and gradients to the loop, and `stl_sgd` sets its own",
     "scale": "`scale` must be left out with `diloco`",
+    "scale and local steps": "`scale` must be left out with `zero_one_adam`",
     "an unknown field": "perod",
     "schedule-free": "`optimizer` must train what it evaluates .*got SGDScheduleFree",
     "momentum": r"give `optimizer: \{kind: sgd, momentum: 0.0\}`",

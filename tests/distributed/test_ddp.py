@@ -53,6 +53,7 @@ def test_bfloat16_trains_like_float32_up_to_its_rounding(four_ranks: Reports, ki
         ("accordion", "`accordion` needs `follow_decay: false` and `epoch_steps`"),
         ("lr_corrected", "`lr_corrected` must be false"),
         ("liec_sgd", "follows the learning rate, .*give `doublesqueeze`"),
+        ("local steps", "by themselves under this `zero_one_adam`, .*give it to `attach`"),
     ],
 )
 def test_what_cannot_be_exchanged_is_refused(four_ranks: Reports, case: str, message: str):

@@ -20,6 +20,7 @@ from trainers.methods.exchange.sparse_loco.spec import SparseLoCoConfig
 from trainers.methods.optimizer.spec import AdamWConfig
 from trainers.methods.sync.diloco.spec import DiLoCoConfig
 from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
+from trainers.methods.sync.streaming_diloco.spec import StreamingDiLoCoConfig
 from trainers.segment import Segment, SegmentResult
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
@@ -34,6 +35,10 @@ CONFIG = ReplicaConfig(
     exchange=SparseLoCoConfig(),
     sync=DiLoCoConfig(period=4, outer_momentum=0.5),
     collective_timeout_s=20.0 * crowd(),
+)
+#: Two fragments, of which one is averaged every two steps.
+STREAMED = CONFIG.model_copy(
+    update={"sync": StreamingDiLoCoConfig(period=4, fragments=2, overlap_steps=0, outer_momentum=0.5)}
 )
 #: Neither ends where the workers meet.
 SEGMENTS = [
@@ -94,8 +99,8 @@ def _results(group: Group) -> list[Any]:
 
 @pytest.mark.parametrize(
     "config",
-    [CONFIG, CONFIG.model_copy(update={"sync": LocalSgdConfig(period=3), "exchange": NoneConfig()})],
-    ids=["diloco by sparse_loco", "local_sgd"],
+    [CONFIG, CONFIG.model_copy(update={"sync": LocalSgdConfig(period=3), "exchange": NoneConfig()}), STREAMED],
+    ids=["diloco by sparse_loco", "local_sgd", "streaming_diloco"],
 )
 def test_workers_that_all_stay_train_as_those_that_may_not_leave_bit_for_bit(config: ReplicaConfig):
     with ProcessGroup(config, 3, device="cpu") as plain:
@@ -154,6 +159,58 @@ def test_a_worker_killed_in_a_meeting_leaves_the_others_where_one_without_it_doe
         assert run.group.recovery.absences == in_meeting.group.recovery.absences == {1: 1}
         anchors = [*_anchors(run.group, tmp_path / "early"), *_anchors(in_meeting.group, tmp_path / "in meeting")]
     assert all(torch.equal(anchors[0], each) for each in anchors)
+
+
+@pytest.fixture(scope="module")
+def streamed() -> Iterator[Run]:
+    run = Run(ProcessGroup(STREAMED, 3, device="cpu"))
+    with run.group:
+        yield run
+
+
+def _shards(group: Group, folder: Path, name: str) -> list[list[torch.Tensor]]:
+    """Return what each rank has of both fragments as `name`."""
+    group.save(f"file://{folder}")
+    shards = [load_file(path) for path in sorted(folder.glob("rank-*"))]
+    return [[shard[f"sync.{fragment}.{name}"] for fragment in range(2)] for shard in shards]
+
+
+def test_a_worker_comes_back_between_two_fragments_with_their_anchors_and_velocities_and_nothing_unsent(
+    streamed: Run, tmp_path: Path
+):
+    streamed.train(8)
+    before = [*streamed.workers.pids]
+    streamed.signal(2, signal.SIGKILL)
+    step = streamed.train(2).first_step  # a fragment's average
+    assert streamed.group.absent == [2]
+    while streamed.group.absent:
+        step = streamed.train(2).first_step
+
+    for name in ("anchor", "velocity"):
+        first, *others = _shards(streamed.group, tmp_path / name, name)
+        assert all(torch.equal(*pair) for each in others for pair in zip(first, each, strict=True))
+    unsent = _shards(streamed.group, tmp_path / "unsent", "exchange.residual")
+    # the one that is back has taken part in one average since, and does not hold what its donor has not sent
+    assert [[bool(each.any()) for each in rank].count(True) for rank in unsent] == [2, 2, 1]
+    assert streamed.workers.pids[:2] == before[:2] and streamed.group.recovery.repairs == 1
+    assert streamed.train(2).first_step == step + 2
+
+
+def test_a_worker_killed_in_a_fragments_average_leaves_the_others_where_one_without_it_does(
+    streamed: Run, tmp_path: Path
+):
+    streamed.group.call("reset")
+    streamed.group.recovery = Recovery()
+    in_meeting = Run(KilledInMeeting(STREAMED, 3, device="cpu"))
+
+    streamed.signal(1, signal.SIGKILL)
+
+    with in_meeting.group:
+        assert streamed.train(2).losses[1] == in_meeting.train(2).losses[1]
+        assert streamed.group.recovery.absences == in_meeting.group.recovery.absences == {1: 1}
+        early = _shards(streamed.group, tmp_path / "early", "anchor")
+        late = _shards(in_meeting.group, tmp_path / "in meeting", "anchor")
+    assert all(torch.equal(*pair) for rank in (*early, *late) for pair in zip(early[0], rank, strict=True))
 
 
 def test_a_stopped_worker_is_late_and_comes_back_without_a_restart(run: Run, monkeypatch: pytest.MonkeyPatch):

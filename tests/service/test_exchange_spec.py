@@ -60,6 +60,8 @@ OUTSIDE: list[tuple[Fields, str, str]] = [
     ({"kind": "dion", "rank_fraction": [0.0, 0.5]}, "rank_fraction/0", "greater than 0"),
     ({"kind": "dion", "momentum": 1.0}, "momentum", "less than 1"),
     ({"kind": "zero_one_adam", "refreshes": 0}, "refreshes", "greater than or equal to 1"),
+    ({"kind": "zero_one_adam", "max_interval": 0}, "max_interval", "greater than or equal to 1"),
+    ({"kind": "zero_one_adam", "interval_steps": 0}, "interval_steps", "greater than or equal to 1"),
     ({"kind": "onebit_adam", "freeze_steps": 0}, "freeze_steps", "greater than or equal to 1"),
     ({"kind": "none", "overlap": "perhaps"}, "overlap", "valid boolean"),
     ({"kind": "none", "density": 0.1}, "density", "`exchange.kind: none` has no `density`"),

@@ -110,6 +110,7 @@ def accepted(changes: dict[str, Any]) -> JobSpec:
         ({"workers": {"pace": "own"}}, "/workers/pace", "own", "needs `min`"),
         ({"workers": {"min": 1}}, "/workers/min", 1, "every_step"),
         ({"workers": {"min": 1}, "sync": DILOCO, "exchange": {"kind": "powersgd"}}, "/workers/min", 1, "sparse_loco"),
+        ({"workers": {"min": 1}, "sync": {"kind": "streaming_diloco"}}, "/workers/min", 1, "give `overlap_steps: 0`"),
         ({"workers": {"min": 1, "per_node": 2}, "sync": DILOCO}, "/workers/min", 1, "each is a node"),
         ({"workers": {"min": 1}, "sync": DILOCO, "lanes": {"count": 2}}, "/workers/min", 1, "leave out `lanes`"),
         ({"workers": {"per_node": "all"}}, "/workers/per_node", "all", "available: auto"),

@@ -15,7 +15,8 @@ from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.dist_ef_sgd.spec import DistEfSgdConfig
 from trainers.methods.exchange.doublesqueeze.spec import DoubleSqueezeConfig
 from trainers.methods.exchange.liec_sgd.spec import LiecSgdConfig
-from trainers.methods.optimizer.spec import LarsConfig, ScheduleFreeSgdConfig, SgdConfig
+from trainers.methods.exchange.zero_one_adam.spec import ZeroOneAdamConfig
+from trainers.methods.optimizer.spec import FromExchangeConfig, LarsConfig, ScheduleFreeSgdConfig, SgdConfig
 from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
 from trainers.segment import Segment
 from trainers.traffic import collectives, cost, sizes
@@ -212,6 +213,13 @@ def test_workers_of_drifting_exchanges_have_parameters_of_their_own(make_config)
     ]
 
     assert apart == [("liec_sgd",), ("cser",), ("local_sgd",), ()]
+
+
+@pytest.mark.parametrize(("max_interval", "apart"), [(1, ()), (2, ("zero_one_adam",))])
+def test_workers_of_zero_one_adam_are_apart_only_where_they_leave_out_exchanges(make_config, max_interval, apart):
+    exchange = ZeroOneAdamConfig(max_interval=max_interval)
+
+    assert make_config(optimizer=FromExchangeConfig(), exchange=exchange).apart_under == apart
 
 
 def test_the_state_of_a_drifting_exchange_is_each_ranks_own(make_config):

@@ -10,7 +10,9 @@ import wiretune
 from search.config import BoConfig, Budget, FixedConfig
 from trainers.attach import attach
 from trainers.methods.exchange.demo.spec import DemoConfig
-from trainers.methods.optimizer.spec import FromExchangeConfig
+from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.methods.optimizer.spec import FromExchangeConfig, OwnOptimizerConfig
+from trainers.methods.sync.diloco.spec import DiLoCoConfig
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import OwnWorkload
 from wiretune.tuner import space_of
@@ -116,6 +118,15 @@ def test_the_rate_of_a_direction_is_searched_as_a_job_would():
     config = ReplicaConfig(workload=OwnWorkload(factory="script:model"), exchange=exchange, optimizer=optimizer)
 
     assert space_of(config, "sgd", 0.1).optimizer == "from_exchange"
+
+
+def test_the_search_knows_after_how_many_steps_ranks_meet():
+    sync, optimizer = DiLoCoConfig(period=30), OwnOptimizerConfig()
+    config = ReplicaConfig(
+        workload=OwnWorkload(factory="script:model"), exchange=NoneConfig(), optimizer=optimizer, sync=sync
+    )
+
+    assert space_of(config, "sgd", 0.1).longest_period == 30
 
 
 def test_the_first_cap_that_is_reached_ends_the_run():

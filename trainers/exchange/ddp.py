@@ -88,6 +88,10 @@ def check_config(config: ExchangeConfig) -> None:
         raise ValueError("`accordion` needs `follow_decay: false` and `epoch_steps`: rates and epochs are unknown here")
     if isinstance(config, TwoWayConfig) and config.follows_rate:
         raise ValueError(f"`{config.kind}` follows the learning rate, which nothing says here: give `doublesqueeze`")
+    if config.drifts:
+        raise ValueError(
+            f"workers step by themselves under this `{config.kind}`, and meet nowhere here: give it to `attach`"
+        )
 
 
 def check_types(parameters: Sequence[Parameter], types: Sequence[torch.dtype] = TYPES) -> None:

@@ -11,7 +11,7 @@ from trainers.snapshot import Kept
 class Exchange(Protocol):
     """Replaces the local gradient in the buffer by the mean over the ranks.
 
-    Of kinds whose ranks drift apart (`trainers.spec.two_way.DriftingConfig`), by what this rank is to step by. Of those
+    Of kinds whose ranks drift apart (`ExchangeBase.drifts`), by what this rank is to step by. Of those
     that make the update (`trainers.spec.exchange.UpdateConfig`), by the direction that all step by.
     """
 

@@ -77,6 +77,11 @@ class ExchangeBase(Config):
         return "static"
 
     @property
+    def drifts(self) -> bool:
+        """Return whether workers step by themselves too, so that their parameters differ, as its `policy` sees to."""
+        return False
+
+    @property
     def reads_clock(self) -> bool:
         """Return whether what is sent follows from how long a link took that nobody states."""
         return False

@@ -17,7 +17,7 @@ from trainers.spec.exchange import UpdateConfig
 from trainers.spec.link import LinkConfig, MeasureLink
 from trainers.spec.partition import IidPartition, PartitionConfig
 from trainers.spec.ranges import Config, Conflict, Range
-from trainers.spec.two_way import DriftingConfig
+from trainers.spec.sync import LocalUpdatesConfig
 from trainers.spec.workloads import WorkloadConfig
 
 #: Neighbouring workers that share a node, at least 1; `auto`: those that are found on one machine.
@@ -55,8 +55,14 @@ class ReplicaConfig(Config):
     def apart_under(self) -> tuple[str, ...]:
         """The choices that leave workers with parameters of their own: kinds of `sync` or `exchange`, options."""
         policies = () if isinstance(self.sync, EveryStepConfig) else (self.sync.kind,)
-        drifting = (self.exchange.kind,) if isinstance(self.exchange, DriftingConfig) else ()
+        drifting = (self.exchange.kind,) if self.exchange.drifts else ()
         return (*policies, *drifting, *(option.name for option in self.menu if option.kind == LOCAL))
+
+    @property
+    def period(self) -> int:
+        """The steps from one average of workers that train apart to the next; 1: there is none, or it is searched."""
+        stated = self.sync.period if isinstance(self.sync, LocalUpdatesConfig) else 1
+        return 1 if isinstance(stated, tuple) else stated
 
     def num_alone(self, num_workers: int) -> int:
         """Return how many values `num_workers` workers can try at a time, each by one that exchanges nothing.

@@ -23,8 +23,6 @@ class SyncBase(Config):
     """A policy that keeps the workers' parameters together."""
 
     payload: ClassVar[Payload] = "parameters"
-    #: Whether workers may leave and come back between two averages, as their anchor is all that they need to agree on.
-    is_elastic: ClassVar[bool] = False
 
     kind: str
 
@@ -32,6 +30,16 @@ class SyncBase(Config):
     def overlapped(self) -> float:
         """The share of the steps that workers take while an average is under way."""
         return 0.0
+
+    def absence_conflict(self) -> str | None:
+        """Return why workers cannot leave and come back between two averages, and what to give; None: they can.
+
+        They can where nothing but what all of them took over from the last average has to be agreed on.
+        """
+        return (
+            f"under `sync: {{kind: {self.kind}}}` the workers cannot go on without one of them: leave out "
+            "`workers.min`, or give `sync: {kind: local_sgd}` or `{kind: diloco}`"
+        )
 
     def conflict(self, exchange: ExchangeBase, optimizer: str) -> str | None:
         """Return why this does not go with `exchange`, or with an optimizer of this kind; None: it does."""
@@ -89,8 +97,6 @@ class LocalUpdatesConfig(SyncBase):
 class CompressedUpdatesConfig(LocalUpdatesConfig):
     """The base of policies that send differences of parameters, by any exchange that loses none of them for good."""
 
-    is_elastic: ClassVar[bool] = True
-
     max_z: float | None = Field(
         None,
         gt=0,
@@ -102,6 +108,9 @@ class CompressedUpdatesConfig(LocalUpdatesConfig):
         False, description="keep where a round began, and an outer velocity, in host memory, where a GPU's is short"
     )
     warmup_averages: int = Field(10, ge=2, description="the first averages, of which `max_z` leaves nobody finite out")
+
+    def absence_conflict(self) -> str | None:
+        return None
 
     def exchange_conflict(self, exchange: ExchangeBase) -> str | None:
         if exchange.level_policy == "static":

@@ -56,6 +56,10 @@ class DriftingConfig(TwoWayConfig):
 
     period: Period
 
+    @property
+    def drifts(self) -> bool:
+        return True
+
     def meeting_traffic(self, shapes: Shapes, *, num_workers: int, num_iterates: int = 1) -> Traffic:
         """Return the traffic of a step in which workers meet.
 

@@ -285,7 +285,7 @@ def _in_a_row(rounds: Sequence[SegmentResult]) -> SegmentResult:
         | {
             "first_step": rounds[0].first_step,
             "bytes_dense": sum(each.bytes_dense for each in rounds),
-            "density": statistics.mean(densities) if densities else None,
+            "density": math.fsum(densities) / len(densities) if densities else None,  # as `mean_density` has it
             "saved_bytes": rounds[0].saved_bytes,
         }
     )

@@ -33,7 +33,7 @@ from trainers.methods.sync.policy import Parts, Update
 from trainers.segment import Evaluation, Purpose, Segment, SegmentResult
 from trainers.snapshot import Buffers, RandomState, State, Steps, Tensors
 from trainers.spec.replica import ReplicaConfig
-from trainers.spec.two_way import DriftingConfig, group_conflict
+from trainers.spec.two_way import group_conflict
 from trainers.traffic import collectives
 from trainers.training import checkpoint, feed, model, transfer
 from trainers.training.alignment import Alignment
@@ -494,8 +494,7 @@ class Replica:
         if not self._sync.is_apart:
             return parameters
         # Ranks train apart under local updates, and nodes under an exchange that lets them drift.
-        drift = isinstance(self.config.exchange, DriftingConfig)
-        copies = self._node_links.copies if drift else len(self._present)
+        copies = self._node_links.copies if self.config.exchange.drifts else len(self._present)
         means = self._node_links.average(list(parameters.values()), "state", over=copies)
         return dict(zip(parameters, means, strict=True))
 

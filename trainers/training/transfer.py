@@ -11,6 +11,8 @@ from trainers.snapshot import Image, State
 
 #: The parts that stay a rank's own: what it has not sent yet, and what it draws from.
 OWN = ("exchange", "random")
+#: The same inside of a policy that has several exchanges, of which each is named so.
+OWN_OF_POLICY = ".exchange."
 
 
 def give(state: State, connection: Connection, to: int, *, without: str) -> None:
@@ -36,9 +38,13 @@ def take(state: State, connection: Connection, source: int) -> None:
 
 def _without_own(image: Image) -> Image:
     return Image(
-        {name: tensor for name, tensor in image.tensors.items() if name.partition(".")[0] not in OWN},
+        {name: tensor for name, tensor in image.tensors.items() if not _is_own(*name.split(".", 1))},
         {part: scalars for part, scalars in image.scalars.items() if part not in OWN},
     )
+
+
+def _is_own(part: str, name: str) -> bool:
+    return part in OWN or (part == "sync" and OWN_OF_POLICY in name)
 
 
 def _described(image: Image) -> dict[str, Any]:

@@ -80,6 +80,11 @@ class Optimizer:
                 group["lr"] *= factors.get(group["params"][0], 1.0)
         return learning_rate * ramp
 
+    def rates(self) -> list[tuple[float, float]]:
+        """Return the learning rate and the weight decay in force, of each of the `parameters`."""
+        of_each = {each: (group["lr"], group["weight_decay"]) for group in self._groups for each in group["params"]}
+        return [of_each[each] for each in self.parameters.values()]
+
     def set_options(self, segment: Segment) -> None:
         """Use the segment's momentum, weight decay and nesterov from the next step on, where it has them.
 

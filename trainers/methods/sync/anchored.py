@@ -15,6 +15,7 @@ from trainers.methods.sync.averaging import Iterate, Meeting
 from trainers.methods.sync.local import Local
 from trainers.methods.sync.policy import Update
 from trainers.methods.sync.screen import weighted
+from trainers.spec.ranges import first
 from trainers.spec.sync import CompressedUpdatesConfig
 
 
@@ -24,7 +25,7 @@ class Anchored(Local):
     def __init__(
         self, config: CompressedUpdatesConfig, iterate: Iterate, meeting: Meeting, *, gradients: Exchange
     ) -> None:
-        super().__init__(config, iterate, gradients=gradients, exchange=meeting.exchange)
+        super().__init__(first(config.period), iterate, gradients=gradients, exchange=meeting.exchange)
         self._meeting = meeting
         self._anchor = iterate.read().cpu() if config.offload else iterate.read()
         self._screen = screen.build(config, meeting.node_links)

@@ -14,6 +14,7 @@ from trainers.methods.sync.averaging import Iterate
 from trainers.methods.sync.background_thread import BackgroundThread
 from trainers.methods.sync.local import Local
 from trainers.methods.sync.policy import Update
+from trainers.spec.ranges import first
 from trainers.spec.sync import DelayedAverageConfig
 
 
@@ -50,7 +51,7 @@ class DelayedAverage(Local):
     def __init__(
         self, config: DelayedAverageConfig, iterate: Iterate, background: Background, *, gradients: Exchange
     ) -> None:
-        super().__init__(config, iterate, gradients=gradients, exchange=gradients)
+        super().__init__(first(config.period), iterate, gradients=gradients, exchange=gradients)
         self._background, self._average = background, iterate.read()
 
     def _meet(self, outcome: Exchanged, update: Update) -> Exchanged:

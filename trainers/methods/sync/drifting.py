@@ -21,7 +21,7 @@ class Drifting(Local):
     agrees = False
 
     def __init__(self, config: DriftingConfig, iterate: Iterate, *, exchange: Exchange) -> None:
-        super().__init__(config, iterate, gradients=exchange, exchange=exchange)
+        super().__init__(config.period, iterate, gradients=exchange, exchange=exchange)
 
     def _meet(self, outcome: Exchanged, update: Update) -> Exchanged:
         return outcome

@@ -11,9 +11,6 @@ from trainers.exchange.step_result import Exchanged
 from trainers.methods.sync.averaging import Iterate
 from trainers.methods.sync.policy import Parts, PolicyBase, Update
 from trainers.snapshot import Stateless
-from trainers.spec.ranges import first
-from trainers.spec.sync import LocalUpdatesConfig
-from trainers.spec.two_way import DriftingConfig
 
 
 class Alone(Stateless):
@@ -41,10 +38,8 @@ class Local(PolicyBase, ABC):
     #: Whether parameters are equal on all ranks right after they have met.
     agrees = True
 
-    def __init__(
-        self, config: LocalUpdatesConfig | DriftingConfig, iterate: Iterate, *, gradients: Exchange, exchange: Exchange
-    ) -> None:
-        self._period, self._iterate = first(config.period), iterate
+    def __init__(self, period: int, iterate: Iterate, *, gradients: Exchange, exchange: Exchange) -> None:
+        self._period, self._iterate = period, iterate
         self.gradients, self.exchange = gradients, exchange
         self._since = 0  # steps since the ranks last met
         self._left = 0  # until they meet again, as of the last step

@@ -48,8 +48,12 @@ class SignsOfAdam(TwoWayExchange):
             gradient = self._buffer.gradient
             gradient.mul_(self._moments.second > 0)  # codes are never 0
             self._moments.first.copy_(gradient)
-            gradient /= 1 - self._adam.betas[0] ** self._taken
+            gradient /= self._bias()
         return outcome
+
+    def _bias(self) -> float:
+        """Return what the momentum of the steps taken is to be divided by."""
+        return 1 - self._adam.betas[0] ** self._taken
 
     def _root(self, span: slice = slice(None)) -> Tensor:
         """Return the unit of each entry at `span`."""
@@ -80,6 +84,15 @@ class SignsOfAdam(TwoWayExchange):
             of_bucket.stretch(factors[bucket.span])
 
     def _exchange(self, bucket: Bucket, loss: Tensor) -> Tensor:
+        _, finite = self._to_send(bucket)
+        return super()._exchange(bucket, loss_if(finite, loss))
+
+    def _to_send(self, bucket: Bucket) -> tuple[Tensor, Tensor]:
+        """Turn the bucket's gradient into what is sent, in place; returns that, and whether the gradient was finite."""
+        return self._momentum(bucket)
+
+    def _momentum(self, bucket: Bucket) -> tuple[Tensor, Tensor]:
+        """Turn the bucket's gradient into the momentum, in place; returns that, and whether the gradient was finite."""
         gradient, span = self._buffer.wait(bucket), bucket.span
         finite, (decay, decay_of_squares) = all_finite(gradient), self._adam.betas
         # A variance that is not frozen has the gradient in it, so that Adam's ratio is never longer than this.
@@ -87,8 +100,7 @@ class SignsOfAdam(TwoWayExchange):
         gradient.div_(self._root(span)).clamp_(-most, most)
         # What had no gradient before has no variance, and no scale.
         gradient *= self._moments.second[span] > 0
-        torch.lerp(self._moments.first[span], gradient, 1 - decay, out=gradient)
-        return super()._exchange(bucket, loss_if(finite, loss))
+        return torch.lerp(self._moments.first[span], gradient, 1 - decay, out=gradient), finite
 
     def tensors(self) -> dict[str, Tensor]:
         return super().tensors() | self._shared()

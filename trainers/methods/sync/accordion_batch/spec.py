@@ -8,7 +8,6 @@ from trainers.methods.levels.spec import ACCORDION, RegimeConfig
 from trainers.spec.exchange import ExchangeBase
 from trainers.spec.method import Method
 from trainers.spec.sync import Payload, SyncBase
-from trainers.spec.two_way import DriftingConfig
 
 
 class AccordionBatchConfig(RegimeConfig, SyncBase):
@@ -20,7 +19,7 @@ class AccordionBatchConfig(RegimeConfig, SyncBase):
     factor: int = Field(8, ge=2, le=1024, description="by which batch and learning rate grow")
 
     def exchange_conflict(self, exchange: ExchangeBase) -> str | None:
-        if isinstance(exchange, DriftingConfig):
+        if exchange.drifts:
             return (
                 f"`accordion_batch` holds gradients, and `{exchange.kind}` applies them on each worker: give "
                 "`exchange: {kind: doublesqueeze}`, or `sync: {kind: every_step}`"

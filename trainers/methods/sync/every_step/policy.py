@@ -26,8 +26,7 @@ class EveryStep(PolicyBase):
 def build(config: EveryStepConfig, parts: PolicyParts) -> SyncPolicy:
     """Return the policy, or that of an exchange under which parameters drift."""
     exchange = parts.config.exchange
-    drifting = registry.get("exchange", exchange.kind).load_policy()
-    if drifting is None:
+    if not exchange.drifts:
         return EveryStep(parts.exchange())
-    policy: SyncPolicy = drifting(exchange, parts)
+    policy: SyncPolicy = registry.get("exchange", exchange.kind).load_policy()(exchange, parts)
     return policy

@@ -55,8 +55,10 @@ class Fragment:
         self.path = 0.0  # sum of the learning rates since it was last launched
 
     def join(self) -> None:
-        """Use the process groups of the ranks, which may have joined since this was built."""
-        self._wires.between.group, self._wires.within.group = self._links.between.group, self._links.within.group
+        """Use the process groups of the ranks, of which others may be there than when this was built."""
+        self._wires.num_ranks = self._links.num_ranks
+        for ours, theirs in ((self._wires.between, self._links.between), (self._wires.within, self._links.within)):
+            ours.group, ours.num_workers = theirs.group, theirs.num_workers
 
     def bill(self, arrived: Arrived) -> None:
         """Have the ranks' ledgers count what was sent."""
@@ -107,8 +109,8 @@ class StreamingDiLoCo(Local):
         background: BackgroundThread[Arrived],
         gradients: Exchange,
     ) -> None:
-        super().__init__(config, iterate, gradients=gradients, exchange=gradients)
-        self._period, self._overlap_steps = config.interval, config.overlap_steps
+        super().__init__(config.interval, iterate, gradients=gradients, exchange=gradients)
+        self._overlap_steps = config.overlap_steps
         self._merge, self._mix = config.merge, config.mix
         self.agrees = config.fragments == 1 and not config.overlap_steps and config.merge != "mix"
         self._fragments, self._background = fragments, background

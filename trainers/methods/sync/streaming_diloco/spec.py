@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -17,9 +17,6 @@ from trainers.traffic.collectives import NOTHING, Traffic
 
 class StreamingDiLoCoConfig(OuterConfig):
     """DiLoCo whose fragments meet one after the other while the workers train on (Douillard et al., 2025)."""
-
-    #: An average is under way while workers train, and with whom was settled at its launch.
-    is_elastic: ClassVar[bool] = False
 
     kind: Literal["streaming_diloco"] = "streaming_diloco"
     period: Period = Field(
@@ -63,6 +60,14 @@ class StreamingDiLoCoConfig(OuterConfig):
             )
         if (self.merge == "mix") != (self.mix is not None):
             yield Conflict("/mix", self.mix, "`merge: mix` needs `mix`, a number in [0, 1], and others have none")
+
+    def absence_conflict(self) -> str | None:
+        if not self.overlap_steps:
+            return None
+        return (
+            f"an average that is under way for `overlap_steps` {self.overlap_steps} waits for every worker that was "
+            "there when it began: give `overlap_steps: 0`, or leave out `workers.min`"
+        )
 
     @property
     def interval(self) -> int:

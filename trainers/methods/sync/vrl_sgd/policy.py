@@ -17,6 +17,7 @@ from trainers.methods.sync.local import Local
 from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import Update
 from trainers.methods.sync.vrl_sgd.spec import VrlSgdConfig
+from trainers.spec.ranges import first
 
 
 class VrlSgd(Local):
@@ -26,7 +27,7 @@ class VrlSgd(Local):
     """
 
     def __init__(self, config: VrlSgdConfig, iterate: Iterate, meeting: Meeting, *, gradients: Exchange) -> None:
-        super().__init__(config, iterate, gradients=gradients, exchange=meeting.exchange)
+        super().__init__(first(config.period), iterate, gradients=gradients, exchange=meeting.exchange)
         self._meeting, self._drift = meeting, torch.zeros_like(iterate.read())
 
     def advance(self, outcome: Exchanged, update: Update) -> Exchanged:
