@@ -132,6 +132,8 @@ class Job(_Handle):
     cancel = _done(calls.cancel)
     retry = _done(calls.retry)
     extend = _done(calls.extend)
+    edit = _done(calls.edit)
+    delete = _asked(calls.delete)
 
     def clone(self, changes: Mapping[str, Any], *, idempotency_key: str | None = None) -> "Job":
         """Queue a new job that is this one with `changes`, a JSON merge patch, and return it."""
@@ -230,6 +232,8 @@ class AsyncJob(_Handle):
     cancel = _done_later(calls.cancel)
     retry = _done_later(calls.retry)
     extend = _done_later(calls.extend)
+    edit = _done_later(calls.edit)
+    delete = _asked_later(calls.delete)
 
     async def clone(self, changes: Mapping[str, Any], *, idempotency_key: str | None = None) -> "AsyncJob":
         """As `Job.clone`."""

@@ -52,6 +52,7 @@ from api.client import ApiError, Client
 from service.control import cleaning
 from service.control.access import LOCAL
 from service.control.database import is_there
+from service.control.listing import JobFilter
 from service.control.store import Store
 from service.errors import CodeInUse, NotFound, Unavailable
 from service.job.advice import advice
@@ -247,7 +248,7 @@ def _leftovers(settings: Settings, before: datetime, *, with_weights: bool) -> l
 class _Records(NamedTuple):
     """The database, as `clean` needs it."""
 
-    jobs: cleaning.JobSource
+    jobs: cleaning.JobPages
     list_code: Callable[[], tuple[CodeView, ...]]
     delete_code: Callable[[str], None]
 
@@ -258,12 +259,16 @@ def _records(settings: Settings) -> Iterator[_Records | None]:
     server = running_server(settings)
     if server is not None:
         with Client(server.url, server.key) as client:
-            yield _Records(client, client.list_code, client.delete_code)
+            yield _Records(partial(client.jobs, archived=None), client.list_code, client.delete_code)
     elif not is_there(settings.resolved_database_url):  # opening it would make it
         yield None
     else:
         with closing(Store.open(settings)) as store:
-            yield _Records(store, partial(store.code.list, by=LOCAL), partial(store.code.remove, by=LOCAL))
+            yield _Records(
+                partial(store.jobs, JobFilter(archived=None)),
+                partial(store.code.list, by=LOCAL),
+                partial(store.code.remove, by=LOCAL),
+            )
 
 
 def _require_agreement(is_agreed: bool, *, may_ask: bool) -> None:

@@ -31,7 +31,7 @@ from service.errors import (
 from service.job.spec import JobSpec
 from service.wire.access import NewKey, SignIn
 from service.wire.records import Batch, Lease
-from service.wire.views import Changes, ProblemDocument
+from service.wire.views import Changes, JobEdit, ProblemDocument
 
 EXAMPLE_JOB: dict[str, Any] = {
     "name": "digits over a slow link",
@@ -48,7 +48,7 @@ EXAMPLE_JOB: dict[str, Any] = {
     "link": {"mode": "emulate", "mbps": 100, "latency_ms": 1},
 }
 #: Bodies that the routes parse themselves, so that a refusal can point at every field at fault.
-_PARSED = (JobSpec, Budget, Changes, Batch, Lease, NewKey, SignIn, ProblemDocument)
+_PARSED = (JobSpec, Budget, Changes, JobEdit, Batch, Lease, NewKey, SignIn, ProblemDocument)
 
 #: Anybody who calls may be refused so.
 CALLING = (Unauthorized, Forbidden, TooManyRequests, Unavailable)
@@ -56,6 +56,8 @@ READING = (*CALLING, NotFound, InvalidJob)
 CREATING = (*CALLING, InvalidJob, KeyReused, DoesNotFit)
 CHANGING = (*CALLING, NotFound, PreconditionFailed, IllegalTransition, CheckpointGone)
 EXTENDING = (*CHANGING, InvalidJob)
+EDITING = (*CALLING, NotFound, PreconditionFailed, IllegalTransition, InvalidJob)
+DELETING = (*CALLING, NotFound, PreconditionFailed, IllegalTransition)
 CLONING = (*CREATING, NotFound)
 SIGNING_IN = (*CALLING, InvalidRequest)
 HOLDING = (*SIGNING_IN, NotFound)

@@ -134,6 +134,11 @@ class Storage:
         with _reaching(self.job_url(job_id)) as (filesystem, path):
             return {found: about["size"] for found, about in filesystem.find(path, detail=True).items()}
 
+    def remove_job(self, job_id: str) -> None:
+        """Remove the job's folder; nothing where there is none."""
+        with suppress(NotFound), _reaching(self.job_url(job_id)) as (filesystem, path):
+            filesystem.rm(path, recursive=True)
+
     def remove(self, job_id: str, paths: list[str]) -> None:
         """Remove files of the job's folder, then every folder in it that has become empty."""
         with _reaching(self.job_url(job_id)) as (filesystem, root):

@@ -246,9 +246,12 @@ def test_jobs_are_found_by_state_and_label(http: TestClient) -> None:
     ("query", "pointers"),
     [
         ("limit=0", ["/limit"]),
-        ("limit=501&label=x", ["/label", "/limit"]),
+        ("limit=501&label=x", ["/label/0", "/limit"]),
         ("state=asleep", ["/state"]),
         ("cursor=%00", ["/cursor"]),
+        ("created_after=yesterday", ["/created_after"]),
+        ("order_by=loss", ["/order_by"]),
+        ("archived=maybe", ["/archived"]),
     ],
 )
 def test_bad_parameters_are_named(http: TestClient, query: str, pointers: list[str]) -> None:
