@@ -131,6 +131,6 @@ def _refuse_parameters_our_way(made: dict[str, Any]) -> None:
     for name in ("HTTPValidationError", "ValidationError"):
         made["components"]["schemas"].pop(name, None)
     for operation in (each for methods in made["paths"].values() for each in methods.values()):
-        refused = operation["responses"].get("422")
-        if refused is not None and MEDIA_TYPE not in refused["content"]:
+        refused = operation["responses"].get("422")  # every route refuses parameters that it does not have
+        if refused is None or MEDIA_TYPE not in refused["content"]:
             operation["responses"]["422"] = _refusal("The request is not valid (`invalid-request`)")

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -19,6 +20,7 @@ from service.errors import Unavailable
 from service.job.problems import Problem
 from service.job.spec import JobSpec
 
+ROOT = Path(__file__).parents[2]
 OPEN_PATHS = {"/", "/docs", "/healthz", "/readyz", "/openapi.json", "/vendor/{name}", "/static/main.js"}
 SIGN_IN = ("POST", "/v1/sessions")  # takes a code instead
 
@@ -247,7 +249,7 @@ def test_jobs_are_found_by_state_and_label(http: TestClient) -> None:
     [
         ("limit=0", ["/limit"]),
         ("limit=501&label=x", ["/label/0", "/limit"]),
-        ("state=asleep", ["/state"]),
+        ("state=asleep", ["/state/0"]),
         ("cursor=%00", ["/cursor"]),
         ("created_after=yesterday", ["/created_after"]),
         ("order_by=loss", ["/order_by"]),
@@ -385,3 +387,29 @@ def test_a_webhook_that_the_service_would_not_tell_is_refused(http: TestClient, 
         [error] = refused(http.post(path, json=hook), 422, "invalid-job")["errors"]
         assert (error["pointer"], "WIRETUNE_WEBHOOK_SECRET" in error["message"]) == ("/webhook/url", True)
     assert store.jobs().jobs == ()
+
+
+def every_call() -> list[tuple[str, str]]:
+    document = json.loads((ROOT / "docs" / "openapi.json").read_text())
+    return [(method, path) for path, methods in document["paths"].items() for method in methods]
+
+
+@pytest.mark.parametrize(("method", "path"), every_call())
+def test_every_route_refuses_a_parameter_that_it_does_not_have(http: TestClient, method: str, path: str) -> None:
+    answer = http.request(method, path.format(job="job-0", number=1, key="k", code="c", name="loss") + "?verbose=1")
+
+    assert answer.status_code == 422
+    assert answer.headers["content-type"] == "application/problem+json"
+    (error,) = answer.json()["errors"]
+    assert error["pointer"] == "/verbose" and "there is no query parameter `verbose`" in error["message"]
+
+
+def test_an_unknown_parameter_is_refused_with_the_one_that_was_meant(http: TestClient) -> None:
+    errors = http.get("/v1/jobs?stat=running&limt=2&owner=anna").json()["errors"]
+
+    assert [(each["pointer"], each["value"]) for each in errors] == [("/stat", "running"), ("/limt", "2")]
+    assert [each["message"].partition("; ")[2] for each in errors] == ["did you mean `state`?", "did you mean `limit`?"]
+
+
+def test_the_page_takes_the_parameters_of_its_own_scripts(anonymous: TestClient) -> None:
+    assert anonymous.get("/?job=job-0").status_code == 200
