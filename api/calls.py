@@ -14,6 +14,7 @@ from service.job.states import JobState, Verb
 from service.wire.access import DEFAULT_PROJECT, AuditPage, IssuedKey, KeyView, Me, Role, SignInCode
 from service.wire.code import CodeView, Package
 from service.wire.views import (
+    Artifact,
     Cloned,
     EventKind,
     EventPage,
@@ -37,6 +38,7 @@ Which = Literal["best", "last"]
 _TRIALS = TypeAdapter(tuple[TrialView, ...])
 _STAGES = TypeAdapter(tuple[StageView, ...])
 _SERIES = TypeAdapter(tuple[Series, ...])
+_ARTIFACTS = TypeAdapter(tuple[Artifact, ...])
 _KEYS = TypeAdapter(tuple[KeyView, ...])
 _CODE = TypeAdapter(tuple[CodeView, ...])
 
@@ -137,8 +139,8 @@ def jobs(
     return _get(
         "/v1/jobs",
         JobPage.model_validate_json,
-        state=[state] if isinstance(state, str) else state and list(state),
-        label=labels and [f"{name}={value}" for name, value in labels.items()],
+        state=[state] if isinstance(state, str) else list(state or ()),
+        label=[f"{name}={value}" for name, value in (labels or {}).items()],
         ref=ref,
         text=text,
         owner=owner,
@@ -200,6 +202,11 @@ def events(job_id: str | None, *, after: int | None, kinds: Collection[EventKind
     path = "/v1/events" if job_id is None else f"/v1/jobs/{job_id}/events"
     params = _given(after=after) | {"kind": list(kinds)}
     return Call("GET", path, EventPage.model_validate_json, params=params, headers={"Accept": "text/event-stream"})
+
+
+def artifacts(job_id: str) -> Call[tuple[Artifact, ...]]:
+    """Return the job's files that there are: report, metrics, schedules, weights, checkpoints, logs."""
+    return _get(f"/v1/jobs/{job_id}/artifacts", _ARTIFACTS.validate_json)
 
 
 def logs(job_id: str, *, attempt: int | None = None, offset: int = 0) -> Call[bytes]:

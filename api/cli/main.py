@@ -45,6 +45,7 @@ from api.cli.terminal import (
     read_job,
     read_settings,
     refusals,
+    require_agreement,
     require_writable,
     say,
 )
@@ -208,7 +209,7 @@ def clean(
             num_bytes, num_files = sum(each.num_bytes for each in found), sum(each.num_files for each in found)
             typer.echo(f"{size(num_bytes)} in {num_files} files" if found else "nothing is left over")
         if found and not is_dry:
-            _require_agreement(is_agreed, may_ask=not as_json)
+            require_agreement("remove them?", is_agreed=is_agreed, may_ask=not as_json)
             over = {each.place for each in _leftovers(settings, before, with_weights=with_weights)}
             found = [each for each in found if each.place in over]  # others have been told to go on meanwhile
             failures = _remove(settings, found)
@@ -269,14 +270,6 @@ def _records(settings: Settings) -> Iterator[_Records | None]:
                 partial(store.code.list, by=LOCAL),
                 partial(store.code.remove, by=LOCAL),
             )
-
-
-def _require_agreement(is_agreed: bool, *, may_ask: bool) -> None:
-    may_ask = may_ask and typer.get_text_stream("stdin").isatty()
-    if not is_agreed and not may_ask:
-        fail("nobody is there to be asked: say --yes, or --dry-run to look")
-    if not is_agreed and not typer.confirm("remove them?"):
-        fail("nothing was removed")
 
 
 def _run_here(

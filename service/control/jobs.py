@@ -1,6 +1,7 @@
 """Make, move on, edit and delete a job's row. Functions of one open transaction."""
 
 import secrets
+from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import ColumnElement, delete as delete_from, select
 from sqlalchemy.orm import Session
@@ -26,9 +27,14 @@ def require(session: Session, job_id: str) -> JobRow:
     return job
 
 
+_EPOCH = datetime.fromtimestamp(0, UTC)
+_LAST = 16**13 // 10**6  # of the moments that an id can tell, in the year 2112
+
+
 def id_at(moment: float, tail: int = 0) -> str:
     """Return an id that sorts by its moment: microseconds, then 44 bits (as RFC 9562's version 7)."""
-    microseconds = min(max(0, int(moment * 1e6)), 16**13 - 1)
+    # Rounded as the moment that users see, so that lists by time and by id agree.
+    microseconds = (datetime.fromtimestamp(min(max(moment, 0.0), _LAST), UTC) - _EPOCH) // timedelta(microseconds=1)
     return f"job-{microseconds:013x}{tail:011x}"
 
 
@@ -156,7 +162,7 @@ def edit(session: Session, job: JobRow, patch: JobEdit) -> bool:
 
 def _label(session: Session, job: JobRow, changes: dict[str, str | None] | None) -> None:
     before: dict[str, str] = job.spec["labels"]
-    merged = {} if changes is None else before | changes
+    merged: dict[str, str | None] = {} if changes is None else {**before, **changes}
     after = {name: value for name, value in merged.items() if value is not None}
     if len(after) > MAX_LABELS:
         message = f"a job has at most {MAX_LABELS} labels; this would make {len(after)}"

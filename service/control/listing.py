@@ -168,6 +168,7 @@ def _decode(cursor: str, order: JobOrder) -> list[Any]:
     """Return the id of the last job of the page before, and what it is ordered by. Raises InvalidJob."""
     try:
         padded = cursor + "=" * (-len(cursor) % 4)
+        last: list[Any]
         word, *last = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
         its_order = JobOrder(word)
         is_ours = [type(each) for each in last] == _KINDS[its_order.field] and _encode(its_order, last) == cursor

@@ -216,6 +216,31 @@ class EventPage(View):
     gap: bool = Field(description="events behind `after` are gone; the page begins with the oldest that is left")
 
 
+class ArtifactKind(StrEnum):
+    """The kinds of a job's files."""
+
+    REPORT = "report"
+    METRICS = "metrics"
+    SCHEDULE = "schedule"
+    WEIGHTS = "weights"
+    CHECKPOINT = "checkpoint"
+    LOG = "log"
+
+
+class Artifact(View):
+    """A file of a job that there is."""
+
+    name: str = Field(description="unique within the job")
+    kind: ArtifactKind
+    trial_id: str | None = Field(description="null: of the whole job")
+    href: str = Field(
+        description="where a GET has it; of a checkpoint its manifest, with the SHA-256 of each file beside it"
+    )
+    media_type: str
+    num_bytes: int | None = Field(description="of a checkpoint all its files'; null: made when it is asked for")
+    created_at: datetime | None = Field(description="null: made when it is asked for, or not known")
+
+
 class Crossing(View):
     """When the first arm reached the validation loss another ended at; seconds on each training clock."""
 

@@ -7,6 +7,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from api.http.openapi import EXAMPLE_JOB
+from service.control.storage import Storage
 from service.control.store import Store
 from tests.api.conftest import Reporting
 
@@ -119,3 +120,55 @@ def test_a_cursor_of_another_order_is_refused_by_name(http: TestClient, url: str
 )
 def test_a_cursor_that_was_not_given_out_is_refused(http: TestClient, cursor: str) -> None:
     assert http.get("/v1/jobs", params={"cursor": cursor}).status_code == 422
+
+
+@pytest.fixture
+def files(http: TestClient, reporting: Reporting) -> list[dict[str, Any]]:
+    """The artifacts of a job that has trained, with a complete checkpoint, half of one, and a log."""
+    reporting.run_to_the_end()
+    storage = Storage(reporting.store.settings.resolved_storage_url)
+    folder = storage.attempt_url(reporting.job_id, 1)
+    whole = f"{folder}/{reporting.trial('tuned')}/000001-step-100"
+    storage.write(f"{whole}/shared.safetensors", bytes(200))
+    storage.write(f"{whole}/manifest.json", b'{"shards": []}')
+    storage.write(storage.log_url(reporting.job_id, 1), b"a line\n")
+    found: list[dict[str, Any]] = http.get(f"/v1/jobs/{reporting.job_id}/artifacts").json()
+    return found
+
+
+def test_artifacts_are_the_files_that_there_are_and_each_is_where_its_href_says(
+    http: TestClient, reporting: Reporting, files: list[dict[str, Any]]
+) -> None:
+    job_id, tuned, dense = reporting.job_id, reporting.trial("tuned"), reporting.trial("dense")
+
+    assert [each["name"] for each in files] == [
+        *("report.json", "metrics.csv", f"{tuned}.schedule.json", f"{dense}.schedule.json"),
+        *(f"{trial}.{which}.weights.safetensors" for trial in (tuned, dense) for which in ("best", "last")),
+        *("attempt-1.log", f"attempt-1/{tuned}/000001-step-100"),
+    ]
+    for each in files:
+        answer = http.get(each["href"])
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].partition(";")[0] in (each["media_type"], "application/octet-stream")
+        if each["num_bytes"] is not None and each["kind"] != "checkpoint":
+            assert len(answer.content) == each["num_bytes"] and each["created_at"]
+    (checkpoint,) = (each for each in files if each["kind"] == "checkpoint")
+    assert (checkpoint["num_bytes"], checkpoint["trial_id"]) == (214, tuned)
+    beside = checkpoint["href"].replace("manifest.json", "shared.safetensors")
+    answer = http.get(beside)
+    assert answer.content == bytes(200)
+    assert http.get(beside, headers={"If-None-Match": answer.headers["etag"]}).status_code == 304
+    assert job_id in beside
+
+
+def test_a_job_that_has_not_begun_has_a_report_alone(http: TestClient) -> None:
+    url = http.post("/v1/jobs", json=EXAMPLE_JOB).headers["location"]
+
+    assert [each["kind"] for each in http.get(f"{url}/artifacts").json()] == ["report"]
+
+
+@pytest.mark.parametrize(("path", "status"), [("attempt-1", 404), ("none", 404), ("%2e%2e/x", 422), ("a%00", 422)])
+def test_no_file_but_the_jobs_own_is_given(http: TestClient, reporting: Reporting, path: str, status: int) -> None:
+    reporting.save("tuned")
+
+    assert http.get(f"/v1/jobs/{reporting.job_id}/files/{path}").status_code == status
