@@ -33,7 +33,7 @@ def calls(routes: Iterable[Any]) -> Iterator[tuple[str, str]]:
         elif isinstance(route, Mount):
             yield "GET", f"{route.path}/main.js"
         else:
-            yield from ((method, route.path) for method in route.methods)
+            yield from ((method, route.path.replace(":path", "")) for method in route.methods)
 
 
 def refused(response: Any, status: int, slug: str) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def test_everything_but_health_and_page_is_closed_without_a_key(anonymous: TestC
     closed = [call for call in calls(app.routes) if call[1] not in OPEN_PATHS and call != SIGN_IN]
     assert len(closed) >= 17
 
-    names = {"job": "job-1", "key": "key-1", "code": f"sha256:{0:064x}", "number": 1, "name": "loss"}
+    names = {"job": "job-1", "key": "key-1", "code": f"sha256:{0:064x}", "number": 1, "name": "loss", "path": "x"}
     answers = {(method, path): anonymous.request(method, path.format(**names)) for method, path in closed}
 
     for answer in answers.values():
@@ -415,3 +415,71 @@ def test_an_unknown_parameter_is_refused_with_the_one_that_was_meant(http: TestC
 
 def test_the_page_takes_the_parameters_of_its_own_scripts(anonymous: TestClient) -> None:
     assert anonymous.get("/?job=job-0").status_code == 200
+
+
+@pytest.fixture
+def document(anonymous: TestClient) -> dict[str, Any]:
+    found: dict[str, Any] = anonymous.get("/openapi.json").json()
+    return found
+
+
+def documented(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {each["operationId"]: each for methods in document["paths"].values() for each in methods.values()}
+
+
+def test_every_body_and_the_main_answers_have_an_example(document: dict[str, Any]) -> None:
+    bodies = {
+        name: content["schema"]
+        for name, each in documented(document).items()
+        for content in each.get("requestBody", {}).get("content", {}).values()
+        if "example" not in content
+    }
+    shown = {
+        name
+        for name, each in documented(document).items()
+        for status, answer in each["responses"].items()
+        if status < "300" and "examples" in answer.get("content", {}).get("application/json", {})
+    }
+
+    assert list(bodies) == ["createCode"]  # a zip
+    assert shown >= {"createJob", "listJobs", "getJob", "updateJob", "cloneJob", "listArtifacts", "getSchedule"}
+    assert shown >= {"listEvents", "createKey", "listKeys", "getMe", "listAudit", "listCode", "addRecords", "getMetric"}
+    named = {text.split('"')[0] for text in json.dumps(document["paths"]).split('"#/components/examples/')[1:]}
+    assert named == set(document["components"]["examples"])
+
+
+def test_headers_of_the_document_are_those_of_the_answers(http: TestClient, document: dict[str, Any]) -> None:
+    made = http.post("/v1/jobs", json=EXAMPLE_JOB)
+    url = made.headers["location"]
+    found = http.get(url)
+    answers = {
+        ("createJob", "202"): made,
+        ("getJob", "200"): found,
+        ("getJob", "304"): http.get(url, headers={"If-None-Match": found.headers["etag"]}),
+        ("getSnapshot", "200"): http.get(f"{url}/snapshot"),
+        ("updateJob", "200"): http.patch(url, json={"notes": "x"}),
+        ("cloneJob", "202"): http.post(f"{url}:clone", json={"name": "another"}),
+        ("exportMetrics", "200"): http.get(f"{url}/metrics.csv"),
+        ("listJobs", "200"): http.get("/v1/jobs"),
+        ("createKey", "201"): http.post("/v1/keys", json={"name": "ci"}),
+        ("listJobs", "401"): http.get("/v1/jobs", headers={"Authorization": "Bearer wt_wrong"}),
+    }
+
+    for (operation, status), answer in answers.items():
+        assert str(answer.status_code) == status
+        said = set(documented(document)[operation]["responses"][status].get("headers", {}))
+        given = {name for name in document["components"]["headers"] if name in answer.headers}
+        assert said == given, operation
+
+
+def test_what_makes_a_job_links_to_all_that_can_be_done_with_it(http: TestClient, document: dict[str, Any]) -> None:
+    operations = documented(document)
+
+    links = operations["createJob"]["responses"]["202"]["links"]
+
+    assert {"getJob", "updateJob", "deleteJob", "cancelJob", "listTrials", "getReport", "listArtifacts"} <= set(links)
+    assert set(links) <= set(operations) and "getMetric" not in links
+    assert links["getJob"]["parameters"] == {"job": "$response.body#/id"}
+    assert operations["cloneJob"]["responses"]["202"]["links"]["getJob"]["parameters"] == {
+        "job": "$response.body#/job/id"
+    }
