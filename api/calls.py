@@ -85,7 +85,7 @@ def methods(
 
 
 class JobFilters(TypedDict, total=False):
-    """Which jobs, in which order: as `jobs` takes them."""
+    """A choice of jobs, and their order, as `jobs` takes them."""
 
     state: JobState | Collection[JobState] | None
     labels: Mapping[str, str] | None

@@ -65,7 +65,7 @@ def validate_job(spec: JobBody, store: StoreOf, request: Request, caller: Caller
 
 
 class Archived(StrEnum):
-    """Whether archived jobs are listed."""
+    """The place of archived jobs in a list."""
 
     NO = "false"
     YES = "true"
