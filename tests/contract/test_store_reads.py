@@ -70,8 +70,9 @@ def test_a_page_of_jobs_is_read_from_an_index_and_nothing_is_sorted(many, labels
 
 
 @pytest.mark.parametrize("order", [JobOrder.NAME, JobOrder.NAME_DOWN, JobOrder.STATE])
-def test_a_page_in_the_order_of_an_index_is_not_sorted(many, order):
-    where = JobFilter(archived=None)
+@pytest.mark.parametrize("archived", [False, None])
+def test_a_page_in_the_order_of_an_index_is_not_sorted(many, order, archived):
+    where = JobFilter(archived=archived)
     first = many.jobs(where, order=order, limit=20)
     with statements(many) as seen:
         many.jobs(where, order=order, limit=20, cursor=first.next_cursor)
