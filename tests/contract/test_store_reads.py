@@ -63,8 +63,9 @@ def test_a_page_of_jobs_is_read_from_an_index_and_nothing_is_sorted(many, labels
     assert len(page.jobs) == num_found
     assert [job.id for job in page.jobs] == sorted((job.id for job in page.jobs), reverse=True)
     plan = plan_of(many, seen)
-    if len(labels) < 2 or many._engine.dialect.name == "sqlite":  # PostgreSQL may sort the few that have both
-        assert "Sort" not in plan and "TEMP B-TREE" not in plan, plan
+    if len(labels) > 1 and many._engine.dialect.name == "postgresql":
+        return  # it joins two labels as its statistics suggest
+    assert "Sort" not in plan and "TEMP B-TREE" not in plan, plan
     if labels:
         assert "ix_job_labels_name_value" in plan and "SCAN jobs" not in plan, plan
 
