@@ -92,6 +92,7 @@ def test_a_log_is_kept_once(logs, store, ray, job_id):
 
 def test_a_log_that_comes_while_its_job_is_deleted_goes_with_it(logs, store, ray, job_id, monkeypatch):
     ended_at = end(store, ray, job_id)
+    store.cancel(job_id)
     keep = logs._keep
     monkeypatch.setattr(logs, "_keep", lambda attempt, log: (store.delete(job_id), keep(attempt, log)))
 
