@@ -3,8 +3,8 @@
 import uuid
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any, Generic, Literal, TypeVar
+from datetime import UTC, datetime
+from typing import Any, Generic, Literal, TypedDict, TypeVar
 
 from pydantic import BaseModel, TypeAdapter
 
@@ -14,9 +14,11 @@ from service.job.states import JobState, Verb
 from service.wire.access import DEFAULT_PROJECT, AuditPage, IssuedKey, KeyView, Me, Role, SignInCode
 from service.wire.code import CodePage, CodeView, Package
 from service.wire.views import (
+    Artifact,
     Cloned,
     EventKind,
     EventPage,
+    JobOrder,
     JobPage,
     JobReport,
     JobView,
@@ -36,6 +38,7 @@ Which = Literal["best", "last"]
 _TRIALS = TypeAdapter(tuple[TrialView, ...])
 _STAGES = TypeAdapter(tuple[StageView, ...])
 _SERIES = TypeAdapter(tuple[Series, ...])
+_ARTIFACTS = TypeAdapter(tuple[Artifact, ...])
 _KEYS = TypeAdapter(tuple[KeyView, ...])
 
 
@@ -80,22 +83,80 @@ def methods(
     return _get("/v1/methods", read, name=name, workload=workload, shapes=shapes, workers=workers)
 
 
+class JobFilters(TypedDict, total=False):
+    """A choice of jobs, and their order, as `jobs` takes them."""
+
+    state: JobState | Collection[JobState] | None
+    labels: Mapping[str, str] | None
+    ref: str | None
+    text: str | None
+    owner: str | None
+    project: str | None
+    created_after: datetime | None
+    created_before: datetime | None
+    archived: bool | None
+    order_by: JobOrder
+
+
+_ARCHIVED = {False: None, True: "true", None: "any"}
+
+
 def jobs(
     *,
-    state: JobState | None = None,
-    label: tuple[str, str] | None = None,
+    state: JobState | Collection[JobState] | None = None,
+    labels: Mapping[str, str] | None = None,
     ref: str | None = None,
+    text: str | None = None,
+    owner: str | None = None,
+    project: str | None = None,
+    created_after: datetime | None = None,
+    created_before: datetime | None = None,
+    archived: bool | None = False,
+    order_by: JobOrder = JobOrder.CREATED_DOWN,
     limit: int = 50,
     cursor: str | None = None,
+    count: bool = False,
 ) -> Call[JobPage]:
-    """Return a page of jobs, newest first; `ref`: those whose id begins or ends so, or whose name it is."""
-    pair = "=".join(label) if label else None
-    return _get("/v1/jobs", JobPage.model_validate_json, state=state, label=pair, ref=ref, limit=limit, cursor=cursor)
+    """Return a page of jobs, newest first unless `order_by` says otherwise.
+
+    Args:
+        state: that they are in, or several of which any.
+        labels: that they have, all of them.
+        ref: that the id begins or ends with; else the whole name.
+        text: words, each of which is in the name, the notes or a label.
+        owner: who submitted them.
+        project: whose they are.
+        created_after: they were submitted at this moment or later; without an offset it is local time.
+        created_before: they were submitted before this moment.
+        archived: False leaves archived jobs out, True lists them alone, None with the others.
+        order_by: such as `"name"`; `"-name"` is that turned around.
+        limit: so many at most, up to 500.
+        cursor: `next_cursor` of the page before, in the same order.
+        count: have `total` filled in.
+    """
+    after, before = (each and each.astimezone(UTC).isoformat() for each in (created_after, created_before))
+    return _get(
+        "/v1/jobs",
+        JobPage.model_validate_json,
+        state=[state] if isinstance(state, str) else list(state or ()),
+        label=[f"{name}={value}" for name, value in (labels or {}).items()],
+        ref=ref,
+        text=text,
+        owner=owner,
+        project=project,
+        created_after=after,
+        created_before=before,
+        archived=_ARCHIVED[archived],
+        order_by=order_by,
+        limit=limit,
+        cursor=cursor,
+        count=count or None,
+    )
 
 
 def candidates(ref: str, *, limit: int) -> Call[JobPage]:
     """Return the jobs that `ref` may mean: `latest` is the newest."""
-    return jobs(limit=1) if ref == "latest" else jobs(ref=ref, limit=limit)
+    return jobs(limit=1) if ref == "latest" else jobs(ref=ref, archived=None, limit=limit)
 
 
 def job(job_id: str) -> Call[JobView]:
@@ -140,6 +201,11 @@ def events(job_id: str | None, *, after: int | None, kinds: Collection[EventKind
     path = "/v1/events" if job_id is None else f"/v1/jobs/{job_id}/events"
     params = _given(after=after) | {"kind": list(kinds)}
     return Call("GET", path, EventPage.model_validate_json, params=params, headers={"Accept": "text/event-stream"})
+
+
+def artifacts(job_id: str) -> Call[tuple[Artifact, ...]]:
+    """Return the job's files that there are: report, metrics, schedules, weights, checkpoints, logs."""
+    return _get(f"/v1/jobs/{job_id}/artifacts", _ARTIFACTS.validate_json)
 
 
 def logs(job_id: str, *, attempt: int | None = None, offset: int = 0) -> Call[bytes]:
@@ -200,6 +266,29 @@ def extend(
     """
     caps = _given(seconds=seconds, steps=steps, bytes=bytes)
     return _ask(job_id, Verb.EXTEND, version, workers=workers, json=caps)
+
+
+def edit(
+    job_id: str,
+    *,
+    labels: Mapping[str, str | None] | None = None,
+    notes: str | None = None,
+    archived: bool | None = None,
+    version: int | None = None,
+) -> Call[JobView]:
+    """Change the labels that are named (None removes one) and the notes; archive a job that is over, or bring it back.
+
+    What is left out stays; `version` is as in `resume`.
+    """
+    patch = _given(labels=labels and dict(labels), notes=notes, archived=archived)
+    headers = _if_match(version)
+    return Call("PATCH", f"/v1/jobs/{job_id}", JobView.model_validate_json, headers=headers, json=patch)
+
+
+def delete(job_id: str, *, version: int | None = None) -> Call[None]:
+    """Delete a job that is over, with its results; `version` is as in `resume`. A second time is an `ApiError` 404."""
+    headers = _if_match(version)
+    return Call("DELETE", f"/v1/jobs/{job_id}", lambda _: None, headers=headers, is_repeatable=False)
 
 
 def clone(
@@ -294,10 +383,15 @@ def _ask(
         f"/v1/jobs/{job_id}:{verb}",
         JobView.model_validate_json,
         params=_given(workers=workers),
-        headers={} if version is None else {"If-Match": f'"{version}"'},
+        headers=_if_match(version),
         json=json,
         is_repeatable=version is not None,
     )
+
+
+def _if_match(version: int | None) -> dict[str, str]:
+    """Return the header with which the call is for that version alone."""
+    return {} if version is None else {"If-Match": f'"{version}"'}
 
 
 def _once(idempotency_key: str | None) -> dict[str, str]:

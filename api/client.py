@@ -11,16 +11,16 @@ from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, BinaryIO, Concatenate, ParamSpec, Self, TypeVar, Unpack
 from urllib.parse import quote
 
 import httpx2
 
 from api import calls
-from api.calls import Call, Spec, Which
+from api.calls import Call, JobFilters, Spec, Which
 from api.jobs import POLL_S, AsyncJob, Job
 from service.job.problems import Problem
-from service.job.states import TERMINAL, JobState
+from service.job.states import TERMINAL
 from service.wire.access import SignInCode
 from service.wire.code import CodeView, of_folder
 from service.wire.views import Event, EventKind, JobPage, JobSummary, JobView
@@ -237,6 +237,7 @@ class Client(_Connection):
     schedule = _blocking(calls.schedule)
     report = _blocking(calls.report)
     snapshot = _blocking(calls.snapshot)
+    artifacts = _blocking(calls.artifacts)
     logs = _blocking(calls.logs)
     pause = _blocking(calls.pause)
     resume = _blocking(calls.resume)
@@ -245,6 +246,8 @@ class Client(_Connection):
     retry = _blocking(calls.retry)
     extend = _blocking(calls.extend)
     clone = _blocking(calls.clone)
+    edit = _blocking(calls.edit)
+    delete = _blocking(calls.delete)
     me = _blocking(calls.me)
     create_key = _blocking(calls.create_key)
     keys = _blocking(calls.keys)
@@ -325,11 +328,11 @@ class Client(_Connection):
         except httpx2.HTTPError as error:
             raise self._unreachable(error) from error
 
-    def iter_jobs(self, *, state: JobState | None = None, label: tuple[str, str] | None = None) -> Iterator[JobSummary]:
-        """Yield every job, newest first, page by page."""
+    def iter_jobs(self, **filters: Unpack[JobFilters]) -> Iterator[JobSummary]:
+        """Yield every job, newest first, page by page; `filters` and another order are those of `jobs`."""
         cursor: str | None = None
         while True:
-            page = self.jobs(state=state, label=label, limit=_PAGE, cursor=cursor)
+            page = self.jobs(**filters, limit=_PAGE, cursor=cursor)
             yield from page.jobs
             if (cursor := page.next_cursor) is None:
                 return
@@ -437,6 +440,7 @@ class AsyncClient(_Connection):
     schedule = _awaited(calls.schedule)
     report = _awaited(calls.report)
     snapshot = _awaited(calls.snapshot)
+    artifacts = _awaited(calls.artifacts)
     logs = _awaited(calls.logs)
     pause = _awaited(calls.pause)
     resume = _awaited(calls.resume)
@@ -445,6 +449,8 @@ class AsyncClient(_Connection):
     retry = _awaited(calls.retry)
     extend = _awaited(calls.extend)
     clone = _awaited(calls.clone)
+    edit = _awaited(calls.edit)
+    delete = _awaited(calls.delete)
     me = _awaited(calls.me)
     create_key = _awaited(calls.create_key)
     keys = _awaited(calls.keys)
@@ -521,13 +527,11 @@ class AsyncClient(_Connection):
         except httpx2.HTTPError as error:
             raise self._unreachable(error) from error
 
-    async def iter_jobs(
-        self, *, state: JobState | None = None, label: tuple[str, str] | None = None
-    ) -> AsyncIterator[JobSummary]:
-        """Yield every job, newest first, page by page."""
+    async def iter_jobs(self, **filters: Unpack[JobFilters]) -> AsyncIterator[JobSummary]:
+        """Yield every job, newest first, page by page; `filters` and another order are those of `jobs`."""
         cursor: str | None = None
         while True:
-            page = await self.jobs(state=state, label=label, limit=_PAGE, cursor=cursor)
+            page = await self.jobs(**filters, limit=_PAGE, cursor=cursor)
             for summary in page.jobs:
                 yield summary
             if (cursor := page.next_cursor) is None:

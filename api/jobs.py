@@ -125,6 +125,7 @@ class Job(_Handle):
     stages = _asked(calls.stages)
     metrics = _asked(calls.metrics)
     report = _asked(calls.report)
+    artifacts = _asked(calls.artifacts)
     logs = _asked(calls.logs)
     pause = _done(calls.pause)
     resume = _done(calls.resume)
@@ -132,6 +133,8 @@ class Job(_Handle):
     cancel = _done(calls.cancel)
     retry = _done(calls.retry)
     extend = _done(calls.extend)
+    edit = _done(calls.edit)
+    delete = _asked(calls.delete)
 
     def clone(self, changes: Mapping[str, Any], *, idempotency_key: str | None = None) -> "Job":
         """Queue a new job that is this one with `changes`, a JSON merge patch, and return it."""
@@ -223,6 +226,7 @@ class AsyncJob(_Handle):
     stages = _asked_later(calls.stages)
     metrics = _asked_later(calls.metrics)
     report = _asked_later(calls.report)
+    artifacts = _asked_later(calls.artifacts)
     logs = _asked_later(calls.logs)
     pause = _done_later(calls.pause)
     resume = _done_later(calls.resume)
@@ -230,6 +234,8 @@ class AsyncJob(_Handle):
     cancel = _done_later(calls.cancel)
     retry = _done_later(calls.retry)
     extend = _done_later(calls.extend)
+    edit = _done_later(calls.edit)
+    delete = _asked_later(calls.delete)
 
     async def clone(self, changes: Mapping[str, Any], *, idempotency_key: str | None = None) -> "AsyncJob":
         """As `Job.clone`."""

@@ -55,6 +55,9 @@ class Settings(BaseSettings):
     max_attempts: int = Field(
         3, ge=1, le=100, description="attempts in a row that get a job no further, the first included, before it fails"
     )
+    idempotency_s: float = Field(
+        86_400.0, gt=0, description="an Idempotency-Key that comes again after so long makes another job"
+    )
     webhook_secret: SecretStr = Field(
         SecretStr(""),
         description="signs the messages that a job is over: `whsec_` and 24 to 64 bytes in base64",

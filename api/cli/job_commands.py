@@ -2,14 +2,15 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Unpack
 
 import typer
 
+from api.calls import JobFilters
 from api.cli import explanation, exports, figures, report
 from api.cli.exports import DEFAULT_NAMES, Selection, What, Which
 from api.cli.runs import follow
@@ -38,7 +39,7 @@ from service.job.advice import advice
 from service.job.spec import JobSpec
 from service.job.states import TERMINAL, JobState
 from service.wire.code import CodeRefused
-from service.wire.views import JobPage, JobSummary, JobView, Validated
+from service.wire.views import JobOrder, JobPage, JobSummary, JobView, Validated
 from trainers.spec.workloads import OwnWorkload
 
 POLL_S = 1.0
@@ -133,36 +134,50 @@ def validate(job: JobFile, as_json: AsJson = False) -> None:
 
 class SortKey(StrEnum):
     CREATED = "created"
+    FINISHED = "finished"
     NAME = "name"
     STATE = "state"
     LOSS = "loss"
 
 
-def _sorted(jobs: Iterable[JobSummary], by: SortKey) -> list[JobSummary]:
-    """Return the jobs, newest first or by what is asked for; those without a loss come last."""
-    keys: dict[SortKey, Callable[[JobSummary], Any]] = {
-        SortKey.CREATED: lambda job: -job.created_at.timestamp(),
-        SortKey.NAME: lambda job: job.name,
-        SortKey.STATE: lambda job: job.state,
-        SortKey.LOSS: lambda job: math.inf if job.best_validation_loss is None else job.best_validation_loss,
-    }
-    return sorted(jobs, key=keys[by])
+#: As the service orders them, and turned around. By loss it does not: of the newest the command does.
+_ORDERS = {
+    SortKey.CREATED: (JobOrder.CREATED_DOWN, JobOrder.CREATED),
+    SortKey.FINISHED: (JobOrder.FINISHED_DOWN, JobOrder.FINISHED),
+    SortKey.NAME: (JobOrder.NAME, JobOrder.NAME_DOWN),
+    SortKey.STATE: (JobOrder.STATE, JobOrder.STATE_DOWN),
+    SortKey.LOSS: (JobOrder.CREATED_DOWN, JobOrder.CREATED_DOWN),
+}
 
 
-def _pages(client: Client, *, state: JobState | None, label: tuple[str, str] | None, limit: int) -> JobPage:
-    """Return the newest `limit` jobs, over as many pages as that takes."""
-    page = client.jobs(state=state, label=label, limit=min(limit, MAX_PAGE))
+def _by_loss(jobs: Iterable[JobSummary], *, reverse: bool) -> tuple[JobSummary, ...]:
+    """Return the jobs with the lowest loss first, or the highest; those without one come last."""
+    worst = -math.inf if reverse else math.inf
+
+    def loss(job: JobSummary) -> float:
+        return worst if job.best_validation_loss is None else job.best_validation_loss
+
+    return tuple(sorted(jobs, key=loss, reverse=reverse))
+
+
+def _pages(client: Client, *, limit: int, **filters: Unpack[JobFilters]) -> JobPage:
+    """Return the first `limit` jobs, over as many pages as that takes."""
+    page = client.jobs(**filters, limit=min(limit, MAX_PAGE))
     jobs = page.jobs
     while page.next_cursor is not None and len(jobs) < limit:
-        rest = min(limit - len(jobs), MAX_PAGE)
-        page = client.jobs(state=state, label=label, limit=rest, cursor=page.next_cursor)
+        page = client.jobs(**filters, limit=min(limit - len(jobs), MAX_PAGE), cursor=page.next_cursor)
         jobs += page.jobs
     return JobPage(jobs=jobs, next_cursor=page.next_cursor)
 
 
-def _pair(text: str | None) -> tuple[str, str] | None:
-    if text is None:
-        return None
+def _pairs(texts: list[str]) -> dict[str, str]:
+    pairs = {_pair(text) for text in texts}
+    if len(dict(pairs)) < len(pairs):
+        fail("--label is given two values for one name, and no job has both")
+    return dict(pairs)
+
+
+def _pair(text: str) -> tuple[str, str]:
     name, found, value = text.partition("=")
     if not name or not found:
         fail(f"--label takes NAME=VALUE, e.g. team=vision, got {text!r}")
@@ -172,22 +187,39 @@ def _pair(text: str | None) -> tuple[str, str] | None:
 @app.command("list")
 def list_jobs(
     state: Annotated[
-        JobState | None, typer.Option(metavar="STATE", help=f"only those that are {', '.join(JobState)}")
+        list[JobState] | None,
+        typer.Option(metavar="STATE", help=f"only those that are {', '.join(JobState)}; repeatable"),
     ] = None,
-    label: Annotated[str | None, typer.Option(metavar="NAME=VALUE", help="only those with this label")] = None,
+    label: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="only those with this label; of several all")
+    ] = None,
+    text: Annotated[
+        str | None, typer.Option(metavar="WORDS", help="only those with all these words in name, notes or labels")
+    ] = None,
+    owner: Annotated[str | None, typer.Option(help="only those that OWNER submitted")] = None,
+    is_archived: Annotated[bool, typer.Option("--archived", help="the archived ones instead")] = False,
     sort: Annotated[
-        SortKey, typer.Option(help="order of the newest `--limit` jobs; `loss` has the lowest first")
+        SortKey, typer.Option(help="`created` and `finished` have the latest first; `loss`: of the newest, the lowest")
     ] = SortKey.CREATED,
-    limit: Annotated[int, typer.Option(min=1, help="list so many, the newest")] = 20,
+    is_reversed: Annotated[bool, typer.Option("--reverse", help="turn the order around")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="list so many")] = 20,
     url: Url = None,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
     """List jobs, newest first."""
-    pair = _pair(label)
+    filters: JobFilters = {
+        "state": state,
+        "labels": _pairs(label or []),
+        "text": text,
+        "owner": owner,
+        "archived": is_archived,
+        "order_by": _ORDERS[sort][is_reversed],
+    }
     with open_client(url, key) as client:
-        page = _pages(client, state=state, label=pair, limit=limit)
-    page = JobPage(jobs=tuple(_sorted(page.jobs, sort)), next_cursor=page.next_cursor)
+        page = _pages(client, limit=limit, **filters)
+    if sort is SortKey.LOSS:
+        page = page.model_copy(update={"jobs": _by_loss(page.jobs, reverse=is_reversed)})
     if as_json:
         print_json(page)
         return

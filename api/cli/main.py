@@ -45,6 +45,7 @@ from api.cli.terminal import (
     read_job,
     read_settings,
     refusals,
+    require_agreement,
     require_writable,
     say,
 )
@@ -52,6 +53,7 @@ from api.client import ApiError, Client
 from service.control import cleaning
 from service.control.access import LOCAL
 from service.control.database import is_there
+from service.control.listing import JobFilter
 from service.control.store import Store
 from service.errors import CodeInUse, NotFound, Unavailable
 from service.job.advice import advice
@@ -207,7 +209,7 @@ def clean(
             num_bytes, num_files = sum(each.num_bytes for each in found), sum(each.num_files for each in found)
             typer.echo(f"{size(num_bytes)} in {num_files} files" if found else "nothing is left over")
         if found and not is_dry:
-            _require_agreement(is_agreed, may_ask=not as_json)
+            require_agreement("remove them?", is_agreed=is_agreed, may_ask=not as_json)
             over = {each.place for each in _leftovers(settings, before, with_weights=with_weights)}
             found = [each for each in found if each.place in over]  # others have been told to go on meanwhile
             failures = _remove(settings, found)
@@ -247,7 +249,7 @@ def _leftovers(settings: Settings, before: datetime, *, with_weights: bool) -> l
 class _Records(NamedTuple):
     """The database, as `clean` needs it."""
 
-    jobs: cleaning.JobSource
+    jobs: cleaning.JobPages
     list_code: Callable[[], Iterable[CodeView]]
     delete_code: Callable[[str], None]
 
@@ -258,12 +260,16 @@ def _records(settings: Settings) -> Iterator[_Records | None]:
     server = running_server(settings)
     if server is not None:
         with Client(server.url, server.key) as client:
-            yield _Records(client, client.iter_code, client.delete_code)
+            yield _Records(partial(client.jobs, archived=None), client.iter_code, client.delete_code)
     elif not is_there(settings.resolved_database_url):  # opening it would make it
         yield None
     else:
         with closing(Store.open(settings)) as store:
-            yield _Records(store, partial(_all_code, store), partial(store.code.remove, by=LOCAL))
+            yield _Records(
+                partial(store.jobs, JobFilter(archived=None)),
+                partial(_all_code, store),
+                partial(store.code.remove, by=LOCAL),
+            )
 
 
 def _all_code(store: Store) -> Iterator[CodeView]:
@@ -273,14 +279,6 @@ def _all_code(store: Store) -> Iterator[CodeView]:
         yield from page.packages
         if (cursor := page.next_cursor) is None:
             return
-
-
-def _require_agreement(is_agreed: bool, *, may_ask: bool) -> None:
-    may_ask = may_ask and typer.get_text_stream("stdin").isatty()
-    if not is_agreed and not may_ask:
-        fail("nobody is there to be asked: say --yes, or --dry-run to look")
-    if not is_agreed and not typer.confirm("remove them?"):
-        fail("nothing was removed")
 
 
 def _run_here(

@@ -77,6 +77,15 @@ def fail(message: str, *, code: int = REFUSED) -> NoReturn:
     raise typer.Exit(code)
 
 
+def require_agreement(question: str, *, is_agreed: bool, may_ask: bool) -> None:
+    """Exit unless the user has agreed with `--yes`, or does when asked."""
+    may_ask = may_ask and typer.get_text_stream("stdin").isatty()
+    if not is_agreed and not may_ask:
+        fail("nobody is there to be asked: say --yes, or look first, with `wiretune show` or --dry-run")
+    if not is_agreed and not typer.confirm(question):
+        fail("nothing was removed")
+
+
 def warn(message: str) -> None:
     """Print `message` to standard error."""
     out = console(as_json=True)

@@ -17,6 +17,7 @@ from api.cli.terminal import (
     open_client,
     print_json,
     read_document,
+    require_agreement,
     say,
     warn,
 )
@@ -99,6 +100,95 @@ def extend(
     """Give a job that succeeded a larger budget; says where each trial goes on from."""
     caps = partial(Client.extend, seconds=seconds, steps=steps, bytes=num_bytes)
     ask(job, partial(caps, workers=workers, version=if_version), url=url, key=key, as_json=as_json)
+
+
+@app.command()
+def label(
+    job: JobId,
+    changes: Annotated[
+        list[str], typer.Argument(metavar="NAME=VALUE|NAME-", help="set a label; with `-` behind its name remove it")
+    ],
+    if_version: IfVersion = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Set and remove labels of a job, such as `team=vision draft-`; the others stay."""
+    labels = dict(map(_label, changes))
+    view = _edited(job, partial(Client.edit, labels=labels, version=if_version), url=url, key=key, as_json=as_json)
+    if not as_json:
+        typer.echo("\n".join(f"{name}={value}" for name, value in view.labels.items()) or "no labels")
+
+
+def _label(text: str) -> tuple[str, str | None]:
+    name, found, value = text.partition("=")
+    if found and name:
+        return name, value
+    if not found and text.removesuffix("-") not in ("", text):
+        return text.removesuffix("-"), None
+    fail(f"a label is NAME=VALUE, or NAME- to remove it, got {text!r}")
+
+
+@app.command()
+def note(
+    job: JobId,
+    text: Annotated[str, typer.Argument(help='the whole text; "" removes it, `-` reads standard input')],
+    if_version: IfVersion = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write notes on a job, in the place of what is there."""
+    notes = typer.get_text_stream("stdin").read() if text == "-" else text
+    _edited(job, partial(Client.edit, notes=notes, version=if_version), url=url, key=key, as_json=as_json)
+
+
+@app.command()
+def archive(
+    job: JobId, if_version: IfVersion = None, url: Url = None, key: Key = None, as_json: AsJson = False
+) -> None:
+    """Leave a job that is over out of lists; nothing of it goes."""
+    _edited(job, partial(Client.edit, archived=True, version=if_version), url=url, key=key, as_json=as_json)
+
+
+@app.command()
+def unarchive(
+    job: JobId, if_version: IfVersion = None, url: Url = None, key: Key = None, as_json: AsJson = False
+) -> None:
+    """Have an archived job in lists again."""
+    _edited(job, partial(Client.edit, archived=False, version=if_version), url=url, key=key, as_json=as_json)
+
+
+@app.command()
+def delete(
+    job: JobId,
+    is_agreed: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+    if_version: IfVersion = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a job that is over, with its metrics, logs, checkpoints and weights. Asks first."""
+    with open_client(url, key) as client:
+        view = client.job(client.find(job)).view
+        question = f"delete {view.id} ({view.state}, `{view.name}`) and all its results?"
+        require_agreement(question, is_agreed=is_agreed, may_ask=not as_json)
+        client.delete(view.id, version=if_version)
+    if as_json:
+        print_json({"deleted": view.id})
+    else:
+        typer.echo(f"deleted {view.id}")
+
+
+def _edited(
+    job: str, edit: Callable[[Client, str], JobView], *, url: str | None, key: str | None, as_json: bool
+) -> JobView:
+    """Make the edit, and return the job as it is then, printed if `as_json`."""
+    with open_client(url, key) as client:
+        view = edit(client, client.find(job))
+    if as_json:
+        print_json(view)
+    return view
 
 
 @app.command()

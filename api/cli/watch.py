@@ -89,6 +89,18 @@ def where_it_is(job: JobView) -> Iterator[str]:
     cost = f"{lanes}{spec.workers.count} workers, {_budget(spec.budget)} a trial"
     workload = getattr(spec.workload, "factory", spec.workload.kind)
     yield f"{workload}, {cost}; arms: {arms}; seeds: {seeds}"
+    yield from _own_words(job)
+
+
+def _own_words(job: JobView) -> Iterator[str]:
+    """Yield what its users have said of the job."""
+    if job.labels:
+        yield f"labels: {', '.join(f'{name}={value}' for name, value in job.labels.items())}"
+    if job.notes:
+        yield "notes:"
+        yield from (f"{INDENT}{line}" for line in job.notes.splitlines())
+    if job.archived:
+        yield "archived: `wiretune unarchive` has it in lists again"
 
 
 def _budget(budget: Budget) -> str:

@@ -5,12 +5,12 @@ from importlib.metadata import version
 from typing import Any
 
 from anyio import CapacityLimiter
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from starlette.datastructures import MutableHeaders
 from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.http import bodies, openapi, problems
+from api.http import bodies, openapi, parameters, problems
 from api.http.broadcast import Broadcaster
 from api.http.downloads import Downloads
 from api.http.limits import Limits
@@ -76,6 +76,7 @@ def create_app(
         docs_url=None,  # FastAPI's own page loads scripts from elsewhere; `page` has one that does not
         redoc_url=None,
         redirect_slashes=False,
+        dependencies=[Depends(parameters.require_known)],
         telemetry=None if asked else _NO_TELEMETRY,
     )
     app.state.store, app.state.conflicts, app.state.user_code = store, conflicts, user_code

@@ -22,17 +22,18 @@ from service.wire.records import MAX_WHOLE
 
 _READING = (
     *("getMe", "listMethods", "validateJob", "listJobs", "getJob", "listTrials", "listStages", "getMetric"),
-    *("exportMetrics", "getSchedule", "getWeights", "getReport", "getLogs"),
+    *("exportMetrics", "getSchedule", "getWeights", "getReport", "getLogs", "listArtifacts", "getFile"),
     *("listEvents", "listJobEvents", "getSnapshot"),
     *("listKeys", "createSignInCode", "deleteSession"),
     *("listCode", "getCode"),
 )
-_CHANGING = ("pauseJob", "resumeJob", "stopJob", "cancelJob", "retryJob", "extendJob")
+_CHANGING = ("pauseJob", "resumeJob", "stopJob", "cancelJob", "retryJob", "extendJob", "updateJob")
 #: What a caller does by each operation. One that is not here is nobody's.
 ACTIONS = {
     **dict.fromkeys(_READING, Action.READ),
     **dict.fromkeys(["createJob", "cloneJob"], Action.CREATE),
     **dict.fromkeys(_CHANGING, Action.CHANGE),
+    "deleteJob": Action.DELETE,
     "createKey": Action.CREATE_KEY,
     "getKey": Action.READ_KEY,
     **dict.fromkeys(["rotateKey", "revokeKey"], Action.CHANGE_KEY),

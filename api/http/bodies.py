@@ -17,7 +17,7 @@ from service.errors import InvalidJob, InvalidRequest
 from service.job.spec import JobSpec
 from service.wire.access import NewKey, SignIn
 from service.wire.records import Batch, Lease
-from service.wire.views import Changes
+from service.wire.views import Changes, JobEdit
 
 MAX_KEY_BYTES = 2**14
 MAX_JOB_BYTES = 2**20
@@ -42,6 +42,11 @@ async def budget(request: Request) -> Budget:
 async def changes(request: Request) -> dict[str, Any]:
     """Return the merge patch in the request's body. Raises `InvalidJob`."""
     return (await _checked(request, Changes, media_types=CHANGES_TYPES)).model_extra or {}
+
+
+async def job_edit(request: Request) -> JobEdit:
+    """Return what of a job is edited. Raises `InvalidJob`."""
+    return await _checked(request, JobEdit, media_types=CHANGES_TYPES)
 
 
 async def batch(request: Request) -> Batch:

@@ -75,7 +75,8 @@ class Broadcaster:
         """Yield events behind the id `after`, None: from now on, as server-sent events, without an end.
 
         Those of `project` and of `job_id` alone, if given, and of `kinds`, if any are. Ends where the database does not
-        answer; the reader connects again. And where the reader, looked at every 15 s, is not welcome any more.
+        answer; the reader connects again. And where the job was deleted, or the reader, looked at every 15 s, is not
+        welcome any more.
         """
 
         def is_wanted(event: _Encoded) -> bool:
@@ -107,6 +108,8 @@ class Broadcaster:
                     elif cursor >= self._last and not await _is_set(news, within_s=HEARTBEAT_S):
                         # For proxies a comment, for the reader the id up to which it has missed nothing.
                         yield f":\nid: {cursor}\n\n".encode()
+                    if any(event.kind is EventKind.JOB_DELETED and event.job_id == job_id for event in found):
+                        return
         except (NotFound, Unavailable) as error:  # the first for a job that was deleted
             _log.warning("a stream of events ends: %s", error)
 

@@ -40,6 +40,11 @@ def seen_versions(
 SeenVersions = Annotated[frozenset[int] | None, Depends(seen_versions)]
 
 
+def etag_of(version: int) -> str:
+    """Return the `ETag` of a job at that version."""
+    return f'"{version}"'
+
+
 def unchanged(etag: str, if_none_match: str | None) -> Response | None:
     """Return the short answer if the caller holds what `etag` names; None: send it."""
     known = {tag.strip().removeprefix("W/") for tag in (if_none_match or "").split(",")}

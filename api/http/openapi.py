@@ -1,11 +1,14 @@
 """Completes the OpenAPI document with what the routes read and refuse by themselves."""
 
+import re
+from collections.abc import Iterator
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
+from api.http import examples
 from api.http.problems import MEDIA_TYPE
 from search.config import Budget
 from service.errors import (
@@ -32,7 +35,7 @@ from service.errors import (
 from service.job.spec import JobSpec
 from service.wire.access import NewKey, SignIn
 from service.wire.records import Batch, Lease
-from service.wire.views import Changes, ProblemDocument
+from service.wire.views import Changes, JobEdit, ProblemDocument
 
 EXAMPLE_JOB: dict[str, Any] = {
     "name": "digits over a slow link",
@@ -49,7 +52,7 @@ EXAMPLE_JOB: dict[str, Any] = {
     "link": {"mode": "emulate", "mbps": 100, "latency_ms": 1},
 }
 #: Bodies that the routes parse themselves, so that a refusal can point at every field at fault.
-_PARSED = (JobSpec, Budget, Changes, Batch, Lease, NewKey, SignIn, ProblemDocument)
+_PARSED = (JobSpec, Budget, Changes, JobEdit, Batch, Lease, NewKey, SignIn, ProblemDocument)
 
 #: Anybody who calls may be refused so.
 CALLING = (Unauthorized, Forbidden, TooManyRequests, Unavailable)
@@ -57,6 +60,8 @@ READING = (*CALLING, NotFound, InvalidJob)
 CREATING = (*CALLING, InvalidJob, KeyReused, DoesNotFit)
 CHANGING = (*CALLING, NotFound, PreconditionFailed, IllegalTransition, CheckpointGone)
 EXTENDING = (*CHANGING, InvalidJob)
+EDITING = (*CALLING, NotFound, PreconditionFailed, IllegalTransition, InvalidJob)
+DELETING = (*CALLING, NotFound, PreconditionFailed, IllegalTransition)
 CLONING = (*CREATING, NotFound)
 SIGNING_IN = (*CALLING, InvalidRequest)
 HOLDING = (*SIGNING_IN, NotFound)
@@ -65,6 +70,30 @@ LISTING_CODE = SIGNING_IN
 UPLOADING = (*SIGNING_IN, Busy, TooMuchCode)
 DELETING_CODE = (*CALLING, NotFound, CodeInUse)
 REPORTING = (Unauthorized, NotFound, Fenced, OutOfSequence, InvalidJob, Unavailable)
+
+
+#: The headers of answers, and which have them.
+_HEADERS = {
+    "ETag": "changes with what is answered: for `If-None-Match`, and a job's for `If-Match`",
+    "Location": "the path of what was made",
+    "Retry-After": "seconds after which to try again",
+    "WWW-Authenticate": "the scheme of keys",
+    "Content-Disposition": "the file's name",
+    "Set-Cookie": "the session",
+}
+_OF_STATUS = {"401": ["WWW-Authenticate"], "429": ["Retry-After"], "503": ["Retry-After"]}
+_OF_OPERATION = {
+    **{(name, status): ["Location"] for name, status in (("createJob", "202"), ("cloneJob", "202"))},
+    **{(name, "201"): ["Location"] for name in ("createKey", "createCode")},
+    **{(name, status): ["ETag"] for name in ("getJob", "getSnapshot") for status in ("200", "304")},
+    **{(name, "200"): ["ETag", "Content-Disposition"] for name in ("getWeights", "getFile")},
+    **{(name, "304"): ["ETag"] for name in ("getWeights", "getFile")},
+    ("updateJob", "200"): ["ETag"],
+    ("exportMetrics", "200"): ["Content-Disposition"],
+    ("createSession", "204"): ["Set-Cookie"],
+}
+#: Where in its answer the id of a job is that an operation makes.
+_MADE_JOB = {"createJob": "/id", "cloneJob": "/job/id"}
 
 
 def refusals(*errors: type[WiretuneError]) -> dict[int | str, dict[str, Any]]:
@@ -127,15 +156,69 @@ def document(app: FastAPI) -> dict[str, Any]:
         schemas = made.setdefault("components", {}).setdefault("schemas", {})
         made["components"]["schemas"] = parsed["$defs"] | schemas
         _refuse_parameters_our_way(made)
+        _show_examples(made)
+        _name_headers(made)
+        _link_jobs(made)
         app.openapi_schema = made
     return app.openapi_schema
+
+
+def _operations(made: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for methods in made["paths"].values():
+        yield from methods.values()
+
+
+def _show_examples(made: dict[str, Any]) -> None:
+    """Give each answer of a schema that has an example that one."""
+    known, shown = examples.answers(EXAMPLE_JOB), made["components"].setdefault("examples", {})
+    for operation in _operations(made):
+        for answer in operation["responses"].values():
+            for content in answer.get("content", {}).values():
+                schema = content.get("schema", {})
+                one, several = (_schema_name(each) for each in (schema, schema.get("items", {})))
+                name = one or f"{several}List"
+                if one in known or several in known:
+                    shown[name] = {"value": known[one] if one else [known[several]]}
+                    content["examples"] = {"example": {"$ref": f"#/components/examples/{name}"}}
+
+
+def _schema_name(schema: dict[str, Any]) -> str:
+    name: str = schema.get("$ref", "").rpartition("/")[2]
+    return name
+
+
+def _name_headers(made: dict[str, Any]) -> None:
+    """Name the headers of answers: those of every refusal of a kind, and those of single operations."""
+    made["components"]["headers"] = {
+        name: {"description": about, "schema": {"type": "string"}} for name, about in _HEADERS.items()
+    }
+    for operation in _operations(made):
+        for status, answer in operation["responses"].items():
+            names = [*_OF_STATUS.get(status, ()), *_OF_OPERATION.get((operation["operationId"], status), ())]
+            if names:
+                answer["headers"] = {name: {"$ref": f"#/components/headers/{name}"} for name in names}
+
+
+def _link_jobs(made: dict[str, Any]) -> None:
+    """Link what makes a job to all that can be done with it."""
+    about = [
+        operation["operationId"]
+        for path, methods in made["paths"].items()
+        if re.findall(r"{(\w+)}", path) == ["job"]
+        for operation in methods.values()
+    ]
+    for operation in _operations(made):
+        if (place := _MADE_JOB.get(operation["operationId"])) is not None:
+            operation["responses"]["202"]["links"] = {
+                name: {"operationId": name, "parameters": {"job": f"$response.body#{place}"}} for name in about
+            }
 
 
 def _refuse_parameters_our_way(made: dict[str, Any]) -> None:
     """Put our refusal of a bad parameter in the place of FastAPI's, where a route has named none."""
     for name in ("HTTPValidationError", "ValidationError"):
         made["components"]["schemas"].pop(name, None)
-    for operation in (each for methods in made["paths"].values() for each in methods.values()):
-        refused = operation["responses"].get("422")
-        if refused is not None and MEDIA_TYPE not in refused["content"]:
+    for operation in _operations(made):
+        refused = operation["responses"].get("422")  # every route refuses parameters that it does not have
+        if refused is None or MEDIA_TYPE not in refused["content"]:
             operation["responses"]["422"] = _refusal("The request is not valid (`invalid-request`)")

@@ -16,6 +16,7 @@ class Action(StrEnum):
     READ = "read"
     CREATE = "create a job"
     CHANGE = "change this job"
+    DELETE = "delete this job"
     READ_KEY = "see this key"
     CHANGE_KEY = "change this key"
     CREATE_KEY = "create keys"
@@ -59,6 +60,7 @@ RULES = {
     Action.READ: _Least(Role.VIEWER, Role.VIEWER, Role.OPERATOR),
     Action.CREATE: _Least(Role.SUBMITTER, Role.SUBMITTER, Role.OPERATOR),
     Action.CHANGE: _Least(Role.SUBMITTER, Role.OPERATOR, Role.OPERATOR),
+    Action.DELETE: _Least(Role.SUBMITTER, Role.OPERATOR, Role.OPERATOR),
     Action.READ_KEY: _Least(Role.VIEWER, Role.ADMIN, Role.ADMIN),
     Action.CHANGE_KEY: _Least(Role.VIEWER, Role.ADMIN, Role.ADMIN),
     Action.CREATE_KEY: _Least(Role.ADMIN, Role.ADMIN, Role.ADMIN),

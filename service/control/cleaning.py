@@ -9,8 +9,8 @@ from typing import Protocol
 from pydantic import BaseModel, Field
 
 from service.control import embedded
+from service.control.listing import MAX_PAGE
 from service.control.orphans import tune_folders
-from service.control.queries import MAX_PAGE
 from service.control.storage import WEIGHTS, Storage
 from service.job.states import TERMINAL
 from service.settings import Settings
@@ -34,18 +34,18 @@ class Leftover(BaseModel):
     code: str | None = None  # the digest of a package that no job needs
 
 
-class JobSource(Protocol):
-    """Whoever knows the jobs: the store, or a client of the service that has it."""
+class JobPages(Protocol):
+    """Whoever knows the jobs, archived ones too: the store, or a client of the service that has it."""
 
-    def jobs(self, *, limit: int, cursor: str | None) -> JobPage:
+    def __call__(self, *, limit: int, cursor: str | None) -> JobPage:
         """Return a page of jobs."""
 
 
-def finished_jobs(source: JobSource, *, before: datetime) -> Iterator[str]:
+def finished_jobs(pages: JobPages, *, before: datetime) -> Iterator[str]:
     """Yield the jobs that were over by `before`; none of them runs again unless its user asks for it."""
     cursor: str | None = None
     while True:
-        page = source.jobs(limit=MAX_PAGE, cursor=cursor)
+        page = pages(limit=MAX_PAGE, cursor=cursor)
         for job in page.jobs:
             if job.state in TERMINAL and job.finished_at is not None and job.finished_at < before:
                 yield job.id

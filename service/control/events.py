@@ -6,7 +6,7 @@ stores its events last, and from the first of them to its commit holds a lock th
 """
 
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import delete, func, insert, select
@@ -23,6 +23,7 @@ _MAX_TEXT = 500
 
 class _Told(NamedTuple):
     job_id: str
+    project: str
     kind: EventKind
     data: dict[str, Any]
 
@@ -53,9 +54,9 @@ def tell(row: JobRow | MessageRow | TrialRow, kind: EventKind, **data: Any) -> N
     """Have the row's transaction store an event when it commits; long texts are cut."""
     session = object_session(row)
     assert session is not None
-    job_id = row.id if isinstance(row, JobRow) else row.job_id
+    job = row if isinstance(row, JobRow) else session.get_one(JobRow, row.job_id)
     short = {name: value[:_MAX_TEXT] if isinstance(value, str) else value for name, value in data.items()}
-    _waiting(session).append(_Told(job_id, kind, short))
+    _waiting(session).append(_Told(job.id, job.project, kind, short))
 
 
 def tell_progress(trial: TrialRow, *, first_step: int | None = None, loss: float | None = None) -> None:
@@ -118,6 +119,11 @@ def _both(earlier: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
     return newer | {"first_step": min(steps, default=None)}
 
 
+def forget(session: Session, job_id: str) -> None:
+    """Delete the events of a job."""
+    session.execute(delete(EventRow).where(EventRow.job_id == job_id))
+
+
 def prune(session: Session, *, kept: int) -> None:
     """Delete all but the newest events; `kept` ids stay."""
     session.execute(delete(EventRow).where(EventRow.id <= bounds(session)[1] - kept))
@@ -151,15 +157,15 @@ def after(
     project: str | None = None,
     job_id: str | None = None,
     kinds: Collection[EventKind] = (),
-) -> tuple[list[tuple[EventRow, str]], int]:
-    """Return up to `limit` events behind `cursor`, oldest first, with their jobs' projects, and where to go on."""
+) -> tuple[Sequence[EventRow], int]:
+    """Return up to `limit` events behind `cursor`, oldest first, and where to go on."""
     newest = bounds(session)[1]
-    query = select(EventRow, JobRow.project).join(JobRow, JobRow.id == EventRow.job_id).where(EventRow.id > cursor)
+    query = select(EventRow).where(EventRow.id > cursor)
     if project is not None:
-        query = query.where(JobRow.project == project)
+        query = query.where(EventRow.project == project)
     if job_id is not None:
         query = query.where(EventRow.job_id == job_id)
     if kinds:
         query = query.where(EventRow.kind.in_([kind.value for kind in kinds]))
-    rows = [(event, its_project) for event, its_project in session.execute(query.order_by(EventRow.id).limit(limit))]
-    return rows, rows[-1][0].id if len(rows) == limit else max(cursor, newest)
+    rows = session.scalars(query.order_by(EventRow.id).limit(limit)).all()
+    return rows, rows[-1].id if len(rows) == limit else max(cursor, newest)

@@ -7,6 +7,7 @@ from service.job.states import TERMINAL
 from service.wire.views import JobView, TrialView
 
 Which = Literal["best", "last"]
+WHICH: tuple[Which, ...] = ("best", "last")
 
 
 def weights_url(job: JobView, trial: TrialView, which: Which | None) -> str:

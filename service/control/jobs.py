@@ -1,18 +1,22 @@
-"""Make, move on and explain a job's row. Functions of one open transaction."""
+"""Make, move on, edit and delete a job's row. Functions of one open transaction."""
 
 import secrets
+from datetime import UTC, datetime, timedelta
 
+from sqlalchemy import ColumnElement, delete as delete_from, select
 from sqlalchemy.orm import Session
 
 from search.config import Budget
 from service.control import code, events, messages, transfer
 from service.control.access import Principal, visible_project
-from service.control.models import IdempotencyRow, JobRow, LabelRow, TrialRow
-from service.errors import IllegalTransition, KeyReused, NotFound
+from service.control.models import IdempotencyRow, JobRow, LabelRow, RemovalRow, TrialRow
+from service.errors import IllegalTransition, InvalidJob, KeyReused, NotFound
+from service.job.parts import MAX_LABELS
+from service.job.problems import Problem
 from service.job.spec import JobSpec
-from service.job.states import RULES, TERMINAL, JobState, may_follow
+from service.job.states import RULES, TERMINAL, JobState, Verb, may_follow, verbs_in
 from service.wire.records import Bill
-from service.wire.views import EventKind
+from service.wire.views import EventKind, JobEdit
 
 
 def require(session: Session, job_id: str) -> JobRow:
@@ -23,20 +27,34 @@ def require(session: Session, job_id: str) -> JobRow:
     return job
 
 
-def add(session: Session, spec: JobSpec, *, by: Principal, key: str | None, now: float) -> tuple[JobRow, bool]:
+_EPOCH = datetime.fromtimestamp(0, UTC)
+_LAST = 16**13 // 10**6  # of the moments that an id can tell, in the year 2112
+
+
+def id_at(moment: float, tail: int = 0) -> str:
+    """Return an id that sorts by its moment: microseconds, then 44 bits (as RFC 9562's version 7)."""
+    # Rounded as the moment that users see, so that lists by time and by id agree.
+    microseconds = (datetime.fromtimestamp(min(max(moment, 0.0), _LAST), UTC) - _EPOCH) // timedelta(microseconds=1)
+    return f"job-{microseconds:013x}{tail:011x}"
+
+
+def add(
+    session: Session, spec: JobSpec, *, by: Principal, key: str | None, now: float, key_s: float
+) -> tuple[JobRow, bool]:
     """Store a queued job with its trials, or find the one that `by` made with `key`; the flag says which: made now.
 
-    While another replica stores the same key this breaks the key's uniqueness; the writer then runs it again.
+    A key is forgotten after `key_s` seconds. While another replica stores the same one this breaks the key's
+    uniqueness; the writer then runs it again.
     """
-    if key is not None and (known := session.get(IdempotencyRow, (by.name, key))) is not None:
+    known = None if key is None else session.get(IdempotencyRow, (by.name, key), with_for_update=True)
+    if known is not None and known.created_at > now - key_s:
         first = require(session, known.job_id)
         if _submitted(first) != spec:
             raise KeyReused(f"the key made `{first.id}` from another job; send a new key with a new job")
         return first, False
     code.use(session, spec, project=by.project, now=now)
     body = spec.model_dump(mode="json")
-    # Sorts by age: microseconds, then 44 random bits (as RFC 9562's version 7).
-    job_id = f"job-{int(now * 1e6):013x}{secrets.randbits(44):011x}"
+    job_id = id_at(now, secrets.randbits(44))
     job = JobRow(id=job_id, name=spec.name, state=JobState.QUEUED.value, spec=body, version=0, created_at=now)
     job.owner, job.project = by.name, by.project
     session.add(job)
@@ -56,9 +74,26 @@ def add(session: Session, spec: JobSpec, *, by: Principal, key: str | None, now:
         )
         for position, trial in enumerate(spec.trials())
     )
-    if key is not None:
+    if known is not None:
+        known.job_id, known.created_at = job.id, now
+    elif key is not None:
         session.add(IdempotencyRow(owner=by.name, key=key, job_id=job.id, created_at=now))
     return job, True
+
+
+def has_keys(session: Session, *, before: float) -> bool:
+    """Return whether there is a key for `forget_keys` to delete."""
+    return session.scalar(select(IdempotencyRow.key).where(_made(before)).limit(1)) is not None
+
+
+def forget_keys(session: Session, *, before: float) -> None:
+    """Delete the idempotency keys that made their jobs before that moment."""
+    session.execute(delete_from(IdempotencyRow).where(_made(before)))
+
+
+def _made(before: float) -> ColumnElement[bool]:
+    # By the index that a job's end needs, too; a key that was used again has a later job.
+    return IdempotencyRow.job_id < id_at(before)
 
 
 def _submitted(job: JobRow) -> JobSpec:
@@ -69,6 +104,8 @@ def _submitted(job: JobRow) -> JobSpec:
     if job.first_workers is not None:
         workers = spec.workers.model_copy(update={"count": job.first_workers})
         spec = spec.model_copy(update={"workers": workers})
+    if job.first_labels is not None:
+        spec = spec.model_copy(update={"labels": job.first_labels})
     return spec
 
 
@@ -87,6 +124,8 @@ def _enter(job: JobRow, to: JobState, *, reason: str, now: float) -> None:
     if to is JobState.RUNNING and job.started_at is None:
         job.started_at = now
     job.finished_at = now if to in TERMINAL else None
+    if to not in TERMINAL:
+        job.archived = False
     _tell(job)
     if to in TERMINAL:
         messages.add(job, now=now)
@@ -98,6 +137,64 @@ def explain(job: JobRow, reason: str) -> None:
         job.reason = reason
         job.version += 1
         _tell(job)
+
+
+def edit(session: Session, job: JobRow, patch: JobEdit) -> bool:
+    """Change what the patch names, and return whether that made a difference.
+
+    Raises InvalidJob for too many labels, IllegalTransition to archive a job that is not over.
+    """
+    before = (job.spec["labels"], job.notes, job.archived)
+    if "labels" in patch.model_fields_set:
+        _label(session, job, patch.labels)
+    if "notes" in patch.model_fields_set:
+        job.notes = patch.notes or ""
+    if "archived" in patch.model_fields_set:
+        if patch.archived:
+            _require_over(job, "archived")
+        job.archived = bool(patch.archived)
+    if (job.spec["labels"], job.notes, job.archived) == before:
+        return False
+    job.version += 1
+    _tell(job)
+    return True
+
+
+def _label(session: Session, job: JobRow, changes: dict[str, str | None] | None) -> None:
+    before: dict[str, str] = job.spec["labels"]
+    merged: dict[str, str | None] = {} if changes is None else {**before, **changes}
+    after = {name: value for name, value in merged.items() if value is not None}
+    if len(after) > MAX_LABELS:
+        message = f"a job has at most {MAX_LABELS} labels; this would make {len(after)}"
+        raise InvalidJob([Problem(pointer="/labels", message=message)])
+    job.first_labels = before if job.first_labels is None else job.first_labels
+    job.spec = {**job.spec, "labels": after}
+    session.execute(delete_from(LabelRow).where(LabelRow.job_id == job.id))
+    session.add_all(LabelRow(job_id=job.id, name=name, value=value) for name, value in after.items())
+
+
+def delete(session: Session, job: JobRow, *, now: float) -> None:
+    """Delete a job that is over, and all that is stored of it; its folder on storage is left to be removed.
+
+    Raises IllegalTransition for any other.
+    """
+    _require_over(job, "deleted")
+    events.forget(session, job.id)
+    events.tell(job, EventKind.JOB_DELETED, name=job.name)
+    session.add(RemovalRow(job_id=job.id, created_at=now))
+    session.delete(job)
+
+
+def forget_removal(session: Session, job_id: str) -> None:
+    """Note that the folder of a deleted job is gone."""
+    session.execute(delete_from(RemovalRow).where(RemovalRow.job_id == job_id))
+
+
+def _require_over(job: JobRow, done: str) -> None:
+    if job.job_state in TERMINAL:
+        return
+    first = "`cancel` it first" if Verb.CANCEL in verbs_in(job.job_state) else "wait until it is cancelled"
+    raise IllegalTransition(f"job `{job.id}` is {job.state}: only one that is over can be {done}; {first}")
 
 
 def _tell(job: JobRow) -> None:

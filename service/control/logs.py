@@ -81,11 +81,17 @@ class Logs:
             for attempt in self._store.attempts_without_log():
                 if (log := self._whole(ray, attempt, now=now)) is not None:
                     self._keep(attempt, log)
-                    self._store.note_log(attempt.job_id, attempt.number)
+                    self._note(attempt)
                     self._refusals.pop(attempt.submission_id, None)
         except (NotFound, Unavailable) as error:
             self._retry_at = now + _RETRY_S
             _log.warning("logs are not kept yet: %s", error)
+
+    def _note(self, attempt: Attempt) -> None:
+        try:
+            self._store.note_log(attempt.job_id, attempt.number)
+        except NotFound:  # its job was deleted meanwhile
+            self._storage.remove_job(attempt.job_id)
 
     def _whole(self, ray: RayApi, attempt: Attempt, *, now: float) -> bytes | None:
         """Return an attempt's log once it has ended, or why there is none; None: not yet."""

@@ -47,7 +47,12 @@ def _trial_key() -> Mapped[str]:
 
 class JobRow(Base):
     __tablename__ = "jobs"
-    __table_args__ = (Index("ix_jobs_state_id", "state", "id"), Index("ix_jobs_project_id", "project", "id"))
+    __table_args__ = (
+        Index("ix_jobs_state_id", "state", "id"),
+        Index("ix_jobs_project_id", "project", "id"),
+        Index("ix_jobs_archived_id", "archived", "id"),
+        Index("ix_jobs_name_id", "name", "id"),
+    )
 
     id: Mapped[str] = mapped_column(primary_key=True)  # sorts by age
     name: Mapped[str]
@@ -61,6 +66,9 @@ class JobRow(Base):
     stops: Mapped[bool] = mapped_column(default=False)  # its user wants what there is of a result
     first_budget: Mapped[Json | None]  # that it was submitted with; None: it was never extended
     first_workers: Mapped[int | None]  # the number that it was submitted with; None: it still has them
+    first_labels: Mapped[Json | None]  # that it was submitted with; None: they were never edited
+    notes: Mapped[str] = mapped_column(default="")
+    archived: Mapped[bool] = mapped_column(default=False)  # left out of lists
     version: Mapped[int] = mapped_column(default=0)
     created_at: Mapped[float]
     started_at: Mapped[float | None]
@@ -214,14 +222,18 @@ class ChunkRow(Base):
 
 
 class EventRow(Base):
-    """A change of a job; ids are in the order of commits, see `service.control.events`."""
+    """A change of a job; ids are in the order of commits, see `service.control.events`.
+
+    Readers are told that a job was deleted, so this refers to no row of it.
+    """
 
     __tablename__ = "events"
     # Without AUTOINCREMENT SQLite would give the id of a deleted newest row again.
     __table_args__ = (Index("ix_events_job_id", "job_id", "id"), {"sqlite_autoincrement": True})
 
     id: Mapped[int] = mapped_column(primary_key=True)
-    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
+    job_id: Mapped[str]
+    project: Mapped[str]
     kind: Mapped[str]
     at: Mapped[float]
     data: Mapped[Json]
@@ -233,7 +245,7 @@ class MessageRow(Base):
     __tablename__ = "messages"
 
     id: Mapped[str] = mapped_column(primary_key=True)
-    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), index=True)
     url: Mapped[str]
     body: Mapped[str]  # JSON: what is signed is what is sent
     tries: Mapped[int] = mapped_column(default=0)
@@ -246,7 +258,16 @@ class IdempotencyRow(Base):
 
     owner: Mapped[str] = mapped_column(primary_key=True)
     key: Mapped[str] = mapped_column(primary_key=True)
-    job_id: Mapped[str] = _job_key()
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), index=True)
+    created_at: Mapped[float]
+
+
+class RemovalRow(Base):
+    """A deleted job whose folder is on storage still."""
+
+    __tablename__ = "removals"
+
+    job_id: Mapped[str] = mapped_column(primary_key=True)
     created_at: Mapped[float]
 
 

@@ -1,29 +1,24 @@
 """Rows to the public views. Functions of one open session; they write nothing."""
 
-import base64
-import binascii
-import re
 import sys
 from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, func, or_, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.control import overfitting, points, stage_views
 from service.control.columns import Sample
-from service.control.models import ChunkRow, EventRow, JobRow, LabelRow, PointRow, ProbeRow, StageRow, TrialRow
-from service.errors import InvalidJob, NotFound
+from service.control.models import EventRow, JobRow, ProbeRow, StageRow, TrialRow
+from service.errors import NotFound
 from service.job.advice import advice
-from service.job.problems import Problem
 from service.job.spec import JobSpec
-from service.job.states import TERMINAL, JobState, verbs_in
+from service.job.states import TERMINAL, verbs_in
 from service.wire.records import Bill, Line, RunEnd, ScheduleEntry
 from service.wire.views import (
     Event,
     EventKind,
-    JobPage,
     JobSummary,
     JobView,
     ScheduleView,
@@ -32,9 +27,7 @@ from service.wire.views import (
     TrialView,
 )
 
-MAX_PAGE = 500
 _TRAINING_POINTS = 2000  # of a training loss, to tell whether it fell
-_OF_AN_ID = re.compile("(job-)?[0-9a-f]{4,}")
 #: What every trial reports, besides the losses and metrics of its evaluations.
 _SERIES = ("loss", "learning_rate", "density", "bytes_sent", "validation_loss")
 
@@ -93,63 +86,15 @@ def job_view(job: JobRow, spec: JobSpec | None = None) -> JobView:
         version=job.version,
         verbs=verbs_in(job.job_state),
         labels=spec.labels,
+        notes=job.notes,
+        archived=job.archived,
         advice=advice(spec),
         spec=spec,
     )
 
 
-def page(
-    session: Session,
-    *,
-    project: str | None,
-    state: JobState | None,
-    label: tuple[str, str] | None,
-    ref: str | None,
-    limit: int,
-    cursor: str | None,
-) -> JobPage:
-    """Return up to `limit` jobs of `project`, newest first, from behind `cursor`; raises InvalidJob for bad ones."""
-    if not 1 <= limit <= MAX_PAGE:
-        raise InvalidJob([Problem(pointer="/limit", message=f"`limit` is from 1 to {MAX_PAGE}", value=limit)])
-    final = select(func.min(TrialRow.validation_loss)).where(TrialRow.job_id == JobRow.id)
-    reported = [
-        select(func.min(least))
-        .join(TrialRow, TrialRow.id == table.trial_id)
-        .where(TrialRow.job_id == JobRow.id, table.name == "validation_loss")
-        for table, least in ((PointRow, PointRow.value), (ChunkRow, ChunkRow.least))
-    ]
-    losses = [each.scalar_subquery() for each in (final, *reported)]
-    # The index that finds the jobs has them in their order already: nothing is sorted, and only the page is read.
-    newest = JobRow.id if label is None else LabelRow.job_id
-    query = select(JobRow, *losses).order_by(newest.desc()).limit(limit + 1)
-    if project is not None:
-        query = query.where(JobRow.project == project)
-    if state is not None:
-        query = query.where(JobRow.state == state.value)
-    if label is not None:
-        query = query.join(LabelRow).where(LabelRow.name == label[0], LabelRow.value == label[1])
-    if ref is not None:
-        query = query.where(_goes_by(session, ref))
-    if cursor is not None:
-        query = query.where(newest < _decode(cursor))
-    rows = session.execute(query).all()
-    shown = rows[:limit]
-    following = None
-    if len(rows) > limit:
-        following = base64.urlsafe_b64encode(shown[-1][0].id.encode()).decode().rstrip("=")
-    return JobPage(jobs=tuple(_summary(job, losses) for job, *losses in shown), next_cursor=following)
-
-
-def _goes_by(session: Session, ref: str) -> ColumnElement[bool]:
-    """Return the condition that `ref` is a beginning or an end of the job's id; its whole name where no id has it."""
-    if _OF_AN_ID.fullmatch(ref):
-        has_it = or_(JobRow.id.like(f"job-{ref.removeprefix('job-')}%"), JobRow.id.like(f"%{ref}"))
-        if session.scalar(select(JobRow.id).where(has_it).limit(1)) is not None:
-            return has_it
-    return JobRow.name == ref
-
-
-def _summary(job: JobRow, losses: Iterable[float | None]) -> JobSummary:
+def job_summary(job: JobRow, losses: Iterable[float | None]) -> JobSummary:
+    """Return the job as lists show it; `losses` are what its trials reported."""
     return JobSummary(
         id=job.id,
         name=job.name,
@@ -162,18 +107,8 @@ def _summary(job: JobRow, losses: Iterable[float | None]) -> JobSummary:
         arms=tuple(arm["name"] for arm in job.spec["arms"]),
         best_validation_loss=min((loss for loss in losses if loss is not None), default=None),
         labels=job.spec["labels"],
+        archived=job.archived,
     )
-
-
-def _decode(cursor: str) -> str:
-    try:
-        job_id = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode("ascii")
-    except (binascii.Error, ValueError):
-        job_id = ""
-    if not job_id.startswith("job-"):
-        message = "`cursor` is not one that this service gave out; start again without it"
-        raise InvalidJob([Problem(pointer="/cursor", message=message, value=cursor)])
-    return job_id
 
 
 def trials(session: Session, job_id: str, *, trial_id: str | None = None) -> Sequence[TrialRow]:
@@ -326,10 +261,10 @@ def schedule_view(session: Session, trial: TrialRow, *, optimizer: str) -> Sched
     )
 
 
-def event_view(row: EventRow, project: str) -> Event:
-    """Return the event of a job of `project` as users see it."""
+def event_view(row: EventRow) -> Event:
+    """Return the event as users see it."""
     kind, at = EventKind(row.kind), _moment(row.at)
-    return Event(id=row.id, job_id=row.job_id, project=project, kind=kind, at=at, data=row.data)
+    return Event(id=row.id, job_id=row.job_id, project=row.project, kind=kind, at=at, data=row.data)
 
 
 def _entry(stage: StageRow, trial: TrialRow) -> ScheduleEntry:

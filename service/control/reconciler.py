@@ -34,8 +34,8 @@ _LOOK_S = 10.0  # between two looks at a cluster without work
 class Reconciler:
     """A loop over the jobs that are not over. `tick` is one round; `start` runs rounds in a thread.
 
-    Logs are kept, orphans looked for, old events deleted and messages sent in threads of their own, so that no slow one
-    delays a job.
+    Logs are kept, orphans looked for, what is out of date swept out and messages sent in threads of their own, so that
+    no slow one delays a job.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Reconciler:
             "reconciler": self.tick,
             "logs": self.logs.keep_ended,
             "orphans": self._orphans.sweep,
-            "events": self._store.prune_events,
+            "sweep": self._store.sweep,
             "webhooks": self._webhooks.send_due,
         }
         for name, one_round in rounds.items():

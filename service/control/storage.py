@@ -2,10 +2,11 @@
 
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import IO, Any
+from datetime import UTC, datetime
+from typing import IO, Any, NamedTuple
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
@@ -32,6 +33,13 @@ class StoredFile:
                 yield chunk
 
 
+class FileInfo(NamedTuple):
+    """A file that was listed."""
+
+    num_bytes: int
+    changed_at: datetime | None  # None: such storage does not say
+
+
 @dataclass(frozen=True)
 class Storage:
     """The files below `root`, an fsspec URL. Raises NotFound for a missing one, Unavailable where storage fails."""
@@ -54,6 +62,8 @@ class Storage:
         """Open a file of the job. One elsewhere is not found: attempts say where their files are, users read them."""
         with self._reaching_into(job_id, url) as (filesystem, path):
             about = filesystem.info(path)
+            if about["type"] == "directory":
+                raise NotFound(f"{url} is a folder")
             content = filesystem.open(path, "rb")
         return StoredFile(num_bytes=about["size"], etag=f'"{tokenize(about)}"', content=content)
 
@@ -134,6 +144,21 @@ class Storage:
         with _reaching(self.job_url(job_id)) as (filesystem, path):
             return {found: about["size"] for found, about in filesystem.find(path, detail=True).items()}
 
+    def files(self, job_id: str) -> dict[str, FileInfo]:
+        """Return every file of the job, by its path in the job's folder; nothing where there is no folder."""
+        with _reaching(self.job_url(job_id)) as (filesystem, root):
+            found = filesystem.find(root, detail=True)
+            return {path[len(root) + 1 :]: FileInfo(about["size"], _changed_at(about)) for path, about in found.items()}
+
+    def file_url(self, job_id: str, path: str) -> str:
+        """Return where a file of the job's folder is."""
+        return f"{self.job_url(job_id)}/{path}"
+
+    def remove_job(self, job_id: str) -> None:
+        """Remove the job's folder; nothing where there is none."""
+        with suppress(NotFound), _reaching(self.job_url(job_id)) as (filesystem, path):
+            filesystem.rm(path, recursive=True)
+
     def remove(self, job_id: str, paths: list[str]) -> None:
         """Remove files of the job's folder, then every folder in it that has become empty."""
         with _reaching(self.job_url(job_id)) as (filesystem, root):
@@ -143,6 +168,11 @@ class Storage:
             for folder in sorted((name for name, _, _ in filesystem.walk(root)), key=len, reverse=True):
                 if filesystem.isdir(folder) and not filesystem.ls(folder, refresh=True):
                     filesystem.rmdir(folder)
+
+
+def _changed_at(about: Mapping[str, Any]) -> datetime | None:
+    moment = about.get("mtime", about.get("LastModified", about.get("last_modified")))
+    return datetime.fromtimestamp(moment, UTC) if isinstance(moment, int | float) else moment
 
 
 @contextmanager

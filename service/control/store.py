@@ -22,6 +22,7 @@ from service.control import (
     events,
     jobs,
     keys,
+    listing,
     messages,
     queries,
     snapshots,
@@ -33,8 +34,9 @@ from service.control.code import CodeShelf
 from service.control.events import KEPT_EVENTS, Bell
 from service.control.ingest import Ingest
 from service.control.keyring import KeyRing
+from service.control.listing import EVERY_JOB, JobFilter
 from service.control.messages import Message
-from service.control.models import AttemptRow, JobRow
+from service.control.models import AttemptRow, JobRow, RemovalRow
 from service.control.queries import Point
 from service.control.storage import Storage
 from service.control.verbs import Versions
@@ -50,6 +52,8 @@ from service.wire.records import Acknowledgement, AttemptBrief, Batch
 from service.wire.views import (
     EventKind,
     EventPage,
+    JobEdit,
+    JobOrder,
     JobPage,
     JobReport,
     JobView,
@@ -151,7 +155,8 @@ class Store:
 
         def add(session: Session) -> tuple[JobView, bool]:
             now = self._clock()
-            job, created = jobs.add(session, spec, by=by, key=idempotency_key, now=now)
+            kept_s = self.settings.idempotency_s
+            job, created = jobs.add(session, spec, by=by, key=idempotency_key, now=now, key_s=kept_s)
             if created:
                 audit.add(session, by, "createJob", job.id, now=now)
             return queries.job_view(job, spec if created else None), created
@@ -188,18 +193,18 @@ class Store:
 
     def jobs(
         self,
+        where: JobFilter = EVERY_JOB,
         *,
-        state: JobState | None = None,
-        label: tuple[str, str] | None = None,
-        ref: str | None = None,
+        order: JobOrder = JobOrder.CREATED_DOWN,
         limit: int = 50,
         cursor: str | None = None,
+        count: bool = False,
         by: Principal = LOCAL,
     ) -> JobPage:
         """Return a page of jobs that `by` sees, newest first; raises InvalidJob for a cursor or limit it cannot use."""
         project = visible_project(by)
         with self._reading() as session:
-            return queries.page(session, project=project, state=state, label=label, ref=ref, limit=limit, cursor=cursor)
+            return listing.page(session, where, project=project, order=order, limit=limit, cursor=cursor, count=count)
 
     def trials(self, job_id: str) -> tuple[TrialView, ...]:
         """Return the job's trials, in its order."""
@@ -292,15 +297,30 @@ class Store:
             if job_id is not None:
                 queries.require(session, job_id, project=project)
             rows, following = events.after(session, after, limit=limit, project=project, job_id=job_id, kinds=kinds)
-            views = tuple(queries.event_view(*row) for row in rows)
+            views = tuple(map(queries.event_view, rows))
             return EventPage(events=views, next_after=following, gap=events.is_gap(session, after))
 
-    def prune_events(self, _now: float = 0.0, *, kept: int = KEPT_EVENTS) -> None:
+    def prune_events(self, *, kept: int = KEPT_EVENTS) -> None:
         """Delete old events once there are a tenth more than `kept`."""
         with self._reading() as session:
             oldest, newest = events.bounds(session)
         if newest - oldest > 1.1 * kept:
             self._writer.write(partial(events.prune, kept=kept))
+
+    # What is out of date
+
+    def sweep(self, now: float) -> None:
+        """Delete old events and idempotency keys, and the folders of deleted jobs. Raises Unavailable."""
+        self.prune_events()
+        expired = now - self.settings.idempotency_s
+        with self._reading() as session:
+            has_expired = jobs.has_keys(session, before=expired)
+            removals = session.scalars(select(RemovalRow.job_id)).all()
+        if has_expired:
+            self._writer.write(partial(jobs.forget_keys, before=expired))
+        for job_id in removals:
+            Storage(self.settings.resolved_storage_url).remove_job(job_id)
+            self._writer.write(partial(jobs.forget_removal, job_id=job_id))
 
     # Messages that a job is over
 
@@ -361,6 +381,32 @@ class Store:
         """
         self._require_checkpoints(job_id, Verb.EXTEND, versions)
         return self._ask(job_id, Verb.EXTEND, partial(verbs.extend, caps=caps, workers=workers), versions, by)
+
+    def edit(self, job_id: str, patch: JobEdit, *, versions: Versions = None, by: Principal = LOCAL) -> JobView:
+        """Change labels and notes, or archive a job that is over; raises InvalidJob and IllegalTransition."""
+
+        def edit(session: Session, job: JobRow) -> JobView:
+            verbs.require_version(job, versions)
+            if jobs.edit(session, job, patch):
+                audit.add(session, by, "updateJob", job_id, now=self._clock())
+            return queries.job_view(job)
+
+        return self._on_job(job_id, edit)
+
+    def delete(self, job_id: str, *, versions: Versions = None, by: Principal = LOCAL) -> None:
+        """Delete a job that is over with all that is stored of it; `sweep` removes its files.
+
+        Raises IllegalTransition for a job that is not over.
+        """
+
+        def delete(session: Session, job: JobRow) -> None:
+            now = self._clock()
+            verbs.require_version(job, versions)
+            jobs.delete(session, job, now=now)
+            audit.add(session, by, "deleteJob", job_id, now=now)
+
+        self._on_job(job_id, delete)
+        self.owner_of.cache_clear()
 
     def _ask(self, job_id: str, verb: Verb, act: Callable[..., None], versions: Versions, by: Principal) -> JobView:
         """Do what a user asks for; raises IllegalTransition where the job's state does not allow it."""

@@ -32,6 +32,7 @@ from trainers.spec.workloads import WorkloadConfig
 
 #: The validation context of what a user gives. Jobs of earlier releases are read as they are.
 GIVEN = {"given": True}
+MAX_LABELS = 64
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -47,6 +48,18 @@ Name = Annotated[
     str,
     Field(min_length=1, max_length=100, json_schema_extra={"pattern": r"^[^\x00-\x1f\x7f-\x9f]*$"}),
     AfterValidator(_without_controls),
+]
+
+
+def _without_nul(text: str) -> str:
+    if "\0" in text:
+        raise ValueError(f"must have no NUL, got one at character {text.index(chr(0)) + 1}")
+    return text
+
+
+#: Text of many lines, for people.
+Notes = Annotated[
+    str, Field(max_length=10_000, json_schema_extra={"pattern": r"^[^\x00]*$"}), AfterValidator(_without_nul)
 ]
 Slug = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
 
@@ -274,7 +287,7 @@ class JobParts(Config):
     accumulate: int = Field(1, ge=1, le=1024, description="micro-batches per optimizer step")
     clip: float | None = Field(None, gt=0, allow_inf_nan=False, description="global norm, after aggregation")
     precision: Literal["float32", "bf16"] = "float32"
-    labels: dict[Slug, Name] = Field(default_factory=dict, max_length=64)
+    labels: dict[Slug, Name] = Field(default_factory=dict, max_length=MAX_LABELS)
     webhook: Webhook | None = None
 
     def trial(self, arm: Arm, seed: int) -> TrialSpec:

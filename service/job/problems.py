@@ -92,16 +92,16 @@ def _problem(detail: ErrorDetails, body: Any, model: type[BaseModel]) -> Problem
         misplaced = why_misplaced(model, body, path, given)
     message = misplaced or _message(detail, path, shown)
     if detail["type"] == "extra_forbidden" and not misplaced:
-        message += _meant(str(path[-1]), fields_near(model, body, path[:-1]))
+        message += meant(str(path[-1]), fields_near(model, body, path[:-1]))
     return Problem(pointer=pointer_to(path), message=message, value=shown)
 
 
-def _meant(name: str, fields: Mapping[str, Sequence[str]]) -> str:
+def meant(name: str, fields: Mapping[str, Sequence[str]]) -> str:
     """Return what may have been meant by a field that is not there: one of its fellows, or one inside of them."""
     close = difflib.get_close_matches(name[:_LONGEST_NAME], fields, n=1)
     inside = [f"{field}.{name}" for field, inner in fields.items() if name in inner]
-    if meant := inside[:_NUM_MEANT] or close:
-        return f"; did you mean {' or '.join(f'`{each}`' for each in meant)}?"
+    if found := inside[:_NUM_MEANT] or close:
+        return f"; did you mean {' or '.join(f'`{each}`' for each in found)}?"
     return f"; available: {', '.join(fields)}" if fields else ""
 
 

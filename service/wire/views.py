@@ -10,7 +10,7 @@ from search.config import Budget
 from search.curves.calibration import Calibration
 from search.types import Posterior, Refusal, Tax
 from service.job.changes import Change
-from service.job.parts import LOSS, Direction
+from service.job.parts import LOSS, MAX_LABELS, Direction, Name, Notes, Slug
 from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.job.states import JobState, Verb
@@ -85,9 +85,13 @@ class JobView(View):
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
-    version: int = Field(description="grows with every change of state or reason; in quotes it is the job's `ETag`")
+    version: int = Field(
+        description="grows with every change of state or reason, and with every edit; in quotes it is the job's `ETag`"
+    )
     verbs: tuple[Verb, ...] = Field(description="what may be asked of it in this state")
     labels: dict[str, str]
+    notes: str = Field("", description="its users' own words on it")
+    archived: bool = Field(False, description="lists leave it out unless they are asked")
     advice: tuple[str, ...] = Field((), description="sentences on what of the job is legal, but unwise")
     spec: JobSpec
 
@@ -106,11 +110,48 @@ class JobSummary(View):
     arms: tuple[str, ...]
     best_validation_loss: float | None = Field(description="the lowest that any of its trials reported")
     labels: dict[str, str]
+    archived: bool = False
 
 
 class JobPage(View):
     jobs: tuple[JobSummary, ...]
     next_cursor: str | None = None
+    total: int | None = Field(None, description="jobs on all pages; null unless asked for with `count=true`")
+
+
+class JobOrder(StrEnum):
+    """The orders of a list of jobs; with `-` it is turned around."""
+
+    CREATED = "created"
+    CREATED_DOWN = "-created"
+    NAME = "name"
+    NAME_DOWN = "-name"
+    STATE = "state"
+    STATE_DOWN = "-state"
+    FINISHED = "finished"
+    FINISHED_DOWN = "-finished"
+
+    @property
+    def field(self) -> str:
+        """Return what the jobs are ordered by; those that have it in common are in the order of their age."""
+        return self.value.removeprefix("-")
+
+    @property
+    def is_down(self) -> bool:
+        """Return whether the last comes first."""
+        return self.value.startswith("-")
+
+
+class JobEdit(View):
+    """A JSON merge patch on a job: what of it may be edited. What is left out stays."""
+
+    labels: dict[Slug, Name | None] | None = Field(
+        None,
+        max_length=MAX_LABELS,
+        description="each by its name; null removes it, and in the place of all of them, all",
+    )
+    notes: Notes | None = Field(None, description="null: none")
+    archived: bool | None = Field(None, description="only of a job that is over; null: false")
 
 
 class Series(View):
@@ -144,6 +185,7 @@ class EventKind(StrEnum):
     """The kinds of events, and what their `data` has."""
 
     JOB = "job"  # state, reason, version, attempt
+    JOB_DELETED = "job_deleted"  # name
     TRIAL_STARTED = "trial_started"  # trial_id, backend, device
     PROGRESS = "progress"  # trial_id and its newest step, seconds, rate, level, losses, bytes_sent
     PROBE = "probe"  # trial_id, stage, probe_id, learning_rate, loss, status
@@ -172,6 +214,31 @@ class EventPage(View):
     events: tuple[Event, ...]
     next_after: int = Field(description="`after` of the next page; also where a stream would go on")
     gap: bool = Field(description="events behind `after` are gone; the page begins with the oldest that is left")
+
+
+class ArtifactKind(StrEnum):
+    """The kinds of a job's files."""
+
+    REPORT = "report"
+    METRICS = "metrics"
+    SCHEDULE = "schedule"
+    WEIGHTS = "weights"
+    CHECKPOINT = "checkpoint"
+    LOG = "log"
+
+
+class Artifact(View):
+    """A file of a job that there is."""
+
+    name: str = Field(description="unique within the job")
+    kind: ArtifactKind
+    trial_id: str | None = Field(description="null: of the whole job")
+    href: str = Field(
+        description="where a GET has it; of a checkpoint its manifest, with the SHA-256 of each file beside it"
+    )
+    media_type: str
+    num_bytes: int | None = Field(description="of a checkpoint all its files'; null: made when it is asked for")
+    created_at: datetime | None = Field(description="null: made when it is asked for, or not known")
 
 
 class Crossing(View):

@@ -5,6 +5,7 @@ import os
 import shutil
 import tempfile
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ from typer.testing import CliRunner
 from api.cli import main
 from api.cli.local import Server
 from service.control import cleaning, embedded
+from service.control.listing import JobFilter
 from service.control.storage import Storage
 from service.control.store import Store
 from service.errors import Unavailable
 from service.job.spec import JobSpec
 from service.settings import Settings
+from service.wire.views import JobEdit
 from tests.api.conftest import Reporting
 
 run_cli = CliRunner()
@@ -223,7 +226,8 @@ def test_every_finished_job_is_seen_however_many_there_are(
     store: Store, job: JobSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = {store.cancel(store.add_job(job)[0].id).id for _ in range(5)}
+    store.edit(min(made), JobEdit(archived=True))
     store.add_job(job)
     monkeypatch.setattr(cleaning, "MAX_PAGE", 2)
 
-    assert set(cleaning.finished_jobs(store, before=datetime.now(UTC))) == made
+    assert set(cleaning.finished_jobs(partial(store.jobs, JobFilter(archived=None)), before=datetime.now(UTC))) == made

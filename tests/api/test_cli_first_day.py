@@ -115,8 +115,43 @@ def test_jobs_are_listed_by_label_and_sorted(at: None, store: Store, job: JobSpe
 
     assert names() == ["a", "c", "b"]
     assert names("--label", "team=vision", "--sort", "name") == ["a", "b"]
-    assert names("--limit", "2", "--sort", "name") == ["a", "c"]  # of the newest two
+    assert names("--limit", "2", "--sort", "name") == ["a", "b"]
+    assert names("--sort", "name", "--reverse") == ["c", "b", "a"]
+    assert names("--state", "queued", "--state", "running", "--text", "VIS") == ["a", "b"]
+    assert names("--owner", "nobody") == []
     assert run_cli.invoke(main.app, ["list", "--label", "team"]).exit_code == 2
+    assert run_cli.invoke(main.app, ["list", "--label", "team=a", "--label", "team=b"]).exit_code == 2
+
+
+def test_a_job_is_labelled_noted_archived_and_deleted_by_a_part_of_its_id(at: None, store: Store, job: JobSpec) -> None:
+    made = store.add_job(job.model_copy(update={"labels": {"team": "red", "draft": "yes"}}))[0].id
+
+    def run(*words: str) -> Any:
+        return run_cli.invoke(main.app, [words[0], made[-8:], *words[1:]])
+
+    assert run("archive").exit_code == 2  # it is not over
+    store.cancel(made)
+    assert run("label", "paper=a=b", "draft-").stdout == "team=red\npaper=a=b\n"
+    assert run("note", "for the paper").exit_code == 0
+    assert json.loads(run("archive", "--json").stdout)["archived"]
+    shown = run("show").stdout
+    assert "labels: team=red, paper=a=b" in shown and "for the paper" in shown and "archived" in shown
+    assert run_cli.invoke(main.app, ["list", "--json"]).stdout.count(made) == 0
+    assert made in run_cli.invoke(main.app, ["list", "--archived"]).stdout
+    assert run("unarchive").exit_code == 0
+    assert made in run_cli.invoke(main.app, ["list"]).stdout
+    assert run("delete").exit_code == 2  # nobody was asked
+    assert run("delete", "--yes").stdout == f"deleted {made}\n"
+    assert run("show").exit_code == 2 and store.jobs().jobs == ()
+
+
+@pytest.mark.parametrize("change", ["team", "-", "=x"])
+def test_what_is_no_label_is_refused(at: None, store: Store, job: JobSpec, change: str) -> None:
+    made = store.add_job(job)[0].id
+
+    done = run_cli.invoke(main.app, ["label", made, "--", change])
+
+    assert done.exit_code == 2 and "NAME=VALUE, or NAME- to remove it" in done.stderr
 
 
 def test_a_job_that_did_not_search_says_so_first_with_the_command_that_would(

@@ -17,6 +17,7 @@ from search.schedule import Schedule
 from service.control.store import Store
 from service.job.spec import JobSpec
 from service.job.states import JobState
+from service.wire.views import JobOrder
 from tests.api.conftest import Reporting
 from tests.patience import PATIENCE_S
 
@@ -137,6 +138,27 @@ def test_every_job_comes_page_by_page(client: Client, job: JobSpec, monkeypatch:
     assert [each.id for each in client.iter_jobs(state=JobState.CANCELLED)] == made[:1]
 
 
+def test_a_handle_is_edited_found_again_and_deleted(client: Client, job: JobSpec) -> None:
+    made, other = client.submit(job), client.submit(job.model_copy(update={"name": "other"}))
+    made.cancel()
+
+    made.edit(labels={"team": "red", "draft": "yes"}, notes="for the paper")
+    made.edit(labels={"draft": None}, archived=True, version=made.view.version)
+
+    assert (made.view.labels, made.view.notes, made.view.archived) == ({"team": "red"}, "for the paper", True)
+    assert [each.id for each in client.iter_jobs()] == [other.id]
+    assert [each.id for each in client.iter_jobs(archived=True, labels={"team": "red"}, text="paper")] == [made.id]
+    by_name = client.jobs(
+        archived=None, order_by=JobOrder.NAME, state=[JobState.QUEUED, JobState.CANCELLED], count=True
+    )
+    assert ([each.id for each in by_name.jobs], by_name.total) == ([made.id, other.id], 2)
+    assert client.jobs(created_before=other.view.created_at, archived=None).jobs[0].id == made.id
+    assert client.find(made.id[-10:]) == made.id
+    made.delete(version=made.view.version)
+    with pytest.raises(ApiError, match="there is no job"):
+        made.refresh()
+
+
 def test_help_shows_the_parameters_of_a_call(store: Store, job: JobSpec) -> None:
     client = Client("http://127.0.0.1", "wt_any")
     handle = Job(client, store.add_job(job)[0])
@@ -154,6 +176,10 @@ def test_awaited_it_does_the_same(live_url: str, key: str, finished: Job, job: J
             assert (await (await made.pause()).resume()).state is JobState.QUEUED
             assert (await made.clone({"name": "again"})).name == "again"
             assert (await made.cancel()).state is JobState.CANCELLED
+            assert (await made.edit(labels={"team": "red"})).view.labels == {"team": "red"}
+            assert [each.id async for each in client.iter_jobs(labels={"team": "red"})] == [made.id]
+            other = await made.clone({"labels": None})
+            await (await other.cancel()).delete()
             assert [each.id async for each in client.iter_jobs(state=JobState.CANCELLED)] == [made.id]
             same = await client.job(finished.id)
             assert repr(await same.wait(timeout_s=PATIENCE_S)) == repr(finished.refresh())

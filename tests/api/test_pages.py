@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from api.http.openapi import EXAMPLE_JOB
+from service.control.listing import JobFilter
 from service.control.store import Store
 from service.job.states import JobState
 from tests.api.conftest import Reporting
@@ -28,7 +29,7 @@ def _driver(store: Store) -> Iterator[None]:
 
     def drive() -> None:
         while not is_over.wait(0.02):
-            for job in store.jobs(state=JobState.QUEUED, label=None, limit=10, cursor=None).jobs:
+            for job in store.jobs(JobFilter(states=[JobState.QUEUED]), limit=10).jobs:
                 if job.name == EXAMPLE_JOB["name"]:
                     Reporting(store, store.job(job.id).spec, job.id).run_to_the_end()
 

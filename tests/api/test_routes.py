@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -20,6 +21,7 @@ from service.job.problems import Problem
 from service.job.spec import JobSpec
 from tests.api.conftest import Reporting
 
+ROOT = Path(__file__).parents[2]
 OPEN_PATHS = {"/", "/docs", "/healthz", "/readyz", "/openapi.json", "/vendor/{name}", "/static/main.js"}
 SIGN_IN = ("POST", "/v1/sessions")  # takes a code instead
 
@@ -32,7 +34,7 @@ def calls(routes: Iterable[Any]) -> Iterator[tuple[str, str]]:
         elif isinstance(route, Mount):
             yield "GET", f"{route.path}/main.js"
         else:
-            yield from ((method, route.path) for method in route.methods)
+            yield from ((method, route.path.replace(":path", "")) for method in route.methods)
 
 
 def refused(response: Any, status: int, slug: str) -> dict[str, Any]:
@@ -50,7 +52,7 @@ def test_everything_but_health_and_page_is_closed_without_a_key(anonymous: TestC
     closed = [call for call in calls(app.routes) if call[1] not in OPEN_PATHS and call != SIGN_IN]
     assert len(closed) >= 17
 
-    names = {"job": "job-1", "key": "key-1", "code": f"sha256:{0:064x}", "number": 1, "name": "loss"}
+    names = {"job": "job-1", "key": "key-1", "code": f"sha256:{0:064x}", "number": 1, "name": "loss", "path": "x"}
     answers = {(method, path): anonymous.request(method, path.format(**names)) for method, path in closed}
 
     for answer in answers.values():
@@ -247,9 +249,12 @@ def test_jobs_are_found_by_state_and_label(http: TestClient) -> None:
     ("query", "pointers"),
     [
         ("limit=0", ["/limit"]),
-        ("limit=501&label=x", ["/label", "/limit"]),
-        ("state=asleep", ["/state"]),
+        ("limit=501&label=x", ["/label/0", "/limit"]),
+        ("state=asleep", ["/state/0"]),
         ("cursor=%00", ["/cursor"]),
+        ("created_after=yesterday", ["/created_after"]),
+        ("order_by=loss", ["/order_by"]),
+        ("archived=maybe", ["/archived"]),
     ],
 )
 def test_bad_parameters_are_named(http: TestClient, query: str, pointers: list[str]) -> None:
@@ -404,3 +409,99 @@ def test_a_body_of_another_kind_is_refused_with_those_that_are_taken(
 
     assert (answer.status_code, answer.json()["type"]) == (415, "/problems/unsupported-media-type")
     assert named in answer.json()["detail"] and kind.partition(";")[0] in answer.json()["detail"]
+
+
+def every_call() -> list[tuple[str, str]]:
+    document = json.loads((ROOT / "docs" / "openapi.json").read_text())
+    return [(method, path) for path, methods in document["paths"].items() for method in methods]
+
+
+@pytest.mark.parametrize(("method", "path"), every_call())
+def test_every_route_refuses_a_parameter_that_it_does_not_have(http: TestClient, method: str, path: str) -> None:
+    answer = http.request(
+        method, path.format(job="job-0", number=1, key="k", code="c", name="loss", path="x") + "?verbose=1"
+    )
+
+    assert answer.status_code == 422
+    assert answer.headers["content-type"] == "application/problem+json"
+    (error,) = answer.json()["errors"]
+    assert error["pointer"] == "/verbose" and "there is no query parameter `verbose`" in error["message"]
+
+
+def test_an_unknown_parameter_is_refused_with_the_one_that_was_meant(http: TestClient) -> None:
+    errors = http.get("/v1/jobs?stat=running&limt=2&owner=anna").json()["errors"]
+
+    assert [(each["pointer"], each["value"]) for each in errors] == [("/stat", "running"), ("/limt", "2")]
+    assert [each["message"].partition("; ")[2] for each in errors] == ["did you mean `state`?", "did you mean `limit`?"]
+
+
+def test_the_page_takes_the_parameters_of_its_own_scripts(anonymous: TestClient) -> None:
+    assert anonymous.get("/?job=job-0").status_code == 200
+
+
+@pytest.fixture
+def document(anonymous: TestClient) -> dict[str, Any]:
+    found: dict[str, Any] = anonymous.get("/openapi.json").json()
+    return found
+
+
+def documented(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {each["operationId"]: each for methods in document["paths"].values() for each in methods.values()}
+
+
+def test_every_body_and_the_main_answers_have_an_example(document: dict[str, Any]) -> None:
+    bodies = {
+        name: content["schema"]
+        for name, each in documented(document).items()
+        for content in each.get("requestBody", {}).get("content", {}).values()
+        if "example" not in content
+    }
+    shown = {
+        name
+        for name, each in documented(document).items()
+        for status, answer in each["responses"].items()
+        if status < "300" and "examples" in answer.get("content", {}).get("application/json", {})
+    }
+
+    assert list(bodies) == ["createCode"]  # a zip
+    assert shown >= {"createJob", "listJobs", "getJob", "updateJob", "cloneJob", "listArtifacts", "getSchedule"}
+    assert shown >= {"listEvents", "createKey", "listKeys", "getMe", "listAudit", "listCode", "addRecords", "getMetric"}
+    named = {text.split('"')[0] for text in json.dumps(document["paths"]).split('"#/components/examples/')[1:]}
+    assert named == set(document["components"]["examples"])
+
+
+def test_headers_of_the_document_are_those_of_the_answers(http: TestClient, document: dict[str, Any]) -> None:
+    made = http.post("/v1/jobs", json=EXAMPLE_JOB)
+    url = made.headers["location"]
+    found = http.get(url)
+    answers = {
+        ("createJob", "202"): made,
+        ("getJob", "200"): found,
+        ("getJob", "304"): http.get(url, headers={"If-None-Match": found.headers["etag"]}),
+        ("getSnapshot", "200"): http.get(f"{url}/snapshot"),
+        ("updateJob", "200"): http.patch(url, json={"notes": "x"}),
+        ("cloneJob", "202"): http.post(f"{url}:clone", json={"name": "another"}),
+        ("exportMetrics", "200"): http.get(f"{url}/metrics.csv"),
+        ("listJobs", "200"): http.get("/v1/jobs"),
+        ("createKey", "201"): http.post("/v1/keys", json={"name": "ci"}),
+        ("listJobs", "401"): http.get("/v1/jobs", headers={"Authorization": "Bearer wt_wrong"}),
+    }
+
+    for (operation, status), answer in answers.items():
+        assert str(answer.status_code) == status
+        said = set(documented(document)[operation]["responses"][status].get("headers", {}))
+        given = {name for name in document["components"]["headers"] if name in answer.headers}
+        assert said == given, operation
+
+
+def test_what_makes_a_job_links_to_all_that_can_be_done_with_it(http: TestClient, document: dict[str, Any]) -> None:
+    operations = documented(document)
+
+    links = operations["createJob"]["responses"]["202"]["links"]
+
+    assert {"getJob", "updateJob", "deleteJob", "cancelJob", "listTrials", "getReport", "listArtifacts"} <= set(links)
+    assert set(links) <= set(operations) and "getMetric" not in links
+    assert links["getJob"]["parameters"] == {"job": "$response.body#/id"}
+    assert operations["cloneJob"]["responses"]["202"]["links"]["getJob"]["parameters"] == {
+        "job": "$response.body#/job/id"
+    }

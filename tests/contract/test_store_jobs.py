@@ -6,6 +6,7 @@ import pytest
 from sqlalchemy.orm import Session
 
 from service.control import jobs
+from service.control.listing import JobFilter
 from service.errors import IllegalTransition, InvalidJob, KeyReused, NotFound
 from service.job.states import RULES, TERMINAL, JobState, may_follow
 
@@ -129,16 +130,16 @@ def test_jobs_are_found_by_state_and_by_label(store, make_spec):
     red, blue = (store.add_job(make_spec(labels={"team": team}))[0].id for team in ("red", "blue"))
     store.cancel(blue)
 
-    assert [job.id for job in store.jobs(label=("team", "red")).jobs] == [red]
-    assert [job.id for job in store.jobs(state=JobState.CANCELLED).jobs] == [blue]
-    assert store.jobs(state=JobState.QUEUED, label=("team", "blue")).jobs == ()
+    assert [job.id for job in store.jobs(JobFilter(labels=[("team", "red")])).jobs] == [red]
+    assert [job.id for job in store.jobs(JobFilter(states=[JobState.CANCELLED])).jobs] == [blue]
+    assert store.jobs(JobFilter(states=[JobState.QUEUED], labels=[("team", "blue")])).jobs == ()
 
 
 def test_a_job_is_found_by_a_part_of_its_id_or_else_by_its_name(store, make_spec):
     ids = [store.add_job(make_spec(name=name))[0].id for name in ("cafe", "100%", "x")]
 
     def found(ref):
-        return [job.id for job in store.jobs(ref=ref).jobs]
+        return [job.id for job in store.jobs(JobFilter(ref=ref)).jobs]
 
     assert [found(ref) for ref in (ids[0], ids[1][4:], ids[2][-10:])] == [[each] for each in ids]
     assert found("100%") == [ids[1]] and found("cafe")  # of an id, if one has it
@@ -159,7 +160,7 @@ def test_a_name_and_labels_hold_any_text(store, make_spec):
     job, _ = store.add_job(spec)
 
     assert store.job(job.id).spec == spec
-    assert [found.id for found in store.jobs(label=("team", "\0%_'")).jobs] == [job.id]
+    assert [found.id for found in store.jobs(JobFilter(labels=[("team", "\0%_'")])).jobs] == [job.id]
 
 
 def test_an_id_with_a_nul_is_not_found(store):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from service.control.listing import JobFilter
 from service.errors import InvalidJob
 from service.job.states import JobState
 from service.wire.records import AttemptFinished, Bill
@@ -108,7 +109,7 @@ def test_a_job_that_cannot_be_learned_from_is_refused_by_name(store, make_spec, 
     assert [problem.value for problem in problems] == ["job-0", running, cancelled, sgd, fixed]
     for problem, why in zip(problems, ("no job", "is running", "is cancelled", "`sgd`", "no arm"), strict=True):
         assert why in problem.message and f"`{problem.value}`" in problem.message
-    assert store.jobs(state=JobState.QUEUED).jobs == ()
+    assert store.jobs(JobFilter(states=[JobState.QUEUED])).jobs == ()
 
 
 def test_a_known_key_gives_its_job_again_whatever_has_finished_since(store, make_spec, past):

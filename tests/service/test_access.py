@@ -10,6 +10,7 @@ TABLE = {
     Action.READ: ("VSOA", "VSOA", "OA"),
     Action.CREATE: ("SOA", "SOA", "OA"),
     Action.CHANGE: ("SOA", "OA", "OA"),
+    Action.DELETE: ("SOA", "OA", "OA"),
     Action.UPLOAD_CODE: ("SOA", "SOA", "OA"),
     Action.DELETE_CODE: ("SOA", "OA", "OA"),
     Action.READ_KEY: ("VSOA", "A", "A"),

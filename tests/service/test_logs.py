@@ -4,6 +4,7 @@ import pytest
 
 from service.control.logs import Logs, bounded, since
 from service.control.ray_jobs import RayStatus
+from service.control.storage import Storage
 from service.control.store import Store
 from service.errors import NotFound, Unavailable
 from service.job.spec import JobSpec
@@ -87,6 +88,17 @@ def test_a_log_is_kept_once(logs, store, ray, job_id):
         logs.keep_ended(ended_at + 1)
 
     assert ray.num_reads == 1 and store.attempts_without_log() == ()
+
+
+def test_a_log_that_comes_while_its_job_is_deleted_goes_with_it(logs, store, ray, job_id, monkeypatch):
+    ended_at = end(store, ray, job_id)
+    store.cancel(job_id)
+    keep = logs._keep
+    monkeypatch.setattr(logs, "_keep", lambda attempt, log: (store.delete(job_id), keep(attempt, log)))
+
+    logs.keep_ended(ended_at + 1)
+
+    assert Storage(store.settings.resolved_storage_url).sizes(job_id) == {}
 
 
 def test_a_driver_that_has_reported_its_end_may_say_its_last_words(logs, store, ray, job_id):

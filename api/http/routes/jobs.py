@@ -1,21 +1,25 @@
-"""`/v1/jobs`: submit, look."""
+"""`/v1/jobs`: submit, look, edit, delete."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from pydantic import AfterValidator, Field
 
 from api.http import bodies
 from api.http.auth import Caller, StoreOf, require_key
-from api.http.etags import UNCHANGED, IfNoneMatch, unchanged
-from api.http.openapi import CREATING, EXAMPLE_JOB, READING, body, refusals
+from api.http.etags import UNCHANGED, IfNoneMatch, SeenVersions, etag_of, unchanged
+from api.http.openapi import CREATING, DELETING, EDITING, EXAMPLE_JOB, READING, body, refusals
 from service.control import permissions, webhooks
+from service.control.listing import JobFilter
 from service.errors import DoesNotFit, InvalidJob
 from service.job.advice import advice
 from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.job.states import JobState
-from service.wire.views import JobPage, JobView, Validated
+from service.wire.views import JobEdit, JobOrder, JobPage, JobView, Validated
 
 router = APIRouter(prefix="/v1", tags=["jobs"], dependencies=[Depends(require_key)])
 
@@ -60,12 +64,29 @@ def validate_job(spec: JobBody, store: StoreOf, request: Request, caller: Caller
     return Validated(spec=spec, num_trials=num_trials, notes=tuple(notes), advice=advice(spec))
 
 
-@router.get("/jobs", operation_id="listJobs", responses=refusals(*READING))
-def list_jobs(
-    store: StoreOf,
-    caller: Caller,
-    state: JobState | None = None,
-    label: Annotated[str | None, Query(pattern=r"^[^=]+=.*$", description="name=value")] = None,
+class Archived(StrEnum):
+    """The place of archived jobs in a list."""
+
+    NO = "false"
+    YES = "true"
+    ANY = "any"
+
+
+_ARCHIVED = {Archived.NO: False, Archived.YES: True, Archived.ANY: None}
+Label = Annotated[str, Field(pattern=r"^[^=]+=.*$", max_length=200)]
+Owner = Annotated[str | None, Query(min_length=1, max_length=100)]
+
+
+def _in_utc(moment: datetime | None) -> datetime | None:
+    return moment.replace(tzinfo=UTC) if moment is not None and moment.tzinfo is None else moment
+
+
+Moment = Annotated[datetime | None, AfterValidator(_in_utc)]
+
+
+def job_filter(
+    state: Annotated[list[JobState], Query(description="any of these; several: state=failed&state=cancelled")] = [],  # noqa: B006  (FastAPI copies it)
+    label: Annotated[list[Label], Query(max_length=16, description="name=value; of several all")] = [],  # noqa: B006
     ref: Annotated[
         str | None,
         Query(
@@ -74,13 +95,47 @@ def list_jobs(
             description="that the id begins or ends with, 4 characters or more; else the whole name",
         ),
     ] = None,
+    text: Annotated[
+        str | None,
+        Query(min_length=1, max_length=100, description="words, each of which is in the name, the notes or a label"),
+    ] = None,
+    owner: Owner = None,
+    project: Owner = None,
+    created_after: Annotated[Moment, Query(description="at this moment or later; UTC unless it has an offset")] = None,
+    created_before: Annotated[Moment, Query(description="before this moment")] = None,
+    archived: Annotated[Archived, Query(description="leave archived jobs out; only them; both")] = Archived.NO,
+) -> JobFilter:
+    """Return which jobs are asked for."""
+    pairs = [(name, value) for name, _, value in (each.partition("=") for each in label)]
+    return JobFilter(
+        states=state,
+        labels=pairs,
+        ref=ref,
+        text=text,
+        owner=owner,
+        project=project,
+        created_after=created_after,
+        created_before=created_before,
+        archived=_ARCHIVED[archived],
+    )
+
+
+@router.get("/jobs", operation_id="listJobs", responses=refusals(*READING))
+def list_jobs(
+    store: StoreOf,
+    caller: Caller,
+    where: Annotated[JobFilter, Depends(job_filter)],
+    order_by: Annotated[
+        JobOrder, Query(description="`-`: turned around; `finished` has those that are not over as the latest")
+    ] = JobOrder.CREATED_DOWN,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
-    cursor: Annotated[str | None, Query(max_length=200, description="`next_cursor` of the page before")] = None,
+    cursor: Annotated[
+        str | None, Query(max_length=1000, description="`next_cursor` of the page before, in the same order")
+    ] = None,
+    count: Annotated[bool, Query(description="with `total`, the number of jobs on all pages")] = False,
 ) -> JobPage:
-    """Return the jobs that the caller sees, newest first."""
-    name, _, value = (label or "").partition("=")
-    pair = (name, value) if label else None
-    return store.jobs(state=state, label=pair, ref=ref, limit=limit, cursor=cursor, by=caller)
+    """Return the jobs that the caller sees, newest first unless `order_by` says otherwise."""
+    return store.jobs(where, order=order_by, limit=limit, cursor=cursor, count=count, by=caller)
 
 
 @router.get(
@@ -91,15 +146,41 @@ def list_jobs(
 )
 def get_job(job: str, store: StoreOf, response: Response, if_none_match: IfNoneMatch = None) -> JobView | Response:
     """Return one job. Its `ETag` changes with every change of its state or reason; verbs take it as `If-Match`."""
-    if if_none_match is not None and (short := unchanged(_etag(store.version(job)), if_none_match)) is not None:
+    if if_none_match is not None and (short := unchanged(etag_of(store.version(job)), if_none_match)) is not None:
         return short
     view = store.job(job)
-    response.headers["ETag"] = _etag(view.version)
+    response.headers["ETag"] = etag_of(view.version)
     return view
 
 
-def _etag(version: int) -> str:
-    return f'"{version}"'
+@router.patch(
+    "/jobs/{job}",
+    operation_id="updateJob",
+    responses=refusals(*EDITING),
+    openapi_extra=body(
+        "JobEdit",
+        example={"labels": {"team": "vision", "draft": None}, "notes": "the one for the paper"},
+        media_types=bodies.CHANGES_TYPES,
+    ),
+)
+def update_job(
+    job: str,
+    patch: Annotated[JobEdit, Depends(bodies.job_edit)],
+    store: StoreOf,
+    versions: SeenVersions,
+    caller: Caller,
+    response: Response,
+) -> JobView:
+    """Edit a job's labels and notes, archive it or bring it back: a JSON merge patch. Nothing else of it changes."""
+    view = store.edit(job, patch, versions=versions, by=caller)
+    response.headers["ETag"] = etag_of(view.version)
+    return view
+
+
+@router.delete("/jobs/{job}", status_code=204, operation_id="deleteJob", responses=refusals(*DELETING))
+def delete_job(job: str, store: StoreOf, versions: SeenVersions, caller: Caller) -> None:
+    """Delete a job that is over, with its metrics, stages, logs, checkpoints and weights."""
+    store.delete(job, versions=versions, by=caller)
 
 
 def require_permission(spec: JobSpec, request: Request) -> None:

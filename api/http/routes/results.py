@@ -2,20 +2,21 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import PlainTextResponse, Response, StreamingResponse
 
 from api.http.auth import StoreOf, require_key
-from api.http.downloads import DownloadOf
+from api.http.downloads import Download, DownloadOf
 from api.http.etags import UNCHANGED, IfNoneMatch, unchanged
 from api.http.openapi import READING, file, refusals
 from api.tables import csv_chunks
+from service.control.artifacts import artifacts, weights_name
 from service.control.exported import Which, weights_url
 from service.control.logs import Logs
-from service.control.storage import WEIGHTS, Storage
+from service.control.storage import Storage, StoredFile
 from service.errors import Busy, NotFound, Unavailable
 from service.wire.records import MAX_WHOLE
-from service.wire.views import JobReport, ScheduleView, Series, StageView, TrialView
+from service.wire.views import Artifact, JobReport, ScheduleView, Series, StageView, TrialView
 
 #: Of a log, handed to the connection at a time.
 _PIECE_BYTES = 2**18
@@ -128,12 +129,44 @@ def get_weights(
     download.closing.callback(found.content.close)
     if (short := unchanged(found.etag, if_none_match)) is not None:
         return short
-    name = ".".join([trial.trial_id, *([which] if which else []), WEIGHTS])
-    headers = _attachment(name) | {
-        "Content-Length": str(found.num_bytes),
-        "ETag": found.etag,
-    }
+    return _sent(found, weights_name(trial, which), download)
+
+
+#: No part of it begins with a dot.
+_PATH = r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*$"
+
+
+def _sent(found: StoredFile, name: str, download: Download) -> StreamingResponse:
+    headers = _attachment(name) | {"Content-Length": str(found.num_bytes), "ETag": found.etag}
     return StreamingResponse(download.chunks(found.chunks()), media_type="application/octet-stream", headers=headers)
+
+
+@router.get("/artifacts", operation_id="listArtifacts")
+def list_artifacts(job: str, store: StoreOf) -> tuple[Artifact, ...]:
+    """Return the job's files that there are: report, metrics, schedules, weights, checkpoints, logs."""
+    storage = Storage(store.settings.resolved_storage_url)
+    return artifacts(store.job(job), store.trials(job), store.schedules(job), storage)
+
+
+@router.get(
+    "/files/{path:path}",
+    operation_id="getFile",
+    response_class=Response,
+    responses=UNCHANGED | _DOWNLOADING | file("application/octet-stream", "the file"),
+)
+def get_file(
+    job: str,
+    path: Annotated[str, Path(pattern=_PATH, max_length=500, description="in the job's folder on storage")],
+    store: StoreOf,
+    download: DownloadOf,
+    if_none_match: IfNoneMatch = None,
+) -> Response:
+    """Return a file of the job's folder on storage: a checkpoint's manifest, or one that a manifest names."""
+    store.version(job)
+    storage = Storage(store.settings.resolved_storage_url)
+    found = storage.open(job, storage.file_url(job, path))
+    download.closing.callback(found.content.close)
+    return unchanged(found.etag, if_none_match) or _sent(found, path.rpartition("/")[2], download)
 
 
 @router.get("/report", operation_id="getReport")

@@ -1,0 +1,125 @@
+"""Examples of answers, for the OpenAPI document: one of each main schema, made of the models themselves."""
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pydantic import BaseModel
+
+from service.job.advice import advice
+from service.job.spec import JobSpec
+from service.job.states import JobState, verbs_in
+from service.wire.access import AuditEntry, AuditPage, IssuedKey, KeyView, Me, Role, SignInCode
+from service.wire.code import CodeView
+from service.wire.records import Acknowledgement, Control, ScheduleEntry
+from service.wire.views import (
+    Artifact,
+    ArtifactKind,
+    Cloned,
+    Event,
+    EventKind,
+    EventPage,
+    JobPage,
+    JobSummary,
+    JobView,
+    ProblemDocument,
+    ScheduleView,
+    Series,
+    Validated,
+)
+
+_JOB, _NEXT = "job-6611245dc76ebd58d96c99b1", "WyItY3JlYXRlZCIsImpvYi02NjExMjQ1ZGM3NmViZDU4ZDk2Yzk5YjEiXQ"
+_TRIAL, _DIGEST = f"{_JOB}.tuned.0", f"sha256:{'4b' * 32}"
+_AT = datetime(2026, 11, 25, 9, 30, tzinfo=UTC)
+_SOON = _AT + timedelta(minutes=5)
+
+
+def answers(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an example of each main answer to do with `job`, by its schema."""
+    found = [*_of_jobs(JobSpec.model_validate(job)), *_of_results(), *_of_access()]
+    return {type(each).__name__: each.model_dump(mode="json") for each in found}
+
+
+def _of_jobs(spec: JobSpec) -> Iterator[BaseModel]:
+    common = {"id": _JOB, "name": spec.name, "state": JobState.QUEUED, "created_at": _AT, "finished_at": None}
+    labels = {"team": "vision"}
+    view = JobView(
+        **common,
+        started_at=None,
+        version=1,
+        verbs=verbs_in(JobState.QUEUED),
+        labels=labels,
+        advice=advice(spec),
+        spec=spec.model_copy(update={"labels": labels}),
+    )
+    arms = tuple(arm.name for arm in spec.arms)
+    summary = JobSummary(**common, reason="", arms=arms, best_validation_loss=None, labels=labels)
+    yield view
+    yield JobPage(jobs=(summary,), next_cursor=_NEXT, total=None)
+    yield Validated(spec=spec, num_trials=len(arms), notes=(), advice=advice(spec))
+    yield Cloned(source=_JOB, changes=(), spec=spec, job=view)
+    yield ProblemDocument(
+        type="/problems/not-found", title="There is no such thing", status=404, detail=f"there is no job `{_JOB}`"
+    )
+
+
+def _of_results() -> Iterator[BaseModel]:
+    trial: dict[str, Any] = {"trial_id": _TRIAL, "arm": "tuned", "seed": 0}
+    entry = ScheduleEntry(step=0, num_steps=200, learning_rate=2.96, level=0.01, reason="the search's minimum")
+    yield Series(**trial, name="loss", steps=(0, 1), seconds=(0.1, 0.2), values=(2.3, 2.1), num_points=2)
+    yield ScheduleView(
+        **trial, optimizer="schedulefree_sgd", complete=True, line="main", num_steps=200, entries=(entry,)
+    )
+    yield Artifact(
+        name=f"{_TRIAL}.best.weights.safetensors",
+        kind=ArtifactKind.WEIGHTS,
+        trial_id=_TRIAL,
+        href=f"/v1/jobs/{_JOB}/weights?arm=tuned&seed=0&which=best",
+        media_type="application/octet-stream",
+        num_bytes=39_464,
+        created_at=_AT,
+    )
+    data = {"state": "running", "reason": "", "version": 3, "attempt": 1}
+    event = Event(id=4712, job_id=_JOB, project="default", kind=EventKind.JOB, at=_AT, data=data)
+    yield EventPage(events=(event,), next_after=4712, gap=False)
+    yield Acknowledgement(sequence=1, control=Control.RUN)
+
+
+def _of_access() -> Iterator[BaseModel]:
+    key = KeyView(
+        id="key-5f3a09c2b4de",
+        name="ci",
+        owner="ci",
+        role=Role.SUBMITTER,
+        project="default",
+        created_by="first",
+        created_at=_AT,
+        expires_at=None,
+        revoked_at=None,
+        last_used_at=None,
+    )
+    yield key
+    yield IssuedKey(key=key, secret="wt_...")
+    yield Me(name=key.name, role=key.role, project=key.project, key=key.id)
+    yield SignInCode(code="...", expires_at=_SOON)
+    entry = AuditEntry(
+        id=1,
+        at=_AT,
+        name="ci",
+        key=key.id,
+        address="127.0.0.1",
+        action="createJob",
+        target=_JOB,
+        outcome="done",
+    )
+    yield AuditPage(entries=(entry,))
+    yield CodeView(
+        digest=_DIGEST,
+        owner="ci",
+        project="default",
+        num_bytes=2048,
+        num_files=3,
+        created_at=_AT,
+        used_at=_AT,
+        in_use=False,
+    )

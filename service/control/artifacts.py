@@ -1,0 +1,86 @@
+"""The files of a job: its results, as the API makes them, and what lies in its folder on storage."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from service.control.exported import WHICH, weights_url
+from service.control.storage import WEIGHTS, FileInfo, Storage
+from service.errors import NotFound
+from service.wire.views import Artifact, ArtifactKind, JobView, ScheduleView, TrialView
+
+_JSON, _BINARY = "application/json", "application/octet-stream"
+_MANIFEST = "/manifest.json"
+
+
+def artifacts(
+    job: JobView, trials: Iterable[TrialView], schedules: Iterable[ScheduleView], storage: Storage
+) -> tuple[Artifact, ...]:
+    """Return what there is of the job's files, results first. Raises Unavailable where the storage cannot be listed."""
+    files, begun = storage.files(job.id), [trial for trial in trials if trial.backend is not None]
+    found = [_made(job, ArtifactKind.REPORT, "report.json", _JSON, "report")]
+    if begun:
+        found.append(_made(job, ArtifactKind.METRICS, "metrics.csv", "text/csv", "metrics.csv"))
+    for schedule in schedules:
+        if schedule.entries:
+            name, which = f"{schedule.trial_id}.schedule.json", _of_trial(schedule)
+            found.append(_made(job, ArtifactKind.SCHEDULE, name, _JSON, f"schedule?{which}", schedule.trial_id))
+    for trial in begun:
+        found += _weights(job, trial, storage, files)
+    return (*found, *_stored(job, files))
+
+
+def _made(
+    job: JobView, kind: ArtifactKind, name: str, media_type: str, place: str, trial_id: str | None = None
+) -> Artifact:
+    href = f"/v1/jobs/{job.id}/{place}"
+    return Artifact(
+        name=name, kind=kind, trial_id=trial_id, href=href, media_type=media_type, num_bytes=None, created_at=None
+    )
+
+
+def _of_trial(of: TrialView | ScheduleView) -> str:
+    return f"arm={of.arm}&seed={of.seed}"
+
+
+def _weights(job: JobView, trial: TrialView, storage: Storage, files: Mapping[str, FileInfo]) -> Iterator[Artifact]:
+    """Yield the trial's weights of the best state and of the end; an extended one has those from before alone."""
+    for which in WHICH if trial.outcome is not None else (None,):
+        try:
+            url = weights_url(job, trial, which)
+        except NotFound:
+            continue
+        about = files.get(url.removeprefix(f"{storage.job_url(job.id)}/"))
+        if about is not None:
+            chosen = "" if which is None else f"&which={which}"
+            yield Artifact(
+                name=weights_name(trial, which),
+                kind=ArtifactKind.WEIGHTS,
+                trial_id=trial.trial_id,
+                href=f"/v1/jobs/{job.id}/weights?{_of_trial(trial)}{chosen}",
+                media_type=_BINARY,
+                num_bytes=about.num_bytes,
+                created_at=about.changed_at,
+            )
+
+
+def weights_name(trial: TrialView, which: str | None) -> str:
+    """Return the name under which the trial's weights are downloaded."""
+    return ".".join([trial.trial_id, *([which] if which else []), WEIGHTS])
+
+
+def _stored(job: JobView, files: Mapping[str, FileInfo]) -> Iterator[Artifact]:
+    """Yield complete checkpoints, each as its manifest, and the logs that are kept."""
+    for path, about in sorted(files.items()):
+        folder, is_log = path.removesuffix(_MANIFEST), path.endswith(".log") and "/" not in path
+        if not is_log and folder == path:
+            continue
+        inside = [each.num_bytes for name, each in files.items() if name.startswith(f"{folder}/")]
+        number = path.removeprefix("attempt-").removesuffix(".log")
+        yield Artifact(
+            name=path if is_log else folder,
+            kind=ArtifactKind.LOG if is_log else ArtifactKind.CHECKPOINT,
+            trial_id=None if is_log else folder.split("/")[1],
+            href=f"/v1/jobs/{job.id}/{f'logs?attempt={number}' if is_log else f'files/{path}'}",
+            media_type="text/plain" if is_log else _JSON,
+            num_bytes=about.num_bytes if is_log else sum(inside),
+            created_at=about.changed_at,
+        )

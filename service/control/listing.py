@@ -1,0 +1,194 @@
+"""Lists of jobs: which, in what order, page by page. Functions of one open session; they write nothing.
+
+A page begins behind the last job of the page before (keyset paging): jobs that come and go meanwhile do not shift it.
+"""
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, exists, func, or_, select, tuple_
+from sqlalchemy.orm import Session, aliased
+
+from service.control.jobs import id_at
+from service.control.models import ChunkRow, JobRow, LabelRow, PointRow, TrialRow
+from service.control.queries import job_summary
+from service.errors import InvalidJob
+from service.job.problems import Problem
+from service.job.states import JobState
+from service.wire.views import JobOrder, JobPage, JobSummary
+
+MAX_PAGE = 500
+_OF_AN_ID = re.compile("(job-)?[0-9a-f]{4,}")
+_NEVER = 1e18  # later than any moment: a job that is not over will have finished after all that are
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobFilter:
+    """The jobs that are asked for: those to which all of it applies."""
+
+    states: Sequence[JobState] = ()  # any of these; none: any
+    labels: Sequence[tuple[str, str]] = ()  # all of these
+    ref: str | None = None  # that the id begins or ends with; else the whole name
+    text: str | None = None  # words, each of which is in the name, the notes or a label
+    owner: str | None = None
+    project: str | None = None
+    created_after: datetime | None = None  # at that moment or later
+    created_before: datetime | None = None
+    archived: bool | None = False  # None: those too
+
+
+#: That is not archived.
+EVERY_JOB = JobFilter()
+
+
+def page(
+    session: Session,
+    where: JobFilter,
+    *,
+    project: str | None,
+    order: JobOrder,
+    limit: int,
+    cursor: str | None,
+    count: bool,
+) -> JobPage:
+    """Return up to `limit` jobs of `project` from behind `cursor`; raises InvalidJob for bad ones."""
+    if not 1 <= limit <= MAX_PAGE:
+        raise InvalidJob([Problem(pointer="/limit", message=f"`limit` is from 1 to {MAX_PAGE}", value=limit)])
+    # The index that finds the jobs has them in their order already: nothing is sorted, and only the page is read.
+    by_label = bool(where.labels) and order.field == "created"
+    job_id: Any = LabelRow.job_id if by_label else JobRow.id
+    matching = _matching(session, select(job_id), where, job_id, project=project)
+    if where.archived is not None:
+        matching = matching.where(_is_archived(where.archived, order))
+    query = _ordered(matching, order, job_id).limit(limit + 1)
+    if cursor is not None:
+        query = query.where(_behind(_decode(cursor, order), order, job_id))
+    found = session.execute(query).all()
+    following = _encode(order, found[limit - 1]) if len(found) > limit else None
+    total = session.scalar(select(func.count()).select_from(matching.subquery())) if count else None
+    return JobPage(jobs=_summaries(session, [row[0] for row in found[:limit]]), next_cursor=following, total=total)
+
+
+def _ordered(query: Select[Any], order: JobOrder, job_id: Any) -> Select[Any]:
+    columns = [job_id] if order.field == "created" else [_key(order), job_id]
+    query = query if order.field == "created" else query.add_columns(_key(order))
+    return query.order_by(*(column.desc() if order.is_down else column.asc() for column in columns))
+
+
+def _key(order: JobOrder) -> Any:
+    """Return what jobs are ordered by, before their ids."""
+    if order.field == "finished":
+        return func.coalesce(JobRow.finished_at, _NEVER)
+    return {"name": JobRow.name, "state": JobRow.state}[order.field]
+
+
+def _behind(last: Sequence[Any], order: JobOrder, job_id: Any) -> ColumnElement[bool]:
+    """Return the condition that a job comes after the one at `last`: its id, and what it is ordered by."""
+    place = job_id if order.field == "created" else tuple_(_key(order), job_id)
+    end = last[0] if order.field == "created" else tuple_(last[1], last[0])
+    is_behind: ColumnElement[bool] = place < end if order.is_down else place > end
+    return is_behind
+
+
+def _matching(
+    session: Session, query: Select[Any], where: JobFilter, job_id: Any, *, project: str | None
+) -> Select[Any]:
+    by_label = job_id is not JobRow.id
+    if by_label:
+        name, value = where.labels[0]
+        query = query.join(JobRow).where(LabelRow.name == name, LabelRow.value == value)
+    conditions = [_has_label(job_id, *label) for label in where.labels[by_label:]]
+    conditions += [_has_word(job_id, word) for word in (where.text or "").split()]
+    for column, wanted in (
+        (JobRow.project, project),
+        (JobRow.project, where.project),
+        (JobRow.owner, where.owner),
+    ):
+        if wanted is not None:
+            conditions.append(column == wanted)
+    if where.states:
+        names = [state.value for state in where.states]
+        conditions.append(JobRow.state == names[0] if len(names) == 1 else JobRow.state.in_(names))
+    if where.ref is not None:
+        conditions.append(_goes_by(session, where.ref))
+    if where.created_after is not None:  # ids are in the order of time
+        conditions.append(job_id >= id_at(where.created_after.timestamp()))
+    if where.created_before is not None:
+        conditions.append(job_id < id_at(where.created_before.timestamp()))
+    return query.where(*conditions)
+
+
+def _is_archived(wanted: bool, order: JobOrder) -> ColumnElement[bool]:
+    # No index knows `is not`: the planner takes that of the order, and not that of archived jobs, which it would sort.
+    return JobRow.archived == wanted if order.field == "created" else JobRow.archived.is_not(not wanted)
+
+
+def _has_label(job_id: Any, name: str, value: str) -> ColumnElement[bool]:
+    label = aliased(LabelRow)
+    return exists().where(label.job_id == job_id, label.name == name, label.value == value)
+
+
+def _has_word(job_id: Any, word: str) -> ColumnElement[bool]:
+    label = aliased(LabelRow)
+    in_label = or_(label.name.icontains(word, autoescape=True), label.value.icontains(word, autoescape=True))
+    in_job = (column.icontains(word, autoescape=True) for column in (JobRow.name, JobRow.notes))
+    return or_(*in_job, exists().where(label.job_id == job_id, in_label))
+
+
+def _goes_by(session: Session, ref: str) -> ColumnElement[bool]:
+    """Return the condition that `ref` is a beginning or an end of the job's id; its whole name where no id has it."""
+    if _OF_AN_ID.fullmatch(ref):
+        has_it = or_(JobRow.id.like(f"job-{ref.removeprefix('job-')}%"), JobRow.id.like(f"%{ref}"))
+        if session.scalar(select(JobRow.id).where(has_it).limit(1)) is not None:
+            return has_it
+    return JobRow.name == ref
+
+
+def _summaries(session: Session, job_ids: Sequence[str]) -> tuple[JobSummary, ...]:
+    """Return the jobs in the order of `job_ids`, each with the lowest loss that any of its trials reported."""
+    final = select(func.min(TrialRow.validation_loss)).where(TrialRow.job_id == JobRow.id)
+    reported = [
+        select(func.min(least))
+        .join(TrialRow, TrialRow.id == table.trial_id)
+        .where(TrialRow.job_id == JobRow.id, table.name == "validation_loss")
+        for table, least in ((PointRow, PointRow.value), (ChunkRow, ChunkRow.least))
+    ]
+    losses = [each.scalar_subquery() for each in (final, *reported)]
+    rows = session.execute(select(JobRow, *losses).where(JobRow.id.in_(job_ids)))
+    found = {job.id: job_summary(job, found) for job, *found in rows}
+    return tuple(found[job_id] for job_id in job_ids)
+
+
+def _encode(order: JobOrder, last: Sequence[Any]) -> str:
+    text = json.dumps([order.value, *last], separators=(",", ":"), ensure_ascii=False)
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def _decode(cursor: str, order: JobOrder) -> list[Any]:
+    """Return the id of the last job of the page before, and what it is ordered by. Raises InvalidJob."""
+    try:
+        padded = cursor + "=" * (-len(cursor) % 4)
+        last: list[Any]
+        word, *last = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
+        its_order = JobOrder(word)
+        is_ours = [type(each) for each in last] == _KINDS[its_order.field] and _encode(its_order, last) == cursor
+    except (binascii.Error, ValueError, TypeError, RecursionError):
+        is_ours = False
+    if not is_ours or "\0" in "".join(map(str, last)):
+        raise _refused("is not one that this service gave out; start again without it", cursor)
+    if its_order is not order:
+        raise _refused(f"is of `order_by={its_order}`, this list of `order_by={order}`; start without it", cursor)
+    return last
+
+
+_KINDS = {"created": [str], "name": [str, str], "state": [str, str], "finished": [str, float]}
+
+
+def _refused(why: str, cursor: str) -> InvalidJob:
+    return InvalidJob([Problem(pointer="/cursor", message=f"`cursor` {why}", value=cursor)])

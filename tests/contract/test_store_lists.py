@@ -1,0 +1,153 @@
+"""Lists of jobs: every filter, every order, and pages that hold each job once."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from service.control.access import Principal
+from service.control.listing import JobFilter
+from service.errors import InvalidJob
+from service.job.states import JobState
+from service.wire.access import Role
+from service.wire.views import JobEdit, JobOrder
+
+
+def ids(store, where=None, **options):
+    return [job.id for job in store.jobs(where or JobFilter(), **options).jobs]
+
+
+@pytest.fixture
+def make(store, make_spec):
+    def make(name="x", *, owner="anna", project="default", **labels):
+        by = Principal(name=owner, role=Role.SUBMITTER, project=project)
+        return store.add_job(make_spec(name=name, labels=labels), by=by)[0].id
+
+    return make
+
+
+def test_of_several_labels_a_job_has_all(store, make):
+    make(team="red")
+    both = make(team="red", paper="2", draft="no")
+    make(paper="2")
+
+    labels = [("team", "red"), ("paper", "2"), ("draft", "no")]
+
+    assert [ids(store, JobFilter(labels=some, states=[JobState.QUEUED])) for some in (labels, labels[::-1])] == [
+        [both],
+        [both],
+    ]
+    assert ids(store, JobFilter(labels=labels), order=JobOrder.NAME) == [both]
+    assert ids(store, JobFilter(labels=[*labels, ("team", "blue")])) == []
+
+
+def test_of_several_states_a_job_has_one(store, job_in):
+    queued, cancelled, _ = [job_in(state) for state in (JobState.QUEUED, JobState.CANCELLED, JobState.PAUSED)]
+
+    assert ids(store, JobFilter(states=[JobState.QUEUED, JobState.CANCELLED])) == [cancelled, queued]
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("SLOW", ["digits over a slow link"]),
+        ("link digits", ["digits over a slow link"]),
+        ("paper", ["another", "noted"]),  # a label's name, and a note
+        ("vision", ["another"]),  # a label's value
+        ("100%", ["noted"]),
+        ("1_0", []),
+        ("slow vision", []),
+        ("\0", []),
+    ],
+)
+def test_words_are_looked_for_in_name_notes_and_labels_and_all_are_found(store, make, text, names):
+    make("digits over a slow link")
+    store.edit(make("noted"), JobEdit(notes="The one for the Paper: 100%"))
+    make("another", paper="vision")
+
+    assert [job.name for job in store.jobs(JobFilter(text=text)).jobs] == names
+
+
+def test_a_job_is_found_by_its_owner_and_its_project_where_the_caller_sees_it(store, make):
+    annas, berts, carls = make(owner="anna"), make(owner="bert"), make(owner="carl", project="blue")
+    viewer = Principal(name="bert", role=Role.VIEWER, project="default")
+
+    assert ids(store, JobFilter(owner="bert")) == [berts]
+    assert ids(store, JobFilter(project="blue")) == [carls]
+    assert ids(store, JobFilter(project="blue"), by=viewer) == []
+    assert ids(store, JobFilter(owner="carl"), by=viewer) == []
+    assert ids(store, by=viewer) == [berts, annas]
+
+
+def test_a_job_is_found_by_when_it_was_submitted(store, make, clock):
+    first, moments = make(), []
+    for _ in range(2):
+        clock.now += 60
+        moments.append(datetime.fromtimestamp(clock.now, UTC))
+        clock.now += 60
+        last = make()
+    second = next(each for each in ids(store) if each not in (first, last))
+
+    assert ids(store, JobFilter(created_after=moments[0])) == [last, second]
+    assert ids(store, JobFilter(created_before=moments[1])) == [second, first]
+    assert ids(store, JobFilter(created_after=moments[0], created_before=moments[1])) == [second]
+    everything = JobFilter(
+        created_after=datetime.min.replace(tzinfo=UTC), created_before=datetime.max.replace(tzinfo=UTC)
+    )
+    assert ids(store, everything) == [last, second, first]
+
+
+@pytest.fixture
+def mixed(store, make, clock):
+    """Jobs with names and states in common, of which some are over."""
+    for number in range(9):
+        job_id = make(f"name {number % 3}")
+        if number % 2:
+            store.cancel(job_id)
+    return store
+
+
+@pytest.mark.parametrize("order", JobOrder)
+@pytest.mark.parametrize("limit", [1, 2, 4, 20])
+def test_pages_hold_every_job_once_in_the_order_that_is_asked_for(mixed, order, limit):
+    found, cursor = [], None
+    while True:
+        page = mixed.jobs(order=order, limit=limit, cursor=cursor)
+        found += page.jobs
+        if (cursor := page.next_cursor) is None:
+            break
+
+    keys = {
+        "created": lambda job: job.id,
+        "name": lambda job: (job.name, job.id),
+        "state": lambda job: (job.state, job.id),
+        "finished": lambda job: (job.finished_at or datetime.max.replace(tzinfo=UTC), job.id),
+    }
+    assert len(found) == 9
+    assert found == sorted(found, key=keys[order.field], reverse=order.is_down)
+
+
+def test_a_page_is_not_shifted_by_a_job_that_is_deleted_or_leaves_the_list(mixed):
+    every = ids(mixed, order=JobOrder.STATE)
+    first = mixed.jobs(order=JobOrder.STATE, limit=3)
+    mixed.delete(every[2])
+    mixed.edit(every[0], JobEdit(archived=True))
+
+    rest = ids(mixed, order=JobOrder.STATE, cursor=first.next_cursor)
+
+    assert rest == every[3:]
+
+
+def test_a_cursor_of_another_order_is_refused(mixed):
+    cursor = mixed.jobs(order=JobOrder.NAME, limit=1).next_cursor
+
+    with pytest.raises(InvalidJob, match="is of `order_by=name`, this list of `order_by=-created`"):
+        mixed.jobs(cursor=cursor)
+
+
+def test_the_total_is_counted_over_all_pages_where_it_is_asked_for(mixed):
+    first = mixed.jobs(limit=2)
+    second = mixed.jobs(limit=2, cursor=first.next_cursor, count=True)
+
+    assert (first.total, second.total) == (None, 9)
+    assert mixed.jobs(JobFilter(states=[JobState.CANCELLED]), limit=1, count=True).total == 4
+    assert mixed.jobs(JobFilter(labels=[("team", "nobody")]), count=True).total == 0
