@@ -40,8 +40,12 @@ class Tab:
         os.close(commands)
         os.close(answers)
         self._number, self._rest, self._session = 0, b"", ""
+        #: What the console of the page has shown as an error since it was opened.
+        self.complaints: list[str] = []
         target = self._call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Log", "Runtime"):
+            self._call(f"{domain}.enable")
 
     def __enter__(self) -> Self:
         return self
@@ -59,6 +63,7 @@ class Tab:
 
     def open(self, url: str) -> None:
         """Go to `url`; `wait_for` says when it is there."""
+        self.complaints.clear()
         self._call("Page.navigate", url=url)
 
     def value_of(self, expression: str) -> Any:
@@ -87,6 +92,13 @@ class Tab:
             self._call("Input.dispatchKeyEvent", type="keyDown", text=text, **about)
             self._call("Input.dispatchKeyEvent", type="keyUp", **about)
 
+    def show(self, *, width: int, height: int = 900, dark: bool = False) -> None:
+        """Look at the page in a window of this size, in a light or a dark theme."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self._call("Emulation.setDeviceMetricsOverride", **size)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self._call("Emulation.setEmulatedMedia", features=[scheme])
+
     def picture(self, path: Path) -> None:
         """Write what is seen to a PNG file."""
         path.write_bytes(base64.b64decode(self._call("Page.captureScreenshot")["data"]))
@@ -98,11 +110,18 @@ class Tab:
             message["sessionId"] = self._session
         os.write(self._commands, json.dumps(message).encode() + b"\0")
         while (answer := self._next()).get("id") != self._number:
-            pass  # events
+            self._note(answer)
         if "error" in answer:
             raise AssertionError(f"{method}: {answer['error']}")
         result: dict[str, Any] = answer["result"]
         return result
+
+    def _note(self, event: dict[str, Any]) -> None:
+        about = event.get("params", {})
+        if event.get("method") == "Runtime.exceptionThrown":
+            self.complaints.append(about["exceptionDetails"].get("exception", {}).get("description", "an exception"))
+        elif event.get("method") == "Log.entryAdded" and about["entry"]["level"] == "error":
+            self.complaints.append(f"{about['entry']['text']} {about['entry'].get('url', '')}")
 
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self._rest:
