@@ -137,7 +137,7 @@ export function lossChart(training, validation) {
   const ends = validation.filter((each) => last(each.values) !== undefined);
   return {
     traces: [...lines(training, "training", 1, 0.35, "lines"), ...lines(validation, "validation", 2.2, 1, "lines+markers")],
-    layout: { xaxis: { title: { text: `training clock, ${unit} (thin: training, bold: validation)` }, rangemode: "tozero" },
+    layout: { xaxis: { title: { text: `training clock, ${unit}<br>thin: training, bold: validation` }, rangemode: "tozero" },
       yaxis: { title: { text: "loss" }, ...logAxis([...training, ...validation].flatMap((each) => each.values), String) } },
     label: ends.map((each) => `${each.label} validation loss now ${loss(last(each.values))}`).join("; ") || "no points yet",
     columns: [["trial", (row) => row.label, "name"], ["clock", (row) => duration(row.seconds), "number"],
@@ -153,7 +153,7 @@ export function lossChart(training, validation) {
 export function scheduleChart(schedules, stages) {
   const shown = schedules.filter((each) => each.entries.length);
   const sparse = shown.filter((each) => each.entries.some((entry) => entry.density !== null));
-  const values = (found, field) => found.flatMap((each) => each.entries.map((entry) => entry[field]));
+  const values = (found, field) => found.flatMap((each) => each.entries.flatMap((entry) => [entry[field], endOf(entry, field)]));
   const rule = ({ first_step: step }) => ({ type: "line", x0: step, x1: step, y0: 0, y1: 1, yref: "paper", opacity: 0.5,
     line: { color: "#888", width: 1, dash: "dot" } });
   const begins = stages.filter((stage) => stage.trial_id === shown[0]?.trial_id && stage.stage > 0);
@@ -181,13 +181,14 @@ export function scheduleChart(schedules, stages) {
   };
 }
 
+const endOf = (entry, field) => (field === "learning_rate" ? entry.final_learning_rate ?? entry[field] : entry[field]);
+
 function scheduleTrace(each, entries, field, more, where = "") {
-  const end = (entry) => (field === "learning_rate" ? entry.final_learning_rate ?? entry[field] : entry[field]);
   const isGap = (entry, at) => at > 0 && entries[at - 1].step + entries[at - 1].num_steps < entry.step;
   return {
     type: "scatter", mode: "lines", line: look(each, 2.2),
     x: entries.flatMap((entry, at) => [...(isGap(entry, at) ? [null] : []), entry.step, entry.step + entry.num_steps]),
-    y: entries.flatMap((entry, at) => [...(isGap(entry, at) ? [null] : []), entry[field], end(entry)]),
+    y: entries.flatMap((entry, at) => [...(isGap(entry, at) ? [null] : []), entry[field], endOf(entry, field)]),
     hovertemplate: `${each.label}${where}: %{y:.4~g}<br>step %{x}<extra></extra>`, ...more,
   };
 }
@@ -264,7 +265,7 @@ function posteriorLine(stage, probes, _, theme) {
   const edge = (sign) => mean.map((value, at) => value + sign * 2 * std[at]);
   const line = (y, more) => ({ type: "scatter", mode: "lines", x: rates, y, hoverinfo: "skip", showlegend: false, ...more });
   const seen = [...edge(-1), ...edge(1), ...probes.map((probe) => probe.gain ?? 0)];
-  const [floor, top] = [Math.min(...seen), Math.max(...seen)];
+  const [floor, top] = seen.some((gain) => gain !== 0) ? [Math.min(...seen), Math.max(...seen)] : [-1, 1];
   return {
     traces: [line(edge(-1), { line: { width: 0 } }),
       line(edge(1), { line: { width: 0 }, fill: "tonexty", fillcolor: "rgba(47,111,208,0.18)" }),

@@ -5,7 +5,6 @@ import { panel, posteriorChart } from "./charts.js";
 import { element, empty, patch, whenChanged } from "./dom.js";
 import { besides, level, loss, number, share, signed, spread } from "./units.js";
 
-const OVER = ["succeeded", "failed", "cancelled"];
 const GAIN = "Expected gain: further fall of the log loss than in the first probe";
 
 // `update` takes what the page holds; posteriors are large, and fetched for the trial that is looked at when it decides.
@@ -17,14 +16,14 @@ export function decisions(id) {
     element("div", { class: "panel-head" }, element("h2", {}, "Decisions"),
       element("label", { for: "decided-trial" }, "trial ", choice)), list, sum);
   const cards = new Map();
-  let held = { trials: [], stages: [], job: null };
+  let held = { trials: [], stages: [], isTraining: false };
   let posteriors = { of: "", found: new Map() };
 
   const failed = (error) => patch(list, empty(error.message));
 
   // Trials: labelled, with what their level is called, and their calibration.
-  async function update(trials, stages, job) {
-    held = { trials: trials.filter((trial) => stages.some((stage) => stage.trial_id === trial.trial_id)), stages, job };
+  async function update(trials, stages, isTraining) {
+    held = { trials: trials.filter((trial) => stages.some((stage) => stage.trial_id === trial.trial_id)), stages, isTraining };
     const chosen = choice.value;
     patch(choice, ...held.trials.map((trial) => element("option", { value: trial.trial_id, key: trial.trial_id }, trial.label)));
     if (held.trials.some((trial) => trial.trial_id === chosen)) choice.value = chosen;
@@ -40,8 +39,8 @@ export function decisions(id) {
     if (choice.value !== trial.trial_id) return; // another one was chosen meanwhile
     sum.textContent = calibrationText(trial.calibration);
     patch(list, ...stages.map((stage) => cardOf(stage).body));
-    const isOver = OVER.includes(held.job.state);
-    await Promise.all(stages.map((stage) => cardOf(stage).draw(stage, posteriors.found.get(stage.stage), trial.level_name, isOver)));
+    const draw = (stage) => cardOf(stage).draw(stage, posteriors.found.get(stage.stage), trial.level_name, held.isTraining);
+    await Promise.all(stages.map(draw));
   }
 
   async function fetchPosteriors(trial, stages) {
@@ -66,13 +65,13 @@ function card(name) {
   const foot = element("ul", { class: "facts" });
   const body = element("article", { class: "card", key: name }, head, chart.body, foot);
 
-  const draw = whenChanged((stage, posterior, levelName, isOver) => {
+  const draw = whenChanged((stage, posterior, levelName, isTraining) => {
     const { learning_rate, values } = stage;
     patch(head,
       element("h3", {}, `Stage ${stage.stage}: ${valuesText({ learning_rate, level: stage.level, ...values }, levelName)}`),
       element("p", { class: "reason" }, stage.reason),
       ...refusedTexts(stage.refused, levelName).map((text) => element("p", { class: "quiet" }, `Not tried: ${text}`)));
-    patch(foot, ...facts(stage, isOver).map(([name, value]) =>
+    patch(foot, ...facts(stage, isTraining).map(([name, value]) =>
       element("li", { key: name }, element("span", { class: "quiet" }, `${name} `), element("b", {}, value))));
     chart.body.hidden = !stage.probes.length;
     if (stage.probes.length) return chart.draw((theme) => posteriorChart({ ...stage, posterior }, levelName, theme), `stage ${stage.stage}`);
@@ -81,9 +80,9 @@ function card(name) {
   return { body, draw };
 }
 
-function facts(stage, isOver) {
+function facts(stage, isTraining) {
   const off = stage.z_score === null ? "" : ` (${signed(stage.z_score)} std)`;
-  const came = stage.closed ? loss(stage.loss) + off : isOver ? "not finished" : "the commit runs";
+  const came = stage.closed ? loss(stage.loss) + off : isTraining ? "the commit runs" : "not finished";
   const cap = stage.tax.cap_share === null ? "" : `, ${share(stage.tax.cap_share)} of its cap`;
   return [
     ["probes", stage.probes.length ? String(stage.probes.length) : "none"],

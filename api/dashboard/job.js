@@ -25,6 +25,7 @@ export function jobPage(root, id) {
   root.replaceChildren(head, actions.body, waiting, panels);
   let held = null;
   let me = null;
+  let isGone = false;
   let turn = Promise.resolve();
 
   // One at a time: a change is merged into what it is a change of.
@@ -34,6 +35,7 @@ export function jobPage(root, id) {
   }
 
   async function look() {
+    if (isGone) return;
     try {
       me ??= await api.me();
       const since = held && !isTooLong(held) ? held.cursor : null;
@@ -52,10 +54,10 @@ export function jobPage(root, id) {
   }
 
   function showNone() {
-    held = null;
+    isGone = true;
     document.title = "No such job – Wiretune";
     patch(head, element("h1", {}, "No such job"));
-    patch(waiting, element("div", { class: "panel" }, empty("There is no job ", element("code", {}, id),
+    patch(waiting, element("div", { class: "panel spaced" }, empty("There is no job ", element("code", {}, id),
       " that you may see. It may have been removed. ", element("a", { href: "/" }, "All jobs"))));
     panels.hidden = actions.body.hidden = true;
   }
@@ -66,7 +68,7 @@ export function jobPage(root, id) {
       drawCurves(series, job.spec),
       drawSchedule(schedules, decided, job.spec),
       drawBytes(trials, job.spec),
-      why.update(known(report.trials, job), decided, job),
+      why.update(known(report.trials, job), decided, TRAINING.includes(job.state)),
     ]);
   }
 
@@ -248,7 +250,8 @@ const absences = ({ bill }) =>
 
 function unfinished(trial, job) {
   if (OVER.includes(job.state)) return "not finished";
-  return trial.backend ? (job.state === "paused" ? "paused" : "training") : "waiting";
+  if (trial.backend && job.state === "paused") return "paused";
+  return trial.backend && TRAINING.includes(job.state) ? "training" : "waiting";
 }
 
 function fileLines(id, attempt, trials, scheduled) {
