@@ -34,6 +34,7 @@ from service.wire.records import (
     TrialFinished,
     TrialStarted,
 )
+from tests.api.chromium import HOW_TO_GET_ONE, Tab, find_chromium
 from tests.decisions import decision
 
 
@@ -98,6 +99,15 @@ def serving(app: FastAPI, deadlines: Deadlines | None = None, *, port: int = 0) 
         finally:
             server.should_exit = True
             thread.join(10)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+    program = find_chromium()
+    if program is None:
+        pytest.skip(HOW_TO_GET_ONE)
+    with Tab(program, tmp_path_factory.mktemp("profile")) as tab:
+        yield tab
 
 
 @pytest.fixture

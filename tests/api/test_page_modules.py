@@ -31,7 +31,9 @@ def run(script, **given):
     """Return what a module prints as JSON; `given` are its constants."""
     source = "".join(f"const {name} = {json.dumps(value)};\n" for name, value in given.items()) + script
     command = [node, "--input-type=module", "--eval", source]
-    done = subprocess.run(command, capture_output=True, env={"TZ": "UTC", "LANG": "en_US.UTF-8"}, timeout=60, check=False)
+    done = subprocess.run(
+        command, capture_output=True, env={"TZ": "UTC", "LANG": "en_US.UTF-8"}, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr.decode()
     return json.loads(done.stdout)
 
