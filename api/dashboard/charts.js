@@ -108,16 +108,18 @@ function themed(layout) {
 
 // Ticks as fine as the range asks for, written out: plotly's own crowd a low axis with bare digits.
 function logAxis(values, write) {
-  const known = values.filter((value) => value > 0);
-  if (!known.length) return { type: "log" };
-  const [low, high] = [Math.floor(Math.log10(Math.min(...known))), Math.ceil(Math.log10(Math.max(...known)))];
-  const decades = Math.log10(Math.max(...known) / Math.min(...known));
+  let [least, most] = [Infinity, 0];
+  for (const value of values) if (value > 0) [least, most] = [Math.min(least, value), Math.max(most, value)];
+  if (!most) return { type: "log" };
+  const [low, high] = [Math.floor(Math.log10(least)), Math.ceil(Math.log10(most))];
+  const decades = Math.log10(most / least);
   const isNarrow = decades > 0.1 && decades <= 0.7;
   const leads = decades > 2 ? [1] : isNarrow ? [1, 1.5, 2, 3, 4, 5, 6, 8] : [1, 2, 5];
   const powers = Array.from({ length: high - low + 1 }, (_, at) => low + at);
   const tickvals = powers.flatMap((power) => leads.map((lead) => Number(`${lead}e${power}`)));
-  const middle = (Math.log10(Math.max(...known)) + Math.log10(Math.min(...known))) / 2;
-  const around = decades <= 0.1 ? { range: [middle - 0.5, middle + 0.5] } : {}; // else no tick may be in sight
+  const [middle, margin] = [Math.log10(least * most) / 2, 10 ** (0.06 * decades)];
+  const around = decades <= 0.1 ? { range: [middle - 0.5, middle + 0.5] } // else no tick may be in sight
+    : { autorangeoptions: { include: [least / margin, most * margin] } }; // else a line lies on the edge
   return { type: "log", tickvals, ticktext: tickvals.map((value) => write(value)), ...around };
 }
 
@@ -296,13 +298,14 @@ function posteriorMap(stage, probes, levelName, theme) {
   };
 }
 
-// The surrogate's line is of the chosen option alone: here are the probes, each with its gain beside it.
+// The surrogate's line is of the chosen option alone: here are the probes, the best of each option with its gain.
 function posteriorLanes(stage, probes, _, theme) {
   const lanes = [...new Set(probes.map(optionOf))];
-  const traces = probeTraces(probes, optionOf, theme).map((trace) => ({ ...trace, mode: "markers+text", textposition: "top center",
-    text: trace.customdata.map((gain) => (gain === null ? "" : number(gain, 2))), textfont: { size: 10 } }));
+  const best = new Map(lanes.map((lane) => [lane, Math.max(...probes.filter((each) => optionOf(each) === lane).map((each) => each.gain ?? -Infinity))]));
+  const [judged, ...others] = probeTraces(probes, optionOf, theme);
+  const text = judged.y.map((lane, at) => (judged.customdata[at] === best.get(lane) ? number(best.get(lane), 2) : ""));
   return {
-    traces: [...traces, chosenTrace(stage, optionOf(stage), theme)],
+    traces: [{ ...judged, mode: "markers+text", text, textposition: "top center", textfont: { size: 10 } }, ...others, chosenTrace(stage, optionOf(stage), theme)],
     layout: { height: 140 + 50 * lanes.length, xaxis: { ...RATE, ...logAxis([stage.learning_rate, ...ratesOf(probes)], number) },
       yaxis: { type: "category", categoryorder: "array", categoryarray: lanes.toReversed(), range: [-0.5, lanes.length - 0.3] } },
   };
