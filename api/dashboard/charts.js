@@ -82,10 +82,15 @@ export function panel(title, kind = "") {
   return { body, draw };
 }
 
+const themes = new Map(); // by whether it is dark: to ask for a style has the browser compute all of them
+
 function theme() {
-  const style = getComputedStyle(document.body);
-  const panels = getComputedStyle(document.querySelector("header"));
-  return { ink: style.color, paper: panels.backgroundColor, line: panels.borderBottomColor, family: style.fontFamily };
+  if (!themes.has(isDark.matches)) {
+    const style = getComputedStyle(document.body);
+    const panels = getComputedStyle(document.querySelector("header"));
+    themes.set(isDark.matches, { ink: style.color, paper: panels.backgroundColor, line: panels.borderBottomColor, family: style.fontFamily });
+  }
+  return themes.get(isDark.matches);
 }
 
 function themed(layout) {
@@ -156,9 +161,9 @@ export function scheduleChart(schedules, stages) {
   const shown = schedules.filter((each) => each.entries.length);
   const sparse = shown.filter((each) => each.entries.some((entry) => entry.density !== null));
   const values = (found, field) => found.flatMap((each) => each.entries.flatMap((entry) => [entry[field], endOf(entry, field)]));
-  const rule = ({ first_step: step }) => ({ type: "line", x0: step, x1: step, y0: 0, y1: 1, yref: "paper", opacity: 0.5,
-    line: { color: "#888", width: 1, dash: "dot" } });
   const begins = stages.filter((stage) => stage.trial_id === shown[0]?.trial_id && stage.stage > 0);
+  const rules = { type: "path", path: begins.map((stage) => `M${stage.first_step},0V1`).join(""), yref: "paper", opacity: 0.5,
+    line: { color: "#888", width: 1, dash: "dot" } }; // in one: hundreds of shapes are slow
   const rates = shown.flatMap((each) => {
     const { own, probed } = parted(each, stages);
     return [scheduleTrace(each, own, "learning_rate", { yaxis: "y", ...entry(each, true) }),
@@ -170,7 +175,7 @@ export function scheduleChart(schedules, stages) {
     layout: { xaxis: { title: { text: "committed steps" }, rangemode: "tozero", anchor: sparse.length ? "y2" : "y" },
       yaxis: { title: { text: "learning rate" }, domain: [sparse.length ? 0.56 : 0, 1], ...logAxis(values(shown, "learning_rate"), number) },
       ...(sparse.length && { yaxis2: { title: { text: "density" }, domain: [0, 0.44], ...logAxis(values(sparse, "density"), share) } }),
-      shapes: begins.map(rule) },
+      shapes: begins.length ? [rules] : [] },
     label: shown.map((each) => `${each.label} now learning rate ${number(each.entries.at(-1).learning_rate)}`).join("; ")
       || "no stage is decided yet",
     columns: [["trial", (row) => row.label, "name"], ["step", (row) => String(row.step), "number"],

@@ -118,7 +118,12 @@ class Tab:
     def open(self, url: str) -> None:
         """Go to `url`; `wait_for` says when it is there."""
         self.complaints.clear()
+        self._call("Page.bringToFront")  # what is behind is not drawn
         self._call("Page.navigate", url=url)
+
+    def before_pages(self, script: str) -> None:
+        """Run `script` before those of every page that is opened from now on."""
+        self._call("Page.addScriptToEvaluateOnNewDocument", source=script)
 
     def value_of(self, expression: str) -> Any:
         """Return what a JavaScript expression is, as JSON has it."""

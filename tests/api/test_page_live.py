@@ -1,5 +1,6 @@
 """The page in a real browser: what it asks for, what stays while it changes, and how it looks where that went wrong."""
 
+from contextlib import closing
 from urllib.parse import urlsplit
 
 import pytest
@@ -82,7 +83,7 @@ def test_a_change_keeps_the_focus_the_selection_and_the_place_in_a_table(browser
     reporting.start("tuned")
     reporting.stage("tuned", 0, rate=1.0, density=0.01)
     show(browser, client, reporting.job_id, "digits over a slow link", width=360)
-    browser.wait_for(f"{STAGES}.querySelector('tr.noted')")
+    browser.wait_for(f"{STAGES}.querySelector('tr.noted') !== null")
     browser.value_of(f"""(() => {{
       const part = {STAGES};
       window.kept = [part.querySelector('.scroll'), part.querySelector('tr.noted td'),
@@ -129,19 +130,28 @@ def test_eight_tabs_are_live_over_one_stream(browser, client, reporting):
         tab.close()
 
 
-def test_signing_in_in_one_tab_opens_the_page_in_another(browser, client, reporting):
-    other = browser.beside()
-    browser.open(client.sign_in_link(reporting.job_id))
-    browser.wait_for(f"window.__ready && {LIVE}")
-    other.open(f"{client.url}/")
-    other.wait_for(f"window.__ready && {LIVE}")
-    browser.value_of("document.getElementById('sign-out').click()")
-    browser.wait_for("document.getElementById('key') !== null")
-    other.wait_for("document.getElementById('key') !== null")
+def test_a_browser_without_shared_workers_is_live_too(browser, client, reporting):
+    with closing(browser.beside()) as tab:
+        tab.before_pages("delete window.SharedWorker")
+        show(tab, client, reporting.job_id, "digits over a slow link")
+        reporting.start("tuned")
 
-    browser.open(client.sign_in_link())
-    other.wait_for("document.querySelector('table') !== null")
-    other.close()
+        tab.wait_for("document.querySelector('.badge').textContent === 'running'")
+        assert not tab.value_of("'SharedWorker' in window")
+
+
+def test_signing_in_in_one_tab_opens_the_page_in_another(browser, client, reporting):
+    with closing(browser.beside()) as other:
+        browser.open(client.sign_in_link(reporting.job_id))
+        browser.wait_for(f"window.__ready && {LIVE}")
+        other.open(f"{client.url}/")
+        other.wait_for(f"window.__ready && {LIVE}")
+        browser.value_of("document.getElementById('sign-out').click()")
+        browser.wait_for("document.getElementById('key') !== null")
+        other.wait_for("document.getElementById('key') !== null")
+
+        browser.open(client.sign_in_link())
+        other.wait_for("document.querySelector('table') !== null")
 
 
 def test_a_job_that_is_not_there_is_told_so_once(browser, client, job):
