@@ -123,6 +123,7 @@ class Tab:
 
     def before_pages(self, script: str) -> None:
         """Run `script` before those of every page that is opened from now on."""
+        self._call("Page.enable")
         self._call("Page.addScriptToEvaluateOnNewDocument", source=script)
 
     def value_of(self, expression: str) -> Any:

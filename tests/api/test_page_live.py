@@ -151,7 +151,7 @@ def test_signing_in_in_one_tab_opens_the_page_in_another(browser, client, report
         other.wait_for("document.getElementById('key') !== null")
 
         browser.open(client.sign_in_link())
-        other.wait_for("document.querySelector('table') !== null")
+        other.wait_for(f"{TITLE} === 'Jobs'")
 
 
 def test_a_job_that_is_not_there_is_told_so_once(browser, client, job):
