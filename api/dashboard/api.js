@@ -9,12 +9,13 @@ export class Refused extends Error {
   }
 }
 
-// A code in the fragment was never sent anywhere, and is good once; it leaves the address bar all the same.
+// Returns whether there was a code. It was never sent anywhere, and is good once; it leaves the address bar all the same.
 export async function takeCodeFromAddress() {
   const code = new URLSearchParams(location.hash.slice(1)).get("code");
-  if (!code) return;
+  if (!code) return false;
   history.replaceState(null, "", location.pathname + location.search);
   await openSession(code);
+  return true;
 }
 
 // Exchanges a key for a session at once. Raises NeedsKey for a wrong one.
@@ -49,7 +50,7 @@ async function detail(answer) {
   }
 }
 
-export const get = async (path, parameters = {}) => (await send(path, parameters, { timeoutMs: 10000 })).json();
+const get = async (path, parameters = {}) => (await send(path, parameters, { timeoutMs: 10000 })).json();
 
 const post = async (path, parameters, headers, body) =>
   (await send(path, parameters, { method: "POST", timeoutMs: 60000, headers, body })).json();
@@ -76,20 +77,8 @@ export async function download(id, what, parameters, name) {
   setTimeout(() => URL.revokeObjectURL(address), 60000);
 }
 
-export const jobs = (cursor) => get("/v1/jobs", { limit: 50, cursor });
-export const job = (id) => get(`/v1/jobs/${encodeURIComponent(id)}`);
-export const trials = (id) => get(`/v1/jobs/${encodeURIComponent(id)}/trials`);
-export const report = (id) => get(`/v1/jobs/${encodeURIComponent(id)}/report`);
-export const stages = (id) => get(`/v1/jobs/${encodeURIComponent(id)}/stages`);
+export const me = () => get("/v1/me");
+export const jobs = (cursor, limit) => get("/v1/jobs", { limit, cursor });
+export const snapshot = (id, since, max_points) =>
+  get(`/v1/jobs/${encodeURIComponent(id)}/snapshot`, { since, max_points });
 export const cards = (id, trial) => get(`/v1/jobs/${encodeURIComponent(id)}/stages`, { trial, posterior: true });
-export const metric = (id, name) =>
-  get(`/v1/jobs/${encodeURIComponent(id)}/metrics/${name}`, { max_points: 1000 });
-
-export async function schedule(id, trial) {
-  try {
-    return await get(`/v1/jobs/${encodeURIComponent(id)}/schedule`, { arm: trial.arm, seed: trial.seed });
-  } catch (error) {
-    if (error.status === 404) return null; // nothing is decided yet
-    throw error;
-  }
-}

@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { question, reason } from "./dialog.js";
-import { element } from "./dom.js";
+import { element, patch } from "./dom.js";
 
 const MEANING = {
   pause: "Write a checkpoint and give workers back; the job keeps its place",
@@ -28,21 +28,16 @@ export function controls(changed) {
   const asks = { stop: confirmed(STOP), cancel: confirmed(CANCEL), extend: askToExtend, clone: askToClone };
   let job = null;
 
-  function update(given) {
-    const before = job;
+  function update(given, me) {
+    if (job && job.state !== given.state) state.textContent = `The job is ${given.state}.`;
     job = given;
-    if (before && before.state !== job.state) state.textContent = `The job is ${job.state}.`;
-    if (`${before?.verbs}` !== `${job.verbs}`) draw();
-  }
-
-  function draw() {
     const hadFocus = body.contains(document.activeElement);
-    buttons.replaceChildren(...[...job.verbs, "clone"].map(button));
-    if (hadFocus) body.focus(); // the next Tab leads to the first button
+    patch(buttons, ...verbsFor(me, job).map(button));
+    if (hadFocus && !body.contains(document.activeElement)) body.focus(); // the next Tab leads to the first button
   }
 
   function button(verb) {
-    return element("button", { type: "button", title: MEANING[verb], class: verb, onclick: () => ask(verb) }, verb);
+    return element("button", { type: "button", key: verb, title: MEANING[verb], class: verb, onclick: () => ask(verb) }, verb);
   }
 
   async function ask(verb) {
@@ -61,6 +56,13 @@ export function controls(changed) {
   }
 
   return { body, update };
+}
+
+// As the service has it, which refuses the rest: a viewer only looks, a submitter changes what is his own.
+function verbsFor(me, job) {
+  if (me.role === "viewer") return [];
+  const isOwn = me.role !== "submitter" || me.name === job.owner;
+  return [...(isOwn ? job.verbs : []), "clone"];
 }
 
 const confirmed = (text) => (job, verb) => question({

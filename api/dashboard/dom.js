@@ -1,23 +1,84 @@
-// Builds elements. Text goes in as text: nothing a job is called can become markup.
+// Builds elements, and keeps them. Text goes in as text: nothing a job is called can become markup.
 
-export function element(tag, properties = {}, ...children) {
+import { age, moment } from "./units.js";
+
+const HANDLERS = ["onclick", "onchange", "oninput", "onsubmit"];
+
+// `key` tells the element from its brothers when `patch` looks for it again.
+export function element(tag, { key, ...properties } = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
-    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    if (HANDLERS.includes(name)) made[name] = value;
     else if (value !== null && value !== undefined) made.setAttribute(name, value);
   }
+  made.key = key;
   made.append(...children.filter((child) => child !== null && child !== undefined));
   return made;
 }
 
-// Columns: [heading, row => text or element, kind], kind one of "", "number", "text"; `note` is told below its row.
-export function table(caption, columns, rows, note = null) {
-  const heads = columns.map(([name, , kind]) => element("th", { scope: "col", class: kind }, name));
-  const body = rows.flatMap((row) => [
-    element("tr", { class: note && "noted" }, ...columns.map(([, show, kind]) => element("td", { class: kind }, show(row)))),
-    ...(note ? [element("tr", {}, element("td", { class: "note", colspan: columns.length }, note(row)))] : []),
+// Makes `children` the children of `live`, and keeps every node that is there already: the focus, a selection and the
+// place to which a table is scrolled stay. A handler must find its element by `event.currentTarget`.
+export function patch(live, ...children) {
+  const wanted = children.filter((child) => child !== null && child !== undefined)
+    .map((child) => (typeof child === "string" ? document.createTextNode(child) : child));
+  const stay = new Set(wanted.filter(isKeyed).map((child) => child.key));
+  for (const node of [...live.childNodes]) if (isKeyed(node) && !stay.has(node.key)) node.remove();
+  const keyed = new Map([...live.childNodes].filter(isKeyed).map((node) => [node.key, node]));
+  let next = live.firstChild;
+  for (const fresh of wanted) {
+    const found = fresh.parentNode === live ? fresh : isKeyed(fresh) ? keyed.get(fresh.key) : alike(next, fresh);
+    const kept = found?.nodeName === fresh.nodeName ? renewed(found, fresh) : fresh;
+    if (kept === next) next = next.nextSibling;
+    else live.insertBefore(kept, next);
+  }
+  while (next) {
+    const node = next;
+    next = node.nextSibling;
+    node.remove();
+  }
+}
+
+const isKeyed = (node) => node.key !== undefined;
+
+function alike(next, fresh) {
+  while (next && (isKeyed(next) || next.nodeName !== fresh.nodeName)) next = next.nextSibling;
+  return next;
+}
+
+function renewed(live, fresh) {
+  if (live === fresh) return live; // it looks after itself
+  if (live.nodeType === Node.TEXT_NODE) {
+    if (live.data !== fresh.data) live.data = fresh.data;
+    return live;
+  }
+  for (const { name } of [...live.attributes]) if (!fresh.hasAttribute(name)) live.removeAttribute(name);
+  for (const { name, value } of fresh.attributes) if (live.getAttribute(name) !== value) live.setAttribute(name, value);
+  for (const name of HANDLERS) live[name] = fresh[name];
+  patch(live, ...fresh.childNodes);
+  return live;
+}
+
+// Draws anew only where one of its inputs is another one.
+export function whenChanged(draw) {
+  let before = null;
+  return (...inputs) => {
+    if (before && inputs.every((each, at) => each === before[at])) return undefined;
+    before = inputs;
+    return draw(...inputs);
+  };
+}
+
+// Columns: [heading, row => text or element, kind], kind one of "", "number", "name", "text"; `note` is told below its
+// row, `key` tells rows apart. A keyboard can scroll it.
+export function table(caption, columns, rows, { note = null, key = (_, at) => at } = {}) {
+  const heads = columns.map(([name, , kind]) => element("th", { scope: "col", class: kind, key: name }, name));
+  const cells = (row) => columns.map(([name, show, kind]) => element("td", { class: kind, key: name }, show(row)));
+  const body = rows.flatMap((row, at) => [
+    element("tr", { class: note && "noted", key: key(row, at) }, ...cells(row)),
+    ...(note ? [element("tr", { key: `note of ${key(row, at)}` },
+      element("td", { class: "note", colspan: columns.length }, note(row)))] : []),
   ]);
-  return element("div", { class: "scroll" },
+  return element("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": caption },
     element("table", {},
       element("caption", {}, caption),
       element("thead", {}, element("tr", {}, ...heads)),
@@ -32,40 +93,7 @@ export function empty(...children) {
   return element("div", { class: "empty" }, ...children);
 }
 
-export const number = (value, digits = 3) =>
-  value === null || value === undefined ? "–" : Number(value.toPrecision(digits)).toString();
+// "5 min ago"; pointing at it shows the moment itself.
+export const since = (given) => element("time", { datetime: given, title: moment(given) }, age(given));
 
-// A loss or a metric: to four decimals, or where those say too little or too much, to four digits.
-export function loss(value) {
-  if (value === null || value === undefined) return "–";
-  const size = Math.abs(value);
-  if (size === 0 || (size >= 1e-3 && size < 10)) return value.toFixed(4);
-  return size >= 1e4 && size < 1e7 ? value.toFixed(0) : number(value, 4);
-}
-
-export const share = (value) => (value === null || value === undefined ? "–" : `${number(100 * value, 2)} %`);
-
-// What is set besides the rate and the level: "momentum 0.95, batch size 64".
-export function besides({ learning_rate, level, ...values }) {
-  return Object.entries(values)
-    .filter(([, value]) => value !== null)
-    .map(([name, value]) => `${name.replaceAll("_", " ")} ${typeof value === "number" ? number(value) : value}`)
-    .join(", ");
-}
-
-export const seconds = (value) => `${value.toFixed(1)} s`;
-
-export function size(bytes) {
-  const units = ["B", "kB", "MB", "GB", "TB"];
-  let step = 0;
-  for (; bytes >= 1000 && step < units.length - 1; step += 1) bytes /= 1000;
-  return `${step ? bytes.toFixed(1) : bytes} ${units[step]}`;
-}
-
-export function age(moment) {
-  const passed = (Date.now() - Date.parse(moment)) / 1000;
-  for (const [span, unit] of [[86400, "d"], [3600, "h"], [60, "min"]]) {
-    if (passed >= span) return `${Math.floor(passed / span)} ${unit} ago`;
-  }
-  return "just now";
-}
+setInterval(() => document.querySelectorAll("time").forEach((each) => patch(each, age(each.dateTime))), 20000);

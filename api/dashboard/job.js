@@ -4,96 +4,132 @@ import * as api from "./api.js";
 import { bytesChart, lossChart, panel, scheduleChart } from "./charts.js";
 import { controls } from "./controls.js";
 import { decisions } from "./decisions.js";
-import { age, badge, besides, element, empty, loss, number, seconds, share, size, table } from "./dom.js";
+import { badge, element, empty, patch, since, table, whenChanged } from "./dom.js";
+import { isTooLong, MAX_POINTS, merged } from "./snapshot.js";
+import { besides, duration, level, loss, number, share, size, spread } from "./units.js";
 
 const OVER = ["succeeded", "failed", "cancelled"];
+const TRAINING = ["running", "pausing", "stopping", "cancelling"];
 
 export function jobPage(root, id) {
   const head = element("div", {});
-  const actions = controls(() => refresh().catch(() => {})); // the next beat tells what was wrong
+  const actions = controls(() => refresh().catch(() => {})); // the next look tells what was wrong
+  const section = () => element("section", { class: "panel wide" });
+  const [arms, bill, files, stages, waiting] = [section(), section(), section(), section(), element("div", {}, empty("loading …"))];
   const curves = panel("Loss over the training clock", "wide");
   const schedule = panel("Learned schedule");
   const bytes = panel("Bytes");
-  const arms = element("section", { class: "panel wide" });
-  const stages = element("section", { class: "panel wide" });
   const why = decisions(id);
-  const bill = element("section", { class: "panel wide" });
-  const files = element("section", { class: "panel wide" });
-  const drawFiles = onChange((offered) => files.replaceChildren(element("h2", {}, "Files"), ...fileLines(id, offered)));
   const panels = element("div", { class: "panels", hidden: "" },
     curves.body, arms, schedule.body, bytes.body, bill, files, stages, why.body);
-  const waiting = element("div", {}, empty("loading …"));
   root.replaceChildren(head, actions.body, waiting, panels);
-  let over = false;
-  let newest = 0;
+  let held = null;
+  let me = null;
+  let isGone = false;
+  let turn = Promise.resolve();
 
-  async function refresh() {
-    const mine = (newest += 1);
-    const job = await api.job(id);
-    if (mine !== newest) return; // asked before something else was: it may be older than what is shown
-    document.title = `${job.name} – Wiretune`;
-    head.replaceChildren(...heading(job));
-    actions.update(job);
-    over = OVER.includes(job.state);
-    panels.hidden = job.started_at === null;
-    waiting.replaceChildren(...(panels.hidden ? [element("div", { class: "panel" }, empty(waitingText(job)))] : []));
-    if (!panels.hidden) await drawPanels(job);
+  // One at a time: a change is merged into what it is a change of.
+  function refresh() {
+    turn = turn.catch(() => {}).then(look);
+    return turn;
   }
 
-  async function drawPanels(job) {
-    const [trials, report, decided, validation, training] = await Promise.all([
-      api.trials(id), api.report(id), api.stages(id), api.metric(id, "validation_loss"), api.metric(id, "loss"),
+  async function look() {
+    if (isGone) return;
+    try {
+      me ??= await api.me();
+      const since = held && !isTooLong(held) ? held.cursor : null;
+      held = merged(held, await api.snapshot(id, since, MAX_POINTS));
+    } catch (error) {
+      if (error.status !== 404) throw error;
+      return showNone();
+    }
+    document.title = `${held.job.name} – Wiretune`;
+    actions.body.hidden = false;
+    patch(head, ...heading(held.job));
+    actions.update(held.job, me);
+    panels.hidden = held.job.started_at === null;
+    patch(waiting, panels.hidden ? element("div", { class: "panel" }, empty(waitingText(held.job))) : null);
+    if (!panels.hidden) await drawPanels(held);
+  }
+
+  function showNone() {
+    isGone = true;
+    document.title = "No such job – Wiretune";
+    patch(head, element("h1", {}, "No such job"));
+    patch(waiting, element("div", { class: "panel spaced" }, empty("There is no job ", element("code", {}, id),
+      " that you may see. It may have been removed. ", element("a", { href: "/" }, "All jobs"))));
+    panels.hidden = actions.body.hidden = true;
+  }
+
+  async function drawPanels({ job, trials, stages: decided, schedules, series, report }) {
+    drawTables(job, trials, decided, schedules, report);
+    await Promise.all([
+      drawCurves(series, job.spec),
+      drawSchedule(schedules, decided, job.spec),
+      drawBytes(trials, job.spec),
+      why.update(known(report.trials, job), decided, TRAINING.includes(job.state)),
     ]);
-    const several = job.spec.seeds.length > 1;
-    const names = job.spec.arms.map((arm) => arm.name);
-    const levels = new Map(report.trials.map((trial) => [trial.trial_id, trial.level_name]));
-    const known = new Map(trials.map((trial) => [trial.trial_id, {
-      label: several ? `${trial.arm} seed ${trial.seed}` : trial.arm,
-      arm_index: names.indexOf(trial.arm),
-      level_name: levels.get(trial.trial_id),
-      is_first_seed: trial.seed === job.spec.seeds[0],
-    }]));
-    const labelled = (each) => ({ ...each, ...known.get(each.trial_id) });
-    const schedules = await Promise.all(trials.map((trial) => api.schedule(id, trial)));
-    const found = schedules.filter((each) => each !== null).map(labelled);
-    const boundaries = decided.filter((stage) => stage.trial_id === trials[0].trial_id && stage.stage > 0);
-    arms.replaceChildren(element("h2", {}, "Arms"), armTable(report), ...(several ? [] : crossings(report)), ...notes(report.trials.map(labelled)));
-    stages.replaceChildren(element("h2", {}, "Stages"), stageTable(decided.map(labelled)));
-    const billed = trials.map(labelled);
-    bill.replaceChildren(element("h2", {}, "Bill"), billTable(billed, job), ...optionTables(billed));
-    const decidedIds = found.map((each) => each.trial_id);
-    drawFiles({ attempt: job.attempt, trials: trials.map(labelled).map((trial) => offer(trial, decidedIds)) });
-    await curves.draw(lossChart(training.map(labelled), validation.map(labelled)));
-    await schedule.draw(scheduleChart(found, boundaries.map((stage) => stage.first_step)));
-    await bytes.draw(bytesChart(trials.map(labelled)));
-    await why.update(report.trials.map(labelled).map((trial) => ({ ...trial, 
-      stages: decided.filter((stage) => stage.trial_id === trial.trial_id) })));
   }
 
-  return { refresh, everyMs: () => (over ? 10000 : 1500) };
+  const drawTables = whenChanged((job, trials, decided, schedules, report) => {
+    const several = job.spec.seeds.length > 1;
+    const billed = known(trials, job);
+    const levels = new Map(report.trials.map((trial) => [trial.trial_id, trial.level_name]));
+    const named = known(decided, job).map((stage) => ({ ...stage, level_name: levels.get(stage.trial_id) }));
+    const scheduled = schedules.filter((each) => each.entries.length).map((each) => each.trial_id);
+    patch(arms, element("h2", {}, "Arms"), armTable(report), ...(several ? [] : crossings(report)), ...notes(known(report.trials, job)));
+    patch(stages, element("h2", {}, "Stages"), stageTable(named, job));
+    patch(bill, element("h2", {}, "Bill"), billTable(billed, job), ...optionTables(billed));
+    patch(files, element("h2", {}, "Files"), ...fileLines(id, job.attempt, billed, scheduled));
+  });
+  const drawCurves = whenChanged((series, spec) => {
+    const of = (name) => known(series.filter((each) => each.name === name), { spec });
+    return curves.draw(() => lossChart(of("loss"), of("validation_loss")));
+  });
+  const drawSchedule = whenChanged((schedules, decided, spec) =>
+    schedule.draw(() => scheduleChart(known(schedules, { spec }), decided)));
+  const drawBytes = whenChanged((trials, spec) => bytes.draw(() => bytesChart(known(trials, { spec }))));
+
+  return { refresh, shows: (job) => job === id };
+}
+
+// What has an arm and a seed, with the name and the colour of its trial.
+function known(rows, { spec }) {
+  const names = spec.arms.map((arm) => arm.name);
+  return rows.map((each) => ({
+    ...each,
+    label: spec.seeds.length > 1 ? `${each.arm} seed ${each.seed}` : each.arm,
+    arm_index: names.indexOf(each.arm),
+    is_first_seed: each.seed === spec.seeds[0],
+  }));
 }
 
 function heading(job) {
   const facts = [
     ["workload", job.spec.workload.kind],
     ["workers", String(job.spec.workers.count)],
-    ["link", job.spec.link.mode === "emulate" ? `emulated ${job.spec.link.mbps} Mbit, ${job.spec.link.latency_ms} ms` : "as it is"],
+    ["link", linkText(job.spec.link)],
     ["budget", budget(job.spec.budget)],
     ["attempt", String(job.attempt)],
-    ["created", age(job.created_at)],
-  ];
+    ["created", since(job.created_at)],
+    ["finished", job.finished_at && since(job.finished_at)],
+  ].filter(([, value]) => value !== null);
   return [
     element("div", { class: "title" }, element("h1", {}, job.name), badge(job.state)),
     element("code", { class: "quiet" }, job.id),
     job.reason ? element("p", { class: "reason" }, job.reason) : null,
     element("ul", { class: "facts" }, ...facts.map(([name, value]) =>
-      element("li", {}, element("span", { class: "quiet" }, `${name} `), element("b", {}, value)))),
-  ].filter((each) => each !== null);
+      element("li", { key: name }, element("span", { class: "quiet" }, `${name} `), element("b", {}, value)))),
+  ];
 }
+
+const linkText = (link) =>
+  (link.mode === "emulate" ? `emulated ${number(link.mbps)} Mbit/s, ${duration(link.latency_ms / 1000)}` : "as it is");
 
 function budget(given) {
   return [
-    given.seconds === null ? null : `${given.seconds} s`,
+    given.seconds === null ? null : duration(given.seconds),
     given.steps === null ? null : `${given.steps} steps`,
     given.bytes === null ? null : size(given.bytes),
   ].filter((each) => each !== null).join(" or ");
@@ -105,46 +141,43 @@ function waitingText(job) {
   return job.state === "queued" ? "Waiting for its turn. Charts appear with the first report." : "Starting its workers.";
 }
 
-function stageTable(stages) {
-  if (!stages.length) return empty("No stage is decided yet: the first search is under way.");
-  const level = (stage) => (stage.level_name === "density" ? share(stage.level) : number(stage.level));
-  const forecast = (stage) => (stage.forecast === null ? "–" : `${loss(stage.forecast)} ± ${number(stage.forecast_std, 2)}`);
-  const result = (stage) => (stage.num_steps === null ? "runs" : stage.num_steps === 0 ? "rewound" : String(stage.num_steps));
+function stageTable(stages, job) {
+  if (!stages.length) return empty(OVER.includes(job.state) ? "No stage was decided." : "No stage is decided yet: the first search is under way.");
+  const open = TRAINING.includes(job.state) ? "runs" : "not finished";
+  const result = (stage) => (stage.num_steps === null ? open : stage.num_steps === 0 ? "rewound" : String(stage.num_steps));
   return table("What was chosen, and why", [
-    ["trial", (stage) => stage.label, ""],
+    ["trial", (stage) => stage.label, "name"],
     ["stage", (stage) => String(stage.stage), "number"],
     ["from step", (stage) => String(stage.first_step), "number"],
     ["committed", result, "number"],
     ["learning rate", (stage) => number(stage.learning_rate), "number"],
-    [[...new Set(stages.map((stage) => stage.level_name))].sort().join(" or "), level, "number"],
+    [[...new Set(stages.map((stage) => stage.level_name))].sort().join(" or "), (stage) => level(stage.level, stage.level_name), "number"],
     ...(stages.some((stage) => besides(stage.values) !== "") ? [["besides", (stage) => besides(stage.values), ""]] : []),
     ["measured density", (stage) => share(stage.density), "number"],
-    ["forecast", forecast, "number"],
+    ["forecast", (stage) => spread(stage.forecast, stage.forecast_std, loss, (std) => number(std, 2)), "number"],
     ["probes", (stage) => String(stage.probes.length), "number"],
-    ["search", (stage) => seconds(stage.search_seconds), "number"],
-  ], stages, (stage) => stage.reason);
+    ["search", (stage) => duration(stage.search_seconds), "number"],
+  ], stages, { note: (stage) => stage.reason, key: (stage) => `${stage.trial_id} ${stage.stage}` });
 }
 
 // A mean over seeds and half its interval; nothing is known of the spread of one seed.
-function interval(estimate, write) {
-  if (!estimate) return "–";
-  return estimate.high === null ? write(estimate.mean) : `${write(estimate.mean)} ± ${write(estimate.high - estimate.mean)}`;
-}
+const interval = (estimate, write) =>
+  spread(estimate?.mean, estimate && estimate.high !== null ? estimate.high - estimate.mean : null, write);
 
 function armTable(report) {
   const metrics = Object.keys(report.metric_directions).sort();
-  const caption = `Means over finished seeds ± ${100 * report.confidence} % interval; target: where the worst arm ended`;
+  const caption = `Means over finished seeds ± ${share(report.confidence)} interval; target: where the worst arm ended`;
   const name = (arm) => (arm.arm === report.best_arm ? element("b", {}, `${arm.arm} (best ${report.metric})`) : arm.arm);
   return table(caption, [
-    ["arm", name, ""],
+    ["arm", name, "name"],
     ["controller", (arm) => arm.controller, ""],
     ["seeds", (arm) => `${arm.num_finished} of ${arm.num_trials}`, "number"],
     ["validation loss", (arm) => interval(arm.validation_loss, loss), "number"],
     ...metrics.map((metric) => [metric, (arm) => interval(arm.validation_metrics[metric], loss), "number"]),
-    ["sent", (arm) => interval(arm.bytes_sent, (bytes) => size(Math.round(bytes))), "number"],
-    ["to the target", (arm) => interval(arm.seconds_to_target, seconds), "number"],
+    ["sent", (arm) => interval(arm.bytes_sent, size), "number"],
+    ["to the target", (arm) => interval(arm.seconds_to_target, duration), "number"],
     ["diverged", (arm) => String(arm.num_diverged), "number"],
-  ], report.arms);
+  ], report.arms, { key: (arm) => arm.arm });
 }
 
 // When the first arm got to where another ended; of several seeds the table tells.
@@ -154,7 +187,7 @@ function crossings(report) {
     const { loss: goal, seconds: reached, other_seconds: other } = trial.crossing;
     const where = `the loss at which ${trial.arm} ended (${loss(goal)})`;
     return element("p", { class: "fact" }, reached === null ? `${first} did not reach ${where}.`
-      : `${first} reached ${where} after ${seconds(reached)} instead of ${seconds(other)}.`);
+      : `${first} reached ${where} after ${duration(reached)} instead of ${duration(other)}.`);
   });
 }
 
@@ -168,10 +201,10 @@ function metricNames(trials) {
 }
 
 function billTable(trials, job) {
-  const link = job.spec.link.mode === "emulate" ? `on an emulated ${job.spec.link.mbps} Mbit link` : "on the network as it is";
+  const link = job.spec.link.mode === "emulate" ? `on an ${linkText(job.spec.link)} link` : "on the network as it is";
   const ratio = (bill) => (bill.bytes_sent && bill.bytes_dense ? `${(bill.bytes_dense / bill.bytes_sent).toFixed(1)}×` : "–");
-  return table(`Bytes of one worker, elapsed seconds, ${link}`, [
-    ["trial", (trial) => trial.label, ""],
+  return table(`Bytes of one worker, time on the training clock, ${link}`, [
+    ["trial", (trial) => trial.label, "name"],
     ["state", (trial) => (trial.outcome ?? unfinished(trial, job)) + (trial.line === "insurance" ? ", own schedule" : ""), ""],
     ["steps", (trial) => String(trial.step), "number"],
     ["sent", (trial) => size(trial.bill.bytes_sent), "number"],
@@ -179,28 +212,28 @@ function billTable(trials, job) {
     ["ratio", (trial) => ratio(trial.bill), "number"],
     ...(trials.some((trial) => trial.bill.bytes_within_nodes)
       ? [["within nodes", (trial) => size(trial.bill.bytes_within_nodes), "number"]] : []),
-    ["search", (trial) => seconds(trial.bill.seconds_search), "number"],
-    ["training", (trial) => seconds(trial.seconds), "number"],
+    ["search", (trial) => duration(trial.bill.seconds_search), "number"],
+    ["training", (trial) => duration(trial.seconds), "number"],
     ["validation loss", (trial) => loss(trial.validation_loss), "number"],
     ...metricNames(trials).map((name) => [name, (trial) => loss(trial.validation_metrics[name] ?? null), "number"]),
     ...(trials.some((trial) => trial.bill.steps_insurance) ? [["insurance", insurance, "number"]] : []),
     ...(trials.some((trial) => trial.bill.repairs) ? [["repairs", repairs, "number"]] : []),
     ...(trials.some((trial) => Object.keys(trial.bill.absences).length) ? [["averages missed", absences, ""]] : []),
-  ], trials);
+  ], trials, { key: (trial) => trial.trial_id });
 }
 
 // What the exchanges, or optimizers, that competed took, most steps first.
 function optionTables(trials) {
   const rows = trials.flatMap((trial) => Object.entries(trial.bill.by_option)
     .map(([option, took]) => ({ label: trial.label, option, ...took })).sort((one, other) => other.steps - one.steps));
-  return rows.length ? [table("Steps by option: bytes of one worker, seconds of the steps themselves", [
-    ["trial", (row) => row.label, ""],
+  return rows.length ? [table("Steps by option: bytes of one worker, time of the steps themselves", [
+    ["trial", (row) => row.label, "name"],
     ["option", (row) => row.option, ""],
     ["steps", (row) => String(row.steps), "number"],
     ["of them probes", (row) => String(row.steps_search), "number"],
     ["sent", (row) => size(row.bytes_sent), "number"],
-    ["in steps", (row) => seconds(row.seconds), "number"],
-  ], rows)] : [];
+    ["in steps", (row) => duration(row.seconds), "number"],
+  ], rows, { key: (row) => `${row.label} ${row.option}` })] : [];
 }
 
 // The user's own schedule, trained beside the search: outside of the bytes sent.
@@ -209,7 +242,7 @@ const insurance = ({ bill }) =>
 
 // Lost workers that were replaced: outside of the training clock and of the bytes sent.
 const repairs = ({ bill }) =>
-  (bill.repairs ? `${bill.repairs}: ${seconds(bill.seconds_recovery)}, ${size(bill.bytes_recovery)}` : "–");
+  (bill.repairs ? `${bill.repairs}: ${duration(bill.seconds_recovery)}, ${size(bill.bytes_recovery)}` : "–");
 
 // Workers that were away when the others averaged.
 const absences = ({ bill }) =>
@@ -217,42 +250,28 @@ const absences = ({ bill }) =>
 
 function unfinished(trial, job) {
   if (OVER.includes(job.state)) return "not finished";
-  return trial.backend ? (job.state === "paused" ? "paused" : "training") : "waiting";
+  if (trial.backend && job.state === "paused") return "paused";
+  return trial.backend && TRAINING.includes(job.state) ? "training" : "waiting";
 }
 
-// Draws anew only what has changed: a button that has the focus, or is being clicked, stays.
-function onChange(draw) {
-  let drawn = null;
-  return (data) => {
-    const now = JSON.stringify(data);
-    if (now !== drawn) draw(data);
-    drawn = now;
-  };
-}
-
-// What there is to download of a trial.
-const offer = ({ trial_id, label, arm, seed, weights_url, last_weights_url }, decidedIds) => ({
-  trial_id, label, arm, seed, has_schedule: decidedIds.includes(trial_id), has_weights: weights_url !== null,
-  has_last: last_weights_url !== null,
-});
-
-function fileLines(id, { attempt, trials }) {
-  const ofJob = element("p", { class: "files" }, "Of the whole job: ",
+function fileLines(id, attempt, trials, scheduled) {
+  const ofJob = element("p", { class: "files", key: id }, "Of the whole job: ",
     fileButton(id, "metrics.csv", {}, `${id}-metrics.csv`), fileButton(id, "report", {}, `${id}-report.json`),
     attempt ? fileButton(id, "logs", {}, `${id}-attempt-${attempt}.log`, "log") : null);
-  return [ofJob, ...trials.filter((trial) => trial.has_schedule || trial.has_weights).map((trial) => trialLine(id, trial))];
+  const offers = trials.filter((trial) => scheduled.includes(trial.trial_id) || trial.weights_url !== null);
+  return [ofJob, ...offers.map((trial) => trialLine(id, trial, scheduled.includes(trial.trial_id)))];
 }
 
-function trialLine(id, { trial_id, label, arm, seed, has_schedule, has_weights, has_last }) {
-  return element("p", { class: "files" }, `Of ${label}: `,
-    has_schedule ? fileButton(id, "schedule", { arm, seed }, `${trial_id}.schedule.json`) : null,
-    has_weights ? fileButton(id, "weights", { arm, seed }, `${trial_id}.weights.safetensors`) : null,
-    has_last ? fileButton(id, "weights", { arm, seed, which: "last" }, `${trial_id}.last.weights.safetensors`, "weights of its end") : null);
+function trialLine(id, { trial_id, label, arm, seed, weights_url, last_weights_url }, hasSchedule) {
+  const file = (what, more, name, text) => fileButton(id, what, { arm, seed, ...more }, `${trial_id}.${name}`, text);
+  return element("p", { class: "files", key: trial_id }, `Of ${label}: `,
+    hasSchedule ? file("schedule", {}, "schedule.json") : null,
+    weights_url === null ? null : file("weights", {}, "weights.safetensors"),
+    last_weights_url === null ? null : file("weights", { which: "last" }, "last.weights.safetensors", "weights of its end"));
 }
 
 function fileButton(id, what, parameters, name, label = what) {
-  const failed = (error) => { button.title = button.textContent = error.message; };
-  const button = element("button", { type: "button", onclick: () => api.download(id, what, parameters, name).catch(failed) },
-    label);
-  return button;
+  const fetchIt = ({ currentTarget: button }) => api.download(id, what, parameters, name)
+    .catch((error) => { button.title = button.textContent = error.message; });
+  return element("button", { type: "button", key: name, onclick: fetchIt }, label);
 }

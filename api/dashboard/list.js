@@ -1,14 +1,16 @@
 // The list of jobs.
 
 import * as api from "./api.js";
-import { age, badge, element, empty, loss, table } from "./dom.js";
+import { badge, element, empty, patch, since, table } from "./dom.js";
+import { loss } from "./units.js";
 
+const ON_A_PAGE = 50;
 const COLUMNS = [
   ["state", (job) => badge(job.state), ""],
-  ["name", (job) => element("a", { href: `/?job=${encodeURIComponent(job.id)}` }, job.name), ""],
-  ["arms", (job) => job.arms.join(", "), ""],
+  ["name", (job) => element("a", { href: `/?job=${encodeURIComponent(job.id)}` }, job.name), "name"],
+  ["arms", (job) => job.arms.join(", "), "name"],
   ["best loss", (job) => loss(job.best_validation_loss), "number"],
-  ["created", (job) => age(job.created_at), ""],
+  ["created", (job) => since(job.created_at), ""],
   ["id", (job) => element("code", {}, job.id), ""],
 ];
 
@@ -16,31 +18,29 @@ export function listPage(root) {
   const tools = element("div", { class: "tools" });
   const content = element("div", { class: "panel" }, empty("loading …"));
   root.replaceChildren(element("h1", {}, "Jobs"), element("p", { class: "quiet" }, "Newest first."), tools, content);
+  document.title = "Jobs – Wiretune";
   let cursors = [null];
-  let shown = "";
 
-  const go = (next) => () => {
+  const button = (label, next) => element("button", { type: "button", key: label, onclick: () => {
     cursors = next;
-    refresh();
-  };
-
-  function turn(next) {
-    const buttons = [];
-    if (cursors.length > 1) buttons.push(element("button", { type: "button", onclick: go(cursors.slice(0, -1)) }, "newer"));
-    if (next) buttons.push(element("button", { type: "button", onclick: go([...cursors, next]) }, "older"));
-    tools.replaceChildren(...buttons);
-  }
+    refresh().catch(() => {}); // the next look tells what was wrong
+  } }, label);
 
   async function refresh() {
-    const page = await api.jobs(cursors.at(-1));
-    const state = JSON.stringify([page, Math.floor(Date.now() / 60000)]);
-    if (state === shown) return;
-    shown = state;
-    turn(page.next_cursor);
-    content.replaceChildren(page.jobs.length
-      ? table(`${page.jobs.length} jobs`, COLUMNS, page.jobs)
+    const asked = cursors;
+    const { jobs, next_cursor: next } = await api.jobs(asked.at(-1), ON_A_PAGE);
+    if (asked !== cursors) return; // another page was chosen meanwhile
+    patch(tools, cursors.length > 1 ? button("newer", cursors.slice(0, -1)) : null,
+      next ? button("older", [...cursors, next]) : null);
+    patch(content, jobs.length ? table(counted(jobs.length, next), COLUMNS, jobs, { key: (job) => job.id })
       : empty("No jobs yet. Submit one: ", element("code", {}, "wiretune submit JOB.yaml")));
   }
 
-  return { refresh, everyMs: () => 2000 };
+  function counted(number, next) {
+    const before = ON_A_PAGE * (cursors.length - 1);
+    if (!before && !next) return `${number} ${number === 1 ? "job" : "jobs"}`;
+    return `Jobs ${before + 1} to ${before + number}${next ? "; there are older ones" : ` of ${before + number}`}`;
+  }
+
+  return { refresh, shows: () => true };
 }

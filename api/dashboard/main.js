@@ -1,31 +1,48 @@
-// Which page, and its heartbeat. `window.__ready` is set once the first page is drawn.
+// Which page, and what keeps it up to date. `window.__ready` is set once the first page is drawn.
 
 import * as api from "./api.js";
 import { reason } from "./dialog.js";
 import { element } from "./dom.js";
 import { jobPage } from "./job.js";
 import { listPage } from "./list.js";
+import { listen, paced } from "./live.js";
+
+const STATES = { connecting: "connecting …", live: "live", waiting: "reconnecting …", refused: "signed out" };
 
 const root = document.getElementById("page");
 const notice = document.getElementById("notice");
+const connection = document.getElementById("connection");
+let page = null;
+
+const ask = paced(
+  async () => {
+    await page?.refresh();
+    tell("");
+    window.__ready = true;
+  },
+  (error) => {
+    window.__ready = true;
+    if (error instanceof api.NeedsKey) return askForKey();
+    tell(error instanceof api.Refused ? error.message : `The service does not answer (${error.message}); trying again.`);
+    return true;
+  },
+  { gapMs: 1000 },
+);
 
 function open() {
   const id = new URLSearchParams(location.search).get("job");
-  const page = id ? jobPage(root, id) : listPage(root);
-  beat(page);
-  addEventListener("visibilitychange", () => document.hidden || page.refresh().catch(() => {}));
+  page = id ? jobPage(root, id) : listPage(root);
+  ask();
 }
 
-async function beat(page) {
-  try {
-    if (!document.hidden || !window.__ready) await page.refresh();
-    tell("");
-  } catch (error) {
-    if (error instanceof api.NeedsKey) return askForKey();
-    tell(error instanceof api.Refused ? error.message : `The service does not answer (${error.message}); trying again.`);
+// Whatever came before the stream, or while it was away, is asked for when it is there.
+function hear({ state, jobs }) {
+  if (state) {
+    connection.className = state;
+    connection.textContent = STATES[state];
   }
-  window.__ready = true;
-  setTimeout(() => beat(page), page.everyMs());
+  if (state === "live" && !page) open(); // another tab has signed in
+  else if (state === "live" || state === "refused" || (page && jobs.some(page.shows))) ask();
 }
 
 function tell(text) {
@@ -39,21 +56,33 @@ function askForKey() {
     event.preventDefault();
     try {
       await api.signIn(input.value.trim());
+      again();
       open();
     } catch (error) {
       refused.textContent = reason(error);
     }
   };
+  page = null;
+  tell("");
   root.replaceChildren(element("form", { class: "panel", onsubmit: submit },
     element("h1", {}, "Sign in"),
     element("p", {}, "The command `wiretune page` prints a link that signs you in. So does an API key: it is sent once, and not kept here."),
     element("label", { for: "key" }, "API key"), input,
     element("button", { type: "submit" }, "Sign in"), refused));
   input.focus();
-  window.__ready = true;
+  return false;
 }
 
-const reload = () => location.reload();
-document.getElementById("sign-out").addEventListener("click", () => api.signOut().then(reload, reload));
 // A code that was used before is no harm: there may be a session.
-api.takeCodeFromAddress().catch((error) => tell(reason(error))).then(open);
+const isNew = await api.takeCodeFromAddress().catch((error) => tell(reason(error)));
+const again = listen(hear);
+if (isNew) again();
+const isAway = () => !document.hidden && connection.className === "waiting";
+document.addEventListener("visibilitychange", () => isAway() && again());
+addEventListener("online", again);
+const leave = () => {
+  again();
+  location.reload();
+};
+document.getElementById("sign-out").addEventListener("click", () => api.signOut().then(leave, leave));
+open();

@@ -17,7 +17,7 @@ function operation(path, method, given) {
       ["what", (each) => each.description ?? each.schema?.description ?? "", "text"],
     ], parameters) : null,
     bodies.length ? element("div", {}, element("p", {}, `Body: ${name(bodies[0][1].schema)}, as ${bodies.map(([kind]) => kind).join(" or ")}`),
-      element("pre", {}, JSON.stringify(bodies[0][1].example, null, 2))) : null,
+      element("pre", { tabindex: "0" }, JSON.stringify(bodies[0][1].example, null, 2))) : null,
     table("Answers", [
       ["status", ([status]) => status, ""],
       ["what", ([, answer]) => answer.description, "text"],

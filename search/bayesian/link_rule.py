@@ -1,5 +1,6 @@
 """The level of a decision: what the link suggests, as this stage's probes and those before have measured it."""
 
+from search.bayesian import reasons
 from search.bayesian.decision import Choice
 from search.bayesian.stage import SearchSetup, Stage
 from search.budget import link
@@ -37,7 +38,7 @@ def follow_link(setup: SearchSetup, stage: Stage, choice: Choice) -> Choice:
         return choice
     dense_s = (setup.space.dense_bytes or 0) * measured.seconds_per_byte
     reason = (
-        f"{choice.reason}; the link asks for {setup.space.level_name} {level:.3g}: "
+        f"{choice.reason}; the link asks for {reasons.level(setup, level)}: "
         f"a step computes for {1e3 * measured.compute_s:.3g} ms, a dense exchange takes {1e3 * dense_s:.3g} ms"
     )
     return choice._replace(values=choice.values.model_copy(update={"level": level}), reason=reason)

@@ -15,11 +15,17 @@ def number(value: float | str) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value).lower()  # whole, false and true, an option
 
 
+def level(setup: SearchSetup, value: float) -> str:
+    """Return a level by what the job calls it; a density is a share."""
+    written = f"{100 * value:.3g} %" if setup.space.level_name == "density" else number(value)
+    return f"{setup.space.level_name} {written}"
+
+
 def name(setup: SearchSetup, values: Values) -> str:
-    """Return `values` in words; a level goes by what the job calls it."""
-    level = [] if values.level is None else [f"{setup.space.level_name} {number(values.level)}"]
+    """Return `values` in words."""
+    levels = [] if values.level is None else [level(setup, values.level)]
     further = [f"{each.replace('_', ' ')} {number(value)}" for each, value in values.further.items()]
-    others = ", ".join(level + further)
+    others = ", ".join(levels + further)
     return f"{number(values.learning_rate)}{others and f' at {others}'}"
 
 
@@ -173,4 +179,4 @@ def _step_words(signs: Signs) -> str:
 
 
 def _forecast_words(forecast: Forecast) -> str:
-    return f"forecast {forecast.mean:.3g} +- {forecast.std:.2g}"
+    return f"forecast {forecast.mean:.3g} ± {forecast.std:.2g}"

@@ -39,10 +39,12 @@ class _Decided(_Stored):
     forecast_weight: float | None = None
     num_earlier: int = 0
     refused: tuple[Refusal, ...] = ()
+    promoted: str | None = None
 
 
 _STAGE_COLUMNS = StageView.model_fields.keys() - {
-    "arm", "seed", "probes", "tax", "forecast_weight", "num_earlier", "posterior", "refused", "z_score"
+    "arm", "seed", "probes", "tax", "forecast_weight", "num_earlier", "posterior", "refused", "promoted",
+    "z_score",
 }  # fmt: skip
 
 
@@ -58,6 +60,7 @@ def stage_view(trial: TrialRow, stage: StageRow, probes: Sequence[ProbeRow], *, 
         forecast_weight=decision.forecast_weight,
         num_earlier=decision.num_earlier,
         refused=decision.refused,
+        promoted=decision.promoted,
         posterior=stage.posterior if with_posterior else None,
         z_score=z_score_of(stage),
         **{name: getattr(stage, name) for name in _STAGE_COLUMNS},

@@ -43,6 +43,7 @@ class StageView(View, StageOutcome):
     forecast_weight: float | None = Field(description="how far forecasts followed fitted curves; null: none was made")
     num_earlier: int = Field(description="probes of earlier stages that informed the decision")
     refused: tuple[Refusal, ...] = Field(description="what was not probed, or not to the end, since it costs too much")
+    promoted: str | None = Field(None, description="the probe whose steps the commit began with; null: none")
     posterior: Posterior | None = Field(description="null: there was none, or it was not asked for")
     closed: bool
     loss: float | None = Field(description="the training loss that was forecast, as it came; null: diverged")

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import uvicorn
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
@@ -17,7 +16,7 @@ from api.client import Client
 from api.http.app import create_app
 from api.http.connections import Deadlines
 from api.http.openapi import EXAMPLE_JOB
-from api.http.server import bind, server_config
+from api.http.server import _Server, bind, server_config
 from service.control.storage import WEIGHTS, Storage
 from service.control.store import Store
 from service.job.spec import JobSpec
@@ -35,6 +34,7 @@ from service.wire.records import (
     TrialFinished,
     TrialStarted,
 )
+from tests.api.chromium import HOW_TO_GET_ONE, Tab, find_chromium
 from tests.decisions import decision
 
 
@@ -84,11 +84,12 @@ def live_url(store: Store) -> Iterator[str]:
 
 
 @contextmanager
-def serving(app: FastAPI, deadlines: Deadlines | None = None) -> Iterator[str]:
+def serving(app: FastAPI, deadlines: Deadlines | None = None, *, port: int = 0) -> Iterator[str]:
     """Serve `app` as the service does; little of an answer fits between it and a client that does not read."""
-    with bind("127.0.0.1", 0) as bound:
+    with bind("127.0.0.1", port) as bound:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 32_768)
-        server = uvicorn.Server(server_config(app, deadlines or Deadlines()))
+        server = _Server(server_config(app, deadlines or Deadlines()))
+        server.broadcaster = app.state.broadcaster
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
         thread.start()
         while not server.started:
@@ -98,6 +99,15 @@ def serving(app: FastAPI, deadlines: Deadlines | None = None) -> Iterator[str]:
         finally:
             server.should_exit = True
             thread.join(10)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+    program = find_chromium()
+    if program is None:
+        pytest.skip(HOW_TO_GET_ONE)
+    with Tab(program, tmp_path_factory.mktemp("profile")) as tab:
+        yield tab
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """The buttons of a job's page, in a real browser: which there are, what they ask for, and on which job they act."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ from api.client import Client
 from api.http.openapi import EXAMPLE_JOB
 from service.job.spec import JobSpec
 from service.job.states import JobState, Verb
-from tests.api.chromium import HOW_TO_GET_ONE, Tab, find_chromium
+from tests.api.chromium import Tab
 from tests.api.conftest import Reporting
 
 pytestmark = pytest.mark.long
@@ -18,15 +17,6 @@ pytestmark = pytest.mark.long
 BUTTONS = "[...document.querySelectorAll('.controls button')].map((button) => button.textContent)"
 STATE = "document.querySelector('.badge').textContent"
 QUESTION = "document.querySelector('dialog[open]').textContent"
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
-    program = find_chromium()
-    if program is None:
-        pytest.skip(HOW_TO_GET_ONE)
-    with Tab(program, tmp_path_factory.mktemp("profile")) as tab:
-        yield tab
 
 
 class Page:

@@ -244,11 +244,12 @@ def test_a_decision_tells_what_it_knew_and_what_searching_had_taken(recorded):
     assert max(len(decision.model_dump_json()) for decision in decisions) < 40_000
 
 
-def test_a_reason_calls_the_level_what_the_job_calls_it():
-    controller = _controller(space=LEVELS | {"level_name": "threshold"}, budget=Budget(steps=10))
+@pytest.mark.parametrize(("name", "written"), [("threshold", "threshold 0.02"), ("density", "density 2 %")])
+def test_a_reason_calls_the_level_what_the_job_calls_it(name, written):
+    controller = _controller(space=LEVELS | {"level_name": name}, budget=Budget(steps=10))
 
     assert controller.ask() is None
-    assert "0.1 at threshold 0.02 stays" in controller.decide().reason
+    assert f"0.1 at {written} stays" in controller.decide().reason
 
 
 @pytest.fixture(scope="module")

@@ -44,7 +44,7 @@ def test_a_commit_on_its_course_shows_no_event_and_says_what_was_looked_at():
 
     assert _found(signs) == ()
     words = reasons.signs_in_words(signs, is_timed=True)
-    assert "step 8 ms against 7.9" in words and "gradient scale 0." in words and "forecast 0.3 +- 0.05" in words
+    assert "step 8 ms against 7.9" in words and "gradient scale 0." in words and "forecast 0.3 ± 0.05" in words
 
 
 @pytest.mark.parametrize(("factor", "is_event"), [(1.6, True), (0.6, True), (1.4, False), (0.75, False)])

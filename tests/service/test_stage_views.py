@@ -46,6 +46,11 @@ def test_an_earlier_releases_decision_is_shown_with_what_it_has() -> None:
     assert shown.tax.budget_share == 0.0
 
 
+def test_the_probe_that_a_commit_began_with_is_named() -> None:
+    assert _shown(EARLIER | {"promoted": "0.1"}).promoted == "0.1"
+    assert _shown(EARLIER).promoted is None
+
+
 def test_a_stage_without_a_decision_is_shown_without_judgements() -> None:
     assert {probe.reward for probe in _shown({}).probes} == {None}
 

@@ -1,0 +1,52 @@
+// What the service tells of changes: from the worker that all tabs share, or where a browser has none, by oneself.
+
+import { follow } from "./stream.js";
+
+// Calls `hear` with { state, jobs }: a state or null, and the ids of jobs that changed. Returns what reconnects at once.
+export function listen(hear) {
+  const alone = () => follow(({ state = null, jobs = [] }) => hear({ state, jobs }));
+  if (!("SharedWorker" in window)) return alone();
+  const worker = new SharedWorker("/static/worker.js", { type: "module", name: "wiretune" });
+  let again = () => worker.port.postMessage("again");
+  worker.onerror = () => (again = alone()); // a browser without modules in workers
+  worker.port.onmessage = ({ data }) => {
+    hear(data);
+    worker.port.postMessage("next");
+  };
+  worker.port.postMessage("next");
+  addEventListener("pagehide", () => worker.port.postMessage("bye"));
+  addEventListener("pageshow", ({ persisted }) => persisted && worker.port.postMessage("next"));
+  return () => again();
+}
+
+// Has `act` run soon after it is asked for, once for all who ask meanwhile; not while nobody looks, except at first.
+// After a failure it runs again, after ever longer waits, if `failed` says so.
+export function paced(act, failed, { gapMs, longestMs = 30000 }) {
+  let isWanted = false;
+  let isBusy = false;
+  let isFirst = true;
+  let waitMs = gapMs;
+
+  async function run() {
+    if (isBusy) return;
+    isBusy = true;
+    while (isWanted && (isFirst || !document.hidden)) {
+      isWanted = isFirst = false;
+      try {
+        await act();
+        waitMs = gapMs;
+      } catch (error) {
+        isWanted = failed(error);
+        waitMs = isWanted ? Math.min(longestMs, 2 * (waitMs || gapMs)) : 0;
+      }
+      await new Promise((resolve) => setTimeout(resolve, waitMs));
+    }
+    isBusy = false;
+  }
+
+  document.addEventListener("visibilitychange", () => document.hidden || run());
+  return () => {
+    isWanted = true;
+    run();
+  };
+}

@@ -1,0 +1,74 @@
+// How figures are written, everywhere on the page: "1.5 GB", "12 min 5 s", "85 ms", "0.87 %", "0.31 ± 0.02".
+
+const NONE = "–";
+const SIZES = [["B", 1], ["kB", 1e3], ["MB", 1e6], ["GB", 1e9], ["TB", 1e12], ["PB", 1e15]];
+const SPANS = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
+
+const isNone = (value) => value === null || value === undefined;
+
+export const number = (value, digits = 3) => (isNone(value) ? NONE : Number(value.toPrecision(digits)).toString());
+
+// A loss or a metric: to four decimals, or where those say too little or too much, to four digits.
+export function loss(value) {
+  if (isNone(value)) return NONE;
+  const size = Math.abs(value);
+  if (size === 0 || (size >= 1e-3 && size < 10)) return value.toFixed(4);
+  return size >= 1e4 && size < 1e7 ? value.toFixed(0) : number(value, 4);
+}
+
+export const share = (value) => (isNone(value) ? NONE : `${number(100 * value, 2)} %`);
+
+// A level by what the job calls it: a density is a share, a rank or a period a number.
+export const level = (value, name) => (name === "density" ? share(value) : number(value));
+
+export function spread(middle, deviation, write, writeDeviation = write) {
+  if (isNone(middle)) return NONE;
+  return isNone(deviation) ? write(middle) : `${write(middle)} ± ${writeDeviation(deviation)}`;
+}
+
+export const signed = (value, digits = 1) => value.toFixed(digits).replace(/^-/, "−").replace(/^(?=\d)/, "+");
+
+export function size(bytes) {
+  if (isNone(bytes)) return NONE;
+  const rounded = Math.abs(Number(bytes.toPrecision(4))); // 999,960 B are 1 MB, not 1000.0 kB
+  const [unit, per] = SIZES.findLast(([, per]) => rounded >= per) ?? SIZES[0];
+  return per === 1 ? `${Math.round(bytes)} B` : `${(bytes / per).toFixed(rounded < 100 * per ? 1 : 0)} ${unit}`;
+}
+
+// Below a minute to three digits, above it in the two largest units.
+export function duration(seconds) {
+  if (isNone(seconds)) return NONE;
+  if (seconds > 0 && seconds < 0.9995) return `${number(1000 * seconds)} ms`;
+  if (seconds < 59.95) return `${number(seconds)} s`;
+  const at = SPANS.findIndex(([, per]) => Math.round(seconds) >= per);
+  const [[unit, per], [lowerUnit, lowerPer]] = SPANS.slice(at, at + 2);
+  const inLower = Math.round(seconds / lowerPer);
+  const [whole, rest] = [Math.floor((inLower * lowerPer) / per), inLower % (per / lowerPer)];
+  return rest ? `${whole} ${unit} ${rest} ${lowerUnit}` : `${whole} ${unit}`;
+}
+
+export function age(moment, now = Date.now()) {
+  const passed = (now - Date.parse(moment)) / 1000;
+  const span = SPANS.slice(0, 3).find(([, per]) => passed >= per);
+  return span ? `${Math.floor(passed / span[1])} ${span[0]} ago` : "just now";
+}
+
+// With the zone: people of several places look at one job.
+export const moment = (given) => new Date(given).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "long" });
+
+// The unit in which an axis up to `largest` has short ticks, and what to divide by.
+export const sizeAxis = (largest) => axis(SIZES, largest);
+export const timeAxis = (largest) => axis(SPANS.toReversed(), largest / 3); // 100 s, not 1.7 min
+
+function axis(units, largest) {
+  const [unit, per] = units.findLast((each) => largest >= each[1]) ?? units.find((each) => each[1] === 1);
+  return { unit, per };
+}
+
+// What is set besides the rate and the level: "momentum 0.95, batch size 64".
+export function besides({ learning_rate, level: _, ...values }) {
+  return Object.entries(values)
+    .filter(([, value]) => value !== null)
+    .map(([name, value]) => `${name.replaceAll("_", " ")} ${typeof value === "number" ? number(value) : value}`)
+    .join(", ");
+}

@@ -1,0 +1,39 @@
+// One stream of events for every tab: a browser has six connections to a host, and a tab must not keep one.
+// A tab asks for the `next` news, and gets in one piece what has come since it last asked.
+
+import { follow } from "./stream.js";
+
+const tabs = new Map(); // port => { news, waits }
+let state = "connecting";
+const again = follow((news) => {
+  state = news.state ?? state;
+  for (const port of tabs.keys()) leave(port, news);
+});
+
+function leave(port, { state: given, jobs = [] }) {
+  const tab = tabs.get(port);
+  const before = tab.news ?? { state: null, jobs: new Set() };
+  tab.news = { state: given ?? before.state, jobs: new Set([...before.jobs, ...jobs]) };
+  hand(port);
+}
+
+function hand(port) {
+  const tab = tabs.get(port);
+  if (!tab.waits || !tab.news) return;
+  port.postMessage({ state: tab.news.state, jobs: [...tab.news.jobs] });
+  Object.assign(tab, { news: null, waits: false });
+}
+
+const answers = {
+  next(port) {
+    if (!tabs.has(port)) tabs.set(port, { news: { state, jobs: new Set() }, waits: false });
+    tabs.get(port).waits = true;
+    hand(port);
+  },
+  again,
+  bye: (port) => tabs.delete(port),
+};
+
+self.onconnect = ({ ports: [port] }) => {
+  port.onmessage = ({ data }) => answers[data](port);
+};

@@ -1,0 +1,76 @@
+"""What the page's modules compute, without a browser: how figures are written, and how changes are merged."""
+
+import json
+import shutil
+import subprocess
+
+import pytest
+
+from api.http.routes.page import DASHBOARD
+
+node = shutil.which("node")
+pytestmark = pytest.mark.skipif(node is None, reason="needs `node` on the PATH (apt-get install nodejs)")
+
+WRITTEN = {
+    "size(0)": "0 B", "size(999)": "999 B", "size(999960)": "1.0 MB", "size(120e9)": "120 GB", "duration(0)": "0 s",
+    "duration(0.085)": "85 ms", "duration(0.9996)": "1 s", "duration(12.34)": "12.3 s", "duration(59.96)": "1 min",
+    "duration(725)": "12 min 5 s", "duration(3599.7)": "1 h", "duration(3600)": "1 h", "duration(5400)": "1 h 30 min",
+    "duration(90000)": "1 d 1 h", "share(0.1)": "10 %", "share(0.00874)": "0.87 %", "level(0.1, 'density')": "10 %",
+    "level(4, 'rank')": "4", "loss(0.31)": "0.3100", "loss(0.00001234)": "0.00001234", "loss(54321.9)": "54322",
+    "loss(null)": "–", "spread(0.45, 0.02, loss, number)": "0.4500 ± 0.02", "spread(0.45, null, loss)": "0.4500",
+    "signed(-1.23)": "−1.2", "signed(0.5)": "+0.5", "sizeAxis(2e8).unit": "MB", "timeAxis(100).unit": "s",
+    "timeAxis(7200).unit": "min", "sizeAxis(0).unit": "B",
+    "besides({learning_rate: 1, level: 2, batch_size: 64, option: null})": "batch size 64",
+    "age('2026-01-01T00:00:00Z', Date.parse('2026-01-01T02:05:00Z'))": "2 h ago",
+    "moment('2026-01-01T00:00:00Z').replaceAll('\\u202f', ' ')": "Jan 1, 2026, 12:00:00 AM UTC",
+}  # fmt: skip
+
+
+def run(script, **given):
+    """Return what a module prints as JSON; `given` are its constants."""
+    source = "".join(f"const {name} = {json.dumps(value)};\n" for name, value in given.items()) + script
+    command = [node, "--input-type=module", "--eval", source]
+    done = subprocess.run(
+        command, capture_output=True, env={"TZ": "UTC", "LANG": "en_US.UTF-8"}, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def written():
+    calls = ", ".join(f"() => {call}" for call in WRITTEN)
+    names = "age, besides, duration, level, loss, moment, number, share, signed, size, sizeAxis, spread, timeAxis"
+    module = f'import {{ {names} }} from "{DASHBOARD.as_uri()}/units.js";'
+    found = run(f"{module}\nconsole.log(JSON.stringify([{calls}].map((each) => each())));")
+    return dict(zip(WRITTEN, found, strict=True))
+
+
+@pytest.mark.parametrize("call", WRITTEN)
+def test_figures_are_written_in_their_units(written, call):
+    assert written[call] == WRITTEN[call]
+
+
+def test_changes_that_the_page_merges_are_the_whole(http, reporting):
+    url = f"/v1/jobs/{reporting.job_id}/snapshot"
+    whole = http.get(url).json()
+    changes, cursor = [], whole["cursor"]
+
+    def look():
+        nonlocal cursor
+        changes.append(http.get(url, params={"since": cursor}).json())
+        cursor = changes[-1]["cursor"]
+
+    for arm, density in (("tuned", 0.01), ("dense", None)):
+        reporting.start(arm)
+        for stage in range(2):
+            reporting.stage(arm, stage, rate=1.0, density=density)
+            look()
+        reporting.finish_trial(arm, rates=[1.0, 1.0], density=density, loss=0.3)
+        look()
+
+    script = f"""
+import {{ merged }} from "{DASHBOARD.as_uri()}/snapshot.js";
+console.log(JSON.stringify(changes.reduce(merged, whole)));"""
+    assert not any(change["whole"] for change in changes)
+    assert run(script, changes=changes, whole=whole) == http.get(url).json()
