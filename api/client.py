@@ -128,7 +128,11 @@ def _only(ref: str, found: JobPage) -> str:
     if len(found.jobs) == 1:
         return found.jobs[0].id
     if not found.jobs:
-        raise UnknownJob("there is no job yet" if ref == "latest" else f"no job goes by `{ref}`; see `list`")
+        raise UnknownJob(
+            "no job is listed yet; an archived one goes by its id or name"
+            if ref == "latest"
+            else f"no job goes by `{ref}`; see `list`"
+        )
     candidates = [f"  {job.id}  {job.state}  {job.name}" for job in found.jobs]
     more = ["  and more"] * (found.next_cursor is not None)
     raise UnknownJob("\n".join([f"`{ref}` is ambiguous; give more of the id:", *candidates, *more]))

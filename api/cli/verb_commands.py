@@ -115,9 +115,12 @@ def label(
 ) -> None:
     """Set and remove labels of a job, such as `team=vision draft-`; the others stay."""
     labels = dict(map(_label, changes))
-    view = _edited(job, partial(Client.edit, labels=labels, version=if_version), url=url, key=key, as_json=as_json)
-    if not as_json:
-        typer.echo("\n".join(f"{name}={value}" for name, value in view.labels.items()) or "no labels")
+    edit = partial(Client.edit, labels=labels, version=if_version)
+    _edit(job, edit, url=url, key=key, as_json=as_json, told=_labels)
+
+
+def _labels(view: JobView) -> str:
+    return f"labels of {view.id}: {' '.join(f'{name}={value}' for name, value in view.labels.items()) or 'none'}"
 
 
 def _label(text: str) -> tuple[str, str | None]:
@@ -140,7 +143,8 @@ def note(
 ) -> None:
     """Write notes on a job, in the place of what is there."""
     notes = typer.get_text_stream("stdin").read() if text == "-" else text
-    _edited(job, partial(Client.edit, notes=notes, version=if_version), url=url, key=key, as_json=as_json)
+    edit = partial(Client.edit, notes=notes, version=if_version)
+    _edit(job, edit, url=url, key=key, as_json=as_json, told=lambda view: f"noted on {view.id}")
 
 
 @app.command()
@@ -148,7 +152,8 @@ def archive(
     job: JobId, if_version: IfVersion = None, url: Url = None, key: Key = None, as_json: AsJson = False
 ) -> None:
     """Leave a job that is over out of lists; nothing of it goes."""
-    _edited(job, partial(Client.edit, archived=True, version=if_version), url=url, key=key, as_json=as_json)
+    edit = partial(Client.edit, archived=True, version=if_version)
+    _edit(job, edit, url=url, key=key, as_json=as_json, told=lambda view: f"archived; `unarchive {view.id}` undoes it")
 
 
 @app.command()
@@ -156,7 +161,8 @@ def unarchive(
     job: JobId, if_version: IfVersion = None, url: Url = None, key: Key = None, as_json: AsJson = False
 ) -> None:
     """Have an archived job in lists again."""
-    _edited(job, partial(Client.edit, archived=False, version=if_version), url=url, key=key, as_json=as_json)
+    edit = partial(Client.edit, archived=False, version=if_version)
+    _edit(job, edit, url=url, key=key, as_json=as_json, told=lambda view: f"{view.id} is in lists again")
 
 
 @app.command()
@@ -180,15 +186,22 @@ def delete(
         typer.echo(f"deleted {view.id}")
 
 
-def _edited(
-    job: str, edit: Callable[[Client, str], JobView], *, url: str | None, key: str | None, as_json: bool
-) -> JobView:
-    """Make the edit, and return the job as it is then, printed if `as_json`."""
+def _edit(
+    job: str,
+    edit: Callable[[Client, str], JobView],
+    *,
+    url: str | None,
+    key: str | None,
+    as_json: bool,
+    told: Callable[[JobView], str],
+) -> None:
+    """Make the edit; print the job as it is then, or what is `told` of it."""
     with open_client(url, key) as client:
         view = edit(client, client.find(job))
     if as_json:
         print_json(view)
-    return view
+    else:
+        typer.echo(told(view))
 
 
 @app.command()

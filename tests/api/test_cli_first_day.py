@@ -131,8 +131,8 @@ def test_a_job_is_labelled_noted_archived_and_deleted_by_a_part_of_its_id(at: No
 
     assert run("archive").exit_code == 2  # it is not over
     store.cancel(made)
-    assert run("label", "paper=a=b", "draft-").stdout == "team=red\npaper=a=b\n"
-    assert run("note", "for the paper").exit_code == 0
+    assert run("label", "paper=a=b", "draft-").stdout == f"labels of {made}: team=red paper=a=b\n"
+    assert run("note", "for the paper").stdout == f"noted on {made}\n"
     assert json.loads(run("archive", "--json").stdout)["archived"]
     shown = run("show").stdout
     assert "labels: team=red, paper=a=b" in shown and "for the paper" in shown and "archived" in shown

@@ -48,7 +48,7 @@ def test_a_word_that_no_job_goes_by_finds_none(client: Client, ids: list[str]) -
 
 
 def test_without_any_job_the_latest_is_not_there(client: Client) -> None:
-    with pytest.raises(UnknownJob, match="no job yet"):
+    with pytest.raises(UnknownJob, match="no job is listed yet"):
         client.find("latest")
 
 
