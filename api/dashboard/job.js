@@ -114,6 +114,8 @@ function heading(job) {
     ["attempt", String(job.attempt)],
     ["created", since(job.created_at)],
     ["finished", job.finished_at && since(job.finished_at)],
+    ["labels", Object.entries(job.labels).map((each) => each.join("=")).join(", ") || null],
+    ["archived", job.archived ? "yes" : null],
   ].filter(([, value]) => value !== null);
   return [
     element("div", { class: "title" }, element("h1", {}, job.name), badge(job.state)),
@@ -121,6 +123,7 @@ function heading(job) {
     job.reason ? element("p", { class: "reason" }, job.reason) : null,
     element("ul", { class: "facts" }, ...facts.map(([name, value]) =>
       element("li", { key: name }, element("span", { class: "quiet" }, `${name} `), element("b", {}, value)))),
+    job.notes ? element("p", { class: "reason", key: "notes" }, element("span", { class: "quiet" }, "notes "), job.notes) : null,
   ];
 }
 

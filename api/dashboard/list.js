@@ -28,18 +28,18 @@ export function listPage(root) {
 
   async function refresh() {
     const asked = cursors;
-    const { jobs, next_cursor: next } = await api.jobs(asked.at(-1), ON_A_PAGE);
+    const { jobs, total, next_cursor: next } = await api.jobs(asked.at(-1), ON_A_PAGE);
     if (asked !== cursors) return; // another page was chosen meanwhile
     patch(tools, cursors.length > 1 ? button("newer", cursors.slice(0, -1)) : null,
       next ? button("older", [...cursors, next]) : null);
-    patch(content, jobs.length ? table(counted(jobs.length, next), COLUMNS, jobs, { key: (job) => job.id })
+    patch(content, jobs.length ? table(counted(jobs.length, total), COLUMNS, jobs, { key: (job) => job.id })
       : empty("No jobs yet. Submit one: ", element("code", {}, "wiretune submit JOB.yaml")));
   }
 
-  function counted(number, next) {
+  function counted(number, total) {
     const before = ON_A_PAGE * (cursors.length - 1);
-    if (!before && !next) return `${number} ${number === 1 ? "job" : "jobs"}`;
-    return `Jobs ${before + 1} to ${before + number}${next ? "; there are older ones" : ` of ${before + number}`}`;
+    if (number === total) return `${total} ${total === 1 ? "job" : "jobs"}`;
+    return `Jobs ${before + 1} to ${before + number} of ${total}`;
   }
 
   return { refresh, shows: () => true };

@@ -162,6 +162,20 @@ def test_a_job_that_is_not_there_is_told_so_once(browser, client, job):
     assert browser.value_of(CALLS).count("/v1/jobs/job-nope/snapshot") == 1
 
 
+def test_labels_and_notes_are_shown_as_they_change_and_a_deleted_job_is_told_of(browser, client, store, job):
+    job_id = store.add_job(job)[0].id
+    store.cancel(job_id)
+    show(browser, client, job_id, job.name)
+
+    client.edit(job_id, labels={"team": "vision"}, notes="<b>for</b> the paper", archived=True)
+    browser.wait_for("document.body.innerText.includes('labels team=vision')")
+    text = browser.value_of("document.getElementById('page').innerText")
+    assert "notes <b>for</b> the paper" in text and "archived yes" in text
+
+    client.delete(job_id)
+    browser.wait_for(f"document.getElementById('page').innerText.includes('There is no job {job_id}')")
+
+
 def test_nothing_of_a_failed_job_runs(browser, client, reporting):
     search(reporting, [1.0], chosen=1.0, rewards=[None])
     reporting.finish("failed", "a worker died")
@@ -193,7 +207,7 @@ def test_a_list_counts_what_it_shows_and_long_names_leave_its_columns_in_sight(b
     browser.show(width=1200)
     browser.open(client.sign_in_link())
 
-    assert browser.wait_for("document.querySelector('caption').textContent") == "Jobs 1 to 50; there are older ones"
+    assert browser.wait_for("document.querySelector('caption').textContent") == "Jobs 1 to 50 of 60"
     assert browser.value_of(
         "(({ scrollWidth, clientWidth }) => scrollWidth <= clientWidth)(document.querySelector('.scroll'))"
     )
