@@ -10,7 +10,7 @@ from service.job.advice import advice
 from service.job.spec import JobSpec
 from service.job.states import JobState, verbs_in
 from service.wire.access import AuditEntry, AuditPage, IssuedKey, KeyView, Me, Role, SignInCode
-from service.wire.code import CodeView
+from service.wire.code import CodePage, CodeView
 from service.wire.records import Acknowledgement, Control, ScheduleEntry
 from service.wire.views import (
     Artifact,
@@ -113,7 +113,7 @@ def _of_access() -> Iterator[BaseModel]:
         outcome="done",
     )
     yield AuditPage(entries=(entry,))
-    yield CodeView(
+    package = CodeView(
         digest=_DIGEST,
         owner="ci",
         project="default",
@@ -123,3 +123,5 @@ def _of_access() -> Iterator[BaseModel]:
         used_at=_AT,
         in_use=False,
     )
+    yield package
+    yield CodePage(packages=(package,), next_cursor=None)

@@ -1,5 +1,6 @@
 """The storage that attempts write to: a folder per job, reached through fsspec."""
 
+import errno
 import os
 import secrets
 from collections.abc import Iterator, Mapping
@@ -170,6 +171,10 @@ class Storage:
                     filesystem.rmdir(folder)
 
 
+#: What says that no such file can be there: none is, a folder above it is a file, its name is too long.
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
+
+
 def _changed_at(about: Mapping[str, Any]) -> datetime | None:
     moment = about.get("mtime", about.get("LastModified", about.get("last_modified")))
     return datetime.fromtimestamp(moment, UTC) if isinstance(moment, int | float) else moment
@@ -180,8 +185,8 @@ def _reaching(url: str) -> Iterator[tuple[Any, str]]:
     """Give the file system of `url`, and the path there."""
     try:
         yield fsspec.url_to_fs(url)
-    except FileNotFoundError as error:
-        raise NotFound(f"{url} is not on storage (any more)") from error
     except (OSError, ImportError, ValueError) as error:  # no answer or no right; no driver; no such kind of URL
+        if getattr(error, "errno", None) in _ABSENT or isinstance(error, FileNotFoundError):
+            raise NotFound(f"{url} is not on storage (any more)") from error
         said = str(error) or type(error).__name__
         raise Unavailable(f"the storage does not give {url}: {said}; check WIRETUNE_STORAGE_URL") from error

@@ -1,7 +1,7 @@
 """Points that an earlier release stored as rows, under a job that goes on."""
 
 import pytest
-from sqlalchemy import func, insert, select
+from sqlalchemy import column, func, insert, select, table
 
 from service.control import points
 from service.control.columns import Sample
@@ -31,7 +31,11 @@ def _old(settings: Settings) -> None:
     migrate(engine, revision="0008")
     with engine.begin() as connection:
         job = {"id": JOB, "name": "old", "state": "running", "reason": "", "spec": SPEC.model_dump(mode="json")}
-        connection.execute(insert(JobRow), job | {"attempt": 1, "version": 3, "created_at": 0.0})
+        job |= {"attempt": 1, "attempts_before": 0, "stops": False, "version": 3, "created_at": 0.0, "not_before": 0.0}
+        was = table(
+            "jobs", *(column(name, each.type) for name, each in JobRow.__table__.columns.items() if name in job)
+        )
+        connection.execute(insert(was), job)
         attempt = {"job_id": JOB, "number": 1, "submission_id": "", "began_at": 0.0, "lease_expires": 0.0}
         connection.execute(insert(AttemptRow), attempt)
         connection.execute(

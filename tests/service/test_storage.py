@@ -43,6 +43,15 @@ def test_nothing_but_the_jobs_own_files_is_found(storage, place):
         storage.open("job-1", f"{storage.root}/{place}")
 
 
+@pytest.mark.parametrize("name", ["file/below", "n" * 300, "/".join(["folder"] * 700)])
+def test_what_no_storage_could_hold_is_not_there(tmp_path, name):
+    storage = Storage(f"file://{tmp_path}")
+    storage.write(f"{storage.job_url('job-1')}/file", b"s")
+
+    with pytest.raises(NotFound, match="not on storage"):
+        storage.open("job-1", storage.file_url("job-1", name))
+
+
 def test_a_link_out_of_the_jobs_folder_is_not_followed(tmp_path):
     storage = Storage(f"file://{tmp_path}/results")
     (tmp_path / "secret").write_text("s")
