@@ -89,7 +89,12 @@ class Storage:
         with _reaching(url) as (filesystem, path):
             if isinstance(filesystem, LocalFileSystem) and not self._holds(job_id, path):
                 raise NotFound(f"{url} is a link out of the folder of job `{job_id}`")
-            yield filesystem, path
+            try:
+                yield filesystem, path
+            except NotADirectoryError as error:  # below a file, unless the storage itself is one
+                if os.path.isdir(fsspec.url_to_fs(self.root)[1]):
+                    raise FileNotFoundError(path) from error
+                raise
 
     def _holds(self, job_id: str, path: str) -> bool:
         """Return whether a local file is in the job's folder once all links are followed; its name is not trusted."""
@@ -171,10 +176,6 @@ class Storage:
                     filesystem.rmdir(folder)
 
 
-#: What says that no such file can be there: none is, a folder above it is a file, its name is too long.
-_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
-
-
 def _changed_at(about: Mapping[str, Any]) -> datetime | None:
     moment = about.get("mtime", about.get("LastModified", about.get("last_modified")))
     return datetime.fromtimestamp(moment, UTC) if isinstance(moment, int | float) else moment
@@ -186,7 +187,7 @@ def _reaching(url: str) -> Iterator[tuple[Any, str]]:
     try:
         yield fsspec.url_to_fs(url)
     except (OSError, ImportError, ValueError) as error:  # no answer or no right; no driver; no such kind of URL
-        if getattr(error, "errno", None) in _ABSENT or isinstance(error, FileNotFoundError):
+        if isinstance(error, FileNotFoundError) or getattr(error, "errno", None) == errno.ENAMETOOLONG:
             raise NotFound(f"{url} is not on storage (any more)") from error
         said = str(error) or type(error).__name__
         raise Unavailable(f"the storage does not give {url}: {said}; check WIRETUNE_STORAGE_URL") from error
