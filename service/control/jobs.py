@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, delete as delete_from, insert, select
+from sqlalchemy import ColumnElement, bindparam, delete as delete_from, insert, select
 from sqlalchemy.orm import Session
 
 from search.config import Budget
@@ -41,6 +41,14 @@ def id_at(moment: float, tail: int = 0) -> str:
     return f"job-{microseconds:013x}{tail:011x}"
 
 
+#: What a key made, and when; locked where the database locks rows.
+_KNOWN = (
+    select(IdempotencyRow.job_id, IdempotencyRow.created_at)
+    .where(IdempotencyRow.owner == bindparam("owner"), IdempotencyRow.key == bindparam("key"))
+    .with_for_update()
+)
+
+
 def add(
     session: Session, spec: JobSpec, *, by: Principal, key: str | None, now: float, key_s: float
 ) -> tuple[JobRow, bool]:
@@ -49,20 +57,20 @@ def add(
     A key is forgotten after `key_s` seconds. While another replica stores the same one this breaks the key's
     uniqueness; the writer then runs it again.
     """
-    if key is not None and (known := _known(session, by.name, key)) is not None:
+    if key is not None and (known := session.execute(_KNOWN, {"owner": by.name, "key": key}).first()) is not None:
         if known.created_at > now - key_s:
             first = require(session, known.job_id)
             if _submitted(first) != spec:
                 raise KeyReused(f"the key made `{first.id}` from another job; send a new key with a new job")
             return first, False
-        session.execute(delete_from(IdempotencyRow).where(_is(by.name, key)))
+        session.execute(delete_from(IdempotencyRow).filter_by(owner=by.name, key=key))
     code.use(session, spec, project=by.project, now=now)
     job_id = id_at(now, secrets.randbits(44))
     job = JobRow(id=job_id, name=spec.name, state=JobState.QUEUED.value, version=0, created_at=now)
     job.spec, job.owner, job.project = spec.model_dump(mode="json"), by.name, by.project
     session.add(job)
     _enter(job, JobState.QUEUED, reason="", now=now)
-    session.flush()  # the rows below refer to it; plain ones, which cost half of what objects do
+    session.flush()  # the rows below refer to it; plain ones: objects cost more
     if spec.labels:
         labels = [{"job_id": job_id, "name": name, "value": value} for name, value in spec.labels.items()]
         session.execute(insert(LabelRow), labels)
@@ -83,16 +91,6 @@ def _trial_rows(job_id: str, spec: JobSpec, priors: Mapping[str, Prior]) -> Iter
             "id": name, "job_id": job_id, "position": position, "arm": trial.arm, "seed": trial.seed, "bill": bill,
             "prior": prior,
         }  # fmt: skip
-
-
-def _known(session: Session, owner: str, key: str) -> Row[str, float] | None:
-    """Return what the key made, and when; locked where the database locks rows."""
-    made = select(IdempotencyRow.job_id, IdempotencyRow.created_at).where(_is(owner, key))
-    return session.execute(made.with_for_update()).first()
-
-
-def _is(owner: str, key: str) -> ColumnElement[bool]:
-    return (IdempotencyRow.owner == owner) & (IdempotencyRow.key == key)
 
 
 def has_keys(session: Session, *, before: float) -> bool:
