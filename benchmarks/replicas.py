@@ -86,7 +86,6 @@ def load() -> str:
 
 def serve(state_dir: str, database_url: str) -> None:
     """Run one replica with a job that reports; print how to reach both as JSON."""
-    prepare_process()
     settings = Settings(state_dir=Path(state_dir), database_url=database_url)
     store = Store.open(settings)
     job_id = store.add_job(SPEC)[0].id
@@ -103,6 +102,7 @@ def serve(state_dir: str, database_url: str) -> None:
             "database": settings.resolved_database_url,
         }
         print(json.dumps(reached), flush=True)
+        prepare_process()
         uvicorn.Server(server_config(create_app(store), Deadlines())).run(sockets=[bound])
 
 

@@ -1,5 +1,6 @@
 """One process of the service: the HTTP API, the store and the reconciler, from bind to clean exit."""
 
+import gc
 import json
 import logging
 import os
@@ -124,7 +125,12 @@ def server_config(app: ASGIApp, deadlines: Deadlines) -> uvicorn.Config:
 
 def _prepare_methods() -> threading.Timer:
     """Have the catalogue of methods ready before somebody asks: to make it takes two seconds, once a process."""
-    timer = threading.Timer(_PREPARE_AFTER_S, methods.methods)
+
+    def prepare() -> None:
+        methods.methods()
+        _keep_all()
+
+    timer = threading.Timer(_PREPARE_AFTER_S, prepare)
     timer.daemon = True
     timer.start()
     return timer
@@ -135,6 +141,13 @@ def prepare_process() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # often 1024: so many slow clients kept all others out
     sys.setswitchinterval(0.001)  # a small answer waits for a thread's turn each time that it changes threads
+    _keep_all()
+
+
+def _keep_all() -> None:
+    """Have collections pass over all that is there: a full one looked through every module, for 0.1 s."""
+    gc.collect()
+    gc.freeze()
 
 
 @contextmanager
