@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from sqlalchemy import event, select
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import sessionmaker
 
 from service.control.database import connect, migrate
@@ -83,6 +84,21 @@ def test_an_error_is_its_callers_and_undoes_its_own_changes_alone(engine, writer
             bad.result(5.0)
 
     assert stored(engine) == {"good"}
+
+
+def test_what_may_be_stored_is_not_run_again(engine, writer):
+    runs = []
+
+    def lose(connection):
+        raise OperationalError("COMMIT", {}, Exception("the connection was lost"))
+
+    event.listen(engine, "commit", lose)
+    with pytest.raises(Unavailable, match="connection was lost"):
+        writer.write(lambda session: [runs.append(1), add("a")(session)])
+    event.remove(engine, "commit", lose)
+
+    assert runs == [1]
+    writer.write(add("b"))
 
 
 def test_a_locked_file_refuses_in_the_databases_own_words_and_the_next_write_passes(engine, writer):
