@@ -1,4 +1,4 @@
-"""What requests cost the service, and how many it answers.
+"""Measure what requests cost the service, and how many it answers.
 
     python benchmarks/api_load.py calls                        # SQLite, 100,000 jobs in the list
     python benchmarks/api_load.py served --database-url URL    # an empty PostgreSQL database

@@ -38,7 +38,7 @@ class Replica:
 
     @property
     def rss_mb(self) -> float:
-        """The memory of the process."""
+        """Return the memory of the process."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         found = re.search(r"VmRSS:\s+(\d+) kB", status)
         assert found is not None
@@ -46,13 +46,13 @@ class Replica:
 
     @property
     def processor_s(self) -> float:
-        """What the process has used of its processors."""
+        """Return the seconds of processor that the process has used."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     @property
     def records_path(self) -> str:
-        """Where the attempt reports."""
+        """Return the path to which the attempt reports."""
         return f"/v1/attempts/{self.reached['job']}/{self.reached['number']}/records"
 
 
