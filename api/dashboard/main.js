@@ -3,9 +3,12 @@
 import * as api from "./api.js";
 import { reason } from "./dialog.js";
 import { element } from "./dom.js";
-import { jobPage } from "./job.js";
-import { listPage } from "./list.js";
-import { listen, paced } from "./live.js";
+import { jobPage } from "./pages/job/job.js";
+import { jobsPage } from "./pages/jobs.js";
+import { listen, paced } from "./live/live.js";
+
+// A page is called by its own parameter: "/?job=ID". Each has `refresh`, and `shows` for a job that changed.
+const PAGES = { job: jobPage, jobs: jobsPage };
 
 const STATES = { connecting: "connecting …", live: "live", waiting: "reconnecting …", refused: "signed out" };
 
@@ -30,8 +33,9 @@ const ask = paced(
 );
 
 function open() {
-  const id = new URLSearchParams(location.search).get("job");
-  page = id ? jobPage(root, id) : listPage(root);
+  const asked = new URLSearchParams(location.search);
+  const name = Object.keys(PAGES).find((each) => asked.get(each)) ?? "jobs";
+  page = PAGES[name](root, asked.get(name), asked);
   ask();
 }
 

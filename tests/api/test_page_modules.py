@@ -70,7 +70,7 @@ def test_changes_that_the_page_merges_are_the_whole(http, reporting):
         look()
 
     script = f"""
-import {{ merged }} from "{DASHBOARD.as_uri()}/snapshot.js";
+import {{ merged }} from "{DASHBOARD.as_uri()}/live/snapshot.js";
 console.log(JSON.stringify(changes.reduce(merged, whole)));"""
     assert not any(change["whole"] for change in changes)
     assert run(script, changes=changes, whole=whole) == http.get(url).json()

@@ -1,8 +1,8 @@
 // The list of jobs.
 
-import * as api from "./api.js";
-import { badge, element, empty, patch, since, table } from "./dom.js";
-import { loss } from "./units.js";
+import * as api from "../api.js";
+import { badge, element, empty, patch, since, table } from "../dom.js";
+import { loss } from "../units.js";
 
 const ON_A_PAGE = 50;
 const COLUMNS = [
@@ -14,7 +14,7 @@ const COLUMNS = [
   ["id", (job) => element("code", {}, job.id), ""],
 ];
 
-export function listPage(root) {
+export function jobsPage(root) {
   const tools = element("div", { class: "tools" });
   const content = element("div", { class: "panel" }, empty("loading …"));
   root.replaceChildren(element("h1", {}, "Jobs"), element("p", { class: "quiet" }, "Newest first."), tools, content);

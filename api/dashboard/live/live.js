@@ -6,7 +6,7 @@ import { follow } from "./stream.js";
 export function listen(hear) {
   const alone = () => follow(({ state = null, jobs = [] }) => hear({ state, jobs }));
   if (!("SharedWorker" in window)) return alone();
-  const worker = new SharedWorker("/static/worker.js", { type: "module", name: "wiretune" });
+  const worker = new SharedWorker("/static/live/worker.js", { type: "module", name: "wiretune" });
   let again = () => worker.port.postMessage("again");
   worker.onerror = () => (again = alone()); // a browser without modules in workers
   worker.port.onmessage = ({ data }) => {

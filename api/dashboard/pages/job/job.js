@@ -1,12 +1,15 @@
 // One job: where it is, its curves, its schedule, its bill.
 
-import * as api from "./api.js";
-import { bytesChart, lossChart, panel, scheduleChart } from "./charts.js";
+import * as api from "../../api.js";
+import { bytesChart } from "../../charts/bytes.js";
+import { lossChart } from "../../charts/loss.js";
+import { panel } from "../../charts/panel.js";
+import { scheduleChart } from "../../charts/schedule.js";
 import { controls } from "./controls.js";
 import { decisions } from "./decisions.js";
-import { badge, element, empty, patch, since, table, whenChanged } from "./dom.js";
-import { isTooLong, MAX_POINTS, merged } from "./snapshot.js";
-import { besides, duration, level, loss, number, share, size, spread } from "./units.js";
+import { badge, element, empty, patch, since, table, whenChanged } from "../../dom.js";
+import { isTooLong, MAX_POINTS, merged } from "../../live/snapshot.js";
+import { besides, duration, level, loss, number, share, size, spread } from "../../units.js";
 
 const OVER = ["succeeded", "failed", "cancelled"];
 const TRAINING = ["running", "pausing", "stopping", "cancelling"];

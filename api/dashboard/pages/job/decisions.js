@@ -1,9 +1,10 @@
 // Why values were chosen: a card per stage of one trial, with what its surrogate believed and what came true.
 
-import * as api from "./api.js";
-import { panel, posteriorChart } from "./charts.js";
-import { element, empty, patch, whenChanged } from "./dom.js";
-import { besides, level, loss, number, share, signed, spread } from "./units.js";
+import * as api from "../../api.js";
+import { panel } from "../../charts/panel.js";
+import { posteriorChart } from "../../charts/posterior.js";
+import { element, empty, patch, whenChanged } from "../../dom.js";
+import { besides, level, loss, number, share, signed, spread } from "../../units.js";
 
 const GAIN = "Expected gain: further fall of the log loss than in the first probe";
 

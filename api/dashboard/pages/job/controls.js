@@ -1,8 +1,8 @@
 // What may be asked of a job, as buttons. What ends a job is confirmed; each acts on the job as it was shown.
 
-import * as api from "./api.js";
-import { question, reason } from "./dialog.js";
-import { element, patch } from "./dom.js";
+import * as api from "../../api.js";
+import { question, reason } from "../../dialog.js";
+import { element, patch } from "../../dom.js";
 
 const MEANING = {
   pause: "Write a checkpoint and give workers back; the job keeps its place",

@@ -1,0 +1,32 @@
+// What was sent, and what would have been.
+
+import { size, sizeAxis } from "../units.js";
+import { COLOURS } from "./look.js";
+
+const short = (label) => (label.length > 26 ? `${label.slice(0, 17)}…${label.slice(-8)}` : label);
+
+// What one worker sent, beside what the same steps would have sent without compression.
+export function bytesChart(trials) {
+  const { unit, per } = sizeAxis(Math.max(...trials.flatMap(({ bill }) => [bill.bytes_sent, bill.bytes_dense])));
+  const labels = trials.map((each) => each.label);
+  const bar = (name, value, fill) => ({
+    type: "bar", orientation: "h", name, y: labels, x: trials.map((each) => value(each.bill) / per),
+    text: trials.map((each) => size(value(each.bill))), textposition: "none",
+    marker: { color: fill, pattern: { shape: name === "dense" ? "/" : "" } }, offsetgroup: name === "dense" ? "1" : "0",
+    hovertemplate: "%{y}, " + name + ": %{text}<extra></extra>",
+  });
+  const search = bar("sent while searching", (bill) => bill.bytes_search, COLOURS[1]);
+  return {
+    traces: [bar("sent while training", (bill) => bill.bytes_sent - bill.bytes_search, COLOURS[0]),
+      { ...search, base: trials.map(({ bill }) => (bill.bytes_sent - bill.bytes_search) / per) },
+      bar("dense", (bill) => bill.bytes_dense, "#8a8f98")],
+    layout: { barmode: "group", height: Math.max(340, 110 + 32 * trials.length),
+      xaxis: { title: { text: `${unit} sent by one worker` }, rangemode: "tozero" },
+      yaxis: { type: "category", autorange: "reversed", tickvals: labels, ticktext: labels.map(short) } },
+    label: trials.map(({ label, bill }) => `${label} sent ${size(bill.bytes_sent)}, dense ${size(bill.bytes_dense)}`).join("; "),
+    columns: [["trial", (row) => row.label, "name"], ["sent", (row) => size(row.bill.bytes_sent), "number"],
+      ["of it searching", (row) => size(row.bill.bytes_search), "number"],
+      ["dense", (row) => size(row.bill.bytes_dense), "number"]],
+    rows: trials,
+  };
+}

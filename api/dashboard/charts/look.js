@@ -1,0 +1,28 @@
+// How all charts look: one colour and one dash for each arm, and axes that a person can read.
+
+export const COLOURS = ["#2f6fd0", "#d1661c", "#2a8f56", "#a24bb8", "#b8860b", "#c2395b", "#0f8b8d", "#6b6f76"];
+const DASHES = ["solid", "dash", "dot", "dashdot"];
+
+export const colour = (index) => COLOURS[index % COLOURS.length];
+const dash = (index) => DASHES[index % DASHES.length];
+
+// One colour and one entry of the legend per arm; its seeds are lines of the same look, told apart by pointing at them.
+export const look = (each, width) => ({ color: colour(each.arm_index), width, dash: dash(each.arm_index) });
+export const entry = (each, shown) => ({ name: each.arm, legendgroup: each.arm, showlegend: shown && each.is_first_seed });
+
+// Ticks as fine as the range asks for, written out: plotly's own crowd a low axis with bare digits.
+export function logAxis(values, write) {
+  let [least, most] = [Infinity, 0];
+  for (const value of values) if (value > 0) [least, most] = [Math.min(least, value), Math.max(most, value)];
+  if (!most) return { type: "log" };
+  const [low, high] = [Math.floor(Math.log10(least)), Math.ceil(Math.log10(most))];
+  const decades = Math.log10(most / least);
+  const isNarrow = decades > 0.1 && decades <= 0.7;
+  const leads = decades > 2 ? [1] : isNarrow ? [1, 1.5, 2, 3, 4, 5, 6, 8] : [1, 2, 5];
+  const powers = Array.from({ length: high - low + 1 }, (_, at) => low + at);
+  const tickvals = powers.flatMap((power) => leads.map((lead) => Number(`${lead}e${power}`)));
+  const [middle, margin] = [Math.log10(least * most) / 2, 10 ** (0.06 * decades)];
+  const around = decades <= 0.1 ? { range: [middle - 0.5, middle + 0.5] } // else no tick may be in sight
+    : { autorangeoptions: { include: [least / margin, most * margin] } }; // else a line lies on the edge
+  return { type: "log", tickvals, ticktext: tickvals.map((value) => write(value)), ...around };
+}

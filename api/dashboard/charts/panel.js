@@ -1,0 +1,106 @@
+// The only file that draws: a figure in, a chart out, with the same data as a table beside it.
+
+import { element, empty, patch, table } from "../dom.js";
+
+const CONFIG = { responsive: true, displaylogo: false, displayModeBar: false };
+
+let library = null;
+
+function load() {
+  library ??= new Promise((resolve, reject) => {
+    const source = document.querySelector('meta[name="plotly"]').content;
+    document.head.append(element("script", { src: source, id: "plotly" }));
+    const script = document.getElementById("plotly");
+    script.onload = () => resolve(window.Plotly);
+    script.onerror = () => reject(new Error("The chart library did not load; load the page again."));
+  });
+  return library;
+}
+
+// Charts that are in sight, or nearly; the others are drawn when they come there.
+const inSight = new Map(); // chart => its `paint`
+const painters = new WeakMap();
+const sight = new IntersectionObserver((entries) => {
+  for (const { target, isIntersecting } of entries) {
+    if (isIntersecting) inSight.set(target, painters.get(target));
+    else inSight.delete(target);
+    inSight.get(target)?.();
+  }
+}, { rootMargin: "300px" });
+const isDark = matchMedia("(prefers-color-scheme: dark)");
+isDark.addEventListener("change", () => inSight.forEach((paint) => paint()));
+
+// A panel with a chart and its table. `draw` takes what makes the figure for a theme, and keeps the reader's zoom.
+export function panel(title, kind = "") {
+  const chart = element("div", { class: "chart", role: "img", "aria-label": title });
+  const data = element("div", { hidden: "" });
+  const toggle = element("button", { type: "button", "aria-expanded": "false", onclick: flip }, "data table");
+  const heading = element("h2", {}, title);
+  const body = element("section", { class: `panel ${kind}` }, element("div", { class: "panel-head" }, heading, toggle), chart, data);
+  let make = null;
+  let drawn = {};
+
+  function flip() {
+    data.hidden = !data.hidden;
+    toggle.setAttribute("aria-expanded", String(!data.hidden));
+    if (make) tell(make(theme()));
+  }
+
+  function tell({ label, columns, rows }) {
+    chart.setAttribute("aria-label", `${title}: ${label}`);
+    if (!data.hidden) patch(data, table(label, columns, rows));
+  }
+
+  // `about` tells this panel's button from those of others with the same title.
+  async function draw(given, about = title) {
+    make = given;
+    toggle.setAttribute("aria-label", `data table: ${about}`);
+    tell(make(theme()));
+    if (inSight.has(chart)) await paint();
+  }
+
+  async function paint() {
+    if (!make || (drawn.make === make && drawn.dark === isDark.matches)) return;
+    drawn = { make, dark: isDark.matches };
+    const { traces, layout } = make(theme());
+    chart.style.height = layout.height ? `${layout.height}px` : "";
+    try {
+      await (await load()).react(chart, traces, themed(layout), CONFIG);
+    } catch (error) {
+      patch(chart, empty(error.message));
+    }
+  }
+
+  painters.set(chart, paint);
+  sight.observe(chart);
+  return { body, draw };
+}
+
+const themes = new Map(); // by whether it is dark: to ask for a style has the browser compute all of them
+
+function theme() {
+  if (!themes.has(isDark.matches)) {
+    const style = getComputedStyle(document.body);
+    const panels = getComputedStyle(document.querySelector("header"));
+    themes.set(isDark.matches, { ink: style.color, paper: panels.backgroundColor, line: panels.borderBottomColor, family: style.fontFamily });
+  }
+  return themes.get(isDark.matches);
+}
+
+function themed(layout) {
+  const { ink, line, family } = theme();
+  const axis = { gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true };
+  const axes = Object.fromEntries(
+    Object.entries(layout).filter(([name]) => /^[xy]axis/.test(name)).map(([name, own]) => [name, { ...axis, ...own }]),
+  );
+  return {
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    font: { color: ink, family, size: 12 },
+    margin: { l: 60, r: 15, t: 10, b: 45 },
+    legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" }, // above: below is the axis, however tall
+    uirevision: "keep",
+    ...layout,
+    ...axes,
+  };
+}

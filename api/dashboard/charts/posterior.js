@@ -1,0 +1,101 @@
+// What the controller believed when it chose.
+
+import { besides, level, loss, number, spread } from "../units.js";
+import { COLOURS, logAxis } from "./look.js";
+
+// What a stage's surrogate said of the gain: a line with its band over the learning rate, a map of two axes, or where
+// options competed a lane for each of them.
+export function posteriorChart(stage, levelName, theme) {
+  const origin = stage.probes.find((probe) => probe.reward !== null)?.reward ?? 0;
+  const probes = stage.probes.map((probe) => ({ ...probe, gain: probe.reward === null ? null : probe.reward - origin }));
+  const gains = probes.map((probe) => probe.gain).filter((gain) => gain !== null);
+  const best = gains.length ? `the best gained ${number(Math.max(...gains))}` : "none could be judged";
+  const isMap = stage.posterior?.axes.length === 2;
+  const draw = new Set(probes.map(optionOf)).size > 1 ? posteriorLanes : isMap ? posteriorMap : posteriorLine;
+  const others = probes.some((probe) => besides(probe.values) !== "");
+  return {
+    ...draw(stage, probes, levelName, theme),
+    label: `${probes.length} probes, ${best}; learning rate ${number(stage.learning_rate)} was chosen`,
+    columns: [["learning rate", (row) => number(row.learning_rate), "number"],
+      [levelName, (row) => level(row.level, levelName), "number"],
+      ...(others ? [["besides", (row) => besides(row.values), ""]] : []),
+      ["loss", (row) => (row.loss === null ? "diverged" : loss(row.loss)), "number"],
+      ["forecast", (row) => spread(row.forecast, row.forecast_std, loss, (std) => number(std, 2)), "number"],
+      ["gain", (row) => number(row.gain), "number"], ["status", (row) => row.status.replace("_", " "), ""]],
+    rows: probes,
+  };
+}
+
+const optionOf = ({ values }) => values.option ?? values.optimizer ?? null;
+const RATE = { title: { text: "learning rate" } };
+const CHOSEN = "chosen";
+const GAIN = { title: { text: "gain", side: "right" }, thickness: 12, exponentformat: "power" };
+
+function posteriorLine(stage, probes, _, theme) {
+  const { axes: [axis], mean, std } = stage.posterior ?? { axes: [{ coordinates: [] }], mean: [], std: [] };
+  const rates = axis.coordinates;
+  const edge = (sign) => mean.map((value, at) => value + sign * 2 * std[at]);
+  const line = (y, more) => ({ type: "scatter", mode: "lines", x: rates, y, hoverinfo: "skip", showlegend: false, ...more });
+  const seen = [...edge(-1), ...edge(1), ...probes.map((probe) => probe.gain ?? 0)];
+  const [floor, top] = seen.some((gain) => gain !== 0) ? [Math.min(...seen), Math.max(...seen)] : [-1, 1];
+  return {
+    traces: [line(edge(-1), { line: { width: 0 } }),
+      line(edge(1), { line: { width: 0 }, fill: "tonexty", fillcolor: "rgba(47,111,208,0.18)" }),
+      line(mean, { line: { color: COLOURS[0], width: 2.2 }, name: "posterior ± 2 std", showlegend: rates.length > 0, hoverinfo: "x+y" }),
+      line([floor, top], { mode: "lines+markers", x: [stage.learning_rate, stage.learning_rate], name: CHOSEN, showlegend: true,
+        marker: { size: 5, color: COLOURS[1] }, line: { color: COLOURS[1], width: 1.5, dash: "dash" } }),
+      ...probeTraces(probes, (probe) => probe.gain ?? floor, theme)],
+    layout: { height: 300, xaxis: { ...RATE, ...logAxis([stage.learning_rate, ...rates, ...ratesOf(probes)], number) },
+      yaxis: { title: { text: "gain" }, exponentformat: "power" } },
+  };
+}
+
+function posteriorMap(stage, probes, levelName, theme) {
+  const { axes: [rates, second], mean } = stage.posterior;
+  const columns = second.coordinates.length;
+  const rows = second.coordinates.map((_, row) => rates.coordinates.map((_, column) => mean[column * columns + row]));
+  const isLevel = second.name === "level";
+  const name = isLevel ? levelName : second.name.replaceAll("_", " ");
+  const other = (each) => (isLevel ? each.level : each.values[second.name]);
+  const write = (value) => level(value, isLevel ? levelName : null);
+  const heat = { type: "heatmap", x: rates.coordinates, y: second.coordinates, z: rows, colorscale: "Blues", reversescale: true,
+    colorbar: GAIN, hovertemplate: `learning rate %{x:.3g}, ${name} %{y:.3g}: gain %{z:.3g}<extra></extra>` };
+  const seconds = [...second.coordinates, ...[stage, ...probes].map(other)];
+  return {
+    traces: [heat, ...probeTraces(probes, other, theme), chosenTrace(stage, other(stage), theme)],
+    layout: { height: 300, xaxis: { ...RATE, ...logAxis([stage.learning_rate, ...rates.coordinates, ...ratesOf(probes)], number) },
+      yaxis: { title: { text: name }, ...(second.name === "nesterov" ? {} : logAxis(seconds, write)) } },
+  };
+}
+
+// The surrogate's line is of the chosen option alone: here are the probes, the best of each option with its gain.
+function posteriorLanes(stage, probes, _, theme) {
+  const lanes = [...new Set(probes.map(optionOf))];
+  const best = new Map(lanes.map((lane) => [lane, Math.max(...probes.filter((each) => optionOf(each) === lane).map((each) => each.gain ?? -Infinity))]));
+  const [judged, ...others] = probeTraces(probes, optionOf, theme);
+  const text = judged.y.map((lane, at) => (judged.customdata[at] === best.get(lane) ? number(best.get(lane), 2) : ""));
+  return {
+    traces: [{ ...judged, mode: "markers+text", text, textposition: "top center", textfont: { size: 10 } }, ...others, chosenTrace(stage, optionOf(stage), theme)],
+    layout: { height: 140 + 50 * lanes.length, xaxis: { ...RATE, ...logAxis([stage.learning_rate, ...ratesOf(probes)], number) },
+      yaxis: { type: "category", categoryorder: "array", categoryarray: lanes.toReversed(), range: [-0.5, lanes.length - 0.3] } },
+  };
+}
+
+const ratesOf = (probes) => probes.map((probe) => probe.learning_rate);
+
+const chosenTrace = (stage, y, theme) => ({ type: "scatter", mode: "markers", name: CHOSEN, x: [stage.learning_rate], y: [y],
+  marker: { symbol: "star", size: 15, color: COLOURS[1], line: { color: theme.paper, width: 1 } } });
+
+// Marks have an edge in the other colour: they are seen on the panel, on a dark one, and on a map.
+function probeTraces(probes, y, { ink, paper }) {
+  const trace = (name, symbol, [fill, edge], found) => ({ type: "scatter", mode: "markers", name, x: ratesOf(found), y: found.map(y),
+    marker: { symbol, size: 9, color: fill, line: { color: edge, width: 1.5 } },
+    customdata: found.map((probe) => probe.gain),
+    hovertext: found.map((probe) => `${number(probe.learning_rate)}: loss ${loss(probe.loss)}`), hoverinfo: "text" });
+  const unjudged = probes.filter((probe) => probe.gain === null);
+  return [
+    trace("probes", "circle", [ink, paper], probes.filter((probe) => probe.gain !== null)),
+    trace("diverged", "x", [ink, paper], unjudged.filter((probe) => probe.status === "diverged")),
+    trace("not judged", "circle", [paper, ink], unjudged.filter((probe) => probe.status !== "diverged")),
+  ].filter((each, at) => at === 0 || each.x.length);
+}
