@@ -5,14 +5,17 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Generic, Literal, TypedDict, TypeVar
+from urllib.parse import quote
 
 from pydantic import BaseModel, TypeAdapter
 
 from service.catalog.methods import MethodsView
+from service.job.priority import Priority
 from service.job.spec import JobSpec
 from service.job.states import JobState, Verb
 from service.wire.access import DEFAULT_PROJECT, AuditPage, IssuedKey, KeyView, Me, Role, SignInCode
 from service.wire.code import CodePage, CodeView, Package
+from service.wire.queue import QueueView, QuotaKind, QuotaView
 from service.wire.views import (
     Artifact,
     Cloned,
@@ -40,6 +43,7 @@ _STAGES = TypeAdapter(tuple[StageView, ...])
 _SERIES = TypeAdapter(tuple[Series, ...])
 _ARTIFACTS = TypeAdapter(tuple[Artifact, ...])
 _KEYS = TypeAdapter(tuple[KeyView, ...])
+_QUOTAS = TypeAdapter(tuple[QuotaView, ...])
 
 
 @dataclass(frozen=True)
@@ -274,13 +278,15 @@ def edit(
     labels: Mapping[str, str | None] | None = None,
     notes: str | None = None,
     archived: bool | None = None,
+    priority: Priority | str | None = None,
     version: int | None = None,
 ) -> Call[JobView]:
     """Change the labels that are named (None removes one) and the notes; archive a job that is over, or bring it back.
 
-    What is left out stays; `version` is as in `resume`.
+    A job that is not over can be given another `priority`: low, normal, high or urgent. What is left out stays;
+    `version` is as in `resume`.
     """
-    patch = _given(labels=labels and dict(labels), notes=notes, archived=archived)
+    patch = _given(labels=labels and dict(labels), notes=notes, archived=archived, priority=priority)
     headers = _if_match(version)
     return Call("PATCH", f"/v1/jobs/{job_id}", JobView.model_validate_json, headers=headers, json=patch)
 
@@ -342,6 +348,39 @@ def revoke_key(key_id: str) -> Call[KeyView]:
 def audit(*, limit: int = 50, cursor: int | None = None) -> Call[AuditPage]:
     """Return what users changed, newest first; for admins."""
     return _get("/v1/audit", AuditPage.model_validate_json, limit=limit, cursor=cursor)
+
+
+def queue(*, after: int = 0, limit: int = 50) -> Call[QueueView]:
+    """Return the jobs that wait, the next one first, and why each waits; from behind the place `after`."""
+    return _get("/v1/queue", QueueView.model_validate_json, after=after, limit=limit)
+
+
+def quotas() -> Call[tuple[QuotaView, ...]]:
+    """Return all quotas."""
+    return _get("/v1/quotas", _QUOTAS.validate_json)
+
+
+def set_quota(
+    kind: QuotaKind | str,
+    name: str,
+    *,
+    workers: int | None = None,
+    gpus: float | None = None,
+    running: int | None = None,
+    weight: float = 1.0,
+) -> Call[QuotaView]:
+    """Set the quota of an `owner` or a `project`, `*`: of whoever has none; None: no limit."""
+    limits = {"workers": workers, "gpus": gpus, "running": running, "weight": weight}
+    return Call("PUT", _quota(kind, name), QuotaView.model_validate_json, json=limits)
+
+
+def delete_quota(kind: QuotaKind | str, name: str) -> Call[None]:
+    """Remove a quota."""
+    return Call("DELETE", _quota(kind, name), lambda _: None, is_repeatable=False)
+
+
+def _quota(kind: QuotaKind | str, name: str) -> str:
+    return f"/v1/quotas/{quote(kind, safe='')}/{quote(name, safe='')}"
 
 
 def upload_code(package: Package) -> Call[CodeView]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
@@ -18,6 +18,16 @@ WEBHOOK_SECRET_PREFIX = "whsec_"
 _LOOPBACK = ("localhost", "::1")
 _KINDS = {"integer": "an integer", "number": "a number", "string": "text", "boolean": "true or false"}
 _BOUNDS = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to"}
+
+
+class ClusterNodes(BaseModel):
+    """So many nodes of one kind."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    cpus: float = Field(gt=0, le=1_000_000)
+    gpus: float = Field(0.0, ge=0, le=1_000_000)
+    count: int = Field(1, ge=1, le=10_000)
 
 
 class Settings(BaseSettings):
@@ -55,6 +65,16 @@ class Settings(BaseSettings):
     max_attempts: int = Field(
         3, ge=1, le=100, description="attempts in a row that get a job no further, the first included, before it fails"
     )
+    cluster_nodes: Annotated[tuple[ClusterNodes, ...], NoDecode] = Field(
+        (), description="JSON: the nodes of a cluster that grows by itself, at its largest; unset: those that it has"
+    )
+    queue_aging_s: float = Field(
+        43_200.0, gt=0, description="a queued job that has waited so long counts one priority higher"
+    )
+    queue_backfill_s: float = Field(
+        3600.0, ge=0, description="where no budget tells when a job can start, others may pass it so long"
+    )
+    queue_min_run_s: float = Field(600.0, ge=0, description="a job is not paused for another before it has run so long")
     idempotency_s: float = Field(
         86_400.0, gt=0, description="an Idempotency-Key that comes again after so long makes another job"
     )
@@ -110,6 +130,16 @@ class Settings(BaseSettings):
         except (ValueError, AttributeError) as error:
             allowed = f'JSON such as {{"GROUP": "viewer"}}; roles: {", ".join(Role)}'
             raise ValueError(f"`oidc_roles` is {roles!r}; allowed: {allowed}") from error
+
+    @field_validator("cluster_nodes", mode="before")
+    @classmethod
+    def _read_nodes(cls, nodes: Any) -> Any:
+        try:
+            found = json.loads(nodes) if isinstance(nodes, str) else nodes
+            return tuple(ClusterNodes.model_validate(each) for each in found)
+        except (ValueError, TypeError) as error:
+            allowed = 'JSON such as [{"cpus": 16, "gpus": 4, "count": 8}]'
+            raise ValueError(f"`cluster_nodes` is {nodes!r}; allowed: {allowed}") from error
 
     @field_validator("oidc_issuer")
     @classmethod

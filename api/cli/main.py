@@ -20,6 +20,7 @@ from api.cli import (
     job_commands,
     key_commands,
     method_commands,
+    queue_commands,
     rehearsal,
     report,
     template,
@@ -154,6 +155,7 @@ app.add_typer(rehearsal.app)
 app.add_typer(template.app)
 app.add_typer(doctor.app)
 app.add_typer(key_commands.app)
+app.add_typer(queue_commands.app)
 
 
 @app.command()

@@ -27,7 +27,8 @@ class Progress:
 
     def lines(self, job: JobView) -> Iterator[str]:
         """Yield what is new about `job` since the last call."""
-        state = list(state_lines(job)) if self._is_new("state", job.state, job.reason, str(job.attempt)) else []
+        where = (job.state, job.reason, str(job.attempt), "" if job.queue is None else job.queue.sentence)
+        state = list(state_lines(job)) if self._is_new("state", *where) else []
         if job.state not in TERMINAL:  # what the trials did comes before the end of all
             yield from state
         if job.state in (JobState.QUEUED, JobState.STARTING) and job.attempt <= 1:
@@ -81,8 +82,7 @@ def where_it_is(job: JobView) -> Iterator[str]:
     yield f"{job.id}  {job.name}"
     attempt = f", attempt {job.attempt}" if job.attempt > 1 else ""
     yield f"{job.state}{_since(job)}{attempt}"
-    if job.reason:
-        yield f"{INDENT}{job.reason}"
+    yield from _why(job)
     spec = job.spec
     arms, seeds = ", ".join(arm.name for arm in spec.arms), ", ".join(map(str, spec.seeds))
     lanes = f"{spec.lanes.count} lanes of " if spec.lanes.count > 1 else ""
@@ -123,8 +123,14 @@ def state_lines(job: JobView) -> Iterator[str]:
     """Yield the job's state, and on a line of its own why it is in it."""
     attempt = f", attempt {job.attempt}" if job.attempt > 1 else ""
     yield f"{job.id} is {job.state}{attempt}"
+    yield from _why(job)
+
+
+def _why(job: JobView) -> Iterator[str]:
     if job.reason:
         yield f"{INDENT}{job.reason}"
+    if job.queue is not None:
+        yield f"{INDENT}{job.queue.sentence}"
 
 
 def _decision_lines(name: str, stage: StageView, level: str) -> Iterator[str]:

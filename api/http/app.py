@@ -15,9 +15,10 @@ from api.http.broadcast import Broadcaster
 from api.http.downloads import Downloads
 from api.http.limits import Limits
 from api.http.oidc import Issuer
-from api.http.routes import attempts, code, events, health, jobs, keys, methods, page, results, sessions, verbs
+from api.http.routes import attempts, code, events, health, jobs, keys, methods, page, queue, results, sessions, verbs
 from api.http.uploads import Uploads
 from service.control.logs import Logs
+from service.control.outlook import Outlook
 from service.control.store import Store
 
 #: plotly.js sets styles inline; nothing else is let in, and nothing from elsewhere.
@@ -58,13 +59,19 @@ class SecurityHeaders:
 
 
 def create_app(
-    store: Store, *, conflicts: jobs.Conflicts = lambda spec: [], user_code: bool = False, logs: Logs | None = None
+    store: Store,
+    *,
+    conflicts: jobs.Conflicts = lambda spec: [],
+    outlook: queue.FindOutlook = Outlook,
+    user_code: bool = False,
+    logs: Logs | None = None,
 ) -> FastAPI:
     """Return the application on an open `store`, which stays the caller's to close.
 
     Args:
         store: every route's only source; its calls run in the thread pool.
         conflicts: what of a job the cluster can never place; by default every job is let in.
+        outlook: the queue as it was last decided; by default nobody waits.
         user_code: whether jobs may name code and files of their own.
         logs: of the attempts; by default those on storage alone, without Ray.
     """
@@ -80,6 +87,7 @@ def create_app(
         telemetry=None if asked else _NO_TELEMETRY,
     )
     app.state.store, app.state.conflicts, app.state.user_code = store, conflicts, user_code
+    app.state.outlook = outlook
     app.state.broadcaster = Broadcaster(store)
     app.state.limits = Limits(store.settings.requests_per_minute)
     app.state.issuer = Issuer(store.settings) if store.settings.oidc_issuer else None
@@ -88,7 +96,7 @@ def create_app(
     app.state.uploads = Uploads()
     app.state.parsers = CapacityLimiter(bodies.NUM_PARSERS)
     problems.install(app)
-    for routes in (jobs, verbs, results, events, methods, code, keys, sessions, attempts, health, page):
+    for routes in (jobs, verbs, queue, results, events, methods, code, keys, sessions, attempts, health, page):
         app.include_router(routes.router)
     app.mount("/static", page.static_files)
     app.add_middleware(SecurityHeaders)

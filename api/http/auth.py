@@ -26,6 +26,7 @@ _READING = (
     *("listEvents", "listJobEvents", "getSnapshot"),
     *("listKeys", "createSignInCode", "deleteSession"),
     *("listCode", "getCode"),
+    "getQueue",
 )
 _CHANGING = ("pauseJob", "resumeJob", "stopJob", "cancelJob", "retryJob", "extendJob", "updateJob")
 #: What a caller does by each operation. One that is not here is nobody's.
@@ -40,6 +41,8 @@ ACTIONS = {
     "listAudit": Action.READ_AUDIT,
     "createCode": Action.UPLOAD_CODE,
     "deleteCode": Action.DELETE_CODE,
+    "listQuotas": Action.READ_QUOTAS,
+    **dict.fromkeys(["setQuota", "deleteQuota"], Action.SET_QUOTAS),
 }
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 

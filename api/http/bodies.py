@@ -16,6 +16,7 @@ from search.config import Budget
 from service.errors import InvalidJob, InvalidRequest
 from service.job.spec import JobSpec
 from service.wire.access import NewKey, SignIn
+from service.wire.queue import QuotaLimits
 from service.wire.records import Batch, Lease
 from service.wire.views import Changes, JobEdit
 
@@ -62,6 +63,11 @@ async def lease(request: Request) -> Lease:
 async def new_key(request: Request) -> NewKey:
     """Return the key to be made. Raises `InvalidRequest`."""
     return await _valid(request, NewKey)
+
+
+async def quota_limits(request: Request) -> QuotaLimits:
+    """Return the quota to be set. Raises `InvalidRequest`."""
+    return await _valid(request, QuotaLimits)
 
 
 async def sign_in(request: Request) -> SignIn:

@@ -7,10 +7,21 @@ from typing import Any
 from pydantic import BaseModel
 
 from service.job.advice import advice
+from service.job.priority import Priority
 from service.job.spec import JobSpec
 from service.job.states import JobState, verbs_in
 from service.wire.access import AuditEntry, AuditPage, IssuedKey, KeyView, Me, Role, SignInCode
 from service.wire.code import CodePage, CodeView
+from service.wire.queue import (
+    ProjectShare,
+    QueueEntry,
+    QueuePlace,
+    QueueView,
+    QuotaKind,
+    QuotaView,
+    WaitKind,
+    sentence,
+)
 from service.wire.records import Acknowledgement, Control, ScheduleEntry
 from service.wire.views import (
     Artifact,
@@ -29,6 +40,7 @@ from service.wire.views import (
 )
 
 _JOB, _NEXT = "job-6611245dc76ebd58d96c99b1", "WyItY3JlYXRlZCIsImpvYi02NjExMjQ1ZGM3NmViZDU4ZDk2Yzk5YjEiXQ"
+_AHEAD = "job-6611245dc76ebd58d96c99a0"
 _TRIAL, _DIGEST = f"{_JOB}.tuned.0", f"sha256:{'4b' * 32}"
 _AT = datetime(2026, 11, 25, 9, 30, tzinfo=UTC)
 _SOON = _AT + timedelta(minutes=5)
@@ -58,6 +70,22 @@ def _of_jobs(spec: JobSpec) -> Iterator[BaseModel]:
     yield JobPage(jobs=(summary,), next_cursor=_NEXT, total=None)
     yield Validated(spec=spec, num_trials=len(arms), notes=(), advice=advice(spec))
     yield Cloned(source=_JOB, changes=(), spec=spec, job=view)
+    place = QueuePlace(
+        place=3,
+        of=12,
+        kind=WaitKind.BEHIND,
+        workers=8,
+        missing=2,
+        behind=_AHEAD,
+        behind_project="vision",
+        behind_priority=Priority.HIGH,
+    )
+    place = place.model_copy(update={"sentence": sentence(place)})
+    entry = QueueEntry(job_id=_JOB, owner="ci", project="default", priority=Priority.NORMAL, queued_at=_AT, place=place)
+    share = ProjectShare(project="default", weight=1.0, running=1, waiting=1, workers=6, share=0.75, recent=0.5)
+    yield QueueView(
+        at=_AT, of=12, cpus=8.0, gpus=0.0, free_cpus=2.0, free_gpus=0.0, entries=(entry,), projects=(share,)
+    )
     yield ProblemDocument(
         type="/problems/not-found", title="There is no such thing", status=404, detail=f"there is no job `{_JOB}`"
     )
@@ -124,4 +152,6 @@ def _of_access() -> Iterator[BaseModel]:
         in_use=False,
     )
     yield package
+    limits = {"workers": 8, "gpus": 4.0, "running": None, "weight": 2.0}
+    yield QuotaView(kind=QuotaKind.PROJECT, name="vision", set_by="first", set_at=_AT, **limits)
     yield CodePage(packages=(package,), next_cursor=None)

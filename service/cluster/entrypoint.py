@@ -95,7 +95,7 @@ def _tuner(brief: AttemptBrief, todo: list[str], scratch: str) -> tune.Tuner:
     return tune.Tuner(
         trainable,
         param_space={"trial_id": tune.grid_search(todo)},
-        tune_config=tune.TuneConfig(max_concurrent_trials=concurrency(brief.spec, len(todo))),
+        tune_config=tune.TuneConfig(max_concurrent_trials=brief.trials_at_once or concurrency(brief.spec, len(todo))),
         run_config=tune.RunConfig(
             name=f"{brief.job_id}-a{brief.number}",
             storage_path=scratch,

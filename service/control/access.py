@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from service.job.priority import Priority
 from service.wire.access import DEFAULT_PROJECT, Role
 
 
@@ -23,6 +24,8 @@ class Action(StrEnum):
     READ_AUDIT = "read the audit log"
     UPLOAD_CODE = "upload code"
     DELETE_CODE = "delete this code"
+    READ_QUOTAS = "see quotas"
+    SET_QUOTAS = "set quotas"
 
 
 class Owned(NamedTuple):
@@ -67,6 +70,15 @@ RULES = {
     Action.READ_AUDIT: _Least(Role.ADMIN, Role.ADMIN, Role.ADMIN),
     Action.UPLOAD_CODE: _Least(Role.SUBMITTER, Role.SUBMITTER, Role.OPERATOR),
     Action.DELETE_CODE: _Least(Role.SUBMITTER, Role.OPERATOR, Role.OPERATOR),
+    Action.READ_QUOTAS: _Least(Role.OPERATOR, Role.OPERATOR, Role.OPERATOR),
+    Action.SET_QUOTAS: _Least(Role.OPERATOR, Role.OPERATOR, Role.OPERATOR),
+}
+#: The least role that gives a job such a priority.
+PRIORITIES = {
+    Priority.LOW: Role.SUBMITTER,
+    Priority.NORMAL: Role.SUBMITTER,
+    Priority.HIGH: Role.OPERATOR,
+    Priority.URGENT: Role.ADMIN,
 }
 
 
@@ -84,6 +96,11 @@ def _least(caller: Principal, action: Action, what: Owned | None) -> Role:
     # A key must not hand out a stronger one, even to its owner: whoever found it would rise.
     is_own = what.owner == caller.name and what.role.rank <= caller.role.rank
     return least.own if is_own else least.project
+
+
+def may_use(caller: Principal, priority: Priority) -> bool:
+    """Return whether `caller` may give a job such a priority."""
+    return caller.role.rank >= PRIORITIES[priority].rank
 
 
 def visible_project(caller: Principal) -> str | None:

@@ -6,10 +6,12 @@ from collections.abc import Collection
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from service.control import divergence, jobs, points, queries, transfer
+from service.control import divergence, jobs, points, queries, quotas, transfer
+from service.control.capacity import Size
 from service.control.models import AttemptRow, JobRow, Json, ProbeRow, StageRow, TrialRow
 from service.control.points import Key
 from service.errors import Fenced
+from service.job.priority import Priority
 from service.job.states import ACTIVE, JobState
 from service.wire.records import Bill, Checkpointed, Control, ResumePoint, Searched
 
@@ -33,9 +35,10 @@ def attempt_named(name: str) -> tuple[str, int] | None:
     return None if found is None else (found[1], int(found[2]))
 
 
-def begin(session: Session, job: JobRow, *, now: float, lease_s: float) -> AttemptRow:
-    """Start the job's next attempt; drops what its trials reported after their last checkpoint."""
+def begin(session: Session, job: JobRow, size: Size, *, trials: int, now: float, lease_s: float) -> AttemptRow:
+    """Start the job's next attempt, of that size; drops what its trials reported after their last checkpoint."""
     job.attempt += 1
+    job.preempted_by = None
     jobs.transition(job, JobState.STARTING, now=now)
     attempt = AttemptRow(
         job_id=job.id,
@@ -43,6 +46,10 @@ def begin(session: Session, job: JobRow, *, now: float, lease_s: float) -> Attem
         submission_id=submission_id(job.id, job.attempt),
         began_at=now,
         lease_expires=now + lease_s,
+        cpus=size.cpus,
+        gpus=size.gpus,
+        workers=size.workers,
+        trials=trials,
     )
     session.add(attempt)
     for trial in session.scalars(select(TrialRow).where(TrialRow.job_id == job.id, TrialRow.outcome.is_(None))):
@@ -136,6 +143,16 @@ def last_resumable(session: Session, trial_id: str) -> StageRow | None:
     return session.scalars(resumable.order_by(StageRow.stage.desc()).limit(1)).first()
 
 
+def preempt(job: JobRow, by: JobRow, *, now: float) -> None:
+    """Have the running job paused for `by`, which waits; nothing where that does not hold any more."""
+    outranks = Priority(by.priority).rank > Priority(job.priority).rank
+    if job.job_state is JobState.RUNNING and by.job_state is JobState.QUEUED and outranks:
+        job.preempted_by = by.id
+        named = f"job `{by.id}`" if by.project == job.project else "a job of another project"
+        reason = f"paused for {named} of priority {by.priority}; it goes on by itself"
+        jobs.transition(job, JobState.PAUSING, now=now, reason=reason)
+
+
 def require_owner(session: Session, job: JobRow, number: int) -> AttemptRow:
     """Return attempt `number` if it still owns the job; raises Fenced."""
     attempt = session.get(AttemptRow, (job.id, number))
@@ -159,9 +176,11 @@ def run(job: JobRow, *, now: float) -> None:
     jobs.transition(job, to, now=now, reason=reason)
 
 
-def end(attempt: AttemptRow, *, outcome: str, reason: str, now: float) -> None:
-    """Close the attempt; its writes are refused from now on."""
+def end(session: Session, job: JobRow, attempt: AttemptRow, *, outcome: str, reason: str, now: float) -> None:
+    """Close the attempt; its writes are refused from now on. What it took counts in its project's share."""
     attempt.ended_at, attempt.outcome, attempt.reason = now, outcome, reason
+    if attempt.cpus is not None and attempt.gpus is not None:
+        quotas.charge(session, job.project, Size(attempt.cpus, attempt.gpus), began_at=attempt.began_at, now=now)
 
 
 def lose(session: Session, job: JobRow, *, reason: str, now: float, max_attempts: int) -> None:
@@ -170,10 +189,12 @@ def lose(session: Session, job: JobRow, *, reason: str, now: float, max_attempts
         return
     attempt = require_owner(session, job, job.attempt)
     if (wanted := _WANTED.get(job.job_state)) is not None:
-        end(attempt, outcome=wanted.value, reason=reason, now=now)
+        end(session, job, attempt, outcome=wanted.value, reason=reason, now=now)
+        if wanted is JobState.PAUSED and job.preempted_by is not None:  # nobody has to resume it
+            wanted, job.attempts_before, job.not_before = JobState.QUEUED, job.attempt, 0.0
         jobs.transition(job, wanted, now=now, reason=job.reason)
         return
-    end(attempt, outcome="failed", reason=reason, now=now)
+    end(session, job, attempt, outcome="failed", reason=reason, now=now)
     num_tried = job.attempt - job.attempts_before
     if num_tried >= max_attempts:
         jobs.transition(job, JobState.FAILED, now=now, reason=reason)
@@ -194,7 +215,7 @@ def succeed(session: Session, job: JobRow, *, now: float) -> None:
     """
     attempt = require_owner(session, job, job.attempt)
     failure = divergence.why_all([queries.trial_view(trial) for trial in queries.trials(session, job.id)])
-    end(attempt, outcome="failed" if failure else "succeeded", reason=failure or "", now=now)
+    end(session, job, attempt, outcome="failed" if failure else "succeeded", reason=failure or "", now=now)
     if job.job_state is JobState.CANCELLING:
         jobs.transition(job, JobState.CANCELLED, now=now, reason=job.reason)
         return

@@ -1,12 +1,16 @@
 """The capacity of a cluster. Pure arithmetic over its nodes, as placement groups see them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from service.job.parts import Workers
+from service.job.parts import Lanes, Workers
 from service.job.problems import Problem
 from service.job.spec import JobSpec
+
+#: Ray counts in ten-thousandths; sums of floats are off by less.
+_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,64 +21,103 @@ class Node:
     gpus: float = 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Demand:
-    """The resources that a job takes while it runs."""
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The resources that a job takes while it runs, or a room has."""
 
+    cpus: float = 0.0
+    gpus: float = 0.0
+    workers: int = 0
+
+    def __add__(self, other: "Size") -> "Size":
+        return Size(self.cpus + other.cpus, self.gpus + other.gpus, self.workers + other.workers)
+
+    def __sub__(self, other: "Size") -> "Size":
+        return Size(self.cpus - other.cpus, self.gpus - other.gpus, self.workers - other.workers)
+
+    def __mul__(self, factor: int) -> "Size":
+        return Size(self.cpus * factor, self.gpus * factor, self.workers * factor)
+
+    def fits(self, room: "Size") -> bool:
+        """Return whether `room` has as many CPUs and GPUs; workers take no other room."""
+        return self.cpus <= room.cpus + _TOLERANCE and self.gpus <= room.gpus + _TOLERANCE
+
+
+class Shape(NamedTuple):
+    """The parts of a job that say how it is placed; `cpus` and `gpus` are a worker's."""
+
+    num_workers: int  # of a lane
+    placed_together: int
     cpus: float
     gpus: float
+    lanes: int
+    trials: int
+
+    @classmethod
+    def of(cls, spec: JobSpec) -> "Shape":
+        """Return the job's shape."""
+        return cls._of(spec.workers, spec.lanes, len(spec.arms) * len(spec.seeds))
+
+    @classmethod
+    def of_json(cls, spec: Mapping[str, Any]) -> "Shape":
+        """Return the shape of a stored job without a look at all the rest, which takes a hundred times as long."""
+        workers = Workers.model_validate(spec.get("workers", {}))
+        lanes = Lanes.model_validate(spec.get("lanes", {}))
+        return cls._of(workers, lanes, len(spec.get("arms", [None])) * len(spec.get("seeds", [0])))
+
+    @classmethod
+    def _of(cls, workers: Workers, lanes: Lanes, trials: int) -> "Shape":
+        return cls(workers.count, workers.placed_together, workers.cpus, workers.gpus, lanes.count, trials)
+
+    @property
+    def one(self) -> Size:
+        """What one training run takes, in all its lanes."""
+        num = self.num_workers * self.lanes
+        return Size(num * self.cpus, num * self.gpus, num)
+
+    @property
+    def all(self) -> Size:
+        """What all training runs take side by side."""
+        return self.one * self.trials
 
 
-def num_placeable(workers: Workers, nodes: Sequence[Node]) -> int:
+def total(nodes: Sequence[Node]) -> Size:
+    """Return what the empty cluster holds."""
+    return Size(sum(node.cpus for node in nodes), sum(node.gpus for node in nodes))
+
+
+def num_placeable(shape: Shape, nodes: Sequence[Node]) -> int:
     """Return how many such workers the empty cluster holds; those that are placed together do not span nodes."""
-    return sum(_on_node(workers, node) for node in nodes)
+    return sum(_on_node(shape, node) for node in nodes)
 
 
-def _on_node(workers: Workers, node: Node) -> int:
-    size = workers.placed_together
-    most = math.floor(node.cpus / (size * workers.cpus))
-    if workers.gpus:
-        most = min(most, math.floor(node.gpus / (size * workers.gpus)))
+def _on_node(shape: Shape, node: Node) -> int:
+    size = shape.placed_together
+    most = math.floor(node.cpus / (size * shape.cpus) + _TOLERANCE)
+    if shape.gpus:
+        most = min(most, math.floor(node.gpus / (size * shape.gpus) + _TOLERANCE))
     return size * most
 
 
-def conflicts(spec: JobSpec, nodes: Sequence[Node]) -> list[Problem]:
+def conflicts(shape: Shape, nodes: Sequence[Node]) -> list[Problem]:
     """Return why the cluster can never place the job; nothing if it can."""
-    workers, problems = spec.workers, []
-    size = workers.placed_together
+    problems = []
+    size, num_workers = shape.placed_together, shape.one.workers
     asker = "a worker asks" if size == 1 else f"each of {size} workers that share a node asks"
-    for name, wanted in (("cpus", workers.cpus), ("gpus", workers.gpus)):
+    for name, wanted in (("cpus", shape.cpus), ("gpus", shape.gpus)):
         most = max((getattr(node, name) for node in nodes), default=0.0)
-        if size * wanted > most:
+        if size * wanted > most + _TOLERANCE:
             message = f"{asker} for {wanted:g} {name}; allowed: 0 to {most / size:g}, by the most that a node has"
             problems.append(Problem(pointer=f"/workers/{name}", message=message, value=wanted))
-    placeable = num_placeable(workers, nodes)
-    if not problems and spec.num_workers > placeable:
-        without_gpus = num_placeable(workers.model_copy(update={"gpus": 0.0}), nodes)
+    placeable = num_placeable(shape, nodes)
+    if not problems and num_workers > placeable:
+        without_gpus = num_placeable(shape._replace(gpus=0.0), nodes)
         limit = "gpus" if placeable < without_gpus else "count"
-        value = workers.gpus if limit == "gpus" else workers.count
-        lanes = f" in {spec.lanes.count} lanes" if spec.lanes.count > 1 else ""
+        value = shape.gpus if limit == "gpus" else shape.num_workers
+        lanes = f" in {shape.lanes} lanes" if shape.lanes > 1 else ""
         message = (
-            f"the job asks for {spec.num_workers} workers{lanes} of {workers.cpus:g} CPUs and {workers.gpus:g} GPUs; "
+            f"the job asks for {num_workers} workers{lanes} of {shape.cpus:g} CPUs and {shape.gpus:g} GPUs; "
             f"allowed: 1 to {placeable}, all that the cluster holds"
         )
         problems.append(Problem(pointer=f"/workers/{limit}", message=message, value=value))
     return problems
-
-
-def demand(spec: JobSpec, nodes: Sequence[Node]) -> Demand:
-    """Return what the job takes: all trials side by side if the cluster has as much, else one at a time."""
-    workers = spec.workers
-    one = Demand(cpus=spec.num_workers * workers.cpus, gpus=spec.num_workers * workers.gpus)
-    num_trials = len(spec.arms) * len(spec.seeds)
-    together = Demand(cpus=num_trials * one.cpus, gpus=num_trials * one.gpus)
-    has_all = together.cpus <= sum(node.cpus for node in nodes) and together.gpus <= sum(node.gpus for node in nodes)
-    return together if has_all else one
-
-
-def has_room(spec: JobSpec, running: Sequence[JobSpec], nodes: Sequence[Node]) -> bool:
-    """Return whether the job fits beside those that run."""
-    asked, taken = demand(spec, nodes), [demand(other, nodes) for other in running]
-    free_cpus = sum(node.cpus for node in nodes) - sum(other.cpus for other in taken)
-    free_gpus = sum(node.gpus for node in nodes) - sum(other.gpus for other in taken)
-    return asked.cpus <= free_cpus and asked.gpus <= free_gpus

@@ -15,6 +15,7 @@ from service.control.access import Principal, visible_project
 from service.control.models import IdempotencyRow, JobRow, LabelRow, RemovalRow, TrialRow
 from service.errors import IllegalTransition, InvalidJob, KeyReused, NotFound
 from service.job.parts import MAX_LABELS
+from service.job.priority import Priority
 from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.job.states import RULES, TERMINAL, JobState, Verb, may_follow, verbs_in
@@ -68,6 +69,7 @@ def add(
     job_id = id_at(now, secrets.randbits(44))
     job = JobRow(id=job_id, name=spec.name, state=JobState.QUEUED.value, version=0, created_at=now)
     job.spec, job.owner, job.project = spec.model_dump(mode="json"), by.name, by.project
+    job.priority, job.waited_s = spec.priority.value, 0.0
     session.add(job)
     _enter(job, JobState.QUEUED, reason="", now=now)
     session.flush()  # the rows below refer to it; plain ones: objects cost more
@@ -118,6 +120,8 @@ def _submitted(job: JobRow) -> JobSpec:
         spec = spec.model_copy(update={"workers": workers})
     if job.first_labels is not None:
         spec = spec.model_copy(update={"labels": job.first_labels})
+    if job.first_priority is not None:
+        spec = spec.model_copy(update={"priority": Priority(job.first_priority)})
     return spec
 
 
@@ -129,6 +133,10 @@ def transition(job: JobRow, to: JobState, *, now: float, reason: str = "") -> No
 
 
 def _enter(job: JobRow, to: JobState, *, reason: str, now: float) -> None:
+    if to is JobState.QUEUED:
+        job.queued_at = now - job.waited_s
+    elif job.job_state is JobState.QUEUED:
+        job.waited_s = now - job.queued_at
     job.state, job.reason = to.value, reason
     job.version += 1
     deadline_s = RULES[to].deadline_s
@@ -154,9 +162,10 @@ def explain(job: JobRow, reason: str) -> None:
 def edit(session: Session, job: JobRow, patch: JobEdit) -> bool:
     """Change what the patch names, and return whether that made a difference.
 
-    Raises InvalidJob for too many labels, IllegalTransition to archive a job that is not over.
+    Raises InvalidJob for too many labels; IllegalTransition to archive a job that is not over, and for the priority of
+    one that is.
     """
-    before = (job.spec["labels"], job.notes, job.archived)
+    before = (job.spec["labels"], job.notes, job.archived, job.priority)
     if "labels" in patch.model_fields_set:
         _label(session, job, patch.labels)
     if "notes" in patch.model_fields_set:
@@ -165,11 +174,21 @@ def edit(session: Session, job: JobRow, patch: JobEdit) -> bool:
         if patch.archived:
             _require_over(job, "archived")
         job.archived = bool(patch.archived)
-    if (job.spec["labels"], job.notes, job.archived) == before:
+    if "priority" in patch.model_fields_set:
+        _prioritize(job, patch.priority or Priority.NORMAL)
+    if (job.spec["labels"], job.notes, job.archived, job.priority) == before:
         return False
     job.version += 1
     _tell(job)
     return True
+
+
+def _prioritize(job: JobRow, priority: Priority) -> None:
+    if job.job_state in TERMINAL:
+        raise IllegalTransition(f"job `{job.id}` is {job.state}: it waits for nothing that a priority would change")
+    if job.priority != priority:
+        job.first_priority = job.first_priority or job.priority
+        job.priority, job.spec = priority.value, {**job.spec, "priority": priority.value}
 
 
 def _label(session: Session, job: JobRow, changes: dict[str, str | None] | None) -> None:

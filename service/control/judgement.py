@@ -1,10 +1,8 @@
 """Decide about a job from the database and Ray. Pure: the reconciler acts."""
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from service.control.capacity import Node, conflicts, has_room
 from service.control.ray_jobs import RayStatus
 from service.control.work import Work
 from service.job.states import ACTIVE, RULES, JobState
@@ -27,7 +25,6 @@ class Action(Enum):
 
     WAIT = auto()
     SUBMIT = auto()  # hand the driver to Ray
-    BEGIN = auto()  # start a new attempt
     STOP = auto()  # have Ray end the driver; the attempt is lost when Ray says that it did
     LOSE = auto()  # end the attempt
     FAIL = auto()  # end the job: it cannot get an attempt
@@ -85,7 +82,7 @@ def judge(
 
 
 def judge_alone(work: Work, *, now: float, leases_count: bool) -> Verdict:
-    """Return what to do about any job while Ray does not answer."""
+    """Return what to do about a job that is not queued while Ray does not answer, or has nothing to do with it."""
     if work.state in ACTIVE:
         return judge(work, RayStatus.UNREACHABLE, now=now, leases_count=leases_count)
     if _is_overdue(work, now=now):
@@ -95,28 +92,3 @@ def judge_alone(work: Work, *, now: float, leases_count: bool) -> Verdict:
 
 def _is_overdue(work: Work, *, now: float) -> bool:
     return work.deadline is not None and work.deadline < now
-
-
-def admit(queued: Iterable[Work], running: Sequence[Work], nodes: Sequence[Node], *, now: float) -> dict[str, Verdict]:
-    """Return what to do about each queued job, oldest first.
-
-    A job waits behind an older one that only lacks free room, so that small jobs cannot starve a large one;
-    it does not wait behind one that backs off, or that this cluster can never hold.
-    """
-    verdicts: dict[str, Verdict] = {}
-    taken = [work.spec for work in running]
-    is_full = False
-    for work in queued:
-        if _is_overdue(work, now=now):
-            verdicts[work.job_id] = Verdict(action=Action.FAIL, reason=RULES[work.state].on_deadline)
-        elif problems := conflicts(work.spec, nodes):
-            verdicts[work.job_id] = Verdict(action=Action.WAIT, reason=problems[0].message)
-        elif work.not_before > now:
-            continue
-        elif is_full or not has_room(work.spec, taken, nodes):
-            is_full = True
-            verdicts[work.job_id] = Verdict(action=Action.WAIT, reason="waits for room on the cluster")
-        else:
-            taken.append(work.spec)
-            verdicts[work.job_id] = Verdict(action=Action.BEGIN)
-    return verdicts

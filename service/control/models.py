@@ -6,6 +6,7 @@ from sqlalchemy import JSON, BigInteger, Dialect, ForeignKey, Index, Integer, Me
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
+from service.job.priority import Priority
 from service.job.states import JobState
 
 #: Constraints need names that every database agrees on, or a later migration cannot drop them.
@@ -67,6 +68,11 @@ class JobRow(Base):
     first_budget: Mapped[Json | None]  # that it was submitted with; None: it was never extended
     first_workers: Mapped[int | None]  # the number that it was submitted with; None: it still has them
     first_labels: Mapped[Json | None]  # that it was submitted with; None: they were never edited
+    first_priority: Mapped[str | None]  # that it was submitted with; None: it still has it
+    priority: Mapped[str] = mapped_column(default=Priority.NORMAL.value)
+    queued_at: Mapped[float] = mapped_column(default=0.0)  # moved on by the time that it did not wait
+    waited_s: Mapped[float] = mapped_column(default=0.0)  # until it last left the queue
+    preempted_by: Mapped[str | None]  # the job that the queue paused it for
     notes: Mapped[str] = mapped_column(default="")
     archived: Mapped[bool] = mapped_column(default=False)  # left out of lists
     version: Mapped[int] = mapped_column(default=0)
@@ -102,6 +108,10 @@ class AttemptRow(Base):
     outcome: Mapped[str | None]
     reason: Mapped[str] = mapped_column(default="")
     log_kept: Mapped[bool] = mapped_column(default=False)  # Ray is not asked for it any more
+    cpus: Mapped[float | None]  # what it takes; None: begun under a release that did not keep it
+    gpus: Mapped[float | None]
+    workers: Mapped[int | None]
+    trials: Mapped[int | None]  # at a time
 
 
 class StreamRow(Base):
@@ -302,6 +312,32 @@ class ApiKeyRow(Base):
     expires_at: Mapped[float | None]
     revoked_at: Mapped[float | None]
     last_used_at: Mapped[float | None]
+
+
+class QuotaRow(Base):
+    """The quota of an owner or a project, `*`: of everyone without one."""
+
+    __tablename__ = "quotas"
+
+    kind: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    workers: Mapped[int | None]
+    gpus: Mapped[float | None]
+    running: Mapped[int | None]
+    weight: Mapped[float]
+    set_by: Mapped[str]
+    set_at: Mapped[float]
+
+
+class UsageRow(Base):
+    """The CPU and GPU seconds of a project's ended attempts, as of `at`: older ones count less and less."""
+
+    __tablename__ = "project_usage"
+
+    project: Mapped[str] = mapped_column(primary_key=True)
+    cpu_s: Mapped[float]
+    gpu_s: Mapped[float]
+    at: Mapped[float]
 
 
 class SignInCodeRow(Base):

@@ -13,6 +13,7 @@ from service.control.columns import Sample
 from service.control.models import EventRow, JobRow, ProbeRow, StageRow, TrialRow
 from service.errors import NotFound
 from service.job.advice import advice
+from service.job.priority import Priority
 from service.job.spec import JobSpec
 from service.job.states import TERMINAL, verbs_in
 from service.wire.records import Bill, Line, RunEnd, ScheduleEntry
@@ -88,6 +89,8 @@ def job_view(job: JobRow, spec: JobSpec | None = None) -> JobView:
         labels=spec.labels,
         notes=job.notes,
         archived=job.archived,
+        priority=Priority(job.priority),
+        queue=None,
         advice=advice(spec),
         spec=spec,
     )
@@ -108,6 +111,7 @@ def job_summary(job: JobRow, losses: Iterable[float | None]) -> JobSummary:
         best_validation_loss=min((loss for loss in losses if loss is not None), default=None),
         labels=job.spec["labels"],
         archived=job.archived,
+        priority=Priority(job.priority),
     )
 
 

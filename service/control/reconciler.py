@@ -7,27 +7,32 @@ import time
 from collections.abc import Callable, Sequence
 
 from service.control import permissions
-from service.control.capacity import Node, conflicts
+from service.control.capacity import Node, Shape, conflicts
 from service.control.clusters import Cluster, RayApi, cluster_of
 from service.control.code import code_of
-from service.control.judgement import Action, Verdict, admit, judge, judge_alone
+from service.control.judgement import Action, Verdict, judge, judge_alone
 from service.control.logs import Logs
 from service.control.orphans import Orphans
+from service.control.outlook import Outlook
+from service.control.queue import Place, Plan, Rules, Start, Waiting, plan
 from service.control.storage import Storage
 from service.control.store import Store
+from service.control.waiting import Backlog
 from service.control.webhooks import Webhooks
 from service.control.work import Work
 from service.errors import IllegalTransition, NotFound, Unavailable
 from service.job.problems import Problem
 from service.job.spec import JobSpec
-from service.job.states import ACTIVE, JobState
+from service.job.states import ACTIVE, RULES, JobState
 from service.settings import Settings
 from service.wire.code import CodeRefused, of_zip
+from service.wire.queue import WaitKind, summary
 from trainers import overload
 
 _log = logging.getLogger(__name__)
 _NUM_LOG_LINES = 5
 _JOIN_S = 60.0
+_NUM_EXPLAINED = 20  # reasons that a round writes: of ten thousand jobs that wait, the first are told first
 _LOOK_S = 10.0  # between two looks at a cluster without work
 
 
@@ -59,7 +64,14 @@ class Reconciler:
         self._told_at: dict[str, float] = {}  # when Ray was first asked to end a driver, by submission
         self._clock = clock
         self._up_since = self._busy_at = clock()
-        self._nodes = self._cluster.declared()
+        of_settings = settings.cluster_nodes
+        self._largest = tuple(Node(cpus=each.cpus, gpus=each.gpus) for each in of_settings for _ in range(each.count))
+        self._nodes = self._largest or self._cluster.declared()
+        self._rules = Rules(
+            aging_s=settings.queue_aging_s, backfill_s=settings.queue_backfill_s, min_run_s=settings.queue_min_run_s
+        )
+        #: The queue as it was last decided.
+        self.outlook = Outlook()
         self._look_at = self._up_since
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -113,36 +125,59 @@ class Reconciler:
 
     def conflicts(self, spec: JobSpec) -> list[Problem]:
         """Return why the cluster can never place the job; nothing while the cluster is unknown."""
-        return [] if self._nodes is None else conflicts(spec, self._nodes)
+        return [] if self._nodes is None else conflicts(Shape.of(spec), self._nodes)
 
     def tick(self, now: float) -> None:
         """Do one round: look at every job that is not over, once."""
-        jobs = self._store.work()
-        if not jobs:
-            if self._cluster.is_spent(now - self._busy_at):
-                self._let_go()
-            # A cluster that nobody declared is asked what it holds: the first job, too, is refused if it never fits.
-            if self._cluster.declared() is None and now >= self._look_at:
-                self._look_at = now + _LOOK_S
-                self._nodes = self._cluster.connect().nodes()
+        jobs, backlog = self._store.work(), self._store.backlog()
+        if not jobs and not backlog.waiting:
+            self._rest_idle(backlog, now=now)
             return
         self._busy_at = now
         try:
             ray = self._cluster.connect()
-            self._nodes = ray.nodes()
+            self._nodes = self._largest or ray.nodes()
         except Unavailable as error:
-            self._without_ray(jobs, str(error), now=now)
+            self._without_ray(jobs, backlog, str(error), now=now)
             return
         self._watch(ray, [work for work in jobs if work.state in ACTIVE], now=now)
-        self._admit(ray, jobs, self._nodes, now=now)
+        for work in jobs:
+            if work.state not in ACTIVE and (verdict := judge_alone(work, now=now, leases_count=False)).reason:
+                self._fail(work, verdict.reason)
+        self._admit(ray, self._in_time(backlog.waiting, now=now), backlog, self._nodes, now=now)
 
-    def _without_ray(self, jobs: Sequence[Work], reason: str, *, now: float) -> None:
+    def _rest_idle(self, backlog: Backlog, *, now: float) -> None:
+        self.outlook = Outlook(backlog=backlog, nodes=tuple(self._nodes or ()), at=now)
+        if self._cluster.is_spent(now - self._busy_at):
+            self._let_go()
+        # A cluster that nobody declared is asked what it holds: the first job, too, is refused if it never fits.
+        if not self._largest and self._cluster.declared() is None and now >= self._look_at:
+            self._look_at = now + _LOOK_S
+            self._nodes = self._cluster.connect().nodes()
+
+    def _without_ray(self, jobs: Sequence[Work], backlog: Backlog, reason: str, *, now: float) -> None:
         for work in jobs:
             verdict = judge_alone(work, now=now, leases_count=self._leases_count(now))
             if verdict.action is Action.WAIT:
                 self._explain(work, reason)
             else:
                 self._end(work, verdict)
+        waiting = sorted(self._in_time(backlog.waiting, now=now), key=lambda job: job.job_id)
+        places = tuple(
+            Place(number, job, WaitKind.NO_CLUSTER, job.shape.one, detail=reason)
+            for number, job in enumerate(waiting, start=1)
+        )
+        self._note(Plan(places=places), backlog, self._nodes or (), now=now)
+
+    def _in_time(self, waiting: Sequence[Waiting], *, now: float) -> list[Waiting]:
+        """Fail the jobs that have waited for too long, and return the others."""
+        in_time = []
+        for job in waiting:
+            if job.deadline is not None and job.deadline < now:
+                self._fail(job, RULES[JobState.QUEUED].on_deadline)
+            else:
+                in_time.append(job)
+        return in_time
 
     def _leases_count(self, now: float) -> bool:
         """Return whether the API and the database have been up for one full lease."""
@@ -174,8 +209,8 @@ class Reconciler:
 
     def _act(self, ray: RayApi, work: Work, verdict: Verdict, *, now: float) -> None:
         assert work.submission_id is not None
-        if verdict.action is Action.SUBMIT and (forbidden := self._forbidden(work)) is not None:
-            self._end(work, Verdict(action=Action.LOSE, reason=forbidden))  # and is not begun again
+        if verdict.action is Action.SUBMIT and (forbidden := self._forbidden(work.spec)) is not None:
+            self._lose(work, forbidden)  # and is not begun again
         elif verdict.action is Action.SUBMIT:
             self._submit(ray, work)
         elif verdict.action is Action.STOP:
@@ -184,7 +219,7 @@ class Reconciler:
             self._explain(work, verdict.reason)
         elif verdict.action is Action.LOSE:
             tail = self.logs.tail(work.job_id, work.attempt, num_lines=_NUM_LOG_LINES)
-            self._end(work, Verdict(action=Action.LOSE, reason=f"{verdict.reason}\n{tail}" if tail else verdict.reason))
+            self._lose(work, f"{verdict.reason}\n{tail}" if tail else verdict.reason)
         elif work.state in (JobState.STARTING, JobState.RUNNING):
             self._explain(work, "")  # what was in the way is over
 
@@ -193,7 +228,7 @@ class Reconciler:
         try:
             package = self._packaged(ray, work)
         except (NotFound, CodeRefused) as error:
-            self._end(work, Verdict(action=Action.LOSE, reason=f"the job's code cannot be had: {error}"))
+            self._lose(work, f"the job's code cannot be had: {error}")
             return
         environment = {
             "WIRETUNE_API_URL": self._settings.api_url or self._api_url,
@@ -224,44 +259,72 @@ class Reconciler:
             ray.upload(name, package.content)
         return name
 
-    def _forbidden(self, work: Work) -> str | None:
+    def _forbidden(self, spec: JobSpec) -> str | None:
         """Return why the job may not run here: it was stored while the service allowed more than it does now."""
-        found = permissions.conflicts(work.spec, user_code=self._settings.user_code)
+        found = permissions.conflicts(spec, user_code=self._settings.user_code)
         return "; ".join(each.message for each in found) or None
 
     def _end(self, work: Work, verdict: Verdict) -> None:
         if verdict.action is Action.FAIL:
-            self._store.fail_waiting(work.job_id, reason=verdict.reason)
+            self._fail(work, verdict.reason)
         else:
-            self._store.lose_attempt(work.job_id, work.attempt, reason=verdict.reason)
-        _log.warning("job %s, attempt %d: %s", work.job_id, work.attempt, verdict.reason)
+            self._lose(work, verdict.reason)
 
-    def _admit(self, ray: RayApi, jobs: Sequence[Work], nodes: Sequence[Node], *, now: float) -> None:
-        queued = [work for work in jobs if work.state not in ACTIVE]
-        running = [work for work in jobs if work.state in ACTIVE]
-        verdicts = admit(queued, running, nodes, now=now)
-        for work in queued:
-            if (verdict := verdicts.get(work.job_id)) is None:
-                continue
+    def _lose(self, work: Work, reason: str) -> None:
+        self._store.lose_attempt(work.job_id, work.attempt, reason=reason)
+        _log.warning("job %s, attempt %d: %s", work.job_id, work.attempt, reason)
+
+    def _fail(self, job: Work | Waiting, reason: str) -> None:
+        self._store.fail_waiting(job.job_id, reason=reason)
+        _log.warning("job %s: %s", job.job_id, reason)
+
+    def _admit(
+        self, ray: RayApi, waiting: Sequence[Waiting], backlog: Backlog, nodes: Sequence[Node], *, now: float
+    ) -> None:
+        """Do what the queue decides: start jobs, pause others for them, and say why the rest waits."""
+        decided = plan(
+            waiting, backlog.running, nodes, quotas=backlog.quotas, recent=backlog.recent, rules=self._rules, now=now
+        )
+        self._note(decided, backlog, nodes, now=now)
+        for start in decided.start:
             try:
-                self._settle(ray, work, verdict)
+                self._start(ray, start, nodes)
             except Unavailable as error:
-                self._explain(work, str(error))
-            except IllegalTransition as error:  # cancelled by its user in the meantime
+                self._store.explain(start.job.job_id, state=JobState.QUEUED, reason=str(error))
+            except (IllegalTransition, NotFound) as error:  # cancelled by its user in the meantime, or room was taken
                 _log.info("%s", error)
+        for job_id, by in decided.pause:
+            self._store.preempt(job_id, by=by.job_id)
 
-    def _settle(self, ray: RayApi, work: Work, verdict: Verdict) -> None:
-        if verdict.action is Action.BEGIN and (forbidden := self._forbidden(work)) is not None:
-            self._end(work, Verdict(action=Action.FAIL, reason=forbidden))
-        elif verdict.action is Action.BEGIN:
-            if work.attempt:  # the last one may have been lost to the storage, and the next one would be
-                self._storage.require_writable()
-            begun = self._store.begin_attempt(work.job_id)
-            try:
-                self._submit(ray, begun)
-            except Unavailable as error:  # the next round submits it again
-                self._explain(begun, str(error))
-        elif verdict.action is Action.FAIL:
-            self._end(work, verdict)
-        else:
-            self._explain(work, verdict.reason)
+    def _start(self, ray: RayApi, start: Start, nodes: Sequence[Node]) -> None:
+        job = start.job
+        if (forbidden := self._forbidden(self._store.job(job.job_id).spec)) is not None:
+            self._fail(job, forbidden)
+            return
+        if job.attempt:  # the last one may have been lost to the storage, and the next one would be
+            self._storage.require_writable()
+        begun = self._store.begin_attempt(job.job_id, start, nodes)
+        try:
+            self._submit(ray, begun)
+        except Unavailable as error:  # the next round submits it again
+            self._explain(begun, str(error))
+
+    def _note(self, decided: Plan, backlog: Backlog, nodes: Sequence[Node], *, now: float) -> None:
+        """Keep the plan for whoever asks, and write the reasons that have changed into the jobs, some in each round."""
+        self.outlook = Outlook(decided, backlog, tuple(nodes), at=now)
+        changed = 0
+        for place in decided.places:
+            if place.kind in (WaitKind.STARTS, WaitKind.BACK_OFF):  # what is there says why
+                continue
+            reason = summary(
+                place.kind,
+                quota=place.quota,
+                limit=place.limit,
+                detail=place.detail,
+                is_preempted=place.job.preempted_by is not None,
+            )
+            if place.job.reason != reason:
+                self._store.explain(place.job.job_id, state=JobState.QUEUED, reason=reason)
+                changed += 1
+                if changed == _NUM_EXPLAINED:
+                    return

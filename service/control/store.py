@@ -3,7 +3,7 @@
 import hmac
 import math
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from typing import IO, TypeVar
@@ -28,8 +28,10 @@ from service.control import (
     snapshots,
     transfer,
     verbs,
+    waiting,
 )
 from service.control.access import LOCAL, Owned, Principal, visible_project
+from service.control.capacity import Node, Shape
 from service.control.code import CodeShelf
 from service.control.events import KEPT_EVENTS, Bell
 from service.control.ingest import Ingest
@@ -38,14 +40,17 @@ from service.control.listing import EVERY_JOB, JobFilter
 from service.control.messages import Message
 from service.control.models import AttemptRow, JobRow, RemovalRow
 from service.control.queries import Point
+from service.control.queue import Start
+from service.control.quotas import QuotaBook
 from service.control.storage import Storage
 from service.control.verbs import Versions
+from service.control.waiting import Backlog, WaitingList
 from service.control.work import Attempt, Work, attempt_of, work_of
 from service.control.writer import Writer
 from service.errors import CheckpointGone, InvalidJob, NotFound, Unauthorized, Unavailable
 from service.job.problems import Problem
 from service.job.spec import JobSpec
-from service.job.states import TERMINAL, JobState, Verb
+from service.job.states import ACTIVE, JobState, Verb
 from service.settings import Settings
 from service.wire.access import NewKey, Role
 from service.wire.records import Acknowledgement, AttemptBrief, Batch
@@ -84,6 +89,8 @@ class Store:
         self._writer = Writer(sessionmaker(engine, expire_on_commit=False), clock=clock)
         self._unread_at = -math.inf
         self.keyring = KeyRing(self._reading, self._writer, clock=clock)
+        self.quotas = QuotaBook(self._reading, self._writer, clock=clock)
+        self._waiting = WaitingList(self._reading)
         storage = Storage(settings.resolved_storage_url)
         self.code = CodeShelf(
             self._reading, self._writer, storage=storage, clock=clock, max_packages=settings.code_packages
@@ -463,7 +470,7 @@ class Store:
         settings = self.settings
         with self._reading() as session:
             job = queries.require(session, job_id)
-            attempts.require_owner(session, job, number)
+            attempt = attempts.require_owner(session, job, number)
             return AttemptBrief(
                 job_id=job_id,
                 number=number,
@@ -474,6 +481,7 @@ class Store:
                 max_silence_s=settings.max_silence_s,
                 control=attempts.control(job),
                 trials=attempts.resume_points(session, job_id),
+                trials_at_once=attempt.trials,
             )
 
     def ingest(self, job_id: str, number: int, batch: Batch) -> Acknowledgement:
@@ -507,17 +515,27 @@ class Store:
     # Attempts, from the reconciler's side
 
     def work(self) -> tuple[Work, ...]:
-        """Return every job that the reconciler owns, oldest first: neither over nor, within its deadline, paused."""
-        open_states = [state.value for state in JobState if state not in TERMINAL]
-        is_paused = (JobRow.state == JobState.PAUSED.value) & (JobRow.deadline >= self._clock())
+        """Return every job that the reconciler owns besides the queue, oldest first: active, or paused for too long."""
+        active = [state.value for state in JobState if state in ACTIVE]
+        is_overdue = (JobRow.state == JobState.PAUSED.value) & (JobRow.deadline < self._clock())
         query = (
             select(JobRow, AttemptRow)
             .outerjoin(AttemptRow, (AttemptRow.job_id == JobRow.id) & (AttemptRow.number == JobRow.attempt))
-            .where(JobRow.state.in_(open_states), ~is_paused)
+            .where(JobRow.state.in_(active) | is_overdue)
             .order_by(JobRow.id)
         )
         with self._reading() as session:
             return tuple(work_of(job, attempt) for job, attempt in session.execute(query))
+
+    def backlog(self) -> Backlog:
+        """Return what the queue is decided from."""
+        return self._waiting.backlog(now=self._clock())
+
+    def is_busy(self) -> bool:
+        """Return whether a job waits or runs."""
+        states = [state.value for state in (JobState.QUEUED, *ACTIVE)]
+        with self._reading() as session:
+            return session.scalar(select(JobRow.id).where(JobRow.state.in_(states)).limit(1)) is not None
 
     def attempt(self, job_id: str, number: int | None = None) -> Attempt:
         """Return an attempt of the job, by default the last; raises NotFound."""
@@ -543,14 +561,28 @@ class Store:
 
         self._on_job(job_id, note)
 
-    def begin_attempt(self, job_id: str) -> Work:
-        """Start the queued job's next attempt; raises IllegalTransition when it is not queued any more."""
+    def begin_attempt(self, job_id: str, start: Start | None = None, nodes: Sequence[Node] = ()) -> Work:
+        """Start the queued job's next attempt, as the queue decided; None: in any case, one training run at a time.
+
+        Raises IllegalTransition when it is not queued any more, or another replica has taken the room since.
+        """
 
         def begin(session: Session, job: JobRow) -> Work:
-            attempt = attempts.begin(session, job, now=self._clock(), lease_s=self.settings.lease_s)
-            return work_of(job, attempt)
+            size, trials = (Shape.of_json(job.spec).one, 1) if start is None else (start.size, start.trials)
+            if start is not None:
+                waiting.require_room(session, start, nodes)
+            now, lease_s = self._clock(), self.settings.lease_s
+            return work_of(job, attempts.begin(session, job, size, trials=trials, now=now, lease_s=lease_s))
 
         return self._on_job(job_id, begin)
+
+    def preempt(self, job_id: str, *, by: str) -> None:
+        """Have a running job paused for the job `by`; it is queued again by itself. Nothing if either has moved on."""
+
+        def preempt(session: Session, job: JobRow) -> None:
+            attempts.preempt(job, queries.require(session, by), now=self._clock())
+
+        self._on_job(job_id, preempt)
 
     def lose_attempt(self, job_id: str, number: int, *, reason: str) -> JobView:
         """End attempt `number` for `reason`: the job queues again, fails, or becomes cancelled.

@@ -47,8 +47,16 @@ def _allowed(job: JobRow) -> str:
 
 
 def pause(_: Session, job: JobRow, *, now: float) -> None:
-    """Hold a queued job back; have the driver of a live one checkpoint and give its resources back."""
+    """Hold a queued job back; have the driver of a live one checkpoint and give its resources back.
+
+    A job that the queue is pausing stays paused, too: a person's pause ends when a person resumes it.
+    """
+    if job.job_state is JobState.PAUSING and job.preempted_by is not None:
+        job.preempted_by = None
+        jobs.explain(job, "paused by the user")
+        return
     require(job, Verb.PAUSE)
+    job.preempted_by = None
     to = JobState.PAUSED if job.job_state is JobState.QUEUED else JobState.PAUSING
     jobs.transition(job, to, now=now, reason="paused by the user")
 
@@ -85,7 +93,7 @@ def retry(session: Session, job: JobRow, *, workers: int | None, now: float) -> 
         message = "every trial diverged, and is over: clone the job with what its reason advises"
         raise InvalidJob([Problem(pointer="", message=message)])
     code.use(session, JobSpec.model_validate(job.spec), project=job.project, now=now)
-    job.stops = False
+    job.stops, job.waited_s = False, 0.0
     _queue(job, workers=workers, now=now, reason="tried again by the user")
 
 
@@ -101,7 +109,7 @@ def extend(session: Session, job: JobRow, *, caps: Budget, workers: int | None, 
     code.use(session, spec, project=job.project, now=now)
     job.first_budget = job.first_budget or job.spec["budget"]
     job.spec = {**job.spec, "budget": larger.model_dump(mode="json")}
-    job.stops = False
+    job.stops, job.waited_s = False, 0.0
     trials = [trial for trial in queries.trials(session, job.id) if trial.outcome != "diverged"]
     begins = "; ".join(_begin(trial) for trial in trials)
     for trial in trials:
@@ -120,7 +128,7 @@ def checkpoints(session: Session, job: JobRow) -> list[str]:
 
 
 def _queue(job: JobRow, *, workers: int | None, now: float, reason: str) -> None:
-    job.attempts_before, job.not_before = job.attempt, 0.0
+    job.attempts_before, job.not_before, job.preempted_by = job.attempt, 0.0, None
     before = job.spec["workers"]["count"]
     if workers not in (None, before):
         _change_workers(job, workers)

@@ -15,6 +15,7 @@ from pydantic import (
 )
 
 from search.config import BoConfig, Budget, ControllerConfig
+from service.job.priority import Priority
 from trainers.methods.activations.keep.spec import KeepConfig
 from trainers.methods.activations.spec import ActivationsConfig
 from trainers.methods.blocks.all.spec import AllBlocksConfig
@@ -288,6 +289,9 @@ class JobParts(Config):
     clip: float | None = Field(None, gt=0, allow_inf_nan=False, description="global norm, after aggregation")
     precision: Literal["float32", "bf16"] = "float32"
     labels: dict[Slug, Name] = Field(default_factory=dict, max_length=MAX_LABELS)
+    priority: Priority = Field(
+        Priority.NORMAL, description="which jobs start before which; who may use which: docs/queue.md"
+    )
     webhook: Webhook | None = None
 
     def trial(self, arm: Arm, seed: int) -> TrialSpec:

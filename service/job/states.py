@@ -47,7 +47,7 @@ RULES: dict[JobState, StateRule] = {
         owner="driver (lease)",
     ),
     _S.PAUSING: StateRule(
-        next=frozenset({_S.PAUSED, _S.SUCCEEDED, _S.FAILED, _S.CANCELLING}),
+        next=frozenset({_S.PAUSED, _S.QUEUED, _S.SUCCEEDED, _S.FAILED, _S.CANCELLING}),  # queued: it was preempted
         owner="reconciler",
         deadline_s=300,
         on_deadline="the driver did not pause by itself; its Ray Job is stopped",

@@ -323,3 +323,4 @@ class AttemptBrief(Record):
     max_silence_s: float
     control: Control
     trials: tuple[ResumePoint, ...] = ()
+    trials_at_once: int | None = Field(None, description="that the queue has given room; null: as the driver finds")

@@ -11,9 +11,11 @@ from search.curves.calibration import Calibration
 from search.types import Posterior, Refusal, Tax
 from service.job.changes import Change
 from service.job.parts import LOSS, MAX_LABELS, Direction, Name, Notes, Slug
+from service.job.priority import Priority
 from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.job.states import JobState, Verb
+from service.wire.queue import QueuePlace
 from service.wire.records import Bill, Line, ProbeResult, RunEnd, ScheduleEntry, StageOutcome
 
 
@@ -93,6 +95,10 @@ class JobView(View):
     labels: dict[str, str]
     notes: str = Field("", description="its users' own words on it")
     archived: bool = Field(False, description="lists leave it out unless they are asked")
+    priority: Priority = Priority.NORMAL
+    queue: QueuePlace | None = Field(
+        None, description="its place while it is queued; `version` does not count it. Null in snapshots"
+    )
     advice: tuple[str, ...] = Field((), description="sentences on what of the job is legal, but unwise")
     spec: JobSpec
 
@@ -112,6 +118,8 @@ class JobSummary(View):
     best_validation_loss: float | None = Field(description="the lowest that any of its trials reported")
     labels: dict[str, str]
     archived: bool = False
+    priority: Priority = Priority.NORMAL
+    queue: QueuePlace | None = Field(None, description="its place while it is queued")
 
 
 class JobPage(View):
@@ -153,6 +161,7 @@ class JobEdit(View):
     )
     notes: Notes | None = Field(None, description="null: none")
     archived: bool | None = Field(None, description="only of a job that is over; null: false")
+    priority: Priority | None = Field(None, description="only of a job that is not over; null: normal")
 
 
 class Series(View):

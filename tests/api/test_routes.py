@@ -52,7 +52,15 @@ def test_everything_but_health_and_page_is_closed_without_a_key(anonymous: TestC
     closed = [call for call in calls(app.routes) if call[1] not in OPEN_PATHS and call != SIGN_IN]
     assert len(closed) >= 17
 
-    names = {"job": "job-1", "key": "key-1", "code": f"sha256:{0:064x}", "number": 1, "name": "loss", "path": "x"}
+    names = {
+        "job": "job-1",
+        "key": "key-1",
+        "code": f"sha256:{0:064x}",
+        "kind": "owner",
+        "number": 1,
+        "name": "loss",
+        "path": "x",
+    }
     answers = {(method, path): anonymous.request(method, path.format(**names)) for method, path in closed}
 
     for answer in answers.values():

@@ -31,10 +31,9 @@ def test_a_job_that_was_being_cancelled_is_cancelled_however_its_driver_ends(sto
 def test_a_failed_attempt_queues_the_job_until_none_is_left(store, driver, begin, clock):
     driver.send(AttemptFinished(outcome="failed", reason="out of memory"))
 
-    (work,) = store.work()
-    assert work.state is JobState.QUEUED
-    assert work.not_before <= clock.now
-    assert "out of memory" in work.reason
+    (job,) = store.backlog().waiting
+    assert job.not_before <= clock.now
+    assert "out of memory" in job.reason
 
     begin(driver.job_id).send(AttemptFinished(outcome="failed", reason="again"))
 
@@ -78,8 +77,8 @@ def test_attempts_that_each_get_further_are_tried_again_at_once_and_without_end(
         driver.start()
         get_to(driver, reached)
         store.lose_attempt(job_id, driver.number, reason="killed")
-        (work,) = store.work()
-        assert work.state is JobState.QUEUED and work.not_before <= clock.now
+        (job,) = store.backlog().waiting
+        assert job.not_before <= clock.now
 
 
 @WAYS

@@ -90,7 +90,7 @@ def test_a_job_has_a_new_version_with_every_state_and_every_new_reason(store, jo
 @pytest.mark.parametrize("state", STATES)
 def test_the_deadline_of_a_state_is_that_of_the_table(store, job_in, clock, state):
     job_id = job_in(state)
-    work = {work.job_id: work for work in store.work()}
+    work = {work.job_id: work for work in (*store.work(), *store.backlog().waiting)}
 
     deadline_s = RULES[state].deadline_s
     if state in TERMINAL or state is JobState.PAUSED:  # its user's, until the deadline

@@ -97,7 +97,7 @@ def test_users_who_insist_while_the_server_is_restarted_get_every_job_once(store
     ids = [future.result(60) for future in acknowledged]
 
     assert ids[:100] == ids[100:200] == ids[200:]
-    assert {work.job_id for work in store.work()} == set(ids)
+    assert {job.job_id for job in store.backlog().waiting} == set(ids)
 
 
 def test_the_store_knows_when_the_database_failed_last_and_no_users_mistake_counts(store, spec, clock):

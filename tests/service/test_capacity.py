@@ -2,7 +2,8 @@
 
 import pytest
 
-from service.control.capacity import Node, conflicts, demand, has_room
+from service.control.capacity import Node, Shape, conflicts
+from service.control.queue import sized
 from service.job.parts import Lanes
 from service.job.spec import JobSpec
 
@@ -13,6 +14,10 @@ GPU_PAIR = [Node(cpus=8, gpus=2), Node(cpus=8)]
 def spec(*, arms=1, **workers):
     body = {"workload": {"kind": "digits-mlp"}, "budget": {"steps": 1}, "workers": workers}
     return JobSpec.model_validate(body | {"arms": [{"name": f"arm{number}"} for number in range(arms)]})
+
+
+def size_of(shape, nodes):
+    return sized(shape, nodes, {}, owner="anna", project="red")[0]
 
 
 @pytest.mark.parametrize(
@@ -28,7 +33,7 @@ def spec(*, arms=1, **workers):
     ],
 )
 def test_a_misfit_names_the_field_the_value_and_what_is_allowed(workers, nodes, pointer, value, allowed):
-    (problem,) = conflicts(spec(**workers), nodes)
+    (problem,) = conflicts(Shape.of(spec(**workers)), nodes)
 
     assert (problem.pointer, problem.value) == (pointer, value)
     assert f"allowed: {allowed}" in problem.message
@@ -45,25 +50,33 @@ def test_a_misfit_names_the_field_the_value_and_what_is_allowed(workers, nodes, 
     ],
 )
 def test_what_can_be_placed_is_no_misfit(workers, nodes):
-    assert conflicts(spec(**workers), nodes) == []
+    assert conflicts(Shape.of(spec(**workers)), nodes) == []
 
 
 def test_a_job_needs_room_for_all_its_lanes():
-    two_lanes = spec(count=2).model_copy(update={"lanes": Lanes(count=2)})
+    two_lanes = Shape.of(spec(count=2).model_copy(update={"lanes": Lanes(count=2)}))
 
     (problem,) = conflicts(two_lanes, [Node(cpus=3)])
     assert "4 workers in 2 lanes" in problem.message
     assert conflicts(two_lanes, [Node(cpus=4)]) == []
-    assert demand(two_lanes, [Node(cpus=4)]).cpus == 4
+    assert size_of(two_lanes, [Node(cpus=4)]).cpus == 4
 
 
 def test_trials_count_together_only_where_all_run_side_by_side():
-    assert demand(spec(count=2, arms=2), [Node(cpus=4)]).cpus == 4
-    assert demand(spec(count=2, arms=2), [Node(cpus=3)]).cpus == 2
+    two_arms = Shape.of(spec(count=2, arms=2))
+
+    assert size_of(two_arms, [Node(cpus=4)]).cpus == 4
+    assert size_of(two_arms, [Node(cpus=3)]).cpus == 2
 
 
-def test_a_job_has_room_beside_others_up_to_the_last_core():
-    nodes = [Node(cpus=4)]
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_a_stored_job_has_the_shape_of_the_job(lanes):
+    job = spec(count=4, per_node=2, gpus=0.5, cpus=0.5, arms=3).model_copy(update={"lanes": Lanes(count=lanes)})
 
-    assert has_room(spec(count=2), [spec(count=2)], nodes)
-    assert not has_room(spec(count=2), [spec(count=2), spec(count=1)], nodes)
+    assert Shape.of_json(job.model_dump(mode="json")) == Shape.of(job)
+
+
+def test_a_job_of_an_earlier_release_has_the_shape_of_the_defaults():
+    body = {"workload": {"kind": "digits-mlp"}, "budget": {"steps": 1}}
+
+    assert Shape.of_json(body) == Shape.of(JobSpec.model_validate(body))

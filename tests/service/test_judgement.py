@@ -2,8 +2,7 @@
 
 import pytest
 
-from service.control.capacity import Node
-from service.control.judgement import Action, admit, judge, judge_alone
+from service.control.judgement import Action, judge, judge_alone
 from service.control.ray_jobs import RayStatus
 from service.control.work import Work
 from service.job.spec import JobSpec
@@ -116,41 +115,9 @@ def test_an_overloaded_machine_is_the_cause_of_what_is_late(late):
         (work(S.CANCELLING, lease_expires=NOW - 1, deadline=NOW + 1), Action.WAIT),
         (work(S.CANCELLING, lease_expires=NOW - 1, deadline=NOW - 1), Action.LOSE),
         (work(S.STARTING, lease_expires=NOW + 1, deadline=NOW - 1), Action.WAIT),
-        (work(S.QUEUED, deadline=NOW + 1), Action.WAIT),
-        (work(S.QUEUED, deadline=NOW - 1), Action.FAIL),
+        (work(S.PAUSED, deadline=NOW + 1), Action.WAIT),
+        (work(S.PAUSED, deadline=NOW - 1), Action.FAIL),
     ],
 )
 def test_without_ray_only_silence_and_deadlines_decide(job, expected):
     assert judge_alone(job, now=NOW, leases_count=True).action is expected
-
-
-def test_jobs_begin_oldest_first_while_there_is_room():
-    queued = [work(S.QUEUED, job_id=name) for name in ("old", "middle", "young")]
-
-    verdicts = admit(queued, [], [Node(cpus=2)], now=NOW)
-
-    assert [verdicts[name].action for name in ("old", "middle", "young")] == [Action.BEGIN, Action.BEGIN, Action.WAIT]
-
-
-def test_a_small_job_does_not_overtake_a_large_one_that_waits():
-    queued = [work(S.QUEUED, job_id="large", count=2), work(S.QUEUED, job_id="small")]
-
-    verdicts = admit(queued, [work(S.RUNNING)], [Node(cpus=2)], now=NOW)
-
-    assert {verdict.action for verdict in verdicts.values()} == {Action.WAIT}
-
-
-@pytest.mark.parametrize("stuck", [{"count": 9}, {"not_before": NOW + 1}])
-def test_a_job_that_cannot_begin_now_holds_up_nobody(stuck):
-    queued = [work(S.QUEUED, job_id="stuck", **stuck), work(S.QUEUED, job_id="ready")]
-
-    verdicts = admit(queued, [], [Node(cpus=2)], now=NOW)
-
-    assert verdicts["ready"].action is Action.BEGIN
-    assert "stuck" not in verdicts or verdicts["stuck"].action is Action.WAIT
-
-
-def test_a_job_that_waited_too_long_fails_with_advice():
-    verdict = admit([work(S.QUEUED, deadline=NOW - 1)], [], [Node(cpus=2)], now=NOW)["job-1"]
-
-    assert (verdict.action, verdict.reason) == (Action.FAIL, RULES[S.QUEUED].on_deadline)

@@ -12,14 +12,22 @@ from api.http import bodies
 from api.http.auth import Caller, StoreOf, require_key
 from api.http.etags import UNCHANGED, IfNoneMatch, SeenVersions, etag_of, unchanged
 from api.http.openapi import CREATING, DELETING, EDITING, EXAMPLE_JOB, READING, body, refusals
+from api.http.routes.queue import OutlookOf
 from service.control import permissions, webhooks
+from service.control.access import Principal, may_use, visible_project
+from service.control.capacity import Shape
 from service.control.listing import JobFilter
-from service.errors import DoesNotFit, InvalidJob
+from service.control.outlook import Outlook
+from service.control.queue import quota_conflicts
+from service.control.store import Store
+from service.errors import DoesNotFit, Forbidden, InvalidJob
 from service.job.advice import advice
+from service.job.priority import Priority
 from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.job.states import JobState
-from service.wire.views import JobEdit, JobOrder, JobPage, JobView, Validated
+from service.wire.queue import QueuePlace
+from service.wire.views import JobEdit, JobOrder, JobPage, JobSummary, JobView, Validated
 
 router = APIRouter(prefix="/v1", tags=["jobs"], dependencies=[Depends(require_key)])
 
@@ -42,7 +50,8 @@ def create_job(
     idempotency_key: IdempotencyKey = None,
 ) -> JobView:
     """Queue a job. The same `Idempotency-Key` with the same job gives the first job again."""
-    check(spec, request)
+    require_priority(spec.priority, store, caller, operation="createJob")
+    check(spec, request, caller.name, caller.project)
     view, _ = store.add_job(spec, idempotency_key=idempotency_key, by=caller)
     response.headers["Location"] = f"/v1/jobs/{view.id}"
     return view
@@ -51,7 +60,8 @@ def create_job(
 @router.post("/jobs:validate", operation_id="validateJob", responses=refusals(*CREATING), openapi_extra=_JOB_BODY)
 def validate_job(spec: JobBody, store: StoreOf, request: Request, caller: Caller) -> Validated:
     """Check a job without queueing it; the answer has every default filled in."""
-    check(spec, request)
+    require_priority(spec.priority, store, caller, operation="validateJob")
+    check(spec, request, caller.name, caller.project)
     store.require_code(spec, by=caller)
     num_trials = len(spec.arms) * len(spec.seeds)
     notes = []
@@ -124,6 +134,7 @@ def job_filter(
 def list_jobs(
     store: StoreOf,
     caller: Caller,
+    outlook: OutlookOf,
     where: Annotated[JobFilter, Depends(job_filter)],
     order_by: Annotated[
         JobOrder, Query(description="`-`: turned around; `finished` has those that are not over as the latest")
@@ -135,7 +146,14 @@ def list_jobs(
     count: Annotated[bool, Query(description="with `total`, the number of jobs on all pages")] = False,
 ) -> JobPage:
     """Return the jobs that the caller sees, newest first unless `order_by` says otherwise."""
-    return store.jobs(where, order=order_by, limit=limit, cursor=cursor, count=count, by=caller)
+    page = store.jobs(where, order=order_by, limit=limit, cursor=cursor, count=count, by=caller)
+    placed = tuple(job.model_copy(update={"queue": _place(job, outlook, caller)}) for job in page.jobs)
+    return page.model_copy(update={"jobs": placed})
+
+
+def _place(job: JobView | JobSummary, outlook: Outlook, caller: Principal) -> QueuePlace | None:
+    is_queued = job.state is JobState.QUEUED
+    return outlook.place(job.id, project=visible_project(caller)) if is_queued else None
 
 
 @router.get(
@@ -144,13 +162,19 @@ def list_jobs(
     response_model=JobView,
     responses=UNCHANGED | refusals(*READING),
 )
-def get_job(job: str, store: StoreOf, response: Response, if_none_match: IfNoneMatch = None) -> JobView | Response:
-    """Return one job. Its `ETag` changes with every change of its state or reason; verbs take it as `If-Match`."""
-    if if_none_match is not None and (short := unchanged(etag_of(store.version(job)), if_none_match)) is not None:
+def get_job(
+    job: str, store: StoreOf, response: Response, caller: Caller, outlook: OutlookOf, if_none_match: IfNoneMatch = None
+) -> JobView | Response:
+    """Return one job. Its `ETag` changes with every change of its state or reason; verbs take it as `If-Match`.
+
+    `queue` of a job that waits changes more often: such a job is sent whole, whatever `If-None-Match` names.
+    """
+    may_be_short = if_none_match is not None and outlook.place(job, project=None) is None
+    if may_be_short and (short := unchanged(etag_of(store.version(job)), if_none_match)) is not None:
         return short
     view = store.job(job)
     response.headers["ETag"] = etag_of(view.version)
-    return view
+    return view.model_copy(update={"queue": _place(view, outlook, caller)})
 
 
 @router.patch(
@@ -171,7 +195,9 @@ def update_job(
     caller: Caller,
     response: Response,
 ) -> JobView:
-    """Edit a job's labels and notes, archive it or bring it back: a JSON merge patch. Nothing else of it changes."""
+    """Edit a job's labels, notes and priority, archive it or bring it back: a JSON merge patch of these alone."""
+    if patch.priority is not None:
+        require_priority(patch.priority, store, caller, operation="updateJob", job=job)
     view = store.edit(job, patch, versions=versions, by=caller)
     response.headers["ETag"] = etag_of(view.version)
     return view
@@ -189,11 +215,21 @@ def require_permission(spec: JobSpec, request: Request) -> None:
         raise InvalidJob(refused)
 
 
-def check(spec: JobSpec, request: Request) -> None:
-    """Raise InvalidJob or DoesNotFit where the service that got the `request` cannot take the job."""
+def require_priority(priority: Priority, store: Store, caller: Principal, *, operation: str, job: str = "") -> None:
+    """Raise Forbidden, and have it written down, where the caller's role does not give such a priority."""
+    if not may_use(caller, priority):
+        store.keyring.note_refusal(operation, job, by=caller)
+        allowed = ", ".join(each for each in Priority if may_use(caller, each))
+        raise Forbidden(f"`priority` is {priority}; allowed to your role here, {caller.role}: {allowed or 'none'}")
+
+
+def check(spec: JobSpec, request: Request, owner: str, project: str) -> None:
+    """Raise InvalidJob or DoesNotFit where the service that got the `request` can never run the job of `owner`."""
     require_permission(spec, request)
-    if refused := webhooks.conflicts(spec, request.app.state.store.settings):
+    store: Store = request.app.state.store
+    if refused := webhooks.conflicts(spec, store.settings):
         raise InvalidJob(refused)
     problems: list[Problem] = request.app.state.conflicts(spec)
+    problems = problems or quota_conflicts(Shape.of(spec), store.quotas.limits(), owner=owner, project=project)
     if problems:
         raise DoesNotFit("; ".join(problem.message for problem in problems), problems)

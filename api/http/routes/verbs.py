@@ -10,7 +10,7 @@ from api.http import bodies
 from api.http.auth import Caller, StoreOf, require_key
 from api.http.etags import SeenVersions
 from api.http.openapi import CHANGING, CLONING, EXTENDING, body, refusals
-from api.http.routes.jobs import IdempotencyKey, check, require_permission
+from api.http.routes.jobs import IdempotencyKey, check, require_permission, require_priority
 from search.config import Budget
 from service.errors import DoesNotFit
 from service.job.changes import differences
@@ -55,7 +55,9 @@ def require_place(
     if workers is None:
         require_permission(spec, request)
     else:
-        check(checked(JobSpec, merged(spec.model_dump(mode="json"), {"workers": {"count": workers}})), request)
+        changed = checked(JobSpec, merged(spec.model_dump(mode="json"), {"workers": {"count": workers}}))
+        owned = store.owner_of(job)
+        check(changed, request, owned.owner, owned.project)
     return workers
 
 
@@ -131,7 +133,8 @@ def clone_job(
     """Queue a new job that is this one with changes, a JSON merge patch; pointers lead into the changed job."""
     source = store.job(job).spec
     spec = checked(JobSpec, merged(source.model_dump(mode="json"), changes))
-    check(spec, request)
+    require_priority(spec.priority, store, caller, operation="cloneJob", job=job)
+    check(spec, request, caller.name, caller.project)
     store.require_code(spec, by=caller)
     made = None if dry_run else store.add_job(spec, idempotency_key=idempotency_key, by=caller)[0]
     if made is None:

@@ -1,0 +1,120 @@
+"""`wiretune queue`, `priority`, `quota`: who waits for what, and what each may take."""
+
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from api.cli.sheet import INDENT, Sheet
+from api.cli.terminal import AsJson, JobId, Key, Url, console, open_client, print_json, say
+from api.cli.verb_commands import IfVersion, ask
+from api.client import Client
+from service.job.priority import Priority
+from service.wire.queue import QuotaKind, QuotaView
+
+app = typer.Typer()
+quota = typer.Typer(no_args_is_help=True, help="List, set and remove quotas of owners and projects; for operators.")
+app.add_typer(quota, name="quota")
+
+QuotaName = Annotated[str, typer.Argument(metavar="NAME", help="an owner or a project; `*`: whoever has no quota")]
+
+
+@app.command()
+def queue(
+    limit: Annotated[int, typer.Option(min=1, max=500, help="show so many")] = 20,
+    after: Annotated[int, typer.Option(min=0, help="begin behind this place")] = 0,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the jobs that wait, the next one first, and why each waits."""
+    with open_client(url, key) as client:
+        found = client.queue(after=after, limit=limit)
+    if as_json:
+        print_json(found)
+        return
+    gpus = f", {found.free_gpus:g} of {found.gpus:g} GPUs" if found.gpus else ""
+    say(console(), f"{found.of} wait; free are {found.free_cpus:g} of {found.cpus:g} CPUs{gpus}")
+    for each in found.entries:
+        say(console(), f"{each.job_id}  {each.priority}  {each.owner} in {each.project}")
+        say(console(), f"{INDENT}{each.place.sentence}")
+    if found.projects:
+        sheet = Sheet("project", "weight", "running", "waiting", "workers", "share", "lately", left=("project",))
+        for one in found.projects:
+            counts = (str(one.running), str(one.waiting), str(one.workers))
+            sheet.add_row(one.project, f"{one.weight:g}", *counts, f"{one.share:.0%}", f"{one.recent:.0%}")
+        console().print(sheet)
+    if found.next_after is not None:
+        typer.echo(f"more: --after {found.next_after}", err=True)
+
+
+@app.command()
+def priority(
+    job: JobId,
+    wanted: Annotated[Priority, typer.Argument(metavar="PRIORITY", help=", ".join(Priority))],
+    if_version: IfVersion = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give a job that is not over another priority; high is for operators, urgent for admins."""
+    ask(job, partial(Client.edit, priority=wanted, version=if_version), url=url, key=key, as_json=as_json)
+
+
+@quota.command(name="list")
+def list_quotas(url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+    """Show all quotas."""
+    with open_client(url, key) as client:
+        found = client.quotas()
+    if as_json:
+        print_json({"quotas": [each.model_dump(mode="json") for each in found]})
+        return
+    sheet = Sheet("of", "name", "workers", "GPUs", "running jobs", "weight", left=("of", "name"))
+    for each in found:
+        limits = ("any" if limit is None else f"{limit:g}" for limit in (each.workers, each.gpus, each.running))
+        sheet.add_row(each.kind, each.name, *limits, f"{each.weight:g}")
+    console().print(sheet)
+
+
+@quota.command(name="set")
+def set_quota(
+    kind: Annotated[QuotaKind, typer.Argument(help="whose it is")],
+    name: QuotaName,
+    workers: Annotated[int | None, typer.Option(min=0, help="workers at a time; default: any number")] = None,
+    gpus: Annotated[float | None, typer.Option(min=0, help="GPUs at a time; default: any number")] = None,
+    running: Annotated[int | None, typer.Option(min=0, help="jobs at a time; default: any number")] = None,
+    weight: Annotated[float, typer.Option(min=0.001, max=1000, help="a project's share beside other projects'")] = 1.0,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Set the quota of an owner or a project, in the place of the one before. What runs goes on."""
+    with open_client(url, key) as client:
+        found = client.set_quota(kind, name, workers=workers, gpus=gpus, running=running, weight=weight)
+    if as_json:
+        print_json(found)
+    else:
+        say(console(), _told(found))
+
+
+@quota.command(name="delete")
+def delete_quota(
+    kind: Annotated[QuotaKind, typer.Argument(help="whose it is")],
+    name: QuotaName,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove a quota; everyone's (`*`) then holds, if there is one."""
+    with open_client(url, key) as client:
+        client.delete_quota(kind, name)
+    if as_json:
+        print_json({"deleted": f"{kind} {name}"})
+    else:
+        typer.echo(f"removed the quota of {kind} {name}")
+
+
+def _told(quota: QuotaView) -> str:
+    limits = {"workers": quota.workers, "GPUs": quota.gpus, "running jobs": quota.running}
+    given = [f"{limit:g} {what}" for what, limit in limits.items() if limit is not None]
+    return f"{quota.kind} {quota.name}: {', '.join(given) or 'no limit'}; weight {quota.weight:g}"

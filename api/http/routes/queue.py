@@ -1,0 +1,71 @@
+"""`/v1/queue`, `/v1/quotas`: who waits for what, and what each may take."""
+
+from collections.abc import Callable
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Query, Request
+
+from api.http import bodies
+from api.http.auth import Caller, StoreOf, require_key
+from api.http.openapi import HOLDING, READING, body, refusals
+from service.control.access import visible_project
+from service.control.outlook import Outlook
+from service.wire.queue import QueueView, QuotaKind, QuotaLimits, QuotaName, QuotaView
+
+router = APIRouter(prefix="/v1", tags=["queue"], dependencies=[Depends(require_key)])
+
+#: The queue as it was last decided.
+FindOutlook = Callable[[], Outlook]
+_Name = Annotated[QuotaName, Path(description="an owner or a project; `*`: everyone without a quota of his own")]
+
+
+def outlook_of(request: Request) -> Outlook:
+    """Return the queue as the reconciler of this process last decided it."""
+    find: FindOutlook = request.app.state.outlook
+    return find()
+
+
+OutlookOf = Annotated[Outlook, Depends(outlook_of)]
+
+
+@router.get("/queue", operation_id="getQueue", responses=refusals(*READING))
+def get_queue(
+    caller: Caller,
+    outlook: OutlookOf,
+    after: Annotated[int, Query(ge=0, le=10_000_000, description="`next_after` of the page before")] = 0,
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+) -> QueueView:
+    """Return the jobs that wait, the next one first, and why each waits; of the caller's project, if he sees no other.
+
+    The queue is decided every second: a job that was just submitted is in it then.
+    """
+    return outlook.view(project=visible_project(caller), after=after, limit=limit)
+
+
+@router.get("/quotas", operation_id="listQuotas", responses=refusals(*HOLDING))
+def list_quotas(store: StoreOf) -> tuple[QuotaView, ...]:
+    """Return all quotas, owners' before projects'."""
+    return store.quotas.list()
+
+
+@router.put(
+    "/quotas/{kind}/{name}",
+    operation_id="setQuota",
+    responses=refusals(*HOLDING),
+    openapi_extra=body("QuotaLimits", example={"workers": 8, "gpus": 4, "running": None, "weight": 2}),
+)
+def set_quota(
+    kind: QuotaKind,
+    name: _Name,
+    limits: Annotated[QuotaLimits, Depends(bodies.quota_limits)],
+    store: StoreOf,
+    caller: Caller,
+) -> QuotaView:
+    """Set the quota of an owner or a project, in the place of the one before. What runs goes on."""
+    return store.quotas.set(kind, name, limits, by=caller)
+
+
+@router.delete("/quotas/{kind}/{name}", status_code=204, operation_id="deleteQuota", responses=refusals(*HOLDING))
+def delete_quota(kind: QuotaKind, name: _Name, store: StoreOf, caller: Caller) -> None:
+    """Remove a quota; everyone's then holds, if there is one."""
+    store.quotas.remove(kind, name, by=caller)

@@ -1,0 +1,460 @@
+"""Decide who of the queue starts, who is paused for whom, and why the others wait. Pure: time is an input.
+
+**The order.** A job's level is its priority's rank, one higher for every `aging_s` that it has waited. Above `urgent`
+is one more level, of the overdue: there the job that has waited longest is first. Within any other level, projects take
+turns by weighted dominant-resource fairness (Ghodsi et al., NSDI 2011): the next job is of the project with the
+smallest dominant share, of CPUs or GPUs, by its weight. As in Slurm's multifactor priority, a share is what the project
+has now and what it had, which counts half after `HALF_LIFE_S`. Within a project the oldest job is first.
+
+**Who starts.** In this order, each job starts that fits and that its quotas allow. The first that does not fit has room
+kept for it (EASY backfilling: Lifka, JSSPP 1995). A job behind it starts only if it ends before that one could start at
+the latest, by the budgets in seconds of what runs, or if it leaves that one its room. Where no budget tells, it must
+end before the other has waited for `backfill_s`. A full quota is kept for the first job that needs it: later jobs of
+that owner or project wait behind it.
+
+**Preemption.** Is there no room for a job, and none kept for another, then running jobs of strictly lower priority are
+paused: the lowest first, of these the youngest, none before it has run for `min_run_s`. Age never pauses anybody.
+
+**Why nobody starves.** Take a job that fits the cluster and its quotas. It is overdue once it has waited for
+(4 - rank) x `aging_s`. Then only jobs that have waited longer are before it. No new one joins them, and each of them
+starts in its turn by the same argument, so our job becomes the first. From then on room is kept for it. Nobody
+passes who could delay it beyond a moment that does not move away: running budgets end when they end, and `backfill_s`
+counts from its own waiting. Nobody is paused for others meanwhile. Every running job ends, so the room comes. A job
+that is preempted later keeps what it had waited, and has run for `min_run_s` at least: it gets on.
+"""
+
+import heapq
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from service.control.capacity import Node, Shape, Size, conflicts, num_placeable, total
+from service.job.priority import Priority
+from service.job.problems import Problem
+from service.wire.queue import EVERYONE, QuotaKind, QuotaLimits, WaitKind
+
+#: What a project used counts half after so long.
+HALF_LIFE_S = 24 * 3600.0
+_OVERDUE = len(Priority)
+_START_S = 120.0  # that a training run takes besides its budget, at most
+_NO_LIMITS = QuotaLimits()
+
+QuotaKey = tuple[QuotaKind, str]
+Quotas = Mapping[QuotaKey, QuotaLimits]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """The queue's settings, in seconds."""
+
+    aging_s: float
+    backfill_s: float
+    min_run_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Waiting:
+    """A queued job. Times are seconds since the epoch."""
+
+    job_id: str  # sorts by age
+    owner: str
+    project: str
+    priority: Priority
+    shape: Shape
+    queued_at: float  # moved on by the time that it did not wait
+    not_before: float = 0.0
+    deadline: float | None = None
+    seconds: float | None = None  # budget of a training run
+    attempt: int = 0
+    reason: str = ""
+    preempted_by: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Running:
+    """A job with an attempt. Times are seconds since the epoch."""
+
+    job_id: str
+    owner: str
+    project: str
+    priority: Priority
+    size: Size
+    began_at: float
+    ends_by: float = math.inf
+    may_pause: bool = True
+    is_leaving: bool = False  # it pauses, stops or is cancelled
+
+
+class Start(NamedTuple):
+    """A job that starts, and how many of its training runs do at a time."""
+
+    job: Waiting
+    size: Size
+    trials: int
+
+
+class Preemption(NamedTuple):
+    """A running job that is paused for another."""
+
+    job_id: str
+    by: Waiting
+
+
+class Place(NamedTuple):
+    """Where a waiting job is in the queue, and why it does not run."""
+
+    number: int
+    job: Waiting
+    kind: WaitKind
+    size: Size
+    missing: int = 0
+    behind: Waiting | None = None
+    quota: QuotaKey | None = None
+    limit: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is done now, and each waiting job's place, in their order."""
+
+    start: tuple[Start, ...] = ()
+    pause: tuple[Preemption, ...] = ()
+    places: tuple[Place, ...] = ()
+
+
+# -- quotas ------------------------------------------------------------------------------------------------
+
+
+def limits_of(quotas: Quotas, kind: QuotaKind, name: str) -> QuotaLimits:
+    """Return the limits of an owner or a project: its own, else everyone's, else none."""
+    return quotas.get((kind, name)) or quotas.get((kind, EVERYONE)) or _NO_LIMITS
+
+
+class _Used:
+    """What running jobs take, by owner and by project."""
+
+    def __init__(self, quotas: Quotas, running: Iterable[Running]) -> None:
+        self._quotas = quotas
+        self._sizes: dict[QuotaKey, Size] = defaultdict(Size)
+        self._running: dict[QuotaKey, int] = defaultdict(int)
+        for job in running:
+            self.add(job.owner, job.project, job.size)
+
+    def add(self, owner: str, project: str, size: Size) -> None:
+        for key in _keys(owner, project):
+            self._sizes[key] += size
+            self._running[key] += 1
+
+    def full(self, owner: str, project: str, size: Size) -> tuple[QuotaKey, str] | None:
+        """Return the quota that has no room for the job, and which of its limits; None: all have."""
+        if not self._quotas:
+            return None
+        for key in _keys(owner, project):
+            limits, after = limits_of(self._quotas, *key), self._sizes[key] + size
+            if limits.running is not None and self._running[key] + 1 > limits.running:
+                return key, "running"
+            if (limit := _exceeded(after, limits)) is not None:
+                return key, limit
+        return None
+
+
+def _keys(owner: str, project: str) -> tuple[QuotaKey, QuotaKey]:
+    return (QuotaKind.OWNER, owner), (QuotaKind.PROJECT, project)
+
+
+def _exceeded(size: Size, limits: QuotaLimits) -> str | None:
+    if limits.workers is not None and size.workers > limits.workers:
+        return "workers"
+    if limits.gpus is not None and not Size(gpus=size.gpus).fits(Size(gpus=limits.gpus)):
+        return "gpus"
+    return None
+
+
+def quota_conflicts(shape: Shape, quotas: Quotas, *, owner: str, project: str) -> list[Problem]:
+    """Return why the quotas of its owner and its project never let the job start; nothing where they do."""
+    problems = []
+    for kind, name in _keys(owner, project):
+        limits = limits_of(quotas, kind, name)
+        if (limit := _exceeded(shape.one, limits)) is not None:
+            asked, allowed = (f"{getattr(each, limit):g}" for each in (shape.one, limits))
+            message = f"the job asks for {asked} {limit}; allowed: 0 to {allowed}, the quota of {kind} {name}"
+            pointer, value = (
+                ("/workers/count", shape.num_workers) if limit == "workers" else ("/workers/gpus", shape.gpus)
+            )
+            problems.append(Problem(pointer=pointer, message=message, value=value))
+        elif limits.running == 0:
+            message = f"the quota of {kind} {name} allows no running job"
+            problems.append(Problem(pointer="", message=message))
+    return problems
+
+
+def fits_beside(job: Waiting, size: Size, running: Sequence[Running], nodes: Sequence[Node], quotas: Quotas) -> bool:
+    """Return whether the job may still start beside those that run: another replica may have started some."""
+    free = total(nodes) - sum((each.size for each in running), Size())
+    return size.fits(free) and _Used(quotas, running).full(job.owner, job.project, size) is None
+
+
+# -- the order ---------------------------------------------------------------------------------------------
+
+
+class _Shares:
+    """The projects' dominant shares by weight: what is first in turn."""
+
+    def __init__(
+        self, capacity: Size, quotas: Quotas, running: Iterable[Running], recent: Mapping[str, Size], *, now: float
+    ) -> None:
+        self._capacity, self._quotas = capacity, quotas
+        self._cpus: dict[str, float] = defaultdict(float, {name: size.cpus for name, size in recent.items()})
+        self._gpus: dict[str, float] = defaultdict(float, {name: size.gpus for name, size in recent.items()})
+        self._weights: dict[str, float] = {}
+        for job in running:
+            had = 1.0 - 0.5 ** (max(0.0, now - job.began_at) / HALF_LIFE_S)
+            self.add(job.project, job.size, factor=1.0 + had)
+
+    def add(self, project: str, size: Size, *, factor: float = 1.0) -> None:
+        self._cpus[project] += factor * size.cpus
+        self._gpus[project] += factor * size.gpus
+
+    def of(self, project: str) -> float:
+        if (weight := self._weights.get(project)) is None:
+            weight = limits_of(self._quotas, QuotaKind.PROJECT, project).weight
+            self._weights[project] = weight
+        return dominant(Size(self._cpus[project], self._gpus[project]), self._capacity) / weight
+
+
+def dominant(size: Size, capacity: Size) -> float:
+    """Return the larger of the shares of CPUs and GPUs."""
+    gpus = size.gpus / capacity.gpus if capacity.gpus else 0.0
+    return max(size.cpus / capacity.cpus if capacity.cpus else 0.0, gpus)
+
+
+def _level(job: Waiting, rules: Rules, now: float) -> int:
+    return min(_OVERDUE, job.priority.rank + int(max(0.0, now - job.queued_at) / rules.aging_s))
+
+
+def _in_order(waiting: Sequence[Waiting], shares: _Shares, rules: Rules, *, now: float) -> Iterator[Waiting]:
+    """Yield the jobs as their turn comes. The caller adds to `shares` what each takes, or would."""
+    levels: dict[int, dict[str, list[Waiting]]] = defaultdict(lambda: defaultdict(list))
+    for job in waiting:
+        levels[_level(job, rules, now)][job.project].append(job)
+    for level in sorted(levels, reverse=True):
+        if level == _OVERDUE:
+            overdue = [job for jobs in levels[level].values() for job in jobs]
+            yield from sorted(overdue, key=lambda job: (job.queued_at, job.job_id))
+            continue
+        turns = []
+        for project, jobs in levels[level].items():
+            jobs.sort(key=lambda job: job.job_id, reverse=True)
+            turns.append((shares.of(project), project))
+        heapq.heapify(turns)
+        while turns:
+            _, project = turns[0]
+            yield levels[level][project].pop()
+            if levels[level][project]:
+                heapq.heapreplace(turns, (shares.of(project), project))
+            else:
+                heapq.heappop(turns)
+
+
+# -- the plan ----------------------------------------------------------------------------------------------
+
+
+def plan(
+    waiting: Sequence[Waiting],
+    running: Sequence[Running],
+    nodes: Sequence[Node],
+    *,
+    quotas: Quotas,
+    recent: Mapping[str, Size],
+    rules: Rules,
+    now: float,
+) -> Plan:
+    """Return who starts, who is paused for whom, and the places of all that wait.
+
+    Args:
+        waiting: queued jobs, in any order.
+        running: all jobs with an attempt.
+        nodes: the cluster's.
+        quotas: limits and weights, of those who have any.
+        recent: what each project had on average, of jobs that ended; see `HALF_LIFE_S`.
+        rules: the operator's settings.
+        now: seconds since the epoch.
+    """
+    shares = _Shares(total(nodes), quotas, running, recent, now=now)
+    turn = _Turn(running, nodes, quotas, rules, now=now)
+    for job in _in_order(waiting, shares, rules, now=now):
+        place = turn.take(job)
+        if place.kind not in (WaitKind.NEVER, WaitKind.BACK_OFF, WaitKind.QUOTA):
+            shares.add(job.project, place.size)  # had it started: so places are fair, too
+    return Plan(start=tuple(turn.start), pause=tuple(turn.pause), places=tuple(turn.places))
+
+
+@dataclass
+class _Reservation:
+    """Room kept for a job: who passes it ends by `limit`, or takes no more than `extra`."""
+
+    job: Waiting
+    limit: float
+    extra: Size
+
+
+class _Turn:
+    """The room as one waiting job after the other takes its turn."""
+
+    def __init__(
+        self, running: Sequence[Running], nodes: Sequence[Node], quotas: Quotas, rules: Rules, *, now: float
+    ) -> None:
+        self.running, self.nodes, self.quotas, self.rules, self.now = running, nodes, quotas, rules, now
+        self.start: list[Start] = []
+        self.pause: list[Preemption] = []
+        self.places: list[Place] = []
+        self._used = _Used(quotas, running)
+        self._free = total(nodes) - sum((job.size for job in running), Size())
+        # With what is about to be given back, less what that is for.
+        self._unclaimed = self._free + sum((job.size for job in running if job.is_leaving), Size())
+        self._paused: set[str] = set()
+        self._kept: _Reservation | None = None
+        self._kept_quotas: dict[QuotaKey, tuple[Waiting, str]] = {}
+        self._placing: dict[object, tuple[Size, int, str]] = {}
+
+    def take(self, job: Waiting) -> Place:
+        """Start the job, make room for it, or note why it waits."""
+        size, trials, never = self._sized(job)
+        number = len(self.places) + 1
+        if never:
+            place = Place(number, job, WaitKind.NEVER, size, detail=never)
+        elif job.not_before > self.now:
+            place = Place(number, job, WaitKind.BACK_OFF, size)
+        elif (full := self._full(job, size)) is not None:
+            key, limit, ahead = full
+            place = Place(number, job, WaitKind.QUOTA, size, behind=ahead, quota=key, limit=limit)
+        elif self._may_start(job, size, trials):
+            self._begin(job, size, trials)
+            place = Place(number, job, WaitKind.STARTS, size)
+        else:
+            place = self._wait(number, job, size)
+        self.places.append(place)
+        return place
+
+    def _sized(self, job: Waiting) -> tuple[Size, int, str]:
+        """Return what the job takes, how many training runs at a time that is, and why it is never placed."""
+        key = (job.shape, job.owner, job.project) if self.quotas else job.shape
+        if (known := self._placing.get(key)) is None:
+            known = self._placing[key] = sized(job.shape, self.nodes, self.quotas, owner=job.owner, project=job.project)
+        return known
+
+    def _full(self, job: Waiting, size: Size) -> tuple[QuotaKey, str, Waiting | None] | None:
+        for key in _keys(job.owner, job.project) if self._kept_quotas else ():
+            if key in self._kept_quotas:
+                ahead, limit = self._kept_quotas[key]
+                return key, limit, ahead
+        if (found := self._used.full(job.owner, job.project, size)) is None:
+            return None
+        self._kept_quotas[found[0]] = (job, found[1])
+        return (*found, None)
+
+    def _may_start(self, job: Waiting, size: Size, trials: int) -> bool:
+        if not (size.fits(self._free) and size.fits(self._unclaimed)):
+            return False
+        if self._kept is None or _ends_by(job, trials, began_at=self.now) <= self._kept.limit:
+            return True
+        if size.fits(self._kept.extra):
+            self._kept.extra -= size
+            return True
+        return False
+
+    def _begin(self, job: Waiting, size: Size, trials: int) -> None:
+        self.start.append(Start(job, size, trials))
+        self._free -= size
+        self._unclaimed -= size
+        self._used.add(job.owner, job.project, size)
+
+    def _wait(self, number: int, job: Waiting, size: Size) -> Place:
+        missing = self._missing(job.shape, size)
+        if self._kept is not None:
+            return Place(number, job, WaitKind.BEHIND, size, missing=missing, behind=self._kept.job)
+        if size.fits(self._unclaimed) or self._preempt(job, size):
+            self._unclaimed -= size
+            return Place(number, job, WaitKind.PREEMPTS, size, missing=missing)
+        self._kept = self._reserve(job, size)
+        return Place(number, job, WaitKind.ROOM, size, missing=missing)
+
+    def _missing(self, shape: Shape, size: Size) -> int:
+        """Return for how many of the job's workers there is no room; 1 at least, since it does not start."""
+        room = max(0.0, self._free.cpus) / shape.cpus
+        if shape.gpus:
+            room = min(room, max(0.0, self._free.gpus) / shape.gpus)
+        return max(1, size.workers - math.floor(room + 1e-6))
+
+    def _preempt(self, job: Waiting, size: Size) -> bool:
+        """Have jobs of lower priority paused if that makes room; no more of them than it takes."""
+        may_pause = [
+            other
+            for other in self.running
+            if other.may_pause
+            and other.priority.rank < job.priority.rank
+            and self.now - other.began_at >= self.rules.min_run_s
+            and other.job_id not in self._paused
+        ]
+        chosen: list[Running] = []
+        room = self._unclaimed
+        for other in sorted(may_pause, key=lambda each: (each.priority.rank, -each.began_at, each.job_id)):
+            if size.fits(room):
+                break
+            chosen.append(other)
+            room += other.size
+        if not size.fits(room):
+            return False
+        for other in list(chosen):  # what came first may not be needed beside what came later
+            if size.fits(room - other.size):
+                chosen.remove(other)
+                room -= other.size
+        self.pause += [Preemption(other.job_id, job) for other in chosen]
+        self._paused |= {other.job_id for other in chosen}
+        self._unclaimed = room
+        return True
+
+    def _reserve(self, job: Waiting, size: Size) -> _Reservation:
+        """Keep room for the job; find when it can start at the latest, and what it leaves others then."""
+        room = self._unclaimed
+        stay = [each for each in self.running if not each.is_leaving and each.job_id not in self._paused]
+        ends = [(max(each.ends_by, self.now), each.size) for each in stay]
+        ends += [(_ends_by(each.job, each.trials, began_at=self.now), each.size) for each in self.start]
+        for ends_by, freed in sorted(ends, key=lambda each: each[0]):
+            if ends_by == math.inf:
+                break
+            room += freed
+            if size.fits(room):
+                return _Reservation(job, ends_by, room - size)
+        # Nobody knows when. What the job has room for already, and does not need, is for others.
+        spare = self._unclaimed - size
+        extra = Size(max(0.0, spare.cpus), max(0.0, spare.gpus))
+        return _Reservation(job, job.queued_at + self.rules.backfill_s, extra)
+
+
+def sized(shape: Shape, nodes: Sequence[Node], quotas: Quotas, *, owner: str, project: str) -> tuple[Size, int, str]:
+    """Return what a job takes, how many training runs at a time, and why it is never placed, "": it is.
+
+    All training runs go side by side if the cluster and the quotas ever have room for that, else one at a time.
+    """
+    found = conflicts(shape, nodes) or quota_conflicts(shape, quotas, owner=owner, project=project)
+    if found:
+        return shape.one, 1, found[0].message
+    together = shape._replace(lanes=shape.lanes * shape.trials, trials=1)
+    has_all = num_placeable(shape, nodes) >= shape.all.workers
+    has_all = has_all and not quota_conflicts(together, quotas, owner=owner, project=project)
+    return (shape.all, shape.trials, "") if has_all else (shape.one, 1, "")
+
+
+def ends_by(seconds: float | None, shape: Shape, trials: int, *, began_at: float) -> float:
+    """Return when a job that began then, with `trials` at a time, has surely ended; infinity: nobody knows."""
+    if seconds is None:
+        return math.inf
+    return began_at + math.ceil(shape.trials / trials) * (seconds + _START_S)
+
+
+def _ends_by(job: Waiting, trials: int, *, began_at: float) -> float:
+    return ends_by(job.seconds, job.shape, trials, began_at=began_at)

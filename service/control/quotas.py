@@ -1,0 +1,120 @@
+"""Quotas, and what projects have used: rows, and who may not set what."""
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.control import audit
+from service.control.access import Principal
+from service.control.capacity import Size
+from service.control.models import QuotaRow, UsageRow
+from service.control.queue import HALF_LIFE_S, QuotaKey
+from service.control.writer import Writer
+from service.errors import NotFound
+from service.wire.queue import QuotaKind, QuotaLimits, QuotaView
+
+_LIMITS = tuple(QuotaLimits.model_fields)
+
+
+def limits(session: Session) -> dict[QuotaKey, QuotaLimits]:
+    """Return all quotas, by whose they are."""
+    return {(QuotaKind(row.kind), row.name): _limits(row) for row in session.scalars(select(QuotaRow))}
+
+
+def _limits(row: QuotaRow) -> QuotaLimits:
+    return QuotaLimits(**{name: getattr(row, name) for name in _LIMITS})
+
+
+def recent(session: Session, *, now: float) -> dict[str, Size]:
+    """Return what each project's ended attempts took on average; see `HALF_LIFE_S`."""
+    rate = math.log(2) / HALF_LIFE_S
+    found = {}
+    for row in session.scalars(select(UsageRow)):
+        left = rate * _left(now - row.at)
+        found[row.project] = Size(row.cpu_s * left, row.gpu_s * left)
+    return found
+
+
+def charge(session: Session, project: str, size: Size, *, began_at: float, now: float) -> None:
+    """Add what an attempt took from its beginning until now to what its project has used."""
+    row = session.get(UsageRow, project, with_for_update=True)
+    if row is None:
+        row = UsageRow(project=project, cpu_s=0.0, gpu_s=0.0, at=now)
+        session.add(row)
+    seconds = (1.0 - _left(now - began_at)) * HALF_LIFE_S / math.log(2)  # its later ones count more
+    left = _left(now - row.at)
+    row.cpu_s, row.gpu_s = row.cpu_s * left + size.cpus * seconds, row.gpu_s * left + size.gpus * seconds
+    row.at = max(now, row.at)
+
+
+def _left(seconds: float) -> float:
+    return float(0.5 ** (max(0.0, seconds) / HALF_LIFE_S))
+
+
+class QuotaBook:
+    """Sets, lists and removes quotas. Thread-safe.
+
+    Args:
+        reading: gives a session to read with; raises Unavailable.
+        writer: of the same database.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self, reading: Callable[[], AbstractContextManager[Session]], writer: Writer, *, clock: Callable[[], float]
+    ) -> None:
+        self._reading, self._writer, self._clock = reading, writer, clock
+
+    def limits(self) -> dict[QuotaKey, QuotaLimits]:
+        """Return all quotas, by whose they are."""
+        with self._reading() as session:
+            return limits(session)
+
+    def list(self) -> tuple[QuotaView, ...]:
+        """Return all quotas, owners' before projects'."""
+        with self._reading() as session:
+            rows = session.scalars(select(QuotaRow).order_by(QuotaRow.kind, QuotaRow.name))
+            return tuple(_view(row) for row in rows)
+
+    def set(self, kind: QuotaKind, name: str, wanted: QuotaLimits, *, by: Principal) -> QuotaView:
+        """Put `wanted` in the place of the quota that there may be."""
+
+        def put(session: Session) -> QuotaView:
+            now = self._clock()
+            row = session.get(QuotaRow, (kind.value, name), with_for_update=True)
+            if row is None:
+                row = QuotaRow(kind=kind.value, name=name)
+                session.add(row)
+            for field in _LIMITS:
+                setattr(row, field, getattr(wanted, field))
+            row.set_by, row.set_at = by.name, now
+            audit.add(session, by, "setQuota", f"{kind} {name}", now=now)
+            return _view(row)
+
+        return self._writer.write(put)
+
+    def remove(self, kind: QuotaKind, name: str, *, by: Principal) -> None:
+        """Remove a quota; raises NotFound."""
+
+        def remove(session: Session) -> None:
+            row = session.get(QuotaRow, (kind.value, name))
+            if row is None:
+                raise NotFound(f"there is no quota of {kind} `{name}`")
+            session.delete(row)
+            audit.add(session, by, "deleteQuota", f"{kind} {name}", now=self._clock())
+
+        self._writer.write(remove)
+
+
+def _view(row: QuotaRow) -> QuotaView:
+    return QuotaView(
+        kind=QuotaKind(row.kind),
+        name=row.name,
+        set_by=row.set_by,
+        set_at=datetime.fromtimestamp(row.set_at, UTC),
+        **_limits(row).model_dump(),
+    )

@@ -1,0 +1,132 @@
+"""The waiting jobs in memory, brought up to date by events: a look at ten thousand of them reads only what changed."""
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+from sqlalchemy import Row, func, select
+from sqlalchemy.orm import Session
+
+from service.control import events, quotas
+from service.control.capacity import Node, Shape, Size
+from service.control.models import AttemptRow, EventRow, JobRow
+from service.control.queue import QuotaKey, Running, Start, Waiting, ends_by, fits_beside
+from service.errors import IllegalTransition
+from service.job.priority import Priority
+from service.job.states import ACTIVE, JobState
+from service.wire.queue import QuotaLimits
+from service.wire.views import EventKind
+
+_COLUMNS = (
+    JobRow.id, JobRow.owner, JobRow.project, JobRow.priority, JobRow.spec, JobRow.queued_at, JobRow.not_before,
+    JobRow.deadline, JobRow.attempt, JobRow.reason, JobRow.preempted_by,
+)  # fmt: skip
+_CHANGES = (EventKind.JOB.value, EventKind.JOB_DELETED.value)
+_MAX_CHANGES = 500  # with more, all are read again
+_LOCK = 8472  # any number that every release agrees on, other than those of events and migrations
+_LEAVING = (JobState.PAUSING, JobState.STOPPING, JobState.CANCELLING)
+
+
+class Backlog(NamedTuple):
+    """What the queue is decided from, of one moment."""
+
+    waiting: tuple[Waiting, ...]
+    running: tuple[Running, ...]
+    quotas: dict[QuotaKey, QuotaLimits]
+    recent: dict[str, Size]
+
+
+EMPTY = Backlog((), (), {}, {})
+
+
+class WaitingList:
+    """Knows the waiting jobs. Thread-safe. `reading` gives a session to read with; raises Unavailable."""
+
+    def __init__(self, reading: Callable[[], AbstractContextManager[Session]]) -> None:
+        self._reading, self._lock = reading, threading.Lock()
+        self._cursor = -1  # the newest event that is in; -1: nothing is
+        self._known: dict[str, Waiting] = {}
+
+    def backlog(self, *, now: float) -> Backlog:
+        """Return the queue as it is now."""
+        with self._lock, self._reading() as session:
+            self._catch_up(session)
+            waiting = tuple(self._known.values())
+            return Backlog(waiting, running(session), quotas.limits(session), quotas.recent(session, now=now))
+
+    def _catch_up(self, session: Session) -> None:
+        oldest, newest = events.bounds(session)
+        changed: Sequence[str] | None = None
+        if self._cursor >= 0 and oldest <= self._cursor + 1:
+            behind = select(EventRow.job_id).where(EventRow.id > self._cursor, EventRow.kind.in_(_CHANGES)).distinct()
+            changed = session.scalars(behind.limit(_MAX_CHANGES + 1)).all()
+        is_waiting = select(*_COLUMNS).where(JobRow.state == JobState.QUEUED.value)
+        if changed is None or len(changed) > _MAX_CHANGES:
+            self._known = _by_id(session.execute(is_waiting))
+        elif changed:
+            for job_id in changed:
+                self._known.pop(job_id, None)
+            self._known |= _by_id(session.execute(is_waiting.where(JobRow.id.in_(changed))))
+        self._cursor = newest
+
+
+def _by_id(rows: Iterable[Row[Any]]) -> dict[str, Waiting]:
+    return {row.id: _waiting(row) for row in rows}
+
+
+def _waiting(row: Row[Any]) -> Waiting:
+    return Waiting(
+        job_id=row.id,
+        owner=row.owner,
+        project=row.project,
+        priority=Priority(row.priority),
+        shape=Shape.of_json(row.spec),
+        queued_at=row.queued_at,
+        not_before=row.not_before,
+        deadline=row.deadline,
+        seconds=row.spec["budget"].get("seconds"),
+        attempt=row.attempt,
+        reason=row.reason,
+        preempted_by=row.preempted_by,
+    )
+
+
+def require_room(session: Session, start: Start, nodes: Sequence[Node]) -> None:
+    """Raise IllegalTransition where the job does not fit any more. Until the commit no other replica starts one."""
+    if session.get_bind().dialect.name == "postgresql":
+        session.execute(select(func.pg_advisory_xact_lock(_LOCK)))
+    session.flush()
+    if not fits_beside(start.job, start.size, running(session), nodes, quotas.limits(session)):
+        raise IllegalTransition(f"job `{start.job.job_id}` waits on: another replica has started jobs since")
+
+
+def running(session: Session) -> tuple[Running, ...]:
+    """Return every job with an attempt, as the queue sees it."""
+    query = (
+        select(JobRow.id, JobRow.owner, JobRow.project, JobRow.priority, JobRow.state, JobRow.spec, AttemptRow)
+        .join(AttemptRow, (AttemptRow.job_id == JobRow.id) & (AttemptRow.number == JobRow.attempt))
+        .where(JobRow.state.in_([state.value for state in ACTIVE]))
+        .order_by(JobRow.id)
+    )
+    return tuple(map(_running, session.execute(query)))
+
+
+def _running(row: Any) -> Running:
+    attempt: AttemptRow = row.AttemptRow
+    shape = Shape.of_json(row.spec)
+    size = shape.one
+    if attempt.cpus is not None and attempt.gpus is not None and attempt.workers is not None:
+        size = Size(attempt.cpus, attempt.gpus, attempt.workers)
+    state, seconds = JobState(row.state), row.spec["budget"].get("seconds")
+    return Running(
+        job_id=row.id,
+        owner=row.owner,
+        project=row.project,
+        priority=Priority(row.priority),
+        size=size,
+        began_at=attempt.began_at,
+        ends_by=ends_by(seconds, shape, attempt.trials or 1, began_at=attempt.began_at),
+        may_pause=state is JobState.RUNNING,
+        is_leaving=state in _LEAVING,
+    )

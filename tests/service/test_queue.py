@@ -1,0 +1,365 @@
+"""The queue's decisions: who starts, who is paused, who waits for what, whatever waits and runs."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from service.control.capacity import Node, Shape, Size, total
+from service.control.queue import Rules, Running, Waiting, plan, quota_conflicts
+from service.job.priority import Priority
+from service.wire.queue import QuotaKind, QuotaLimits, WaitKind
+
+NOW = 1_000_000.0
+HOUR_S = 3600.0
+RULES = Rules(aging_s=12 * HOUR_S, backfill_s=HOUR_S, min_run_s=600.0)
+NODES = [Node(cpus=8)]
+
+
+def job(name, *, workers=1, cpus=1.0, gpus=0.0, trials=1, waited_s=0.0, **fields):
+    values = {"owner": "anna", "project": "red", "priority": Priority.NORMAL, "queued_at": NOW - waited_s}
+    return Waiting(job_id=name, shape=Shape(workers, 1, cpus, gpus, 1, trials), **(values | fields))
+
+
+def runs(name, *, workers=1, gpus=0.0, ran_s=HOUR_S, **fields):
+    values = {"owner": "bert", "project": "blue", "priority": Priority.NORMAL, "size": Size(workers, gpus, workers)}
+    return Running(job_id=name, began_at=NOW - ran_s, **(values | fields))
+
+
+def decide(waiting, running=(), *, nodes=NODES, quotas=None, recent=None, now=NOW):
+    return plan(waiting, running, nodes, quotas=quotas or {}, recent=recent or {}, rules=RULES, now=now)
+
+
+def started(decided):
+    return [start.job.job_id for start in decided.start]
+
+
+def kinds(decided):
+    return {place.job.job_id: place.kind for place in decided.places}
+
+
+def places(decided):
+    return [place.job.job_id for place in decided.places]
+
+
+def test_jobs_of_a_project_start_oldest_first_while_there_is_room():
+    decided = decide([job("c", workers=4), job("a", workers=4), job("b", workers=4)])
+
+    assert started(decided) == ["a", "b"]
+    assert kinds(decided)["c"] is WaitKind.ROOM
+
+
+def test_four_jobs_of_half_a_core_run_together_on_two_cores():
+    decided = decide([job(f"j{number}", cpus=0.5) for number in range(4)], nodes=[Node(cpus=2)])
+
+    assert len(decided.start) == 4
+
+
+def test_tenths_of_a_core_add_up():
+    decided = decide([job(f"j{number}", cpus=0.1) for number in range(11)], nodes=[Node(cpus=1)])
+
+    assert len(decided.start) == 10
+
+
+def test_a_higher_priority_goes_first_and_an_old_job_rises():
+    fresh = [job("low", priority=Priority.LOW), job("normal"), job("high", priority=Priority.HIGH)]
+    old = job("old", priority=Priority.LOW, waited_s=25 * HOUR_S)
+
+    assert places(decide(fresh)) == ["high", "normal", "low"]
+    assert places(decide([*fresh, old])) == ["high", "old", "normal", "low"]  # it counts as high, and red had its turn
+
+
+def test_an_overdue_job_is_before_every_other_however_urgent():
+    overdue = job("overdue", workers=8, priority=Priority.LOW, waited_s=4 * 12 * HOUR_S)
+    urgent = job("urgent", project="blue", priority=Priority.URGENT)
+
+    decided = decide([urgent, overdue], [runs("r", workers=4, priority=Priority.LOW)])
+
+    assert places(decided) == ["overdue", "urgent"]
+    assert (started(decided), decided.pause) == ([], ())
+
+
+def test_projects_take_turns_by_their_weights():
+    waiting = [job(f"{project}{number:02}", project=project) for project in ("red", "blue") for number in range(8)]
+    quotas = {(QuotaKind.PROJECT, "red"): QuotaLimits(weight=3.0)}
+
+    projects = [start.job.project for start in decide(waiting, quotas=quotas).start]
+
+    assert (projects.count("red"), projects.count("blue")) == (6, 2)
+
+
+def test_a_project_that_had_much_lately_waits_for_one_that_had_little():
+    waiting = [job("a", workers=8, project="red"), job("b", workers=8, project="blue")]
+
+    assert started(decide(waiting, recent={"red": Size(cpus=4.0)})) == ["b"]
+
+
+def test_the_dominant_resource_counts():
+    nodes = [Node(cpus=100, gpus=4)]
+    waiting = [job("a", project="red", gpus=1.0), job("b", project="blue", gpus=1.0)]
+    running = [runs("r", project="red", workers=1, gpus=3.0), runs("s", project="blue", workers=50)]
+
+    assert started(decide(waiting, running, nodes=nodes)) == ["b"]  # half of the CPUs is less than 3/4 of the GPUs
+
+
+# -- backfill ----------------------------------------------------------------------------------------------
+
+
+def test_a_small_job_passes_a_large_one_only_if_it_ends_before_that_could_start():
+    running = [runs("r", workers=6, ends_by=NOW + 1000.0)]
+    large = job("a", workers=8)
+
+    short, long = job("b", seconds=500.0), job("c", seconds=1500.0)
+
+    decided = decide([large, short, long, job("d")], running)
+    assert started(decided) == ["b"]
+    assert kinds(decided) == {"a": WaitKind.ROOM, "b": WaitKind.STARTS, "c": WaitKind.BEHIND, "d": WaitKind.BEHIND}
+    assert {place.behind.job_id for place in decided.places if place.behind} == {"a"}
+
+
+def test_a_job_passes_that_leaves_a_large_one_its_room():
+    running = [runs("r", workers=4, ends_by=NOW + 1000.0)]
+
+    assert started(decide([job("a", workers=6), job("b"), job("c"), job("d")], running)) == ["b", "c"]
+
+
+def test_where_no_budget_tells_others_pass_for_a_bounded_time_alone():
+    running = [runs("r", workers=4)]
+    short = job("b", seconds=600.0)
+
+    for waited_s, passes in ((0.0, ["b"]), (2000.0, ["b"]), (3000.0, []), (10_000.0, [])):
+        assert started(decide([job("a", workers=8, waited_s=waited_s), short], running)) == passes
+
+
+def test_a_job_without_gpus_passes_one_that_waits_for_gpus():
+    nodes = [Node(cpus=8, gpus=2)]
+    running = [runs("r", gpus=2.0)]
+
+    decided = decide([job("a", gpus=1.0), job("b", workers=6)], running, nodes=nodes)
+
+    assert started(decided) == ["b"]
+
+
+def test_the_missing_workers_are_told():
+    (place,) = decide([job("a", workers=8)], [runs("r", workers=2)]).places
+
+    assert (place.number, place.missing, place.size.workers) == (1, 2, 8)
+
+
+# -- preemption --------------------------------------------------------------------------------------------
+
+
+def test_a_higher_priority_pauses_the_lowest_and_youngest_and_no_more_than_it_takes():
+    running = [
+        runs("low-old", workers=2, priority=Priority.LOW, ran_s=9000.0),
+        runs("low-young", workers=2, priority=Priority.LOW, ran_s=1000.0),
+        runs("normal", workers=4),
+    ]
+    urgent = job("u", workers=2, priority=Priority.URGENT)
+
+    decided = decide([urgent], running)
+    assert [each.job_id for each in decided.pause] == ["low-young"]
+    assert kinds(decided) == {"u": WaitKind.PREEMPTS}
+
+    more = decide([replace(urgent, shape=Shape(6, 1, 1.0, 0.0, 1, 1))], running)
+    assert {each.job_id for each in more.pause} == {"low-old", "normal"}
+
+
+def test_a_victim_that_is_not_needed_beside_a_later_one_is_spared():
+    running = [runs("small", workers=1, priority=Priority.LOW), runs("large", workers=7)]
+
+    decided = decide([job("u", workers=7, priority=Priority.HIGH)], running)
+
+    assert [each.job_id for each in decided.pause] == ["large"]
+
+
+@pytest.mark.parametrize(
+    "spared",
+    [{"priority": Priority.HIGH}, {"ran_s": 599.0, "priority": Priority.LOW}, {"may_pause": False}],
+)
+def test_nobody_is_paused_for_an_equal_too_early_or_while_he_starts(spared):
+    decided = decide([job("h", workers=8, priority=Priority.HIGH)], [runs("r", workers=8, **spared)])
+
+    assert (decided.pause, kinds(decided)) == ((), {"h": WaitKind.ROOM})
+
+
+def test_nobody_is_paused_where_that_would_not_make_room():
+    running = [runs("r", workers=4, priority=Priority.LOW), runs("s", workers=4, priority=Priority.HIGH)]
+
+    assert decide([job("h", workers=8, priority=Priority.HIGH)], running).pause == ()
+
+
+def test_while_the_room_comes_nobody_else_is_paused_and_nobody_takes_it():
+    leaving = runs("r", workers=4, priority=Priority.LOW, may_pause=False, is_leaving=True)
+    other = runs("s", workers=4, priority=Priority.LOW)
+
+    decided = decide([job("h", workers=4, priority=Priority.HIGH), job("n", priority=Priority.LOW)], [leaving, other])
+
+    assert (decided.pause, started(decided)) == ((), [])
+    assert kinds(decided) == {"h": WaitKind.PREEMPTS, "n": WaitKind.ROOM}
+
+
+def test_age_alone_pauses_nobody():
+    old = job("old", workers=8, priority=Priority.LOW, waited_s=60 * HOUR_S)
+
+    assert decide([old], [runs("r", workers=8)]).pause == ()
+
+
+# -- quotas ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limits", "limit"),
+    [(QuotaLimits(workers=3), "workers"), (QuotaLimits(running=1), "running"), (QuotaLimits(gpus=2.5), "gpus")],
+)
+@pytest.mark.parametrize("kind", QuotaKind)
+def test_a_full_quota_holds_its_own_jobs_back_and_no_others(kind, limits, limit):
+    nodes = [Node(cpus=8, gpus=8)]
+    name = {QuotaKind.OWNER: "anna", QuotaKind.PROJECT: "red"}[kind]
+    waiting = [job(each, workers=2, gpus=1.0) for each in "ab"] + [job("c", workers=2, owner="bert", project="blue")]
+
+    decided = decide(waiting, nodes=nodes, quotas={(kind, name): limits})
+
+    assert sorted(started(decided)) == ["a", "c"]
+    (held,) = [place for place in decided.places if place.kind is WaitKind.QUOTA]
+    assert (held.job.job_id, held.quota, held.limit) == ("b", (kind, name), limit)
+
+
+def test_a_quota_is_kept_for_a_large_job_of_its_owner():
+    quotas = {(QuotaKind.OWNER, "anna"): QuotaLimits(workers=4)}
+    running = [runs("r", owner="anna", workers=2)]
+
+    decided = decide([job("a", workers=4), job("b")], running, quotas=quotas)
+
+    assert (started(decided), decided.places[1].behind.job_id) == ([], "a")
+
+
+def test_everyones_quota_is_that_of_whoever_has_none():
+    quotas = {(QuotaKind.OWNER, "*"): QuotaLimits(running=1), (QuotaKind.OWNER, "anna"): QuotaLimits()}
+    waiting = [job(f"{owner}{n}", owner=owner) for owner in ("anna", "bert") for n in range(3)]
+
+    assert sorted(started(decide(waiting, quotas=quotas))) == ["anna0", "anna1", "anna2", "bert0"]
+
+
+def test_training_runs_go_one_after_the_other_where_the_quota_has_no_room_for_all():
+    quotas = {(QuotaKind.PROJECT, "red"): QuotaLimits(workers=4)}
+
+    (start,) = decide([job("a", workers=2, trials=3)], quotas=quotas).start
+
+    assert (start.size.workers, start.trials) == (2, 1)
+    assert decide([job("a", workers=2, trials=3)]).start[0].trials == 3
+
+
+def test_what_a_quota_never_lets_start_is_told_with_the_field():
+    quotas = {(QuotaKind.OWNER, "anna"): QuotaLimits(workers=4)}
+
+    (problem,) = quota_conflicts(job("a", workers=5).shape, quotas, owner="anna", project="red")
+
+    assert (problem.pointer, problem.value) == ("/workers/count", 5)
+    assert "allowed: 0 to 4, the quota of owner anna" in problem.message
+
+
+@pytest.mark.parametrize("stuck", [{"workers": 9}, {"not_before": NOW + 1}])
+def test_a_job_that_cannot_start_now_holds_up_nobody(stuck):
+    decided = decide([job("a", **stuck), job("b", workers=8)])
+
+    assert started(decided) == ["b"]
+    assert kinds(decided)["a"] in (WaitKind.NEVER, WaitKind.BACK_OFF)
+
+
+# -- whatever waits and runs -------------------------------------------------------------------------------
+
+NAMES = st.sampled_from(["anna", "bert", "carl"])
+PROJECTS = st.sampled_from(["red", "blue"])
+LIMITS = st.builds(
+    QuotaLimits,
+    workers=st.none() | st.integers(0, 8),
+    gpus=st.none() | st.sampled_from([0.0, 1.0, 2.5]),
+    running=st.none() | st.integers(0, 4),
+    weight=st.sampled_from([0.5, 1.0, 3.0]),
+)
+QUOTAS = st.dictionaries(
+    st.tuples(st.just(QuotaKind.OWNER), NAMES | st.just("*")) | st.tuples(st.just(QuotaKind.PROJECT), PROJECTS), LIMITS
+)
+SHAPES = st.builds(
+    Shape, st.integers(1, 6), st.just(1), st.sampled_from([0.1, 0.5, 1.0]), st.sampled_from([0.0, 0.25, 1.0]),
+    st.integers(1, 2), st.integers(1, 3),
+)  # fmt: skip
+WAITING = st.lists(
+    st.builds(
+        Waiting,
+        job_id=st.integers(0, 999).map("w{:03}".format),
+        owner=NAMES,
+        project=PROJECTS,
+        priority=st.sampled_from(Priority),
+        shape=SHAPES,
+        queued_at=st.floats(NOW - 100 * HOUR_S, NOW),
+        not_before=st.sampled_from([0.0, NOW + 1]),
+        seconds=st.none() | st.floats(1.0, 20_000.0),
+    ),
+    max_size=12,
+    unique_by=lambda each: each.job_id,
+)
+RUNNING = st.lists(
+    st.builds(
+        Running,
+        job_id=st.integers(0, 999).map("r{:03}".format),
+        owner=NAMES,
+        project=PROJECTS,
+        priority=st.sampled_from(Priority),
+        size=SHAPES.map(lambda shape: shape.one),
+        began_at=st.floats(NOW - 100 * HOUR_S, NOW),
+        ends_by=st.just(math.inf) | st.floats(NOW - HOUR_S, NOW + 10 * HOUR_S),
+        may_pause=st.booleans(),
+    ),
+    max_size=4,
+    unique_by=lambda each: each.job_id,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(WAITING, RUNNING, QUOTAS, st.randoms())
+def test_no_decision_is_against_the_rules(waiting, running, quotas, random):
+    nodes = [Node(cpus=4, gpus=2), Node(cpus=4)]
+    decided = decide(waiting, running, nodes=nodes, quotas=quotas)
+    shuffled = random.sample(waiting, len(waiting))
+
+    assert decide(shuffled, running[::-1], nodes=nodes, quotas=quotas) == decided  # the same, in whatever order
+    assert sorted(places(decided)) == sorted(each.job_id for each in waiting)
+    assert [place.number for place in decided.places] == [*range(1, len(waiting) + 1)]
+
+    room = total(nodes) - sum((each.size for each in running), Size())
+    taken = sum((start.size for start in decided.start), Size())
+    if decided.start:
+        assert taken.fits(room)
+    for start in decided.start:
+        assert start.job.not_before <= NOW
+    for (kind, name), limits in quotas.items():
+        require_quota(decided, running, quotas, kind, name, limits)
+
+    by_name = {each.job_id: each for each in running}
+    for victim, by in decided.pause:
+        assert by_name[victim].priority.rank < by.priority.rank
+        assert by_name[victim].may_pause and NOW - by_name[victim].began_at >= RULES.min_run_s
+    assert len({victim for victim, _ in decided.pause}) == len(decided.pause)
+
+    if WaitKind.ROOM not in kinds(decided).values() and WaitKind.PREEMPTS not in kinds(decided).values():
+        assert {*kinds(decided).values()} <= {WaitKind.STARTS, WaitKind.QUOTA, WaitKind.NEVER, WaitKind.BACK_OFF}
+
+
+def require_quota(decided, running, quotas, kind, name, limits):
+    """Nobody starts over a quota; what ran over it before may go on."""
+    own = [key for key, _ in quotas.items() if key[0] is kind and key[1] != "*"]
+
+    def counts(each):
+        value = getattr(each, kind.value)
+        return value == name or (name == "*" and (kind, value) not in own)
+
+    for value in {getattr(each.job, kind.value) for each in decided.start if counts(each.job)}:
+        mine = [each for each in running if getattr(each, kind.value) == value]
+        new = [each for each in decided.start if getattr(each.job, kind.value) == value]
+        sizes = sum((each.size for each in [*mine, *new]), Size())
+        assert limits.workers is None or sizes.workers <= limits.workers
+        assert limits.gpus is None or sizes.gpus <= limits.gpus + 1e-6
+        assert limits.running is None or len(mine) + len(new) <= limits.running
