@@ -1,10 +1,12 @@
 """Decide who of the queue starts, who is paused for whom, and why the others wait. Pure: time is an input.
 
-**The order.** A job's level is its priority's rank, one higher for every `aging_s` that it has waited. Above `urgent`
-is one more level, of the overdue: there the job that has waited longest is first. Within any other level, projects take
-turns by weighted dominant-resource fairness (Ghodsi et al., NSDI 2011): the next job is of the project with the
-smallest dominant share, of CPUs or GPUs, by its weight. As in Slurm's multifactor priority, a share is what the project
-has now and what it had, which counts half after `HALF_LIFE_S`. Within a project the oldest job is first.
+**The order.** Within a project a job's level is its priority's rank, one higher for every `aging_s` that it has waited.
+Above `urgent` is one more level, of the overdue, where the job that has waited longest is first; in any other the
+oldest is. Projects take turns, each with its first job. The highest level is first; between equals it is the project
+with the smallest dominant share, of CPUs or GPUs, by its weight: weighted dominant-resource fairness (Ghodsi et al.,
+NSDI 2011). As in Slurm's multifactor priority, a share is what the project has now and what it had, which counts half
+after `HALF_LIFE_S`. Age counts against other projects only while the project has less than its share: else whoever
+submits most would soon have the oldest jobs, and everything.
 
 **Who starts.** In this order, each job starts that fits and that its quotas allow. The first that does not fit has room
 kept for it (EASY backfilling: Lifka, JSSPP 1995). A job behind it starts only if it ends before that one could start at
@@ -15,12 +17,14 @@ that owner or project wait behind it.
 **Preemption.** Is there no room for a job, and none kept for another, then running jobs of strictly lower priority are
 paused: the lowest first, of these the youngest, none before it has run for `min_run_s`. Age never pauses anybody.
 
-**Why nobody starves.** Take a job that fits the cluster and its quotas. It is overdue once it has waited for
-(4 - rank) x `aging_s`. Then only jobs that have waited longer are before it. No new one joins them, and each of them
-starts in its turn by the same argument, so our job becomes the first. From then on room is kept for it. Nobody
-passes who could delay it beyond a moment that does not move away: running budgets end when they end, and `backfill_s`
-counts from its own waiting. Nobody is paused for others meanwhile. Every running job ends, so the room comes. A job
-that is preempted later keeps what it had waited, and has run for `min_run_s` at least: it gets on.
+**Why nobody starves.** Take a job that fits the cluster and its quotas. After (4 - rank) x `aging_s` it is overdue. In
+its project only jobs that have waited longer are before it then, and no new one joins them. While none of these
+starts, the project's share halves again and again, until it is less than its due: the mean of all, by their weights.
+Then the project's first job is before all but overdue jobs that have waited longer, which no new one joins either. So
+in finite time our job is the first of all, and room is kept for it. Nobody passes who could delay it beyond a moment
+that does not move away: running budgets end when they end, and `backfill_s` counts from its own waiting. Nobody is paused
+for others meanwhile. Every running job ends, so the room comes. A job that is preempted later keeps what it had waited,
+and has run for `min_run_s` at least: it gets on.
 """
 
 import heapq
@@ -37,6 +41,8 @@ from service.wire.queue import EVERYONE, QuotaKind, QuotaLimits, WaitKind
 
 #: What a project used counts half after so long.
 HALF_LIFE_S = 24 * 3600.0
+#: What a project had on average weighs so much more than what it has now, which is least when its jobs have just ended.
+_LATELY = 8.0
 _OVERDUE = len(Priority)
 _START_S = 120.0  # that a training run takes besides its budget, at most
 _NO_LIMITS = QuotaLimits()
@@ -201,28 +207,38 @@ def fits_beside(job: Waiting, size: Size, running: Sequence[Running], nodes: Seq
 
 
 class _Shares:
-    """The projects' dominant shares by weight: what is first in turn."""
+    """The projects' dominant shares by weight, now and lately together."""
 
     def __init__(
         self, capacity: Size, quotas: Quotas, running: Iterable[Running], recent: Mapping[str, Size], *, now: float
     ) -> None:
         self._capacity, self._quotas = capacity, quotas
-        self._cpus: dict[str, float] = defaultdict(float, {name: size.cpus for name, size in recent.items()})
-        self._gpus: dict[str, float] = defaultdict(float, {name: size.gpus for name, size in recent.items()})
+        self._cpus: dict[str, float] = defaultdict(float, {name: _LATELY * size.cpus for name, size in recent.items()})
+        self._gpus: dict[str, float] = defaultdict(float, {name: _LATELY * size.gpus for name, size in recent.items()})
         self._weights: dict[str, float] = {}
+        self._running = {job.project for job in running}
         for job in running:
             had = 1.0 - 0.5 ** (max(0.0, now - job.began_at) / HALF_LIFE_S)
-            self.add(job.project, job.size, factor=1.0 + had)
+            self.add(job.project, job.size, factor=1.0 + _LATELY * had)
 
     def add(self, project: str, size: Size, *, factor: float = 1.0) -> None:
         self._cpus[project] += factor * size.cpus
         self._gpus[project] += factor * size.gpus
 
-    def of(self, project: str) -> float:
+    def weight(self, project: str) -> float:
         if (weight := self._weights.get(project)) is None:
             weight = limits_of(self._quotas, QuotaKind.PROJECT, project).weight
             self._weights[project] = weight
-        return dominant(Size(self._cpus[project], self._gpus[project]), self._capacity) / weight
+        return weight
+
+    def mean(self, waiting: Iterable[str]) -> float:
+        """Return what each of the projects that run or wait would have if all had their due."""
+        projects = {*waiting, *self._running}
+        weights = {project: self.weight(project) for project in projects}
+        return sum(weight * self.of(project) for project, weight in weights.items()) / (sum(weights.values()) or 1.0)
+
+    def of(self, project: str) -> float:
+        return dominant(Size(self._cpus[project], self._gpus[project]), self._capacity) / self.weight(project)
 
 
 def dominant(size: Size, capacity: Size) -> float:
@@ -237,26 +253,31 @@ def _level(job: Waiting, rules: Rules, now: float) -> int:
 
 def _in_order(waiting: Sequence[Waiting], shares: _Shares, rules: Rules, *, now: float) -> Iterator[Waiting]:
     """Yield the jobs as their turn comes. The caller adds to `shares` what each takes, or would."""
-    levels: dict[int, dict[str, list[Waiting]]] = defaultdict(lambda: defaultdict(list))
+    queues: dict[str, list[tuple[int, float, str, Waiting]]] = defaultdict(list)
     for job in waiting:
-        levels[_level(job, rules, now)][job.project].append(job)
-    for level in sorted(levels, reverse=True):
-        if level == _OVERDUE:
-            overdue = [job for jobs in levels[level].values() for job in jobs]
-            yield from sorted(overdue, key=lambda job: (job.queued_at, job.job_id))
-            continue
-        turns = []
-        for project, jobs in levels[level].items():
-            jobs.sort(key=lambda job: job.job_id, reverse=True)
-            turns.append((shares.of(project), project))
-        heapq.heapify(turns)
-        while turns:
-            _, project = turns[0]
-            yield levels[level][project].pop()
-            if levels[level][project]:
-                heapq.heapreplace(turns, (shares.of(project), project))
-            else:
-                heapq.heappop(turns)
+        level = _level(job, rules, now)
+        since = job.queued_at if level == _OVERDUE else 0.0
+        queues[job.project].append((-level, since, job.job_id, job))
+    due = shares.mean(queues)
+
+    def turn(project: str) -> tuple[int, float, float, str]:
+        level, since, _, job = queues[project][-1]
+        share = shares.of(project)
+        if share >= due:
+            level, since = -job.priority.rank, 0.0
+        return level, since, share, project
+
+    for jobs in queues.values():
+        jobs.sort(reverse=True)
+    turns = [turn(project) for project in queues]
+    heapq.heapify(turns)
+    while turns:
+        *_, project = turns[0]
+        yield queues[project].pop()[-1]
+        if queues[project]:
+            heapq.heapreplace(turns, turn(project))
+        else:
+            heapq.heappop(turns)
 
 
 # -- the plan ----------------------------------------------------------------------------------------------

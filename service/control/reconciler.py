@@ -33,6 +33,7 @@ _log = logging.getLogger(__name__)
 _NUM_LOG_LINES = 5
 _JOIN_S = 60.0
 _NUM_EXPLAINED = 20  # reasons that a round writes: of ten thousand jobs that wait, the first are told first
+_LONG_QUEUE, _SETTLED_S = 500, 5.0  # so many waiting jobs are not looked at in every round unless something changed
 _LOOK_S = 10.0  # between two looks at a cluster without work
 
 
@@ -282,6 +283,8 @@ class Reconciler:
         self, ray: RayApi, waiting: Sequence[Waiting], backlog: Backlog, nodes: Sequence[Node], *, now: float
     ) -> None:
         """Do what the queue decides: start jobs, pause others for them, and say why the rest waits."""
+        if self._is_settled(backlog, nodes, now=now):
+            return
         decided = plan(
             waiting, backlog.running, nodes, quotas=backlog.quotas, recent=backlog.recent, rules=self._rules, now=now
         )
@@ -295,6 +298,19 @@ class Reconciler:
                 _log.info("%s", error)
         for job_id, by in decided.pause:
             self._store.preempt(job_id, by=by.job_id)
+
+    def _is_settled(self, backlog: Backlog, nodes: Sequence[Node], *, now: float) -> bool:
+        """Return whether a long queue is as it was at the last look, when nothing was to do."""
+        last = self.outlook
+        return (
+            len(backlog.waiting) > _LONG_QUEUE
+            and backlog.waiting is last.backlog.waiting
+            and (backlog.running, backlog.quotas) == (last.backlog.running, last.backlog.quotas)
+            and tuple(nodes) == last.nodes
+            and not last.plan.start
+            and not last.plan.pause
+            and now - (last.at or 0.0) < _SETTLED_S
+        )
 
     def _start(self, ray: RayApi, start: Start, nodes: Sequence[Node]) -> None:
         job = start.job

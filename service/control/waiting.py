@@ -47,13 +47,13 @@ class WaitingList:
         self._reading, self._lock = reading, threading.Lock()
         self._cursor = -1  # the newest event that is in; -1: nothing is
         self._known: dict[str, Waiting] = {}
+        self._waiting: tuple[Waiting, ...] = ()  # the same object until something changes
 
     def backlog(self, *, now: float) -> Backlog:
         """Return the queue as it is now."""
         with self._lock, self._reading() as session:
             self._catch_up(session)
-            waiting = tuple(self._known.values())
-            return Backlog(waiting, running(session), quotas.limits(session), quotas.recent(session, now=now))
+            return Backlog(self._waiting, running(session), quotas.limits(session), quotas.recent(session, now=now))
 
     def _catch_up(self, session: Session) -> None:
         oldest, newest = events.bounds(session)
@@ -64,10 +64,12 @@ class WaitingList:
         is_waiting = select(*_COLUMNS).where(JobRow.state == JobState.QUEUED.value)
         if changed is None or len(changed) > _MAX_CHANGES:
             self._known = _by_id(session.execute(is_waiting))
+            self._waiting = tuple(self._known.values())
         elif changed:
             for job_id in changed:
                 self._known.pop(job_id, None)
             self._known |= _by_id(session.execute(is_waiting.where(JobRow.id.in_(changed))))
+            self._waiting = tuple(self._known.values())
         self._cursor = newest
 
 

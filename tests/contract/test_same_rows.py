@@ -98,6 +98,7 @@ def test_the_same_job_gives_the_same_rows_on_sqlite_and_postgresql(tmp_path, emp
         "code",
         "sessions",
         "sign_in_codes",
+        "quotas",
         "removals",
         "metric_chunks",
     }  # a short job's points stay rows

@@ -136,6 +136,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         "WIRETUNE_API_URL": f"http://127.0.0.1:{api}",
         "WIRETUNE_DATABASE_URL": "",
         "WIRETUNE_USER_CODE": "true",
+        "WIRETUNE_QUEUE_MIN_RUN_S": "1",
     }
     processes = Processes(folder, environment)
     memory = {"object_store_memory": 200_000_000}
