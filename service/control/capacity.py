@@ -71,13 +71,13 @@ class Shape(NamedTuple):
 
     @property
     def one(self) -> Size:
-        """What one training run takes, in all its lanes."""
+        """The size of one training run, in all its lanes."""
         num = self.num_workers * self.lanes
         return Size(num * self.cpus, num * self.gpus, num)
 
     @property
     def all(self) -> Size:
-        """What all training runs take side by side."""
+        """The size of all training runs side by side."""
         return self.one * self.trials
 
 

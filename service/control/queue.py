@@ -22,9 +22,9 @@ its project only jobs that have waited longer are before it then, and no new one
 starts, the project's share halves again and again, until it is less than its due: the mean of all, by their weights.
 Then the project's first job is before all but overdue jobs that have waited longer, which no new one joins either. So
 in finite time our job is the first of all, and room is kept for it. Nobody passes who could delay it beyond a moment
-that does not move away: running budgets end when they end, and `backfill_s` counts from its own waiting. Nobody is paused
-for others meanwhile. Every running job ends, so the room comes. A job that is preempted later keeps what it had waited,
-and has run for `min_run_s` at least: it gets on.
+that does not move away: running budgets end when they end, and `backfill_s` counts from its own waiting. Nobody is
+paused for others meanwhile. Every running job ends, so the room comes. A job that is preempted later keeps what it had
+waited, and has run for `min_run_s` at least: it gets on.
 """
 
 import heapq
@@ -109,7 +109,7 @@ class Preemption(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a waiting job is in the queue, and why it does not run."""
+    """A waiting job's place in the queue, and why it does not run."""
 
     number: int
     job: Waiting
@@ -124,7 +124,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is done now, and each waiting job's place, in their order."""
+    """The decision: what is done now, and each waiting job's place, in their order."""
 
     start: tuple[Start, ...] = ()
     pause: tuple[Preemption, ...] = ()
@@ -140,7 +140,7 @@ def limits_of(quotas: Quotas, kind: QuotaKind, name: str) -> QuotaLimits:
 
 
 class _Used:
-    """What running jobs take, by owner and by project."""
+    """The sum of what running jobs take, by owner and by project."""
 
     def __init__(self, quotas: Quotas, running: Iterable[Running]) -> None:
         self._quotas = quotas

@@ -29,7 +29,7 @@ _LEAVING = (JobState.PAUSING, JobState.STOPPING, JobState.CANCELLING)
 
 
 class Backlog(NamedTuple):
-    """What the queue is decided from, of one moment."""
+    """The facts that the queue is decided from, of one moment."""
 
     waiting: tuple[Waiting, ...]
     running: tuple[Running, ...]

@@ -1,4 +1,4 @@
-"""How urgent a job is."""
+"""The urgency of a job."""
 
 from enum import StrEnum
 

@@ -39,7 +39,7 @@ QuotaName = Annotated[str, Field(pattern=r"^(\*|[A-Za-z0-9][A-Za-z0-9._@:+|-]{0,
 
 
 class QuotaLimits(_View):
-    """What all running jobs of an owner or a project may take together; null: no limit."""
+    """Limits on what all running jobs of an owner or a project take together; null: none."""
 
     workers: int | None = Field(None, ge=0, le=1_000_000)
     gpus: float | None = Field(None, ge=0, le=1_000_000)
@@ -90,7 +90,7 @@ class QueueEntry(_View):
 
 
 class ProjectShare(_View):
-    """What a project takes of the cluster."""
+    """A project's part of the cluster."""
 
     project: str
     weight: float
