@@ -19,6 +19,7 @@ from service.wire.views import EventKind
 KEPT_EVENTS = 100_000
 _LOCK = 8471  # any number that every release agrees on, other than the migrations'
 _MAX_TEXT = 500
+_EVENTS = insert(EventRow)
 
 
 class _Told(NamedTuple):
@@ -94,7 +95,7 @@ def store(session: Session, *, now: float) -> None:
     session.flush()
     if session.get_bind().dialect.name == "postgresql":
         session.execute(select(func.pg_advisory_xact_lock(_LOCK)))
-    session.execute(insert(EventRow), [{**each._asdict(), "at": now} for each in told])
+    session.connection().execute(_EVENTS, [{**each._asdict(), "at": now} for each in told])
 
 
 def _waiting(session: Session) -> list[_Told]:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import ColumnElement, bindparam, delete as delete_from, insert, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, make_transient_to_detached
 
 from search.config import Budget
 from search.past_jobs.prior import Prior
@@ -48,6 +48,8 @@ _KNOWN = (
     .with_for_update()
 )
 
+_JOBS, _LABELS, _TRIALS, _KEYS = insert(JobRow), insert(LabelRow), insert(TrialRow), insert(IdempotencyRow)
+
 
 def add(
     session: Session, spec: JobSpec, *, by: Principal, key: str | None, now: float, key_s: float
@@ -57,7 +59,8 @@ def add(
     A key is forgotten after `key_s` seconds. While another replica stores the same one this breaks the key's
     uniqueness; the writer then runs it again.
     """
-    if key is not None and (known := session.execute(_KNOWN, {"owner": by.name, "key": key}).first()) is not None:
+    tables = session.connection()  # plain rows: objects of the ORM would cost a submission a fifth more
+    if key is not None and (known := tables.execute(_KNOWN, {"owner": by.name, "key": key}).first()) is not None:
         if known.created_at > now - key_s:
             first = require(session, known.job_id)
             if _submitted(first) != spec:
@@ -65,21 +68,31 @@ def add(
             return first, False
         session.execute(delete_from(IdempotencyRow).filter_by(owner=by.name, key=key))
     code.use(session, spec, project=by.project, now=now)
-    job_id = id_at(now, secrets.randbits(44))
-    job = JobRow(id=job_id, name=spec.name, state=JobState.QUEUED.value, version=0, created_at=now)
-    job.spec, job.owner, job.project = spec.model_dump(mode="json"), by.name, by.project
-    session.add(job)
-    _enter(job, JobState.QUEUED, reason="", now=now)
-    session.flush()  # the rows below refer to it; plain ones: objects cost more
+    job = _add_row(session, spec, by=by, now=now)
     if spec.labels:
-        labels = [{"job_id": job_id, "name": name, "value": value} for name, value in spec.labels.items()]
-        session.execute(insert(LabelRow), labels)
+        labels = [{"job_id": job.id, "name": name, "value": value} for name, value in spec.labels.items()]
+        tables.execute(_LABELS, labels)
     priors = transfer.priors(session, spec, project=visible_project(by))
-    session.execute(insert(TrialRow), list(_trial_rows(job_id, spec, priors)))
+    tables.execute(_TRIALS, list(_trial_rows(job.id, spec, priors)))
     if key is not None:
-        held = {"owner": by.name, "key": key, "job_id": job_id, "created_at": now}
-        session.execute(insert(IdempotencyRow), held)
+        held = {"owner": by.name, "key": key, "job_id": job.id, "created_at": now}
+        tables.execute(_KEYS, held)
     return job, True
+
+
+def _add_row(session: Session, spec: JobSpec, *, by: Principal, now: float) -> JobRow:
+    fields = {
+        "id": id_at(now, secrets.randbits(44)), "name": spec.name, "owner": by.name, "project": by.project,
+        "state": JobState.QUEUED.value, "reason": "", "spec": spec.model_dump(mode="json"), "attempt": 0, "notes": "",
+        "archived": False, "version": 1, "created_at": now, "started_at": None, "finished_at": None,
+        "deadline": _deadline(JobState.QUEUED, now),
+    }  # fmt: skip
+    session.connection().execute(_JOBS, fields)
+    job = JobRow(**fields)
+    make_transient_to_detached(job)
+    session.add(job)
+    _tell(job)
+    return job
 
 
 def _trial_rows(job_id: str, spec: JobSpec, priors: Mapping[str, Prior]) -> Iterator[dict[str, Any]]:
@@ -131,8 +144,7 @@ def transition(job: JobRow, to: JobState, *, now: float, reason: str = "") -> No
 def _enter(job: JobRow, to: JobState, *, reason: str, now: float) -> None:
     job.state, job.reason = to.value, reason
     job.version += 1
-    deadline_s = RULES[to].deadline_s
-    job.deadline = None if deadline_s is None else now + deadline_s
+    job.deadline = _deadline(to, now)
     if to is JobState.RUNNING and job.started_at is None:
         job.started_at = now
     job.finished_at = now if to in TERMINAL else None
@@ -141,6 +153,11 @@ def _enter(job: JobRow, to: JobState, *, reason: str, now: float) -> None:
     _tell(job)
     if to in TERMINAL:
         messages.add(job, now=now)
+
+
+def _deadline(state: JobState, now: float) -> float | None:
+    seconds = RULES[state].deadline_s
+    return None if seconds is None else now + seconds
 
 
 def explain(job: JobRow, reason: str) -> None:
