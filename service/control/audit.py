@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 
+from service.control import rows
 from service.control.access import Principal
 from service.control.models import AuditRow
 from service.wire.access import AuditEntry, AuditPage
@@ -19,7 +20,7 @@ def add(session: Session, by: Principal, action: str, target: str, *, now: float
         "at": now, "name": by.name, "key_id": by.key_id, "address": by.address, "action": action, "target": target,
         "outcome": outcome,
     }  # fmt: skip
-    session.connection().execute(_ENTRIES, entry)
+    rows.add(session, _ENTRIES, entry)
 
 
 def page(session: Session, *, limit: int, cursor: int | None) -> AuditPage:

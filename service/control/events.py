@@ -51,9 +51,9 @@ class Bell:
 # -- writing --------------------------------------------------------------------------------------------------
 
 
-def tell(row: JobRow | MessageRow | TrialRow, kind: EventKind, **data: Any) -> None:
-    """Have the row's transaction store an event when it commits; long texts are cut."""
-    session = object_session(row)
+def tell(row: JobRow | MessageRow | TrialRow, kind: EventKind, *, within: Session | None = None, **data: Any) -> None:
+    """Have the row's transaction, or the one of `within`, store an event when it commits; long texts are cut."""
+    session = within or object_session(row)
     assert session is not None
     job = row if isinstance(row, JobRow) else session.get_one(JobRow, row.job_id)
     short = {name: value[:_MAX_TEXT] if isinstance(value, str) else value for name, value in data.items()}
@@ -92,7 +92,6 @@ def store(session: Session, *, now: float) -> None:
     told = _joined(_waiting(session))
     if not told:
         return
-    session.flush()
     if session.get_bind().dialect.name == "postgresql":
         session.execute(select(func.pg_advisory_xact_lock(_LOCK)))
     session.connection().execute(_EVENTS, [{**each._asdict(), "at": now} for each in told])

@@ -6,11 +6,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import ColumnElement, bindparam, delete as delete_from, insert, select
-from sqlalchemy.orm import Session, make_transient_to_detached
+from sqlalchemy.orm import Session
 
 from search.config import Budget
 from search.past_jobs.prior import Prior
-from service.control import code, events, messages, transfer
+from service.control import code, events, messages, rows, transfer
 from service.control.access import Principal, visible_project
 from service.control.models import IdempotencyRow, JobRow, LabelRow, RemovalRow, TrialRow
 from service.errors import IllegalTransition, InvalidJob, KeyReused, NotFound
@@ -59,39 +59,37 @@ def add(
     A key is forgotten after `key_s` seconds. While another replica stores the same one this breaks the key's
     uniqueness; the writer then runs it again.
     """
-    tables = session.connection()  # plain rows: objects of the ORM would cost a submission a fifth more
-    if key is not None and (known := tables.execute(_KNOWN, {"owner": by.name, "key": key}).first()) is not None:
-        if known.created_at > now - key_s:
+    if key is not None:
+        known = session.connection().execute(_KNOWN, {"owner": by.name, "key": key}).first()
+        if known is not None and known.created_at > now - key_s:
             first = require(session, known.job_id)
             if _submitted(first) != spec:
                 raise KeyReused(f"the key made `{first.id}` from another job; send a new key with a new job")
             return first, False
-        session.execute(delete_from(IdempotencyRow).filter_by(owner=by.name, key=key))
+        if known is not None:
+            session.execute(delete_from(IdempotencyRow).filter_by(owner=by.name, key=key))
     code.use(session, spec, project=by.project, now=now)
-    job = _add_row(session, spec, by=by, now=now)
-    if spec.labels:
-        labels = [{"job_id": job.id, "name": name, "value": value} for name, value in spec.labels.items()]
-        tables.execute(_LABELS, labels)
     priors = transfer.priors(session, spec, project=visible_project(by))
-    tables.execute(_TRIALS, list(_trial_rows(job.id, spec, priors)))
+    job = _add_row(session, spec, by=by, now=now)
+    labels = [{"job_id": job.id, "name": name, "value": value} for name, value in spec.labels.items()]
+    rows.add(session, _LABELS, *labels)
+    rows.add(session, _TRIALS, *_trial_rows(job.id, spec, priors))
     if key is not None:
-        held = {"owner": by.name, "key": key, "job_id": job.id, "created_at": now}
-        tables.execute(_KEYS, held)
+        rows.add(session, _KEYS, {"owner": by.name, "key": key, "job_id": job.id, "created_at": now})
     return job, True
 
 
 def _add_row(session: Session, spec: JobSpec, *, by: Principal, now: float) -> JobRow:
+    """Return the job as its row will be; an object of the session's would cost a submission a fifth more."""
     fields = {
         "id": id_at(now, secrets.randbits(44)), "name": spec.name, "owner": by.name, "project": by.project,
         "state": JobState.QUEUED.value, "reason": "", "spec": spec.model_dump(mode="json"), "attempt": 0, "notes": "",
         "archived": False, "version": 1, "created_at": now, "started_at": None, "finished_at": None,
         "deadline": _deadline(JobState.QUEUED, now),
     }  # fmt: skip
-    session.connection().execute(_JOBS, fields)
+    rows.add(session, _JOBS, fields)
     job = JobRow(**fields)
-    make_transient_to_detached(job)
-    session.add(job)
-    _tell(job)
+    _tell(job, within=session)
     return job
 
 
@@ -226,5 +224,6 @@ def _require_over(job: JobRow, done: str) -> None:
     raise IllegalTransition(f"job `{job.id}` is {job.state}: only one that is over can be {done}; {first}")
 
 
-def _tell(job: JobRow) -> None:
-    events.tell(job, EventKind.JOB, state=job.state, reason=job.reason, version=job.version, attempt=job.attempt)
+def _tell(job: JobRow, *, within: Session | None = None) -> None:
+    data = {"state": job.state, "reason": job.reason, "version": job.version, "attempt": job.attempt}
+    events.tell(job, EventKind.JOB, within=within, **data)
