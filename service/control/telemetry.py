@@ -1,4 +1,4 @@
-"""What operators watch, as Prometheus reads it: counts of this process, and how the database stands.
+"""Metrics for operators, as Prometheus reads them: counts of this process, and the state of the database.
 
 Counts begin with the process, and each replica has its own: sum them. What comes from the database is the same at every
 replica: take the maximum.
