@@ -32,7 +32,7 @@ from trainers import overload
 _log = logging.getLogger(__name__)
 _NUM_LOG_LINES = 5
 _JOIN_S = 60.0
-_NUM_EXPLAINED = 20  # reasons that a round writes: of ten thousand jobs that wait, the first are told first
+_NUM_EXPLAINED = 5  # reasons that a round writes: of ten thousand jobs that wait, the first are told first
 _LONG_QUEUE, _SETTLED_S = 500, 5.0  # so many waiting jobs are not looked at in every round unless something changed
 _LOOK_S = 10.0  # between two looks at a cluster without work
 
@@ -87,7 +87,7 @@ class Reconciler:
             "webhooks": self._webhooks.send_due,
         }
         for name, one_round in rounds.items():
-            arguments = (one_round, interval_s)
+            arguments = (name, one_round, interval_s)
             thread = threading.Thread(target=self._run, args=arguments, name=f"wiretune-{name}", daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -106,10 +106,11 @@ class Reconciler:
         finally:
             self._cluster.close()
 
-    def _run(self, one_round: Callable[[float], None], interval_s: float) -> None:
+    def _run(self, name: str, one_round: Callable[[float], None], interval_s: float) -> None:
         while not self._stopping.is_set():
             try:
-                one_round(self._clock())
+                with self._store.telemetry.round(name):
+                    one_round(self._clock())
             except Unavailable as error:
                 _log.warning("%s", error)
             except Exception:  # one bad round must not leave every job without an owner
@@ -139,8 +140,11 @@ class Reconciler:
             ray = self._cluster.connect()
             self._nodes = self._largest or ray.nodes()
         except Unavailable as error:
+            self._store.telemetry.cluster_up.set(0)
             self._without_ray(jobs, backlog, str(error), now=now)
             return
+        self._store.telemetry.note_cluster(self._nodes)
+        self._store.telemetry.note_running(job.size for job in backlog.running)
         self._watch(ray, [work for work in jobs if work.state in ACTIVE], now=now)
         for work in jobs:
             if work.state not in ACTIVE and (verdict := judge_alone(work, now=now, leases_count=False)).reason:
@@ -148,6 +152,7 @@ class Reconciler:
         self._admit(ray, self._in_time(backlog.waiting, now=now), backlog, self._nodes, now=now)
 
     def _rest_idle(self, backlog: Backlog, *, now: float) -> None:
+        self._store.telemetry.note_running(())
         self.outlook = Outlook(backlog=backlog, nodes=tuple(self._nodes or ()), at=now)
         if self._cluster.is_spent(now - self._busy_at):
             self._let_go()
