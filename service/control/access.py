@@ -75,10 +75,10 @@ RULES = {
     Action.READ_QUOTAS: _Least(Role.OPERATOR, Role.OPERATOR, Role.OPERATOR),
     Action.SET_QUOTAS: _Least(Role.OPERATOR, Role.OPERATOR, Role.OPERATOR),
 }
-#: The least role that gives a job such a priority.
+#: The least role that gives a job such a priority, if it may submit or change the job at all.
 PRIORITIES = {
-    Priority.LOW: Role.SUBMITTER,
-    Priority.NORMAL: Role.SUBMITTER,
+    Priority.LOW: Role.VIEWER,
+    Priority.NORMAL: Role.VIEWER,
     Priority.HIGH: Role.OPERATOR,
     Priority.URGENT: Role.ADMIN,
 }
