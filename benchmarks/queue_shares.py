@@ -224,7 +224,7 @@ def main() -> None:
     mixed = (*[Priority.NORMAL] * 6, Priority.LOW, Priority.LOW, Priority.HIGH, Priority.URGENT)
     for name, priorities in (("one priority", (Priority.NORMAL,)), ("four priorities", mixed)):
         began = time.process_time()
-        outcome = Simulation(given.jobs, backlog=60, priorities=priorities).run()
+        outcome = Simulation(given.jobs, backlog=40, priorities=priorities).run()
         print(f"{name}: {outcome.num_ended} jobs, {outcome.num_preempted} preemptions, {outcome.used:.1%} of the CPUs")
         for project, wanted in due().items():
             got = outcome.shares[project]

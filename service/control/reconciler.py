@@ -5,6 +5,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from service.control import permissions
 from service.control.capacity import Node, Shape, conflicts
@@ -302,7 +303,8 @@ class Reconciler:
             except (IllegalTransition, NotFound) as error:  # cancelled by its user in the meantime, or room was taken
                 _log.info("%s", error)
         for job_id, by in decided.pause:
-            self._store.preempt(job_id, by=by.job_id)
+            with suppress(NotFound):  # it was cancelled and deleted in the meantime
+                self._store.preempt(job_id, by=by.job_id)
 
     def _is_settled(self, backlog: Backlog, nodes: Sequence[Node], *, now: float) -> bool:
         """Return whether a long queue is as it was at the last look, when nothing was to do."""
