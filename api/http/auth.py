@@ -23,11 +23,11 @@ from service.wire.records import MAX_WHOLE
 _READING = (
     *("getMe", "listMethods", "validateJob", "listJobs", "getJob", "listTrials", "listStages", "getMetric"),
     *("exportMetrics", "getSchedule", "getWeights", "getReport", "getLogs", "listArtifacts", "getFile"),
-    *("listEvents", "listJobEvents", "getSnapshot"),
+    *("listEvents", "listJobEvents", "getSnapshot", "listSteers"),
     *("listKeys", "createSignInCode", "deleteSession"),
     *("listCode", "getCode"),
 )
-_CHANGING = ("pauseJob", "resumeJob", "stopJob", "cancelJob", "retryJob", "extendJob", "updateJob")
+_CHANGING = ("pauseJob", "resumeJob", "stopJob", "cancelJob", "retryJob", "extendJob", "steerJob", "updateJob")
 #: What a caller does by each operation. One that is not here is nobody's.
 ACTIONS = {
     **dict.fromkeys(_READING, Action.READ),

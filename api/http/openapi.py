@@ -35,7 +35,7 @@ from service.errors import (
 from service.job.spec import JobSpec
 from service.wire.access import NewKey, SignIn
 from service.wire.records import Batch, Lease
-from service.wire.views import Changes, JobEdit, ProblemDocument
+from service.wire.views import Changes, JobEdit, ProblemDocument, SteerRequest
 
 EXAMPLE_JOB: dict[str, Any] = {
     "name": "digits over a slow link",
@@ -52,7 +52,7 @@ EXAMPLE_JOB: dict[str, Any] = {
     "link": {"mode": "emulate", "mbps": 100, "latency_ms": 1},
 }
 #: Bodies that the routes parse themselves, so that a refusal can point at every field at fault.
-_PARSED = (JobSpec, Budget, Changes, JobEdit, Batch, Lease, NewKey, SignIn, ProblemDocument)
+_PARSED = (JobSpec, Budget, Changes, JobEdit, SteerRequest, Batch, Lease, NewKey, SignIn, ProblemDocument)
 
 #: Anybody who calls may be refused so.
 CALLING = (Unauthorized, Forbidden, TooManyRequests, Unavailable)

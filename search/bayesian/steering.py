@@ -4,6 +4,7 @@ Pure functions. A veto narrows the space. A pinned value leaves it: it is no lon
 pinned nothing is, since every search compares rates.
 """
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -38,7 +39,7 @@ def heard(steers: Sequence[Steer], *, level_name: str, voided: Collection[int], 
     for steer in steers:
         pin = {name: value for name, value in steer.pin.items() if name != RATE or steer.id not in voided}
         renamed = {
-            "pin": {_own_name(name, level_name): value for name, value in pin.items()},
+            "pin": {(own := _own_name(name, level_name)): _legal(own, value) for name, value in pin.items()},
             "veto": {_own_name(name, level_name): veto for name, veto in steer.veto.items()},
             "search_now": steer.search_now and steer.id not in done,
         }
@@ -49,6 +50,13 @@ def heard(steers: Sequence[Steer], *, level_name: str, voided: Collection[int], 
 
 def _own_name(name: str, level_name: str) -> str:
     return "level" if name == level_name else name
+
+
+def _legal(name: str, value: Setting) -> Setting:
+    """Return a value as the type that it has in `Values`: JSON writes 1 for 1.0."""
+    if SEARCHED[name].scale in ("log", "complement"):
+        return float(value)
+    return int(value) if SEARCHED[name].scale == "integer" else value
 
 
 def steering_of(steers: Sequence[Steer]) -> Steering:
@@ -70,14 +78,15 @@ def steered_setup(setup: SearchSetup, steering: Steering) -> SearchSetup:
         return setup
     space = setup.space
     low, high = _narrowed(space.min_learning_rate, space.max_learning_rate, steering.bands.get(RATE, ()))
-    axes = tuple(left for axis in space.axes if (left := _left_of(axis, steering)) is not None)
-    allowed = [each for each in space.exchanges if each.option not in steering.lists.get("option", ())]
+    axes = tuple(left for axis in space.axes if (left := _left_of(axis, space, steering)) is not None)
+    banned = steering.lists.get("option", frozenset())
+    allowed = tuple(each for each in space.exchanges if each.option not in banned)
     narrowed = space.model_copy(
         update={
             "min_learning_rate": low,
             "max_learning_rate": high,
             "axes": axes,
-            "exchanges": tuple(allowed) if "option" not in steering.pins and len(allowed) > 1 else (),
+            "exchanges": allowed if "option" not in steering.pins and len(allowed) > 1 else (),
         }
     )
     return replace(setup, space=narrowed.model_copy(update={"guess": fitted(space.opening, space, steering)}))
@@ -112,39 +121,40 @@ def fitted(values: Values, space: SearchSpace, steering: Steering) -> Values:
         return values
     low, high = _narrowed(space.min_learning_rate, space.max_learning_rate, steering.bands.get(RATE, ()))
     moved: dict[str, Any] = {RATE: min(high, max(low, values.learning_rate))}
-    for axis in space.axes:
-        left = _within_vetoes(axis, steering)
-        held: Any = getattr(values, axis.name)
-        if isinstance(left, OptionAxis):
-            moved[axis.name] = held if held in left.options else left.options[0]
-        else:
-            moved[axis.name] = left.opening(held)
-    if values.option in steering.lists.get("option", ()) and "option" not in moved:
-        allowed = [each.option for each in space.exchanges if each.option not in steering.lists["option"]]
-        moved["option"] = next(iter(allowed), values.option)
+    for axis in space.ranges:
+        moved[axis.name] = _within_vetoes(axis, steering).opening(getattr(values, axis.name))
+    if values.option is not None:
+        allowed = _allowed_options(space, steering)
+        moved["option"] = values.option if values.option in allowed else allowed[0]
     return values.model_copy(update={**moved, **steering.pins})
 
 
-def _left_of(axis: AnyAxis, steering: Steering) -> AnyAxis | None:
+def _allowed_options(space: SearchSpace, steering: Steering) -> tuple[str, ...]:
+    """Return the exchanges that compete and are not vetoed; where none is left, those that did not compete."""
+    banned = steering.lists.get("option", frozenset())
+    competing = tuple(each for each in space.options if each not in banned)
+    return competing or tuple(each for each in space.menu if each not in banned) or space.menu
+
+
+def _left_of(axis: AnyAxis, space: SearchSpace, steering: Steering) -> AnyAxis | None:
     """Return what of an axis is searched; None: one value is left."""
     if axis.name in steering.pins:
         return None
-    left = _within_vetoes(axis, steering)
-    if isinstance(left, OptionAxis):
-        return left if len(left.options) > 1 else None
-    return left if left.low < left.high else None
-
-
-def _within_vetoes(axis: AnyAxis, steering: Steering) -> AnyAxis:
-    """Return an axis without what is vetoed; whoever lets steers in sees to it that something is left."""
-    banned = steering.lists.get(axis.name, frozenset())
     if isinstance(axis, OptionAxis):
-        return OptionAxis(options=tuple(each for each in axis.options if each not in banned) or axis.options)
+        left = axis.among(_allowed_options(space, steering))
+        return left if len(left.options) > 1 else None
+    within = _within_vetoes(axis, steering)
+    return within if within.low < within.high else None
+
+
+def _within_vetoes(axis: Axis, steering: Steering) -> Axis:
+    """Return an axis without what is vetoed; whoever lets steers in sees to it that something is left."""
     if SEARCHED[axis.name].scale == "choice":
-        legal = [each for each in (False, True) if each not in banned] or [False, True]
+        legal = [each for each in (False, True) if each not in steering.lists.get(axis.name, ())] or [False, True]
         return Axis(name=axis.name, low=legal[0], high=legal[-1])
     low, high = _narrowed(axis.low, axis.high, steering.bands.get(axis.name, ()))
-    return Axis(name=axis.name, low=low, high=high)
+    whole = SEARCHED[axis.name].scale == "integer"
+    return Axis(name=axis.name, low=math.ceil(low) if whole else low, high=math.floor(high) if whole else high)
 
 
 def _narrowed(low: float, high: float, bands: Sequence[Band]) -> tuple[float, float]:

@@ -147,8 +147,13 @@ def explain(job: JobRow, reason: str) -> None:
     """Say why the job is still in its state; a new version of it, unless it was said before."""
     if job.reason != reason:
         job.reason = reason
-        job.version += 1
-        _tell(job)
+        change(job)
+
+
+def change(job: JobRow) -> None:
+    """Make it a new version of the job."""
+    job.version += 1
+    _tell(job)
 
 
 def edit(session: Session, job: JobRow, patch: JobEdit) -> bool:
@@ -167,8 +172,7 @@ def edit(session: Session, job: JobRow, patch: JobEdit) -> bool:
         job.archived = bool(patch.archived)
     if (job.spec["labels"], job.notes, job.archived) == before:
         return False
-    job.version += 1
-    _tell(job)
+    change(job)
     return True
 
 

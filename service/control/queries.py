@@ -1,7 +1,7 @@
 """Rows to the public views. Functions of one open session; they write nothing."""
 
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from service.errors import NotFound
 from service.job.advice import advice
 from service.job.spec import JobSpec
 from service.job.states import TERMINAL, verbs_in
+from service.job.steering import is_steerable
 from service.wire.records import Bill, Line, RunEnd, ScheduleEntry
 from service.wire.views import (
     Event,
@@ -84,7 +85,7 @@ def job_view(job: JobRow, spec: JobSpec | None = None) -> JobView:
         started_at=_moment_or_none(job.started_at),
         finished_at=_moment_or_none(job.finished_at),
         version=job.version,
-        verbs=verbs_in(job.job_state),
+        verbs=verbs_in(job.job_state, searches=any(map(is_steerable, spec.trials()))),
         labels=spec.labels,
         notes=job.notes,
         archived=job.archived,
@@ -146,6 +147,12 @@ def unsearched(session: Session, trial_id: str) -> str | None:
     """Return the reason of the trial's first decision if no decision of it had a probe."""
     stages = list(_decided(session, trial_id))
     return stages[0].reason if stages and not any(stage.decision["probes"] for stage in stages) else None
+
+
+def heeded(session: Session, trial_id: str) -> Iterator[tuple[int, list[int]]]:
+    """Yield each decided stage of the trial with the ids of the steers that held in it."""
+    for stage in _decided(session, trial_id):
+        yield stage.stage, [steer["id"] for steer in stage.decision.get("steers", ())]
 
 
 def decided_stages(
@@ -270,4 +277,5 @@ def event_view(row: EventRow) -> Event:
 def _entry(stage: StageRow, trial: TrialRow) -> ScheduleEntry:
     so_far = max(0, trial.step - stage.first_step) if stage.num_steps is None else stage.num_steps
     fields = _columns(stage, ("learning_rate", "level", "values", "density", "threshold", "reason"))
-    return ScheduleEntry(step=stage.first_step, num_steps=so_far, **fields)
+    people = tuple(dict.fromkeys(steer["by"] for steer in stage.decision.get("steers", ())))
+    return ScheduleEntry(step=stage.first_step, num_steps=so_far, steered_by=people, **fields)

@@ -20,7 +20,7 @@ _DRAWN = ("loss", "validation_loss")
 _MAX_CHANGES = 2000
 #: In these states an attempt takes trials back to their last checkpoint.
 _RESET_IN = (JobState.QUEUED.value, JobState.STARTING.value)
-_REPORTED = frozenset(EventKind) - {EventKind.PROGRESS, EventKind.PROBE, EventKind.CHECKPOINT}
+_REPORTED = frozenset(EventKind) - {EventKind.PROGRESS, EventKind.PROBE, EventKind.CHECKPOINT, EventKind.STEERED}
 
 
 def snapshot(session: Session, job_id: str, *, since: int | None, max_points: int) -> Snapshot:

@@ -26,6 +26,7 @@ from service.control import (
     messages,
     queries,
     snapshots,
+    steers,
     transfer,
     verbs,
 )
@@ -61,6 +62,8 @@ from service.wire.views import (
     Series,
     Snapshot,
     StageView,
+    SteerRequest,
+    SteerView,
     TrialView,
 )
 
@@ -382,6 +385,15 @@ class Store:
         self._require_checkpoints(job_id, Verb.EXTEND, versions)
         return self._ask(job_id, Verb.EXTEND, partial(verbs.extend, caps=caps, workers=workers), versions, by)
 
+    def steer(self, job_id: str, asked: SteerRequest, *, versions: Versions = None, by: Principal = LOCAL) -> JobView:
+        """Say what a job's controllers may use from their next stage on; raises InvalidJob for what they cannot."""
+        return self._ask(job_id, Verb.STEER, partial(verbs.steer, asked=asked, by=by), versions, by)
+
+    def steers(self, job_id: str) -> tuple[SteerView, ...]:
+        """Return all that people said of the job's controllers, the newest last; raises NotFound."""
+        with self._reading() as session:
+            return steers.views(session, job_id)
+
     def edit(self, job_id: str, patch: JobEdit, *, versions: Versions = None, by: Principal = LOCAL) -> JobView:
         """Change labels and notes, or archive a job that is over; raises InvalidJob and IllegalTransition."""
 
@@ -473,7 +485,7 @@ class Store:
                 renew_s=settings.renew_s,
                 max_silence_s=settings.max_silence_s,
                 control=attempts.control(job),
-                trials=attempts.resume_points(session, job_id),
+                trials=attempts.resume_points(session, job),
             )
 
     def ingest(self, job_id: str, number: int, batch: Batch) -> Acknowledgement:

@@ -9,13 +9,13 @@ from api.documents import checked
 from api.http import bodies
 from api.http.auth import Caller, StoreOf, require_key
 from api.http.etags import SeenVersions
-from api.http.openapi import CHANGING, CLONING, EXTENDING, body, refusals
+from api.http.openapi import CHANGING, CLONING, EDITING, EXTENDING, READING, body, refusals
 from api.http.routes.jobs import IdempotencyKey, check, require_permission
 from search.config import Budget
 from service.errors import DoesNotFit
 from service.job.changes import differences
 from service.job.spec import JobSpec
-from service.wire.views import Cloned, JobView
+from service.wire.views import Cloned, JobView, SteerRequest, SteerView
 
 #: Fields that say what an object is: one of another kind takes nothing over from the one before.
 _TAGS = ("kind", "mode")
@@ -109,6 +109,30 @@ def extend_job(
 ) -> JobView:
     """Give a job that succeeded a larger budget; `reason` says where each trial goes on from."""
     return store.extend(job, caps, workers=workers, versions=versions, by=caller)
+
+
+@router.post(
+    "/{job}:steer",
+    status_code=202,
+    operation_id="steerJob",
+    responses=refusals(*EDITING),
+    openapi_extra=body("SteerRequest", example={"pin": {"density": 0.02}, "veto": {"learning_rate": {"above": 0.1}}}),
+)
+def steer_job(
+    job: str,
+    asked: Annotated[SteerRequest, Depends(bodies.steer_request)],
+    store: StoreOf,
+    versions: SeenVersions,
+    caller: Caller,
+) -> JobView:
+    """Pin or veto values of a job's controllers, or ask for a search: from the next stage of each trial on."""
+    return store.steer(job, asked, versions=versions, by=caller)
+
+
+@router.get("/{job}/steers", operation_id="listSteers", responses=refusals(*READING))
+def list_steers(job: str, store: StoreOf) -> tuple[SteerView, ...]:
+    """Return all that people pinned, vetoed and asked for, the newest last, and since which stage it held."""
+    return store.steers(job)
 
 
 @router.post(
