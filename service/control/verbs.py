@@ -15,7 +15,7 @@ from service.control.models import JobRow, TrialRow
 from service.errors import IllegalTransition, InvalidJob, PreconditionFailed
 from service.job.problems import Problem, problems_of
 from service.job.spec import JobSpec
-from service.job.states import ALLOWED_IN, JobState, Verb, verbs_in
+from service.job.states import ALLOWED_IN, JobState, Verb
 from service.wire.views import SteerRequest
 
 #: Of a job, those that its user has seen; None: the verb is meant whatever the job has become.
@@ -45,7 +45,7 @@ def require(job: JobRow, verb: Verb) -> None:
 
 
 def _allowed(job: JobRow) -> str:
-    return _listed(f"`{each}`" for each in verbs_in(job.job_state)) or "nothing"
+    return _listed(f"`{each}`" for each in queries.job_view(job).verbs) or "nothing"
 
 
 def pause(_: Session, job: JobRow, *, now: float) -> None:
