@@ -26,7 +26,7 @@ from service.wire.views import (
     Series,
     Snapshot,
     StageView,
-    SteerView,
+    SteeringView,
     TrialView,
     Validated,
 )
@@ -38,7 +38,6 @@ Which = Literal["best", "last"]
 
 _TRIALS = TypeAdapter(tuple[TrialView, ...])
 _STAGES = TypeAdapter(tuple[StageView, ...])
-_STEERS = TypeAdapter(tuple[SteerView, ...])
 _SERIES = TypeAdapter(tuple[Series, ...])
 _ARTIFACTS = TypeAdapter(tuple[Artifact, ...])
 _KEYS = TypeAdapter(tuple[KeyView, ...])
@@ -289,9 +288,9 @@ def steer(
     return _ask(job_id, Verb.STEER, version, json=said)
 
 
-def steers(job_id: str) -> Call[tuple[SteerView, ...]]:
-    """Return all that people said of the job's controllers, the newest last."""
-    return _get(f"/v1/jobs/{job_id}/steers", _STEERS.validate_json)
+def steering(job_id: str) -> Call[SteeringView]:
+    """Return what people said of the job's controllers, the newest last, and what they may steer."""
+    return _get(f"/v1/jobs/{job_id}/steering", SteeringView.model_validate_json)
 
 
 def edit(

@@ -134,7 +134,7 @@ class Job(_Handle):
     retry = _done(calls.retry)
     extend = _done(calls.extend)
     steer = _done(calls.steer)
-    steers = _asked(calls.steers)
+    steering = _asked(calls.steering)
     edit = _done(calls.edit)
     delete = _asked(calls.delete)
 
@@ -237,7 +237,7 @@ class AsyncJob(_Handle):
     retry = _done_later(calls.retry)
     extend = _done_later(calls.extend)
     steer = _done_later(calls.steer)
-    steers = _asked_later(calls.steers)
+    steering = _asked_later(calls.steering)
     edit = _done_later(calls.edit)
     delete = _asked_later(calls.delete)
 

@@ -135,14 +135,16 @@ def steer(
         found = client.find(job)
         if any(said[name] for name in ("pin", "veto", "search_now", "clear")):
             client.steer(found, **said, version=if_version)
-        held = [each for each in client.steers(found) if each.in_force]
+        steering = client.steering(found)
     if as_json:
-        print_json({"steers": [each.model_dump(mode="json") for each in held]})
+        print_json(steering)
         return
+    held = [each for each in steering.steers if each.in_force]
     for each in held:
         say(console(), f"{each.id}: {steer_text(each)}")
     if not held:
-        typer.echo("nobody steers this job")
+        names = ", ".join(dict.fromkeys(each.name for each in steering.steerable))
+        typer.echo(f"nobody steers this job; what may be steered: {names or 'nothing'}")
 
 
 def _pin(text: str) -> tuple[str, Any]:

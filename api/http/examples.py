@@ -26,6 +26,8 @@ from service.wire.views import (
     ProblemDocument,
     ScheduleView,
     Series,
+    SteerableView,
+    SteeringView,
     SteerView,
     Validated,
 )
@@ -68,7 +70,7 @@ def _of_jobs(spec: JobSpec) -> Iterator[BaseModel]:
 def _of_results() -> Iterator[BaseModel]:
     trial: dict[str, Any] = {"trial_id": _TRIAL, "arm": "tuned", "seed": 0}
     entry = ScheduleEntry(step=0, num_steps=200, learning_rate=2.96, level=0.01, reason="the search's minimum")
-    yield SteerView(
+    steer = SteerView(
         id=1,
         at=_AT,
         by="ci",
@@ -79,6 +81,8 @@ def _of_results() -> Iterator[BaseModel]:
         first_stages={_TRIAL: 2},
         in_force=True,
     )
+    density = SteerableView(name="density", trials=(_TRIAL,), low=0.003, high=0.1, current=0.02)
+    yield SteeringView(steers=(steer,), steerable=(density,))
     yield Series(**trial, name="loss", steps=(0, 1), seconds=(0.1, 0.2), values=(2.3, 2.1), num_points=2)
     yield ScheduleView(
         **trial, optimizer="schedulefree_sgd", complete=True, line="main", num_steps=200, entries=(entry,)

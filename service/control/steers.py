@@ -20,7 +20,7 @@ from service.job import steering
 from service.job.parts import TrialSpec
 from service.job.problems import Problem
 from service.job.spec import JobSpec
-from service.wire.views import EventKind, SteerRequest, SteerView
+from service.wire.views import EventKind, SteerableView, SteeringView, SteerRequest, SteerView
 
 #: So many hold of one job at a time.
 MAX_IN_FORCE = 100
@@ -56,9 +56,32 @@ def of_trial(session: Session, job: JobRow, trial_id: str) -> tuple[Steer, ...]:
     return tuple(_steer(row) for row in _in_force(session, job) if trial_id in row.said["trials"])
 
 
-def views(session: Session, job_id: str) -> tuple[SteerView, ...]:
-    """Return all that was said, the newest last."""
-    queries.require(session, job_id)
+def view(session: Session, job_id: str) -> SteeringView:
+    """Return all that was said, and what may be steered."""
+    return SteeringView(steers=_views(session, job_id), steerable=_steerable(session, queries.require(session, job_id)))
+
+
+def _steerable(session: Session, job: JobRow) -> tuple[SteerableView, ...]:
+    specs = {(each.arm, each.seed): each for each in JobSpec.model_validate(job.spec).trials()}
+    trials: dict[tuple[str, steering.Searchable], list[str]] = {}
+    for row in queries.trials(session, job.id):
+        spec = specs[row.arm, row.seed]
+        for name, of in steering.searchable(spec).items() if not _fault(row, spec) else ():
+            trials.setdefault((name, of), []).append(row.id)
+    return tuple(
+        SteerableView(
+            name=name,
+            trials=tuple(ids),
+            low=of.low if of.is_of_numbers else None,
+            high=of.high if of.is_of_numbers else None,
+            names=() if of.is_of_numbers else of.listed,
+            current=queries.value_in_force(session, ids[0], of.name),
+        )
+        for (name, of), ids in trials.items()
+    )
+
+
+def _views(session: Session, job_id: str) -> tuple[SteerView, ...]:
     rows = session.scalars(select(SteerRow).where(SteerRow.job_id == job_id).order_by(SteerRow.id)).all()
     heard = _first_stages(session, job_id) if rows else {}
     return tuple(_view(row, heard.get(row.id, {})) for row in rows)

@@ -62,8 +62,8 @@ from service.wire.views import (
     Series,
     Snapshot,
     StageView,
+    SteeringView,
     SteerRequest,
-    SteerView,
     TrialView,
 )
 
@@ -389,10 +389,10 @@ class Store:
         """Say what a job's controllers may use from their next stage on; raises InvalidJob for what they cannot."""
         return self._ask(job_id, Verb.STEER, partial(verbs.steer, asked=asked, by=by), versions, by)
 
-    def steers(self, job_id: str) -> tuple[SteerView, ...]:
-        """Return all that people said of the job's controllers, the newest last; raises NotFound."""
+    def steering(self, job_id: str) -> SteeringView:
+        """Return what people said of the job's controllers, and what they may steer; raises NotFound."""
         with self._reading() as session:
-            return steers.views(session, job_id)
+            return steers.view(session, job_id)
 
     def edit(self, job_id: str, patch: JobEdit, *, versions: Versions = None, by: Principal = LOCAL) -> JobView:
         """Change labels and notes, or archive a job that is over; raises InvalidJob and IllegalTransition."""

@@ -203,6 +203,24 @@ class SteerView(View):
     withdrawn_by: str | None = None
 
 
+class SteerableView(View):
+    """A value that people may steer in some of a job's trials: a number from `low` to `high`, or one of `names`."""
+
+    name: str = Field(description="as `pin` and `veto` take it")
+    trials: tuple[str, ...]
+    low: float | None = Field(None, description="null: it is no number")
+    high: float | None = None
+    names: tuple[bool | str, ...] = ()
+    current: Setting | None = Field(None, description="what the first of these trials uses; null: nothing is decided")
+
+
+class SteeringView(View):
+    """What people said of a job's controllers, and what they may steer."""
+
+    steers: tuple[SteerView, ...] = Field(description="all that was said, the newest last")
+    steerable: tuple[SteerableView, ...] = Field(description="by trials that have it in common")
+
+
 class Series(View):
     """Points of one metric of one trial's committed line, thinned to the number asked for."""
 

@@ -30,7 +30,7 @@ def test_every_answer_to_the_trial_says_what_holds_until_it_is_withdrawn(store, 
     assert driver.send().steers == ()  # the driver's own stream has no controller
     store.steer(driver.job_id, SteerRequest(clear=True), by=ADA)
     assert driver.send(stream=driver.trial_id).steers == ()
-    [view] = store.steers(driver.job_id)
+    [view] = store.steering(driver.job_id).steers
     assert (view.in_force, view.by, view.withdrawn_by) == (False, "ada", "ada")
 
 
@@ -44,10 +44,10 @@ def test_it_outlives_its_driver_until_a_decision_names_it(store, driver, begin):
     assert said.pin == PIN.pin
     again.start()
     heed(again, 0)
-    assert store.steers(driver.job_id)[0].first_stages == {}
+    assert store.steering(driver.job_id).steers[0].first_stages == {}
     heed(again, 1, said)
     heed(again, 2, said)
-    assert store.steers(driver.job_id)[0].first_stages == {again.trial_id: 1}
+    assert store.steering(driver.job_id).steers[0].first_stages == {again.trial_id: 1}
 
 
 def test_an_attempt_that_goes_on_from_before_it_was_heeded_hears_it_again(store, driver, begin):
@@ -55,22 +55,22 @@ def test_an_attempt_that_goes_on_from_before_it_was_heeded_hears_it_again(store,
     store.steer(driver.job_id, SteerRequest(search_now=True), by=ADA)
     [said] = driver.send(stream=driver.trial_id).steers
     driver.decide(1, first_step=10, decision=decision(1).model_copy(update={"steers": (said,)}))
-    assert not store.steers(driver.job_id)[0].in_force  # done
+    assert not store.steering(driver.job_id).steers[0].in_force  # done
     store.lose_attempt(driver.job_id, 1, reason="lost")  # before a checkpoint of stage 1
     begin(driver.job_id)
 
     assert store.brief(driver.job_id, 2).trials[0].steers == (said,)
-    assert store.steers(driver.job_id)[0].in_force
+    assert store.steering(driver.job_id).steers[0].in_force
 
 
 def test_what_is_said_twice_while_it_holds_counts_once(store, driver):
     first = store.steer(driver.job_id, PIN, by=ADA)
     assert store.steer(driver.job_id, PIN, by=ADA) == first
-    assert len(store.steers(driver.job_id)) == 1
+    assert len(store.steering(driver.job_id).steers) == 1
 
     replaced = PIN.model_copy(update={"clear": True})
     assert store.steer(driver.job_id, replaced, by=ADA).version == first.version + 1
-    assert [each.in_force for each in store.steers(driver.job_id)] == [False, True]
+    assert [each.in_force for each in store.steering(driver.job_id).steers] == [False, True]
 
 
 @only("sqlite")
@@ -110,7 +110,7 @@ def test_what_makes_no_sense_is_refused_by_field_value_and_range(store, make_spe
         store.steer(job_id, SteerRequest.model_validate(said), by=ADA)
 
     assert [problem.pointer for problem in refusal.value.problems] == [pointer]
-    assert len(store.steers(job_id)) == 1
+    assert len(store.steering(job_id).steers) == 1
 
 
 @only("sqlite")
@@ -148,7 +148,7 @@ def test_arms_that_do_not_search_are_left_out_and_so_are_those_that_have_finishe
 
     store.steer(job_id, PIN, by=ADA)
 
-    [view] = store.steers(job_id)
+    [view] = store.steering(job_id).steers
     assert view.trials == (f"{job_id}.tuned.0", f"{job_id}.tuned.1")
     with pytest.raises(InvalidJob, match="arm `dense` has `controller: fixed`"):
         store.steer(job_id, PIN.model_copy(update={"trials": (f"{job_id}.dense.0",)}), by=ADA)
@@ -158,4 +158,18 @@ def test_a_veto_is_read_back_as_it_was_said(store, driver):
     store.steer(driver.job_id, SteerRequest(veto={"learning_rate": Band(above=0.5)}), by=ADA)
 
     [said] = driver.send(stream=driver.trial_id).steers
-    assert said.veto == {"learning_rate": Band(above=0.5)} == store.steers(driver.job_id)[0].veto
+    assert said.veto == {"learning_rate": Band(above=0.5)} == store.steering(driver.job_id).steers[0].veto
+
+
+@only("sqlite")
+def test_what_may_be_steered_is_told_with_its_range_and_what_is_used_now(store, make_spec, begin):
+    exchange = {"kind": "threshold", "density": [0.003, 0.1]}
+    driver = begin(store.add_job(make_spec(exchange=exchange))[0].id)
+    driver.start()
+    driver.decide(0, first_step=0)
+
+    rate, density = store.steering(driver.job_id).steerable
+
+    assert (rate.name, rate.low, rate.high, rate.current) == ("learning_rate", 1e-8, 1e3, 0.1)
+    assert (density.name, density.low, density.high, density.current) == ("density", 0.003, 0.1, None)
+    assert rate.trials == density.trials == (driver.trial_id,)

@@ -15,7 +15,7 @@ from search.config import Budget
 from service.errors import DoesNotFit
 from service.job.changes import differences
 from service.job.spec import JobSpec
-from service.wire.views import Cloned, JobView, SteerRequest, SteerView
+from service.wire.views import Cloned, JobView, SteeringView, SteerRequest
 
 #: Fields that say what an object is: one of another kind takes nothing over from the one before.
 _TAGS = ("kind", "mode")
@@ -129,10 +129,10 @@ def steer_job(
     return store.steer(job, asked, versions=versions, by=caller)
 
 
-@router.get("/{job}/steers", operation_id="listSteers", responses=refusals(*READING))
-def list_steers(job: str, store: StoreOf) -> tuple[SteerView, ...]:
-    """Return all that people pinned, vetoed and asked for, the newest last, and since which stage it held."""
-    return store.steers(job)
+@router.get("/{job}/steering", operation_id="getSteering", responses=refusals(*READING))
+def get_steering(job: str, store: StoreOf) -> SteeringView:
+    """Return what people pinned, vetoed and asked for, since which stage it held, and what they may steer."""
+    return store.steering(job)
 
 
 @router.post(
