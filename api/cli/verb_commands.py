@@ -139,6 +139,8 @@ def steer(
     if as_json:
         print_json(steering)
         return
+    for line in steering.notes:
+        warn(line)
     held = [each for each in steering.steers if each.in_force]
     for each in held:
         say(console(), f"{each.id}: {steer_text(each)}")

@@ -82,7 +82,7 @@ def _of_results() -> Iterator[BaseModel]:
         in_force=True,
     )
     density = SteerableView(name="density", trials=(_TRIAL,), low=0.003, high=0.1, current=0.02)
-    yield SteeringView(steers=(steer,), steerable=(density,))
+    yield SteeringView(version=3, steers=(steer,), steerable=(density,))
     yield Series(**trial, name="loss", steps=(0, 1), seconds=(0.1, 0.2), values=(2.3, 2.1), num_points=2)
     yield ScheduleView(
         **trial, optimizer="schedulefree_sgd", complete=True, line="main", num_steps=200, entries=(entry,)

@@ -155,10 +155,15 @@ def heeded(session: Session, trial_id: str) -> Iterator[tuple[int, list[int]]]:
         yield stage.stage, [steer["id"] for steer in stage.decision.get("steers", ())]
 
 
+def last_decided(session: Session, trial_id: str) -> StageRow | None:
+    """Return the trial's last stage that is decided; None: there is none."""
+    last = select(StageRow).where(StageRow.trial_id == trial_id).order_by(StageRow.stage.desc()).limit(1)
+    return session.scalars(last).first()
+
+
 def value_in_force(session: Session, trial_id: str, name: str) -> Any:
     """Return what the trial's last decision says of a value, by its name in `search.types.Values`; None: nothing."""
-    last = select(StageRow).where(StageRow.trial_id == trial_id).order_by(StageRow.stage.desc()).limit(1)
-    stage = session.scalars(last).first()
+    stage = last_decided(session, trial_id)
     return None if stage is None else stage.decision["values"].get(name)
 
 

@@ -5,7 +5,7 @@ when a stage opens, and its decision names what it heeds. So nothing is lost wit
 counts twice.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from sqlalchemy import select
@@ -22,6 +22,8 @@ from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.wire.views import EventKind, SteerableView, SteeringView, SteerRequest, SteerView
 
+#: A stage that may spend this share of the budget, or more, is the last; sums of seconds are not exact.
+_WHOLE = 0.999999
 #: So many hold of one job at a time.
 MAX_IN_FORCE = 100
 
@@ -58,7 +60,24 @@ def of_trial(session: Session, job: JobRow, trial_id: str) -> tuple[Steer, ...]:
 
 def view(session: Session, job_id: str) -> SteeringView:
     """Return all that was said, and what may be steered."""
-    return SteeringView(steers=_views(session, job_id), steerable=_steerable(session, queries.require(session, job_id)))
+    job = queries.require(session, job_id)
+    return SteeringView(
+        version=job.version,
+        steers=_views(session, job_id),
+        steerable=_steerable(session, job),
+        notes=tuple(_notes(session, job)),
+    )
+
+
+def _notes(session: Session, job: JobRow) -> Iterator[str]:
+    """Yield which trials are in a stage that lasts to the end of the budget."""
+    caps = {unit: cap for unit, cap in job.spec["budget"].items() if cap is not None}
+    for row in queries.trials(session, job.id):
+        last = queries.last_decided(session, row.id)
+        until = {} if last is None or last.closed or row.outcome is not None else last.decision["commit_until"]
+        if until and all(until.get(unit) is not None and until[unit] >= cap * _WHOLE for unit, cap in caps.items()):
+            name = row.id.partition(".")[2]
+            yield f"`{name}` is in its last stage: what is said now holds only if something ends that early"
 
 
 def _steerable(session: Session, job: JobRow) -> tuple[SteerableView, ...]:

@@ -217,8 +217,10 @@ class SteerableView(View):
 class SteeringView(View):
     """What people said of a job's controllers, and what they may steer."""
 
+    version: int = Field(description="the job's, for `If-Match`")
     steers: tuple[SteerView, ...] = Field(description="all that was said, the newest last")
     steerable: tuple[SteerableView, ...] = Field(description="by trials that have it in common")
+    notes: tuple[str, ...] = Field((), description="sentences on trials of which little can come any more")
 
 
 class Series(View):

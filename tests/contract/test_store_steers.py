@@ -2,7 +2,7 @@
 
 import pytest
 
-from search.types import Band, Steer
+from search.types import Allowance, Band, Steer
 from service.control.access import LOCAL, Principal
 from service.errors import InvalidJob
 from service.wire.access import Role
@@ -173,3 +173,14 @@ def test_what_may_be_steered_is_told_with_its_range_and_what_is_used_now(store, 
     assert (rate.name, rate.low, rate.high, rate.current) == ("learning_rate", 1e-8, 1e3, 0.1)
     assert (density.name, density.low, density.high, density.current) == ("density", 0.003, 0.1, None)
     assert rate.trials == density.trials == (driver.trial_id,)
+
+
+@only("sqlite")
+def test_a_trial_in_its_last_stage_is_named(store, driver):
+    driver.decide(0, first_step=0, decision=decision(0).model_copy(update={"commit_until": Allowance(steps=50)}))
+    assert store.steering(driver.job_id).notes == ()
+    driver.decide(1, first_step=50, decision=decision(1).model_copy(update={"commit_until": Allowance(steps=100)}))
+
+    assert store.steering(driver.job_id).notes == (
+        "`tuned.0` is in its last stage: what is said now holds only if something ends that early",
+    )
