@@ -144,15 +144,27 @@ def _line(trial: TrialRow) -> Line:
 
 
 def unsearched(session: Session, trial_id: str) -> str | None:
-    """Return the reason of the trial's first decision if no decision of it had a probe."""
+    """Return the reason of the trial's first decision if no decision of it had a probe, and nobody wanted that."""
     stages = list(_decided(session, trial_id))
-    return stages[0].reason if stages and not any(stage.decision["probes"] for stage in stages) else None
+    if not stages or any(stage.decision["probes"] for stage in stages):
+        return None
+    pinned = {name for steer in stages[0].decision.get("steers", ()) for name in steer["pin"]}
+    return None if "learning_rate" in pinned else stages[0].reason
 
 
 def heeded(session: Session, trial_id: str) -> Iterator[tuple[int, list[int]]]:
     """Yield each decided stage of the trial with the ids of the steers that held in it."""
     for stage in _decided(session, trial_id):
         yield stage.stage, [steer["id"] for steer in stage.decision.get("steers", ())]
+
+
+def steered(session: Session, trial_id: str) -> dict[str, list[int]]:
+    """Return by person the stages of the trial that he steered."""
+    found: dict[str, list[int]] = {}
+    for stage in _decided(session, trial_id):
+        for by in dict.fromkeys(steer["by"] for steer in stage.decision.get("steers", ())):
+            found.setdefault(by, []).append(stage.stage)
+    return found
 
 
 def last_decided(session: Session, trial_id: str) -> StageRow | None:
