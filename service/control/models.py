@@ -106,7 +106,7 @@ class AttemptRow(Base):
 
 
 class SteerRow(Base):
-    """What a person said a running controller may use."""
+    """A person's word on what the controllers of a running job may use."""
 
     __tablename__ = "steers"
 

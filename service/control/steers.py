@@ -1,4 +1,4 @@
-"""What people say the controllers of a running job may use. Functions of one open session.
+"""Steers: people's words on what the controllers of a running job may use. Functions of one open session.
 
 What holds is sent along with every answer to a trial, and with the brief of an attempt. A trial takes all of it over
 when a stage opens, and its decision names what it heeds. So nothing is lost with a driver or a service, and nothing

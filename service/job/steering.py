@@ -1,4 +1,4 @@
-"""What of a run people may steer, and why not: a pin or a veto beside what the job searches. Pydantic only."""
+"""Check a pin or a veto against what a run searches, and against what else holds. Pydantic only."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple

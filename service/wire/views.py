@@ -186,7 +186,7 @@ class SteerRequest(View):
 
 
 class SteerView(View):
-    """What a person said a job's controllers may use, and since when they heed it."""
+    """A person's word on what a job's controllers may use, and since when they heed it."""
 
     id: int = Field(description="counts from 1 within its job")
     at: datetime
@@ -215,7 +215,7 @@ class SteerableView(View):
 
 
 class SteeringView(View):
-    """What people said of a job's controllers, and what they may steer."""
+    """The steers of a job, and what may be steered."""
 
     version: int = Field(description="the job's, for `If-Match`")
     steers: tuple[SteerView, ...] = Field(description="all that was said, the newest last")
