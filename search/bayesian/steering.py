@@ -27,9 +27,6 @@ class Steering(NamedTuple):
     lists: dict[str, frozenset[Setting]] = {}  # noqa: RUF012
 
 
-NO_STEERING = Steering()
-
-
 def heard(steers: Sequence[Steer], *, level_name: str, voided: Collection[int], done: Collection[int]) -> list[Steer]:
     """Return what of `steers` still says something, by names of `Values`.
 

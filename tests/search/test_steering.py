@@ -110,6 +110,30 @@ def test_nothing_vetoed_is_tried_or_used(simulated_run, config, first):
     )
 
 
+@pytest.mark.parametrize(
+    ("steer", "used"),
+    [
+        (Steer(id=1, by="ada", pin={"option": "qsgd 4"}), "qsgd 4"),  # one that does not compete on this link
+        (Steer(id=1, by="ada", veto={"option": ("none", "threshold 0.01")}), "powersgd 1"),
+        (Steer(id=1, by="ada", veto={"option": ("none", "threshold 0.01", "powersgd 1")}), "qsgd 4"),
+    ],
+)
+@pytest.mark.parametrize("first", [0, 1])
+def test_one_exchange_is_left_where_people_say_so(simulated_run, steer, used, first):
+    competing = OptionAxis(options=("none", "threshold 0.01", "powersgd 1"))
+    run = simulated_run(STEPS)
+    controller = _controller(
+        config=BoConfig(revisit="stages"), axes=(competing,), menu=("none", "qsgd 4", "threshold 0.01", "powersgd 1")
+    )
+    for _ in range(first):
+        run.run_stage(controller)
+    controller.steer([steer])
+    decision = run.run_stage(controller)
+
+    assert {values.option for values in _tried(run, first)} == {decision.values.option} == {used}
+    assert len({values.learning_rate for values in _tried(run, first)}) > 1
+
+
 def test_a_person_who_asks_for_a_search_gets_one_at_the_next_stage_and_no_other(simulated_run):
     run, controller = simulated_run(STEPS), _controller()
     run.run_stage(controller)
