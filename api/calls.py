@@ -1,7 +1,7 @@
 """The requests that clients make, each described once: the blocking and the asynchronous client send them."""
 
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Generic, Literal, TypedDict, TypeVar
@@ -29,6 +29,7 @@ from service.wire.views import (
     Series,
     Snapshot,
     StageView,
+    SteeringView,
     TrialView,
     Validated,
 )
@@ -270,6 +271,30 @@ def extend(
     """
     caps = _given(seconds=seconds, steps=steps, bytes=bytes)
     return _ask(job_id, Verb.EXTEND, version, workers=workers, json=caps)
+
+
+def steer(
+    job_id: str,
+    *,
+    pin: Mapping[str, bool | float | str] | None = None,
+    veto: Mapping[str, Mapping[str, float] | Sequence[bool | str]] | None = None,
+    search_now: bool = False,
+    clear: bool | Sequence[int] = False,
+    trials: Sequence[str] | None = None,
+    version: int | None = None,
+) -> Call[JobView]:
+    """Say what the job's controllers may use, from the next stage on: `pin` values, `veto` others, ask for a search.
+
+    A veto of numbers is `{"above": 0.1}`, with `below` or both; of other values it is a list. `clear` first withdraws
+    all that holds, or the steers with these ids. `trials` are ids, None: all that search. `version` is as in `resume`.
+    """
+    said = _given(pin=pin, veto=veto, trials=trials, search_now=search_now or None, clear=clear or None)
+    return _ask(job_id, Verb.STEER, version, json=said)
+
+
+def steering(job_id: str) -> Call[SteeringView]:
+    """Return what people said of the job's controllers, the newest last, and what they may steer."""
+    return _get(f"/v1/jobs/{job_id}/steering", SteeringView.model_validate_json)
 
 
 def edit(

@@ -133,6 +133,8 @@ class Job(_Handle):
     cancel = _done(calls.cancel)
     retry = _done(calls.retry)
     extend = _done(calls.extend)
+    steer = _done(calls.steer)
+    steering = _asked(calls.steering)
     edit = _done(calls.edit)
     delete = _asked(calls.delete)
 
@@ -234,6 +236,8 @@ class AsyncJob(_Handle):
     cancel = _done_later(calls.cancel)
     retry = _done_later(calls.retry)
     extend = _done_later(calls.extend)
+    steer = _done_later(calls.steer)
+    steering = _asked_later(calls.steering)
     edit = _done_later(calls.edit)
     delete = _asked_later(calls.delete)
 

@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 from suite.tasks import TASKS
 
+from search.types import Steer
 from service.cluster import trial
 from service.job.parts import TrialSpec
 from service.job.spec import JobSpec
@@ -40,6 +41,9 @@ class Kept:
 
     def asked(self) -> Control:
         return Control.RUN
+
+    def steers(self) -> tuple[Steer, ...]:
+        return ()
 
 
 def job(task: str, factor: float, seed: int) -> TrialSpec:

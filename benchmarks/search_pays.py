@@ -28,6 +28,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from search.config import Budget, ControllerConfig
+from search.types import Steer
 from service.cluster.trial import train
 from service.job.parts import Checkpointing, Objective, TrialSpec, Workers
 from service.wire.records import AnyRecord, Control, MetricPoints, StageDecided, TrialFinished
@@ -202,6 +203,9 @@ class Notes:
 
     def asked(self) -> Control:
         return Control.RUN
+
+    def steers(self) -> tuple[Steer, ...]:
+        return ()
 
 
 def measure(run: Run) -> Json:

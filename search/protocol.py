@@ -1,9 +1,9 @@
 """The one protocol of all strategies: the trial loop knows nothing else about them."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
-from search.types import Candidate, Course, Decision, Observation, Spent, Values
+from search.types import Candidate, Course, Decision, Observation, Spent, Steer, Values
 
 
 class Strategy(Protocol):
@@ -21,6 +21,12 @@ class Strategy(Protocol):
     Meanwhile `watch` is asked at points that follow from the budget: after a quarter, a half and three quarters of a
     probe's allowance, and whenever the committed line is evaluated.
     """
+
+    def steer(self, steers: Sequence[Steer]) -> None:
+        """Take over what people say the strategy may use, all of it; called when a stage opens, before its first `ask`.
+
+        One that does not search has nothing to be steered, and takes no notice.
+        """
 
     def ask(self) -> Candidate | None:
         """Return the next probe of the open stage, or None when the stage has seen enough."""

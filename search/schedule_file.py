@@ -25,6 +25,7 @@ class Entry(Value):
     density: float | None = Field(None, description="measured mean share of gradient entries sent")
     threshold: float | None = Field(None, description="absolute cut-off in force at the entry's end")
     reason: str = ""
+    steered_by: tuple[str, ...] = Field((), description="people whose pins and vetoes held")
 
     def learning_rate_at(self, step: int) -> float:
         """Return the rate of `step`, which lies in this entry; the last step has the final rate."""

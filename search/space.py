@@ -198,6 +198,7 @@ class SearchSpace(Value):
     period: int = Field(1, ge=1)  # steps from one average of workers that train apart to the next; 1: all step alike
     periods: tuple[tuple[str, int], ...] = ()  # the same of each exchange that competes and has one
     dense_bytes: int | None = None  # sent per step by one worker without compression; None: the link has no say
+    menu: tuple[str, ...] = ()  # every exchange of several that may be used, whether or not it competes; dense first
     exchanges: tuple[OptionCost, ...] = ()  # all that may compete, where those that do follow the link
     link: Link | None = None  # as it was found before the first step; None: it is not measured
     step: StepCost | None = None  # what a step was found to cost before the first one; None: nobody measured it

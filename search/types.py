@@ -94,6 +94,40 @@ SEARCHED: dict[str, Searched] = {
 FURTHER = tuple(name for name in SEARCHED if name not in ("learning_rate", "level"))
 
 
+#: What a value can be: of a choice false or true, of what competes a name.
+Setting = bool | int | float | str
+
+
+class Band(Value):
+    """The numbers that a veto is about: those above the one limit, and those below the other."""
+
+    above: float | None = Field(None, allow_inf_nan=False, description="values above it are vetoed")
+    below: float | None = Field(None, allow_inf_nan=False, description="values below it are vetoed")
+
+    @model_validator(mode="after")
+    def _names_numbers(self) -> Self:
+        if self.above is None and self.below is None:
+            raise ValueError("a veto of numbers needs `above`, `below` or both")
+        if self.above is not None and self.below is not None and self.below > self.above:
+            raise ValueError(f"`below` must be at most `above`, {self.above:g}, got {self.below:g}")
+        return self
+
+
+class Steer(Value):
+    """A person's word on what a running controller may use, from the next stage on.
+
+    Names are those of `Values`; a level may be called as the exchange calls it, `density` for example.
+    """
+
+    id: int = Field(description="counts from 1 within its job")
+    by: str = Field(description="who steers: the name of his key")
+    pin: dict[str, Setting] = Field(default_factory=dict, description="by name, the values to use")
+    veto: dict[str, Band | tuple[bool | str, ...]] = Field(
+        default_factory=dict, description="by name, the values not to use: a band of numbers, or a list"
+    )
+    search_now: bool = Field(False, description="the next stage searches, if the cap on searching has room")
+
+
 class Spent(Value):
     """Totals of a training run so far, search included."""
 
@@ -239,3 +273,4 @@ class Decision(Value):
     )
     num_earlier: int = Field(0, description="probes of earlier stages that informed it")
     posterior: Posterior | None = Field(None, description="None: there was no surrogate")
+    steers: tuple[Steer, ...] = Field((), description="those of people that held in this stage")

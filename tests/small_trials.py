@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from search.types import Steer
 from service.job.parts import TrialSpec
 from service.job.spec import JobSpec
 from service.wire.records import AnyRecord, Control
@@ -31,6 +32,9 @@ class Memory:
 
     def asked(self) -> Control:
         return Control.RUN
+
+    def steers(self) -> tuple[Steer, ...]:
+        return ()
 
     def of(self, *kinds: type) -> list[Any]:
         return [record for record in self.records if isinstance(record, kinds)]

@@ -24,8 +24,9 @@ from api.cli.terminal import (
 from api.cli.watch import state_lines
 from api.client import Client
 from api.documents import parse_yaml
+from search.types import Band
 from service.errors import InvalidJob
-from service.wire.views import JobView
+from service.wire.views import JobView, SteerView
 
 app = typer.Typer()
 
@@ -100,6 +101,94 @@ def extend(
     """Give a job that succeeded a larger budget; says where each trial goes on from."""
     caps = partial(Client.extend, seconds=seconds, steps=steps, bytes=num_bytes)
     ask(job, partial(caps, workers=workers, version=if_version), url=url, key=key, as_json=as_json)
+
+
+@app.command()
+def steer(
+    job: JobId,
+    pins: Annotated[
+        list[str] | None, typer.Option("--pin", metavar="NAME=VALUE", help="e.g. learning_rate=0.01; repeatable")
+    ] = None,
+    vetoes: Annotated[
+        list[str] | None,
+        typer.Option("--veto", metavar="NAME>VALUE", help="also NAME<VALUE, and NAME=VALUE of no number; repeatable"),
+    ] = None,
+    search_now: Annotated[bool, typer.Option("--search-now", help="have the next stage search")] = False,
+    is_cleared: Annotated[bool, typer.Option("--clear", help="withdraw all that holds first")] = False,
+    withdrawn: Annotated[
+        list[int] | None, typer.Option("--withdraw", metavar="ID", help="withdraw this one first; repeatable")
+    ] = None,
+    trials: Annotated[
+        list[str] | None, typer.Option("--trial", help="of this trial alone; repeatable. Default: all that search")
+    ] = None,
+    if_version: IfVersion = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Pin and veto values of a job's controllers, from the next stage on; without options show what holds."""
+    said: dict[str, Any] = {"pin": dict(map(_pin, pins or [])), "veto": _vetoes(vetoes or []), "search_now": search_now}
+    said |= {"clear": is_cleared or withdrawn or False, "trials": trials or None}
+    if is_cleared and withdrawn:
+        fail("--clear withdraws all that holds: leave --withdraw out")
+    with open_client(url, key) as client:
+        found = client.find(job)
+        if any(said[name] for name in ("pin", "veto", "search_now", "clear")):
+            client.steer(found, **said, version=if_version)
+        steering = client.steering(found)
+    if as_json:
+        print_json(steering)
+        return
+    for line in steering.notes:
+        warn(line)
+    held = [each for each in steering.steers if each.in_force]
+    for each in held:
+        say(console(), f"{each.id}: {steer_text(each)}")
+    if not held:
+        names = ", ".join(dict.fromkeys(each.name for each in steering.steerable))
+        typer.echo(f"nobody steers this job; what may be steered: {names or 'nothing'}")
+
+
+def _pin(text: str) -> tuple[str, Any]:
+    name, found, value = text.partition("=")
+    if not (name and found and value):
+        fail(f"--pin takes NAME=VALUE, e.g. learning_rate=0.01, got {text!r}")
+    return name, parse_yaml(value.encode())
+
+
+def _vetoes(texts: list[str]) -> dict[str, Any]:
+    """Read `learning_rate>0.1`, `density<0.01`, `option=powersgd 2`."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, sign, written = next((text.partition(sign) for sign in "<>=" if sign in text), (text, "", ""))
+        value = parse_yaml(written.encode()) if written else None
+        if not name or value is None or (sign != "=" and not isinstance(value, int | float)):
+            fail(f"--veto takes NAME>NUMBER, NAME<NUMBER or NAME=VALUE, got {text!r}")
+        if isinstance(found.get(name, {}), list) != (sign == "=") and name in found:
+            fail(f"--veto {text}: a veto of `{name}` is of numbers, or of single values, not both")
+        if sign == "=":
+            found[name] = [*found.get(name, []), value]
+        else:
+            found[name] = {**found.get(name, {}), "above" if sign == ">" else "below": value}
+    return found
+
+
+def steer_text(each: SteerView) -> str:
+    """Return what a steer says, who said it, and since when it holds."""
+    pins = [f"{name} = {value}" for name, value in each.pin.items()]
+    vetoes = [
+        f"not {name} {sign} {limit}"
+        for name, veto in each.veto.items()
+        for sign, limit in (
+            [(">", veto.above), ("<", veto.below)] if isinstance(veto, Band) else [("=", value) for value in veto]
+        )
+        if limit is not None
+    ]
+    wishes = [*pins, *vetoes, *(["a search now"] if each.search_now else [])]
+    stages = [f"{trial.partition('.')[2]} since stage {stage}" for trial, stage in each.first_stages.items()]
+    waiting = len(each.trials) - len(each.first_stages)
+    since = [*stages, *([f"{waiting} of {len(each.trials)} trials from their next stage on"] if waiting else [])]
+    return f"{', '.join(wishes)}, by {each.by} ({'; '.join(since)})"
 
 
 @app.command()

@@ -81,4 +81,5 @@ export const me = () => get("/v1/me");
 export const jobs = (cursor, limit) => get("/v1/jobs", { limit, cursor, count: true });
 export const snapshot = (id, since, max_points) =>
   get(`/v1/jobs/${encodeURIComponent(id)}/snapshot`, { since, max_points });
+export const steering = (id) => get(`/v1/jobs/${encodeURIComponent(id)}/steering`);
 export const cards = (id, trial) => get(`/v1/jobs/${encodeURIComponent(id)}/stages`, { trial, posterior: true });

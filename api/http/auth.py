@@ -23,12 +23,12 @@ from service.wire.records import MAX_WHOLE
 _READING = (
     *("getMe", "listMethods", "validateJob", "listJobs", "getJob", "listTrials", "listStages", "getMetric"),
     *("exportMetrics", "getSchedule", "getWeights", "getReport", "getLogs", "listArtifacts", "getFile"),
-    *("listEvents", "listJobEvents", "getSnapshot"),
+    *("listEvents", "listJobEvents", "getSnapshot", "getSteering"),
     *("listKeys", "createSignInCode", "deleteSession"),
     *("listCode", "getCode"),
     "getQueue",
 )
-_CHANGING = ("pauseJob", "resumeJob", "stopJob", "cancelJob", "retryJob", "extendJob", "updateJob")
+_CHANGING = ("pauseJob", "resumeJob", "stopJob", "cancelJob", "retryJob", "extendJob", "steerJob", "updateJob")
 #: What a caller does by each operation. One that is not here is nobody's.
 ACTIONS = {
     **dict.fromkeys(_READING, Action.READ),

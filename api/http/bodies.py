@@ -18,7 +18,7 @@ from service.job.spec import JobSpec
 from service.wire.access import NewKey, SignIn
 from service.wire.queue import QuotaLimits
 from service.wire.records import Batch, Lease
-from service.wire.views import Changes, JobEdit
+from service.wire.views import Changes, JobEdit, SteerRequest
 
 MAX_KEY_BYTES = 2**14
 MAX_JOB_BYTES = 2**20
@@ -38,6 +38,11 @@ async def job_spec(request: Request) -> JobSpec:
 async def budget(request: Request) -> Budget:
     """Return the caps in the request's body. Raises `InvalidJob`."""
     return await _checked(request, Budget)
+
+
+async def steer_request(request: Request) -> SteerRequest:
+    """Return how a job is steered. Raises `InvalidJob`."""
+    return await _checked(request, SteerRequest)
 
 
 async def changes(request: Request) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from search.types import Band
 from service.job.advice import advice
 from service.job.priority import Priority
 from service.job.spec import JobSpec
@@ -36,6 +37,9 @@ from service.wire.views import (
     ProblemDocument,
     ScheduleView,
     Series,
+    SteerableView,
+    SteeringView,
+    SteerView,
     Validated,
 )
 
@@ -94,6 +98,19 @@ def _of_jobs(spec: JobSpec) -> Iterator[BaseModel]:
 def _of_results() -> Iterator[BaseModel]:
     trial: dict[str, Any] = {"trial_id": _TRIAL, "arm": "tuned", "seed": 0}
     entry = ScheduleEntry(step=0, num_steps=200, learning_rate=2.96, level=0.01, reason="the search's minimum")
+    steer = SteerView(
+        id=1,
+        at=_AT,
+        by="ci",
+        trials=(_TRIAL,),
+        pin={"density": 0.02},
+        veto={"learning_rate": Band(above=0.1)},
+        search_now=False,
+        first_stages={_TRIAL: 2},
+        in_force=True,
+    )
+    density = SteerableView(name="density", trials=(_TRIAL,), low=0.003, high=0.1, current=0.02)
+    yield SteeringView(version=3, steers=(steer,), steerable=(density,))
     yield Series(**trial, name="loss", steps=(0, 1), seconds=(0.1, 0.2), values=(2.3, 2.1), num_points=2)
     yield ScheduleView(
         **trial, optimizer="schedulefree_sgd", complete=True, line="main", num_steps=200, entries=(entry,)

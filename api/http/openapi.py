@@ -36,7 +36,7 @@ from service.job.spec import JobSpec
 from service.wire.access import NewKey, SignIn
 from service.wire.queue import QuotaLimits
 from service.wire.records import Batch, Lease
-from service.wire.views import Changes, JobEdit, ProblemDocument
+from service.wire.views import Changes, JobEdit, ProblemDocument, SteerRequest
 
 EXAMPLE_JOB: dict[str, Any] = {
     "name": "digits over a slow link",
@@ -53,7 +53,9 @@ EXAMPLE_JOB: dict[str, Any] = {
     "link": {"mode": "emulate", "mbps": 100, "latency_ms": 1},
 }
 #: Bodies that the routes parse themselves, so that a refusal can point at every field at fault.
-_PARSED = (JobSpec, Budget, Changes, JobEdit, Batch, Lease, NewKey, SignIn, QuotaLimits, ProblemDocument)
+_PARSED = (
+    JobSpec, Budget, Changes, JobEdit, SteerRequest, Batch, Lease, NewKey, SignIn, QuotaLimits, ProblemDocument,
+)  # fmt: skip
 
 #: Anybody who calls may be refused so.
 CALLING = (Unauthorized, Forbidden, TooManyRequests, Unavailable)

@@ -8,6 +8,7 @@ from typing import Any
 from contest import tasks
 from contest.race import Validation, crossing
 
+from search.types import Steer
 from service.job.parts import TrialSpec
 from service.job.spec import JobSpec
 from service.wire.records import AnyRecord, Billed, Control, MetricPoints, StageDecided, TrialFinished, TrialStarted
@@ -97,6 +98,9 @@ class Watcher:
     def asked(self) -> Control:
         is_done = any(look.loss <= self._target for look in self._looks) or self._seconds > self._patience_s
         return Control.STOP if is_done else Control.RUN
+
+    def steers(self) -> tuple[Steer, ...]:
+        return ()
 
     def told(self, finished: TrialFinished) -> Json:
         """Return what is recorded: when the loss was reached, and what was tried, sent and chosen on the way."""

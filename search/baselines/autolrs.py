@@ -40,6 +40,7 @@ from search.types import (
     Observation,
     ProbeReport,
     Spent,
+    Steer,
     Tax,
     Value,
     Values,
@@ -203,6 +204,9 @@ class AutoLrs:
         self._space, self._config, self._seed, self._budget = space, config, seed, budget
         self._range = rate_range(config, space)
         self._round = Round(rate=space.guess.learning_rate)
+
+    def steer(self, steers: Sequence[Steer]) -> None:
+        """Take no notice: the procedure stays the published one."""
 
     def ask(self) -> Candidate | None:
         """Return the next probe, or None when the stage has seen enough, or while another one runs.

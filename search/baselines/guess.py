@@ -1,7 +1,7 @@
 """The strategies that do not search: the user's guess, held constant or annealed."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from pydantic import BaseModel
@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from search.budget import spending
 from search.config import OPTIMIZER_TRAITS, Budget, OffConfig, PolynomialConfig
 from search.space import SearchSpace
-from search.types import Allowance, Candidate, Course, Decision, Observation, Spent, Values
+from search.types import Allowance, Candidate, Course, Decision, Observation, Spent, Steer, Values
 
 C = TypeVar("C", bound=BaseModel)
 
@@ -24,6 +24,9 @@ class Fixed:
         self._space = space
         self._budget = budget
         self._num_closed = 0
+
+    def steer(self, steers: Sequence[Steer]) -> None:
+        """Take no notice: nothing is searched."""
 
     def ask(self) -> Candidate | None:
         """Return None: nothing is probed."""

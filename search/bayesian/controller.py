@@ -6,7 +6,7 @@ is told it keeps a reading, in the journal and in memory alike: both decide from
 """
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
@@ -33,6 +33,7 @@ from search.bayesian.proposals import propose
 from search.bayesian.refinement import raise_of
 from search.bayesian.reports import forecast_of, line_forecast, probe_reports
 from search.bayesian.stage import SearchSetup, Stage
+from search.bayesian.steering import RATE, Steering, heard, steered_setup, steered_stage, steering_of
 from search.budget import spending
 from search.config import OPTIMIZER_TRAITS, Budget, SearchConfig, WideConfig
 from search.curves.calibration import learned_weight
@@ -40,7 +41,7 @@ from search.curves.curve_summary import Ending, Reading
 from search.past_jobs.prior import NO_PRIOR, Prior
 from search.space import Contender, SearchSpace
 from search.surrogate.posterior import on_grid
-from search.types import Candidate, Course, Decision, Observation, Refusal, Spent, Tax, Values
+from search.types import Candidate, Course, Decision, Observation, Refusal, Spent, Steer, Tax, Values
 
 FORMAT = "wiretune.controller/3"
 
@@ -59,7 +60,8 @@ class Controller:
         space = _narrowed(space, config)
         _check(space)
         self._space = space  # as it was given; that of the problem follows the link
-        self._setup = SearchSetup(space=space, config=config, budget=budget, seed=seed)
+        self._free = SearchSetup(space=space, config=config, budget=budget, seed=seed)  # but for what people say
+        self._setup = self._free
         self._prior = prior
         self._stage = Stage(
             index=0,
@@ -71,8 +73,24 @@ class Controller:
         self._costs = StepCosts(self._setup)
         self._spent, self._search = Spent(), Spent()
         self._journal: list[dict[str, Any]] = []
+        self._steers: tuple[Steer, ...] = ()
+        self._voided: frozenset[int] = frozenset()  # of steers whose pinned rate failed
+        self._searched: frozenset[int] = frozenset()  # of steers that asked for a search, which was made
 
     # -- the protocol ------------------------------------------------------------------------------
+
+    def steer(self, steers: Sequence[Steer]) -> None:
+        """Take over all that people say, as it is when the stage opens.
+
+        Raises:
+            ValueError: the open stage has been asked for a probe, or is decided.
+        """
+        if tuple(steers) == self._steers:
+            return
+        if self._stage.candidates or self._stage.decision is not None:
+            raise ValueError(f"stage {self._stage.index} is open: `steer` before its first `ask`.")
+        self._journal.append({"steer": [_to_json(steer) for steer in steers]})
+        self._apply_steer(tuple(steers))
 
     def ask(self) -> Candidate | None:
         """Return the next probe of the open stage, or None when the stage has seen enough.
@@ -200,6 +218,8 @@ class Controller:
             self._apply_tell(Reading.model_validate(event["tell"]))
         elif "close" in event:
             self._apply_close(Ending.model_validate(event["close"]))
+        elif "steer" in event:
+            self._apply_steer(tuple(Steer.model_validate(each) for each in event["steer"]))
         elif "rise" in event:
             self._stage.rise = event["rise"]
         elif "refuse" in event:
@@ -223,19 +243,42 @@ class Controller:
         kept = promotion.cost(None if decision.promoted is None else self._stage.readings[decision.promoted])
         self._search = spending.minus(self._search, kept)
         self._stage.decision, self._stage.decided = decision, spending.minus(self._spent, kept)
-        self._setup = self._setup.of(decision.values.optimizer)  # from now on no other one is searched
+        self._free = self._free.of(decision.values.optimizer)  # from now on no other one is searched
+        self._setup = steered_setup(self._free, self._steering())
 
     def _apply_close(self, ending: Ending) -> None:
         self._spent = ending.spent
+        self._searched |= {steer.id for steer in self._stage.steers if steer.search_now}
+        if ending.has_failed:  # nobody may be there to withdraw it
+            self._voided |= {steer.id for steer in self._stage.steers if RATE in steer.pin}
         self._stage = next_stage(self._setup, self._stage, ending, search=self._search)
-        self._setup = listed(self._setup, self._stage)
+        self._free = listed(self._free, self._stage)
+        self._steer_stage()
+
+    def _apply_steer(self, steers: tuple[Steer, ...]) -> None:
+        self._steers = steers
+        self._steer_stage()
+
+    def _steering(self) -> Steering:
+        level_name = self._space.level_name
+        return steering_of(heard(self._steers, level_name=level_name, voided=self._voided, done=self._searched))
+
+    def _steer_stage(self) -> None:
+        """Have the stage that opens begin with what people say."""
+        steering = self._steering()
+        self._setup = steered_setup(self._free, steering)
+        self._stage = steered_stage(self._stage, self._free.space, steering)
 
     # -- what is new -------------------------------------------------------------------------------
 
     def _next_candidate(self) -> Candidate | None:
         """Return the next probe that fits; what does not is refused, unless nothing fits any more."""
         setup, stage = self._setup, self._stage
-        if is_in_cooldown(setup, self._spent) or (not stage.has_incumbent and not has_room_for_wide(setup, stage)):
+        if (
+            stage.is_pinned
+            or is_in_cooldown(setup, self._spent)
+            or (not stage.has_incumbent and not has_room_for_wide(setup, stage))
+        ):
             return None
         while not stage.is_full and (proposal := propose(setup, stage)) is not None:
             allowance = probe_allowance(
@@ -282,6 +325,7 @@ class Controller:
             switched=choice.values != stage.incumbent,
             probability=choice.probability,
             forecast=forecast_of(choice.values, reports) or line_forecast(setup, stage, commit),
+            steers=stage.steers,
             promoted=promoted.candidate.id if promoted else None,
             commit_until=spending.commit_end(setup.budget, start, shares),
             probes=reports,

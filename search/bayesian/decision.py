@@ -107,9 +107,15 @@ def may_switch(verdict: Verdict, config: SearchConfig, *, is_trusted: bool = Tru
 
 def choose(setup: SearchSetup, stage: Stage) -> Choice:
     """Choose the open stage's values from its finished probes, and the optimizer if several compete in it."""
-    choice = _choose(*leader(setup, stage))
+    choice = _as_pinned(setup, stage) if stage.is_pinned else _choose(*leader(setup, stage))
     remarks = reasons.remarks(setup, stage, choice.values, choice.fit)
     return choice._replace(reason="; ".join(filter(None, [choice.reason, *remarks])))
+
+
+def _as_pinned(setup: SearchSetup, stage: Stage) -> Choice:
+    return Choice(
+        stage.incumbent, f"{name(setup, stage.incumbent)}: the learning rate is pinned, so nothing is searched"
+    )
 
 
 def _choose(setup: SearchSetup, stage: Stage) -> Choice:

@@ -106,7 +106,7 @@ def course_of(setup: SearchSetup, stage: Stage, observation: Observation, *, cos
     found = events_of(setup, observation, signs)
     if "divergence" in found:
         return "roll_back" if signs.has_diverged or signs.is_dead or signs.is_lost else "end"
-    if setup.config.revisit == "stages":
+    if setup.config.revisit == "stages" or stage.is_pinned:
         return "go_on"
     values, spent = stage.decision.values, observation.spent
     has_room = has_room_for_search(setup, costs, values=values, search=search, spent=spent)

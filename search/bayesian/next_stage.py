@@ -124,6 +124,9 @@ def _after_failure(setup: SearchSetup, stage: Stage, ending: Ending) -> _Begin:
         width = next_width(setup, stage, has_lasted=False)
         return _Begin(stage.incumbent, note, width, stage.barred, rejected=(used,))
     factor, what = _cut(ending)
+    if stage.is_pinned and stage.unsteered and stage.unsteered.learning_rate < used.learning_rate:
+        note = f"the stage before {what} at the pinned {used.learning_rate:.3g}, so that pin is over"
+        return _Begin(stage.unsteered, note, WIDEST, (*stage.barred, used))
     rate = max(setup.space.min_learning_rate, used.learning_rate * factor)
     note = f"the stage before {what} at {used.learning_rate:.3g}, so this one starts from {rate:.3g}"
     incumbent = used.model_copy(update={"learning_rate": rate})

@@ -49,7 +49,8 @@ def propose(setup: SearchSetup, stage: Stage) -> Proposal | None:
     """Return what to try next in `stage`, or None if it has tried enough, or has no reason to search."""
     if not stage.has_incumbent:
         return _propose_wide(setup, stage)
-    return _propose_local(setup, stage) if setup.config.revisit == "stages" or stage.events else None
+    has_reason = setup.config.revisit == "stages" or bool(stage.events) or stage.search_asked
+    return _propose_local(setup, stage) if has_reason else None
 
 
 # -- the wide search -------------------------------------------------------------------------------

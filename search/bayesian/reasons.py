@@ -7,7 +7,7 @@ from search.bayesian.probe_costs import has_room_for_wide, is_in_cooldown, least
 from search.bayesian.stage import SearchSetup, Stage
 from search.curves.events import Event, Signs
 from search.surrogate.posterior import Fit
-from search.types import Forecast, Values
+from search.types import Band, Forecast, Setting, Values
 
 
 def number(value: float | str) -> str:
@@ -17,8 +17,18 @@ def number(value: float | str) -> str:
 
 def level(setup: SearchSetup, value: float) -> str:
     """Return a level by what the job calls it; a density is a share."""
-    written = f"{100 * value:.3g} %" if setup.space.level_name == "density" else number(value)
-    return f"{setup.space.level_name} {written}"
+    return setting(setup, "level", value)
+
+
+def setting(setup: SearchSetup, value_name: str, value: Setting, *, side: str = "") -> str:
+    """Return a value by its name, or all on one `side` of it."""
+    is_share = value_name == "level" and setup.space.level_name == "density"
+    written = f"{100 * float(value):.3g} %" if is_share else number(value)
+    return " ".join(filter(None, [_called(setup, value_name), side, written]))
+
+
+def _called(setup: SearchSetup, value_name: str) -> str:
+    return setup.space.level_name if value_name == "level" else value_name.replace("_", " ")
 
 
 def name(setup: SearchSetup, values: Values) -> str:
@@ -48,7 +58,7 @@ def unsearched(setup: SearchSetup, stage: Stage) -> str:
     """Return why a later stage has no probes."""
     if is_in_cooldown(setup, stage.opened):
         return "while the rate decays nothing is searched"
-    if setup.config.revisit == "stages" or stage.events:
+    if setup.config.revisit == "stages" or stage.events or stage.search_asked:
         return "there is no room for probes"
     if stage.before is None:
         return "nothing has happened yet"
@@ -85,12 +95,31 @@ def from_probes(stage: Stage) -> str:
     return f"from {len(rates)} probes between {number(min(rates))} and {number(max(rates))}"
 
 
+def steers(setup: SearchSetup, stage: Stage) -> Iterator[str]:
+    """Yield who steers the stage, and how."""
+    for steer in stage.steers:
+        if steer.pin:
+            yield f"{steer.by} pinned {', '.join(setting(setup, *each) for each in steer.pin.items())}"
+        if steer.veto:
+            yield f"{steer.by} vetoed {', '.join(_vetoed(setup, *each) for each in steer.veto.items())}"
+        if steer.search_now:
+            yield f"{steer.by} asked for a search"
+
+
+def _vetoed(setup: SearchSetup, value_name: str, veto: Band | tuple[bool | str, ...]) -> str:
+    if not isinstance(veto, Band):
+        return " and ".join(setting(setup, value_name, each) for each in veto)
+    sides = [("above", veto.above), ("below", veto.below)]
+    return " and ".join(setting(setup, value_name, limit, side=side) for side, limit in sides if limit is not None)
+
+
 def remarks(setup: SearchSetup, stage: Stage, chosen: Values, fit: Fit | None) -> Iterator[str]:
     """Yield what else led to the choice: a contest, a rollback, an event, past jobs, a surrogate that failed."""
     if setup.space.optimizers and not stage.has_incumbent:
         yield _contest(setup, stage, chosen.optimizer or "")
         yield _left_out(setup)
     yield _without_average(setup, stage)
+    yield from steers(setup, stage)
     yield stage.note
     if setup.config.revisit != "stages" and stage.before and not stage.before.diverged:  # the note says what diverged
         yield " and ".join(_event(event, stage.before.signs) for event in stage.events)

@@ -18,9 +18,9 @@ def raise_of(setup: SearchSetup, stage: Stage, observation: Observation) -> floa
 
     The hypergradient of a few steps prefers rates that are too low, as short probes do. So it is never asked to lower a
     rate: where even it asks for a higher one, the rate is too low (docs/decisions/0017). While the rate decays, and
-    after something happened on the line, the factor stays.
+    after something happened on the line, the factor stays. So does that of a pinned rate.
     """
-    if not (setup.traits.rises and stage.may_rise) or is_in_cooldown(setup, observation.spent):
+    if not (setup.traits.rises and stage.may_rise) or stage.is_pinned or is_in_cooldown(setup, observation.spent):
         return stage.rise
     asked = math.exp(RISE_PER_STEP * trace_of(observation).aligned)
     rise = max(1.0, min(asked, setup.config.max_raise / stage.raised))

@@ -52,7 +52,7 @@ def forecast_of(values: Values, reports: Sequence[ProbeReport]) -> Forecast | No
 def line_forecast(setup: SearchSetup, stage: Stage, commit: Amounts) -> Forecast | None:
     """Return the forecast of a commit without probes, from the commit before it; None if that does not go on."""
     before = stage.before
-    if before is None or not before.is_kept or not before.losses:
+    if before is None or not before.is_kept or not before.losses or stage.is_displaced:
         return None
     seconds = before.signs.step_seconds
     cost = {"steps": 1.0, "bytes": before.bytes_sent / before.num_steps, "seconds": seconds or 0.0}

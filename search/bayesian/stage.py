@@ -26,7 +26,7 @@ from search.curves.events import Event
 from search.curves.faults import Level
 from search.past_jobs.prior import NO_PRIOR, Prior
 from search.space import Box, SearchSpace, are_within
-from search.types import Candidate, Decision, Origin, Refusal, Spent, Values
+from search.types import Candidate, Decision, Origin, Refusal, Spent, Steer, Values
 
 if TYPE_CHECKING:
     from search.surrogate.model import AnySurrogate
@@ -71,7 +71,7 @@ class SearchSetup:
         if optimizer in (None, self.space.optimizer):
             return self
         [rate] = [each.learning_rate for each in self.space.optimizers if each.optimizer == optimizer]
-        guess = self.space.guess.model_copy(update={"learning_rate": rate, "optimizer": optimizer})
+        guess = self.space.guess.model_copy(update={"learning_rate": self.clip_rate(rate), "optimizer": optimizer})
         return replace(self, space=self.space.model_copy(update={"optimizer": optimizer, "guess": guess}))
 
     @property
@@ -151,7 +151,7 @@ class SearchSetup:
     @property
     def coarse_rates(self) -> list[float]:
         """Learning rates a decade apart, by which the wide search begins: in the stated range, or about the guess."""
-        low, high = self.config.stated_rates or self._rates_around_guess()
+        low, high = map(self.clip_rate, self.config.stated_rates or self._rates_around_guess())
         return [float(rate) for rate in np.geomspace(low, high, num_coarse(math.log10(high / low)))]
 
     def _rates_around_guess(self) -> tuple[float, float]:
@@ -231,6 +231,10 @@ class Stage:
     raised: float = 1.0  # what commits since the last search have multiplied the rate by ...
     rise: float = 1.0  # ... and this one so far
     note: str = ""  # why the incumbent is not what the stage before used
+    steers: tuple[Steer, ...] = ()  # that hold in it
+    pinned: frozenset[str] = frozenset()  # the values that people have pinned
+    unsteered: Values | None = None  # the incumbent as it would be without them; None: as it is
+    search_asked: bool = False  # by a person
     is_complete: bool = False
     decision: Decision | None = None
     #: Fitted, by what they learned from (`search.bayesian.rewards.Evidence`) and where.
@@ -272,6 +276,16 @@ class Stage:
         """The stage as if those probes were all that decide it: of the last rung that has some."""
         last = self.at(self.rung)
         return last if last.probes else self.at(0)
+
+    @property
+    def is_pinned(self) -> bool:
+        """Return whether a person has pinned its learning rate: then there is nothing to search."""
+        return "learning_rate" in self.pinned
+
+    @property
+    def is_displaced(self) -> bool:
+        """Return whether it begins with other values than it would without what people say."""
+        return self.unsteered is not None and self.unsteered != self.incumbent
 
     @property
     def pending(self) -> list[Candidate]:

@@ -42,7 +42,8 @@ def opened(
     cold = [(name, group) for name in options for group in groups if group != groups[0] or name not in measuring.warmed]
     warm_ups = [warm_up(group, _at(space.opening, option)) for option, group in cold]
     axes = (*space.axes, OptionAxis(options=options)) if len(options) > 1 else space.axes
-    space = space.model_copy(update={"axes": axes, "guess": _at(space.guess, opening)})
+    menu = tuple(option.name for option in sorted(traffic, key=lambda option: -traffic[option].bytes))
+    space = space.model_copy(update={"axes": axes, "guess": _at(space.guess, opening), "menu": menu})
     return space, [*measuring.warm_ups, *warm_ups]
 
 

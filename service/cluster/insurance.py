@@ -6,6 +6,7 @@ from typing import Any
 from search import strategies
 from search.config import OffConfig
 from search.space import SearchSpace
+from search.types import Steer
 from service.cluster.reports import Sink
 from service.cluster.resume import Resume, StageStart
 from service.cluster.trial_ledger import Progress
@@ -46,6 +47,10 @@ class InsuranceSink:
     def asked(self) -> Control:
         """Return `stop` if the user wants that; a pause is for the main line to make."""
         return Control.STOP if self._sink.asked() is Control.STOP else Control.RUN
+
+    def steers(self) -> tuple[Steer, ...]:
+        """Return nothing: the user's own schedule is not steered."""
+        return ()
 
     def take(self) -> dict[str, Any]:
         """Return the last checkpoint, which the caller is about to report."""

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import httpx2
 
+from search.types import Steer
 from service.wire.records import (
     Acknowledgement,
     AnyRecord,
@@ -104,7 +105,8 @@ class Reporter:
     said `cancel` or `fenced`, or has said nothing for `max_silence_s`.
     """
 
-    def __init__(self, door: Door, stream: str, *, max_silence_s: float) -> None:
+    def __init__(self, door: Door, stream: str, *, max_silence_s: float, steers: tuple[Steer, ...] = ()) -> None:
+        self._steers = steers
         self._door, self._stream, self._max_silence_s = door, stream, max_silence_s
         self._waiting: deque[AnyRecord] = deque()
         self._sending: tuple[AnyRecord, ...] = ()
@@ -140,6 +142,10 @@ class Reporter:
     def asked(self) -> Control:
         """Return what the API said last: `run`, or `pause` or `stop`, which leave time to report."""
         return self._asked
+
+    def steers(self) -> tuple[Steer, ...]:
+        """Return what the API said last of the values that the run's controller may use."""
+        return self._steers
 
     def _wait_for(self, is_so: Callable[[], bool]) -> None:
         """Wait, holding the lock; the sending thread ends the wait, at the latest after `max_silence_s`."""
@@ -190,7 +196,7 @@ class Reporter:
             if answer.control in (Control.CANCEL, Control.FENCED):
                 stopped = Stopped(answer.control, f"told to {answer.control}")
             else:
-                self._asked = answer.control
+                self._asked, self._steers = answer.control, answer.steers
         except Stopped as told:
             stopped = told
         with self._changed:

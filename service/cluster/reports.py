@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
-from search.types import Candidate, Decision, Forecast
+from search.types import Candidate, Decision, Forecast, Steer
 from service.cluster.trial_ledger import Measured
 from service.job.parts import TrialSpec
 from service.wire.records import (
@@ -30,6 +30,9 @@ class Sink(Protocol):
 
     def asked(self) -> Control:
         """Return what the user wants of the run, as far as is known: `run`, `pause` or `stop`."""
+
+    def steers(self) -> tuple[Steer, ...]:
+        """Return what people say the run's controller may use, as of the last record that was stored."""
 
 
 class Pushed(NamedTuple):

@@ -27,6 +27,7 @@ def search_stage(state: TrialState, begun: OpenSearch | None) -> OpenCommit:
     main.hold(state.stage.checkpoint, begun.held if begun else None)
     if begun is None:
         state.stage = StageStart(checkpoint=state.stage.checkpoint, progress=state.progress.model_copy(deep=True))
+        state.strategy.steer(state.recorder.sink.steers())  # a search under way has heard them
     search = _Search(state, begun or OpenSearch())
     search.make()
     held = () if is_to_join(state) else main.ends.ids  # what other lanes hold stays there
@@ -55,7 +56,8 @@ def keep_segment(state: TrialState, commit: OpenCommit, pushed: Pushed) -> None:
     """Make a trained segment the next of the commit's."""
     state.progress.step = pushed.result.first_step + len(pushed.result.losses)
     state.progress.steps_to_meeting = pushed.result.steps_to_meeting
-    state.progress.schedule_segment(pushed.segment, pushed.result, commit.decision.reason)
+    people = dict.fromkeys(steer.by for steer in commit.decision.steers)
+    state.progress.schedule_segment(pushed.segment, pushed.result, commit.decision.reason, tuple(people))
     bill = state.recorder.bill(state.progress, state.second)
     state.recorder.report(*reports.committed(state.trial_id, pushed), bill)
 

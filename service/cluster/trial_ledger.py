@@ -245,7 +245,9 @@ class Progress(BaseModel):
         total = known.model_copy(update={line: getattr(known, line) + value for line, value in added.items()})
         self._bill(by_option=self.bill.by_option | {option: total})
 
-    def schedule_segment(self, segment: Segment, result: SegmentResult, reason: str) -> None:
+    def schedule_segment(
+        self, segment: Segment, result: SegmentResult, reason: str, steered_by: Sequence[str] = ()
+    ) -> None:
         """Append the committed `segment` to the schedule, joined with the entry before where nothing changed."""
         last = self.schedule[-1] if self.schedule else None
         entry = ScheduleEntry(
@@ -258,6 +260,7 @@ class Progress(BaseModel):
             density=result.density,
             threshold=result.threshold,
             reason=reason,
+            steered_by=tuple(steered_by),
         )
         if last is not None and _continues(last, entry):
             self.schedule[-1] = _joined(last, entry)
@@ -266,7 +269,7 @@ class Progress(BaseModel):
 
 
 def _continues(last: ScheduleEntry, entry: ScheduleEntry) -> bool:
-    fields = ("learning_rate", "level", "values", "reason")
+    fields = ("learning_rate", "level", "values", "reason", "steered_by")
     constant = last.final_learning_rate is None and entry.final_learning_rate is None
     return constant and all(getattr(last, field) == getattr(entry, field) for field in fields)
 

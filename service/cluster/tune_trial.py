@@ -30,7 +30,7 @@ def run(trial_id: str) -> None:
     if not is_wanted(brief, point):  # any more: the user has asked for an end while an earlier trial ran
         tune.report({"outcome": brief.control})
         return
-    reporter = Reporter(door, point.trial_id, max_silence_s=brief.max_silence_s)
+    reporter = Reporter(door, point.trial_id, max_silence_s=brief.max_silence_s, steers=point.steers)
     num_workers = spec.lanes.count * spec.workers.count
     log.info("trial %s starts %d workers, lanes: %d", point.trial_id, num_workers, spec.lanes.count)
     try:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from service.control import divergence, jobs, points, queries, quotas, transfer
+from service.control import divergence, jobs, points, queries, quotas, steers, transfer
 from service.control.capacity import Size
 from service.control.models import AttemptRow, JobRow, Json, ProbeRow, StageRow, TrialRow
 from service.control.points import Key
@@ -114,17 +114,18 @@ def keep(trial: TrialRow, step: int, bill: Bill) -> None:
     trial.step, trial.seconds, trial.bill = step, bill.seconds_training, bill.model_dump(mode="json")
 
 
-def resume_points(session: Session, job_id: str) -> tuple[ResumePoint, ...]:
-    """Return where each of the job's trials goes on from, and what it learns from past jobs."""
-    priors = transfer.kept(session, job_id)
+def resume_points(session: Session, job: JobRow) -> tuple[ResumePoint, ...]:
+    """Return where each of the job's trials goes on from, what it learns from past jobs, and what people say."""
+    priors = transfer.kept(session, job.id)
     return tuple(
         ResumePoint(
             trial_id=trial.id,
             finished=trial.outcome is not None,
             resume=resume_of(session, trial),
             prior=priors[trial.id],
+            steers=steers.of_trial(session, job, trial.id),
         )
-        for trial in queries.trials(session, job_id)
+        for trial in queries.trials(session, job.id)
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.control import attempts, events, points
+from service.control import attempts, events, points, steers
 from service.control.columns import Sample
 from service.control.models import AttemptRow, JobRow, ProbeRow, StageRow, StreamRow, TrialRow
 from service.control.storage import Storage
@@ -61,7 +61,7 @@ class Ingest:
         stream = self.session.get(StreamRow, (self.job.id, self.number, batch.stream))
         stream = stream or StreamRow(job_id=self.job.id, number=self.number, stream=batch.stream, last_sequence=0)
         if batch.sequence <= stream.last_sequence:
-            return Acknowledgement(sequence=stream.last_sequence, control=self._control()), False
+            return self._answer(batch.stream, stream.last_sequence), False
         attempt = attempts.require_owner(self.session, self.job, self.number)
         if batch.sequence > stream.last_sequence + 1:
             raise OutOfSequence(
@@ -75,7 +75,11 @@ class Ingest:
             attempt.lease_expires = self.now + self.lease_s
         for record in batch.records:
             self._apply(record, attempt)
-        return Acknowledgement(sequence=batch.sequence, control=self._control()), True
+        return self._answer(batch.stream, batch.sequence), True
+
+    def _answer(self, stream: str, sequence: int) -> Acknowledgement:
+        heard = steers.of_trial(self.session, self.job, stream)
+        return Acknowledgement(sequence=sequence, control=self._control(), steers=heard)
 
     def _control(self) -> Control:
         if self.number != self.job.attempt:

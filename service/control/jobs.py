@@ -169,8 +169,13 @@ def explain(job: JobRow, reason: str) -> None:
     """Say why the job is still in its state; a new version of it, unless it was said before."""
     if job.reason != reason:
         job.reason = reason
-        job.version += 1
-        _tell(job)
+        change(job)
+
+
+def change(job: JobRow) -> None:
+    """Make it a new version of the job."""
+    job.version += 1
+    _tell(job)
 
 
 def edit(session: Session, job: JobRow, patch: JobEdit) -> bool:
@@ -192,8 +197,7 @@ def edit(session: Session, job: JobRow, patch: JobEdit) -> bool:
         _prioritize(job, patch.priority or Priority.NORMAL)
     if (job.spec["labels"], job.notes, job.archived, job.priority) == before:
         return False
-    job.version += 1
-    _tell(job)
+    change(job)
     return True
 
 

@@ -64,6 +64,7 @@ class JobRow(Base):
     spec: Mapped[Json]
     attempt: Mapped[int] = mapped_column(default=0)
     attempts_before: Mapped[int] = mapped_column(default=0)  # those before it last got further count no more
+    num_steers: Mapped[int] = mapped_column(default=0)  # that people gave it so far, withdrawn ones among them
     stops: Mapped[bool] = mapped_column(default=False)  # its user wants what there is of a result
     first_budget: Mapped[Json | None]  # that it was submitted with; None: it was never extended
     first_workers: Mapped[int | None]  # the number that it was submitted with; None: it still has them
@@ -112,6 +113,21 @@ class AttemptRow(Base):
     gpus: Mapped[float | None]
     workers: Mapped[int | None]
     trials: Mapped[int | None]  # at a time
+
+
+class SteerRow(Base):
+    """A person's word on what the controllers of a running job may use."""
+
+    __tablename__ = "steers"
+
+    job_id: Mapped[str] = _job_key(primary_key=True)
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)  # counts from 1 within its job
+    at: Mapped[float]
+    name: Mapped[str]
+    key_id: Mapped[str | None]
+    said: Mapped[Json]  # to which trials, pins, vetoes, whether to search
+    withdrawn_at: Mapped[float | None]
+    withdrawn_by: Mapped[str | None]
 
 
 class StreamRow(Base):

@@ -1,7 +1,7 @@
 """Rows to the public views. Functions of one open session; they write nothing."""
 
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from service.job.advice import advice
 from service.job.priority import Priority
 from service.job.spec import JobSpec
 from service.job.states import TERMINAL, verbs_in
+from service.job.steering import is_steerable
 from service.wire.records import Bill, Line, RunEnd, ScheduleEntry
 from service.wire.views import (
     Event,
@@ -85,7 +86,7 @@ def job_view(job: JobRow, spec: JobSpec | None = None) -> JobView:
         started_at=_moment_or_none(job.started_at),
         finished_at=_moment_or_none(job.finished_at),
         version=job.version,
-        verbs=verbs_in(job.job_state),
+        verbs=verbs_in(job.job_state, searches=any(map(is_steerable, spec.trials()))),
         labels=spec.labels,
         notes=job.notes,
         archived=job.archived,
@@ -147,9 +148,39 @@ def _line(trial: TrialRow) -> Line:
 
 
 def unsearched(session: Session, trial_id: str) -> str | None:
-    """Return the reason of the trial's first decision if no decision of it had a probe."""
+    """Return the reason of the trial's first decision if no decision of it had a probe, and nobody wanted that."""
     stages = list(_decided(session, trial_id))
-    return stages[0].reason if stages and not any(stage.decision["probes"] for stage in stages) else None
+    if not stages or any(stage.decision["probes"] for stage in stages):
+        return None
+    pinned = {name for steer in stages[0].decision.get("steers", ()) for name in steer["pin"]}
+    return None if "learning_rate" in pinned else stages[0].reason
+
+
+def heeded(session: Session, trial_id: str) -> Iterator[tuple[int, list[int]]]:
+    """Yield each decided stage of the trial with the ids of the steers that held in it."""
+    for stage in _decided(session, trial_id):
+        yield stage.stage, [steer["id"] for steer in stage.decision.get("steers", ())]
+
+
+def steered(session: Session, trial_id: str) -> dict[str, list[int]]:
+    """Return by person the stages of the trial that he steered."""
+    found: dict[str, list[int]] = {}
+    for stage in _decided(session, trial_id):
+        for by in dict.fromkeys(steer["by"] for steer in stage.decision.get("steers", ())):
+            found.setdefault(by, []).append(stage.stage)
+    return found
+
+
+def last_decided(session: Session, trial_id: str) -> StageRow | None:
+    """Return the trial's last stage that is decided; None: there is none."""
+    last = select(StageRow).where(StageRow.trial_id == trial_id).order_by(StageRow.stage.desc()).limit(1)
+    return session.scalars(last).first()
+
+
+def value_in_force(session: Session, trial_id: str, name: str) -> Any:
+    """Return what the trial's last decision says of a value, by its name in `search.types.Values`; None: nothing."""
+    stage = last_decided(session, trial_id)
+    return None if stage is None else stage.decision["values"].get(name)
 
 
 def decided_stages(
@@ -274,4 +305,5 @@ def event_view(row: EventRow) -> Event:
 def _entry(stage: StageRow, trial: TrialRow) -> ScheduleEntry:
     so_far = max(0, trial.step - stage.first_step) if stage.num_steps is None else stage.num_steps
     fields = _columns(stage, ("learning_rate", "level", "values", "density", "threshold", "reason"))
-    return ScheduleEntry(step=stage.first_step, num_steps=so_far, **fields)
+    people = tuple(dict.fromkeys(steer["by"] for steer in stage.decision.get("steers", ())))
+    return ScheduleEntry(step=stage.first_step, num_steps=so_far, steered_by=people, **fields)

@@ -42,6 +42,7 @@ def job_report(
     z_scores: Mapping[str, Sequence[float]],
     unsearched: Mapping[str, str | None],
     overfitted: Mapping[str, str | None],
+    steered: Mapping[str, Mapping[str, Sequence[int]]] | None = None,
 ) -> JobReport:
     """Return the report out of what is known by trial.
 
@@ -51,6 +52,7 @@ def job_report(
         z_scores: how far each closed stage ended from its forecast.
         unsearched: why nothing was probed; None: something was.
         overfitted: a sentence on each trial that learned its training data by heart; None: it did not.
+        steered: by person the stages that he steered; None: nobody did.
     """
     by_trial = {curve.trial_id: curve for curve in curves}
     first = job.spec.arms[0].name
@@ -69,6 +71,7 @@ def job_report(
             z_scores=z_scores[trial.trial_id],
             unsearched=unsearched[trial.trial_id],
             overfitted=overfitted[trial.trial_id],
+            steered=(steered or {}).get(trial.trial_id, {}),
             target=targets.get(trial.seed),
             reached_after=_reached_after(by_metric[trial.trial_id], targets.get(trial.seed), direction),
             first=firsts.get(trial.seed) if trial.arm != first and trial.outcome == "completed" else None,
@@ -115,6 +118,7 @@ def _trial_report(
     z_scores: Sequence[float],
     unsearched: str | None,
     overfitted: str | None,
+    steered: Mapping[str, Sequence[int]],
     target: float | None,
     reached_after: float | None,
     first: Series | None,
@@ -141,15 +145,24 @@ def _trial_report(
         searching_budget=None
         if unsearched is None
         else searching_budget(spec, steps=bill.steps, seconds=bill.seconds_training, bytes_sent=bill.bytes_sent),
-        notes=tuple(_notes(trial, spec, unsearched=unsearched, overfitted=overfitted)),
+        notes=tuple(_notes(trial, spec, unsearched=unsearched, overfitted=overfitted, steered=steered)),
     )
 
 
-def _notes(trial: TrialView, spec: TrialSpec, *, unsearched: str | None, overfitted: str | None) -> Iterator[str]:
+def _notes(
+    trial: TrialView,
+    spec: TrialSpec,
+    *,
+    unsearched: str | None,
+    overfitted: str | None,
+    steered: Mapping[str, Sequence[int]],
+) -> Iterator[str]:
     """Yield what the figures alone do not show: the page and the command line print it as it stands."""
     metric = spec.objective.metric
     if unsearched is not None and isinstance(spec.controller, RateRange):
         yield f"not searched; {unsearched}"
+    for by, stages in steered.items():
+        yield f"{by} steered {'stages' if len(stages) > 1 else 'stage'} {', '.join(map(str, stages))}"
     if trial.outcome == "diverged":
         yield divergence.why(trial.divergence)
     if trial.ended_early:

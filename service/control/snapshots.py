@@ -20,7 +20,7 @@ _DRAWN = ("loss", "validation_loss")
 _MAX_CHANGES = 2000
 #: In these states an attempt takes trials back to their last checkpoint.
 _RESET_IN = (JobState.QUEUED.value, JobState.STARTING.value)
-_REPORTED = frozenset(EventKind) - {EventKind.PROGRESS, EventKind.PROBE, EventKind.CHECKPOINT}
+_REPORTED = frozenset(EventKind) - {EventKind.PROGRESS, EventKind.PROBE, EventKind.CHECKPOINT, EventKind.STEERED}
 
 
 def snapshot(session: Session, job_id: str, *, since: int | None, max_points: int) -> Snapshot:
@@ -75,10 +75,18 @@ def report(session: Session, job_id: str) -> JobReport:
     measured = curves
     if metric != LOSS:
         measured = [queries.series(session, trial, f"validation_{metric}", max_points=sys.maxsize) for trial in found]
+    steered = {trial.id: queries.steered(session, trial.id) for trial in found}
     overfitted = {trial.id: queries.overfitted(session, trial, metric) for trial in found}
     trials = [queries.trial_view(trial) for trial in found]
     return job_report(
-        job, trials, curves, measured=measured, z_scores=z_scores, unsearched=reasons, overfitted=overfitted
+        job,
+        trials,
+        curves,
+        measured=measured,
+        z_scores=z_scores,
+        unsearched=reasons,
+        overfitted=overfitted,
+        steered=steered,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from search.curves.calibration import z_score
-from search.types import Refusal, Tax
+from search.types import Refusal, Steer, Tax
 from service.control.models import ProbeRow, StageRow, TrialRow
 from service.wire.records import ProbeResult
 from service.wire.views import ProbeView, StageView
@@ -40,11 +40,12 @@ class _Decided(_Stored):
     num_earlier: int = 0
     refused: tuple[Refusal, ...] = ()
     promoted: str | None = None
+    steers: tuple[Steer, ...] = ()
 
 
 _STAGE_COLUMNS = StageView.model_fields.keys() - {
     "arm", "seed", "probes", "tax", "forecast_weight", "num_earlier", "posterior", "refused", "promoted",
-    "z_score",
+    "steers", "z_score",
 }  # fmt: skip
 
 
@@ -61,6 +62,7 @@ def stage_view(trial: TrialRow, stage: StageRow, probes: Sequence[ProbeRow], *, 
         num_earlier=decision.num_earlier,
         refused=decision.refused,
         promoted=decision.promoted,
+        steers=decision.steers,
         posterior=stage.posterior if with_posterior else None,
         z_score=z_score_of(stage),
         **{name: getattr(stage, name) for name in _STAGE_COLUMNS},

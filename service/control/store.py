@@ -26,6 +26,7 @@ from service.control import (
     messages,
     queries,
     snapshots,
+    steers,
     transfer,
     verbs,
     waiting,
@@ -67,6 +68,8 @@ from service.wire.views import (
     Series,
     Snapshot,
     StageView,
+    SteeringView,
+    SteerRequest,
     TrialView,
 )
 
@@ -394,6 +397,15 @@ class Store:
         self._require_checkpoints(job_id, Verb.EXTEND, versions)
         return self._ask(job_id, Verb.EXTEND, partial(verbs.extend, caps=caps, workers=workers), versions, by)
 
+    def steer(self, job_id: str, asked: SteerRequest, *, versions: Versions = None, by: Principal = LOCAL) -> JobView:
+        """Say what a job's controllers may use from their next stage on; raises InvalidJob for what they cannot."""
+        return self._ask(job_id, Verb.STEER, partial(verbs.steer, asked=asked, by=by), versions, by)
+
+    def steering(self, job_id: str) -> SteeringView:
+        """Return what people said of the job's controllers, and what they may steer; raises NotFound."""
+        with self._reading() as session:
+            return steers.view(session, job_id)
+
     def edit(self, job_id: str, patch: JobEdit, *, versions: Versions = None, by: Principal = LOCAL) -> JobView:
         """Change labels and notes, or archive a job that is over; raises InvalidJob and IllegalTransition."""
 
@@ -485,7 +497,7 @@ class Store:
                 renew_s=settings.renew_s,
                 max_silence_s=settings.max_silence_s,
                 control=attempts.control(job),
-                trials=attempts.resume_points(session, job_id),
+                trials=attempts.resume_points(session, job),
                 trials_at_once=attempt.trials,
             )
 

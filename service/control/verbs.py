@@ -9,12 +9,14 @@ from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
 from search.config import Budget
-from service.control import attempts, code, divergence, jobs, queries
+from service.control import attempts, code, divergence, jobs, queries, steers
+from service.control.access import Principal
 from service.control.models import JobRow, TrialRow
 from service.errors import IllegalTransition, InvalidJob, PreconditionFailed
 from service.job.problems import Problem, problems_of
 from service.job.spec import JobSpec
-from service.job.states import ALLOWED_IN, JobState, Verb, verbs_in
+from service.job.states import ALLOWED_IN, JobState, Verb
+from service.wire.views import SteerRequest
 
 #: Of a job, those that its user has seen; None: the verb is meant whatever the job has become.
 Versions = Collection[int] | None
@@ -43,7 +45,7 @@ def require(job: JobRow, verb: Verb) -> None:
 
 
 def _allowed(job: JobRow) -> str:
-    return _listed(f"`{each}`" for each in verbs_in(job.job_state)) or "nothing"
+    return _listed(f"`{each}`" for each in queries.job_view(job).verbs) or "nothing"
 
 
 def pause(_: Session, job: JobRow, *, now: float) -> None:
@@ -115,6 +117,12 @@ def extend(session: Session, job: JobRow, *, caps: Budget, workers: int | None, 
     for trial in trials:
         attempts.reopen(session, trial)
     _queue(job, workers=workers, now=now, reason=f"extended by the user: {begins}")
+
+
+def steer(session: Session, job: JobRow, *, asked: SteerRequest, by: Principal, now: float) -> None:
+    """Say what the controllers of a job that is not over may use from their next stage on."""
+    require(job, Verb.STEER)
+    steers.steer(session, job, asked=asked, by=by, now=now)
 
 
 def checkpoints(session: Session, job: JobRow) -> list[str]:

@@ -90,6 +90,7 @@ class Verb(StrEnum):
     CANCEL = "cancel"
     RETRY = "retry"
     EXTEND = "extend"
+    STEER = "steer"
 
 
 #: The states in which a verb means something.
@@ -100,6 +101,7 @@ ALLOWED_IN: dict[Verb, frozenset[JobState]] = {
     Verb.CANCEL: frozenset({_S.QUEUED, _S.STARTING, _S.RUNNING, _S.PAUSING, _S.PAUSED, _S.STOPPING}),
     Verb.RETRY: frozenset({_S.FAILED, _S.CANCELLED}),
     Verb.EXTEND: frozenset({_S.SUCCEEDED}),
+    Verb.STEER: frozenset({_S.QUEUED, _S.STARTING, _S.RUNNING, _S.PAUSING, _S.PAUSED}),
 }
 
 
@@ -108,6 +110,7 @@ def may_follow(current: JobState, following: JobState) -> bool:
     return following in RULES[current].next
 
 
-def verbs_in(state: JobState) -> tuple[Verb, ...]:
-    """Return what may be asked of a job in `state`."""
-    return tuple(verb for verb, states in ALLOWED_IN.items() if state in states)
+def verbs_in(state: JobState, *, searches: bool = True) -> tuple[Verb, ...]:
+    """Return what may be asked of a job in `state`, one that `searches` or not."""
+    allowed = (verb for verb, states in ALLOWED_IN.items() if state in states)
+    return tuple(verb for verb in allowed if searches or verb is not Verb.STEER)

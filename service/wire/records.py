@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, FailFast, Field, StrictBool
 
 from search.past_jobs.prior import NO_PRIOR, Prior
-from search.types import Decision
+from search.types import Decision, Steer
 from service.job.parts import Direction
 from service.job.spec import JobSpec
 
@@ -132,6 +132,7 @@ class ScheduleEntry(Record):
     density: float | None = Field(None, description="measured mean")
     threshold: float | None = Field(None, description="in force at the end")
     reason: str = ""
+    steered_by: tuple[str, ...] = Field((), description="people whose pins and vetoes held")
 
 
 class OptionBill(Record):
@@ -300,6 +301,7 @@ class Lease(Record):
 class Acknowledgement(Record):
     sequence: Count = Field(description="last batch of the stream that is stored")
     control: Control
+    steers: tuple[Steer, ...] = Field((), description="that hold for the stream's trial from its next stage on")
 
 
 class ResumePoint(Record):
@@ -309,6 +311,7 @@ class ResumePoint(Record):
     finished: StrictBool
     resume: dict[str, Any] | None
     prior: Prior = Field(NO_PRIOR, description="the past searches that its controller may learn from")
+    steers: tuple[Steer, ...] = Field((), description="that hold for it from its next stage on")
 
 
 class AttemptBrief(Record):

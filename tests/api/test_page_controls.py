@@ -84,7 +84,7 @@ def test_a_keyboard_reaches_every_button_and_keeps_its_place(page: Page, client:
     for _ in client.job(job_id).view.verbs:
         page.tab.press("Tab")
         seen.append(page.tab.value_of(focus))
-    assert seen == [Verb.PAUSE, Verb.CANCEL]
+    assert seen == [Verb.PAUSE, Verb.CANCEL, Verb.STEER]
 
     page.tab.value_of("document.querySelector('#sign-out').focus()")
     page.tab.press("Tab", "Enter")
@@ -131,7 +131,7 @@ def test_a_button_pressed_too_late_is_refused_beside_it(page: Page, client: Clie
     page.tab.value_of(pauses)
 
     said = page.tab.wait_for("document.querySelector('.controls .refused').textContent")
-    assert "is paused now" in said and "`resume` or `cancel`" in said
+    assert "is paused now" in said and "`resume`, `cancel` or `steer`" in said
     page.wait_until(JobState.PAUSED)
     assert client.job(job_id).view.version == 2
 
@@ -170,3 +170,27 @@ def test_a_clone_is_shown_before_it_is_queued_and_its_page_opens(page: Page, cli
         EXAMPLE_JOB | {"budget": {"seconds": 80}, "name": "larger"}
     )
     page.tab.wait_for(f"location.search === '?job={made.id}'")
+
+
+def test_a_person_pins_and_vetoes_by_the_dialog_and_withdraws_there(page: Page, client: Client, job_id: str) -> None:
+    page.click(".controls", "steer")
+    said = page.tab.wait_for(QUESTION)
+    assert "learning rate, 1e-8 to 1000" in said and "density, 0.003 to 0.1" in said
+    assert page.tab.value_of("document.querySelectorAll('dialog li').length") == 0
+    page.tab.value_of("document.querySelector(\"[name='how density']\").value = 'pin'")
+    page.tab.value_of("document.querySelector('[name=density]').value = '0.02'")
+    page.tab.value_of("document.querySelector(\"[name='how learning_rate']\").value = 'veto above'")
+    page.tab.value_of("document.querySelector('[name=learning_rate]').value = '0.5'")
+    page.picture("steer")
+    page.click("dialog", "steer the job")
+    page.tab.wait_for("!document.querySelector('dialog')")
+
+    [held] = client.steering(job_id).steers
+    assert held.pin == {"density": 0.02} and held.veto["learning_rate"].model_dump() == {"above": 0.5, "below": None}
+
+    page.click(".controls", "steer")
+    assert "density pinned at 0.02, learning_rate vetoed above 0.5, by " in page.tab.wait_for(QUESTION)
+    page.picture("steered")
+    page.click("dialog", "withdraw 1")
+    page.tab.wait_for("!document.querySelector('dialog')")
+    assert not client.steering(job_id).steers[0].in_force

@@ -30,14 +30,15 @@ def test_a_verb_with_the_etag_of_what_was_read_passes_once(http: TestClient, job
     assert second.headers["content-type"] == "application/problem+json"
     assert document["type"] == "/problems/precondition-failed"
     assert f"is paused now (paused by the user), at version {version}, not 1" in document["detail"]
-    assert "what it allows now: `resume` or `cancel`" in document["detail"]
+    assert "what it allows now: `resume`, `cancel` or `steer`" in document["detail"]
     assert http.get(f"/v1/jobs/{job_id}").json() == first.json()
 
 
 def test_every_verb_takes_it(http: TestClient, job_id: str) -> None:
     answers = {
-        verb: http.post(f"/v1/jobs/{job_id}:{verb}", json={"seconds": 80}, headers={"If-Match": '"0"'}).status_code
+        verb: http.post(f"/v1/jobs/{job_id}:{verb}", json=given, headers={"If-Match": '"0"'}).status_code
         for verb in Verb
+        for given in [{"search_now": True} if verb is Verb.STEER else {"seconds": 80}]
     }
 
     assert answers == dict.fromkeys(Verb, 412)

@@ -32,16 +32,17 @@ def at(live_url: str, key: str, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_every_verb_is_a_route_that_answers_the_job_or_a_409_with_what_is_allowed(http: TestClient) -> None:
     job_id = http.post("/v1/jobs", json=EXAMPLE_JOB).json()["id"]
 
-    answers = {verb: http.post(f"/v1/jobs/{job_id}:{verb}", json={"seconds": 80}) for verb in Verb}
+    given = {Verb.EXTEND: {"seconds": 80}, Verb.STEER: {"search_now": True}}
+    answers = {verb: http.post(f"/v1/jobs/{job_id}:{verb}", json=given.get(verb, {})) for verb in Verb}
 
     assert {verb for verb, answer in answers.items() if answer.status_code == 202} == {"pause", "resume", "cancel"} | {
-        "retry"  # in their order: queued, paused, queued, cancelled, queued
+        *("retry", "steer")  # in their order: queued, paused, queued, cancelled, queued
     }
     for verb in ("stop", "extend"):
         document = answers[Verb(verb)].json()
         assert (document["status"], document["type"]) == (409, "/problems/illegal-transition")
         needed = " or ".join(ALLOWED_IN[Verb(verb)])
-        assert f"is queued: `{verb}` is for one that is {needed}; what it allows now: `pause` or" in document["detail"]
+        assert f"is queued: `{verb}` is for one that is {needed}; what it allows now: `pause`, " in document["detail"]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from search.types import Steer
 from service.cluster import trial
 from service.cluster.reporter import Stopped
 from service.job.parts import TrialSpec
@@ -47,6 +48,9 @@ class User:
 
     def asked(self) -> Control:
         return self._control if self.num_looks > self._after else Control.RUN
+
+    def steers(self) -> tuple[Steer, ...]:
+        return ()
 
     def of(self, *kinds: type) -> list[Any]:
         return [record for record in self.records if isinstance(record, kinds)]

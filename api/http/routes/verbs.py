@@ -9,13 +9,13 @@ from api.documents import checked
 from api.http import bodies
 from api.http.auth import Caller, StoreOf, require_key
 from api.http.etags import SeenVersions
-from api.http.openapi import CHANGING, CLONING, EXTENDING, body, refusals
+from api.http.openapi import CHANGING, CLONING, EDITING, EXTENDING, READING, body, refusals
 from api.http.routes.jobs import IdempotencyKey, check, require_permission, require_priority
 from search.config import Budget
 from service.errors import DoesNotFit
 from service.job.changes import differences
 from service.job.spec import JobSpec
-from service.wire.views import Cloned, JobView
+from service.wire.views import Cloned, JobView, SteeringView, SteerRequest
 
 #: Fields that say what an object is: one of another kind takes nothing over from the one before.
 _TAGS = ("kind", "mode")
@@ -111,6 +111,30 @@ def extend_job(
 ) -> JobView:
     """Give a job that succeeded a larger budget; `reason` says where each trial goes on from."""
     return store.extend(job, caps, workers=workers, versions=versions, by=caller)
+
+
+@router.post(
+    "/{job}:steer",
+    status_code=202,
+    operation_id="steerJob",
+    responses=refusals(*EDITING),
+    openapi_extra=body("SteerRequest", example={"pin": {"density": 0.02}, "veto": {"learning_rate": {"above": 0.1}}}),
+)
+def steer_job(
+    job: str,
+    asked: Annotated[SteerRequest, Depends(bodies.steer_request)],
+    store: StoreOf,
+    versions: SeenVersions,
+    caller: Caller,
+) -> JobView:
+    """Pin or veto values of a job's controllers, or ask for a search: from the next stage of each trial on."""
+    return store.steer(job, asked, versions=versions, by=caller)
+
+
+@router.get("/{job}/steering", operation_id="getSteering", responses=refusals(*READING))
+def get_steering(job: str, store: StoreOf) -> SteeringView:
+    """Return what people pinned, vetoed and asked for, since which stage it held, and what they may steer."""
+    return store.steering(job)
 
 
 @router.post(

@@ -3,6 +3,7 @@
 import * as api from "../../api.js";
 import { question, reason } from "../../dialog.js";
 import { element, patch } from "../../dom.js";
+import { number } from "../../units.js";
 
 const MEANING = {
   pause: "Write a checkpoint and give workers back; the job keeps its place",
@@ -11,6 +12,7 @@ const MEANING = {
   cancel: "End without a result",
   retry: "Go on from the last checkpoint",
   extend: "Go on with a larger budget",
+  steer: "Pin or veto values, from the next stage on",
   clone: "Queue a new job: this one with changes",
 };
 
@@ -25,7 +27,7 @@ export function controls(changed) {
   const state = element("p", { class: "visually-hidden", role: "status" });
   const body = element("div", { class: "controls", role: "group", "aria-label": "Actions", tabindex: "-1" },
     buttons, refused, state);
-  const asks = { stop: confirmed(STOP), cancel: confirmed(CANCEL), extend: askToExtend, clone: askToClone };
+  const asks = { stop: confirmed(STOP), cancel: confirmed(CANCEL), extend: askToExtend, steer: askToSteer, clone: askToClone };
   let job = null;
 
   function update(given, me) {
@@ -84,6 +86,82 @@ function askToExtend(job) {
     ],
     answers: [{ label: "extend the job", act: () => api.ask(job, "extend", caps()) }],
   });
+}
+
+// Each value is searched on, pinned, or kept on one side of a limit; of what holds, each part can be withdrawn.
+async function askToSteer(job) {
+  const { version, steers, steerable, notes } = await api.steering(job.id);
+  const shown = { ...job, version }; // what the question shows may be newer than the page
+  const held = steers.filter((each) => each.in_force);
+  const rows = steerable.map((each) => steerRow(each, steerable));
+  const searches = element("input", { type: "checkbox", name: "search_now" });
+
+  // Arms may search different values: what is about the same trials is one request.
+  async function steer() {
+    const said = new Map();
+    for (const { trials, say } of rows.filter(({ how }) => how.value)) {
+      const key = trials.join();
+      if (!said.has(key)) said.set(key, { trials, pin: {}, veto: {}, search_now: searches.checked });
+      say(said.get(key));
+    }
+    let seen = shown;
+    for (const each of said.size ? said.values() : [{ search_now: searches.checked }]) seen = await api.ask(seen, "steer", each);
+  }
+
+  return question({
+    title: `steer “${job.name}”`,
+    content: [
+      element("p", {}, `From the next stage on a pinned value is used and not searched, and a vetoed one is neither tried
+        nor used, until it is withdrawn. While the learning rate is pinned, nothing is searched.`),
+      ...notes.map((note) => element("p", { class: "note" }, note)),
+      ...rows.map(({ body }) => body),
+      element("label", { class: "check" }, searches, "search at the next stage, whatever happens"),
+      element("ul", { "aria-label": "what holds" }, ...held.map((each) => element("li", {}, told(each)))),
+    ],
+    answers: [
+      { label: "steer the job", act: steer },
+      ...held.map(({ id }) => ({ label: `withdraw ${id}`, act: () => api.ask(shown, "steer", { clear: [id] }) })),
+    ],
+  });
+}
+
+function steerRow({ name, trials, low, high, names, current }, all) {
+  const isNumber = low !== null;
+  const isShared = all.every((each) => each.name !== name || each.trials === trials); // else arms differ: say whose
+  const label = name.replaceAll("_", " ") + (isShared ? "" : ` of ${trials.map(short).join(", ")}`);
+  const ways = ["search", "pin", ...(isNumber ? ["veto above", "veto below"] : ["veto"])];
+  const how = element("select", { name: `how ${name}`, "aria-label": `${label}: what to do` },
+    ...ways.map((way, at) => element("option", { value: at ? way : "" }, way)));
+  const value = isNumber
+    ? element("input", { name, type: "number", step: "any", min: low, max: high, value: current, "aria-label": `${label}: value` })
+    : element("select", { name, "aria-label": `${label}: value` },
+      ...names.map((each) => element("option", { value: each, selected: each === current ? "" : null }, String(each))));
+  const given = () => (isNumber ? Number(value.value) : names[value.selectedIndex]);
+
+  function say({ pin, veto }) {
+    if (how.value === "pin") pin[name] = given();
+    else veto[name] = isNumber ? { [how.value.replace("veto ", "")]: given() } : [given()];
+  }
+
+  const range = isNumber ? `, ${number(low)} to ${number(high)}` : "";
+  const now = current === null ? "" : `, now ${isNumber ? number(current) : current}`;
+  const body = element("div", { class: "steered", role: "group", "aria-label": label },
+    element("span", {}, `${label}${now}${range}`), how, value);
+  return { body, how, say, trials };
+}
+
+const short = (id) => id.slice(id.indexOf(".") + 1);
+
+function told({ id, by, pin, veto, search_now, trials, first_stages }) {
+  const limits = ({ above, below }) => [above != null && `above ${number(above)}`, below != null && `below ${number(below)}`];
+  const words = [
+    ...Object.entries(pin).map(([name, value]) => `${name} pinned at ${value}`),
+    ...Object.entries(veto).map(([name, those]) =>
+      `${name} vetoed ${(Array.isArray(those) ? those : limits(those).filter(Boolean)).join(" and ")}`),
+    ...(search_now ? ["a search at the next stage"] : []),
+  ];
+  const since = trials.map((each) => (each in first_stages ? `since stage ${first_stages[each]}` : "from the next stage on"));
+  return `${id}: ${words.join(", ")}, by ${by}, ${[...new Set(since)].join(" and ")}`;
 }
 
 function askToClone(job) {

@@ -1,0 +1,174 @@
+"""Steer a running controller: the space without what people vetoed, and the stage with what they pinned.
+
+Pure functions. A veto narrows the space. A pinned value leaves it: it is no longer searched. With the learning rate
+pinned nothing is, since every search compares rates.
+"""
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from search.bayesian.stage import SearchSetup, Stage
+from search.space import AnyAxis, Axis, OptionAxis, SearchSpace, are_within
+from search.types import SEARCHED, Band, Setting, Steer, Values
+
+RATE = "learning_rate"
+#: Earlier probes with a pinned value within this factor say something of what is searched beside it.
+SAME_VALUES = 1.02
+
+
+class Steering(NamedTuple):
+    """The steers that hold together, by name of a value."""
+
+    steers: tuple[Steer, ...] = ()
+    pins: dict[str, Setting] = {}  # noqa: RUF012  (never mutated)
+    bands: dict[str, tuple[Band, ...]] = {}  # noqa: RUF012
+    lists: dict[str, frozenset[Setting]] = {}  # noqa: RUF012
+
+
+def heard(steers: Sequence[Steer], *, level_name: str, voided: Collection[int], done: Collection[int]) -> list[Steer]:
+    """Return what of `steers` still says something, by names of `Values`.
+
+    Those `voided` pin no rate any more; the searches that those `done` asked for were made.
+    """
+    found = []
+    for steer in steers:
+        pin = {name: value for name, value in steer.pin.items() if name != RATE or steer.id not in voided}
+        renamed = {
+            "pin": {(own := _own_name(name, level_name)): _legal(own, value) for name, value in pin.items()},
+            "veto": {_own_name(name, level_name): veto for name, veto in steer.veto.items()},
+            "search_now": steer.search_now and steer.id not in done,
+        }
+        if any(renamed.values()):
+            found.append(steer.model_copy(update=renamed))
+    return found
+
+
+def _own_name(name: str, level_name: str) -> str:
+    return "level" if name == level_name else name
+
+
+def _legal(name: str, value: Setting) -> Setting:
+    """Return a value as the type that it has in `Values`: JSON writes 1 for 1.0."""
+    if SEARCHED[name].scale in ("log", "complement"):
+        return float(value)
+    return int(value) if SEARCHED[name].scale == "integer" else value
+
+
+def steering_of(steers: Sequence[Steer]) -> Steering:
+    """Return what `steers` say together; of two pins of one value the later holds."""
+    bands: dict[str, tuple[Band, ...]] = {}
+    lists: dict[str, frozenset[Setting]] = {}
+    for name, veto in (each for steer in steers for each in steer.veto.items()):
+        if isinstance(veto, Band):
+            bands[name] = (*bands.get(name, ()), veto)
+        else:
+            lists[name] = lists.get(name, frozenset()) | set(veto)
+    pins = {name: value for steer in steers for name, value in steer.pin.items()}
+    return Steering(tuple(steers), pins, bands, lists)
+
+
+def steered_setup(setup: SearchSetup, steering: Steering) -> SearchSetup:
+    """Return the problem as people leave it to the controller."""
+    if not steering.steers:
+        return setup
+    space = setup.space
+    low, high = _narrowed(space.min_learning_rate, space.max_learning_rate, steering.bands.get(RATE, ()))
+    axes = tuple(left for axis in space.axes if (left := _left_of(axis, space, steering)) is not None)
+    banned = steering.lists.get("option", frozenset())
+    allowed = tuple(each for each in space.exchanges if each.option not in banned)
+    narrowed = space.model_copy(
+        update={
+            "min_learning_rate": low,
+            "max_learning_rate": high,
+            "axes": axes,
+            "exchanges": allowed if "option" not in steering.pins and len(allowed) > 1 else (),
+        }
+    )
+    return replace(setup, space=narrowed.model_copy(update={"guess": fitted(space.opening, space, steering)}))
+
+
+def steered_stage(stage: Stage, space: SearchSpace, steering: Steering) -> Stage:
+    """Return the stage that opens with what people say; `space` is that without it.
+
+    Of what earlier stages have shown, only that counts which is still about the values that are searched.
+    """
+    own = stage.unsteered or stage.incumbent
+    incumbent = fitted(own, space, steering)
+    is_displaced = incumbent != own
+    history = tuple(tuple(score for score in each if _may_use(score.values, steering)) for each in stage.history)
+    return replace(
+        stage,
+        incumbent=incumbent,
+        unsteered=own,
+        steers=steering.steers,
+        pinned=frozenset(steering.pins),
+        search_asked=any(each.search_now for each in steering.steers),
+        history=history if steering.steers else stage.history,
+        # The new values' steps may take another time, and no commit has shown what rises suit their rate.
+        reference_seconds=None if is_displaced else stage.reference_seconds,
+        raised=1.0 if is_displaced else stage.raised,
+    )
+
+
+def fitted(values: Values, space: SearchSpace, steering: Steering) -> Values:
+    """Return `values` with what is pinned, and moved out of what is vetoed."""
+    if not steering.steers:
+        return values
+    low, high = _narrowed(space.min_learning_rate, space.max_learning_rate, steering.bands.get(RATE, ()))
+    moved: dict[str, Any] = {RATE: min(high, max(low, values.learning_rate))}
+    for axis in space.ranges:
+        moved[axis.name] = _within_vetoes(axis, steering).opening(getattr(values, axis.name))
+    if values.option is not None:
+        allowed = _allowed_options(space, steering)
+        moved["option"] = values.option if values.option in allowed else allowed[0]
+    return values.model_copy(update={**moved, **steering.pins})
+
+
+def _allowed_options(space: SearchSpace, steering: Steering) -> tuple[str, ...]:
+    """Return the exchanges that compete and are not vetoed; where none is left, those that did not compete."""
+    banned = steering.lists.get("option", frozenset())
+    competing = tuple(each for each in space.options if each not in banned)
+    return competing or tuple(each for each in space.menu if each not in banned) or space.menu
+
+
+def _left_of(axis: AnyAxis, space: SearchSpace, steering: Steering) -> AnyAxis | None:
+    """Return what of an axis is searched; None: one value is left."""
+    if axis.name in steering.pins:
+        return None
+    if isinstance(axis, OptionAxis):
+        left = axis.among(_allowed_options(space, steering))
+        return left if len(left.options) > 1 else None
+    within = _within_vetoes(axis, steering)
+    return within if within.low < within.high else None
+
+
+def _within_vetoes(axis: Axis, steering: Steering) -> Axis:
+    """Return an axis without what is vetoed; whoever lets steers in sees to it that something is left."""
+    if SEARCHED[axis.name].scale == "choice":
+        legal = [each for each in (False, True) if each not in steering.lists.get(axis.name, ())] or [False, True]
+        return Axis(name=axis.name, low=legal[0], high=legal[-1])
+    low, high = _narrowed(axis.low, axis.high, steering.bands.get(axis.name, ()))
+    whole = SEARCHED[axis.name].scale == "integer"
+    return Axis(name=axis.name, low=math.ceil(low) if whole else low, high=math.floor(high) if whole else high)
+
+
+def _narrowed(low: float, high: float, bands: Sequence[Band]) -> tuple[float, float]:
+    lows = [low, *(each.below for each in bands if each.below is not None)]
+    highs = [high, *(each.above for each in bands if each.above is not None)]
+    return (max(lows), min(highs)) if max(lows) <= min(highs) else (low, high)
+
+
+def _may_use(values: Values, steering: Steering) -> bool:
+    """Return whether `values` are vetoed by nobody, and have what is pinned beside the rate."""
+    pinned = values.model_copy(update={name: value for name, value in steering.pins.items() if name != RATE})
+    if not are_within(values, pinned, SAME_VALUES):
+        return False
+    in_bands = all(
+        low <= getattr(values, name) <= high
+        for name, bands in steering.bands.items()
+        if getattr(values, name) is not None
+        for low, high in [_narrowed(float("-inf"), float("inf"), bands)]
+    )
+    return in_bands and not any(getattr(values, name) in banned for name, banned in steering.lists.items())

@@ -1,0 +1,214 @@
+"""Steers: people's words on what the controllers of a running job may use. Functions of one open session.
+
+What holds is sent along with every answer to a trial, and with the brief of an attempt. A trial takes all of it over
+when a stage opens, and its decision names what it heeds. So nothing is lost with a driver or a service, and nothing
+counts twice.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from search.types import Steer
+from service.control import events, jobs, queries
+from service.control.access import Principal
+from service.control.models import JobRow, SteerRow, TrialRow
+from service.errors import InvalidJob
+from service.job import steering
+from service.job.parts import TrialSpec
+from service.job.problems import Problem
+from service.job.spec import JobSpec
+from service.wire.views import EventKind, SteerableView, SteeringView, SteerRequest, SteerView
+
+#: A stage that may spend this share of the budget, or more, is the last; sums of seconds are not exact.
+_WHOLE = 0.999999
+#: So many hold of one job at a time.
+MAX_IN_FORCE = 100
+
+
+def steer(session: Session, job: JobRow, *, asked: SteerRequest, by: Principal, now: float) -> None:
+    """Withdraw what the request says, and add what it pins, vetoes and asks for.
+
+    The same again, while it holds, adds nothing. Raises InvalidJob.
+    """
+    specs = _specs(session, job, asked)
+    rows = _in_force(session, job)
+    withdrawn = _withdrawn(rows, asked, [*specs])
+    left = [row for row in rows if row not in withdrawn]
+    said = {**asked.model_dump(mode="json", exclude={"clear"}, exclude_none=True), "trials": [*specs]}
+    is_new = bool(asked.pin or asked.veto or asked.search_now) and not any(_is_same(row, said) for row in left)
+    if is_new:
+        _require_sense(specs, _steer(SteerRow(id=job.num_steers + 1, name=by.name, said=said)), left)
+        job.num_steers += 1
+        session.add(SteerRow(job_id=job.id, id=job.num_steers, at=now, name=by.name, key_id=by.key_id, said=said))
+    for row in withdrawn:
+        row.withdrawn_at, row.withdrawn_by = now, by.name
+    if is_new or withdrawn:
+        jobs.change(job)
+        ids = [row.id for row in withdrawn]
+        events.tell(job, EventKind.STEERED, steer=job.num_steers if is_new else None, withdrawn=ids, by=by.name)
+
+
+def of_trial(session: Session, job: JobRow, trial_id: str) -> tuple[Steer, ...]:
+    """Return what holds for one trial."""
+    if not job.num_steers:  # as of most jobs, of which every answer to a driver asks
+        return ()
+    return tuple(_steer(row) for row in _in_force(session, job) if trial_id in row.said["trials"])
+
+
+def view(session: Session, job_id: str) -> SteeringView:
+    """Return all that was said, and what may be steered."""
+    job = queries.require(session, job_id)
+    return SteeringView(
+        version=job.version,
+        steers=_views(session, job_id),
+        steerable=_steerable(session, job),
+        notes=tuple(_notes(session, job)),
+    )
+
+
+def _notes(session: Session, job: JobRow) -> Iterator[str]:
+    """Yield which trials are in a stage that lasts to the end of the budget."""
+    caps = {unit: cap for unit, cap in job.spec["budget"].items() if cap is not None}
+    for row in queries.trials(session, job.id):
+        last = queries.last_decided(session, row.id)
+        until = {} if last is None or last.closed or row.outcome is not None else last.decision["commit_until"]
+        if until and all(until.get(unit) is not None and until[unit] >= cap * _WHOLE for unit, cap in caps.items()):
+            name = row.id.partition(".")[2]
+            yield f"`{name}` is in its last stage: what is said now holds only if something ends that early"
+
+
+def _steerable(session: Session, job: JobRow) -> tuple[SteerableView, ...]:
+    specs = {(each.arm, each.seed): each for each in JobSpec.model_validate(job.spec).trials()}
+    trials: dict[tuple[str, steering.Searchable], list[str]] = {}
+    for row in queries.trials(session, job.id):
+        spec = specs[row.arm, row.seed]
+        for name, of in steering.searchable(spec).items() if not _fault(row, spec) else ():
+            trials.setdefault((name, of), []).append(row.id)
+    return tuple(
+        SteerableView(
+            name=name,
+            trials=tuple(ids),
+            low=of.low if of.is_of_numbers else None,
+            high=of.high if of.is_of_numbers else None,
+            names=() if of.is_of_numbers else of.listed,
+            current=queries.value_in_force(session, ids[0], of.name),
+        )
+        for (name, of), ids in trials.items()
+    )
+
+
+def _views(session: Session, job_id: str) -> tuple[SteerView, ...]:
+    rows = session.scalars(select(SteerRow).where(SteerRow.job_id == job_id).order_by(SteerRow.id)).all()
+    heard = _first_stages(session, job_id) if rows else {}
+    return tuple(_view(row, heard.get(row.id, {})) for row in rows)
+
+
+def _first_stages(session: Session, job_id: str) -> dict[int, dict[str, int]]:
+    """Return by steer and trial the first stage whose decision names it."""
+    first: dict[int, dict[str, int]] = {}
+    for trial in queries.trials(session, job_id):
+        for stage, ids in queries.heeded(session, trial.id):
+            for each in ids:
+                first.setdefault(each, {}).setdefault(trial.id, stage)
+    return first
+
+
+def _view(row: SteerRow, first_stages: dict[str, int]) -> SteerView:
+    said = _steer(row)
+    is_done = not (said.pin or said.veto) and first_stages.keys() >= set(row.said["trials"])
+    return SteerView(
+        id=row.id,
+        at=datetime.fromtimestamp(row.at, UTC),
+        by=row.name,
+        trials=tuple(row.said["trials"]),
+        pin=said.pin,
+        veto=said.veto,
+        search_now=said.search_now,
+        first_stages=first_stages,
+        in_force=row.withdrawn_at is None and not is_done,
+        withdrawn_at=None if row.withdrawn_at is None else datetime.fromtimestamp(row.withdrawn_at, UTC),
+        withdrawn_by=row.withdrawn_by,
+    )
+
+
+def _in_force(session: Session, job: JobRow) -> Sequence[SteerRow]:
+    held = select(SteerRow).where(SteerRow.job_id == job.id, SteerRow.withdrawn_at.is_(None))
+    return session.scalars(held.order_by(SteerRow.id)).all()
+
+
+def _steer(row: SteerRow) -> Steer:
+    said = {name: value for name, value in row.said.items() if name != "trials"}
+    return Steer(id=row.id, by=row.name, **said)
+
+
+def _is_same(row: SteerRow, said: dict[str, object]) -> bool:
+    return {**row.said} == said
+
+
+def _specs(session: Session, job: JobRow, asked: SteerRequest) -> dict[str, TrialSpec]:
+    """Return the trials that the request is about; raises InvalidJob for one that cannot be steered."""
+    specs = {(each.arm, each.seed): each for each in JobSpec.model_validate(job.spec).trials()}
+    rows = {row.id: row for row in queries.trials(session, job.id)}
+    found = {name: specs[row.arm, row.seed] for name, row in rows.items()}
+    faults = {name: _fault(rows[name], spec) for name, spec in found.items()}
+    if asked.trials is None:
+        named = [name for name, fault in faults.items() if not fault]
+        if not named:
+            raise InvalidJob([Problem(pointer="", message="; ".join(dict.fromkeys(faults.values())))])
+        return {name: found[name] for name in named}
+    problems = [
+        Problem(pointer=f"/trials/{index}", message=faults.get(name, f"`{name}` is no trial of this job"), value=name)
+        for index, name in enumerate(asked.trials)
+        if faults.get(name, "none")
+    ]
+    if problems:
+        raise InvalidJob(problems)
+    return {name: found[name] for name in dict.fromkeys(asked.trials)}
+
+
+def _fault(row: TrialRow, spec: TrialSpec) -> str:
+    """Return why the trial cannot be steered; empty: it can."""
+    if not steering.is_steerable(spec):
+        kinds = "`bo`, `sobol` or `local`"
+        return f"arm `{spec.arm}` has `controller: {spec.controller.kind}`: only {kinds} can be steered"
+    return f"trial `{row.id}` has finished" if row.outcome is not None else ""
+
+
+def _withdrawn(rows: Sequence[SteerRow], asked: SteerRequest, trials: Sequence[str]) -> list[SteerRow]:
+    if isinstance(asked.clear, bool):
+        named = asked.clear and asked.trials is not None
+        return [row for row in rows if asked.clear and (not named or set(row.said["trials"]) <= set(trials))]
+    known = {row.id: row for row in rows}
+    problems = [
+        Problem(pointer=f"/clear/{index}", message=f"no steer {each} holds; {_held(rows)}", value=each)
+        for index, each in enumerate(asked.clear)
+        if each not in known
+    ]
+    if problems:
+        raise InvalidJob(problems)
+    return [known[each] for each in dict.fromkeys(asked.clear)]
+
+
+def _held(rows: Iterable[SteerRow]) -> str:
+    ids = ", ".join(str(row.id) for row in rows)
+    return f"those that do: {ids}" if ids else "none does"
+
+
+def _require_sense(specs: dict[str, TrialSpec], steer: Steer, rows: Sequence[SteerRow]) -> None:
+    """Raise InvalidJob where what is said makes no sense for one of the trials, beside what holds."""
+    if len(rows) >= MAX_IN_FORCE:
+        message = f"{len(rows)} steers hold, and no job has more than {MAX_IN_FORCE}: withdraw some"
+        raise InvalidJob([Problem(pointer="", message=message)])
+    found: dict[tuple[str, str], Problem] = {}  # trials of several seeds have the same
+    for trial_id, spec in specs.items():
+        others = [_steer(row) for row in rows if trial_id in row.said["trials"]]
+        for problem in steering.problems(spec, steer, others):
+            known = found.setdefault((problem.pointer, problem.message), problem)
+            found[problem.pointer, problem.message] = known.model_copy(
+                update={"arms": tuple(dict.fromkeys((*known.arms, spec.arm)))}
+            )
+    if found:
+        raise InvalidJob(list(found.values()))

@@ -1,0 +1,144 @@
+"""Check a pin or a veto against what a run searches, and against what else holds. Pydantic only."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from search.config import StagedConfig
+from search.types import SEARCHED, Band, Setting, Steer
+from service.job.parts import TrialSpec
+from service.job.problems import Problem, pointer_to
+
+#: No controller tries a learning rate outside of these, unless the job states others.
+_RATES = (1e-8, 1e3)
+#: The one value that is settled in the first search, once and for all.
+_SETTLED = "optimizer"
+
+
+class Searchable(NamedTuple):
+    """A value that a run's controller may choose: numbers from `low` to `high`, or the `names` of what competes."""
+
+    name: str  # as in `search.types.Values`
+    low: float = 0.0
+    high: float = 0.0
+    names: tuple[str, ...] = ()
+
+    @property
+    def scale(self) -> str:
+        return SEARCHED[self.name].scale
+
+    @property
+    def is_of_numbers(self) -> bool:
+        return self.scale not in ("choice", "name")
+
+    @property
+    def listed(self) -> tuple[Setting, ...]:
+        """The values, where they are no numbers."""
+        return self.names or (False, True)
+
+
+def is_steerable(trial: TrialSpec) -> bool:
+    """Return whether the run's controller searches, and heeds people."""
+    return isinstance(trial.controller, StagedConfig)
+
+
+def searchable(trial: TrialSpec) -> dict[str, Searchable]:
+    """Return what may be steered of a run, by the name that its user knows: a level by that of the exchange."""
+    low, high = getattr(trial.controller, "stated_rates", None) or _RATES
+    found = {"learning_rate": Searchable("learning_rate", low, high)}
+    for each in trial.replica.ranges():
+        shown = trial.replica.exchange.level_name if each.name == "level" else each.name
+        found[shown] = Searchable(each.name, each.low, each.high)
+    if names := tuple(option.name for option in trial.replica.menu):
+        found["option"] = Searchable("option", names=names)
+    return found
+
+
+def problems(trial: TrialSpec, steer: Steer, others: Sequence[Steer]) -> Iterator[Problem]:
+    """Yield why `steer` cannot hold for the run beside `others`, which hold."""
+    known = searchable(trial)
+    named = [(part, name) for part in ("pin", "veto") for name in getattr(steer, part)]
+    unknown = [_unknown(part, name, getattr(steer, part)[name], known) for part, name in named if name not in known]
+    wrong = [
+        problem
+        for part, name in named
+        if name in known and (problem := _wrong(part, name, getattr(steer, part)[name], known[name]))
+    ]
+    yield from (*unknown, *wrong)
+    if unknown or wrong:
+        return
+    together = (*others, steer)
+    for name in dict.fromkeys(name for _, name in named):
+        yield from _against_each_other(name, known[name], steer, together)
+    pinned = [each for each in together if "learning_rate" in each.pin]
+    if pinned and steer.search_now:
+        message = f"with the learning rate pinned ({_who(pinned[-1], steer)}) nothing is searched"
+        yield Problem(pointer="/search_now", message=message, value=True)
+
+
+def _unknown(part: str, name: str, value: Any, known: Mapping[str, Searchable]) -> Problem:
+    because = "is settled in the first search" if name == _SETTLED else "is not searched by this job"
+    names = ", ".join(f"`{each}`" for each in known)
+    shown = value.model_dump(exclude_none=True) if isinstance(value, Band) else value
+    return Problem(
+        pointer=pointer_to([part, name]), message=f"`{name}` {because}; it may be one of {names}", value=shown
+    )
+
+
+def _wrong(part: str, name: str, value: Any, of: Searchable) -> Problem | None:
+    """Return why the value is none of this name, or its veto has another form."""
+    message = _pin_fault(name, value, of) if part == "pin" else _veto_fault(name, value, of)
+    shown = value.model_dump(exclude_none=True) if isinstance(value, Band) else value
+    return Problem(pointer=pointer_to([part, name]), message=message, value=shown) if message else None
+
+
+def _pin_fault(name: str, value: Setting, of: Searchable) -> str:
+    if not of.is_of_numbers:
+        known = [each for each in of.listed if each == value and type(each) is type(value)]
+        return "" if known else f"`{name}` must be one of {_shown(of.listed)}, got {_shown([value])}"
+    whole = of.scale == "integer"
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and of.low <= float(value) <= of.high and not (whole and float(value) % 1):
+        return ""
+    kind = "a whole number" if whole else "a number"
+    return f"`{name}` must be {kind} in [{of.low:g}, {of.high:g}], got {_shown([value])}"
+
+
+def _veto_fault(name: str, veto: Band | tuple[bool | str, ...], of: Searchable) -> str:
+    if of.is_of_numbers:
+        return "" if isinstance(veto, Band) else f"`{name}` is a number: veto those `above` or `below` a limit"
+    if isinstance(veto, Band):
+        return f"`{name}` is no number: list what is vetoed of {_shown(of.listed)}"
+    strange = [each for each in veto if each not in of.listed]
+    return f"`{name}` must be among {_shown(of.listed)}, got {_shown(strange)}" if strange else ""
+
+
+def _against_each_other(name: str, of: Searchable, steer: Steer, together: Sequence[Steer]) -> Iterator[Problem]:
+    """Yield where vetoes leave nothing of a value, or what is pinned is vetoed."""
+    part = "veto" if name in steer.veto else "pin"
+    vetoes = [(each, each.veto[name]) for each in together if name in each.veto]
+    bands = [veto for _, veto in vetoes if isinstance(veto, Band)]
+    low = max([of.low, *(band.below for band in bands if band.below is not None)])
+    high = min([of.high, *(band.above for band in bands if band.above is not None)])
+    left = [each for each in of.listed if not any(each in veto for _, veto in vetoes if isinstance(veto, tuple))]
+    if (low > high) if of.is_of_numbers else not left:
+        whole = f"[{of.low:g}, {of.high:g}]" if of.is_of_numbers else _shown(of.listed)
+        people = " and ".join(dict.fromkeys(_who(each, steer) for each, _ in vetoes))
+        yield Problem(pointer=pointer_to([part, name]), message=f"nothing of {whole} is left: vetoed by {people}")
+        return
+    pins = [each for each in together if name in each.pin]
+    if pins and not _is_allowed(value := pins[-1].pin[name], of, low, high, left):
+        people = " and ".join(dict.fromkeys(_who(each, steer) for each, _ in vetoes))
+        message = f"{_shown([value])}, pinned by {_who(pins[-1], steer)}, is vetoed by {people}: withdraw one of them"
+        yield Problem(pointer=pointer_to([part, name]), message=message, value=value)
+
+
+def _is_allowed(value: Setting, of: Searchable, low: float, high: float, left: Sequence[Setting]) -> bool:
+    return low <= float(value) <= high if of.is_of_numbers else value in left
+
+
+def _who(each: Steer, asking: Steer) -> str:
+    return "this request" if each is asking else f"{each.by} (steer {each.id})"
+
+
+def _shown(values: Sequence[Setting]) -> str:
+    return ", ".join(str(value).lower() if isinstance(value, bool) else str(value) for value in values)
