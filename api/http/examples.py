@@ -53,7 +53,7 @@ def _of_jobs(spec: JobSpec) -> Iterator[BaseModel]:
         spec=spec.model_copy(update={"labels": labels}),
     )
     arms = tuple(arm.name for arm in spec.arms)
-    summary = JobSummary(**common, reason="", arms=arms, best_validation_loss=None, labels=labels)
+    summary = JobSummary(**common, reason="", arms=arms, best_validation_loss=None, labels=labels, version=1)
     yield view
     yield JobPage(jobs=(summary,), next_cursor=_NEXT, total=None)
     yield Validated(spec=spec, num_trials=len(arms), notes=(), advice=advice(spec))

@@ -19,6 +19,7 @@ from service.wire.records import Bill, Line, RunEnd, ScheduleEntry
 from service.wire.views import (
     Event,
     EventKind,
+    JobProgress,
     JobSummary,
     JobView,
     ScheduleView,
@@ -93,7 +94,7 @@ def job_view(job: JobRow, spec: JobSpec | None = None) -> JobView:
     )
 
 
-def job_summary(job: JobRow, losses: Iterable[float | None]) -> JobSummary:
+def job_summary(job: JobRow, losses: Iterable[float | None], progress: JobProgress | None) -> JobSummary:
     """Return the job as lists show it; `losses` are what its trials reported."""
     return JobSummary(
         id=job.id,
@@ -108,6 +109,9 @@ def job_summary(job: JobRow, losses: Iterable[float | None]) -> JobSummary:
         best_validation_loss=min((loss for loss in losses if loss is not None), default=None),
         labels=job.spec["labels"],
         archived=job.archived,
+        version=job.version,
+        verbs=verbs_in(job.job_state),
+        progress=progress,
     )
 
 

@@ -199,12 +199,22 @@ class Store:
         limit: int = 50,
         cursor: str | None = None,
         count: bool = False,
+        with_progress: bool = False,
         by: Principal = LOCAL,
     ) -> JobPage:
         """Return a page of jobs that `by` sees, newest first; raises InvalidJob for a cursor or limit it cannot use."""
         project = visible_project(by)
         with self._reading() as session:
-            return listing.page(session, where, project=project, order=order, limit=limit, cursor=cursor, count=count)
+            return listing.page(
+                session,
+                where,
+                project=project,
+                order=order,
+                limit=limit,
+                cursor=cursor,
+                count=count,
+                with_progress=with_progress,
+            )
 
     def trials(self, job_id: str) -> tuple[TrialView, ...]:
         """Return the job's trials, in its order."""

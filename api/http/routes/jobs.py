@@ -13,7 +13,7 @@ from api.http.auth import Caller, StoreOf, require_key
 from api.http.etags import UNCHANGED, IfNoneMatch, SeenVersions, etag_of, unchanged
 from api.http.openapi import CREATING, DELETING, EDITING, EXAMPLE_JOB, READING, body, refusals
 from service.control import permissions, webhooks
-from service.control.listing import JobFilter
+from service.control.listing import MAX_PAGE, JobFilter
 from service.errors import DoesNotFit, InvalidJob
 from service.job.advice import advice
 from service.job.problems import Problem
@@ -74,6 +74,7 @@ class Archived(StrEnum):
 
 _ARCHIVED = {Archived.NO: False, Archived.YES: True, Archived.ANY: None}
 Label = Annotated[str, Field(pattern=r"^[^=]+=.*$", max_length=200)]
+JobId = Annotated[str, Field(max_length=100)]
 Owner = Annotated[str | None, Query(min_length=1, max_length=100)]
 
 
@@ -104,6 +105,7 @@ def job_filter(
     created_after: Annotated[Moment, Query(description="at this moment or later; UTC unless it has an offset")] = None,
     created_before: Annotated[Moment, Query(description="before this moment")] = None,
     archived: Annotated[Archived, Query(description="leave archived jobs out; only them; both")] = Archived.NO,
+    id: Annotated[list[JobId], Query(max_length=MAX_PAGE, description="one of these; several: id=A&id=B")] = [],  # noqa: B006
 ) -> JobFilter:
     """Return which jobs are asked for."""
     pairs = [(name, value) for name, _, value in (each.partition("=") for each in label)]
@@ -117,6 +119,7 @@ def job_filter(
         created_after=created_after,
         created_before=created_before,
         archived=_ARCHIVED[archived],
+        ids=id,
     )
 
 
@@ -128,14 +131,15 @@ def list_jobs(
     order_by: Annotated[
         JobOrder, Query(description="`-`: turned around; `finished` has those that are not over as the latest")
     ] = JobOrder.CREATED_DOWN,
-    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+    limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 50,
     cursor: Annotated[
         str | None, Query(max_length=1000, description="`next_cursor` of the page before, in the same order")
     ] = None,
     count: Annotated[bool, Query(description="with `total`, the number of jobs on all pages")] = False,
+    progress: Annotated[bool, Query(description="with how far each job is")] = False,
 ) -> JobPage:
     """Return the jobs that the caller sees, newest first unless `order_by` says otherwise."""
-    return store.jobs(where, order=order_by, limit=limit, cursor=cursor, count=count, by=caller)
+    return store.jobs(where, order=order_by, limit=limit, cursor=cursor, count=count, with_progress=progress, by=caller)
 
 
 @router.get(
