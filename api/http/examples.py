@@ -10,6 +10,7 @@ from service.job.advice import advice
 from service.job.spec import JobSpec
 from service.job.states import JobState, verbs_in
 from service.wire.access import AuditEntry, AuditPage, IssuedKey, KeyView, Me, Role, SignInCode
+from service.wire.cluster import ClusterView, NodeView, Placement
 from service.wire.code import CodePage, CodeView
 from service.wire.records import Acknowledgement, Control, ScheduleEntry
 from service.wire.views import (
@@ -100,7 +101,7 @@ def _of_access() -> Iterator[BaseModel]:
     )
     yield key
     yield IssuedKey(key=key, secret="wt_...")
-    yield Me(name=key.name, role=key.role, project=key.project, key=key.id)
+    yield Me(name=key.name, role=key.role, project=key.project, key=key.id, may=("read", "create a job"))
     yield SignInCode(code="...", expires_at=_SOON)
     entry = AuditEntry(
         id=1,
@@ -113,6 +114,11 @@ def _of_access() -> Iterator[BaseModel]:
         outcome="done",
     )
     yield AuditPage(entries=(entry,))
+    placement = Placement(job=_JOB, name="digits over a slow link", workers=2, cpus=2.0, gpus=0.0)
+    node = NodeView(
+        id="6e3e75d5", name="head", address="10.0.0.5", is_head=True, cpus=8.0, gpus=1.0, placements=(placement,)
+    )
+    yield ClusterView(embedded=False, reachable=True, version="1.0.0", ray_version="2.60.0", nodes=(node,))
     package = CodeView(
         digest=_DIGEST,
         owner="ci",

@@ -95,7 +95,13 @@ def serve(settings: Settings, *, linger_s: float | None = None) -> None:
         url = _url(settings.host, bound.getsockname()[1])
         ensure_key(store, settings.state_dir)
         reconciler = Reconciler(store, settings, api_url=settings.api_url or url)
-        app = create_app(store, conflicts=reconciler.conflicts, user_code=settings.user_code, logs=reconciler.logs)
+        app = create_app(
+            store,
+            conflicts=reconciler.conflicts,
+            user_code=settings.user_code,
+            logs=reconciler.logs,
+            occupancy=reconciler.occupancy,
+        )
         server = _Server(server_config(app, Deadlines(stall_s=settings.stall_s)))
         server.broadcaster = app.state.broadcaster
         if linger_s is not None:

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from pydantic import TypeAdapter
-from sqlalchemy import Row, bindparam, select
+from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from service.control import points
@@ -36,7 +36,7 @@ _TRIALS = (
     .where(TrialRow.job_id.in_(bindparam("job_ids", expanding=True)))
     .order_by(TrialRow.job_id, TrialRow.position)
 )
-_Trial = Row[Any]
+_Trial = Any  # a row of those columns
 _exchange: TypeAdapter[Any] = TypeAdapter(JobExchange)
 
 
@@ -91,7 +91,8 @@ def spent(budget: Mapping[str, Any], trial: _Trial) -> float:
         return 0.0
     steps = trial.step + trial.bill.get("steps_search", 0) + trial.bill.get("steps_taken_back", 0)
     used = {"seconds": trial.seconds, "steps": steps, "bytes": trial.bill.get("bytes_sent", 0)}
-    return min(1.0, max(used[unit] / cap for unit, cap in budget.items() if cap is not None))
+    largest: float = max(used[unit] / cap for unit, cap in budget.items() if cap is not None)
+    return min(1.0, largest)
 
 
 def _seconds_left(budget: Mapping[str, Any], trials: Sequence[_Trial], share: float) -> float | None:

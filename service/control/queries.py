@@ -42,6 +42,24 @@ class Point(NamedTuple):
     value: float | None
 
 
+class WorkerSize(NamedTuple):
+    """A job's name and project, and what one of its workers takes."""
+
+    name: str
+    project: str
+    cpus: float
+    gpus: float
+
+
+def worker_sizes(session: Session, job_ids: Collection[str]) -> dict[str, WorkerSize]:
+    """Return the size of the workers of each of these jobs that there is."""
+    query = select(JobRow.id, JobRow.name, JobRow.project, JobRow.spec["workers"]).where(JobRow.id.in_(job_ids))
+    rows = session.execute(query)
+    return {
+        job_id: WorkerSize(name, project, workers["cpus"], workers["gpus"]) for job_id, name, project, workers in rows
+    }
+
+
 def _moment(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 

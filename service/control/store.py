@@ -37,7 +37,7 @@ from service.control.keyring import KeyRing
 from service.control.listing import EVERY_JOB, JobFilter
 from service.control.messages import Message
 from service.control.models import AttemptRow, JobRow, RemovalRow
-from service.control.queries import Point
+from service.control.queries import Point, WorkerSize
 from service.control.storage import Storage
 from service.control.verbs import Versions
 from service.control.work import Attempt, Work, attempt_of, work_of
@@ -178,6 +178,11 @@ class Store:
         """Return one job; raises NotFound."""
         with self._reading() as session:
             return queries.job_view(queries.require(session, job_id))
+
+    def worker_sizes(self, job_ids: Collection[str]) -> dict[str, WorkerSize]:
+        """Return the size of the workers of each of these jobs that there is."""
+        with self._reading() as session:
+            return queries.worker_sizes(session, job_ids)
 
     def version(self, job_id: str) -> int:
         """Return the version of one job, and read no more of it; raises NotFound."""
