@@ -35,6 +35,57 @@ _AT = datetime(2026, 11, 25, 9, 30, tzinfo=UTC)
 _SOON = _AT + timedelta(minutes=5)
 
 
+_LINK = {"mode": "emulate", "mbps": 100, "latency_ms": 1}
+#: Jobs to begin with, besides the one that the document shows everywhere.
+JOBS: tuple[dict[str, Any], ...] = (
+    {"name": "digits, all defaults", "workload": {"kind": "digits-mlp"}, "budget": {"seconds": 40}},
+    {
+        "name": "digits, whatever exchange suits the link",
+        "workload": {"kind": "digits-mlp"},
+        "optimizer": {"kind": "schedulefree_sgd", "learning_rate": 0.1},
+        "exchange": {"kind": "auto"},
+        "controller": {"kind": "bo", "max_search_fraction": 0.2},
+        "arms": [
+            {"name": "auto"},
+            {"name": "dense", "controller": {"kind": "fixed"}, "exchange": {"kind": "none"}},
+        ],
+        "budget": {"seconds": 40},
+        "link": _LINK,
+    },
+    {
+        "name": "digits, low rank",
+        "workload": {"kind": "digits-mlp"},
+        "optimizer": {"kind": "schedulefree_sgd", "learning_rate": 0.5},
+        "exchange": {"kind": "powersgd", "rank": [1, 8]},
+        "controller": {"kind": "bo"},
+        "budget": {"seconds": 40},
+        "link": _LINK,
+    },
+    {
+        "name": "digits by label, rounds of AdamW with an outer momentum",
+        "workload": {"kind": "digits-mlp"},
+        "partition": {"kind": "by_label"},
+        "workers": {"count": 4, "cpus": 0.5},
+        "optimizer": {"kind": "adamw", "learning_rate": 0.001},
+        "controller": {"kind": "fixed"},
+        "arms": [
+            {"name": "diloco", "sync": {"kind": "diloco", "period": 20, "outer_momentum": 0.5}},
+            {"name": "dense"},
+        ],
+        "budget": {"steps": 600},
+    },
+    {
+        "name": "digits, four values searched",
+        "workload": {"kind": "digits-mlp", "batch_size": 32},
+        "optimizer": {"kind": "sgd", "learning_rate": 0.05, "momentum": [0.8, 0.98], "weight_decay": [1e-5, 1e-2]},
+        "exchange": {"kind": "threshold", "density": [0.003, 0.1]},
+        "controller": {"kind": "bo", "max_search_fraction": 0.25},
+        "budget": {"seconds": 90},
+        "link": _LINK,
+    },
+)
+
+
 def answers(job: Mapping[str, Any]) -> dict[str, Any]:
     """Return an example of each main answer to do with `job`, by its schema."""
     found = [*_of_jobs(JobSpec.model_validate(job)), *_of_results(), *_of_access()]
