@@ -44,9 +44,10 @@ export function reader(document) {
 const named = ({ default: usual, description, title }) =>
   Object.fromEntries(Object.entries({ default: usual, description, title }).filter(([, value]) => value !== undefined));
 
+// A field that is not there is as one that is null.
 export function isSame(one, other) {
-  if (one === other) return true;
-  if (one === null || other === null || typeof one !== "object" || typeof other !== "object") return false;
+  if ((one ?? null) === (other ?? null)) return true;
+  if (!one || !other || typeof one !== "object" || typeof other !== "object") return false;
   const names = new Set([...Object.keys(one), ...Object.keys(other)]);
   return Array.isArray(one) === Array.isArray(other) && [...names].every((name) => isSame(one[name], other[name]));
 }
@@ -81,8 +82,8 @@ export function yaml(value, indent = "") {
   const isFlat = (each) => !isDeep(each) || (Object.values(each).every((one) => !isDeep(one) || (Array.isArray(one) && !one.some(isDeep)))
     && flow(each).length < 90);
   return Object.entries(value).map(([name, each]) => {
-    const key = Array.isArray(value) ? `${indent}-` : `${indent}${scalar(name)}:`;
-    return isFlat(each) ? `${key} ${flow(each)}\n` : `${key}\n${yaml(each, inner)}`;
+    if (Array.isArray(value)) return `${indent}- ${isFlat(each) ? `${flow(each)}\n` : yaml(each, inner).trimStart()}`;
+    return `${indent}${scalar(name)}:${isFlat(each) ? ` ${flow(each)}\n` : `\n${yaml(each, inner)}`}`;
   }).join("");
 }
 
