@@ -83,7 +83,8 @@ class Store:
         self._readers = sessionmaker(database.of_one_moment(engine))
         self._writer = Writer(sessionmaker(engine, expire_on_commit=False), clock=clock)
         self._unread_at = -math.inf
-        self.keyring = KeyRing(self._reading, self._writer, clock=clock)
+        askers = sessionmaker(database.of_one_statement(engine))
+        self.keyring = KeyRing(partial(self._reading, askers), self._writer, clock=clock)
         storage = Storage(settings.resolved_storage_url)
         self.code = CodeShelf(
             self._reading, self._writer, storage=storage, clock=clock, max_packages=settings.code_packages
@@ -126,9 +127,9 @@ class Store:
         return max(self._unread_at, self._writer.failed_at)
 
     @contextmanager
-    def _reading(self) -> Iterator[Session]:
+    def _reading(self, sessions: "sessionmaker[Session] | None" = None) -> Iterator[Session]:
         try:
-            with self._readers() as session:
+            with (sessions or self._readers)() as session:
                 yield session
         except SQLAlchemyError as error:
             self._unread_at = self._clock()
