@@ -209,7 +209,7 @@ function agreed({ spec, num_trials, notes, advice }, source) {
   const told = (each) => JSON.stringify(each) ?? "default";
   return [
     element("h2", {}, "The service takes this job"),
-    element("p", {}, `${num_trials} ${num_trials === 1 ? "trial" : "trials"}.`),
+    num_trials === 1 ? element("p", {}, "1 trial.") : null, // of more the notes tell
     ...notes.map((note) => element("p", { class: "quiet" }, note)),
     advice.length ? element("h3", {}, "Advice") : null,
     advice.length ? element("ul", { class: "advice" }, ...advice.map((each) => element("li", {}, each))) : null,
