@@ -1,4 +1,4 @@
-"""What runs where on the cluster, by Ray's own word. Nothing of it is stored."""
+"""The cluster's nodes and the workers on them, as Ray tells. Nothing of it is stored."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""How far the jobs of a list are: a few queries for all of them. Functions of one open session; they write nothing."""
+"""The progress of a list's jobs, in three queries for all of them. Functions of one open session; they write nothing."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -98,7 +98,7 @@ class JobView(View):
 
 
 class JobProgress(View):
-    """How far a job is, and where it stands at the moment."""
+    """A job's progress, and the values that are in force."""
 
     share: float = Field(description="of its trials' budgets that is spent, 0 to 1; a trial that is over has spent its")
     seconds_left: float | None = Field(
