@@ -65,7 +65,7 @@ function entryTable(entries) {
   const target = ({ target: id }) => (id.startsWith("job-") ? element("a", { href: `/?job=${encodeURIComponent(id)}` }, element("code", {}, id))
     : element("code", {}, id));
   return table("Newest first", [
-    ["when", ({ at }) => element("span", {}, moment(at)), ""],
+    ["when", ({ at }) => element("span", { class: "moment" }, moment(at)), ""],
     ["who", ({ name }) => name, ""],
     ["what", ({ action }) => action, ""],
     ["to", target, ""],

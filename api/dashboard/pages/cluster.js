@@ -35,7 +35,7 @@ function summary({ embedded, reachable, reason, version, ray_version, nodes }) {
   const placed = nodes.flatMap((node) => node.placements);
   const taken = (field) => `${number(sum(placed, field))} of ${number(sum(nodes, field))} taken`;
   const known = [["Ray", `${ray_version}, ${embedded ? "started by the service" : "a cluster of its own"}`], ["nodes", String(nodes.length)],
-    ["processors", taken("cpus")], ["GPUs", taken("gpus")], ["workers", String(sum(placed, "workers"))]];
+    ["processors", taken("cpus")], ...(sum(nodes, "gpus") ? [["GPUs", taken("gpus")]] : []), ["workers", String(sum(placed, "workers"))]];
   const facts = [...(reachable ? known : []), ["Wiretune", version]];
   return [
     element("div", { class: "title" }, element("span", { class: `badge ${reachable ? "succeeded" : "queued"}` }, reachable ? "Ray answers" : "no Ray")),

@@ -31,15 +31,22 @@ export function reader(document) {
     if (!fields || typeof value !== "object") return value;
     return Object.fromEntries(Object.entries(value)
       .filter(([name, each]) => name === tag || fields.required?.includes(name) || !isUsual(each, fields.properties[name]))
-      .map(([name, each]) => [name, trimmed(each, fields.properties[name] ?? {})]));
+      .map(([name, each]) => [name, trimmed(each, fields.properties[name] ?? {})])
+      .filter(([name, each]) => name === tag || fields.required?.includes(name) || !isAllUsual(each, fields.properties[name])));
   }
+
+  // Nothing is left of it, nor of the default.
+  const isAllUsual = (value, given = {}) =>
+    isEmpty(value) && !Array.isArray(value) && given.default && isEmpty(trimmed(given.default, given));
 
   // A default that is null, or empty, is not in the document.
   const isUsual = (value, given = {}) =>
-    ("default" in given ? isSame(value, given.default) : value === null || (typeof value === "object" && !Object.keys(value).length));
+    ("default" in given ? isSame(value, given.default) : value === null || isEmpty(value));
 
   return { explained, trimmed };
 }
+
+const isEmpty = (value) => value !== null && typeof value === "object" && !Object.keys(value).length;
 
 const named = ({ default: usual, description, title }) =>
   Object.fromEntries(Object.entries({ default: usual, description, title }).filter(([, value]) => value !== undefined));
