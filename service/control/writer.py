@@ -60,7 +60,10 @@ class Writer:
         max_group: int = 256,
         timeout_s: float = 30.0,
         clock: Callable[[], float] = time.time,
+        note_group: Callable[[int, float], None] = lambda size, seconds: None,
     ) -> None:
+        """`note_group` hears of each transaction how many writes it had, and its seconds."""
+        self._note_group = note_group
         self._sessions = sessions
         self._max_group = max_group
         self._timeout_s = timeout_s
@@ -101,6 +104,11 @@ class Writer:
             return
         with suppress(queue.Full):
             self._waiting.put_nowait(_Call(function=function))
+
+    @property
+    def num_waiting(self) -> int:
+        """Return how many writes wait for their turn."""
+        return self._waiting.qsize()
 
     def close(self) -> None:
         """Store what waits, then stop. Raises Unavailable if that takes longer than the timeout."""
@@ -150,9 +158,11 @@ class Writer:
             return [_Outcome(call, error=_not_stored(error)) for call in calls]
 
     def _commit_all(self, calls: list[_Call], run: Callable[[Session, list[_Call]], list[_Outcome]]) -> list[_Outcome]:
+        began = time.perf_counter()
         with self._sessions.begin() as session:
             outcomes = run(session, calls)
             events.store(session, now=self._clock())
+        self._note_group(len(calls), time.perf_counter() - began)
         if events.num_waiting(session):
             self.bell.ring()
         return outcomes
