@@ -1,4 +1,4 @@
-"""The progress of a list's jobs, in three queries for all of them. Functions of one open session; they write nothing."""
+"""The progress of a list's jobs, in three queries for all. Functions of one open session; they write nothing."""
 
 import json
 from collections.abc import Mapping, Sequence
