@@ -261,7 +261,9 @@ def test_a_key_is_made_shown_once_and_revoked(browser: Tab, client: Client, stor
     click(browser, "I have it")
     assert secret not in browser.value_of("document.documentElement.outerHTML + location.href")
 
-    browser.value_of("document.querySelector('[aria-label=\"revoke ci\"]').click()")
+    revoke = "document.querySelector('[aria-label=\"revoke ci\"]')"
+    browser.wait_for(f"{revoke} !== null")
+    browser.value_of(f"{revoke}.click()")
     click(browser, "revoke the key", "dialog")
     browser.wait_for("document.querySelector('main table').innerText.includes('revoked')")
     (key,) = [each for each in store.keyring.list(by=LOCAL) if each.name == "ci"]
