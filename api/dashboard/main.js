@@ -13,7 +13,7 @@ import { clonePage, submitPage } from "./pages/submit/submit.js";
 import { listen, paced } from "./live/live.js";
 
 // A page is called by its own parameter: "/?job=ID". Each has `refresh`, and `shows` for a job that changed, with
-// whether it has moved to another state, was edited, or is new or gone.
+// whether it has moved to another state, was edited, or is new or gone. `missed` tells one that changes may be lost to it.
 const PAGES = {
   job: jobPage,
   submit: submitPage,
@@ -70,7 +70,10 @@ function hear({ state, jobs, moved }) {
     connection.textContent = STATES[state];
   }
   if (state === "live" && !page) open(); // another tab has signed in
-  else if (state === "live" || state === "refused" || (page && jobs.filter((job) => page.shows(job, moved.includes(job))).length)) ask();
+  else if (state === "live" || state === "refused") {
+    page?.missed?.();
+    ask();
+  } else if (page && jobs.filter((job) => page.shows(job, moved.includes(job))).length) ask();
 }
 
 function tell(text) {

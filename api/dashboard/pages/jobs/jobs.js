@@ -154,5 +154,5 @@ export function jobsPage(root, _, asked) {
     return true;
   }
 
-  return { refresh, shows };
+  return { refresh, shows, missed: () => { isStale = true; } };
 }
