@@ -100,6 +100,7 @@ class JobFilters(TypedDict, total=False):
     created_after: datetime | None
     created_before: datetime | None
     archived: bool | None
+    progress: bool
     order_by: JobOrder
 
 
@@ -117,6 +118,7 @@ def jobs(
     created_after: datetime | None = None,
     created_before: datetime | None = None,
     archived: bool | None = False,
+    progress: bool = False,
     order_by: JobOrder = JobOrder.CREATED_DOWN,
     limit: int = 50,
     cursor: str | None = None,
@@ -134,6 +136,7 @@ def jobs(
         created_after: they were submitted at this moment or later; without an offset it is local time.
         created_before: they were submitted before this moment.
         archived: False leaves archived jobs out, True lists them alone, None with the others.
+        progress: have `progress` filled in: how far each job is.
         order_by: such as `"name"`; `"-name"` is that turned around.
         limit: so many at most, up to 500.
         cursor: `next_cursor` of the page before, in the same order.
@@ -152,6 +155,7 @@ def jobs(
         created_after=after,
         created_before=before,
         archived=_ARCHIVED[archived],
+        progress=progress or None,
         order_by=order_by,
         limit=limit,
         cursor=cursor,

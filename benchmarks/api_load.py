@@ -136,6 +136,7 @@ async def call_all(store: Store, num_calls: int) -> list[tuple[str, float, float
         "one job": (lambda: caller("GET", job), 200),
         "one job, unchanged": (lambda: caller("GET", job, headers=known), 304),
         "first 50 jobs": (lambda: caller("GET", "/v1/jobs"), 200),
+        "first 50 jobs with their progress": (lambda: caller("GET", "/v1/jobs?progress=true"), 200),
         "first 50 jobs with a label": (lambda: caller("GET", "/v1/jobs?label=team=red"), 200),
         "first 50 jobs with a label of nobody": (lambda: caller("GET", "/v1/jobs?label=team=none"), 200),
     }

@@ -3,9 +3,10 @@
 export class NeedsKey extends Error {}
 
 export class Refused extends Error {
-  constructor(status, message) {
-    super(message);
+  constructor(status, { detail, errors = [] }) {
+    super(detail);
     this.status = status;
+    this.errors = errors; // each with the pointer of the field at fault
   }
 }
 
@@ -24,29 +25,35 @@ export async function signIn(key) {
   await openSession(code);
 }
 
-const openSession = (code) =>
-  send("/v1/sessions", {}, { method: "POST", timeoutMs: 10000,
+function openSession(code) {
+  caller = null;
+  return send("/v1/sessions", {}, { method: "POST", timeoutMs: 10000,
     headers: { "Content-Type": "application/json" }, body: JSON.stringify({ code }) });
+}
 
 export const signOut = () => send("/v1/sessions", {}, { method: "DELETE", timeoutMs: 10000 });
 
 // Raises NeedsKey, Refused with the problem's text, or what `fetch` raises if nothing answers in time.
 async function send(path, parameters, { timeoutMs, ...request }) {
-  const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value !== null));
+  const pairs = Object.entries(parameters).flatMap(([name, value]) => [value ?? []].flat().map((each) => [name, each]));
+  const query = new URLSearchParams(pairs);
   const answer = await fetch(query.size ? `${path}?${query}` : path, {
     ...request,
     signal: AbortSignal.timeout(timeoutMs),
   });
-  if (answer.status === 401) throw new NeedsKey(await detail(answer));
-  if (!answer.ok) throw new Refused(answer.status, await detail(answer));
+  if (answer.status === 401) {
+    caller = null;
+    throw new NeedsKey((await problem(answer)).detail);
+  }
+  if (!answer.ok) throw new Refused(answer.status, await problem(answer));
   return answer;
 }
 
-async function detail(answer) {
+async function problem(answer) {
   try {
-    return (await answer.json()).detail;
+    return await answer.json();
   } catch {
-    return `${answer.status} ${answer.statusText}`; // a proxy's own words
+    return { detail: `${answer.status} ${answer.statusText}` }; // a proxy's own words
   }
 }
 
@@ -60,9 +67,15 @@ export const ask = (job, verb, body = {}) =>
   post(`/v1/jobs/${encodeURIComponent(job.id)}:${verb}`, {},
     { "If-Match": `"${job.version}"`, "Content-Type": "application/json" }, JSON.stringify(body));
 
-export const clone = (id, changes, parameters, key) =>
-  post(`/v1/jobs/${encodeURIComponent(id)}:clone`, parameters,
-    { "Content-Type": "application/yaml", ...(key && { "Idempotency-Key": key }) }, changes.trim() || "{}");
+const change = (job, method, body) => send(`/v1/jobs/${encodeURIComponent(job.id)}`, {}, { method, timeoutMs: 60000,
+  headers: { "If-Match": `"${job.version}"`, "Content-Type": "application/json" }, body: body && JSON.stringify(body) });
+
+export const edit = (job, patch) => change(job, "PATCH", patch);
+export const remove = (job) => change(job, "DELETE");
+
+const TEXT = { "Content-Type": "application/yaml" }; // JSON is YAML, too
+export const validate = (text) => post("/v1/jobs:validate", {}, TEXT, text);
+export const submit = (text, key) => post("/v1/jobs", {}, { ...TEXT, "Idempotency-Key": key }, text);
 
 export const newKey = () => [...crypto.getRandomValues(new Uint32Array(4))].map((part) => part.toString(16)).join("-");
 
@@ -77,8 +90,22 @@ export async function download(id, what, parameters, name) {
   setTimeout(() => URL.revokeObjectURL(address), 60000);
 }
 
-export const me = () => get("/v1/me");
-export const jobs = (cursor, limit) => get("/v1/jobs", { limit, cursor, count: true });
+let caller = null; // asked for once
+
+// Who is signed in; `may` lists what his role allows him to do to what is his own.
+export const me = () => (caller ??= get("/v1/me").catch((error) => {
+  caller = null;
+  throw error;
+}));
+
+export const jobs = (filter) => get("/v1/jobs", filter);
+export const job = (id) => get(`/v1/jobs/${encodeURIComponent(id)}`);
+export const cluster = () => get("/v1/cluster");
+export const description = () => get("/openapi.json");
+export const keys = () => get("/v1/keys");
+export const createKey = (key) => post("/v1/keys", {}, { "Content-Type": "application/json" }, JSON.stringify(key));
+export const actOnKey = (id, verb) => post(`/v1/keys/${encodeURIComponent(id)}:${verb}`, {}, {});
+export const audit = (filter) => get("/v1/audit", filter);
 export const snapshot = (id, since, max_points) =>
   get(`/v1/jobs/${encodeURIComponent(id)}/snapshot`, { since, max_points });
 export const steering = (id) => get(`/v1/jobs/${encodeURIComponent(id)}/steering`);

@@ -5,8 +5,13 @@ import { age, moment } from "./units.js";
 const HANDLERS = ["onclick", "onchange", "oninput", "onsubmit"];
 
 // `key` tells the element from its brothers when `patch` looks for it again.
-export function element(tag, { key, ...properties } = {}, ...children) {
-  const made = document.createElement(tag);
+export const element = (tag, properties, ...children) => filled(document.createElement(tag), properties, children);
+
+// The same of a drawing.
+export const drawn = (tag, properties, ...children) =>
+  filled(document.createElementNS("http://www.w3.org/2000/svg", tag), properties, children);
+
+function filled(made, { key, ...properties } = {}, children) {
   for (const [name, value] of Object.entries(properties)) {
     if (HANDLERS.includes(name)) made[name] = value;
     else if (value !== null && value !== undefined) made.setAttribute(name, value);

@@ -1,26 +1,42 @@
 // Which page, and what keeps it up to date. `window.__ready` is set once the first page is drawn.
 
+import { whenTurned } from "./address.js";
 import * as api from "./api.js";
 import { reason } from "./dialog.js";
 import { element } from "./dom.js";
 import { jobPage } from "./pages/job/job.js";
-import { jobsPage } from "./pages/jobs.js";
+import { auditPage } from "./pages/audit.js";
+import { clusterPage } from "./pages/cluster.js";
+import { jobsPage } from "./pages/jobs/jobs.js";
+import { keysPage } from "./pages/keys.js";
+import { clonePage, submitPage } from "./pages/submit/submit.js";
 import { listen, paced } from "./live/live.js";
 
-// A page is called by its own parameter: "/?job=ID". Each has `refresh`, and `shows` for a job that changed.
-const PAGES = { job: jobPage, jobs: jobsPage };
+// A page is called by its own parameter: "/?job=ID". Each has `refresh`, and `shows` for a job that changed, with
+// whether it has moved to another state, was edited, or is new or gone. `missed` tells one that changes may be lost to it.
+const PAGES = {
+  job: jobPage,
+  submit: submitPage,
+  clone: clonePage,
+  cluster: clusterPage,
+  keys: keysPage,
+  audit: auditPage,
+  jobs: jobsPage,
+};
 
 const STATES = { connecting: "connecting …", live: "live", waiting: "reconnecting …", refused: "signed out" };
 
 const root = document.getElementById("page");
 const notice = document.getElementById("notice");
 const connection = document.getElementById("connection");
+const nav = [...document.querySelectorAll("header nav a")];
 let page = null;
 
 const ask = paced(
   async () => {
     await page?.refresh();
     tell("");
+    if (page) showNav(await api.me());
     window.__ready = true;
   },
   (error) => {
@@ -35,18 +51,29 @@ const ask = paced(
 function open() {
   const asked = new URLSearchParams(location.search);
   const name = Object.keys(PAGES).find((each) => asked.get(each)) ?? "jobs";
+  for (const link of nav) link.ariaCurrent = pageOf(link) === name ? "page" : null;
   page = PAGES[name](root, asked.get(name), asked);
   ask();
 }
 
+// A page that the role has nothing to do on is not offered.
+function showNav(me) {
+  for (const link of nav) link.hidden = link.dataset.may !== undefined && !me.may.includes(link.dataset.may);
+}
+
+const pageOf = ({ pathname, search }) => (pathname === "/" ? (/^\?(\w+)=/.exec(search)?.[1] ?? "jobs") : null);
+
 // Whatever came before the stream, or while it was away, is asked for when it is there.
-function hear({ state, jobs }) {
+function hear({ state, jobs, moved }) {
   if (state) {
     connection.className = state;
     connection.textContent = STATES[state];
   }
   if (state === "live" && !page) open(); // another tab has signed in
-  else if (state === "live" || state === "refused" || (page && jobs.some(page.shows))) ask();
+  else if (state === "live" || state === "refused") {
+    page?.missed?.();
+    ask();
+  } else if (page && jobs.filter((job) => page.shows(job, moved.includes(job))).length) ask();
 }
 
 function tell(text) {
@@ -88,5 +115,6 @@ const leave = () => {
   again();
   location.reload();
 };
+whenTurned(open);
 document.getElementById("sign-out").addEventListener("click", () => api.signOut().then(leave, leave));
 open();

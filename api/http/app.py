@@ -16,9 +16,24 @@ from api.http.broadcast import Broadcaster
 from api.http.downloads import Downloads
 from api.http.limits import Limits
 from api.http.oidc import Issuer
-from api.http.routes import attempts, code, events, health, jobs, keys, methods, page, queue, results, sessions, verbs
+from api.http.routes import (
+    attempts,
+    cluster,
+    code,
+    events,
+    health,
+    jobs,
+    keys,
+    methods,
+    page,
+    queue,
+    results,
+    sessions,
+    verbs,
+)
 from api.http.uploads import Uploads
 from service.control.logs import Logs
+from service.control.occupancy import Occupancy
 from service.control.outlook import Outlook
 from service.control.store import Store
 from service.control.telemetry import Telemetry
@@ -91,6 +106,7 @@ def create_app(
     outlook: queue.FindOutlook = Outlook,
     user_code: bool = False,
     logs: Logs | None = None,
+    occupancy: Occupancy | None = None,
 ) -> FastAPI:
     """Return the application on an open `store`, which stays the caller's to close.
 
@@ -100,6 +116,7 @@ def create_app(
         outlook: the queue as it was last decided; by default nobody waits.
         user_code: whether jobs may name code and files of their own.
         logs: of the attempts; by default those on storage alone, without Ray.
+        occupancy: of the cluster; by default there is none.
     """
     asked = os.environ.get("FASTAPI_OTEL_AUTO_CONFIGURE")
     app = FastAPI(
@@ -119,11 +136,14 @@ def create_app(
     app.state.limits = Limits(store.settings.requests_per_minute)
     app.state.issuer = Issuer(store.settings) if store.settings.oidc_issuer else None
     app.state.logs = logs or Logs(store, ray=lambda: None)
+    app.state.occupancy = occupancy or Occupancy(store, ray=lambda: None)
     app.state.downloads = Downloads(store.settings.downloads)
     app.state.uploads = Uploads()
     app.state.parsers = CapacityLimiter(bodies.NUM_PARSERS)
     problems.install(app)
-    for routes in (jobs, verbs, queue, results, events, methods, code, keys, sessions, attempts, health, page):
+    for routes in (
+        jobs, verbs, queue, results, events, methods, cluster, code, keys, sessions, attempts, health, page,
+    ):  # fmt: skip
         app.include_router(routes.router)
     app.mount("/static", page.static_files)
     app.add_middleware(SecurityHeaders)

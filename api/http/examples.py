@@ -12,6 +12,7 @@ from service.job.priority import Priority
 from service.job.spec import JobSpec
 from service.job.states import JobState, verbs_in
 from service.wire.access import AuditEntry, AuditPage, IssuedKey, KeyView, Me, Role, SignInCode
+from service.wire.cluster import ClusterView, NodeView, Placement
 from service.wire.code import CodePage, CodeView
 from service.wire.queue import (
     ProjectShare,
@@ -50,6 +51,57 @@ _AT = datetime(2026, 11, 25, 9, 30, tzinfo=UTC)
 _SOON = _AT + timedelta(minutes=5)
 
 
+_LINK = {"mode": "emulate", "mbps": 100, "latency_ms": 1}
+#: Jobs to begin with, besides the one that the document shows everywhere.
+JOBS: tuple[dict[str, Any], ...] = (
+    {"name": "digits, all defaults", "workload": {"kind": "digits-mlp"}, "budget": {"seconds": 40}},
+    {
+        "name": "digits, whatever exchange suits the link",
+        "workload": {"kind": "digits-mlp"},
+        "optimizer": {"kind": "schedulefree_sgd", "learning_rate": 0.1},
+        "exchange": {"kind": "auto"},
+        "controller": {"kind": "bo", "max_search_fraction": 0.2},
+        "arms": [
+            {"name": "auto"},
+            {"name": "dense", "controller": {"kind": "fixed"}, "exchange": {"kind": "none"}},
+        ],
+        "budget": {"seconds": 40},
+        "link": _LINK,
+    },
+    {
+        "name": "digits, low rank",
+        "workload": {"kind": "digits-mlp"},
+        "optimizer": {"kind": "schedulefree_sgd", "learning_rate": 0.5},
+        "exchange": {"kind": "powersgd", "rank": [1, 8]},
+        "controller": {"kind": "bo"},
+        "budget": {"seconds": 40},
+        "link": _LINK,
+    },
+    {
+        "name": "digits by label, rounds of AdamW with an outer momentum",
+        "workload": {"kind": "digits-mlp"},
+        "partition": {"kind": "by_label"},
+        "workers": {"count": 4, "cpus": 0.5},
+        "optimizer": {"kind": "adamw", "learning_rate": 0.001},
+        "controller": {"kind": "fixed"},
+        "arms": [
+            {"name": "diloco", "sync": {"kind": "diloco", "period": 20, "outer_momentum": 0.5}},
+            {"name": "dense"},
+        ],
+        "budget": {"steps": 600},
+    },
+    {
+        "name": "digits, four values searched",
+        "workload": {"kind": "digits-mlp", "batch_size": 32},
+        "optimizer": {"kind": "sgd", "learning_rate": 0.05, "momentum": [0.8, 0.98], "weight_decay": [1e-5, 1e-2]},
+        "exchange": {"kind": "threshold", "density": [0.003, 0.1]},
+        "controller": {"kind": "bo", "max_search_fraction": 0.25},
+        "budget": {"seconds": 90},
+        "link": _LINK,
+    },
+)
+
+
 def answers(job: Mapping[str, Any]) -> dict[str, Any]:
     """Return an example of each main answer to do with `job`, by its schema."""
     found = [*_of_jobs(JobSpec.model_validate(job)), *_of_results(), *_of_access()]
@@ -69,7 +121,7 @@ def _of_jobs(spec: JobSpec) -> Iterator[BaseModel]:
         spec=spec.model_copy(update={"labels": labels}),
     )
     arms = tuple(arm.name for arm in spec.arms)
-    summary = JobSummary(**common, reason="", arms=arms, best_validation_loss=None, labels=labels)
+    summary = JobSummary(**common, reason="", arms=arms, best_validation_loss=None, labels=labels, version=1)
     yield view
     yield JobPage(jobs=(summary,), next_cursor=_NEXT, total=None)
     yield Validated(spec=spec, num_trials=len(arms), notes=(), advice=advice(spec))
@@ -145,7 +197,7 @@ def _of_access() -> Iterator[BaseModel]:
     )
     yield key
     yield IssuedKey(key=key, secret="wt_...")
-    yield Me(name=key.name, role=key.role, project=key.project, key=key.id)
+    yield Me(name=key.name, role=key.role, project=key.project, key=key.id, may=("read", "create a job"))
     yield SignInCode(code="...", expires_at=_SOON)
     entry = AuditEntry(
         id=1,
@@ -158,6 +210,11 @@ def _of_access() -> Iterator[BaseModel]:
         outcome="done",
     )
     yield AuditPage(entries=(entry,))
+    placement = Placement(job=_JOB, name="digits over a slow link", workers=2, cpus=2.0, gpus=0.0)
+    node = NodeView(
+        id="6e3e75d5", name="head", address="10.0.0.5", is_head=True, cpus=8.0, gpus=1.0, placements=(placement,)
+    )
+    yield ClusterView(embedded=False, reachable=True, version="1.0.0", ray_version="2.60.0", nodes=(node,))
     package = CodeView(
         digest=_DIGEST,
         owner="ci",

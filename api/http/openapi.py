@@ -158,6 +158,7 @@ def document(app: FastAPI) -> dict[str, Any]:
         )
         schemas = made.setdefault("components", {}).setdefault("schemas", {})
         made["components"]["schemas"] = parsed["$defs"] | schemas
+        made["components"]["schemas"]["JobSpec"]["examples"] = [EXAMPLE_JOB, *examples.JOBS]
         _refuse_parameters_our_way(made)
         _show_examples(made)
         _name_headers(made)

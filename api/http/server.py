@@ -101,6 +101,7 @@ def serve(settings: Settings, *, linger_s: float | None = None) -> None:
             outlook=lambda: reconciler.outlook,
             user_code=settings.user_code,
             logs=reconciler.logs,
+            occupancy=reconciler.occupancy,
         )
         server = _Server(server_config(app, Deadlines(stall_s=settings.stall_s)))
         server.broadcaster = app.state.broadcaster

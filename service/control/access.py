@@ -89,6 +89,11 @@ def may(caller: Principal, action: Action, what: Owned | None = None) -> bool:
     return caller.role.rank >= _least(caller, action, what).rank
 
 
+def may_do(caller: Principal) -> tuple[str, ...]:
+    """Return every action that `caller` may do to what is his own."""
+    return tuple(action.value for action in Action if may(caller, action))
+
+
 def _least(caller: Principal, action: Action, what: Owned | None) -> Role:
     least = RULES[action]
     if what is None:

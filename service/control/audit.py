@@ -1,5 +1,6 @@
 """The audit log: who changed what, from where. Functions of one open session; no secret is ever written."""
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from sqlalchemy import insert, select
@@ -23,9 +24,24 @@ def add(session: Session, by: Principal, action: str, target: str, *, now: float
     rows.add(session, _ENTRIES, entry)
 
 
-def page(session: Session, *, limit: int, cursor: int | None) -> AuditPage:
+@dataclass(frozen=True, kw_only=True)
+class AuditFilter:
+    """The entries that are asked for: those to which all of it applies."""
+
+    name: str | None = None
+    action: str | None = None
+    target: str | None = None
+    outcome: str | None = None
+
+
+#: All of them.
+EVERY_ENTRY = AuditFilter()
+
+
+def page(session: Session, where: AuditFilter, *, limit: int, cursor: int | None) -> AuditPage:
     """Return up to `limit` entries, newest first, from behind `cursor`."""
     query = select(AuditRow).order_by(AuditRow.id.desc()).limit(limit + 1)
+    query = query.filter_by(**{field: value for field, value in vars(where).items() if value is not None})
     if cursor is not None:
         query = query.where(AuditRow.id < cursor)
     rows = session.scalars(query).all()

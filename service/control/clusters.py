@@ -9,7 +9,7 @@ from typing import Protocol
 
 from service.control import embedded
 from service.control.capacity import Node
-from service.control.ray_jobs import RayJobs, RayStatus
+from service.control.ray_jobs import Machine, RayJobs, RayStatus, Workers
 from service.errors import Unavailable
 from service.settings import Settings
 
@@ -48,6 +48,12 @@ class RayApi(Protocol):
 
     def nodes(self) -> tuple[Node, ...]:
         """Return what the cluster holds."""
+
+    def machines(self) -> tuple[Machine, ...]:
+        """Return the living nodes."""
+
+    def workers(self) -> tuple[Workers, ...]:
+        """Return how many training workers of each job live on each node."""
 
 
 class Cluster(Protocol):

@@ -32,15 +32,27 @@ def encode(samples: Sequence[Sample]) -> bytes:
 
 def decode(data: bytes) -> list[Sample]:
     """Return what `encode` was given; raises ValueError for another format."""
+    return [
+        Sample(step, at, None if math.isnan(value) else value)
+        for step, at, value in zip(*(column.tolist() for column in _columns(data)), strict=True)
+    ]
+
+
+def means(data: bytes, *, num_steps: int, num_parts: int) -> dict[int, float | None]:
+    """Return the mean value of each of `num_parts` equal spans of `num_steps` that has points; None: not finite."""
+    steps, _, values = _columns(data)
+    parts, is_finite = np.minimum(steps * num_parts // num_steps, num_parts - 1), np.isfinite(values)
+    counts = np.bincount(parts, is_finite, num_parts)
+    totals = np.bincount(parts, np.where(is_finite, values, 0.0), num_parts)
+    return {part: totals[part].item() / counts[part].item() if counts[part] else None for part in set(parts.tolist())}
+
+
+def _columns(data: bytes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     if data[0] != FORMAT:
         raise ValueError(f"points are in format {data[0]}, this release reads {FORMAT}")
     content = np.frombuffer(zlib.decompress(data[1:]), np.uint8).reshape(3, _WORD, -1)
     steps, seconds, values = np.ascontiguousarray(content.swapaxes(1, 2)).view(np.uint64)[..., 0]
-    columns = (np.cumsum(steps).view(np.int64), np.cumsum(seconds).view(np.float64), values.view(np.float64))
-    return [
-        Sample(step, at, None if math.isnan(value) else value)
-        for step, at, value in zip(*(column.tolist() for column in columns), strict=True)
-    ]
+    return np.cumsum(steps).view(np.int64), np.cumsum(seconds).view(np.float64), values.view(np.float64)
 
 
 def _differences(column: np.ndarray) -> np.ndarray:

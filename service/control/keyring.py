@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from service.control import audit, keys
 from service.control.access import RULES, Action, Owned, Principal
+from service.control.audit import EVERY_ENTRY, AuditFilter
 from service.control.models import ApiKeyRow, SessionRow, SignInCodeRow
 from service.control.writer import Writer
 from service.errors import Forbidden, KeyGone, NotFound, Unauthorized
@@ -195,10 +196,10 @@ class KeyRing:
         now = self._clock()
         self._writer.post(lambda session: audit.add(session, by, action, target, now=now, outcome=audit.REFUSED))
 
-    def audit(self, *, limit: int, cursor: int | None = None) -> AuditPage:
+    def audit(self, where: AuditFilter = EVERY_ENTRY, *, limit: int, cursor: int | None = None) -> AuditPage:
         """Return a page of the audit log, newest first."""
         with self._reading() as session:
-            return audit.page(session, limit=limit, cursor=cursor)
+            return audit.page(session, where, limit=limit, cursor=cursor)
 
 
 def _require(session: Session, key_id: str) -> ApiKeyRow:

@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session, aliased
 
 from service.control.jobs import id_at
 from service.control.models import ChunkRow, JobRow, LabelRow, PointRow, TrialRow
+from service.control.progress import progress
 from service.control.queries import job_summary
 from service.errors import InvalidJob
 from service.job.problems import Problem
@@ -41,6 +42,7 @@ class JobFilter:
     created_after: datetime | None = None  # at that moment or later
     created_before: datetime | None = None
     archived: bool | None = False  # None: those too
+    ids: Sequence[str] = ()  # one of these; none: any
 
 
 #: That is not archived.
@@ -56,6 +58,7 @@ def page(
     limit: int,
     cursor: str | None,
     count: bool,
+    with_progress: bool = False,
 ) -> JobPage:
     """Return up to `limit` jobs of `project` from behind `cursor`; raises InvalidJob for bad ones."""
     if not 1 <= limit <= MAX_PAGE:
@@ -72,7 +75,8 @@ def page(
     found = session.execute(query).all()
     following = _encode(order, found[limit - 1]) if len(found) > limit else None
     total = session.scalar(select(func.count()).select_from(matching.subquery())) if count else None
-    return JobPage(jobs=_summaries(session, [row[0] for row in found[:limit]]), next_cursor=following, total=total)
+    jobs = _summaries(session, [row[0] for row in found[:limit]], with_progress=with_progress)
+    return JobPage(jobs=jobs, next_cursor=following, total=total)
 
 
 def _ordered(query: Select[Any], order: JobOrder, job_id: Any) -> Select[Any]:
@@ -115,6 +119,8 @@ def _matching(
     if where.states:
         names = [state.value for state in where.states]
         conditions.append(JobRow.state == names[0] if len(names) == 1 else JobRow.state.in_(names))
+    if where.ids:
+        conditions.append(job_id.in_(where.ids))
     if where.ref is not None:
         conditions.append(_goes_by(session, where.ref))
     if where.created_after is not None:  # ids are in the order of time
@@ -150,7 +156,7 @@ def _goes_by(session: Session, ref: str) -> ColumnElement[bool]:
     return JobRow.name == ref
 
 
-def _summaries(session: Session, job_ids: Sequence[str]) -> tuple[JobSummary, ...]:
+def _summaries(session: Session, job_ids: Sequence[str], *, with_progress: bool) -> tuple[JobSummary, ...]:
     """Return the jobs in the order of `job_ids`, each with the lowest loss that any of its trials reported."""
     final = select(func.min(TrialRow.validation_loss)).where(TrialRow.job_id == JobRow.id)
     reported = [
@@ -160,8 +166,9 @@ def _summaries(session: Session, job_ids: Sequence[str]) -> tuple[JobSummary, ..
         for table, least in ((PointRow, PointRow.value), (ChunkRow, ChunkRow.least))
     ]
     losses = [each.scalar_subquery() for each in (final, *reported)]
-    rows = session.execute(select(JobRow, *losses).where(JobRow.id.in_(job_ids)))
-    found = {job.id: job_summary(job, found) for job, *found in rows}
+    rows = session.execute(select(JobRow, *losses).where(JobRow.id.in_(job_ids))).all()
+    told = progress(session, [row[0] for row in rows]) if with_progress else {}
+    found = {job.id: job_summary(job, found, told.get(job.id)) for job, *found in rows}
     return tuple(found[job_id] for job_id in job_ids)
 
 

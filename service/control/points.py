@@ -6,15 +6,28 @@ last chunk. Functions of one open session: chunks are made in the transaction th
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, Select, delete, func, or_, select, true
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Select,
+    bindparam,
+    delete,
+    exists,
+    func,
+    literal_column,
+    or_,
+    select,
+    true,
+)
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
-from service.control.columns import Sample, decode, encode
-from service.control.models import ChunkRow, PointRow
+from service.control.columns import Sample, decode, encode, means
+from service.control.models import ChunkRow, PointRow, TrialRow
 from service.wire.records import INSURANCE_PREFIX
 
 
@@ -168,6 +181,42 @@ def read(session: Session, key: Key, *, max_points: int) -> tuple[list[Sample], 
     parts = [*((decode(chunk.data), level - chunk.level) for chunk in drawn), (rows, level)]
     alike = [sample for part, lower in parts for sample in thinned(part, len(part) // FANOUT**lower)]
     return thinned(alike, max_points), total
+
+
+def parts(session: Session, trial_ids: Sequence[str], name: str, *, max_points: int) -> dict[str, list[float | None]]:
+    """Return the means of each trial's series over at most `max_points` equal spans of its steps; None: not finite.
+
+    All series in two queries: what is packed, as far up the pyramid as it goes, and what is not.
+    """
+    found: dict[str, dict[int, float | None]] = defaultdict(dict)
+    given = {"trial_ids": list(trial_ids), "name": name, "num_parts": max_points}
+    for trial_id, data, num_steps in session.execute(_PACKED, given) if trial_ids else ():
+        found[trial_id] |= means(data, num_steps=num_steps + 1, num_parts=max_points)
+    for trial_id, part, mean in session.execute(_LOOSE, given) if trial_ids else ():
+        found[trial_id][part] = mean
+    return {trial_id: [values[part] for part in sorted(values)] for trial_id, values in found.items()}
+
+
+def _of_trials(table: type[ChunkRow] | type[PointRow]) -> ColumnElement[bool]:
+    of_these = table.trial_id.in_(bindparam("trial_ids", expanding=True))
+    return of_these & (table.name == bindparam("name")) & (TrialRow.id == table.trial_id)
+
+
+_upper = aliased(ChunkRow)
+_is_covered = exists().where(
+    _upper.trial_id == ChunkRow.trial_id,
+    _upper.name == ChunkRow.name,
+    _upper.level == ChunkRow.level + 1,
+    _upper.last_step >= ChunkRow.last_step,
+)
+_part = PointRow.step * bindparam("num_parts", type_=BigInteger) // (TrialRow.step + 1)
+# Made once: to put them together takes longer than to run them.
+_PACKED = select(ChunkRow.trial_id, ChunkRow.data, TrialRow.step).where(_of_trials(ChunkRow), ~_is_covered)
+_LOOSE = (
+    select(PointRow.trial_id, _part, func.avg(PointRow.value))
+    .where(_of_trials(PointRow))
+    .group_by(PointRow.trial_id, literal_column("2"))
+)
 
 
 def beyond(session: Session, key: Key, step: int) -> list[Sample]:

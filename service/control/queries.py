@@ -21,6 +21,7 @@ from service.wire.records import Bill, Line, RunEnd, ScheduleEntry
 from service.wire.views import (
     Event,
     EventKind,
+    JobProgress,
     JobSummary,
     JobView,
     ScheduleView,
@@ -41,6 +42,24 @@ class Point(NamedTuple):
     step: int
     seconds: float
     value: float | None
+
+
+class WorkerSize(NamedTuple):
+    """A job's name and project, and what one of its workers takes."""
+
+    name: str
+    project: str
+    cpus: float
+    gpus: float
+
+
+def worker_sizes(session: Session, job_ids: Collection[str]) -> dict[str, WorkerSize]:
+    """Return the size of the workers of each of these jobs that there is."""
+    query = select(JobRow.id, JobRow.name, JobRow.project, JobRow.spec["workers"]).where(JobRow.id.in_(job_ids))
+    rows = session.execute(query)
+    return {
+        job_id: WorkerSize(name, project, workers["cpus"], workers["gpus"]) for job_id, name, project, workers in rows
+    }
 
 
 def _moment(seconds: float) -> datetime:
@@ -97,7 +116,7 @@ def job_view(job: JobRow, spec: JobSpec | None = None) -> JobView:
     )
 
 
-def job_summary(job: JobRow, losses: Iterable[float | None]) -> JobSummary:
+def job_summary(job: JobRow, losses: Iterable[float | None], progress: JobProgress | None) -> JobSummary:
     """Return the job as lists show it; `losses` are what its trials reported."""
     return JobSummary(
         id=job.id,
@@ -113,6 +132,9 @@ def job_summary(job: JobRow, losses: Iterable[float | None]) -> JobSummary:
         labels=job.spec["labels"],
         archived=job.archived,
         priority=Priority(job.priority),
+        version=job.version,
+        verbs=verbs_in(job.job_state),
+        progress=progress,
     )
 
 

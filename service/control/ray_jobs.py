@@ -1,10 +1,11 @@
 """Ray's Jobs API over plain HTTP, so that the service need not match Ray's version. Paths as of Ray 2.60."""
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx2
 
@@ -28,6 +29,27 @@ class RayStatus(StrEnum):
     UNREACHABLE = "UNREACHABLE"
 
 
+class Machine(NamedTuple):
+    """A living node."""
+
+    id: str
+    name: str
+    address: str
+    is_head: bool
+    cpus: float
+    gpus: float
+
+
+class Workers(NamedTuple):
+    """Living workers of one job on one node."""
+
+    job_id: str
+    node_id: str
+    num: int
+
+
+#: Our worker's class, as Ray names it; it runs in a namespace that is the job's id.
+_WORKER_CLASS = "RankActor"
 #: Its driver runs, or will.
 LIVE = frozenset({RayStatus.PENDING, RayStatus.RUNNING})
 
@@ -121,12 +143,29 @@ class RayJobs:
 
     def nodes(self) -> tuple[Node, ...]:
         """Return the living nodes' logical resources; a new head may have none yet (Unavailable)."""
-        answer = self._body(self._send("GET", "/api/v0/nodes?limit=10000"))
-        rows = answer["data"]["result"]["result"]
-        totals = [row["resources_total"] for row in rows if row["state"] == "ALIVE"]
-        if not totals:
+        return tuple(Node(cpus=machine.cpus, gpus=machine.gpus) for machine in self.machines())
+
+    def machines(self) -> tuple[Machine, ...]:
+        """Return the living nodes; a new head may have none yet (Unavailable)."""
+        rows = self._listed("/api/v0/nodes?limit=10000")
+        found = tuple(_machine(row) for row in rows if row["state"] == "ALIVE")
+        if not found:
             raise Unavailable(f"Ray at {self.address} has no living node yet")
-        return tuple(Node(cpus=total.get("CPU", 0.0), gpus=total.get("GPU", 0.0)) for total in totals)
+        return found
+
+    def workers(self) -> tuple[Workers, ...]:
+        """Return how many training workers of each job live on each node, whichever service's they are."""
+        conditions = {"state": "ALIVE", "class_name": _WORKER_CLASS}
+        filters = "".join(
+            f"&filter_keys={key}&filter_predicates=%3D&filter_values={value}" for key, value in conditions.items()
+        )
+        rows = self._listed(f"/api/v0/actors?limit=10000{filters}")
+        counted = Counter((row["ray_namespace"], row["node_id"]) for row in rows if row["node_id"])
+        return tuple(Workers(job_id, node_id, num) for (job_id, node_id), num in sorted(counted.items()))
+
+    def _listed(self, path: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self._body(self._send("GET", path))["data"]["result"]["result"]
+        return found
 
     def _send(self, method: str, path: str, **content: Any) -> httpx2.Response:
         with self._reaching():
@@ -153,3 +192,15 @@ class RayJobs:
     def _refusal(self, answer: httpx2.Response) -> Unavailable:
         last = answer.text.strip().splitlines()[-1:] or [""]
         return Unavailable(f"Ray at {self.address} answered {answer.status_code}: {last[0][:300]}")
+
+
+def _machine(row: Mapping[str, Any]) -> Machine:
+    total = row["resources_total"]
+    return Machine(
+        id=row["node_id"],
+        name=row.get("node_name") or row["node_ip"],
+        address=row["node_ip"],
+        is_head=bool(row.get("is_head_node")),
+        cpus=total.get("CPU", 0.0),
+        gpus=total.get("GPU", 0.0),
+    )

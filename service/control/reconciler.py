@@ -13,6 +13,7 @@ from service.control.clusters import Cluster, RayApi, cluster_of
 from service.control.code import code_of
 from service.control.judgement import Action, Verdict, judge, judge_alone
 from service.control.logs import Logs
+from service.control.occupancy import Occupancy
 from service.control.orphans import Orphans
 from service.control.outlook import Outlook
 from service.control.queue import Place, Plan, Rules, Start, Waiting, plan
@@ -60,6 +61,7 @@ class Reconciler:
         self._api_url = api_url
         self._cluster = ray or cluster_of(settings)
         self.logs = Logs(store, self._cluster.running)
+        self.occupancy = Occupancy(store, self._cluster.running)
         self._storage = Storage(settings.resolved_storage_url)
         self._orphans = Orphans(store, self._cluster.running)
         self._webhooks = Webhooks(store, settings)

@@ -40,7 +40,7 @@ from service.control.keyring import KeyRing
 from service.control.listing import EVERY_JOB, JobFilter
 from service.control.messages import Message
 from service.control.models import AttemptRow, JobRow, RemovalRow
-from service.control.queries import Point
+from service.control.queries import Point, WorkerSize
 from service.control.queue import Start
 from service.control.quotas import QuotaBook
 from service.control.storage import Storage
@@ -194,6 +194,11 @@ class Store:
         with self._reading() as session:
             return queries.job_view(queries.require(session, job_id))
 
+    def worker_sizes(self, job_ids: Collection[str]) -> dict[str, WorkerSize]:
+        """Return the size of the workers of each of these jobs that there is."""
+        with self._reading() as session:
+            return queries.worker_sizes(session, job_ids)
+
     def version(self, job_id: str) -> int:
         """Return the version of one job, and read no more of it; raises NotFound."""
         with self._reading() as session:
@@ -214,12 +219,22 @@ class Store:
         limit: int = 50,
         cursor: str | None = None,
         count: bool = False,
+        with_progress: bool = False,
         by: Principal = LOCAL,
     ) -> JobPage:
         """Return a page of jobs that `by` sees, newest first; raises InvalidJob for a cursor or limit it cannot use."""
         project = visible_project(by)
         with self._reading() as session:
-            return listing.page(session, where, project=project, order=order, limit=limit, cursor=cursor, count=count)
+            return listing.page(
+                session,
+                where,
+                project=project,
+                order=order,
+                limit=limit,
+                cursor=cursor,
+                count=count,
+                with_progress=with_progress,
+            )
 
     def trials(self, job_id: str) -> tuple[TrialView, ...]:
         """Return the job's trials, in its order."""

@@ -72,6 +72,7 @@ class Me(View):
     role: Role
     project: str
     key: str | None = Field(description="the id of his key; null: he came with an OIDC token")
+    may: tuple[str, ...] = Field((), description="what his role allows him to do to what is his own")
 
 
 class SignInCode(View):

@@ -107,6 +107,26 @@ class JobView(View):
     spec: JobSpec
 
 
+class JobProgress(View):
+    """A job's progress, and the values that are in force."""
+
+    share: float = Field(description="of its trials' budgets that is spent, 0 to 1; a trial that is over has spent its")
+    seconds_left: float | None = Field(
+        description="until the budgets are spent, at the pace so far; null: not known, or the job is over"
+    )
+    num_trials: int
+    num_finished: int
+    arm: str = Field(description="of the trial that the following are of: it trains, or has the lowest loss")
+    learning_rate: float | None
+    level: float | None
+    level_name: str = Field(description="what its level is: density, threshold")
+    losses: tuple[float | None, ...] = Field(
+        description="its validation loss, as means over equal spans of steps, at most 40; null: diverged"
+    )
+    bytes_sent: int = Field(description="by one worker of each trial so far")
+    bytes_dense: int = Field(description="what the same steps would have sent without compression")
+
+
 class JobSummary(View):
     """A row of the job list."""
 
@@ -124,6 +144,9 @@ class JobSummary(View):
     archived: bool = False
     priority: Priority = Priority.NORMAL
     queue: QueuePlace | None = Field(None, description="its place while it is queued")
+    version: int = Field(0, description="in quotes it is the job's `ETag`, which verbs take as `If-Match`")
+    verbs: tuple[Verb, ...] = Field((), description="what may be asked of it in this state")
+    progress: JobProgress | None = Field(None, description="null unless asked for with `progress=true`")
 
 
 class JobPage(View):

@@ -17,6 +17,13 @@ _FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--di
 #: What a key does besides its name: Tab moves, Enter presses the button that has the focus.
 _KEYS = {"Tab": (9, ""), "Enter": (13, "\r"), "Escape": (27, "")}
 
+#: A function of a field's JSON pointer and a text: writes it into that field of a form, as a person does.
+WRITE = """((pointer, text) => {
+  const field = document.querySelector(`[data-pointer="${pointer}"]`).querySelector('input, select');
+  field.value = text;
+  for (const kind of ['input', 'change']) field.dispatchEvent(new Event(kind, { bubbles: true }));
+})"""
+
 
 def find_chromium() -> str | None:
     return shutil.which("chromium")

@@ -60,7 +60,8 @@ def test_a_caller_is_told_who_he_is(http: TestClient, store: Store) -> None:
 
     me = http.get("/v1/me", headers={"Authorization": f"Bearer {issued.secret}"}).json()
 
-    assert me == {"name": "anna", "role": "viewer", "project": "default", "key": issued.key.id}
+    may = ["read", "see this key", "change this key"]
+    assert me == {"name": "anna", "role": "viewer", "project": "default", "key": issued.key.id, "may": may}
 
 
 def test_wrong_keys_of_one_address_are_told_to_wait_and_a_right_one_from_there_is_let_in(

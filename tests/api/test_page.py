@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 from api.http.routes.page import DASHBOARD, plotly_path, plotly_source
 from service.job.states import Verb
 
-SCRIPTS = sorted(DASHBOARD.glob("*.js"))
+SCRIPTS = sorted(DASHBOARD.rglob("*.js"))
 
 
 @pytest.mark.parametrize("path", ["/", "/docs"])
@@ -51,14 +51,15 @@ def test_scripts_build_no_markup_out_of_text(script: Path) -> None:
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_scripts_import_what_exists(script: Path) -> None:
-    for names, source in re.findall(r'import (?:\{([^}]*)\}|\* as \w+) from "\./([\w.]+)"', script.read_text()):
-        exported = (DASHBOARD / source).read_text()
+    for names, source in re.findall(r'import (?:\{([^}]*)\}|\* as \w+) from "(\.[\w./]+)"', script.read_text()):
+        exported = (script.parent / source).read_text()
         for name in filter(None, (each.strip() for each in names.split(","))):
             assert re.search(rf"export (?:async )?(?:function|const|class) {name}\b", exported), (source, name)
 
 
 def test_every_verb_is_explained_on_its_button() -> None:
-    meanings = re.search(r"const MEANING = \{(.*?)\};", (DASHBOARD / "controls.js").read_text(), re.DOTALL)
+    source = (DASHBOARD / "pages" / "job" / "controls.js").read_text()
+    meanings = re.search(r"const MEANING = \{(.*?)\};", source, re.DOTALL)
 
     assert meanings is not None
     assert re.findall(r"^  (\w+): ", meanings[1], re.MULTILINE) == [*Verb, "clone"]

@@ -9,7 +9,7 @@ from api.client import Client
 from api.http.openapi import EXAMPLE_JOB
 from service.job.spec import JobSpec
 from service.job.states import JobState, Verb
-from tests.api.chromium import Tab
+from tests.api.chromium import WRITE, Tab
 from tests.api.conftest import Reporting
 
 pytestmark = pytest.mark.long
@@ -154,15 +154,16 @@ def test_an_extension_asks_for_the_budget_and_takes_no_smaller_one(
     assert client.job(reporting.job_id).spec.budget.seconds == 60
 
 
-def test_a_clone_is_shown_before_it_is_queued_and_its_page_opens(page: Page, client: Client, job_id: str) -> None:
+def test_a_clone_opens_the_form_which_shows_what_differs_before_it_is_queued(
+    page: Page, client: Client, job_id: str
+) -> None:
     page.click(".controls", "clone")
-    page.tab.wait_for(QUESTION)
-    page.tab.value_of("document.querySelector('textarea').value = 'budget: {seconds: 80}\\nname: larger'")
-    page.click("dialog", "show what differs")
-    assert "/budget/seconds: 40 → 80" in page.tab.wait_for("document.querySelector('.differences').textContent")
+    page.tab.wait_for("document.querySelector('[data-pointer=\"/budget/seconds\"] input').value === '40'")
+    page.tab.value_of(f"{WRITE}('/budget/seconds', '80'), {WRITE}('/name', 'larger')")
+    page.tab.wait_for("document.querySelector('.differing').textContent.includes('/budget/seconds: 40 → 80')")
     page.picture("clone")
     assert len(client.jobs().jobs) == 1
-    page.click("dialog", "queue the new job")
+    page.click(".side", "Submit the job")
 
     page.tab.wait_for("document.querySelector('h1').textContent === 'larger'")
     [made, _] = client.jobs().jobs

@@ -6,7 +6,10 @@ import subprocess
 
 import pytest
 
+from api.documents import parse_yaml
 from api.http.routes.page import DASHBOARD
+from service.job.spec import JobSpec
+from tests.example_jobs import EXAMPLES
 
 node = shutil.which("node")
 pytestmark = pytest.mark.skipif(node is None, reason="needs `node` on the PATH (apt-get install nodejs)")
@@ -29,9 +32,13 @@ WRITTEN = {
 def run(script, **given):
     """Return what a module prints as JSON; `given` are its constants."""
     source = "".join(f"const {name} = {json.dumps(value)};\n" for name, value in given.items()) + script
-    command = [node, "--input-type=module", "--eval", source]
     done = subprocess.run(
-        command, capture_output=True, env={"TZ": "UTC", "LANG": "en_US.UTF-8"}, timeout=60, check=False
+        [node, "--input-type=module", "-"],
+        input=source.encode(),
+        capture_output=True,
+        env={"TZ": "UTC", "LANG": "en_US.UTF-8"},
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 0, done.stderr.decode()
     return json.loads(done.stdout)
@@ -74,3 +81,26 @@ import {{ merged }} from "{DASHBOARD.as_uri()}/live/snapshot.js";
 console.log(JSON.stringify(changes.reduce(merged, whole)));"""
     assert not any(change["whole"] for change in changes)
     assert run(script, changes=changes, whole=whole) == http.get(url).json()
+
+
+def test_a_form_and_its_text_hold_every_example_job_as_it_is(anonymous):
+    document = anonymous.get("/openapi.json").json()
+    specs = [JobSpec.model_validate(parse_yaml(path.read_bytes())) for path in EXAMPLES]
+    script = f"""
+import {{ reader, yaml }} from "{DASHBOARD.as_uri()}/pages/submit/schema.js";
+const {{ trimmed }} = reader(schemas);
+const held = specs.map((spec) => trimmed(spec, schemas.components.schemas.JobSpec));
+console.log(JSON.stringify(held.map((value) => [value, yaml(value)])));"""
+    given = {"components": {"schemas": document["components"]["schemas"]}}
+    held = run(script, schemas=given, specs=[spec.model_dump(mode="json") for spec in specs])
+
+    assert [JobSpec.model_validate(value) for value, _ in held] == specs
+    assert [JobSpec.model_validate(parse_yaml(text.encode())) for _, text in held] == specs
+    assert sum(len(text.splitlines()) for _, text in held) < 2000  # what is as by default is not written
+
+
+def test_every_job_to_begin_with_is_one_that_the_service_takes(http):
+    jobs = http.get("/openapi.json").json()["components"]["schemas"]["JobSpec"]["examples"]
+
+    assert len({job["name"] for job in jobs}) == len(jobs) > 3
+    assert [http.post("/v1/jobs:validate", json=job).status_code for job in jobs] == [200] * len(jobs)

@@ -105,6 +105,26 @@ def test_lists_are_narrowed_ordered_and_counted_by_parameters(http: TestClient, 
     assert http.get("/v1/jobs?archived=any&limit=1&count=true").json()["total"] == 3
 
 
+def test_a_list_tells_on_request_how_far_its_jobs_are(http: TestClient, reporting: Reporting) -> None:
+    reporting.start("tuned")
+    reporting.stage("tuned", 0, rate=2.0, density=0.01)
+    http.post("/v1/jobs", json=EXAMPLE_JOB)
+
+    (job,) = http.get("/v1/jobs", params={"progress": True, "id": [reporting.job_id, "job-none"]}).json()["jobs"]
+    progress = job["progress"]
+
+    assert (job["version"], job["verbs"]) == (
+        http.get(f"/v1/jobs/{job['id']}").json()["version"],
+        ["pause", "stop", "cancel"],
+    )
+    assert (progress["arm"], progress["learning_rate"], progress["level"]) == ("tuned", 2.0, 0.01)
+    assert progress["level_name"] == "density"
+    assert (progress["num_finished"], progress["num_trials"]) == (0, 2)
+    assert 0 < progress["share"] < 1 and progress["seconds_left"] > 0
+    assert progress["losses"] == sorted(progress["losses"], reverse=True) and len(progress["losses"]) == 5
+    assert http.get("/v1/jobs").json()["jobs"][0]["progress"] is None
+
+
 def test_a_cursor_of_another_order_is_refused_by_name(http: TestClient, url: str) -> None:
     http.post("/v1/jobs", json=EXAMPLE_JOB)
     cursor = http.get("/v1/jobs?order_by=name&limit=1").json()["next_cursor"]

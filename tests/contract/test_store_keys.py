@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy import select
 
 from service.control.access import LOCAL, Principal
+from service.control.audit import AuditFilter
 from service.control.keyring import CODE_S, SESSION_S
 from service.control.models import Base
 from service.control.processes import wait_until
@@ -254,3 +255,17 @@ def test_pages_of_the_audit_log_follow_each_other_without_gap_or_double(store, s
             break
 
     assert len(ids) == 5 and ids == sorted(ids, reverse=True)
+
+
+def test_the_audit_log_is_narrowed_by_who_did_what_to_what(store, spec):
+    first, _ = (store.add_job(spec, by=by)[0].id for by in (ANNA, BERT))
+    store.keyring.note_refusal("deleteJob", first, by=BERT)
+    store.cancel(first, by=ANNA)
+
+    def found(**where):
+        return [(each.name, each.action) for each in store.keyring.audit(AuditFilter(**where), limit=10).entries]
+
+    assert found(name="anna") == [("anna", "cancelJob"), ("anna", "createJob")]
+    assert found(action="createJob", name="bert") == [("bert", "createJob")]
+    assert found(target=first, outcome="done") == [("anna", "cancelJob"), ("anna", "createJob")]
+    assert found(name="carl") == []

@@ -3,7 +3,7 @@
 import sys
 
 from service.control.capacity import Node
-from service.control.ray_jobs import RayStatus
+from service.control.ray_jobs import Machine, RayStatus
 from service.errors import Unavailable
 
 
@@ -14,6 +14,7 @@ class FakeRay:
         self.jobs, self.environments, self.entrypoints, self.stopped = {}, {}, {}, []
         self.packages, self.package_of = {}, {}
         self.cpus, self.output = cpus, ""
+        self.placed, self.num_looks = (), 0
 
     def has_package(self, name):
         return name in self.packages
@@ -38,6 +39,16 @@ class FakeRay:
 
     def nodes(self):
         return (Node(cpus=self.cpus),)
+
+    def version(self):
+        return "2.60.0"
+
+    def machines(self):
+        return (Machine(id="n1", name="one", address="10.0.0.1", is_head=True, cpus=self.cpus, gpus=0.0),)
+
+    def workers(self):
+        self.num_looks += 1
+        return self.placed
 
 
 class FakeCluster:

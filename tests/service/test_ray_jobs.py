@@ -7,7 +7,7 @@ import pytest
 
 from service.control import ray_jobs
 from service.control.capacity import Node
-from service.control.ray_jobs import RayJobs, RayStatus
+from service.control.ray_jobs import Machine, RayJobs, RayStatus, Workers
 from service.errors import Unavailable
 
 
@@ -103,13 +103,33 @@ def test_a_client_that_was_closed_meanwhile_is_unavailable(ray):
 
 def test_only_living_nodes_count(ray):
     rows = [
-        {"state": "ALIVE", "resources_total": {"CPU": 2.0, "memory": "3 GiB"}},
-        {"state": "ALIVE", "resources_total": {"CPU": 8.0, "GPU": 1.0}},
-        {"state": "DEAD", "resources_total": {"CPU": 64.0}},
-    ]
-    client, _ = ray(httpx2.Response(200, json={"data": {"result": {"result": rows}}}))
+        {"node_id": "a", "node_ip": "10.0.0.1", "is_head_node": True, "state": "ALIVE",
+         "resources_total": {"CPU": 2.0, "memory": "3 GiB"}},
+        {"node_id": "b", "node_ip": "10.0.0.2", "node_name": "two", "is_head_node": False, "state": "ALIVE",
+         "resources_total": {"CPU": 8.0, "GPU": 1.0}},
+        {"node_id": "c", "node_ip": "10.0.0.3", "state": "DEAD", "resources_total": {"CPU": 64.0}},
+    ]  # fmt: skip
+    client, _ = ray(listing(rows))
 
     assert client.nodes() == (Node(cpus=2), Node(cpus=8, gpus=1))
+    assert client.machines() == (
+        Machine(id="a", name="10.0.0.1", address="10.0.0.1", is_head=True, cpus=2.0, gpus=0.0),
+        Machine(id="b", name="two", address="10.0.0.2", is_head=False, cpus=8.0, gpus=1.0),
+    )
+
+
+def listing(rows):
+    return httpx2.Response(200, json={"data": {"result": {"result": rows}}})
+
+
+def test_living_workers_are_counted_by_job_and_node(ray):
+    places = [("job-1", "a"), ("job-1", "b"), ("job-1", "a"), ("job-2", None)]
+    client, requests = ray(listing([{"ray_namespace": job_id, "node_id": node} for job_id, node in places]))
+
+    assert client.workers() == (Workers("job-1", "a", 2), Workers("job-1", "b", 1))
+    asked = requests[0].url.params
+    assert asked.get_list("filter_keys") == ["state", "class_name"]
+    assert asked.get_list("filter_values") == ["ALIVE", "RankActor"]
 
 
 @pytest.mark.parametrize("status_code", [401, 403])

@@ -2,9 +2,10 @@
 
 import { follow } from "./stream.js";
 
-// Calls `hear` with { state, jobs }: a state or null, and the ids of jobs that changed. Returns what reconnects at once.
+// Calls `hear` with { state, jobs, moved }: a state or null, the ids of jobs that changed, and of those of them that are
+// in another state, were edited, or are new or gone. Returns what reconnects at once.
 export function listen(hear) {
-  const alone = () => follow(({ state = null, jobs = [] }) => hear({ state, jobs }));
+  const alone = () => follow(({ state = null, jobs = [], moved = [] }) => hear({ state, jobs, moved }));
   if (!("SharedWorker" in window)) return alone();
   const worker = new SharedWorker("/static/live/worker.js", { type: "module", name: "wiretune" });
   let again = () => worker.port.postMessage("again");

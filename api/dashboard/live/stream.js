@@ -2,9 +2,12 @@
 
 const FIRST_WAIT_MS = 500;
 const LONGEST_WAIT_MS = 30000;
+const MOVES = ["job", "job_deleted"];
+const idOf = (event) => event.job_id;
 const SILENCE_MS = 40000; // a comment comes every 15 s: whoever says nothing for so long is gone
 
-// Calls `tell` with {state} (one of "live", "waiting", "refused") and with {jobs}, the ids of those that changed.
+// Calls `tell` with {state} (one of "live", "waiting", "refused") and with {jobs, moved}: the ids of those that changed,
+// and of those of them that are in another state, were edited, or are new or gone.
 // After each "live" anything may have changed. Returns what has it connect again at once.
 export function follow(tell) {
   let stop = new AbortController();
@@ -17,7 +20,7 @@ export function follow(tell) {
   };
   const hear = (events) => {
     if (events.some((event) => event.kind === "gap")) begin();
-    else tell({ jobs: events.map((event) => event.job_id) });
+    else tell({ jobs: events.map(idOf), moved: events.filter((event) => MOVES.includes(event.kind)).map(idOf) });
   };
 
   async function keepReading() {

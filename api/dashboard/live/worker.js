@@ -10,23 +10,23 @@ const again = follow((news) => {
   for (const port of tabs.keys()) leave(port, news);
 });
 
-function leave(port, { state: given, jobs = [] }) {
+function leave(port, { state: given, jobs = [], moved = [] }) {
   const tab = tabs.get(port);
-  const before = tab.news ?? { state: null, jobs: new Set() };
-  tab.news = { state: given ?? before.state, jobs: new Set([...before.jobs, ...jobs]) };
+  const before = tab.news ?? { state: null, jobs: [], moved: [] };
+  tab.news = { state: given ?? before.state, jobs: new Set([...before.jobs, ...jobs]), moved: new Set([...before.moved, ...moved]) };
   hand(port);
 }
 
 function hand(port) {
   const tab = tabs.get(port);
   if (!tab.waits || !tab.news) return;
-  port.postMessage({ state: tab.news.state, jobs: [...tab.news.jobs] });
+  port.postMessage({ state: tab.news.state, jobs: [...tab.news.jobs], moved: [...tab.news.moved] });
   Object.assign(tab, { news: null, waits: false });
 }
 
 const answers = {
   next(port) {
-    if (!tabs.has(port)) tabs.set(port, { news: { state, jobs: new Set() }, waits: false });
+    if (!tabs.has(port)) tabs.set(port, { news: { state, jobs: [], moved: [] }, waits: false });
     tabs.get(port).waits = true;
     hand(port);
   },

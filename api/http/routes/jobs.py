@@ -16,7 +16,7 @@ from api.http.routes.queue import OutlookOf
 from service.control import permissions, webhooks
 from service.control.access import Principal, may_use, visible_project
 from service.control.capacity import Shape
-from service.control.listing import JobFilter
+from service.control.listing import MAX_PAGE, JobFilter
 from service.control.outlook import Outlook
 from service.control.queue import quota_conflicts
 from service.control.store import Store
@@ -84,6 +84,7 @@ class Archived(StrEnum):
 
 _ARCHIVED = {Archived.NO: False, Archived.YES: True, Archived.ANY: None}
 Label = Annotated[str, Field(pattern=r"^[^=]+=.*$", max_length=200)]
+JobId = Annotated[str, Field(max_length=100)]
 Owner = Annotated[str | None, Query(min_length=1, max_length=100)]
 
 
@@ -114,6 +115,7 @@ def job_filter(
     created_after: Annotated[Moment, Query(description="at this moment or later; UTC unless it has an offset")] = None,
     created_before: Annotated[Moment, Query(description="before this moment")] = None,
     archived: Annotated[Archived, Query(description="leave archived jobs out; only them; both")] = Archived.NO,
+    id: Annotated[list[JobId], Query(max_length=MAX_PAGE, description="one of these; several: id=A&id=B")] = [],  # noqa: B006
 ) -> JobFilter:
     """Return which jobs are asked for."""
     pairs = [(name, value) for name, _, value in (each.partition("=") for each in label)]
@@ -127,6 +129,7 @@ def job_filter(
         created_after=created_after,
         created_before=created_before,
         archived=_ARCHIVED[archived],
+        ids=id,
     )
 
 
@@ -139,14 +142,15 @@ def list_jobs(
     order_by: Annotated[
         JobOrder, Query(description="`-`: turned around; `finished` has those that are not over as the latest")
     ] = JobOrder.CREATED_DOWN,
-    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+    limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 50,
     cursor: Annotated[
         str | None, Query(max_length=1000, description="`next_cursor` of the page before, in the same order")
     ] = None,
     count: Annotated[bool, Query(description="with `total`, the number of jobs on all pages")] = False,
+    progress: Annotated[bool, Query(description="with how far each job is")] = False,
 ) -> JobPage:
     """Return the jobs that the caller sees, newest first unless `order_by` says otherwise."""
-    page = store.jobs(where, order=order_by, limit=limit, cursor=cursor, count=count, by=caller)
+    page = store.jobs(where, order=order_by, limit=limit, cursor=cursor, count=count, with_progress=progress, by=caller)
     placed = tuple(job.model_copy(update={"queue": _place(job, outlook, caller)}) for job in page.jobs)
     return page.model_copy(update={"jobs": placed})
 

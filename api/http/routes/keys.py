@@ -1,23 +1,27 @@
 """`/v1/keys`, `/v1/me`, `/v1/audit`: who may call, and who called."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Response
 
 from api.http import bodies
 from api.http.auth import Caller, StoreOf, require_key
 from api.http.openapi import HOLDING, ROTATING, body, refusals
+from service.control.access import may_do
+from service.control.audit import AuditFilter
 from service.wire.access import AuditPage, IssuedKey, KeyView, Me, NewKey
 
 router = APIRouter(prefix="/v1", tags=["keys"], dependencies=[Depends(require_key)], responses=refusals(*HOLDING))
 
+Word = Annotated[str | None, Query(min_length=1, max_length=100)]
+Outcome = Literal["done", "refused"]
 _EXAMPLE = {"name": "ci", "role": "submitter", "project": "default"}
 
 
 @router.get("/me", operation_id="getMe")
 def get_me(caller: Caller) -> Me:
     """Return who the caller is, and his role."""
-    return Me(name=caller.name, role=caller.role, project=caller.project, key=caller.key_id)
+    return Me(name=caller.name, role=caller.role, project=caller.project, key=caller.key_id, may=may_do(caller))
 
 
 @router.post("/keys", status_code=201, operation_id="createKey", openapi_extra=body("NewKey", example=_EXAMPLE))
@@ -57,8 +61,13 @@ def revoke_key(key: str, store: StoreOf, caller: Caller) -> KeyView:
 @router.get("/audit", operation_id="listAudit")
 def list_audit(
     store: StoreOf,
+    name: Annotated[Word, Query(description="who")] = None,
+    action: Annotated[Word, Query(description="the operation, as this document names it")] = None,
+    target: Annotated[Word, Query(description="the job's or the key's id")] = None,
+    outcome: Annotated[Outcome | None, Query()] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
     cursor: Annotated[int | None, Query(ge=1, lt=2**63, description="`next_cursor` of the page before")] = None,
 ) -> AuditPage:
     """Return what users changed, and what their roles did not allow; newest first."""
-    return store.keyring.audit(limit=limit, cursor=cursor)
+    where = AuditFilter(name=name, action=action, target=target, outcome=outcome)
+    return store.keyring.audit(where, limit=limit, cursor=cursor)

@@ -27,7 +27,7 @@ export function controls(changed) {
   const state = element("p", { class: "visually-hidden", role: "status" });
   const body = element("div", { class: "controls", role: "group", "aria-label": "Actions", tabindex: "-1" },
     buttons, refused, state);
-  const asks = { stop: confirmed(STOP), cancel: confirmed(CANCEL), extend: askToExtend, steer: askToSteer, clone: askToClone };
+  const asks = { stop: confirmed(STOP), cancel: confirmed(CANCEL), extend: askToExtend, steer: askToSteer, clone: openForm };
   let job = null;
 
   function update(given, me) {
@@ -66,6 +66,8 @@ function verbsFor(me, job) {
   const isOwn = me.role !== "submitter" || me.name === job.owner;
   return [...(isOwn ? job.verbs : []), "clone"];
 }
+
+const openForm = (job) => location.assign(`/?clone=${encodeURIComponent(job.id)}`);
 
 const confirmed = (text) => (job, verb) => question({
   title: `${verb} “${job.name}”?`,
@@ -162,34 +164,4 @@ function told({ id, by, pin, veto, search_now, trials, first_stages }) {
   ];
   const since = trials.map((each) => (each in first_stages ? `since stage ${first_stages[each]}` : "from the next stage on"));
   return `${id}: ${words.join(", ")}, by ${by}, ${[...new Set(since)].join(" and ")}`;
-}
-
-function askToClone(job) {
-  const differences = element("pre", { class: "differences", role: "status" });
-  const changes = element("textarea", { rows: 6, spellcheck: "false", oninput: () => differences.replaceChildren(),
-    placeholder: "budget: {seconds: 80}\nexchange: {density: 0.01}" });
-  let sent = { changes: null };
-
-  async function show() {
-    const made = await api.clone(job.id, changes.value, { dry_run: true });
-    const lines = made.changes.map(({ pointer, before, after }) => `${pointer}: ${JSON.stringify(before)} → ${JSON.stringify(after)}`);
-    differences.textContent = lines.join("\n") || "Nothing differs.";
-    return false; // the dialog stays
-  }
-
-  // One key for one text: what was queued by an answer that got lost is not queued again.
-  async function queue() {
-    if (sent.changes !== changes.value) sent = { changes: changes.value, key: api.newKey() };
-    const made = await api.clone(job.id, sent.changes, {}, sent.key);
-    location.assign(`/?job=${encodeURIComponent(made.job.id)}`);
-  }
-
-  return question({
-    title: `clone “${job.name}”`,
-    content: [
-      element("p", {}, "A new job: this one with changes, as YAML. null gives a default; lists are replaced whole."),
-      element("label", {}, "changes", changes), differences,
-    ],
-    answers: [{ label: "show what differs", act: show }, { label: "queue the new job", act: queue }],
-  });
 }

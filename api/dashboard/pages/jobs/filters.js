@@ -1,0 +1,67 @@
+// Which jobs are listed, in what order: the fields above the list, and the address that says the same.
+
+import { element, patch } from "../../dom.js";
+
+const STATES = ["queued", "starting", "running", "pausing", "paused", "stopping", "cancelling", "succeeded", "failed", "cancelled"];
+const SINGLE = ["text", "owner", "project", "archived", "order_by", "limit", "cursor"];
+const SEVERAL = ["state", "label"];
+const SIZES = ["50", "100", "200"];
+const USUAL = { order_by: "-created", limit: "50", archived: "false" };
+
+// What of an address narrows or orders the list, by the names that the API has for it.
+export function filterOf(asked) {
+  const single = SINGLE.map((name) => [name, asked.get(name) || null]);
+  const several = SEVERAL.map((name) => [name, asked.getAll(name).filter(Boolean)]);
+  const found = Object.fromEntries([...single, ...several].filter(([, value]) => value?.length));
+  return { ...USUAL, ...found };
+}
+
+export function addressOf(filter) {
+  const pairs = Object.entries(filter).filter(([name, value]) => value && value !== USUAL[name]);
+  const query = new URLSearchParams(pairs.flatMap(([name, value]) => [value].flat().map((each) => [name, each])));
+  return query.size ? `?${query}` : "";
+}
+
+export const isNarrowed = ({ order_by, limit, archived, cursor, ...narrowing }) =>
+  archived !== "false" || Object.values(narrowing).some((value) => value?.length);
+
+// `changed` is called with the filter as it is now, and whether somebody is still writing.
+export function filterFields(filter, changed) {
+  const body = element("form", { class: "filters", role: "search", onsubmit: (event) => event.preventDefault() });
+  const set = (name, value, isWriting = false) => changed({ ...current, [name]: value, cursor: null }, isWriting);
+  const text = (name, label, properties = {}) => {
+    const input = element("input", { id: `filter-${name}`, value: current[name] ?? null, autocomplete: "off", ...properties,
+      oninput: ({ currentTarget }) => set(name, currentTarget.value.trim(), true) });
+    return element("div", { key: name }, element("label", { for: `filter-${name}` }, label), input);
+  };
+  const choice = (name, label, options) => element("div", { key: name }, element("label", { for: `filter-${name}` }, label),
+    element("select", { id: `filter-${name}`, onchange: ({ currentTarget }) => set(name, currentTarget.value) },
+      ...options.map(([value, shown]) => element("option", { value, selected: value === current[name] ? "" : null }, shown))));
+  let current = filter;
+
+  function states() {
+    const chosen = current.state ?? [];
+    const box = (state) => element("label", { key: state }, element("input", { type: "checkbox", value: state,
+      checked: chosen.includes(state) ? "" : null, onchange: toggle }), state);
+    const toggle = ({ currentTarget: { value, checked } }) =>
+      set("state", STATES.filter((each) => (each === value ? checked : (current.state ?? []).includes(each))));
+    return element("details", { class: "states", key: "states" }, element("summary", {}, chosen.length ? `state: ${chosen.join(", ")}` : "any state"),
+      element("div", { class: "choices", role: "group", "aria-label": "State" }, ...STATES.map(box)));
+  }
+
+  // Fields stay as they are while somebody writes into them; the summary follows.
+  function update(given) {
+    current = given;
+    patch(body.querySelector("summary"), current.state?.length ? `state: ${current.state.join(", ")}` : "any state");
+  }
+
+  const label = element("div", { key: "label" }, element("label", { for: "filter-label" }, "Labels"),
+    element("input", { id: "filter-label", value: (filter.label ?? []).join(" "), placeholder: "team=vision", autocomplete: "off",
+      onchange: ({ currentTarget }) => set("label", currentTarget.value.split(/[\s,]+/).filter(Boolean)) }));
+  body.append(
+    text("text", "Search", { type: "search", placeholder: "name, notes, labels" }), states(), text("owner", "Owner"),
+    text("project", "Project"), label,
+    choice("archived", "Archived", [["false", "left out"], ["true", "alone"], ["any", "with the others"]]),
+    choice("limit", "On a page", SIZES.map((each) => [each, each])));
+  return { body, update };
+}

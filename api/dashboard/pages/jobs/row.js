@@ -1,0 +1,84 @@
+// A job as a row of the list.
+
+import { badge, drawn, element, since } from "../../dom.js";
+import { duration, level, loss, number, share, size } from "../../units.js";
+
+const OVER = ["succeeded", "failed", "cancelled"];
+const [WIDTH, HEIGHT] = [96, 26];
+
+// Heading, what a row shows below it, kind, and what the list is ordered by where its heading is pressed.
+export const COLUMNS = [
+  ["job", nameOf, "name", "name"],
+  ["state", stateOf, "reasoned", "state"],
+  ["progress", progressOf, "", null],
+  ["rate and level", valuesOf, "number", null],
+  ["validation loss", lossOf, "number", null],
+  ["bytes saved", savedOf, "number", null],
+  ["created", ({ created_at }) => since(created_at), "", "created"],
+  ["finished", ({ finished_at }) => (finished_at ? since(finished_at) : "–"), "", "finished"],
+];
+
+export function cells(job) {
+  return COLUMNS.map(([heading, show, kind]) =>
+    element("td", { class: kind, key: heading, role: "cell", "data-heading": heading }, ...[show(job)].flat()));
+}
+
+function nameOf({ id, name, owner, project, labels, arms, archived }) {
+  const chips = Object.entries(labels).map((each) => {
+    const label = each.join("=");
+    return element("a", { class: "label", key: label, href: `/?${new URLSearchParams({ label })}` }, label);
+  });
+  return [
+    element("a", { href: `/?job=${encodeURIComponent(id)}` }, name),
+    element("div", { class: "quiet small" }, element("code", {}, id.replace("job-", "").slice(-8)), ` ${owner} · ${project} · ${arms.join(", ")}`),
+    chips.length || archived ? element("div", { class: "labels" }, ...chips, archived ? element("span", { class: "label" }, "archived") : null) : null,
+  ];
+}
+
+function stateOf({ state, reason }) {
+  return [badge(state), reason ? element("div", { class: "why quiet small", title: reason }, reason) : null];
+}
+
+function progressOf({ state, progress }) {
+  const { share: done, seconds_left, num_trials, num_finished } = progress;
+  const percent = `${Math.floor(100 * done)} %`;
+  const isGoing = !OVER.includes(state) && state !== "queued" && state !== "paused" && seconds_left !== null;
+  const rest = isGoing ? `, ${duration(seconds_left)} left` : "";
+  const trials = num_trials > 1 ? `${num_finished} of ${num_trials} trials` : null;
+  return [
+    element("progress", { max: 1, value: done, "aria-label": `${percent} of the budget` }),
+    element("div", { class: "small" }, percent + rest),
+    trials && element("div", { class: "quiet small" }, trials),
+  ];
+}
+
+function valuesOf({ progress }) {
+  const { learning_rate, level: value, level_name, arm } = progress;
+  if (learning_rate === null) return "–";
+  const shown = value === null ? null : element("div", { class: "small" }, `${level_name.replaceAll("_", " ")} ${level(value, level_name)}`);
+  return [element("div", { title: `of ${arm}` }, `lr ${number(learning_rate)}`), shown];
+}
+
+function lossOf({ progress: { losses }, best_validation_loss: best }) {
+  return [sparkline(losses), element("div", { class: "small" }, best === null ? "–" : `best ${loss(best)}`)];
+}
+
+function savedOf({ progress: { bytes_sent, bytes_dense } }) {
+  if (bytes_dense <= bytes_sent) return "–";
+  const saved = bytes_dense - bytes_sent;
+  return [size(saved), element("div", { class: "small quiet" }, `${share(saved / bytes_dense)} of dense`)];
+}
+
+// On a logarithmic scale, on which the end of a run can still be seen; what diverged is a gap.
+function sparkline(losses) {
+  const finite = losses.filter((each) => each !== null);
+  if (finite.length < 2) return null;
+  const scale = Math.min(...finite) > 0 ? Math.log : (value) => value;
+  const [low, high] = [scale(Math.min(...finite)), scale(Math.max(...finite))];
+  const x = (at) => (2 + (at / (losses.length - 1)) * (WIDTH - 4)).toFixed(1);
+  const y = (value) => (2 + (1 - (scale(value) - low) / (high - low || 1)) * (HEIGHT - 4)).toFixed(1);
+  const path = losses.map((value, at) => (value === null ? "" : `${at === 0 || losses[at - 1] === null ? "M" : "L"}${x(at)} ${y(value)}`));
+  return drawn("svg", { class: "sparkline", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, width: WIDTH, height: HEIGHT, role: "img",
+    "aria-label": `validation loss, from ${loss(finite[0])} to ${loss(finite.at(-1))}` },
+  drawn("path", { d: path.join("") }));
+}

@@ -1,0 +1,220 @@
+// A new job, by a form that is made from the job's JSON Schema, or as text; the service checks it while it is written.
+
+import * as api from "../../api.js";
+import { reason } from "../../dialog.js";
+import { element, empty, patch } from "../../dom.js";
+import { paced } from "../../live/live.js";
+import { fieldsFor } from "./fields.js";
+import { differences, reader, yaml } from "./schema.js";
+
+const CHECK_EVERY_MS = 800;
+// What of the job is where; a field that is in none is in the last.
+const SECTIONS = {
+  "What it is": ["name", "labels", "webhook"],
+  "Model and data": ["workload", "partition", "precision", "accumulate", "clip"],
+  "Budget and objective": ["budget", "objective", "checkpoint"],
+  "Workers and link": ["workers", "link", "lanes"],
+  "What workers send": ["exchange", "sync"],
+  "Training": ["optimizer", "activations", "blocks"],
+  "Controller": ["controller"],
+  "Arms and seeds": ["arms", "seeds"],
+  "More": [],
+};
+const OPEN = ["What it is", "Model and data", "Budget and objective"];
+
+export const submitPage = (root) => jobForm(root, null);
+export const clonePage = (root, id) => jobForm(root, id);
+
+function jobForm(root, source) {
+  const title = source ? "Clone a job" : "New job";
+  root.replaceChildren(element("h1", {}, title), element("div", { class: "panel" }, empty("loading …")));
+  document.title = `${title} – Wiretune`;
+  let isThere = false; // what somebody has written is not drawn again
+
+  async function refresh() {
+    if (isThere) return;
+    const [me, document, job] = await Promise.all([api.me(), api.description(), source && api.job(source)]).catch((error) => {
+      if (error.status !== 404) throw error;
+      return [null];
+    });
+    isThere = true;
+    if (!me) return void root.replaceChildren(element("h1", {}, "No such job"), element("div", { class: "panel" }, empty("There is no such job that you may see. ", element("a", { href: "/" }, "All jobs"))));
+    if (!me.may.includes("create a job")) return void root.replaceChildren(element("h1", {}, title),
+      element("div", { class: "panel" }, empty(`Your role, ${me.role}, submits no jobs.`)));
+    editor(root, document, job);
+  }
+
+  return { refresh, shows: () => false };
+}
+
+function editor(root, document, source) {
+  const schema = document.components.schemas.JobSpec;
+  const read = reader(document);
+  const field = fieldsFor(read);
+  let value = source ? read.trimmed(source.spec, schema) : {};
+  let isText = false;
+  let isRead = true; // what the text tab has is in `value`
+  let version = 0;
+  let sent = { text: null };
+
+  const form = element("div", { role: "tabpanel", id: "as-form", "aria-label": "Form" });
+  const text = element("textarea", { rows: 26, spellcheck: "false", "aria-label": "The job as YAML", oninput: () => {
+    isRead = false;
+    touch();
+  } });
+  const asText = element("div", { role: "tabpanel", id: "as-text", hidden: "", "aria-label": "YAML" }, text);
+  const verdict = element("div", { class: "verdict panel", role: "status" });
+  const tab = (label, panel, isChosen) => element("button", { type: "button", role: "tab", "aria-controls": panel, "aria-selected": String(isChosen),
+    onclick: () => turn(panel === "as-text") }, label);
+  const tabs = element("div", { class: "tabs", role: "tablist", "aria-label": "Write it as" }, tab("Form", "as-form", true), tab("YAML", "as-text", false));
+  const submit = element("button", { type: "button", class: "primary", onclick: send }, "Submit the job");
+  const examples = schema.examples ?? [];
+  const begin = element("label", { class: "begin" }, "Begin with ", element("select", { onchange: ({ currentTarget }) => {
+    if (currentTarget.value !== "") load(examples[Number(currentTarget.value)]);
+  } }, element("option", { value: "" }, "an empty form"), ...examples.map((each, at) => element("option", { value: at }, each.name))));
+  root.replaceChildren(
+    element("h1", {}, source ? `Clone “${source.name}”` : "New job"),
+    element("p", { class: "quiet" }, source ? "A new job: this one with changes." : "What is left empty has its default. Only the workload and a budget are required."),
+    element("div", { class: "tools wrap" }, tabs, source ? null : begin),
+    element("div", { class: "submit" }, element("div", {}, form, asText), element("div", { class: "side" }, verdict, element("div", { class: "buttons" }, submit))));
+
+  const check = paced(look, (error) => !(error instanceof api.NeedsKey), { gapMs: CHECK_EVERY_MS });
+  draw();
+  if (source) touch();
+  else patch(verdict, element("p", {}, "Choose a workload and give it a budget: the service checks the job while you write."));
+
+  function draw() {
+    const placed = new Set(Object.values(SECTIONS).flat());
+    const others = Object.keys(schema.properties).filter((name) => !placed.has(name));
+    form.replaceChildren(...Object.entries({ ...SECTIONS, More: others }).filter(([, names]) => names.length).map(([label, names]) =>
+      element("details", { class: "panel section", open: OPEN.includes(label) ? "" : null }, element("summary", {}, element("h2", {}, label)),
+        ...names.filter((name) => schema.properties[name]).map(top))));
+  }
+
+  function top(name) {
+    const set = (given) => {
+      const { [name]: _, ...rest } = value;
+      value = given === undefined ? rest : { ...value, [name]: given };
+      touch();
+    };
+    return field(name, schema.properties[name], `/${name}`, () => value[name], set, schema.required.includes(name));
+  }
+
+  function load(given) {
+    value = read.trimmed(given, schema);
+    text.value = yaml(value);
+    isRead = true;
+    draw();
+    touch();
+  }
+
+  const written = () => (isText ? text.value : JSON.stringify(value));
+
+  function touch() {
+    version += 1;
+    check();
+  }
+
+  // Both tabs have the same job; the form waits for a text that the service can read.
+  async function turn(toText) {
+    if (toText === isText) return;
+    if (toText) text.value = yaml(value);
+    else if (!isRead) {
+      await look();
+      if (!isRead) return void verdict.prepend(element("p", { class: "refused" }, "The form cannot show this text: mend it first."));
+    }
+    isText = toText;
+    if (toText) isRead = true;
+    else draw();
+    form.hidden = isText;
+    asText.hidden = !isText;
+    for (const [at, each] of [...tabs.children].entries()) each.setAttribute("aria-selected", String(isText === Boolean(at)));
+    touch();
+  }
+
+  async function look() {
+    const of = version;
+    try {
+      const found = await api.validate(written());
+      if (of !== version) return;
+      if (isText) {
+        value = read.trimmed(found.spec, schema);
+        isRead = true;
+      }
+      show([]);
+      patch(verdict, ...agreed(found, source));
+    } catch (error) {
+      if (!error.errors) throw error;
+      if (of === version) refuse(error);
+    }
+  }
+
+  function refuse(error) {
+    const problems = error.errors.length ? error.errors : [{ pointer: "", message: error.message }];
+    const rest = show(problems);
+    patch(verdict, element("h2", {}, problems.length === 1 ? "1 problem" : `${problems.length} problems`),
+      element("ul", { class: "plain" }, ...(isText ? problems : problems.map((each) => ({ ...each, isElsewhere: rest.includes(each) }))).map(line)));
+  }
+
+  function line({ pointer, message, isElsewhere }, at) {
+    const place = element("code", {}, pointer || "/");
+    const go = ({ currentTarget }) => placeOf(currentTarget.dataset.to)?.querySelector("input, select, textarea, button")?.focus();
+    return element("li", { key: at, class: "problem-line" }, isText || isElsewhere ? place
+      : element("button", { type: "button", class: "link", "data-to": pointer, onclick: go }, place), ` ${message}`);
+  }
+
+  // The field of a pointer, or the nearest one around it.
+  function placeOf(pointer) {
+    for (let at = pointer; at; at = at.slice(0, at.lastIndexOf("/"))) {
+      const found = form.querySelector(`[data-pointer="${CSS.escape(at)}"]`);
+      if (found) return found;
+    }
+    return null;
+  }
+
+  // Tells each problem at its field; returns those that have none.
+  function show(problems) {
+    for (const each of form.querySelectorAll(".problem:not(:empty)")) each.textContent = "";
+    for (const each of form.querySelectorAll("[aria-invalid]")) each.removeAttribute("aria-invalid");
+    return problems.filter(({ pointer, message }) => {
+      const place = placeOf(pointer);
+      if (!place) return true;
+      const told = place.querySelector(".problem");
+      told.textContent = [told.textContent, message].filter(Boolean).join("; ");
+      if (place.classList.contains("field")) place.querySelector("input, select").setAttribute("aria-invalid", "true");
+      for (let around = place; around; around = around.parentElement.closest("details")) if (around.matches("details")) around.open = true;
+      return false;
+    });
+  }
+
+  // One key for one text: what was queued by an answer that got lost is not queued again.
+  async function send() {
+    const now = written();
+    if (sent.text !== now) sent = { text: now, key: api.newKey() };
+    submit.disabled = true;
+    try {
+      const made = await api.submit(now, sent.key);
+      location.assign(`/?job=${encodeURIComponent(made.id)}`);
+    } catch (error) {
+      if (error.errors?.length) refuse(error);
+      else patch(verdict, element("p", { class: "refused" }, reason(error)));
+    } finally {
+      submit.disabled = false;
+    }
+  }
+}
+
+function agreed({ spec, num_trials, notes, advice }, source) {
+  const changes = source ? differences(source.spec, spec) : [];
+  const told = (each) => JSON.stringify(each) ?? "default";
+  return [
+    element("h2", {}, "The service takes this job"),
+    num_trials === 1 ? element("p", {}, "1 trial.") : null, // of more the notes tell
+    ...notes.map((note) => element("p", { class: "quiet" }, note)),
+    advice.length ? element("h3", {}, "Advice") : null,
+    advice.length ? element("ul", { class: "advice" }, ...advice.map((each) => element("li", {}, each))) : null,
+    source ? element("h3", {}, changes.length ? "What differs" : "Nothing differs.") : null,
+    changes.length ? element("ul", { class: "plain differing" }, ...changes.map(([pointer, before, after]) =>
+      element("li", {}, element("code", {}, pointer), `: ${told(before)} → ${told(after)}`))) : null,
+  ];
+}

@@ -1,0 +1,17 @@
+"""`/v1/cluster`: the nodes, and what runs on them."""
+
+from fastapi import APIRouter, Depends, Request
+
+from api.http.auth import Caller, require_key
+from api.http.openapi import CALLING, refusals
+from service.control.occupancy import Occupancy
+from service.wire.cluster import ClusterView
+
+router = APIRouter(prefix="/v1", tags=["cluster"], dependencies=[Depends(require_key)], responses=refusals(*CALLING))
+
+
+@router.get("/cluster", operation_id="getCluster")
+def get_cluster(request: Request, caller: Caller) -> ClusterView:
+    """Return the cluster's nodes and whose workers they run; of jobs that the caller does not see, only how many."""
+    occupancy: Occupancy = request.app.state.occupancy
+    return occupancy.view(by=caller)

@@ -1,0 +1,92 @@
+"""The cluster's nodes and the workers on them, as Ray tells. Nothing of it is stored."""
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from service.control.access import Principal, visible_project
+from service.control.clusters import RayApi
+from service.control.queries import WorkerSize
+from service.control.ray_jobs import Machine, Workers
+from service.control.store import Store
+from service.errors import Unavailable
+from service.wire.cluster import ClusterView, NodeView, Placement
+
+_KEPT_S = 2.0  # however many look, Ray is asked no more often
+_NOT_STARTED = "Ray does not run: the next job starts it"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Answer:
+    """Ray's answer."""
+
+    version: str
+    machines: Sequence[Machine]
+    workers: Sequence[Workers]
+    sizes: Mapping[str, WorkerSize]
+
+
+class Occupancy:
+    """Tells which nodes there are, and whose workers they run. `ray` gives Ray where it runs, without starting it."""
+
+    def __init__(
+        self, store: Store, ray: Callable[[], RayApi | None], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._store, self._ray, self._clock = store, ray, clock
+        self._lock = threading.Lock()
+        self._asked_at = -_KEPT_S
+        self._found: _Answer | str = ""  # text: why there is none
+
+    def view(self, *, by: Principal) -> ClusterView:
+        """Return the cluster as `by` sees it; one that does not answer is told, and no error."""
+        found = self._newest()
+        answer = found if isinstance(found, _Answer) else None
+        return ClusterView(
+            embedded=not self._store.settings.ray_address,
+            reachable=answer is not None,
+            reason=found if isinstance(found, str) else "",
+            version=version("wiretune"),
+            ray_version=answer and answer.version,
+            nodes=() if answer is None else self._nodes(answer, by=by),
+        )
+
+    def _newest(self) -> _Answer | str:
+        with self._lock:
+            if self._clock() - self._asked_at >= _KEPT_S:
+                self._found = self._ask()
+                self._asked_at = self._clock()
+            return self._found
+
+    def _ask(self) -> _Answer | str:
+        try:
+            if (ray := self._ray()) is None:
+                return _NOT_STARTED
+            workers = ray.workers()
+            sizes = self._store.worker_sizes({each.job_id for each in workers})
+            return _Answer(version=ray.version(), machines=ray.machines(), workers=workers, sizes=sizes)
+        except Unavailable as error:
+            return str(error)
+
+    def _nodes(self, found: _Answer, *, by: Principal) -> tuple[NodeView, ...]:
+        project = visible_project(by)
+        placed = defaultdict(list)
+        for workers in found.workers:
+            placed[workers.node_id].append(_placement(workers, found.sizes.get(workers.job_id), project=project))
+        return tuple(NodeView(**machine._asdict(), placements=tuple(placed[machine.id])) for machine in found.machines)
+
+
+def _placement(workers: Workers, size: WorkerSize | None, *, project: str | None) -> Placement:
+    """Return the workers as a member of `project` sees them; those of another service's jobs have no size."""
+    if size is None:
+        return Placement(job=None, name=None, workers=workers.num, cpus=0.0, gpus=0.0)
+    is_seen = project in (None, size.project)
+    return Placement(
+        job=workers.job_id if is_seen else None,
+        name=size.name if is_seen else None,
+        workers=workers.num,
+        cpus=workers.num * size.cpus,
+        gpus=workers.num * size.gpus,
+    )

@@ -1,0 +1,114 @@
+"""The progress of a list's jobs, in three queries for all. Functions of one open session; they write nothing."""
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import groupby
+from typing import Any
+
+from pydantic import TypeAdapter
+from sqlalchemy import bindparam, select
+from sqlalchemy.orm import Session
+
+from service.control import points
+from service.control.models import JobRow, TrialRow
+from service.job.states import TERMINAL
+from service.wire.views import JobProgress
+from trainers.methods.exchange.auto.spec import JobExchange
+
+#: Of a curve as lists draw it.
+MAX_POINTS = 40
+# Made once: to put it together takes as long as to run it.
+_TRIALS = (
+    select(
+        TrialRow.id,
+        TrialRow.job_id,
+        TrialRow.arm,
+        TrialRow.outcome,
+        TrialRow.backend,
+        TrialRow.step,
+        TrialRow.seconds,
+        TrialRow.learning_rate,
+        TrialRow.level,
+        TrialRow.validation_loss,
+        TrialRow.bill,
+    )
+    .where(TrialRow.job_id.in_(bindparam("job_ids", expanding=True)))
+    .order_by(TrialRow.job_id, TrialRow.position)
+)
+_Trial = Any  # a row of those columns
+_exchange: TypeAdapter[Any] = TypeAdapter(JobExchange)
+
+
+def progress(session: Session, jobs: Sequence[JobRow]) -> dict[str, JobProgress]:
+    """Return the progress of each of `jobs`, by its id."""
+    rows = session.execute(_TRIALS, {"job_ids": [job.id for job in jobs]})
+    trials = {job_id: list(found) for job_id, found in groupby(rows, key=lambda row: row.job_id)}
+    shown = {job_id: _shown(found) for job_id, found in trials.items()}
+    begun = [trial.id for trial in shown.values() if trial.step]
+    curves = points.parts(session, begun, "validation_loss", max_points=MAX_POINTS)
+    return {job.id: _progress(job, trials[job.id], shown[job.id], curves) for job in jobs}
+
+
+def _shown(trials: Sequence[_Trial]) -> _Trial:
+    """Return the trial that trains; where none does, the one with the lowest loss, and the first of those without."""
+    training = [trial for trial in trials if _trains(trial)]
+    return training[-1] if training else min(trials, key=_loss)
+
+
+def _trains(trial: _Trial) -> bool:
+    return trial.backend is not None and trial.outcome is None
+
+
+def _loss(trial: _Trial) -> float:
+    return float("inf") if trial.validation_loss is None else trial.validation_loss
+
+
+def _progress(
+    job: JobRow, trials: Sequence[_Trial], shown: _Trial, curves: Mapping[str, Sequence[float | None]]
+) -> JobProgress:
+    shares = [spent(job.spec["budget"], trial) for trial in trials]
+    return JobProgress.model_construct(
+        share=sum(shares) / len(trials),
+        seconds_left=None if job.job_state in TERMINAL else _seconds_left(job.spec["budget"], trials, sum(shares)),
+        num_trials=len(trials),
+        num_finished=sum(trial.outcome is not None for trial in trials),
+        arm=shown.arm,
+        learning_rate=shown.learning_rate,
+        level=shown.level,
+        level_name="level" if shown.level is None else _level_name(job.spec, shown.arm),
+        bytes_sent=sum(trial.bill.get("bytes_sent", 0) for trial in trials),
+        bytes_dense=sum(trial.bill.get("bytes_dense", 0) for trial in trials),
+        losses=tuple(curves.get(shown.id, ())),
+    )
+
+
+def spent(budget: Mapping[str, Any], trial: _Trial) -> float:
+    """Return the share of its budget that a trial has spent; a trial that is over needs no more of it."""
+    if trial.outcome is not None:
+        return 1.0
+    if trial.backend is None:
+        return 0.0
+    steps = trial.step + trial.bill.get("steps_search", 0) + trial.bill.get("steps_taken_back", 0)
+    used = {"seconds": trial.seconds, "steps": steps, "bytes": trial.bill.get("bytes_sent", 0)}
+    largest: float = max(used[unit] / cap for unit, cap in budget.items() if cap is not None)
+    return min(1.0, largest)
+
+
+def _seconds_left(budget: Mapping[str, Any], trials: Sequence[_Trial], share: float) -> float | None:
+    """Return the elapsed time that the trials need at their pace so far, as many side by side as train now."""
+    seconds = sum(trial.seconds for trial in trials)
+    whole = seconds / share if share else budget["seconds"]  # of one trial
+    num_training = sum(map(_trains, trials))
+    return None if whole is None else whole * (len(trials) - share) / max(1, num_training)
+
+
+def _level_name(spec: Mapping[str, Any], arm: str) -> str:
+    own = next((each["exchange"] for each in spec["arms"] if each["name"] == arm), None)
+    return _name_of(json.dumps(own or spec["exchange"]))
+
+
+@lru_cache(1024)
+def _name_of(exchange: str) -> str:
+    name: str = _exchange.validate_json(exchange).level_name
+    return name
