@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import ColumnElement, bindparam, delete as delete_from, insert, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, object_session
 
 from search.config import Budget
 from search.past_jobs.prior import Prior
@@ -50,12 +50,19 @@ _KNOWN = (
 
 
 def add(
-    session: Session, spec: JobSpec, *, by: Principal, key: str | None, now: float, key_s: float
+    session: Session,
+    spec: JobSpec,
+    *,
+    by: Principal,
+    key: str | None,
+    now: float,
+    key_s: float,
+    source: str | None = None,
 ) -> tuple[JobRow, bool]:
     """Store a queued job with its trials, or find the one that `by` made with `key`; the flag says which: made now.
 
-    A key is forgotten after `key_s` seconds. While another replica stores the same one this breaks the key's
-    uniqueness; the writer then runs it again.
+    `source` is the job that this is a clone of. A key is forgotten after `key_s` seconds. While another replica stores
+    the same one this breaks the key's uniqueness; the writer then runs it again.
     """
     if key is not None and (known := session.execute(_KNOWN, {"owner": by.name, "key": key}).first()) is not None:
         if known.created_at > now - key_s:
@@ -68,6 +75,7 @@ def add(
     job_id = id_at(now, secrets.randbits(44))
     job = JobRow(id=job_id, name=spec.name, state=JobState.QUEUED.value, version=0, created_at=now)
     job.spec, job.owner, job.project = spec.model_dump(mode="json"), by.name, by.project
+    job.source = source
     session.add(job)
     _enter(job, JobState.QUEUED, reason="", now=now)
     session.flush()  # the rows below refer to it; plain ones: objects cost more
@@ -210,4 +218,16 @@ def _require_over(job: JobRow, done: str) -> None:
 
 
 def _tell(job: JobRow) -> None:
-    events.tell(job, EventKind.JOB, state=job.state, reason=job.reason, version=job.version, attempt=job.attempt)
+    state, version = job.state, job.version
+    clocks = _clocks(job)
+    events.tell(job, EventKind.JOB, state=state, reason=job.reason, version=version, attempt=job.attempt, clocks=clocks)
+
+
+def _clocks(job: JobRow) -> dict[str, float]:
+    """Return the training clocks of the job's trials that are under way."""
+    session = object_session(job)
+    if session is None or not job.attempt:
+        return {}
+    begun = (TrialRow.job_id == job.id, TrialRow.backend.is_not(None), TrialRow.outcome.is_(None))
+    found = session.execute(select(TrialRow.id, TrialRow.seconds).where(*begun))
+    return {row.id: row.seconds for row in found}
