@@ -32,7 +32,8 @@ export const signOut = () => send("/v1/sessions", {}, { method: "DELETE", timeou
 
 // Raises NeedsKey, Refused with the problem's text, or what `fetch` raises if nothing answers in time.
 async function send(path, parameters, { timeoutMs, ...request }) {
-  const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value !== null));
+  const given = Object.entries(parameters).filter(([, value]) => value !== null);
+  const query = new URLSearchParams(given.flatMap(([name, value]) => [value].flat().map((each) => [name, each])));
   const answer = await fetch(query.size ? `${path}?${query}` : path, {
     ...request,
     signal: AbortSignal.timeout(timeoutMs),
@@ -67,8 +68,8 @@ export const clone = (id, changes, parameters, key) =>
 export const newKey = () => [...crypto.getRandomValues(new Uint32Array(4))].map((part) => part.toString(16)).join("-");
 
 // Fetched, then handed to the browser under its name: a refusal is shown on the page, not in its place.
-export async function download(id, what, parameters, name) {
-  const answer = await send(`/v1/jobs/${encodeURIComponent(id)}/${what}`, parameters, { timeoutMs: 600000 });
+export async function download(href, name) {
+  const answer = await send(href, {}, { timeoutMs: 600000 });
   const address = URL.createObjectURL(await answer.blob());
   const link = document.createElement("a");
   link.href = address;
@@ -81,4 +82,13 @@ export const me = () => get("/v1/me");
 export const jobs = (cursor, limit) => get("/v1/jobs", { limit, cursor, count: true });
 export const snapshot = (id, since, max_points) =>
   get(`/v1/jobs/${encodeURIComponent(id)}/snapshot`, { since, max_points });
-export const cards = (id, trial) => get(`/v1/jobs/${encodeURIComponent(id)}/stages`, { trial, posterior: true });
+export const cards = (id, trial, stage) => get(`/v1/jobs/${encodeURIComponent(id)}/stages`, { trial, stage, posterior: true });
+export const series = (id, name, about) => get(`/v1/jobs/${encodeURIComponent(id)}/metrics/${name}`, about);
+export const job = (id) => get(`/v1/jobs/${encodeURIComponent(id)}`);
+export const attempts = (id) => get(`/v1/jobs/${encodeURIComponent(id)}/attempts`);
+export const artifacts = (id) => get(`/v1/jobs/${encodeURIComponent(id)}/artifacts`);
+export const happened = (id, kind, after) => get(`/v1/jobs/${encodeURIComponent(id)}/events`, { kind, after, limit: 500 });
+
+// What an attempt printed behind a byte of its log.
+export const log = async (id, attempt, offset) =>
+  (await send(`/v1/jobs/${encodeURIComponent(id)}/logs`, { attempt, offset }, { timeoutMs: 30000 })).arrayBuffer();

@@ -26,3 +26,9 @@ export function logAxis(values, write) {
     : { autorangeoptions: { include: [least / margin, most * margin] } }; // else a line lies on the edge
   return { type: "log", tickvals, ticktext: tickvals.map((value) => write(value)), ...around };
 }
+
+// A colour that lets through what is behind it.
+export function tint(hex, opacity) {
+  const parts = [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
+  return `rgba(${parts.join(",")},${opacity})`;
+}

@@ -31,14 +31,16 @@ const isDark = matchMedia("(prefers-color-scheme: dark)");
 isDark.addEventListener("change", () => inSight.forEach((paint) => paint()));
 
 // A panel with a chart and its table. `draw` takes what makes the figure for a theme, and keeps the reader's zoom.
-export function panel(title, kind = "") {
+// `tools` stand above the chart; `zoomed` hears the range of the x axis, null: all of it, when the reader changes it.
+export function panel(title, kind = "", { tools = null, zoomed = null } = {}) {
   const chart = element("div", { class: "chart", role: "img", "aria-label": title });
   const data = element("div", { hidden: "" });
   const toggle = element("button", { type: "button", "aria-expanded": "false", onclick: flip }, "data table");
   const heading = element("h2", {}, title);
-  const body = element("section", { class: `panel ${kind}` }, element("div", { class: "panel-head" }, heading, toggle), chart, data);
+  const body = element("section", { class: `panel ${kind}` }, element("div", { class: "panel-head" }, heading, toggle), tools ?? "", chart, data);
   let make = null;
   let drawn = {};
+  let listens = false;
 
   function flip() {
     data.hidden = !data.hidden;
@@ -66,9 +68,16 @@ export function panel(title, kind = "") {
     chart.style.height = layout.height ? `${layout.height}px` : "";
     try {
       await (await load()).react(chart, traces, themed(layout), CONFIG);
+      if (zoomed && !listens) chart.on("plotly_relayout", hearZoom);
+      listens = true;
     } catch (error) {
       patch(chart, empty(error.message));
     }
+  }
+
+  function hearZoom(change) {
+    if (change["xaxis.autorange"]) zoomed(null);
+    else if ("xaxis.range[0]" in change) zoomed([change["xaxis.range[0]"], change["xaxis.range[1]"]]);
   }
 
   painters.set(chart, paint);
