@@ -1,6 +1,6 @@
 // The only file that draws: a figure in, a chart out, with the same data as a table beside it.
 
-import { element, empty, patch, table } from "../dom.js";
+import { element, empty, patch, table, whenKept } from "../dom.js";
 
 const CONFIG = { responsive: true, displaylogo: false, displayModeBar: false };
 
@@ -38,6 +38,7 @@ export function panel(title, kind = "", { tools = null, zoomed = null } = {}) {
   const toggle = element("button", { type: "button", "aria-expanded": "false", onclick: flip }, "data table");
   const heading = element("h2", {}, title);
   const body = element("section", { class: `panel ${kind}` }, element("div", { class: "panel-head" }, heading, toggle), tools ?? "", chart, data);
+  const figure = whenKept((given, inTheme) => given(inTheme));
   let make = null;
   let drawn = {};
   let listens = false;
@@ -45,7 +46,7 @@ export function panel(title, kind = "", { tools = null, zoomed = null } = {}) {
   function flip() {
     data.hidden = !data.hidden;
     toggle.setAttribute("aria-expanded", String(!data.hidden));
-    if (make) tell(make(theme()));
+    if (make) tell(figure(make, theme()));
   }
 
   function tell({ label, columns, rows }) {
@@ -57,14 +58,14 @@ export function panel(title, kind = "", { tools = null, zoomed = null } = {}) {
   async function draw(given, about = title) {
     make = given;
     toggle.setAttribute("aria-label", `data table: ${about}`);
-    tell(make(theme()));
+    tell(figure(make, theme()));
     if (inSight.has(chart)) await paint();
   }
 
   async function paint() {
     if (!make || (drawn.make === make && drawn.dark === isDark.matches)) return;
     drawn = { make, dark: isDark.matches };
-    const { traces, layout } = make(theme());
+    const { traces, layout } = figure(make, theme());
     chart.style.height = layout.height ? `${layout.height}px` : "";
     try {
       await (await load()).react(chart, traces, themed(layout), CONFIG);

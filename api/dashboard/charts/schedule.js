@@ -1,7 +1,7 @@
 // What was learned: the rate, the density, and whatever else changed, of each committed step.
 
 import { duration, number, share } from "../units.js";
-import { entry, logAxis, look } from "./look.js";
+import { joined, logAxis, look } from "./look.js";
 
 const SEARCH = 0.02; // of the axis, that no commit took
 const GAP = 0.12; // between two rows, as a share of the height
@@ -21,7 +21,7 @@ export function scheduleChart(schedules, stages, place) {
     title: { text: row.name }, domain: [tidy(1 - at * (height + GAP) - height), tidy(1 - at * (height + GAP))], ...axisOf(row, shown),
   }]);
   return {
-    traces: rows.flatMap((row, at) => shown.flatMap((each) => rowTraces(each, row, stages, { place, yaxis: names[at], isFirst: !at }))),
+    traces: rows.flatMap((row, at) => rowTraces(shown, row, stages, { place, yaxis: names[at], isFirst: !at })),
     layout: { height: 200 + 140 * rows.length, shapes: begins.length ? [rules] : [],
       xaxis: { title: { text: place.title }, rangemode: "tozero", anchor: names.at(-1) }, ...Object.fromEntries(axes) },
     label: shown.map((each) => `${each.label} now learning rate ${number(each.entries.at(-1).learning_rate)}`).join("; ")
@@ -63,33 +63,34 @@ function axisOf(row, shown) {
   return row.isCategory ? { type: "category" } : logAxis(ends, row.write);
 }
 
-function rowTraces(each, row, stages, { place, yaxis, isFirst }) {
-  const trace = (entries, of, end, more, where = "") => scheduleTrace(each, entries, { of, end, place, more: { yaxis, ...more }, where });
-  if (!isFirst) {
-    const plan = row.planned && each.level_name === "density"
-      ? [trace(each.entries.filter((item) => item.level !== null), row.planned, row.planned,
-        { ...entry(each, false), opacity: 0.7, line: { ...look(each, 1), dash: "dot" } }, " planned")] : [];
-    return [trace(each.entries, row.of, row.of, entry(each, false)), ...plan.filter((one) => one.x.length)];
-  }
-  const { own, probed } = parted(each, stages);
-  const thin = { ...entry(each, false), opacity: 0.6, line: { ...look(each, 1), dash: "dot" } };
-  return [trace(own, row.of, row.end, entry(each, true)),
-    ...(probed.length ? [trace(probed, row.of, row.end, thin, " in the probe that was kept")] : [])];
+// What was planned is dotted, and so is what was a probe's before it was the commit's.
+function rowTraces(shown, row, stages, { place, yaxis, isFirst }) {
+  const parts = shown.map((each) => ({ each, ...(isFirst ? parted(each, stages) : { own: each.entries, probed: [] }) }));
+  const lines = (entriesOf, of, end) => parts.map(({ each, ...kinds }) => scheduleLine(each, entriesOf(kinds, each), { of, end, place }));
+  const dotted = { opacity: 0.7, isThin: true };
+  const planned = row.planned ? lines(({ own }, each) => (each.level_name === "density" ? own.filter((item) => item.level !== null) : []), row.planned, row.planned) : [];
+  return [
+    ...lineTraces(lines(({ own }) => own, row.of, row.end ?? row.of), { place, yaxis, hasEntry: isFirst, opacity: 1, where: "" }),
+    ...lineTraces(lines(({ probed }) => probed, row.of, row.end ?? row.of), { place, yaxis, ...dotted, where: " in the probe that was kept" }),
+    ...lineTraces(planned, { place, yaxis, ...dotted, where: " planned" }),
+  ];
 }
 
-function scheduleTrace(each, entries, { of, end, place, more, where }) {
+function lineTraces(lines, { place, yaxis, hasEntry = false, opacity, isThin = false, where }) {
+  return joined(lines.filter((line) => line.x.length), (line) => line.arm).map(({ first, ...line }) => ({
+    type: "scatter", mode: "lines", ...line, yaxis, opacity, name: first.arm, legendgroup: first.arm, showlegend: hasEntry,
+    line: isThin ? { ...look(first, 1), dash: "dot" } : look(first, 2.2),
+    hovertemplate: `%{text}${where}: %{y${typeof line.y[0] === "string" ? "" : ":.4~g"}}<br>%{x:.4~g} ${place.unit}<extra></extra>`,
+  }));
+}
+
+function scheduleLine(each, entries, { of, end, place }) {
   const endOf = (item) => place.to(each.trial_id, item.step + item.num_steps);
   const last = entries.length ? endOf(entries.at(-1)) : 0;
   const isGap = (item, at) => at > 0 && (entries[at - 1].step + entries[at - 1].num_steps < item.step
     || place.from(each.trial_id, item.step) - endOf(entries[at - 1]) > SEARCH * last); // a search lies between them
-  const isNamed = entries.some((item) => typeof of(item) === "string");
   const spread = (make) => entries.flatMap((item, at) => [...(isGap(item, at) ? [null] : []), ...make(item)]);
-  return {
-    type: "scatter", mode: "lines", line: look(each, 2.2),
-    x: spread((item) => [place.from(each.trial_id, item.step), place.to(each.trial_id, item.step + item.num_steps)]),
-    y: spread((item) => [of(item), end(item)]),
-    hovertemplate: `${each.label}${where}: %{y${isNamed ? "" : ":.4~g"}}<br>%{x:.4~g} ${place.unit}<extra></extra>`, ...more,
-  };
+  return { ...each, x: spread((item) => [place.from(each.trial_id, item.step), endOf(item)]), y: spread((item) => [of(item), end(item)]) };
 }
 
 // A schedule's entries apart from those that were a probe's before they were the commit's.

@@ -1,7 +1,7 @@
 // What went over the wire, for what, how fast, and how much of a step waited for it.
 
 import { duration, number, share, size, sizeAxis } from "../units.js";
-import { COLOURS, entry, logAxis, look } from "./look.js";
+import { COLOURS, entry, joined, logAxis, look } from "./look.js";
 
 const PURPOSES = {
   gradient: "gradients", parameters: "averages of parameters", state: "state", padding: "padding", control: "control",
@@ -56,9 +56,9 @@ export function rateChart(sent, link, clock) {
   const end = Math.max(0, ...rows.map((row) => row.to.at(-1) ?? 0));
   const mean = (row) => (row.values.at(-1) - row.values[0]) / (row.seconds.at(-1) - row.seconds[0]);
   return {
-    traces: [...rows.map((row) => ({ type: "scatter", mode: "lines", line: { color: look(row, 1).color, width: 1.4, shape: "hv" }, ...entry(row, true),
-      x: [...row.from, row.to.at(-1)].map((each) => each / clock.per), y: [...row.rate, row.rate.at(-1)].map((each) => each / per),
-      hovertemplate: `${row.label}: %{y:.3~g} ${unit}/s<br>%{x:.4~g} ${clock.unit}<extra></extra>` })),
+    traces: [...joined(rows.map((row) => ({ ...row, x: [...row.from, row.to.at(-1)].map((each) => each / clock.per), y: [...row.rate, row.rate.at(-1)].map((each) => each / per) })),
+      (row) => row.arm).map(({ first, ...line }) => ({ type: "scatter", mode: "lines", ...line, line: { color: look(first, 1).color, width: 1.4, shape: "hv" },
+      name: first.arm, legendgroup: first.arm, hovertemplate: `%{text}: %{y:.3~g} ${unit}/s<br>%{x:.4~g} ${clock.unit}<extra></extra>` })),
       ...(capacity === null ? [] : [{ type: "scatter", mode: "lines", x: [0, end / clock.per], y: [capacity / per, capacity / per], name: `capacity of the link, ${size(capacity)}/s`,
         line: { color: "#c2395b", width: 1.5, dash: "dash" }, hoverinfo: "skip" }])],
     layout: { height: 320, xaxis: { title: { text: `training clock, ${clock.unit}` }, rangemode: "tozero" }, yaxis: { title: { text: `${unit}/s sent by one worker` }, rangemode: "tozero" } },

@@ -11,6 +11,7 @@ import { files } from "./files.js";
 import { heading, waitingText } from "./heading.js";
 import { logs } from "./logs.js";
 import { progressTable } from "./progress.js";
+import { whenSeen } from "./sight.js";
 import { specification } from "./specification.js";
 import { TRAINING } from "./states.js";
 import { armTable, billTable, crossings, notes, optionTables, stageTable, unfinished } from "./tables.js";
@@ -32,6 +33,8 @@ export function jobPage(root, id) {
     ...traffic.bodies, bill);
   const about = element("div", { class: "panels", hidden: "" }, printed.body, stored.attempts, stored.body, text.body);
   root.replaceChildren(head, actions.body, waiting, panels, about);
+  let listed = null; // of the stages' table, which is long
+  const lookAtStages = whenSeen(stages, () => listed && patch(stages, element("h2", {}, "Stages"), stageTable(...listed)));
   let held = null;
   let me = null;
   let isGone = false;
@@ -104,7 +107,8 @@ export function jobPage(root, id) {
     const phase = (trial, steps) => trial.outcome ?? (steps && TRAINING.includes(job.state) ? `searching, ${steps} steps so far` : unfinished(trial, job));
     patch(progress, element("h2", {}, "Progress"), progressTable(trials, named, job, phase));
     patch(arms, element("h2", {}, "Arms"), armTable(report), ...(job.spec.seeds.length > 1 ? [] : crossings(report)), ...notes(known(report.trials, arranged(job.spec))));
-    patch(stages, element("h2", {}, "Stages"), stageTable(named, job));
+    listed = [named, job];
+    lookAtStages();
     patch(bill, element("h2", {}, "Bill"), billTable(billed, job, report.prices), ...optionTables(billed));
   });
 
