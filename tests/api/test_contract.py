@@ -186,10 +186,10 @@ def test_a_route_that_fails_at_one_value_alone_is_found(
 ) -> None:
     real = store.series
 
-    def series(job: str, name: str, *, trial_id: str | None, max_points: int) -> Any:
+    def series(job: str, name: str, *, trial_id: str | None, max_points: int, **more: Any) -> Any:
         if max_points == 10_000:
             raise ZeroDivisionError("seeded")
-        return real(job, name, trial_id=trial_id, max_points=max_points)
+        return real(job, name, trial_id=trial_id, max_points=max_points, **more)
 
     monkeypatch.setattr(store, "series", series)
 

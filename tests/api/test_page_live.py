@@ -22,6 +22,8 @@ CALLS = (
 LIVE = "document.getElementById('connection').className === 'live'"
 TITLE = "document.querySelector('h1').textContent"
 BUTTONS = "[...document.querySelectorAll('.controls button')].map((each) => each.textContent)"
+#: What is long, or costs a request, waits until somebody looks.
+LOOK = "document.getElementById('decisions').scrollIntoView()"
 STAGES = "[...document.querySelectorAll('h2')].find((each) => each.textContent === 'Stages').parentNode"
 
 
@@ -70,11 +72,13 @@ def test_a_running_job_is_followed_in_few_requests_and_no_complaint(browser, cli
     show(browser, client, reporting.job_id, "digits over a slow link")
     for stage in range(3):
         reporting.stage("tuned", stage, rate=1.0, density=0.01)
-        browser.wait_for(f"{STAGES}.querySelectorAll('tr.noted').length === {stage + 1}")
+        browser.wait_for(f"{LOOK}, {STAGES}.querySelectorAll('tr.noted').length === {stage + 1}")
+        browser.wait_for(f"{CALLS}.filter((path) => path.endsWith('/stages')).length === {stage + 1}")
 
     calls = browser.value_of(CALLS)
     job = f"/v1/jobs/{reporting.job_id}"
-    assert {call for call in calls if call.startswith("/v1/jobs")} <= {f"{job}/snapshot", f"{job}/stages"}
+    once = {f"{job}/events", f"{job}/metrics/bytes_sent"}
+    assert {call for call in calls if call.startswith("/v1/jobs")} <= {f"{job}/snapshot", f"{job}/stages", *once}
     assert calls.count(f"{job}/stages") == 3  # posteriors, of each decision once
     assert browser.complaints == []
 
