@@ -8,7 +8,7 @@ import pytest
 
 from service.control.storage import Storage
 from service.wire.records import MetricPoints, ProbeDone, StageDecided
-from tests.api.test_page_live import chart, show
+from tests.api.test_page_live import chart, choose, show
 from tests.decisions import decision
 
 pytestmark = pytest.mark.long
@@ -21,16 +21,6 @@ LOSS, TIMELINE = chart("Loss"), chart("Timeline")
 def part(name):
     """Return the expression for a part of the page, which it scrolls to."""
     return f"(() => {{ const it = document.getElementById('{name}'); it.scrollIntoView(); return it; }})()"
-
-
-def choose(tab, label, value):
-    """Choose as a person does, by the label."""
-    tab.value_of(f"""(() => {{
-      const found = [...document.querySelectorAll('.tools label')].find((each) => each.textContent.startsWith('{label}'));
-      const input = found.querySelector('select, input');
-      input.value = '{value}';
-      input.dispatchEvent(new Event('change'));
-    }})()""")
 
 
 def long_run(reporting, num_steps):

@@ -35,7 +35,7 @@ isDark.addEventListener("change", () => inSight.forEach((paint) => paint()));
 export function panel(title, kind = "", { tools = null, zoomed = null } = {}) {
   const chart = element("div", { class: "chart", role: "img", "aria-label": title });
   const data = element("div", { hidden: "" });
-  const toggle = element("button", { type: "button", "aria-expanded": "false", onclick: flip }, "data table");
+  const toggle = element("button", { type: "button", "aria-expanded": "false", "aria-label": `data table: ${title}`, onclick: flip }, "data table");
   const heading = element("h2", {}, title);
   const body = element("section", { class: `panel ${kind}` }, element("div", { class: "panel-head" }, heading, toggle), tools ?? "", chart, data);
   const figure = whenKept((given, inTheme) => given(inTheme));

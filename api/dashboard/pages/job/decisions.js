@@ -118,6 +118,7 @@ function card(name, posteriorOf, choice) {
     patch(foot, ...facts(stage, isTraining).map(([fact, value]) =>
       element("li", { key: fact }, element("span", { class: "quiet" }, `${fact} `), element("b", {}, value))));
     chart.body.hidden = !stage.probes.length;
+    chart.body.querySelector("button").setAttribute("aria-label", `data table: stage ${stage.stage}`); // one card from another
   });
   const paint = whenChanged((stage, posterior, levelName, belief) =>
     chart.draw((theme) => posteriorChart({ ...stage, posterior }, levelName, theme, belief), `stage ${stage.stage}`));

@@ -107,6 +107,7 @@ export function jobPage(root, id) {
     const phase = (trial, steps) => trial.outcome ?? (steps && TRAINING.includes(job.state) ? `searching, ${steps} steps so far` : unfinished(trial, job));
     patch(progress, element("h2", {}, "Progress"), progressTable(trials, named, job, phase));
     patch(arms, element("h2", {}, "Arms"), armTable(report), ...(job.spec.seeds.length > 1 ? [] : crossings(report)), ...notes(known(report.trials, arranged(job.spec))));
+    if (!listed) patch(stages, element("h2", {}, "Stages"));
     listed = [named, job];
     lookAtStages();
     patch(bill, element("h2", {}, "Bill"), billTable(billed, job, report.prices), ...optionTables(billed));
