@@ -126,7 +126,7 @@ def test_a_page_says_that_it_reconnects_and_then_shows_what_it_missed(browser, s
 
     with serving(create_app(store), port=urlsplit(url).port):
         browser.wait_for(f"{LIVE} && document.querySelector('.badge').textContent === 'succeeded'")
-        assert browser.value_of(f"{STAGES}.querySelectorAll('tr.noted').length") == 1
+        assert browser.wait_for(f"{STAGES}.querySelectorAll('tr.noted').length") == 1
 
 
 def test_eight_tabs_are_live_over_one_stream(browser, client, reporting):
@@ -200,7 +200,7 @@ def test_nothing_of_a_failed_job_runs(browser, client, reporting):
         reporting.finish("failed", "a worker died")
     show(browser, client, reporting.job_id, "digits over a slow link")
 
-    text = browser.wait_for(f"{STAGES}.innerText")
+    text = browser.wait_for(f"{STAGES}.querySelector('tr.noted') && {STAGES}.innerText")
     assert "not finished" in text and "runs" not in text
     assert "runs" not in browser.value_of("document.querySelector('.card').innerText")
 

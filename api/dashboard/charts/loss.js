@@ -166,7 +166,8 @@ function bests(trials, validation, place) {
     return [{ trial, step: series.steps[series.values.indexOf(value)], value, symbol: "star-open", text: `${trial.label}: lowest so far, ${loss(value)}` }];
   });
   if (!marks.length) return [];
-  return [{ type: "scatter", mode: "markers", name: "best weights", x: marks.map(({ trial, step }) => place.at(trial.trial_id, step)),
+  const isAny = marks.some((mark) => mark.symbol === "star");
+  return [{ type: "scatter", mode: "markers", name: isAny ? "best weights" : "lowest so far", x: marks.map(({ trial, step }) => place.at(trial.trial_id, step)),
     y: marks.map((mark) => mark.value), text: marks.map((mark) => mark.text), hovertemplate: "%{text}<extra></extra>",
     marker: { size: 13, symbol: marks.map((mark) => mark.symbol), color: marks.map((mark) => colour(mark.trial.arm_index)), line: { width: 1, color: "#808080" } } }];
 }

@@ -89,7 +89,7 @@ function tracebackParts(found) {
   if (!last) return [];
   const line = ({ file, line: at, name, code }) => element("li", {}, element("code", {}, `${file}:${at}`), name ? ` in ${name}` : "", code ? element("pre", {}, code) : null);
   const own = last.own.length ? [element("p", { class: "quiet" }, "In your code, the innermost call first:"), element("ol", {}, ...last.own.toReversed().map(line))] : [];
-  const others = last.others.length ? [element("details", { key: "others" }, element("summary", {}, `${last.others.length} calls of libraries`),
+  const others = last.others.length ? [element("details", { key: "others" }, element("summary", {}, `${last.others.length} ${last.others.length === 1 ? "call" : "calls"} of libraries`),
     element("ol", {}, ...last.others.toReversed().map(line)))] : [];
   return [element("div", { class: "traceback", key: "traceback" }, element("p", { class: "bad" }, last.error || "an error"), ...own, ...others,
     found.length > 1 ? element("p", { class: "quiet" }, `${found.length - 1} more in the log`) : null)];

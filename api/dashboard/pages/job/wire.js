@@ -2,7 +2,7 @@
 
 import { bytesChart } from "../../charts/bytes.js";
 import { panel } from "../../charts/panel.js";
-import { densityChart, purposeChart, rateChart, stepTimeChart } from "../../charts/wire.js";
+import { densityChart, purposeChart, purposesOf, rateChart, stepTimeChart } from "../../charts/wire.js";
 import { whenChanged } from "../../dom.js";
 import { timeAxis } from "../../units.js";
 import { whenSeen } from "./sight.js";
@@ -16,7 +16,8 @@ export function wire(fetchSent) {
 
   const drawBills = whenChanged((trials) => {
     times.body.hidden = !trials.some((trial) => trial.bill.steps_timed > 0);
-    return Promise.all([bytes.draw(() => bytesChart(trials)), purposes.draw(() => purposeChart(trials)),
+    purposes.body.hidden = !trials.some((trial) => Object.keys(purposesOf(trial.bill)).length > 0);
+    return Promise.all([bytes.draw(() => bytesChart(trials)), ...(purposes.body.hidden ? [] : [purposes.draw(() => purposeChart(trials))]),
       ...(times.body.hidden ? [] : [times.draw(() => stepTimeChart(trials))])]);
   });
   const drawDensity = whenChanged((stages) => {
